@@ -1,0 +1,63 @@
+"""Every OPFACADE_* environment variable, one function each. Nothing else in the package reads os.environ."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """OPFACADE_CACHE_DIR: where compiled kernels live. Default: the user's cache directory."""
+    given = os.environ.get("OPFACADE_CACHE_DIR")
+    if given:
+        return Path(given)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("opfacade", appauthor=False))
+
+
+def nvcc() -> str | None:
+    """OPFACADE_NVCC: the nvcc to use, before any other."""
+    return os.environ.get("OPFACADE_NVCC") or None
+
+
+def cuda_home() -> str | None:
+    """CUDA_HOME (or CUDA_PATH): a CUDA toolkit, used after OPFACADE_NVCC and the pip-installed compiler."""
+    return os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or None
+
+
+def cxx() -> str:
+    """OPFACADE_CXX: the host C++ compiler. Default: c++."""
+    return os.environ.get("OPFACADE_CXX") or "c++"
+
+
+def search_path() -> str:
+    """PATH, for finding compilers."""
+    return os.environ.get("PATH", os.defpath)
+
+
+def jit_disabled() -> bool:
+    """OPFACADE_DISABLE_JIT=1: never compile; a kernel that is not in the cache raises JitDisabledError."""
+    return os.environ.get("OPFACADE_DISABLE_JIT", "") not in ("", "0")
+
+
+def jit_verbose() -> bool:
+    """OPFACADE_JIT_VERBOSE=1: print compile commands and the compiler's output."""
+    return os.environ.get("OPFACADE_JIT_VERBOSE", "") not in ("", "0")
+
+
+def jit_jobs() -> int | None:
+    """OPFACADE_JIT_JOBS: parallel compile jobs of one build. Default: ninja's choice."""
+    given = os.environ.get("OPFACADE_JIT_JOBS")
+    return int(given) if given else None
+
+
+def source_root() -> Path | None:
+    """OPFACADE_SOURCE_ROOT: a checkout whose kernels/ and csrc/ are used in place of the installed ones."""
+    given = os.environ.get("OPFACADE_SOURCE_ROOT")
+    return Path(given) if given else None
+
+
+def validate() -> str:
+    """OPFACADE_VALIDATE: off | metadata. How much a run checks. Default: metadata."""
+    return os.environ.get("OPFACADE_VALIDATE") or "metadata"

@@ -1,0 +1,189 @@
+"""Every exception opfacade raises.
+
+    OpfacadeError
+    ├─ DescriptorError (ValueError)           a field of a descriptor, preference or target is wrong
+    │  └─ GuaranteeConflictError              fields contradict a requested guarantee
+    ├─ UnsupportedError (NotImplementedError) a valid problem that no candidate accepts
+    │  ├─ UnsupportedDeviceError              ... because of the device
+    │  ├─ GuaranteeUnavailable                ... because no candidate keeps the required guarantee
+    │  └─ GradNotSupportedError               ... because a gradient was asked for
+    ├─ ArgumentError (ValueError)             the tensors of a call do not fit the descriptor
+    │  ├─ ArgumentTypeError (TypeError)       not a tensor, not the right bundle
+    │  ├─ DTypeError (TypeError)
+    │  ├─ ShapeError · LayoutError · AlignmentError · AliasError · DeviceMismatchError
+    │  ├─ WorkspaceError                      .needed .got, in bytes
+    │  └─ IndexDataError (IndexError)         .request .position .value .limit
+    ├─ PlanStateError (RuntimeError)          capture, fork, wrong moment
+    │  └─ JitDisabledError                    a build is needed and not allowed
+    ├─ CompileError (RuntimeError)            .argv .returncode .log_path .log_tail .key
+    │  ├─ ToolchainError                      compiler missing or too old
+    │  ├─ CompileTimeout (TimeoutError)
+    │  └─ TemplateError                       a template of ours does not render
+    ├─ CacheError (OSError)                   keeps errno and filename
+    │  ├─ CacheIntegrityError
+    │  ├─ CacheSecurityError (PermissionError)
+    │  └─ CacheLockTimeout (TimeoutError)
+    ├─ DeviceError (RuntimeError)             .cuda_error .context_dead
+    └─ InternalError (AssertionError)         an invariant of ours is broken: please report
+
+A message reads `Op.stage: argument expected X, got Y. One hint. [OPF-A023]`. KeyboardInterrupt, MemoryError and
+torch.OutOfMemoryError are never wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+MAX_ISSUES = 20
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One thing wrong with a call: a stable code, the argument, what was expected, what came, and one hint."""
+
+    code: str
+    argument: str
+    expected: str
+    got: str
+    hint: str = ""
+    kind: str = "ArgumentError"
+
+    def __str__(self) -> str:
+        hint = f" {self.hint}" if self.hint else ""
+        return f"{self.argument} expected {self.expected}, got {self.got}.{hint} [{self.code}]"
+
+
+class OpfacadeError(Exception):
+    """Root of all errors. `issues` holds every problem found (at most 20), the message tells the first."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        op: str = "",
+        stage: str = "",
+        issues: Iterable[Issue] = (),
+        hint: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.code, self.op, self.stage, self.hint = code, op, stage, hint
+        self.issues: tuple[Issue, ...] = tuple(issues)[:MAX_ISSUES]
+
+
+class DescriptorError(OpfacadeError, ValueError):
+    """A field of a descriptor, preference or target is wrong; `errors()` is pydantic's list where it came from there."""
+
+    def errors(self) -> list[dict[str, object]]:
+        inner = getattr(self.__cause__, "errors", None)
+        return list(inner()) if callable(inner) else []
+
+
+class GuaranteeConflictError(DescriptorError): ...
+
+
+class UnsupportedError(OpfacadeError, NotImplementedError): ...
+
+
+class UnsupportedDeviceError(UnsupportedError): ...
+
+
+class GuaranteeUnavailable(UnsupportedError): ...
+
+
+class GradNotSupportedError(UnsupportedError): ...
+
+
+class ArgumentError(OpfacadeError, ValueError): ...
+
+
+class ArgumentTypeError(ArgumentError, TypeError): ...
+
+
+class DTypeError(ArgumentError, TypeError): ...
+
+
+class ShapeError(ArgumentError): ...
+
+
+class LayoutError(ArgumentError): ...
+
+
+class AlignmentError(ArgumentError): ...
+
+
+class AliasError(ArgumentError): ...
+
+
+class DeviceMismatchError(ArgumentError): ...
+
+
+class WorkspaceError(ArgumentError):
+    """The workspace does not fit: `needed` and `got` in bytes."""
+
+    needed: int = 0
+    got: int = 0
+
+
+class IndexDataError(ArgumentError, IndexError): ...
+
+
+class PlanStateError(OpfacadeError, RuntimeError): ...
+
+
+class JitDisabledError(PlanStateError): ...
+
+
+class CompileError(OpfacadeError, RuntimeError):
+    """A compiler failed: `argv`, `returncode`, `log_path`, `log_tail`, `key` say which, how and where to read on."""
+
+    argv: Sequence[str] = ()
+    returncode: int | None = None
+    log_path: str = ""
+    log_tail: str = ""
+    key: str = ""
+
+
+class ToolchainError(CompileError): ...
+
+
+class CompileTimeout(CompileError, TimeoutError): ...
+
+
+class TemplateError(CompileError): ...
+
+
+class CacheError(OpfacadeError, OSError): ...
+
+
+class CacheIntegrityError(CacheError): ...
+
+
+class CacheSecurityError(CacheError, PermissionError): ...
+
+
+class CacheLockTimeout(CacheError, TimeoutError): ...
+
+
+class DeviceError(OpfacadeError, RuntimeError):
+    cuda_error: str = ""
+    context_dead: bool = False
+
+
+class InternalError(OpfacadeError, AssertionError): ...
+
+
+class OpfacadeWarning(UserWarning): ...
+
+
+class FallbackWarning(OpfacadeWarning):
+    """The reference backend was chosen on a GPU because no kernel accepts the descriptor."""
+
+
+def from_issues(op: str, stage: str, issues: Sequence[Issue]) -> OpfacadeError:
+    """The error for a non-empty list of issues: the kind of the first one, with all attached."""
+    first = issues[0]
+    kind: type[OpfacadeError] = globals()[first.kind]
+    more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
+    return kind(f"{op}.{stage}: {first}{more}", code=first.code, op=op, stage=stage, issues=issues, hint=first.hint)

@@ -1,0 +1,125 @@
+"""What was selected, refused, built and run: counters per SKU, and events for whoever subscribes.
+
+Counters cost one C-level increment a run and are always on; events are made only while somebody listens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+Event = dict[str, Any]
+Sink = Callable[[Event], None]
+
+_COUNTED = ("selects", "runs", "builds", "loads")
+
+
+class Counter:
+    """A counter whose `add` is one atomic C call, so that no thread's increment is lost."""
+
+    __slots__ = ("_count", "add")
+
+    def __init__(self) -> None:
+        self._count = count()
+        self.add: Callable[[], int] = self._count.__next__
+
+    def value(self) -> int:
+        # repr is the one way to read itertools.count without advancing it that every supported Python has.
+        return int(repr(self._count)[len("count(") : -1])
+
+
+class SkuStats:
+    """The counters of one SKU."""
+
+    __slots__ = (*_COUNTED, "build_seconds")
+
+    def __init__(self) -> None:
+        self.selects, self.runs, self.builds, self.loads = Counter(), Counter(), Counter(), Counter()
+        self.build_seconds = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        counted: dict[str, Any] = {name: getattr(self, name).value() for name in _COUNTED}
+        return {**counted, "build_seconds": self.build_seconds}
+
+
+_lock = threading.Lock()
+_stats: dict[str, SkuStats] = {}
+_refusals: dict[str, Counter] = {}
+_sinks: tuple[Sink, ...] = ()
+
+
+def stats(sku_id: str) -> SkuStats:
+    """The counters of a SKU; made on first use."""
+    found = _stats.get(sku_id)
+    if found is None:
+        with _lock:
+            found = _stats.setdefault(sku_id, SkuStats())
+    return found
+
+
+def snapshot() -> dict[str, dict[str, Any]]:
+    """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "build_seconds": s}}` for every SKU seen so far."""
+    return {sku_id: found.as_dict() for sku_id, found in list(_stats.items())}
+
+
+def refusals() -> dict[str, int]:
+    """How often candidates were refused at select, by reason code."""
+    return {code: counter.value() for code, counter in list(_refusals.items())}
+
+
+def count_refusal(code: str) -> None:
+    with _lock:
+        counter = _refusals.setdefault(code, Counter())
+    counter.add()
+
+
+def count_build(sku_id: str, seconds: float) -> None:
+    found = stats(sku_id)
+    found.builds.add()
+    with _lock:
+        found.build_seconds += seconds
+
+
+def reset() -> None:
+    """Forget all counters. Plans made before keep counting into the forgotten ones."""
+    with _lock:
+        _stats.clear()
+        _refusals.clear()
+
+
+def subscribe(sink: Sink) -> Callable[[], None]:
+    """Call `sink(event)` for every event from now on; returns the function that ends it. A sink must not raise."""
+    global _sinks
+    with _lock:
+        _sinks = (*_sinks, sink)
+
+    def unsubscribe() -> None:
+        global _sinks
+        with _lock:
+            _sinks = tuple(s for s in _sinks if s is not sink)
+
+    return unsubscribe
+
+
+def listening() -> bool:
+    return bool(_sinks)
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Hand `{"event": event, **fields}` to every sink. Events: select, refuse, build, load, run."""
+    for sink in _sinks:
+        sink({"event": event, **fields})
+
+
+@contextmanager
+def record() -> Iterator[list[Event]]:
+    """Collect the events of a block: `with telemetry.record() as r: ...` fills the list `r`."""
+    events: list[Event] = []
+    unsubscribe = subscribe(events.append)
+    try:
+        yield events
+    finally:
+        unsubscribe()
