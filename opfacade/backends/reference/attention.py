@@ -1,0 +1,116 @@
+"""Attention in torch: the fallback on every device, and what the kernels are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opfacade.backends.reference.page_table import by_token, offsets, pages_and_lengths, token_index
+from opfacade.plans.attention import (
+    Attention,
+    BatchPagedDecodeArgs,
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillArgs,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillArgs,
+    BatchRaggedPrefillDescriptor,
+    PagedAttention,
+)
+from opfacade.registry import Candidate, Launcher, Reason
+from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
+from opfacade.target import Target
+
+_SYNCHRONISES = "index tensors are read on the host"
+
+
+def _declines(descriptor: Attention[Any], target: Target) -> Sequence[Reason]:
+    return ()
+
+
+def _no_workspace(descriptor: Attention[Any], target: Target) -> int:
+    return 0
+
+
+def _guarantee(descriptor: Attention[Any]) -> PrecisionGuarantee:
+    wide = descriptor.query_dtype == "f32"
+    return PrecisionGuarantee(
+        math_precision="f64" if wide else "f32",
+        accumulator="f64" if wide else "f32",
+        error_model=ErrorModel(id="attention-f64" if wide else "attention-f32"),
+        conditions=(_SYNCHRONISES,),
+    )
+
+
+def _sku(descriptor: Attention[Any], target: Target) -> KernelSku:
+    # One Python function serves all: the dtypes decide what is promised, and nothing else is compiled in.
+    return KernelSku(
+        category=descriptor.category,
+        op=descriptor.op,
+        backend="reference",
+        arch=target.arch,
+        impl="torch",
+        revision=1,
+        dtypes=(("kv", descriptor.kv_dtype), ("o", descriptor.query_dtype), ("q", descriptor.query_dtype)),
+        layout="strided",
+        precision_guarantee=_guarantee(descriptor),
+    )
+
+
+def _scoring(descriptor: Attention[Any], causal: bool) -> Any:
+    from opfacade.backends.reference.softmax_attention import Scoring
+
+    return Scoring(descriptor.scale, descriptor.logits_soft_cap, causal, descriptor.window_left)
+
+
+def _paged(descriptor: PagedAttention[Any], args: Any, q_indptr: Sequence[int], causal: bool) -> None:
+    from opfacade.backends.reference.softmax_attention import attend
+
+    cache, scoring = descriptor.paged_kv, _scoring(descriptor, causal)
+    pages, lengths = pages_and_lengths(descriptor.op, cache, args)
+    k_pool, v_pool = by_token(args.k_data, cache), by_token(args.v_data, cache)
+    for request, length in enumerate(lengths):
+        rows = slice(q_indptr[request], q_indptr[request + 1])
+        at = token_index(cache, pages[request], 0, length)
+        lse = args.lse[rows] if args.lse is not None else None
+        attend(args.q[rows], k_pool[at], v_pool[at], scoring, args.o[rows], lse)
+
+
+def _prefill(descriptor: BatchPagedPrefillDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launch(args: BatchPagedPrefillArgs, workspace: object) -> None:
+        q_indptr = offsets(descriptor.op, "q_indptr", args.q_indptr, descriptor.total_num_rows, exact=True)
+        _paged(descriptor, args, q_indptr, descriptor.causal)
+
+    return launch
+
+
+def _decode(descriptor: BatchPagedDecodeDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launch(args: BatchPagedDecodeArgs, workspace: object) -> None:
+        _paged(descriptor, args, range(descriptor.batch_size + 1), causal=False)
+
+    return launch
+
+
+def _ragged(descriptor: BatchRaggedPrefillDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    from opfacade.backends.reference.softmax_attention import attend
+
+    def launch(args: BatchRaggedPrefillArgs, workspace: object) -> None:
+        q_indptr = offsets(descriptor.op, "q_indptr", args.q_indptr, descriptor.total_num_rows, exact=True)
+        kv_indptr = offsets(descriptor.op, "kv_indptr", args.kv_indptr, descriptor.total_kv_rows, exact=False)
+        for request in range(descriptor.batch_size):
+            rows = slice(q_indptr[request], q_indptr[request + 1])
+            keys = slice(kv_indptr[request], kv_indptr[request + 1])
+            lse = args.lse[rows] if args.lse is not None else None
+            attend(args.q[rows], args.k[keys], args.v[keys], _scoring(descriptor, descriptor.causal), args.o[rows], lse)
+
+    return launch
+
+
+def _candidate(descriptor: type[Attention[Any]], launcher: Any) -> Candidate:
+    return Candidate("reference", "torch", descriptor, _declines, _sku, _no_workspace, launcher)
+
+
+CANDIDATES = (
+    _candidate(BatchPagedPrefillDescriptor, _prefill),
+    _candidate(BatchPagedDecodeDescriptor, _decode),
+    _candidate(BatchRaggedPrefillDescriptor, _ragged),
+)

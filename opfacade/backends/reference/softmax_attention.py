@@ -1,0 +1,97 @@
+"""softmax(scale * q k^T) v for one request, in blocks of rows, upcast. Reads like the formula; nothing clever."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# Elements of one block of scores; about four such blocks are alive at once.
+_SCORE_BUDGET = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What turns q.k into a score, and which keys a row sees."""
+
+    scale: float
+    soft_cap: float
+    causal: bool
+    window_left: int
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the arithmetic: one that holds products of the inputs far below their own roundoff."""
+    import torch
+
+    return torch.float64 if dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Tensor | None) -> None:
+    """q, o [q_len, heads, dim]; k, v [kv_len, kv_heads, dim]; lse [q_len, heads]. Writes o and lse."""
+    import torch
+
+    math_dtype = compute_dtype(q.dtype)
+    heads, kv_heads, kv_len = q.shape[1], k.shape[1], k.shape[0]
+    keys = k.to(math_dtype).permute(1, 2, 0)  # [kv_heads, dim, kv_len]
+    values = v.to(math_dtype).permute(1, 0, 2)  # [kv_heads, kv_len, dim]
+    offset = kv_len - q.shape[0]
+    block = max(1, _SCORE_BUDGET // max(1, heads * kv_len))
+    for start in range(0, q.shape[0], block):
+        stop = min(start + block, q.shape[0])
+        row = torch.arange(start, stop, device=q.device)[:, None] + offset
+        seen = _visible(row, torch.arange(kv_len, device=q.device), scoring).repeat_interleave(heads // kv_heads, dim=0)
+        rows = q[start:stop].to(math_dtype).unflatten(1, (kv_heads, -1)).permute(1, 0, 2, 3).flatten(1, 2)
+        out, log_sum = _softmax_product(rows, keys, values, seen, scoring)
+        o[start:stop] = out.unflatten(1, (stop - start, -1)).permute(1, 0, 2, 3).flatten(1, 2).to(o.dtype)
+        if lse is not None:
+            lse[start:stop] = log_sum.unflatten(1, (stop - start, -1)).permute(1, 0, 2).flatten(1, 2).to(torch.float32)
+
+
+def _visible(row: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
+    """[rows, keys]: does the row, given as its position among the keys, see the key?"""
+    import torch
+
+    seen = torch.ones(row.shape[0], key.shape[0], dtype=torch.bool, device=key.device)
+    if scoring.causal:
+        seen &= key <= row
+    if scoring.window_left >= 0:
+        seen &= key >= row - scoring.window_left
+    return seen
+
+
+def _softmax_product(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+    """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row that sees nothing gets 0 and -inf."""
+    import torch
+
+    scores = torch.matmul(q, keys) * scoring.scale
+    if scoring.soft_cap > 0:
+        scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
+    scores = scores.masked_fill_(~seen, -math.inf)
+    if scores.shape[-1] == 0:
+        return torch.zeros_like(q), torch.full(q.shape[:2], -math.inf, dtype=q.dtype, device=q.device)
+    top = scores.amax(dim=-1, keepdim=True)
+    top = torch.where(top == -math.inf, torch.zeros_like(top), top)
+    p = scores.sub_(top).exp_()
+    total = p.sum(dim=-1, keepdim=True)
+    o = _weighted(p, values, seen) / torch.where(total == 0, torch.ones_like(total), total)
+    return o, (top + total.log()).squeeze(-1)
+
+
+def _weighted(p: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """p @ values, where a key that is not finite reaches only the rows that see it: 0 * NaN is NaN."""
+    import torch
+
+    finite = torch.isfinite(values)
+    if bool(finite.all()):
+        return torch.matmul(p, values)
+    out = torch.matmul(p, torch.where(finite, values, torch.zeros_like(values)))
+    for key in (~finite).any(dim=-1).any(dim=0).nonzero().flatten().tolist():
+        wild = torch.where(finite[:, key], torch.zeros_like(values[:, key]), values[:, key])
+        term = torch.where((~finite[:, key])[:, None, :], p[:, :, key, None] * wild[:, None, :], torch.zeros_like(out))
+        out = out + torch.where(seen[None, :, key, None], term, torch.zeros_like(out))
+    return out

@@ -1,0 +1,55 @@
+"""Descriptor: the typed, validated description of one problem. Pure data: no tensor, no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import model_validator
+
+from opfacade.model import INT64_MAX, Model
+from opfacade.operands import TensorSpec, nbytes
+
+
+class Args:
+    """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names."""
+
+    __slots__ = ("__weakref__",)
+
+
+ArgsT = TypeVar("ArgsT", bound=Args)
+
+
+class Descriptor(Model, Generic[ArgsT]):
+    """Base of all descriptors.
+
+    A subclass says its fields, `op` (the name in SKUs and messages), `args_type`, and `operands()`: shape, dtype and
+    role of each tensor, from which argument checks, random inputs and byte counts all follow. An args field that
+    `operands()` does not name must be None.
+    """
+
+    op: str
+    args_type: ClassVar[type[Args]]
+    category: ClassVar[str] = "attention"
+    schema_version: Literal[1] = 1
+
+    def operands(self) -> dict[str, TensorSpec]:
+        raise NotImplementedError
+
+    @classmethod
+    def family(cls) -> str:
+        """The word that names this operator's files in every layer."""
+        return cls.__module__.rpartition(".")[2]
+
+    @model_validator(mode="after")
+    def _addressable(self) -> Any:
+        """No operand may have more bytes than 64-bit signed offsets reach."""
+        for name, spec in self.operands().items():
+            if nbytes([spec]) > INT64_MAX:
+                raise ValueError(f"{name} has more than 2^63 - 1 bytes; its sizes are {[d.size for d in spec.shape]}")
+        return self
+
+
+def missing_operands(descriptor: Descriptor[Any], given: Mapping[str, Any]) -> list[str]:
+    """Operands that a bundle of this name set lacks."""
+    return [name for name in descriptor.operands() if name not in given]

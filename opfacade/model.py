@@ -1,0 +1,125 @@
+"""The one base of every model outsiders write: frozen, strict, no extra fields, and errors of our own kind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from opfacade.errors import DescriptorError, Issue
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+Self = TypeVar("Self", bound="Model")
+
+
+def as_index(value: object) -> object:
+    """Accept what Python itself accepts as an index (numpy integers too), but not bool."""
+    if isinstance(value, (bool, str, float)) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def _positive_zero(value: float) -> float:
+    """-0.0 equals 0.0 but prints differently; one value must have one JSON form."""
+    return value + 0.0
+
+
+Integer = Annotated[int, BeforeValidator(as_index)]
+Count = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT32_MAX)]
+Size = Annotated[int, BeforeValidator(as_index), Field(ge=1, le=INT32_MAX)]
+Real = Annotated[float, AfterValidator(_positive_zero)]
+
+
+def _wrap(name: str, error: ValidationError) -> DescriptorError:
+    """The error a user sees: every wrong field with its path, what was expected and what came."""
+    issues = []
+    for item in error.errors(include_url=False):
+        path = ".".join(str(part) for part in item["loc"]) or name
+        value = "nothing" if item["type"] == "missing" else repr(item["input"])[:80]
+        expected = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        issues.append(Issue(_code(item["type"]), path, expected, value, kind="DescriptorError"))
+    first = issues[0]
+    more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
+    message = f"{name}.descriptor: {first}{more}"
+    return DescriptorError(message, code=first.code, op=name, stage="descriptor", issues=issues)
+
+
+def _code(kind: str) -> str:
+    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction."""
+    if kind == "extra_forbidden":
+        return "OPF-D003"
+    if kind == "missing":
+        return "OPF-D004"
+    if kind == "value_error":
+        return "OPF-D005"
+    if kind in ("finite_number", "literal_error") or kind.startswith(("greater_than", "less_than", "string_pattern", "too_")):
+        return "OPF-D002"
+    return "OPF-D001"
+
+
+if TYPE_CHECKING:
+    _Base = BaseModel
+else:
+
+    class _Boundary(type(BaseModel)):
+        """Raises DescriptorError where pydantic raises ValidationError.
+
+        A metaclass, because overriding __init__ would make pydantic call it for nested models too and lose the path.
+        """
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().__call__(*args, **kwargs)
+            except ValidationError as error:
+                raise _wrap(cls.__name__, error) from error
+
+    class _Base(BaseModel, metaclass=_Boundary):
+        pass
+
+
+class Model(_Base):
+    """Frozen, strict, closed. Hashable; equal values have equal JSON."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        revalidate_instances="always",
+        validate_default=True,
+        protected_namespaces=(),
+    )
+
+    @classmethod
+    def model_validate(cls: type[Self], obj: Any, **kwargs: Any) -> Self:
+        try:
+            return super().model_validate(obj, **kwargs)
+        except ValidationError as error:
+            raise _wrap(cls.__name__, error) from error
+
+    @classmethod
+    def model_validate_json(cls: type[Self], json_data: str | bytes | bytearray, **kwargs: Any) -> Self:
+        try:
+            return super().model_validate_json(json_data, **kwargs)
+        except ValidationError as error:
+            raise _wrap(cls.__name__, error) from error
+
+    def revalidated(self: Self) -> Self:
+        """This value, checked again: model_construct, model_copy and pickle all bypass validation."""
+        return type(self).model_validate(dict(self.__dict__))
+
+    def canonical_json(self) -> str:
+        """The one JSON text of this value: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hex: the same in every process and on every machine."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()

@@ -1,0 +1,238 @@
+"""TensorSpec: what one operand of a call must look like; and the one checker that holds a call to it.
+
+The checker reads metadata only: no element, no synchronisation. It reports every issue it finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from opfacade.errors import Issue
+from opfacade.overlap import extent, overlaps, self_overlaps
+from opfacade.sku import ITEMSIZE
+
+if TYPE_CHECKING:
+    import torch
+
+Role = Literal["in", "out", "inout", "index"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One dimension: the name a message uses, and its size; None where the caller decides."""
+
+    name: str
+    size: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.size is None or self.name == str(self.size) else f"{self.name}={self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, dtype and role of one operand.
+
+    layout "rows": the last dimension is contiguous, the others have any positive stride. "contiguous": all of it.
+    alignment: of the first byte.
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    role: Role = "in"
+    layout: Literal["rows", "contiguous"] = "rows"
+    alignment: int = 16
+
+    @property
+    def written(self) -> bool:
+        return self.role in ("out", "inout")
+
+
+def index_spec(*shape: Dim) -> TensorSpec:
+    """An index tensor: int32, contiguous."""
+    return TensorSpec(shape, "i32", "index", "contiguous", alignment=4)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of a dtype name of this library."""
+    import torch
+
+    names = {
+        "f16": torch.float16,
+        "bf16": torch.bfloat16,
+        "f32": torch.float32,
+        "f8_e4m3": torch.float8_e4m3fn,
+        "f8_e5m2": torch.float8_e5m2,
+        "i32": torch.int32,
+        "u8": torch.uint8,
+    }
+    return names[name]
+
+
+def check(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_type: str | None) -> list[Issue]:
+    """Every issue of a call. `device_type` is "cuda", "cpu" or None for any; all operands share the first one's device."""
+    issues: list[Issue] = []
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in given.items():
+        spec = operands.get(name)
+        if spec is None:
+            if value is not None:
+                issues.append(
+                    Issue("OPF-A001", name, "None for this descriptor", type(value).__name__, kind="ArgumentTypeError")
+                )
+            continue
+        kind_issue = _kind(name, value)
+        if kind_issue is not None:
+            issues.append(kind_issue)
+            continue
+        tensors[name] = value
+        issues += _one(name, spec, value)
+    issues += _devices(tensors, device_type)
+    if not issues:
+        issues += _aliases(operands, tensors)
+    return issues
+
+
+def _kind(name: str, value: Any) -> Issue | None:
+    """Is it a plain strided tensor at all?"""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        got = "None" if value is None else type(value).__name__
+        return Issue("OPF-A002", name, "a torch.Tensor", got, kind="ArgumentTypeError")
+    if not _plain_type(type(value)):
+        return Issue(
+            "OPF-A003", name, "a plain torch.Tensor", type(value).__name__, "Unwrap it first.", kind="UnsupportedError"
+        )
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        return Issue("OPF-A004", name, "a strided dense tensor", str(value.layout), kind="LayoutError")
+    if value.is_conj() or value.is_neg():
+        return Issue("OPF-A005", name, "no conjugate or negative bit", "one set", "Call resolve_conj().", kind="LayoutError")
+    if value.requires_grad and torch.is_grad_enabled():
+        hint = "Call .detach(), or run under torch.no_grad(): there is no backward."
+        return Issue("OPF-A006", name, "requires_grad=False", "requires_grad=True", hint, kind="GradNotSupportedError")
+    return None
+
+
+def _plain_type(kind: type) -> bool:
+    import torch
+
+    plain: tuple[Any, ...] = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter))
+    return kind in plain or is_traced(kind)
+
+
+def is_traced(kind: type) -> bool:
+    """A fake tensor: it has metadata and no memory."""
+    return kind.__name__ == "FakeTensor" and kind.__module__.startswith("torch.")
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "meta" and not is_traced(type(tensor))
+
+
+def _one(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
+    issues = []
+    if tensor.dtype != torch_dtype(spec.dtype):
+        hint = f"Use {name}.to(torch.int32); values are never narrowed in silence." if spec.dtype == "i32" else ""
+        issues.append(Issue("OPF-A010", name, str(torch_dtype(spec.dtype)), str(tensor.dtype), hint, kind="DTypeError"))
+    shape = tuple(tensor.shape)
+    if len(shape) != len(spec.shape) or any(d.size not in (None, n) for d, n in zip(spec.shape, shape, strict=True)):
+        wanted = f"shape [{', '.join(map(str, spec.shape))}]"
+        return [*issues, Issue("OPF-A011", name, wanted, str(list(shape)), kind="ShapeError")]
+    if tensor.numel() == 0:
+        return issues
+    issues += _strides(name, spec, tensor)
+    if has_memory(tensor):
+        issues += _memory(name, spec, tensor)
+    return issues
+
+
+def _strides(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
+    stride = tensor.stride()
+    steps = [s for n, s in zip(tensor.shape, stride, strict=True) if n > 1]
+    if spec.layout == "contiguous":
+        if tensor.is_contiguous():
+            return []
+        hint = f"Use {name}.contiguous()." if not spec.written else ""
+        return [Issue("OPF-A020", name, "a contiguous tensor", f"strides {stride}", hint, kind="LayoutError")]
+    if tensor.shape[-1] > 1 and stride[-1] != 1:
+        return [Issue("OPF-A021", name, "stride 1 in the last dimension", f"strides {stride}", kind="LayoutError")]
+    if any(s <= 0 for s in steps):
+        return [Issue("OPF-A022", name, "positive strides", f"strides {stride}", "Expanded tensors alias.", kind="LayoutError")]
+    if spec.written and self_overlaps(tensor.shape, stride):
+        return [Issue("OPF-A023", name, "an output whose elements do not overlap", f"strides {stride}", kind="LayoutError")]
+    return []
+
+
+def _memory(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
+    size = tensor.element_size()
+    available = tensor.untyped_storage().nbytes() - tensor.storage_offset() * size
+    needed = extent(tensor.shape, tensor.stride()) * size
+    if needed > available:
+        return [Issue("OPF-A024", name, f"{needed} bytes of storage", f"{max(available, 0)}", kind="LayoutError")]
+    off = tensor.data_ptr() % spec.alignment
+    if off:
+        expected = f"an address aligned to {spec.alignment} bytes"
+        return [Issue("OPF-A025", name, expected, f"address mod {spec.alignment} = {off}", kind="AlignmentError")]
+    return []
+
+
+def _devices(tensors: Mapping[str, torch.Tensor], device_type: str | None) -> list[Issue]:
+    if not tensors:
+        return []
+    first, leader = next(iter(tensors.items()))
+    issues = []
+    if device_type is not None and leader.device.type not in (device_type, "meta"):
+        hint = "Select a plan for the device the tensors are on."
+        issues.append(Issue("OPF-A030", first, f"a {device_type} tensor", str(leader.device), hint, kind="DeviceMismatchError"))
+    for name, tensor in tensors.items():
+        if tensor.device != leader.device:
+            expected = f"the device of {first}, {leader.device}"
+            issues.append(Issue("OPF-A031", name, expected, str(tensor.device), kind="DeviceMismatchError"))
+    return issues
+
+
+def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor]) -> list[Issue]:
+    """Anything written must not overlap any other operand."""
+    live = [(n, t) for n, t in tensors.items() if t.numel() and has_memory(t)]
+    issues = []
+    for i, (name, tensor) in enumerate(live):
+        for other, neighbour in live[i + 1 :]:
+            if (operands[name].written or operands[other].written) and overlaps(tensor, neighbour):
+                at_fault, victim = (name, other) if operands[name].written else (other, name)
+                issues.append(
+                    Issue("OPF-A040", at_fault, f"memory of its own, apart from {victim}", "overlap", kind="AliasError")
+                )
+    return issues
+
+
+def check_workspace(workspace: Any, needed: int, like: torch.Tensor, alignment: int) -> list[Issue]:
+    """A workspace is a contiguous uint8 tensor of at least `needed` bytes on the device of the call."""
+    import torch
+
+    if workspace is None:
+        return []
+    if not isinstance(workspace, torch.Tensor):
+        return [Issue("OPF-A050", "workspace", "a uint8 tensor or None", type(workspace).__name__, kind="WorkspaceError")]
+    if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
+        got = f"{workspace.dtype} of shape {list(workspace.shape)}"
+        return [Issue("OPF-A051", "workspace", "a contiguous one-dimensional uint8 tensor", got, kind="WorkspaceError")]
+    if workspace.device != like.device:
+        return [Issue("OPF-A052", "workspace", f"device {like.device}", str(workspace.device), kind="WorkspaceError")]
+    if workspace.numel() < needed:
+        return [Issue("OPF-A053", "workspace", f"at least {needed} bytes", f"{workspace.numel()}", kind="WorkspaceError")]
+    if has_memory(workspace) and needed and workspace.data_ptr() % alignment:
+        got = f"address mod {alignment} = {workspace.data_ptr() % alignment}"
+        return [Issue("OPF-A054", "workspace", f"alignment to {alignment} bytes", got, kind="WorkspaceError")]
+    return []
+
+
+def numel(spec: TensorSpec, free: int = 0) -> int:
+    """Elements of an operand; free dimensions count `free`."""
+    return math.prod(d.size if d.size is not None else free for d in spec.shape)
+
+
+def nbytes(specs: Sequence[TensorSpec]) -> int:
+    return sum(numel(spec) * ITEMSIZE[spec.dtype] for spec in specs)

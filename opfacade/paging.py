@@ -1,0 +1,63 @@
+"""The paged KV cache, as every family that touches it sees it: its descriptor and its page-table operands."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from opfacade.model import INT32_MAX, INT64_MAX, Count, Model, Size
+from opfacade.operands import Dim, TensorSpec, index_spec
+from opfacade.sku import ITEMSIZE, DType
+
+Layout = Literal["HND", "NHD"]
+PageTable = Literal["csr", "block"]
+
+
+class PagedKvCacheDescriptor(Model):
+    """A pool of pages, K and V apart.
+
+    HND: `[num_total_pages, num_kv_heads, page_size, head_dim]`; NHD: `[num_total_pages, page_size, num_kv_heads,
+    head_dim]`. Page, token and head strides are free; head_dim is contiguous.
+    """
+
+    num_total_pages: Count
+    page_size: Size
+    num_kv_heads: Size
+    head_dim: Size
+    dtype: DType
+    layout: Layout = "HND"
+
+    @model_validator(mode="after")
+    def _addressable(self) -> PagedKvCacheDescriptor:
+        size = self.num_total_pages * self.page_size * self.num_kv_heads * self.head_dim * ITEMSIZE[self.dtype]
+        if size > INT64_MAX:
+            raise ValueError(f"the pool has {size} bytes, more than 2^63 - 1")
+        return self
+
+    @property
+    def token_axis(self) -> int:
+        return 2 if self.layout == "HND" else 1
+
+    def pool_spec(self, role: Literal["in", "inout"]) -> TensorSpec:
+        """One of the two pools."""
+        pages, tokens = Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size)
+        heads, dim = Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)
+        shape = (pages, heads, tokens, dim) if self.layout == "HND" else (pages, tokens, heads, dim)
+        return TensorSpec(shape, self.dtype, role)
+
+
+def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpec]:
+    """The index tensors of a page table: csr (indptr, indices, last_page_len) or block (table, lengths)."""
+    batch, batch_plus_1 = Dim("batch_size", batch_size), Dim("batch_size+1", batch_size + 1)
+    if form == "block":
+        return {"block_table": index_spec(batch, Dim("max_pages")), "kv_lens": index_spec(batch)}
+    return {"kv_indptr": index_spec(batch_plus_1), "kv_indices": index_spec(Dim("n")), "last_page_len": index_spec(batch)}
+
+
+def check_token_bound(max_kv_indices: int, page_size: int) -> None:
+    """A request's length is an int32 on the device."""
+    if max_kv_indices * page_size > INT32_MAX:
+        raise ValueError(
+            f"max_kv_indices * page_size = {max_kv_indices * page_size} tokens, more than 2^31 - 1: lengths are int32"
+        )

@@ -1,0 +1,291 @@
+"""Plan: a descriptor bound to the candidate chosen for it. Immutable, thread-safe, reusable for any number of runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
+
+from opfacade import env, telemetry
+from opfacade.descriptor import Args, ArgsT, Descriptor
+from opfacade.errors import (
+    FallbackWarning,
+    Issue,
+    PlanStateError,
+    UnsupportedError,
+    from_issues,
+)
+from opfacade.memo import CallMemo
+from opfacade.operands import TensorSpec, check, check_workspace, has_memory
+from opfacade.registry import Candidate, Launcher
+from opfacade.selection import Option, Preference, choose, survey
+from opfacade.sku import KernelSku, PrecisionGuarantee
+from opfacade.target import Target
+from opfacade.verdict import SOUND, Verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WORKSPACE_ALIGNMENT = 256
+_MAX_CACHED = 4096
+
+PlanT = TypeVar("PlanT", bound="Plan[Any]")
+_selected: dict[Any, Plan[Any]] = {}
+_default = Preference()
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Plan(Generic[ArgsT]):
+    """`select` chooses, `can_implement` checks a call, `compile` builds ahead of time, `run` executes.
+
+    A named plan (`class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs])`) accepts only its own descriptors; `Plan`
+    accepts all. Attributes: descriptor, preference, target, sku, workspace_size (exact bytes).
+    """
+
+    __slots__ = ("_admitted", "_candidate", "_count", "_launch", "_lock", "_memo", "_operands", *(
+        "descriptor", "preference", "sku", "target", "workspace_size"
+    ))  # fmt: skip
+    _args_type: ClassVar[type[Args] | None] = None
+
+    descriptor: Descriptor[ArgsT]
+    preference: Preference
+    target: Target
+    sku: KernelSku
+    workspace_size: int
+    _admitted: bool
+    _candidate: Candidate
+    _count: Callable[[], int]
+    _launch: Launcher | None
+    _lock: threading.Lock
+    _memo: CallMemo
+    _operands: dict[str, TensorSpec]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in getattr(cls, "__orig_bases__", ()):
+            for arg in get_args(base):
+                if isinstance(arg, type) and issubclass(arg, Args):
+                    cls._args_type = arg
+
+    def __init__(self) -> None:
+        raise TypeError(f"{type(self).__name__} is made by {type(self).__name__}.select(descriptor)")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a plan is immutable: cannot set {name}")
+
+    @classmethod
+    def select(
+        cls: type[PlanT], descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None
+    ) -> PlanT:
+        """The plan for a descriptor on a target (default: the current CUDA device, else the CPU).
+
+        Pure choice: no tensor, no compiler. Raises DescriptorError for an invalid descriptor, UnsupportedError with the
+        reasons of every candidate when none fits, ArgumentTypeError for something that is no descriptor of this plan.
+        """
+        key = (cls, descriptor, prefer, target if target is not None else Target.current())
+        try:
+            plan = _selected.get(key)
+        except TypeError:  # unhashable, so not a valid descriptor: the slow path says what is wrong with it
+            plan = None
+        if plan is None:
+            plan = cls._select(descriptor, prefer, key[3])
+            if len(_selected) >= _MAX_CACHED:
+                _selected.pop(next(iter(_selected)), None)
+            _selected[key] = plan
+        telemetry.stats(plan.sku.id).selects.add()
+        if telemetry.listening():
+            telemetry.emit("select", sku=plan.sku.id, op=plan.descriptor.op)
+        return plan  # type: ignore[return-value]
+
+    @classmethod
+    def _select(cls: type[PlanT], descriptor: Descriptor[Any], prefer: Preference | None, target: Target) -> PlanT:
+        cls._check_types(descriptor, prefer, target)
+        checked = descriptor.revalidated()
+        preference = _default if prefer is None else prefer.revalidated()
+        options = survey(checked, preference, target)
+        _count_refusals(checked.op, options)
+        option = choose(checked, target, options)
+        if option.candidate.backend == "reference" and not target.is_cpu and preference.backend != "reference":
+            hint = "explain(descriptor) says why no CUDA kernel fits."
+            warnings.warn(f"{checked.op}: falling back to the reference backend on {target.arch}. {hint}", FallbackWarning, 3)
+        return cls._make(checked, preference, target, option)
+
+    @classmethod
+    def _check_types(cls, descriptor: object, prefer: object, target: object) -> None:
+        issue = None
+        if not isinstance(descriptor, Descriptor):
+            issue = Issue("OPF-S030", "descriptor", "a Descriptor", type(descriptor).__name__, kind="ArgumentTypeError")
+        elif cls._args_type is not None and descriptor.args_type is not cls._args_type:
+            wanted = f"a descriptor of {cls._args_type.__name__.removesuffix('Args')}"
+            issue = Issue("OPF-S031", "descriptor", wanted, type(descriptor).__name__, kind="ArgumentTypeError")
+        elif prefer is not None and not isinstance(prefer, Preference):
+            issue = Issue("OPF-S032", "prefer", "a Preference or None", type(prefer).__name__, kind="ArgumentTypeError")
+        elif not isinstance(target, Target):
+            issue = Issue("OPF-S033", "target", "a Target or None", type(target).__name__, kind="ArgumentTypeError")
+        if issue is not None:
+            raise from_issues(cls.__name__, "select", [issue])
+
+    @classmethod
+    def _make(cls: type[PlanT], descriptor: Descriptor[Any], preference: Preference, target: Target, option: Option) -> PlanT:
+        assert option.sku is not None
+        assert option.workspace_size is not None
+        plan = object.__new__(cls)
+        operands = descriptor.operands()
+        fields: tuple[str, ...] = descriptor.args_type.__slots__
+        facts = {
+            "descriptor": descriptor,
+            "preference": preference,
+            "target": target,
+            "sku": option.sku,
+            "workspace_size": option.workspace_size,
+            "_candidate": option.candidate,
+            "_operands": operands,
+            "_memo": CallMemo(operands, fields),
+            "_count": telemetry.stats(option.sku.id).runs.add,
+            "_launch": None,
+            "_lock": threading.Lock(),
+            "_admitted": env.validate() == "off",
+        }
+        for name, value in facts.items():
+            object.__setattr__(plan, name, value)
+        return plan
+
+    @property
+    def precision_guarantee(self) -> PrecisionGuarantee:
+        return self.sku.precision_guarantee
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.sku.id})"
+
+    def __reduce__(self) -> Any:
+        return (type(self).select, (self.descriptor, self.preference, self.target))
+
+    # -- checking -------------------------------------------------------------------------------------------------
+
+    def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
+        """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
+        if workspace is None and (self._memo.is_last(args) or self._memo.knows(args)):
+            return SOUND
+        issues = self._issues(args, workspace)
+        if issues:
+            return Verdict(tuple(issues))
+        self._memo.learn(args)
+        return SOUND
+
+    def _issues(self, args: ArgsT, workspace: Tensor | None) -> list[Issue]:
+        wanted = self.descriptor.args_type
+        if type(args) is not wanted:
+            return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
+        given = {name: getattr(args, name) for name in wanted.__slots__}
+        device_type = "cuda" if self.sku.backend == "cuda" else None
+        issues = check(self._operands, given, device_type)
+        if not issues and workspace is not None:
+            first = next(iter(self._operands))
+            issues = check_workspace(workspace, self.workspace_size, given[first], WORKSPACE_ALIGNMENT)
+            issues = issues or self._workspace_alias(given, workspace)
+        return issues
+
+    def _workspace_alias(self, given: dict[str, Any], workspace: Tensor) -> list[Issue]:
+        from opfacade.overlap import overlaps
+
+        for name in self._operands:
+            tensor = given[name]
+            if tensor.numel() and workspace.numel() and has_memory(tensor) and overlaps(workspace, tensor):
+                return [Issue("OPF-A041", "workspace", f"memory apart from {name}", "overlap", kind="AliasError")]
+        return []
+
+    # -- building -------------------------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Build what this plan needs and publish it in the cache; load it where its device is present."""
+        spec = self._candidate.jit_spec
+        if spec is not None:
+            from opfacade import jit
+
+            allow = self.preference.jit == "build"
+            jit.build(spec(self.descriptor, self.target), label=self.sku.id) if allow else None
+        if spec is None or Target.current().arch == self.target.arch:
+            self._load()
+
+    def _load(self) -> Launcher:
+        with self._lock:
+            if self._launch is None:
+                _refuse_capture(self.sku)
+                allow = self.preference.jit == "build"
+                launch = self._candidate.launcher(self.descriptor, self.target, self.sku, allow)
+                telemetry.stats(self.sku.id).loads.add()
+                telemetry.emit("load", sku=self.sku.id)
+                object.__setattr__(self, "_launch", launch)
+            return self._launch  # type: ignore[return-value]
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def run(self, args: ArgsT, workspace: Tensor | None = None) -> None:
+        """Write the outputs of one call. No synchronisation, no device read; allocates only a workspace that is needed
+        and not given. Raises the first issue of `can_implement` before anything is written."""
+        if not self._admitted and (workspace is not None or not self._memo.is_last(args)):
+            self._admit(args, workspace)
+        if _forked and self.sku.backend == "cuda":
+            self._refuse_fork()
+        launch = self._launch or self._load()
+        if workspace is None and self.workspace_size:
+            workspace = self._allocate(args)
+        self._count()
+        if telemetry._sinks:
+            telemetry.emit("run", sku=self.sku.id, op=self.descriptor.op)
+        launch(args, workspace)
+
+    def _admit(self, args: ArgsT, workspace: Tensor | None) -> None:
+        verdict = self.can_implement(args, workspace)
+        if not verdict:
+            raise from_issues(self.descriptor.op, "run", verdict.issues)
+        first = getattr(args, next(iter(self._operands)))
+        if not has_memory(first):
+            message = (
+                f"{self.descriptor.op}.run: tensors without memory ({first.device}) can be checked but not run. [OPF-R001]"
+            )
+            raise UnsupportedError(message, code="OPF-R001", op=self.descriptor.op, stage="run")
+
+    def _allocate(self, args: ArgsT) -> Tensor:
+        import torch
+
+        first: Tensor = getattr(args, next(iter(self._operands)))
+        return torch.empty(self.workspace_size, dtype=torch.uint8, device=first.device)
+
+    def _refuse_fork(self) -> None:
+        import torch
+
+        if not torch.cuda._is_in_bad_fork():  # CUDA was not in use before the fork
+            return
+        message = f"{self.descriptor.op}.run: CUDA does not survive fork(). Start workers with spawn. [OPF-R002]"
+        raise PlanStateError(message, code="OPF-R002", op=self.descriptor.op, stage="run")
+
+
+def _refuse_capture(sku: KernelSku) -> None:
+    if sku.backend != "cuda":
+        return
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        hint = "Run or compile() the plan once before capturing."
+        message = f"{sku.op}.run: kernel {sku.id} is not loaded and a CUDA graph is being captured. {hint} [OPF-R003]"
+        raise PlanStateError(message, code="OPF-R003", op=sku.op, stage="run", hint=hint)
+
+
+def _count_refusals(op: str, options: tuple[Option, ...]) -> None:
+    for option in options:
+        for reason in option.reasons:
+            telemetry.count_refusal(reason.code)
+        if option.reasons and telemetry.listening():
+            codes = [reason.code for reason in option.reasons]
+            telemetry.emit("refuse", op=op, candidate=option.name, codes=codes)

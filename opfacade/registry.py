@@ -1,0 +1,111 @@
+"""Candidate, what a backend offers for a descriptor; and where candidates are found.
+
+The file tree is the registry: `backends/<backend>/<family>.py` ends in a tuple CANDIDATES.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.errors import DescriptorError
+from opfacade.sku import KernelSku
+from opfacade.target import Target
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
+
+# In order of preference: the first candidate without a reason against it is chosen.
+BACKENDS = ("cuda", "reference")
+
+Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a candidate is not chosen, as data: a stable code, the field, what it is, what would be allowed, a hint."""
+
+    code: str
+    field: str
+    got: str
+    allowed: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f" {self.hint}" if self.hint else ""
+        return f"{self.field}={self.got} (allowed: {self.allowed}).{hint} [{self.code}]"
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One implementation of one descriptor type.
+
+    declines: every reason against it. The other functions are called only when there is none.
+    workspace: exact bytes. launcher: gives the function `run` calls; may load, and build if `allow_build`.
+    jit_spec: what would be compiled; None where nothing is.
+    """
+
+    backend: str
+    impl: str
+    descriptor: type[Descriptor[Any]]
+    declines: Callable[[Any, Target], Sequence[Reason]]
+    sku: Callable[[Any, Target], KernelSku]
+    workspace: Callable[[Any, Target], int]
+    launcher: Callable[[Any, Target, KernelSku, bool], Launcher]
+    jit_spec: Callable[[Any, Target], JitSpec] | None = None
+
+
+@lru_cache(maxsize=1)
+def families() -> tuple[str, ...]:
+    """The operator families: the modules of `opfacade.plans`."""
+    package = import_module("opfacade.plans")
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+
+
+@lru_cache(maxsize=256)
+def candidates_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
+    """Every candidate for a descriptor type, in order of preference."""
+    found: list[Candidate] = []
+    for backend in BACKENDS:
+        name = f"opfacade.backends.{backend}.{descriptor.family()}"
+        # A family that a backend lacks is absent; one that fails to import is broken, and must say so.
+        if find_spec(name) is not None:
+            found += [c for c in import_module(name).CANDIDATES if c.descriptor is descriptor]
+    return tuple(found)
+
+
+@lru_cache(maxsize=1)
+def descriptor_types() -> dict[str, type[Descriptor[Any]]]:
+    """Every descriptor type by its op name."""
+    types: dict[str, type[Descriptor[Any]]] = {}
+    for family in families():
+        for example in import_module(f"opfacade.plans.{family}").EXAMPLES:
+            types[example.op] = type(example)
+    return types
+
+
+def examples() -> tuple[Descriptor[Any], ...]:
+    """The EXAMPLES of all families: what is compiled in CI, warmed up by default, and held to its guarantee."""
+    return tuple(e for family in families() for e in import_module(f"opfacade.plans.{family}").EXAMPLES)
+
+
+def load_descriptor(text: str | bytes) -> Descriptor[Any]:
+    """A descriptor of any type from its JSON; its field `op` says which."""
+    try:
+        op = json.loads(text)["op"]
+        kind = descriptor_types()[op]
+    except (ValueError, KeyError, TypeError) as error:
+        known = ", ".join(sorted(descriptor_types()))
+        message = f"descriptor: op expected one of {known}, got {str(text)[:80]!r}. [OPF-D020]"
+        raise DescriptorError(message, code="OPF-D020", stage="descriptor") from error
+    return kind.model_validate_json(text)

@@ -1,0 +1,204 @@
+"""Choosing a candidate: a pure function of (descriptor, preference, target). It reads no tensor, GPU, clock or file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from opfacade.descriptor import Descriptor
+from opfacade.errors import (
+    GuaranteeUnavailable,
+    Issue,
+    UnsupportedDeviceError,
+    UnsupportedError,
+)
+from opfacade.model import Count, Model
+from opfacade.registry import Candidate, Reason, candidates_for
+from opfacade.sku import ERROR_MODELS, KernelSku
+from opfacade.target import Target
+
+
+class Require(Model):
+    """The least a plan must guarantee. max_error_model: no looser bound than this one, in the order of ERROR_MODELS."""
+
+    deterministic: bool = False
+    bit_stable_on_same_hardware: bool = False
+    batch_invariant: Literal["none", "composition"] = "none"
+    max_error_model: Literal["exact", "attention-f64", "attention-f32", "attention-mma16", "merge-f32"] | None = None
+
+
+_SHORT: dict[str, dict[str, object]] = {
+    "deterministic": {"deterministic": True},
+    "bit_stable_on_same_hardware": {"bit_stable_on_same_hardware": True},
+    "batch_invariant": {"batch_invariant": "composition"},
+}
+
+
+def _require(value: object) -> object:
+    if isinstance(value, str) and value in _SHORT:
+        return Require.model_validate(_SHORT[value])
+    return Require.model_validate(value) if isinstance(value, dict) else value
+
+
+class Preference(Model):
+    """What a caller wants. Every field is honoured, or `select` raises UnsupportedError with the reasons.
+
+    backend: only this one.  forbid: backends, implementation names or SKU ids never to use.
+    max_workspace_bytes: no plan that needs more.  require: the least guarantee ("deterministic" and "batch_invariant"
+    are short forms).  jit: "never" refuses to compile, at load.  pin: only this SKU id.  autotune: "use" applies measurements.
+    """
+
+    backend: Literal["cuda", "reference"] | None = None
+    forbid: tuple[str, ...] = ()
+    max_workspace_bytes: Count | None = None
+    require: Annotated[Require, BeforeValidator(_require)] = Require()
+    jit: Literal["build", "never"] = "build"
+    pin: str | None = None
+    autotune: Literal["off", "use"] = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One candidate as surveyed: its SKU and workspace where it accepts the descriptor, and the reasons against it."""
+
+    candidate: Candidate
+    reasons: tuple[Reason, ...]
+    sku: KernelSku | None = None
+    workspace_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.candidate.backend}/{self.candidate.impl}"
+
+
+def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> tuple[Option, ...]:
+    """Every candidate, in order of preference, with every reason against it."""
+    return tuple(_consider(candidate, descriptor, prefer, target) for candidate in candidates_for(type(descriptor)))
+
+
+def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Option:
+    reasons = [*candidate.declines(descriptor, target)]
+    if reasons:
+        return Option(candidate, (*reasons, *_unwanted(candidate, None, prefer)))
+    sku, workspace = candidate.sku(descriptor, target), candidate.workspace(descriptor, target)
+    reasons += _unwanted(candidate, sku, prefer)
+    reasons += _over_budget(workspace, prefer)
+    reasons += _unmet(sku, prefer.require)
+    return Option(candidate, tuple(reasons), sku, workspace)
+
+
+def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -> Iterator[Reason]:
+    if prefer.backend not in (None, candidate.backend):
+        yield Reason("OPF-S010", "prefer.backend", candidate.backend, str(prefer.backend))
+    banned = {candidate.backend, candidate.impl, sku.id if sku else ""} & set(prefer.forbid)
+    for name in sorted(banned):
+        yield Reason("OPF-S011", "prefer.forbid", name, f"anything but {', '.join(prefer.forbid)}")
+    if prefer.pin is not None and sku is not None and sku.id != prefer.pin:
+        yield Reason("OPF-S012", "prefer.pin", sku.id, prefer.pin)
+    if prefer.autotune == "use":
+        hint = 'No measurements exist in this version; use autotune="off".'
+        yield Reason("OPF-S013", "prefer.autotune", "use", "off", hint)
+
+
+def _over_budget(workspace: int, prefer: Preference) -> Iterator[Reason]:
+    limit = prefer.max_workspace_bytes
+    if limit is not None and workspace > limit:
+        hint = 'kv_split="off" needs no workspace.'
+        yield Reason("OPF-S014", "prefer.max_workspace_bytes", f"{workspace} bytes", f"at most {limit} bytes", hint)
+
+
+def _unmet(sku: KernelSku, require: Require) -> Iterator[Reason]:
+    promise = sku.precision_guarantee
+    for field in ("deterministic", "bit_stable_on_same_hardware"):
+        if getattr(require, field) and not getattr(promise, field):
+            yield Reason("OPF-S020", f"prefer.require.{field}", "False", "True")
+    if require.batch_invariant != "none" and promise.batch_invariant != require.batch_invariant:
+        hint = 'kv_split="off" or a fixed chunk keeps a request\'s bits independent of its batch.'
+        yield Reason("OPF-S020", "prefer.require.batch_invariant", promise.batch_invariant, require.batch_invariant, hint)
+    wanted = require.max_error_model
+    if wanted is not None and ERROR_MODELS.index(promise.error_model.id) > ERROR_MODELS.index(wanted):
+        yield Reason("OPF-S020", "prefer.require.max_error_model", promise.error_model.id, wanted)
+
+
+def choose(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> Option:
+    """The first option without a reason against it; UnsupportedError with all reasons when there is none."""
+    for option in options:
+        if not option.reasons:
+            return option
+    raise _unsupported(descriptor, target, options)
+
+
+def _unsupported(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> UnsupportedError:
+    issues = [
+        Issue(r.code, f"{o.name}: {r.field}", r.allowed, r.got, r.hint, kind="UnsupportedError")
+        for o in options
+        for r in o.reasons
+    ]
+    kind: type[UnsupportedError] = UnsupportedError
+    if any(all(r.code == "OPF-S020" for r in o.reasons) for o in options):
+        kind = GuaranteeUnavailable
+    elif options and all(any(r.code == "OPF-S001" for r in o.reasons) for o in options if o.candidate.backend != "reference"):
+        kind = UnsupportedDeviceError
+    lines = "".join(f"\n  {o.name}: {'; '.join(map(str, o.reasons))}" for o in options)
+    code = issues[0].code if issues else "OPF-S000"
+    message = f"{descriptor.op}.select: no candidate for target {target.arch} [{code}]{lines}"
+    return kind(message, code=code, op=descriptor.op, stage="select", issues=issues)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Every candidate, chosen or refused, and why. `str()` for people, `to_json()` for programs."""
+
+    descriptor: Descriptor[Any]
+    preference: Preference
+    target: Target
+    options: tuple[Option, ...]
+
+    @property
+    def chosen(self) -> Option | None:
+        return next((o for o in self.options if not o.reasons), None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.descriptor.op} on {self.target.arch}: {len(self.options)} candidates"]
+        for option in self.options:
+            state = "chosen" if option is self.chosen else "refused" if option.reasons else "eligible"
+            lines.append(f"  {state:8} {option.name}")
+            if option.sku is not None:
+                lines.append(f"           sku {option.sku.id}")
+                lines.append(f"           workspace {option.workspace_size} bytes")
+            lines += [f"           - {reason}" for reason in option.reasons]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        chosen = self.chosen
+        return {
+            "descriptor": self.descriptor.model_dump(mode="json"),
+            "preference": self.preference.model_dump(mode="json"),
+            "target": {"arch": self.target.arch, "sm_count": self.target.sm_count},
+            "chosen": chosen.sku.id if chosen and chosen.sku else None,
+            "candidates": [
+                {
+                    "backend": o.candidate.backend,
+                    "impl": o.candidate.impl,
+                    "sku": o.sku.id if o.sku else None,
+                    "workspace_size": o.workspace_size,
+                    "reasons": [r.as_dict() for r in o.reasons],
+                }
+                for o in self.options
+            ],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2)
+
+
+def explain(descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None) -> Explanation:
+    """What `select` would choose for a target, and every reason against every other candidate. Needs no GPU."""
+    preference = (prefer or Preference()).revalidated()
+    target = target or Target.current()
+    checked = descriptor.revalidated()
+    return Explanation(checked, preference, target, survey(checked, preference, target))

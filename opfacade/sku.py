@@ -1,0 +1,118 @@
+"""KernelSku, the identity of one compiled specialisation, and PrecisionGuarantee, what it promises."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from opfacade.model import Model, Real
+
+DType = Literal["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"]
+ITEMSIZE: dict[str, int] = {"f16": 2, "bf16": 2, "f32": 4, "f8_e4m3": 1, "f8_e5m2": 1, "i32": 4, "u8": 1}
+
+# From strictest to loosest; Preference.require.max_error_model is a position in this list.
+ERROR_MODELS = ("exact", "attention-f64", "attention-f32", "attention-mma16", "merge-f32")
+
+Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$")]
+
+
+def _no_literal(value: bool | int | str) -> bool | int | str:
+    """A string that reads like a bool would make two specs print alike."""
+    if value in ("true", "false") and isinstance(value, str):
+        raise ValueError("a spec value that is text must not read like a bool")
+    return value
+
+
+SpecValue = Annotated[bool | int | Word, AfterValidator(_no_literal)]
+
+
+def _sorted_unique(pairs: tuple[tuple[str, object], ...]) -> tuple[tuple[str, object], ...]:
+    names = [name for name, _ in pairs]
+    if names != sorted(set(names)):
+        raise ValueError("names must be sorted and unique")
+    return pairs
+
+
+class ErrorModel(Model):
+    """Which error bound holds and with which constants.
+
+    The bound is the per-element one of `opfacade.testing.numerics`; `id` names the formula, `constants` its inputs,
+    such as the unit roundoffs of the two products, so that a user can recompute it.
+    """
+
+    id: Literal["exact", "attention-f64", "attention-f32", "attention-mma16", "merge-f32"]
+    constants: Annotated[tuple[tuple[Word, Real], ...], AfterValidator(_sorted_unique)] = ()
+
+
+class PrecisionGuarantee(Model):
+    """What a kernel promises about its numbers, under which conditions, and which tests hold it to that.
+
+    deterministic: the same inputs give the same bits, run to run, in one process.
+    bit_stable_on_same_hardware: also across processes, streams, allocations and workspace contents.
+    batch_invariant: "composition" means that a request's bits do not depend on the rest of the batch.
+    Without evidence no flag may be set.
+    """
+
+    math_precision: str
+    accumulator: Literal["f32", "f64", "none"]
+    deterministic: bool = False
+    bit_stable_on_same_hardware: bool = False
+    batch_invariant: Literal["none", "composition"] = "none"
+    lse_base: Literal["e"] = "e"
+    error_model: ErrorModel
+    conditions: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _honest(self) -> PrecisionGuarantee:
+        claims = self.deterministic or self.bit_stable_on_same_hardware or self.batch_invariant != "none"
+        if claims and not self.evidence:
+            raise ValueError("a guarantee without evidence must not set a flag")
+        if self.bit_stable_on_same_hardware and not self.deterministic:
+            raise ValueError("bit_stable_on_same_hardware implies deterministic")
+        return self
+
+
+class KernelSku(Model):
+    """Identity of one compiled specialisation: a different binary or a different promise is a different id.
+
+    Nothing here depends on the size of a call: no batch size, no tensor, no address. `spec` holds the compile-time
+    facts as sorted (name, value) pairs; `dtypes` the element types by operand.
+    """
+
+    schema_version: Literal[1] = 1
+    category: Word
+    op: Word
+    backend: Word
+    arch: Word
+    impl: Word
+    revision: Annotated[int, Field(ge=1)]
+    dtypes: Annotated[tuple[tuple[Word, Word], ...], AfterValidator(_sorted_unique)]
+    layout: Word
+    spec: Annotated[tuple[tuple[Word, SpecValue], ...], AfterValidator(_sorted_unique)] = ()
+    precision_guarantee: PrecisionGuarantee
+
+    @property
+    def id(self) -> str:
+        """Canonical text: a stable key for telemetry, tuning and pins. Injective: equal ids mean equal SKUs."""
+        return "/".join(
+            (
+                self.category,
+                self.op,
+                self.backend,
+                self.arch,
+                f"{self.impl}@{self.revision}",
+                _pairs(self.dtypes),
+                self.layout,
+                _pairs(self.spec) or "-",
+                f"g.{self.precision_guarantee.digest()[:16]}",
+            )
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
+
+def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:
+    return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in pairs)
