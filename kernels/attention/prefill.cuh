@@ -1,0 +1,66 @@
+// Attention of many query rows, for sm_80 and later: mma.sync with K and V in one buffer each. K of the next tile arrives
+// while this tile's values are used, V while its scores are computed, and two blocks share an SM, so that one computes
+// while the other waits; a second pair of buffers would cost that second block. Query heads of one kv head are packed
+// into rows, so a tile is full whatever the group. Work is found on the device: see prefill_schedule.cuh.
+#pragma once
+#include "kernels/attention/prefill_nonfinite.cuh"
+#include "kernels/attention/prefill_output.cuh"
+
+namespace opfacade {
+
+template <class C>
+__device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& smem, const RowTile& tile,
+                                       const KvRange& range, RowState<C>& state) {
+  const KvLoader<C> loader{p, smem, {p.table, tile.request}, range.end};
+  loader.resolve(range.begin, loader.page(range.begin), 0);
+  load_q<C>(p, smem, tile);
+  __syncthreads();
+  loader.load(0, range.begin, 0);
+  if (p.score.q_transform != QTransform::kNone) {
+    cp_async_wait<0>();
+    __syncthreads();
+    transform_q<C>(smem, p.score.q_transform);
+  }
+  int parity = 0;
+#pragma unroll 1
+  for (int start = range.begin; start < range.end; start += C::kTileKv, parity ^= 1) {
+    const int next = start + C::kTileKv;
+    cp_async_wait<0>();
+    __syncthreads();  // K is here, V is free
+    loader.load(1, start, parity);
+    const int next_page = loader.page(next);
+    Scores<C> s;
+    compute_scores<C>(smem, s);
+    if constexpr (C::kSoftCap) soft_cap<C>(s, p.score.cap_in);
+    const bool masked = needs_mask<C>(p, tile, range, start);
+    if (masked) mask_scores<C>(p, tile, range, start, s);
+    update_softmax<C>(state, s, p.score.log2_scale);
+    loader.resolve(next, next_page, parity ^ 1);
+    cp_async_wait<0>();
+    __syncthreads();  // V is here, K is free
+    if (next < range.end) loader.load(0, next, parity ^ 1);
+    if constexpr (C::kCausal || C::kWindow)
+      if (masked) isolate_nonfinite_values<C>(p, tile, range, start, smem, state);
+    add_values<C>(smem, s, state);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void prefill(const PrefillParams& p) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  PrefillSmem<C>& smem = *reinterpret_cast<PrefillSmem<C>*>(shared);
+  RowTile tile;
+  if (!find_row_tile<C>(p, tile)) return;
+  const KvRange range = split_range<C>(p, visible_range<C>(p, tile));
+  RowState<C> state;
+  if (range.begin < range.end) attend<C>(p, smem, tile, range, state);
+  normalise<C>(state);
+  if constexpr (C::kSplit == SplitMode::kOff) {
+    if constexpr (C::kReturnLse) write_lse<C>(p, tile, state, p.lse);
+    write_rows<C>(p, tile, smem, state);
+  } else {
+    write_partials<C>(p, tile, state);
+  }
+}
+
+}  // namespace opfacade

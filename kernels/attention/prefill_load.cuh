@@ -1,0 +1,93 @@
+// Moves Q once and K, V tile by tile into swizzled shared memory. The addresses of a tile's rows are resolved once, one
+// tile ahead, into a small double-buffered table, so that a 16-byte copy costs one shared load and one 64-bit add.
+#pragma once
+#include "kernels/attention/prefill_schedule.cuh"
+#include "kernels/common/chunk.cuh"
+#include "kernels/common/q_transform.cuh"
+#include "kernels/common/swizzle.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct PrefillSmem {
+  static constexpr int kRowBytes = C::kHeadDim * 2;
+  alignas(1024) unsigned char q[C::kTileRows * kRowBytes];
+  alignas(1024) unsigned char k[C::kTileKv * kRowBytes];
+  alignas(1024) unsigned char v[C::kTileKv * kRowBytes];
+  const char* rows[2][2][C::kTileKv];  // [tile parity][K, V][token]
+};
+
+template <class C>
+struct KvLoader {
+  static constexpr int kChunks = C::kHeadDim / 8;
+  static constexpr int kThreads = C::kWarps * 32;
+  static_assert(kThreads == 2 * C::kTileKv, "one thread resolves one row of K or V");
+
+  const PrefillParams& p;
+  PrefillSmem<C>& smem;
+  RequestPages<C::kTable, C::kPow2Pages> pages;
+  int end;  // tokens from here on are zero-filled: 0 * NaN must not reach an accumulator
+
+  __device__ __forceinline__ int token(int start) const { return start + threadIdx.x % C::kTileKv; }
+
+  __device__ __forceinline__ int page(int start) const { return token(start) < end ? pages.page_of(token(start)) : 0; }
+
+  __device__ __forceinline__ void resolve(int start, int page, int parity) const {
+    const int which = threadIdx.x / C::kTileKv;
+    const PoolTensor& pool = which == 0 ? p.k : p.v;
+    const char* address = static_cast<const char*>(pool.data);
+    if (token(start) < end) address = token_address(pool, page, pages.slot_of(token(start)), blockIdx.y);
+    smem.rows[parity][which][threadIdx.x % C::kTileKv] = address;
+  }
+
+  __device__ __forceinline__ void load(int which, int start, int parity) const {
+    const uint32_t dst = smem_address(which == 0 ? smem.k : smem.v);
+    const int chunk = threadIdx.x % kChunks;
+    constexpr int kStep = kThreads / kChunks;
+    if (p.kv_aligned) {
+#pragma unroll
+      for (int i = 0; i < C::kTileKv / kStep; ++i) {
+        const int row = threadIdx.x / kChunks + i * kStep;
+        cp_async_16(dst + swizzled<kChunks>(row, chunk), smem.rows[parity][which][row] + chunk * 16, start + row < end);
+      }
+    } else {
+#pragma unroll 1
+      for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep)
+        fetch_chunk<uint16_t>(dst + swizzled<kChunks>(row, chunk), smem.rows[parity][which][row] + chunk * 16,
+                              start + row < end, false);
+    }
+    cp_async_commit();
+  }
+};
+
+// Byte offset of a packed row in a [rows, heads, dim] tensor.
+template <class C>
+__device__ __forceinline__ int64_t packed_offset(const RowTile& tile, int row, int64_t row_stride, int64_t head_stride) {
+  const int packed = tile.first + row;
+  return (tile.q_start + packed / C::kGroup) * row_stride + (blockIdx.y * C::kGroup + packed % C::kGroup) * head_stride;
+}
+
+template <class C>
+__device__ __forceinline__ void load_q(const PrefillParams& p, PrefillSmem<C>& smem, const RowTile& tile) {
+  constexpr int kChunks = C::kHeadDim / 8;
+  constexpr int kStep = C::kWarps * 32 / kChunks;
+  const int chunk = threadIdx.x % kChunks;
+#pragma unroll 2
+  for (int row = threadIdx.x / kChunks; row < C::kTileRows; row += kStep) {
+    const bool valid = row < tile.rows;
+    const int64_t offset = packed_offset<C>(tile, valid ? row : 0, p.q_row_stride, p.q_head_stride);
+    fetch_chunk<uint16_t>(smem_address(smem.q) + swizzled<kChunks>(row, chunk),
+                          static_cast<const char*>(p.q) + offset + chunk * 16, valid, p.q_aligned);
+  }
+  cp_async_commit();
+}
+
+template <class C>
+__device__ __forceinline__ void transform_q(PrefillSmem<C>& smem, QTransform transform) {
+  uint32_t* words = reinterpret_cast<uint32_t*>(smem.q);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < sizeof(smem.q) / 4; i += C::kWarps * 32)
+    words[i] = transformed_pair<typename C::T>(words[i], transform);
+}
+
+}  // namespace opfacade

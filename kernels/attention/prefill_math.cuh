@@ -1,0 +1,163 @@
+// One kv tile on the tensor cores. A warp owns kRowBlocks blocks of 16 rows, so that a fragment of K or V, loaded once,
+// feeds that many products.
+#pragma once
+#include "kernels/attention/prefill_load.cuh"
+#include "kernels/common/mma.cuh"
+#include "kernels/common/softmax.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct RowState {
+  static constexpr int kRowBlocks = C::kTileRows / (C::kWarps * 16);
+  static constexpr int kDimBlocks = C::kHeadDim / 8;
+  static constexpr int kKeyBlocks = C::kTileKv / 8;
+  float o[kRowBlocks][kDimBlocks][4];
+  float max[kRowBlocks][2];
+  float sum[kRowBlocks][2];  // this thread's part
+
+  __device__ __forceinline__ RowState() {
+#pragma unroll
+    for (int b = 0; b < kRowBlocks; ++b) {
+      max[b][0] = max[b][1] = minus_infinity();
+      sum[b][0] = sum[b][1] = 0.f;
+#pragma unroll
+      for (int n = 0; n < kDimBlocks; ++n) o[b][n][0] = o[b][n][1] = o[b][n][2] = o[b][n][3] = 0.f;
+    }
+  }
+};
+
+template <class C>
+using Scores = float[RowState<C>::kRowBlocks][RowState<C>::kKeyBlocks][4];
+
+// The row of the tile that accumulator element half * 2 (or + 1) of block b belongs to.
+template <class C>
+__device__ __forceinline__ int tile_row(int block, int half) {
+  return (threadIdx.x / 32 * RowState<C>::kRowBlocks + block) * 16 + half * 8 + threadIdx.x % 32 / 4;
+}
+
+template <class C>
+__device__ __forceinline__ void compute_scores(const PrefillSmem<C>& smem, Scores<C>& s) {
+  using State = RowState<C>;
+  constexpr int kChunks = C::kHeadDim / 8;
+  constexpr int kBlockBytes = 16 * PrefillSmem<C>::kRowBytes;
+  const int lane = threadIdx.x % 32;
+  const uint32_t q = smem_address(smem.q) + threadIdx.x / 32 * State::kRowBlocks * kBlockBytes +
+                     swizzled<kChunks>(lane % 16, lane / 16);
+  const uint32_t k = smem_address(smem.k) + swizzled<kChunks>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+  for (int b = 0; b < State::kRowBlocks; ++b)
+#pragma unroll
+    for (int n = 0; n < State::kKeyBlocks; ++n) s[b][n][0] = s[b][n][1] = s[b][n][2] = s[b][n][3] = 0.f;
+#pragma unroll
+  for (int step = 0; step < C::kHeadDim / 16; ++step) {
+    uint32_t a[State::kRowBlocks][4];
+#pragma unroll
+    for (int b = 0; b < State::kRowBlocks; ++b) ldmatrix_x4(a[b], (q ^ (step * 32)) + b * kBlockBytes);
+#pragma unroll
+    for (int n = 0; n < State::kKeyBlocks / 2; ++n) {
+      uint32_t key[4];
+      ldmatrix_x4(key, (k ^ (step * 32)) + n * kBlockBytes);
+#pragma unroll
+      for (int b = 0; b < State::kRowBlocks; ++b) {
+        mma_16x8x16<typename C::T>(s[b][2 * n], a[b], key[0], key[1]);
+        mma_16x8x16<typename C::T>(s[b][2 * n + 1], a[b], key[2], key[3]);
+      }
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void soft_cap(Scores<C>& s, float factor) {
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
+#pragma unroll
+    for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[b][n][i] = tanhf(s[b][n][i] * factor);
+}
+
+template <class C>
+__device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTile& tile, const KvRange& range, int start,
+                                            Scores<C>& s) {
+  const int column = start + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const KvRange seen = row_range<C>(p, tile, range, tile_row<C>(b, half));
+#pragma unroll
+      for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = column + n * 8 + i;
+          if (key < seen.begin || key >= seen.end) s[b][n][half * 2 + i] = minus_infinity();
+        }
+    }
+}
+
+// Scores become weights; the state is rescaled to the new maximum. (max - new max) is exactly zero when a tile adds
+// nothing to a row, so that a tile a row does not see leaves its bits alone.
+template <class C>
+__device__ __forceinline__ void update_softmax(RowState<C>& state, Scores<C>& s, float log2_scale) {
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float row_max = state.max[b][half];
+#pragma unroll
+      for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+        row_max = fmaxf(row_max, fmaxf(s[b][n][half * 2], s[b][n][half * 2 + 1]));
+      row_max = quad_max(row_max);
+      const float base = finite_max(row_max);
+      const float rescale = exp2_approx((state.max[b][half] - base) * log2_scale);
+      state.max[b][half] = row_max;
+      float sum = state.sum[b][half] * rescale;
+#pragma unroll
+      for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& score = s[b][n][half * 2 + i];
+          score = exp2_approx(fmaf(score, log2_scale, -base * log2_scale));
+          sum += score;
+        }
+      state.sum[b][half] = sum;
+#pragma unroll
+      for (int n = 0; n < RowState<C>::kDimBlocks; ++n) {
+        state.o[b][n][half * 2] *= rescale;
+        state.o[b][n][half * 2 + 1] *= rescale;
+      }
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void add_values(const PrefillSmem<C>& smem, const Scores<C>& s, RowState<C>& state) {
+  using State = RowState<C>;
+  using T = typename C::T;
+  constexpr int kChunks = C::kHeadDim / 8;
+  const int lane = threadIdx.x % 32;
+  const uint32_t v = smem_address(smem.v) + swizzled<kChunks>(lane % 16, lane / 16);
+#pragma unroll
+  for (int step = 0; step < C::kTileKv / 16; ++step) {
+    uint32_t a[State::kRowBlocks][4];
+#pragma unroll
+    for (int b = 0; b < State::kRowBlocks; ++b) {
+      a[b][0] = T::pack(s[b][2 * step][0], s[b][2 * step][1]);
+      a[b][1] = T::pack(s[b][2 * step][2], s[b][2 * step][3]);
+      a[b][2] = T::pack(s[b][2 * step + 1][0], s[b][2 * step + 1][1]);
+      a[b][3] = T::pack(s[b][2 * step + 1][2], s[b][2 * step + 1][3]);
+    }
+#pragma unroll
+    for (int n = 0; n < State::kDimBlocks / 2; ++n) {
+      uint32_t value[4];
+      ldmatrix_x4_trans(value, (v ^ (n * 32)) + step * 16 * PrefillSmem<C>::kRowBytes);
+#pragma unroll
+      for (int b = 0; b < State::kRowBlocks; ++b) {
+        mma_16x8x16<T>(state.o[b][2 * n], a[b], value[0], value[1]);
+        mma_16x8x16<T>(state.o[b][2 * n + 1], a[b], value[2], value[3]);
+      }
+    }
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,40 @@
+// What a prefill launch is told; shared by the kernel and its binding.
+//
+// Launch: grid (total_rows * group / kTileRows + batch, kv_heads, splits), block kWarps * 32,
+//   dynamic shared memory = (kTileRows + 2 * kTileKv) * head_dim * 2 + 4 * kTileKv * 8 bytes.
+//   splits: off 1; auto num_splits (host's choice, >= 1); fixed num_splits = ceil(bound on kv length / chunk).
+// Workspace (auto and fixed): 4 * splits * total_rows * heads * (head_dim + 1) bytes, partial_o first, then partial_lse.
+// Merge launch (auto and fixed): grid ceil(total_rows * heads / 4), block 128.
+#pragma once
+#include "kernels/common/paged_kv.h"
+
+namespace opfacade {
+
+// Strides are in bytes. A pointer that a specialisation does not use is null.
+struct PrefillParams {
+  const void* q;
+  int64_t q_row_stride;
+  int64_t q_head_stride;
+  const int32_t* q_indptr;
+  PoolTensor k;
+  PoolTensor v;
+  PageTable table;
+  void* o;
+  int64_t o_row_stride;
+  int64_t o_head_stride;
+  float* lse;          // [total_rows, heads]
+  float* partial_o;    // [splits, total_rows, heads, head_dim], normalised
+  float* partial_lse;  // [splits, total_rows, heads], natural; -inf: partial_o is unwritten
+  ScoreScale score;
+  int32_t batch;
+  int32_t total_rows;
+  int32_t heads;
+  int32_t window_left;
+  int32_t num_splits;
+  int32_t chunk;
+  bool q_aligned;      // 16-byte accesses are legal
+  bool kv_aligned;
+  bool o_aligned;
+};
+
+}  // namespace opfacade

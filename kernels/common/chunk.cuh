@@ -1,0 +1,56 @@
+// Sixteen bytes at a time where alignment allows, element by element where it does not. `aligned` is uniform over the
+// grid, so the slow body costs a branch and is never mixed with the fast one.
+#pragma once
+#include "kernels/common/cp_async.cuh"
+
+namespace opfacade {
+
+__device__ __forceinline__ uint4 load_elements(const void* src, uint16_t) {
+  const uint16_t* e = static_cast<const uint16_t*>(src);
+  return make_uint4(e[0] | uint32_t(e[1]) << 16, e[2] | uint32_t(e[3]) << 16, e[4] | uint32_t(e[5]) << 16,
+                    e[6] | uint32_t(e[7]) << 16);
+}
+__device__ __forceinline__ uint4 load_elements(const void* src, uint32_t) {
+  const uint32_t* e = static_cast<const uint32_t*>(src);
+  return make_uint4(e[0], e[1], e[2], e[3]);
+}
+
+__device__ __forceinline__ void store_shared_16(uint32_t dst, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ uint4 load_shared_16(uint32_t src) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(src) : "memory");
+  return v;
+}
+
+// Global to shared; zeros when not valid. Element is uint16_t or uint32_t.
+template <class Element>
+__device__ __forceinline__ void fetch_chunk(uint32_t dst, const void* src, bool valid, bool aligned) {
+  if (aligned) {
+    cp_async_16(dst, src, valid);
+  } else {
+    store_shared_16(dst, valid ? load_elements(src, Element{}) : make_uint4(0, 0, 0, 0));
+  }
+}
+
+// Four 16-bit elements to global memory.
+__device__ __forceinline__ void store_halves_4(void* dst, uint2 v, bool aligned) {
+  if (aligned) {
+    *static_cast<uint2*>(dst) = v;
+  } else {
+    uint16_t* e = static_cast<uint16_t*>(dst);
+    e[0] = v.x, e[1] = v.x >> 16, e[2] = v.y, e[3] = v.y >> 16;
+  }
+}
+__device__ __forceinline__ void store_halves_8(void* dst, uint4 v, bool aligned) {
+  if (aligned) {
+    *static_cast<uint4*>(dst) = v;
+  } else {
+    store_halves_4(dst, make_uint2(v.x, v.y), false);
+    store_halves_4(static_cast<char*>(dst) + 8, make_uint2(v.z, v.w), false);
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,48 @@
+// 16-bit floating point as bit patterns: conversions by PTX, because cuda_bf16.h costs more compile time than a kernel.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+struct F16 {
+  static constexpr uint32_t kExponent = 0x7c007c00u;     // exponent bits of both halves
+  static constexpr uint32_t kExponentUlp = 0x04000400u;  // their lowest bit
+
+  static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
+    uint32_t out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(hi), "f"(lo));
+    return out;
+  }
+  static __device__ __forceinline__ float unpack(uint16_t bits) {
+    float out;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(bits));
+    return out;
+  }
+};
+
+struct BF16 {
+  static constexpr uint32_t kExponent = 0x7f807f80u;
+  static constexpr uint32_t kExponentUlp = 0x00800080u;
+
+  static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
+    uint32_t out;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(hi), "f"(lo));
+    return out;
+  }
+  static __device__ __forceinline__ float unpack(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
+};
+
+struct F32 {};
+
+// Bit 15 of each half is set where that half is Inf or NaN: the exponent field overflows into the sign place.
+template <class T>
+__device__ __forceinline__ uint32_t nonfinite_halves(uint32_t pair) {
+  return ((pair & T::kExponent) + T::kExponentUlp) & 0x80008000u;
+}
+
+// 0xffff for each half whose bit 15 is set in `flags`.
+__device__ __forceinline__ uint32_t halves_mask(uint32_t flags) {
+  return ((flags >> 15) & 0x00010001u) * 0xffffu;
+}
+
+}  // namespace opfacade

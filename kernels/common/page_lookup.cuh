@@ -1,0 +1,52 @@
+// From (request, token) to addresses in the pool. All offsets are 64-bit.
+#pragma once
+#include "kernels/common/paged_kv.h"
+
+namespace opfacade {
+
+template <TableForm kForm>
+__device__ __forceinline__ int kv_length(const PageTable& table, int request) {
+  if constexpr (kForm == TableForm::kBlock) {
+    return table.lens[request];
+  } else if constexpr (kForm == TableForm::kRagged) {
+    return table.indptr[request + 1] - table.indptr[request];
+  } else {
+    const int pages = table.indptr[request + 1] - table.indptr[request];
+    return pages <= 0 ? 0 : (pages - 1) * table.page_size + table.lens[request];
+  }
+}
+
+// The pages of one request; entries past its length are never read.
+template <TableForm kForm, bool kPow2Pages>
+struct RequestPages {
+  const int32_t* pages;  // ragged: unused
+  int first_row;         // ragged only
+  int page_size;
+  int page_shift;
+
+  __device__ __forceinline__ RequestPages(const PageTable& table, int request) {
+    page_size = table.page_size;
+    page_shift = table.page_shift;
+    pages = table.indices;
+    first_row = 0;
+    if constexpr (kForm == TableForm::kRagged) first_row = table.indptr[request];
+    if constexpr (kForm == TableForm::kCsr) pages += table.indptr[request];
+    if constexpr (kForm == TableForm::kBlock) pages += request * table.row_stride;
+  }
+
+  __device__ __forceinline__ int page_of(int token) const {
+    if constexpr (kForm == TableForm::kRagged) return 0;
+    return pages[kPow2Pages ? token >> page_shift : token / page_size];
+  }
+  __device__ __forceinline__ int slot_of(int token) const {
+    if constexpr (kForm == TableForm::kRagged) return first_row + token;
+    return kPow2Pages ? token & (page_size - 1) : token % page_size;
+  }
+};
+
+__device__ __forceinline__ const char* token_address(const PoolTensor& pool, int page, int slot, int head) {
+  return static_cast<const char*>(pool.data) + page * pool.page_stride + slot * pool.token_stride +
+         head * pool.head_stride;
+}
+
+}  // namespace opfacade

@@ -1,0 +1,45 @@
+// The pieces of an online softmax in base 2.
+#pragma once
+#include "kernels/common/paged_kv.h"
+
+namespace opfacade {
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A row that has seen no key has maximum -inf; subtracting zero instead keeps -inf - (-inf) out of the exponent.
+__device__ __forceinline__ float finite_max(float row_max) { return row_max == minus_infinity() ? 0.f : row_max; }
+
+// Reductions over the four threads that share a row of an mma tile.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ __forceinline__ float warp_max(float x) {
+  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));
+  return x;
+}
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+
+// Natural-log sum of exponentials of a row with maximum `row_max` (raw units) and sum `row_sum`; -inf if it saw no key.
+__device__ __forceinline__ float row_lse(float row_max, float row_sum, float scale) {
+  return row_sum == 0.f ? minus_infinity() : fmaf(finite_max(row_max), scale, logf(row_sum));
+}
+
+__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum == 0.f ? 0.f : 1.f / sum; }
+
+}  // namespace opfacade
