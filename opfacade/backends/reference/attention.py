@@ -31,12 +31,31 @@ def _no_workspace(descriptor: Attention[Any], target: Target) -> int:
     return 0
 
 
+def _error_model(wide: bool) -> ErrorModel:
+    """Every operation in f32 (or f64), sums in any order: the dot product and P lose one roundoff an operation."""
+    u = 2.0**-53 if wide else 2.0**-24
+    facts = {
+        "u_acc": u,
+        "k_step": 1,
+        "u_p": u,
+        "eta_p": 2.0**-150,
+        "exp": 4 * u,
+        "tanh": 4 * u,
+        "tile": 2.0**31,
+        "lanes": 1,
+        "split": 0,
+    }
+    return ErrorModel(
+        id="attention-f64" if wide else "attention-f32", constants=tuple(sorted((k, float(v)) for k, v in facts.items()))
+    )
+
+
 def _guarantee(descriptor: Attention[Any]) -> PrecisionGuarantee:
     wide = descriptor.query_dtype == "f32"
     return PrecisionGuarantee(
         math_precision="f64" if wide else "f32",
         accumulator="f64" if wide else "f32",
-        error_model=ErrorModel(id="attention-f64" if wide else "attention-f32"),
+        error_model=_error_model(wide),
         conditions=(_SYNCHRONISES,),
     )
 

@@ -36,7 +36,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Te
     import torch
 
     math_dtype = compute_dtype(q.dtype)
-    heads, kv_heads, kv_len = q.shape[1], k.shape[1], k.shape[0]
+    (_, heads, dim), (kv_len, kv_heads, _) = q.shape, k.shape
+    group = heads // kv_heads
     keys = k.to(math_dtype).permute(1, 2, 0)  # [kv_heads, dim, kv_len]
     values = v.to(math_dtype).permute(1, 0, 2)  # [kv_heads, kv_len, dim]
     offset = kv_len - q.shape[0]
@@ -44,12 +45,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Te
     for start in range(0, q.shape[0], block):
         stop = min(start + block, q.shape[0])
         row = torch.arange(start, stop, device=q.device)[:, None] + offset
-        seen = _visible(row, torch.arange(kv_len, device=q.device), scoring).repeat_interleave(heads // kv_heads, dim=0)
-        rows = q[start:stop].to(math_dtype).unflatten(1, (kv_heads, -1)).permute(1, 0, 2, 3).flatten(1, 2)
+        seen = _visible(row, torch.arange(kv_len, device=q.device), scoring).repeat_interleave(group, dim=0)
+        grouped = q[start:stop].to(math_dtype).reshape(stop - start, kv_heads, group, dim)
+        rows = grouped.transpose(0, 1).reshape(kv_heads, -1, dim)
         out, log_sum = _softmax_product(rows, keys, values, seen, scoring)
-        o[start:stop] = out.unflatten(1, (stop - start, -1)).permute(1, 0, 2, 3).flatten(1, 2).to(o.dtype)
+        o[start:stop] = out.reshape(kv_heads, -1, group, dim).transpose(0, 1).reshape(-1, heads, dim).to(o.dtype)
         if lse is not None:
-            lse[start:stop] = log_sum.unflatten(1, (stop - start, -1)).permute(1, 0, 2).flatten(1, 2).to(torch.float32)
+            lse[start:stop] = log_sum.reshape(kv_heads, -1, group).transpose(0, 1).reshape(-1, heads).to(torch.float32)
 
 
 def _visible(row: Tensor, key: Tensor, scoring: Scoring) -> Tensor:

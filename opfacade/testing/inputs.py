@@ -1,0 +1,194 @@
+"""Random arguments for a descriptor. Whatever a kernel must not use is NaN: unused pages, slots past the end, outputs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.operands import TensorSpec, torch_dtype
+from opfacade.paging import PagedKvCacheDescriptor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Rows of q (or new rows) and of K for each request; None is drawn at random."""
+
+    q: Sequence[int] | None = None
+    kv: Sequence[int] | None = None
+
+
+def make_args(
+    descriptor: Descriptor[Any],
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    lengths: Lengths | None = None,
+    interleaved: bool = False,
+) -> Any:
+    """A bundle of arguments that `run` accepts.
+
+    interleaved: K and V are views of one buffer, so that no stride is the compact one.
+    """
+    import torch
+
+    maker = _Maker(descriptor, random.Random(seed), torch.Generator(device=device).manual_seed(seed), torch.device(device))
+    return maker.make(lengths or Lengths(), interleaved)
+
+
+def split_total(rng: random.Random, total: int, parts: int) -> list[int]:
+    """Lengths that add up to a total, unevenly, with some zeros."""
+    weights = [rng.choice((0.0, 0.2, 1.0, 5.0)) * rng.random() for _ in range(parts)]
+    scale = sum(weights)
+    lengths = [int(total * w / scale) if scale else 0 for w in weights]
+    if parts:
+        lengths[rng.randrange(parts)] += total - sum(lengths)
+    return lengths
+
+
+def draw_kv_lengths(rng: random.Random, batch: int, pages: int, page_size: int, least: Sequence[int]) -> list[int]:
+    """Lengths in tokens whose pages fit, each at least `least`, with empty requests and full last pages among them."""
+    spare = pages - sum(-(-n // page_size) for n in least)
+    lengths = []
+    for request in range(batch):
+        mine = -(-least[request] // page_size)
+        extra = rng.randint(0, max(0, spare) if rng.random() < 0.3 else max(0, spare // max(1, batch)))
+        spare -= extra
+        top = (mine + extra) * page_size
+        lengths.append(rng.choice((top, rng.randint(least[request], max(least[request], top)))))
+    return lengths
+
+
+class _Maker:
+    def __init__(self, descriptor: Any, rng: random.Random, generator: torch.Generator, device: torch.device) -> None:
+        self.descriptor, self.rng, self.generator, self.device = descriptor, rng, generator, device
+
+    def make(self, lengths: Lengths, interleaved: bool) -> Any:
+        descriptor, operands = self.descriptor, self.descriptor.operands()
+        values: dict[str, Tensor] = {name: self._tensor(spec) for name, spec in operands.items() if None not in _sizes(spec)}
+        q_lens = lengths.q if lengths.q is not None else self._q_lengths()
+        if "q_indptr" in operands:
+            values["q_indptr"] = self._indptr(q_lens)
+        if "append_indptr" in operands:
+            values["append_indptr"] = self._indptr(q_lens)
+        if hasattr(descriptor, "paged_kv"):
+            kv_lens = lengths.kv if lengths.kv is not None else self._kv_lengths(q_lens)
+            values |= self._paged(descriptor.paged_kv, list(kv_lens), interleaved)
+        elif "kv_indptr" in operands:
+            kv = (
+                lengths.kv if lengths.kv is not None else split_total(self.rng, descriptor.total_kv_rows, descriptor.batch_size)
+            )
+            values["kv_indptr"] = self._indptr(kv)
+        if "states_lse" in operands:
+            values |= self._states(values)
+        return descriptor.args_type(**values)
+
+    def _tensor(self, spec: TensorSpec) -> Tensor:
+        import torch
+
+        shape, dtype = _sizes(spec), torch_dtype(spec.dtype)
+        if spec.role == "out":
+            return torch.full(shape, float("nan"), dtype=torch.float32, device=self.device).to(dtype)
+        if spec.role == "index":
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+        return torch.randn(shape, generator=self.generator, device=self.device).to(dtype)
+
+    def _indptr(self, lengths: Sequence[int]) -> Tensor:
+        import torch
+
+        return torch.tensor([0, *lengths], device=self.device).cumsum(0).to(torch.int32)
+
+    def _q_lengths(self) -> list[int]:
+        rows = getattr(self.descriptor, "total_num_rows", None)
+        batch = getattr(self.descriptor, "batch_size", 0)
+        return [1] * batch if rows is None else split_total(self.rng, rows, batch)
+
+    def _kv_lengths(self, q_lens: Sequence[int]) -> list[int]:
+        descriptor = self.descriptor
+        cache = descriptor.paged_kv
+        pages = cache.num_total_pages if descriptor.max_kv_indices is None else descriptor.max_kv_indices
+        append = descriptor.op == "paged_kv_append"
+        least = q_lens if append else [0] * descriptor.batch_size
+        return draw_kv_lengths(self.rng, descriptor.batch_size, min(pages, cache.num_total_pages), cache.page_size, least)
+
+    def _paged(self, cache: PagedKvCacheDescriptor, kv_lens: list[int], interleaved: bool) -> dict[str, Tensor]:
+        import torch
+
+        counts = [-(-n // cache.page_size) for n in kv_lens]
+        order = torch.randperm(
+            max(cache.num_total_pages, 1), generator=torch.Generator().manual_seed(self.rng.randrange(2**31))
+        )
+        pages = order[: sum(counts)].to(torch.int32).to(self.device)
+        k, v = self._pools(cache, interleaved)
+        self._fill(cache, (k, v), pages, counts, kv_lens)
+        return {"k_data": k, "v_data": v} | self._table(pages, counts, kv_lens, cache.page_size)
+
+    def _pools(self, cache: PagedKvCacheDescriptor, interleaved: bool) -> tuple[Tensor, Tensor]:
+        import torch
+
+        shape = _sizes(cache.pool_spec("in"))
+        dtype = torch_dtype(cache.dtype)
+        if interleaved and shape[-1] * dtype.itemsize % 16 == 0:  # else V would start unaligned
+            both = torch.full((*shape[:-1], 2 * shape[-1]), float("nan"), device=self.device).to(dtype)
+            k, v = both.chunk(2, dim=-1)
+        else:
+            k, v = (torch.full(shape, float("nan"), device=self.device).to(dtype) for _ in range(2))
+        return k, v
+
+    def _fill(
+        self, cache: PagedKvCacheDescriptor, pools: tuple[Tensor, Tensor], pages: Tensor, counts: list[int], kv_lens: list[int]
+    ) -> None:
+        """Random values in the slots that count; the rest stays NaN."""
+        import torch
+
+        used = torch.zeros(int(pages.numel()), cache.page_size, dtype=torch.bool, device=self.device)
+        first = 0
+        for count, length in zip(counts, kv_lens, strict=True):
+            used[first : first + count].view(-1)[:length] = True
+            first += count
+        page, slot = used.nonzero(as_tuple=True)
+        for pool in pools:
+            by_token = pool.transpose(1, 2) if cache.layout == "HND" else pool
+            shape = (page.numel(), cache.num_kv_heads, cache.head_dim)
+            fresh = torch.randn(shape, generator=self.generator, device=self.device).to(pool.dtype)
+            bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[pool.element_size()]
+            by_token.view(bits)[pages.long()[page], slot] = fresh.view(bits)
+
+    def _table(self, pages: Tensor, counts: list[int], kv_lens: list[int], page_size: int) -> dict[str, Tensor]:
+        import torch
+
+        if self.descriptor.page_table == "block":
+            width = max([1, *counts]) + self.rng.randint(0, 2)
+            table = torch.full((len(counts), width), -1, dtype=torch.int32, device=self.device)
+            first = 0
+            for request, count in enumerate(counts):
+                table[request, :count] = pages[first : first + count]
+                first += count
+            return {"block_table": table, "kv_lens": torch.tensor(kv_lens, dtype=torch.int32, device=self.device)}
+        last = [(n - 1) % page_size + 1 if n else self.rng.randint(0, page_size) for n in kv_lens]
+        tail = torch.full((self.rng.randint(0, 3),), 2**30, dtype=torch.int32, device=self.device)  # never read
+        return {
+            "kv_indptr": self._indptr(counts),
+            "kv_indices": torch.cat([pages, tail]),
+            "last_page_len": torch.tensor(last, dtype=torch.int32, device=self.device),
+        }
+
+    def _states(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Log-sum-exps of ordinary size, some states empty, their o NaN."""
+        import torch
+
+        shape = tuple(values["states_lse"].shape)
+        lse = torch.randn(shape, generator=self.generator, device=self.device) * 3
+        empty = torch.rand(shape, generator=self.generator, device=self.device) < 0.2
+        lse = lse.masked_fill(empty, float("-inf"))
+        states_o = values["states_o"].float().masked_fill(empty[..., None], float("nan")).to(values["states_o"].dtype)
+        return {"states_lse": lse, "states_o": states_o}
+
+
+def _sizes(spec: TensorSpec) -> tuple[Any, ...]:
+    return tuple(dim.size for dim in spec.shape)

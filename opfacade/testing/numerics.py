@@ -1,0 +1,209 @@
+"""The one measure of error: a per-element bound around an fp64 oracle, with the constants a SKU states.
+
+For a row with scores s_j, weights p_j = softmax(s)_j and o = sum_j p_j v_j, the error of a flash-style kernel is at most
+the sum of: the effect of score errors, sum_j p_j eta_j |v_j - o|; rounding P to the operand type of the second product;
+accumulating it; summing the denominator; merging splits; and rounding the output. The `hard` form adds worst cases and
+must never be exceeded; the `tight` form replaces rounding errors of independent sign by their probable size
+(Hoeffding, 6 sigma). Derivation of such bounds: Higham, Accuracy and Stability of Numerical Algorithms, chapter 3.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.sku import KernelSku
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Unit roundoff and half the smallest subnormal of the storage formats.
+ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8_e4m3": 2.0**-4, "f8_e5m2": 2.0**-3}
+UNDERFLOW = {"f32": 2.0**-150, "f16": 2.0**-25, "bf16": 2.0**-134, "f8_e4m3": 2.0**-10, "f8_e5m2": 2.0**-17}
+_SIGMA = 6.0
+_U = 2.0**-24
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Worst error over the hard and the tight bound, where it was, and how many elements were looked at.
+
+    0 is exact; more than 1 breaks the bound; inf is a wrong special value (NaN, infinity, or not bitwise where it must be).
+    """
+
+    worst: float
+    worst_tight: float
+    where: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Oracle values with bounds, all fp64 and of one shape."""
+
+    name: str
+    want: Tensor
+    hard: Tensor
+    tight: Tensor
+
+
+def check(
+    descriptor: Descriptor[Any], args: Any, sku: KernelSku, rows: int | None = None, seed: int = 0, before: Any = None
+) -> Report:
+    """Hold the outputs in `args` to the SKU's bound. `rows`: how many query rows to sample; None is all of them.
+
+    before: for append, (k_data, v_data) as they were, to see that nothing else was written.
+    """
+    from opfacade.testing import oracle
+
+    if descriptor.op == "paged_kv_append":
+        return oracle.check_append(descriptor, args, before)
+    if descriptor.op == "merge_states":
+        return compare(oracle.merge(descriptor, args), {"o": args.o, "lse": args.lse})
+    worst = Report(0.0, 0.0, "", 0)
+    for bounded, got, place in oracle.attention(descriptor, args, constants(sku), rows, random.Random(seed)):
+        worst = join(worst, compare(bounded, got, place))
+    return worst
+
+
+def constants(sku: KernelSku) -> dict[str, float]:
+    return dict(sku.precision_guarantee.error_model.constants)
+
+
+def join(a: Report, b: Report) -> Report:
+    lead = a if (a.worst, a.worst_tight) >= (b.worst, b.worst_tight) else b
+    return Report(max(a.worst, b.worst), max(a.worst_tight, b.worst_tight), lead.where, a.elements + b.elements)
+
+
+def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "") -> Report:
+    """The worst ratio of |got - want| to the bounds; special values must agree exactly."""
+    total = Report(0.0, 0.0, place, 0)
+    for item in bounded:
+        value = got[item.name].double()
+        hard, tight = _ratio(value, item.want, item.hard), _ratio(value, item.want, item.tight)
+        if value.numel() == 0:
+            continue
+        at = int(hard.argmax())
+        values = f"got {value.flatten()[at]:.6g} want {item.want.flatten()[at]:.6g}"
+        where = f"{place} {item.name}{_unravel(at, tuple(value.shape))} {values}"
+        total = join(total, Report(float(hard.max()), float(tight.max()), where, value.numel()))
+    return total
+
+
+def _ratio(got: Tensor, want: Tensor, bound: Tensor) -> Tensor:
+    import torch
+
+    error = (got - want).abs()
+    ratio = torch.where(error == 0, torch.zeros_like(error), error / bound)
+    same = (got == want) | (got.isnan() & want.isnan())
+    special = ~(got.isfinite() & want.isfinite())
+    return torch.where(special, torch.where(same, torch.zeros_like(ratio), torch.full_like(ratio, math.inf)), ratio)
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
+    index = []
+    for size in reversed(shape):
+        flat, at = divmod(flat, size)
+        index.append(at)
+    return index[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One batch of rows that share their keys, in fp64: q [g, rows, d], k [g, n, d], v [g, n, dv], seen [rows, n]."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    seen: Tensor
+    scale: float
+    soft_cap: float
+
+
+def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Bounded]:
+    """Oracle o and lse of some rows, with bounds from the constants of the SKU's error model.
+
+    u_acc, k_step: roundoff of the accumulator and products summed between two roundings. u_p, eta_p: roundoff and
+    underflow of P in the second product. exp, tanh: error of these functions, relative and over the cap. tile: keys
+    between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged.
+    """
+    import torch
+
+    raw = row.q @ row.k.transpose(1, 2) * row.scale
+    s = row.soft_cap * torch.tanh(raw / row.soft_cap) if row.soft_cap > 0 else raw
+    s = s.masked_fill(~row.seen, -math.inf)
+    top = s.amax(-1, keepdim=True)
+    empty = top == -math.inf
+    m = torch.where(empty, torch.zeros_like(top), top)
+    p = (s - m).exp()
+    total = p.sum(-1, keepdim=True)
+    p = p / torch.where(empty, torch.ones_like(total), total)
+    eta = _score_error(row, raw, m, c)
+    n = row.seen.sum(-1).to(p.dtype)[None, :, None]
+    o, first, sizes = _weighted_sums(row, p, eta)
+    tiles = n / c["tile"] + 1
+    hard, tight = _product_error(c, n, tiles, total, o, sizes, row)
+    split = c["split"] * (2.0**-21 + 4 * _U * m.abs() + (n / c["tile"] + 5) * _U) * sizes["pv"]
+    finish = _output_rounding(out_dtype, o)
+    lse = (m + total.log()).squeeze(-1)
+    spread = (p * eta).sum(-1) + ((n / c["lanes"] + tiles + 8) * _U).squeeze(-1) + 2.0**-21 + 4 * _U * lse.abs()
+    spread = 1.02 * (spread + c["split"] * (2.0**-20 + 8 * _U * m.abs()).squeeze(-1))
+    return [
+        Bounded("o", o, finish(first + hard + split), finish(first + tight + split)),
+        Bounded("lse", lse, spread, spread),
+    ]
+
+
+def _score_error(row: Row, raw: Tensor, m: Tensor, c: dict[str, float]) -> Tensor:
+    """Relative error of a weight: the dot product, the scaling and subtraction, exp, and tanh where there is a cap."""
+    absolute = abs(row.scale) * (row.q.abs() @ row.k.abs().transpose(1, 2))
+    eta = (row.q.shape[-1] / c["k_step"] + 4) * c["u_acc"] * absolute + 3 * _U * (raw.abs() + m.abs()) + c["exp"]
+    return eta + c["tanh"] * row.soft_cap
+
+
+def _weighted_sums(row: Row, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """o, the effect of score errors on it, and the sums the bounds are made of. One row at a time: [n, dv] is the memory."""
+    import torch
+
+    g, rows, _ = p.shape
+    v_all = torch.where(row.v.isfinite(), row.v, torch.zeros_like(row.v))
+    wild = (~row.v.isfinite()).any(-1).any(0).nonzero().flatten()
+    o = p @ v_all
+    pv, p2v2 = p @ v_all.abs(), (p * p) @ (v_all * v_all)
+    first, running = torch.zeros_like(o), torch.zeros_like(o)
+    for i in range(rows):
+        weight = p[:, i, :, None]
+        first[:, i] = ((p[:, i] * eta[:, i]).nan_to_num(0.0)[:, :, None] * (v_all - o[:, i, None]).abs()).sum(1)
+        if row.k.shape[1]:
+            terms = weight * v_all
+            running[:, i] = terms.cumsum(1).abs().amax(1) + terms.abs().amax(1)
+    for key in wild.tolist():  # a key that is not finite reaches exactly the rows that see it
+        bad = ~row.v[:, key].isfinite()
+        term = torch.where(bad[:, None], p[:, :, key, None] * row.v[:, key][:, None], torch.zeros_like(o))
+        o = o + torch.where(row.seen[None, :, key, None], term, torch.zeros_like(o))
+    sums = {"pv": pv, "p2v2": p2v2, "v": v_all.abs().sum(1, keepdim=True).expand(g, 1, -1), "running": running}
+    return o, first, sums
+
+
+def _product_error(
+    c: dict[str, float], n: Tensor, tiles: Tensor, total: Tensor, o: Tensor, sums: dict[str, Tensor], row: Row
+) -> tuple[Tensor, Tensor]:
+    """Rounding of P, its underflow, accumulation of the product and of the denominator: hard and tight."""
+    import torch
+
+    size = o.abs()
+    underflow = c["eta_p"] / torch.where(total == 0, torch.ones_like(total), total) * sums["v"]
+    steps = (n / c["k_step"] + tiles + 4) * c["u_acc"]
+    per_lane = n / c["lanes"]
+    hard = c["u_p"] * sums["pv"] + steps * sums["pv"] + (per_lane + tiles + 8) * _U * size
+    tight = _SIGMA * c["u_p"] * sums["p2v2"].sqrt() + c["u_p"] * size + steps * sums["running"]
+    tight = tight + (_SIGMA * per_lane.sqrt() + tiles + 8) * _U * size
+    return hard + underflow, torch.minimum(tight, hard) + underflow
+
+
+def _output_rounding(dtype: str, o: Tensor) -> Any:
+    u, eta = ROUNDOFF[dtype], UNDERFLOW[dtype]
+    return lambda error: 1.02 * ((1 + 2 * u) * error + u * o.abs() + eta)

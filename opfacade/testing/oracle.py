@@ -1,0 +1,157 @@
+"""The fp64 oracle: what each operator should have written, from the stored inputs, row by row."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from opfacade.testing.numerics import ROUNDOFF, UNDERFLOW, Bounded, Report, Row, attention_bounds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_Piece = tuple[list[Bounded], "dict[str, Tensor]", str]
+
+
+def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None, rng: random.Random) -> Iterator[_Piece]:
+    """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote."""
+    q_indptr = args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
+    sampled = sorted(rng.sample(range(q_indptr[-1]), min(rows, q_indptr[-1])) if rows is not None else range(q_indptr[-1]))
+    for request in range(descriptor.batch_size):
+        first, stop = q_indptr[request], q_indptr[request + 1]
+        mine = [r for r in sampled if first <= r < stop]
+        if mine:
+            yield _request(descriptor, args, c, request, mine, first, stop - first)
+
+
+def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine: list[int], first: int, q_len: int) -> _Piece:
+    import torch
+
+    k, v = request_kv(descriptor, args, request)
+    at = torch.tensor(mine, device=args.q.device)
+    group, kv_heads = descriptor.group_size, k.shape[1]
+    row = Row(
+        q=args.q[at]
+        .double()
+        .reshape(len(mine), kv_heads, group, -1)
+        .permute(1, 0, 2, 3)
+        .reshape(kv_heads, len(mine) * group, -1),
+        k=k.double().transpose(0, 1),
+        v=v.double().transpose(0, 1),
+        seen=_seen(descriptor, at - first + k.shape[0] - q_len, k.shape[0]).repeat_interleave(group, 0),
+        scale=descriptor.scale,
+        soft_cap=descriptor.logits_soft_cap,
+    )
+    got = {"o": _grouped(args.o[at], kv_heads)}
+    bounded = attention_bounds(row, c, descriptor.query_dtype) if k.shape[0] else _nothing(row)
+    if args.lse is not None:
+        got["lse"] = _grouped(args.lse[at][..., None], kv_heads).squeeze(-1)
+    else:
+        bounded = bounded[:1]
+    return bounded, got, f"request {request} (q_len {q_len}, kv_len {k.shape[0]})"
+
+
+def _grouped(x: Tensor, kv_heads: int) -> Tensor:
+    """[rows, heads, d] to [kv_heads, rows * group, d], the order of Row.q."""
+    rows, heads, d = x.shape
+    return x.reshape(rows, kv_heads, heads // kv_heads, d).permute(1, 0, 2, 3).reshape(kv_heads, -1, d)
+
+
+def _seen(descriptor: Any, position: Tensor, kv_len: int) -> Tensor:
+    import torch
+
+    key = torch.arange(kv_len, device=position.device)[None]
+    seen = torch.ones(position.shape[0], kv_len, dtype=torch.bool, device=position.device)
+    if getattr(descriptor, "causal", False):
+        seen &= key <= position[:, None]
+    if descriptor.window_left >= 0:
+        seen &= key >= position[:, None] - descriptor.window_left
+    return seen
+
+
+def _nothing(row: Row) -> list[Bounded]:
+    """No keys: exactly 0 and -inf."""
+    import torch
+
+    zero = torch.zeros((*row.q.shape[:2], row.v.shape[-1]), dtype=torch.float64, device=row.q.device)
+    lse = torch.full(row.q.shape[:2], -math.inf, dtype=torch.float64, device=row.q.device)
+    return [Bounded("o", zero, zero, zero), Bounded("lse", lse, torch.zeros_like(lse), torch.zeros_like(lse))]
+
+
+def request_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
+    """The K and V rows of one request, [kv_len, kv_heads, head_dim], wherever they lie."""
+    if not hasattr(descriptor, "paged_kv"):
+        first, stop = args.kv_indptr[request : request + 2].tolist()
+        return args.k[first:stop], args.v[first:stop]
+    at = token_places(descriptor, args, request)
+    return tuple(by_token(pool, descriptor)[at] for pool in (args.k_data, args.v_data))  # type: ignore[return-value]
+
+
+def by_token(pool: Tensor, descriptor: Any) -> Tensor:
+    return pool.transpose(1, 2) if descriptor.paged_kv.layout == "HND" else pool
+
+
+def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
+    """(page, slot) of every token of a request, in order."""
+    import torch
+
+    size = descriptor.paged_kv.page_size
+    if args.block_table is not None:
+        length, pages = int(args.kv_lens[request]), args.block_table[request]
+    else:
+        first, stop = args.kv_indptr[request : request + 2].tolist()
+        pages = args.kv_indices[first:stop]
+        length = (stop - first - 1) * size + int(args.last_page_len[request]) if stop > first else 0
+    token = torch.arange(length, device=pages.device)
+    return pages[token // size].long(), token % size
+
+
+def merge(descriptor: Any, args: Any) -> list[Bounded]:
+    """The merged state and its bound: weights to a few ulp, one sum over the states, one rounding."""
+    import torch
+
+    lse = args.states_lse.double()
+    top = lse.amax(0)
+    m = torch.where(top == -math.inf, torch.zeros_like(top), top)
+    w = (lse - m).exp()
+    total = w.sum(0)
+    w = w / torch.where(total == 0, torch.ones_like(total), total)
+    states = torch.where(
+        (lse == -math.inf)[..., None], torch.zeros_like(args.states_o, dtype=torch.float64), args.states_o.double()
+    )
+    o, size = (w[..., None] * states).sum(0), (w[..., None] * states.abs()).sum(0)
+    count, magnitude = lse.shape[0], lse.masked_fill(lse == -math.inf, 0.0).abs().amax(0)
+    relative = (2.0**-20 + (count + 8) * 2.0**-23 + 8 * 2.0**-24 * magnitude)[..., None]
+    u, eta = ROUNDOFF[descriptor.dtype], UNDERFLOW[descriptor.dtype]
+    hard = 1.02 * ((1 + 2 * u) * relative * size + u * o.abs() + eta)
+    merged = m + total.log()
+    spread = 1.02 * (2.0**-20 + (count + 8) * 2.0**-23 + 8 * 2.0**-24 * magnitude)
+    return [Bounded("o", o, hard, hard), Bounded("lse", merged, spread, spread)]
+
+
+def check_append(descriptor: Any, args: Any, before: Any) -> Report:
+    """Bit for bit: every new row in its place, and, given the pools as they were, nothing else changed."""
+    import torch
+
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[args.k_data.element_size()]
+    indptr = args.append_indptr.tolist()
+    elements = 0
+    olds = before if before is not None else (None, None)
+    for name, pool, new, old in zip(
+        ("k_data", "v_data"), (args.k_data, args.v_data), (args.k_new, args.v_new), olds, strict=True
+    ):
+        got = by_token(pool.view(bits), descriptor)
+        want = by_token(old.view(bits), descriptor).clone() if old is not None else None
+        for request in range(descriptor.batch_size):
+            rows = new.view(bits)[indptr[request] : indptr[request + 1]]
+            page, slot = (x[-rows.shape[0] :] if rows.shape[0] else x[:0] for x in token_places(descriptor, args, request))
+            elements += rows.numel()
+            if not torch.equal(got[page, slot], rows):
+                return Report(math.inf, math.inf, f"{name} of request {request}", elements)
+            if want is not None:
+                want[page, slot] = rows
+        if want is not None and not torch.equal(got, want):
+            return Report(math.inf, math.inf, f"{name}: a slot that is not new changed", elements)
+    return Report(0.0, 0.0, "", elements)
