@@ -1,0 +1,67 @@
+// Appends new rows to the paged pool: a copy of bytes, whatever they mean. The page table already counts the new rows, so
+// row i of n goes to position length - n + i. A warp finds its request by a 32-ary search and copies one row of one head.
+#pragma once
+#include "kernels/kv_cache/append_params.h"
+#include "kernels/common/page_lookup.cuh"
+
+namespace opfacade {
+
+template <int kBytes>
+struct Bits;
+template <>
+struct Bits<1> {
+  using Type = uint8_t;
+};
+template <>
+struct Bits<2> {
+  using Type = uint16_t;
+};
+template <>
+struct Bits<4> {
+  using Type = uint32_t;
+};
+
+// The last request that starts at or before `row`: the one that has it, since empty ones before it start there too.
+__device__ __forceinline__ int request_of(const AppendParams& p, int row) {
+  int first = 0;
+  for (int count = p.batch; count > 1;) {
+    const int lane = threadIdx.x % 32, step = (count + 31) / 32;
+    const bool starts = lane * step < count && p.append_indptr[first + lane * step] <= row;
+    const int passed = max(__popc(__ballot_sync(0xffffffffu, starts)) - 1, 0) * step;
+    first += passed;
+    count = min(step, count - passed);
+  }
+  return first;
+}
+
+template <class T>
+__device__ __forceinline__ void copy_row(char* dst, const char* src, int count) {
+  for (int i = threadIdx.x % 32; i < count; i += 32) reinterpret_cast<T*>(dst)[i] = reinterpret_cast<const T*>(src)[i];
+}
+
+template <class C>
+__device__ __forceinline__ void append_row(const NewRows& rows, const PoolTensor& pool, bool aligned, int row, int page,
+                                           int slot) {
+  const char* src = static_cast<const char*>(rows.data) + row * rows.row_stride + blockIdx.y * rows.head_stride;
+  char* dst = const_cast<char*>(token_address(pool, page, slot, blockIdx.y));
+  if (C::kHeadDim * C::kElemBytes % 16 == 0 && aligned) {
+    copy_row<uint4>(dst, src, C::kHeadDim * C::kElemBytes / 16);
+  } else {
+    copy_row<typename Bits<C::kElemBytes>::Type>(dst, src, C::kHeadDim);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void append(const AppendParams& p) {
+  const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (row >= p.total_rows || row >= p.append_indptr[p.batch]) return;
+  const int request = request_of(p, row);
+  const int position = kv_length<C::kTable>(p.table, request) - (p.append_indptr[request + 1] - row);
+  if (position < 0) return;
+  const RequestPages<C::kTable, C::kPow2Pages> pages(p.table, request);
+  const int page = pages.page_of(position), slot = pages.slot_of(position);
+  append_row<C>(p.k_new, p.k, p.k_aligned, row, page, slot);
+  append_row<C>(p.v_new, p.v, p.v_aligned, row, page, slot);
+}
+
+}  // namespace opfacade
