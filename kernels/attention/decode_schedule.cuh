@@ -65,7 +65,8 @@ template <class C>
 __device__ __forceinline__ bool find_unit(const DecodeParams& p, int unit, WorkItem& item) {
   const int lane = threadIdx.x % 32, length = (p.batch + 31) / 32;
   int run = min(lane * length, p.batch), run_end = min(run + length, p.batch);
-  const int chunk_tiles = C::kSplit == SplitMode::kAuto ? auto_chunk<C>(p, run, run_end) : 0;
+  int chunk_tiles = 0;
+  if constexpr (C::kSplit == SplitMode::kAuto) chunk_tiles = auto_chunk<C>(p, run, run_end);
   int units = 0;
 #pragma unroll 4
   for (int request = run; request < run_end; ++request) units += num_splits<C>(p, request, chunk_tiles);

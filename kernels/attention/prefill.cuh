@@ -9,8 +9,9 @@
 namespace opfacade {
 
 template <class C>
-__device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& smem, const RowTile& tile,
-                                       const KvRange& range, RowState<C>& state) {
+__device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& smem, RowState<C>& state) {
+  const RowTile& tile = smem.tile;
+  const KvRange& range = smem.range;
   const KvLoader<C> loader{p, smem, {p.table, tile.request}, range.end};
   loader.resolve(range.begin, loader.page(range.begin), 0);
   load_q<C>(p, smem, tile);
@@ -51,15 +52,19 @@ __device__ __forceinline__ void prefill(const PrefillParams& p) {
   PrefillSmem<C>& smem = *reinterpret_cast<PrefillSmem<C>*>(shared);
   RowTile tile;
   if (!find_row_tile<C>(p, tile)) return;
-  const KvRange range = split_range<C>(p, visible_range<C>(p, tile));
+  if (threadIdx.x == 0) {
+    smem.tile = tile;
+    smem.range = split_range<C>(p, visible_range<C>(p, tile));
+  }
+  __syncthreads();
   RowState<C> state;
-  if (range.begin < range.end) attend<C>(p, smem, tile, range, state);
+  if (smem.range.begin < smem.range.end) attend<C>(p, smem, state);
   normalise<C>(state);
   if constexpr (C::kSplit == SplitMode::kOff) {
-    if constexpr (C::kReturnLse) write_lse<C>(p, tile, state, p.lse);
-    write_rows<C>(p, tile, smem, state);
+    if constexpr (C::kReturnLse) write_lse<C>(p, smem.tile, state, p.lse);
+    write_rows<C>(p, smem.tile, smem, state);
   } else {
-    write_partials<C>(p, tile, state);
+    write_partials<C>(p, smem.tile, state);
   }
 }
 

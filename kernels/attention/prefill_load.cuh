@@ -15,6 +15,8 @@ struct PrefillSmem {
   alignas(1024) unsigned char k[C::kTileKv * kRowBytes];
   alignas(1024) unsigned char v[C::kTileKv * kRowBytes];
   const char* rows[2][2][C::kTileKv];  // [tile parity][K, V][token]
+  RowTile tile;                        // read again after each barrier: registers are scarcer than shared loads
+  KvRange range;
 };
 
 template <class C>
