@@ -59,9 +59,10 @@ def _append(descriptor: PagedKvAppendDescriptor, target: Target, sku: KernelSku,
             (by_token(_bits(pool), cache), _bits(new)) for pool, new in ((args.k_data, args.k_new), (args.v_data, args.v_new))
         ]
         for request, length in enumerate(lengths):
+            if indptr[request + 1] - indptr[request] > length:
+                bad_index(descriptor.op, "append_indptr", request + 1, indptr[request + 1], f"at most {length} new rows", request)
+        for request, length in enumerate(lengths):
             first, stop = indptr[request], indptr[request + 1]
-            if stop - first > length:
-                bad_index(descriptor.op, "append_indptr", request + 1, stop, f"at most {length} new rows", request)
             at = token_index(cache, pages[request], length - (stop - first), length)
             for pool, new in pools:
                 pool[at] = new[first:stop]
