@@ -1,0 +1,48 @@
+"""Markers, a private kernel cache for the session, and counters that start at zero."""
+
+import os
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--heavy", action="store_true", help="also run the tests that take minutes")
+
+
+def _no_gpu():
+    import torch
+
+    return "" if torch.cuda.is_available() else "no CUDA device"
+
+
+def pytest_collection_modifyitems(config, items):
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _no_gpu() if marked else ""
+    for item in marked if reason else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
+    for item in items:
+        if item.get_closest_marker("heavy") and not config.getoption("--heavy"):
+            item.add_marker(pytest.mark.skip(reason="minutes of work; run with --heavy"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_cache(tmp_path_factory):
+    """A cache of this session's own, unless the caller chose one."""
+    if os.environ.get("OPFACADE_CACHE_DIR"):
+        yield
+        return
+    os.environ["OPFACADE_CACHE_DIR"] = str(tmp_path_factory.mktemp("opfacade-cache"))
+    yield
+    del os.environ["OPFACADE_CACHE_DIR"]
+
+
+@pytest.fixture
+def fresh_telemetry():
+    """Counters at zero, and no plan from an earlier test that counts into forgotten ones."""
+    from opfacade import plan, telemetry
+
+    telemetry.reset()
+    plan._selected.clear()
+    yield telemetry
+    telemetry.reset()
+    plan._selected.clear()

@@ -1,0 +1,182 @@
+"""Small random calls with everything unused poisoned: outputs, free pages, slots past a length, table entries past a request."""
+
+import math
+import random
+from dataclasses import replace
+
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.plans.attention import (
+    BatchPagedDecodeArgs,
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillArgs,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillArgs,
+    BatchRaggedPrefillDescriptor,
+    PagedKvCacheDescriptor,
+)
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+
+DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f8_e4m3": torch.float8_e4m3fn,
+    "f8_e5m2": torch.float8_e5m2,
+}
+REFERENCE = Preference(backend="reference")
+
+
+def i32(values):
+    return torch.tensor(list(values), dtype=torch.int32)
+
+
+def indptr(lengths):
+    total = [0]
+    for n in lengths:
+        total.append(total[-1] + n)
+    return i32(total)
+
+
+def noise(*shape, dtype="f16"):
+    return torch.randn(*shape).to(DTYPES[dtype])
+
+
+def poison(*shape, dtype="f16"):
+    return torch.full(shape, math.nan).to(DTYPES[dtype])
+
+
+def cache(**fields):
+    base = {"num_total_pages": 24, "page_size": 4, "num_kv_heads": 2, "head_dim": 8, "dtype": "f16", "layout": "NHD"}
+    return PagedKvCacheDescriptor(**(base | fields))
+
+
+def page_lists(paged_kv, kv_lens, rng, shared=False):
+    """Pages of each request, all apart from each other unless shared: then the first full pages are the same."""
+    free = rng.sample(range(paged_kv.num_total_pages), paged_kv.num_total_pages)
+    lists = [[free.pop() for _ in range(-(-n // paged_kv.page_size))] for n in kv_lens]
+    if shared:
+        longest = max(lists, key=len)
+        lists = [longest[: n // paged_kv.page_size] + own[n // paged_kv.page_size :] for n, own in zip(kv_lens, lists, strict=True)]
+    return lists
+
+
+def table(form, paged_kv, kv_lens, lists, width=0):
+    """The page table of some requests, with rubbish wherever nothing may look."""
+    if form == "block":
+        width = width or max(map(len, lists), default=0) + 2
+        rows = [own + [-1 - 7 * r] * (width - len(own)) for r, own in enumerate(lists)]
+        return {"block_table": i32([p for row in rows for p in row]).view(len(rows), width), "kv_lens": i32(kv_lens)}
+    last = [(n - 1) % paged_kv.page_size + 1 if n else 12345 for n in kv_lens]
+    tail = [-1, 2**31 - 1]
+    indices = i32([p for own in lists for p in own] + tail)
+    return {"kv_indptr": indptr(map(len, lists)), "kv_indices": indices, "last_page_len": i32(last)}
+
+
+def pools(paged_kv, kv_lens, lists, strided=False):
+    """K and V pools with noise in every valid slot and NaN elsewhere; strided: both interleaved in one padded buffer."""
+    pages, tokens, heads, dim = paged_kv.num_total_pages, paged_kv.page_size, paged_kv.num_kv_heads, paged_kv.head_dim
+    if strided:
+        buffer = poison(pages, tokens + 1, heads, 2, dim + 16 - dim % 16 if dim % 16 else dim, dtype=paged_kv.dtype)
+        pair = [buffer[:, :tokens, :, i, :dim] for i in (0, 1)]
+        pair = [p.transpose(1, 2) if paged_kv.layout == "HND" else p for p in pair]
+    else:
+        inner = (heads, tokens) if paged_kv.layout == "HND" else (tokens, heads)
+        pair = [poison(pages, *inner, dim, dtype=paged_kv.dtype) for _ in (0, 1)]
+    for pool in pair:
+        by_token = pool.transpose(1, 2) if paged_kv.layout == "HND" else pool
+        for n, own in zip(kv_lens, lists, strict=True):
+            for t in range(n):
+                by_token[own[t // tokens], t % tokens] = noise(heads, dim, dtype=paged_kv.dtype)
+    return {"k_data": pair[0], "v_data": pair[1]}
+
+
+def prefill(q_lens, kv_lens, *, heads=4, causal=True, page_table="csr", paged_kv=None, seed=0, shared=False, strided=False, **fields):
+    """(descriptor, args) of a paged prefill."""
+    torch.manual_seed(seed)
+    paged_kv = paged_kv or cache()
+    rows = sum(q_lens)
+    descriptor = BatchPagedPrefillDescriptor(
+        batch_size=len(q_lens), total_num_rows=rows, num_qo_heads=heads, causal=causal, page_table=page_table,
+        paged_kv=paged_kv, **fields,
+    )  # fmt: skip
+    lists = page_lists(paged_kv, kv_lens, random.Random(seed), shared)
+    dtype = descriptor.query_dtype
+    args = BatchPagedPrefillArgs(
+        q=noise(rows, heads, paged_kv.head_dim, dtype=dtype), q_indptr=indptr(q_lens),
+        **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists),
+        o=poison(rows, heads, paged_kv.head_dim, dtype=dtype),
+        lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
+    )  # fmt: skip
+    return descriptor, args
+
+
+def decode(kv_lens, *, heads=4, page_table="csr", paged_kv=None, seed=0, shared=False, strided=False, **fields):
+    """(descriptor, args) of a paged decode."""
+    _, made = prefill([1] * len(kv_lens), kv_lens, heads=heads, page_table=page_table, paged_kv=paged_kv, seed=seed, shared=shared,
+                      strided=strided, **fields)  # fmt: skip
+    descriptor = BatchPagedDecodeDescriptor(
+        batch_size=len(kv_lens), num_qo_heads=heads, page_table=page_table, paged_kv=paged_kv or cache(), **fields
+    )
+    names = BatchPagedDecodeArgs.__slots__
+    return descriptor, BatchPagedDecodeArgs(**{name: getattr(made, name) for name in names})
+
+
+def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dtype="f16", causal=True, seed=0, **fields):
+    """(descriptor, args) of a ragged prefill; one K and V row more than is used, and it is NaN."""
+    torch.manual_seed(seed)
+    rows, kv_rows = sum(q_lens), sum(kv_lens) + 1
+    descriptor = BatchRaggedPrefillDescriptor(
+        batch_size=len(q_lens), total_num_rows=rows, total_kv_rows=kv_rows, num_qo_heads=heads, num_kv_heads=kv_heads,
+        head_dim=dim, causal=causal, dtype=dtype, **fields,
+    )  # fmt: skip
+    k, v = noise(kv_rows, kv_heads, dim, dtype=dtype), noise(kv_rows, kv_heads, dim, dtype=dtype)
+    k[-1:], v[-1:] = poison(1, kv_heads, dim, dtype=dtype), poison(1, kv_heads, dim, dtype=dtype)
+    q_dtype = descriptor.query_dtype
+    args = BatchRaggedPrefillArgs(
+        q=noise(rows, heads, dim, dtype=q_dtype), q_indptr=indptr(q_lens), k=k, v=v, kv_indptr=indptr(kv_lens),
+        o=poison(rows, heads, dim, dtype=q_dtype), lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
+    )  # fmt: skip
+    return descriptor, args
+
+
+def append(new_lens, kv_lens, *, page_table="csr", paged_kv=None, seed=0, strided=False, **fields):
+    """(descriptor, args) of an append of the last new_lens tokens of kv_lens."""
+    torch.manual_seed(seed)
+    paged_kv = paged_kv or cache()
+    rows = sum(new_lens)
+    descriptor = PagedKvAppendDescriptor(batch_size=len(new_lens), total_num_rows=rows, paged_kv=paged_kv, page_table=page_table, **fields)
+    lists = page_lists(paged_kv, kv_lens, random.Random(seed))
+    new = (rows, paged_kv.num_kv_heads, paged_kv.head_dim)
+    args = PagedKvAppendArgs(
+        k_new=noise(*new, dtype=paged_kv.dtype), v_new=noise(*new, dtype=paged_kv.dtype), append_indptr=indptr(new_lens),
+        **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists),
+    )  # fmt: skip
+    return descriptor, args
+
+
+def on_reference(descriptor):
+    return Plan.select(descriptor, REFERENCE, Target.cpu())
+
+
+def run(problem):
+    """Run (descriptor, args) on the reference backend; gives back both."""
+    descriptor, args = problem
+    on_reference(descriptor).run(args)
+    return descriptor, args
+
+
+def cloned(args):
+    """The same call on memory of its own, strides kept."""
+    return replace(args, **{n: copy(getattr(args, n)) for n in type(args).__slots__ if getattr(args, n) is not None})
+
+
+def copy(tensor):
+    other = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return other.copy_(tensor)
+
+
+def bits(tensor):
+    """The memory as integers, so that NaN equals itself."""
+    return tensor.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
