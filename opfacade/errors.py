@@ -126,7 +126,13 @@ class WorkspaceError(ArgumentError):
     got: int = 0
 
 
-class IndexDataError(ArgumentError, IndexError): ...
+class IndexDataError(ArgumentError, IndexError):
+    """An element of an index tensor is wrong: which request, where in the tensor, its value, and what is allowed."""
+
+    request: int = -1
+    position: int = -1
+    value: int = 0
+    limit: str = ""
 
 
 class PlanStateError(OpfacadeError, RuntimeError): ...

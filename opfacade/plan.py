@@ -15,6 +15,7 @@ from opfacade.errors import (
     Issue,
     PlanStateError,
     UnsupportedError,
+    WorkspaceError,
     from_issues,
 )
 from opfacade.memo import CallMemo
@@ -248,7 +249,10 @@ class Plan(Generic[ArgsT]):
     def _admit(self, args: ArgsT, workspace: Tensor | None) -> None:
         verdict = self.can_implement(args, workspace)
         if not verdict:
-            raise from_issues(self.descriptor.op, "run", verdict.issues)
+            error = from_issues(self.descriptor.op, "run", verdict.issues)
+            if isinstance(error, WorkspaceError):
+                error.needed, error.got = self.workspace_size, getattr(workspace, "nbytes", 0)
+            raise error
         first = getattr(args, next(iter(self._operands)))
         if not has_memory(first):
             message = (

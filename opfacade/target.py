@@ -21,7 +21,7 @@ _USUAL = {
     110: (20, 232448),
     120: (170, 101376),
 }
-_ARCH = re.compile(r"^(?:cpu|sm_(\d{2,3})([af]?))$")
+_ARCH = re.compile(r"(?:cpu|sm_([0-9]{2,3})([af]?))")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Target:
     max_shared_memory: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.arch, str) or not _ARCH.match(self.arch):
+        if not isinstance(self.arch, str) or not _ARCH.fullmatch(self.arch):
             raise _bad("arch", '"cpu" or "sm_NN[a|f]"', self.arch)
         for name in ("sm_count", "max_shared_memory"):
             value = getattr(self, name)
@@ -49,7 +49,7 @@ class Target:
     @property
     def sm_version(self) -> int:
         """90 for sm_90 and sm_90a; 0 for the CPU."""
-        match = _ARCH.match(self.arch)
+        match = _ARCH.fullmatch(self.arch)
         return int(match.group(1) or 0) if match else 0
 
     @staticmethod
@@ -59,7 +59,7 @@ class Target:
     @staticmethod
     def parse(text: str) -> Target:
         """The usual part of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs."""
-        match = _ARCH.match(text) if isinstance(text, str) else None
+        match = _ARCH.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise _bad("arch", '"cpu" or "sm_NN[a|f]"', text)
         if text == "cpu":

@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.descriptor import Descriptor
-from opfacade.sku import KernelSku
+from opfacade.sku import ROUNDOFF, UNDERFLOW, KernelSku
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Unit roundoff and half the smallest subnormal of the storage formats.
-ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8_e4m3": 2.0**-4, "f8_e5m2": 2.0**-3}
-UNDERFLOW = {"f32": 2.0**-150, "f16": 2.0**-25, "bf16": 2.0**-134, "f8_e4m3": 2.0**-10, "f8_e5m2": 2.0**-17}
 _SIGMA = 6.0
 _U = 2.0**-24
 

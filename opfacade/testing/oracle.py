@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from opfacade.testing.numerics import ROUNDOFF, UNDERFLOW, Bounded, Report, Row, attention_bounds
+from opfacade.sku import ROUNDOFF, UNDERFLOW
+from opfacade.testing.numerics import Bounded, Report, Row, attention_bounds
 
 if TYPE_CHECKING:
     from torch import Tensor

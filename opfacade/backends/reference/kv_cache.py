@@ -60,7 +60,9 @@ def _append(descriptor: PagedKvAppendDescriptor, target: Target, sku: KernelSku,
         ]
         for request, length in enumerate(lengths):
             if indptr[request + 1] - indptr[request] > length:
-                bad_index(descriptor.op, "append_indptr", request + 1, indptr[request + 1], f"at most {length} new rows", request)
+                bad_index(
+                    descriptor.op, "append_indptr", request + 1, indptr[request + 1], f"at most {length} new rows", request
+                )
         for request, length in enumerate(lengths):
             first, stop = indptr[request], indptr[request + 1]
             at = token_index(cache, pages[request], length - (stop - first), length)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def bad_index(op: str, argument: str, position: int, value: int, allowed: str, request: int = -1) -> NoReturn:
     where = f" for request {request}" if request >= 0 else ""
     message = f"{op}.run: {argument}[{position}] expected {allowed}, got {value}{where}. [OPF-V001]"
-    raise IndexDataError(message, code="OPF-V001", op=op, stage="run")
+    error = IndexDataError(message, code="OPF-V001", op=op, stage="run")
+    error.request, error.position, error.value, error.limit = request, position, value, allowed
+    raise error
 
 
 def offsets(op: str, argument: str, indptr: Tensor, total: int, exact: bool) -> list[int]:

@@ -1,0 +1,95 @@
+"""CUDA prefill, paged and ragged: one device code; tiles, splits and workspace in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import attention_facts as facts_of
+from opfacade.backends.cuda import support
+from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
+from opfacade.registry import Launcher, Reason
+from opfacade.sku import KernelSku
+from opfacade.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows and keys of one block's tile, and its warps."""
+
+    rows: int
+    keys: int
+    warps: int
+
+
+TILES = {64: Tile(128, 64, 4), 128: Tile(128, 64, 4), 256: Tile(64, 64, 4)}
+_MAX_AUTO_SPLITS = 32
+_MIN_KEYS_A_SPLIT = 256
+
+Prefill = BatchPagedPrefillDescriptor | BatchRaggedPrefillDescriptor
+
+
+def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
+    """How a prefill is split: (mode, number of splits, chunk in tokens), from bounds alone.
+
+    "auto" splits only while there are fewer tiles than SMs; otherwise it is "off", and the SKU says so.
+    """
+    tokens = descriptor.kv_token_bound
+    if descriptor.kv_split == "off":
+        return "off", 1, 0
+    if descriptor.kv_split != "auto":
+        return "fixed", max(1, -(-tokens // descriptor.kv_split)), descriptor.kv_split
+    tile = TILES[descriptor.dim]
+    blocks = max(1, -(-descriptor.total_num_rows * descriptor.group_size // tile.rows)) * descriptor.kv_heads
+    wanted = min(2 * target.sm_count // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
+    return ("auto", wanted, 0) if wanted > 1 and blocks < target.sm_count else ("off", 1, 0)
+
+
+def shared_memory(head_dim: int) -> int:
+    tile = TILES[head_dim]
+    return (tile.rows + 2 * tile.keys) * head_dim * 2 + 4 * tile.keys * 8
+
+
+def declines(descriptor: Prefill, target: Target) -> list[Reason]:
+    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16"))]
+    reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
+    if not reasons:
+        reasons += support.shared_memory_reason(shared_memory(descriptor.dim), target)
+        _, splits, _ = splits_of(descriptor, target)
+        hint = "Use a larger kv_split or a smaller max_kv_indices."
+        reasons += support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
+    return reasons
+
+
+def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
+    return support.pairs(**facts_of.common_facts(descriptor), causal=descriptor.causal, split=splits_of(descriptor, target)[0])
+
+
+def jit_spec(descriptor: Prefill, target: Target) -> Any:
+    tile = TILES[descriptor.dim]
+    constants = dict(facts(descriptor, target)) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
+    return support.spec_of(f"attention/{descriptor.op}", support.pairs(**constants), target)
+
+
+def sku(descriptor: Prefill, target: Target) -> KernelSku:
+    split = splits_of(descriptor, target)[0]
+    model = facts_of.error_model(descriptor, TILES[descriptor.dim].keys, split != "off")
+    return facts_of.make_sku(
+        descriptor, target, "mma_tile", facts(descriptor, target), facts_of.guarantee(descriptor, split, model)
+    )
+
+
+def workspace(descriptor: Prefill, target: Target) -> int:
+    """Partial o and lse of every split, f32: 4 * splits * total_num_rows * num_qo_heads * (head_dim + 1) bytes."""
+    mode, splits, _ = splits_of(descriptor, target)
+    if mode == "off":
+        return 0
+    return 4 * splits * descriptor.total_num_rows * descriptor.num_qo_heads * (descriptor.dim + 1)
+
+
+def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+    if descriptor.total_num_rows == 0 or descriptor.batch_size == 0:
+        return support.nothing_to_do
+    mode, splits, chunk = splits_of(descriptor, target)
+    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), splits, chunk)
+    return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)

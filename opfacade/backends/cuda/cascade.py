@@ -1,0 +1,61 @@
+"""CUDA merge of attention states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.backends.cuda import support
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.registry import Candidate, Launcher, Reason
+from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
+from opfacade.target import Target
+
+_EVIDENCE = ("tests/cascade/test_cascade_gpu.py::test_runs_repeat_bitwise",)
+
+
+def _declines(descriptor: MergeStatesDescriptor, target: Target) -> list[Reason]:
+    reasons = [*support.arch_reasons(target)]
+    reasons += support.choice_reason("OPF-S002", "dtype", descriptor.dtype, ("f16", "bf16", "f32"))
+    return reasons
+
+
+def _facts(descriptor: MergeStatesDescriptor) -> support.SpecPairs:
+    return support.pairs(dtype=descriptor.dtype, head_dim=descriptor.head_dim)
+
+
+def _spec(descriptor: MergeStatesDescriptor, target: Target) -> Any:
+    return support.spec_of("cascade/merge_states", _facts(descriptor), target)
+
+
+def _sku(descriptor: MergeStatesDescriptor, target: Target) -> KernelSku:
+    return KernelSku(
+        category=descriptor.category,
+        op=descriptor.op,
+        backend="cuda",
+        arch=target.arch,
+        impl="warp_rows",
+        revision=1,
+        dtypes=(("o", descriptor.dtype),),
+        layout="strided",
+        spec=(("head_dim", descriptor.head_dim),),
+        precision_guarantee=PrecisionGuarantee(
+            math_precision="f32",
+            accumulator="f32",
+            deterministic=True,
+            error_model=ErrorModel(id="merge-f32"),
+            evidence=_EVIDENCE,
+        ),
+    )
+
+
+def _no_workspace(descriptor: MergeStatesDescriptor, target: Target) -> int:
+    return 0
+
+
+def _launcher(descriptor: MergeStatesDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    if descriptor.total_num_rows == 0:
+        return support.nothing_to_do
+    return support.launcher(_spec(descriptor, target), descriptor, sku, allow_build, False, ())
+
+
+CANDIDATES = (Candidate("cuda", "warp_rows", MergeStatesDescriptor, _declines, _sku, _no_workspace, _launcher, _spec),)

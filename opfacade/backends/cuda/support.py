@@ -1,0 +1,87 @@
+"""What every CUDA family needs: common refusals, building a launcher from a JitSpec, and errors of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.errors import DeviceError
+from opfacade.registry import Launcher, Reason
+from opfacade.sku import KernelSku
+from opfacade.target import Target
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
+
+MIN_SM = 80
+MAX_GRID_YZ = 65535
+
+SpecPairs = tuple[tuple[str, bool | int | str], ...]
+
+
+def pairs(**facts: bool | int | str) -> SpecPairs:
+    """Compile-time facts, sorted, as both a SKU and a JitSpec hold them."""
+    return tuple(sorted(facts.items()))
+
+
+def arch_reasons(target: Target) -> Iterator[Reason]:
+    if target.sm_version < MIN_SM:
+        hint = "Select for a GPU target, or use the reference backend." if target.is_cpu else ""
+        yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{MIN_SM} and later", hint)
+
+
+def choice_reason(code: str, field: str, got: Any, allowed: Sequence[Any], hint: str = "") -> Iterator[Reason]:
+    """Refuse a value that is not among the allowed ones."""
+    if got not in allowed:
+        yield Reason(code, field, str(got), ", ".join(map(str, allowed)), hint)
+
+
+def limit_reason(code: str, field: str, got: int, limit: int, hint: str = "") -> Iterator[Reason]:
+    if got > limit:
+        yield Reason(code, field, str(got), f"at most {limit}", hint)
+
+
+def shared_memory_reason(needed: int, target: Target) -> Iterator[Reason]:
+    if target.sm_version >= MIN_SM:
+        yield from limit_reason("OPF-S004", "target.max_shared_memory (bytes a block needs)", needed, target.max_shared_memory)
+
+
+def spec_of(template: str, facts: SpecPairs, target: Target) -> JitSpec:
+    from opfacade.jit.spec import JitSpec
+
+    return JitSpec(name=template.rpartition("/")[2], template=template, params=facts, arch=target.arch)
+
+
+def launcher(
+    spec: JitSpec, descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool, workspace: bool, scalars: tuple[Any, ...]
+) -> Launcher:
+    """`run(operands in order of operands(), workspace if any, scalars)` of the compiled module, bound once."""
+    from opfacade import jit
+
+    run: Callable[..., None] = jit.load(spec, allow_build=allow_build, label=sku.id).run
+    operands = attrgetter(*descriptor.operands())
+
+    def launch(args: Any, scratch: Any) -> None:
+        try:
+            if workspace:
+                run(*operands(args), scratch, *scalars)
+            else:
+                run(*operands(args), *scalars)
+        except RuntimeError as error:
+            raise _device_error(sku, error) from error
+
+    return launch
+
+
+def nothing_to_do(args: Any, workspace: Any) -> None:
+    """The launcher of an empty batch: a grid of zero blocks is an error in CUDA, and no output exists."""
+
+
+def _device_error(sku: KernelSku, error: RuntimeError) -> DeviceError:
+    text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    raised = DeviceError(f"{sku.op}.run: {sku.id}: {text} [OPF-R010]", code="OPF-R010", op=sku.op, stage="run")
+    raised.cuda_error = text
+    raised.context_dead = "ILLEGAL_ADDRESS" in text or "illegal memory access" in text
+    return raised

@@ -1,0 +1,72 @@
+"""How long requests are: from a trace of a real service, or drawn with a like shape."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from opfacade.errors import DescriptorError
+
+# Median and spread of the logarithm, and the largest value, of a conversation service's requests.
+_CONTEXT = (1020, 0.98, 4096)
+_GENERATED = (129, 0.86, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """One request in tokens: its prompt, and what is generated after it."""
+
+    context: int
+    generated: int
+
+    @property
+    def cached(self) -> int:
+        """Tokens in the cache at the end: the last generated one is never fed back."""
+        return self.context + self.generated - 1
+
+    def capped(self, most: int | None) -> Length:
+        return self if most is None else Length(self.context, min(self.generated, most))
+
+
+def from_trace(path: Path, count: int) -> list[Length]:
+    """The first requests of a CSV file with the columns ContextTokens and GeneratedTokens."""
+    with path.open(newline="") as file:
+        lengths = [_parsed(path, line, row) for line, row in islice(enumerate(csv.DictReader(file), 2), count)]
+    if not lengths:
+        raise _bad(path, 1, "at least one request", "none")
+    return lengths
+
+
+def _parsed(path: Path, line: int, row: dict[str, str]) -> Length:
+    try:
+        length = Length(int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _bad(path, line, "integers in columns ContextTokens and GeneratedTokens", repr(row)[:80]) from error
+    if length.context < 1 or length.generated < 1:
+        raise _bad(path, line, "at least 1 token", f"{length.context},{length.generated}")
+    return length
+
+
+def _bad(path: Path, line: int, expected: str, got: str) -> DescriptorError:
+    message = f"demo.trace: {path}:{line} expected {expected}, got {got}. [OPF-D030]"
+    return DescriptorError(message, code="OPF-D030", op="demo", stage="trace")
+
+
+def drawn(count: int, seed: int) -> list[Length]:
+    """Log-normal lengths of a conversation service's shape."""
+    rng = random.Random(seed)
+    return [Length(_draw(rng, *_CONTEXT), _draw(rng, *_GENERATED)) for _ in range(count)]
+
+
+def _draw(rng: random.Random, median: int, sigma: float, most: int) -> int:
+    return min(most, max(1, round(rng.lognormvariate(math.log(median), sigma))))
+
+
+def page_counts(lengths: Iterable[Length], page_size: int) -> list[int]:
+    """Pages that each request needs at its end."""
+    return [-(-length.cached // page_size) for length in lengths]

@@ -1,0 +1,48 @@
+"""The page allocator: a free list, and the promise that an admitted request never waits for a page."""
+
+from __future__ import annotations
+
+from opfacade.errors import InternalError
+
+
+class PagePool:
+    """Pages 0 to num_pages - 1. A request reserves all it will ever need, then takes pages as its tokens arrive."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self._free = list(reversed(range(num_pages)))
+        self._owner: dict[int, int] = {}
+        self._reserved: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def owners(self) -> dict[int, int]:
+        """Which request owns each page in use."""
+        return dict(self._owner)
+
+    def reserve(self, request: int, pages: int) -> bool:
+        """Promise pages to a request, if they can be kept beside all other promises."""
+        if pages > len(self._free) - sum(self._reserved.values()):
+            return False
+        self._reserved[request] = pages
+        return True
+
+    def take(self, request: int) -> int:
+        """A page, out of the request's reservation."""
+        if self._reserved.get(request, 0) < 1:
+            raise InternalError(f"demo.pages: request {request} takes a page beyond its reservation")
+        self._reserved[request] -= 1
+        page = self._free.pop()
+        self._owner[page] = request
+        return page
+
+    def give_back(self, request: int, pages: list[int]) -> None:
+        """All of a request's pages, and what is left of its reservation."""
+        for page in pages:
+            if self._owner.pop(page, None) != request:
+                raise InternalError(f"demo.pages: page {page} is not request {request}'s to return")
+        self._free += pages
+        self._reserved.pop(request, None)

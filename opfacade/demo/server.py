@@ -1,0 +1,158 @@
+"""One step of the server: append every new row, then attend, and hold each output to its SKU's bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from opfacade.demo.scheduler import Part, Step
+from opfacade.demo.settings import Settings
+from opfacade.descriptor import Descriptor
+from opfacade.operands import torch_dtype
+from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plan import Plan
+from opfacade.plans.attention import (
+    BatchPagedDecodeArgs,
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillArgs,
+    BatchPagedPrefillDescriptor,
+)
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+from opfacade.target import Target
+from opfacade.testing import numerics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One operator call: what it worked on, how long it took, and its worst error over the bound."""
+
+    step: int
+    plan: Plan[Any]
+    requests: int
+    rows: int
+    longest: int
+    seconds: float
+    report: numerics.Report
+
+
+class Server:
+    """The cache and the operators. Slots start as NaN, so anything read by mistake shows in the results."""
+
+    def __init__(self, settings: Settings, num_pages: int) -> None:
+        import torch
+
+        self._settings = settings
+        self._target = Target.cpu() if settings.device == "cpu" else Target.current()
+        # No page has two owners, so the batch never has more page indices than the pool has pages: the default of
+        # max_kv_indices, num_total_pages, is the right bound.
+        self._cache = PagedKvCacheDescriptor(
+            num_total_pages=num_pages,
+            page_size=settings.page_size,
+            num_kv_heads=settings.kv_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
+        )
+        shape = [dim.size or 0 for dim in self._cache.pool_spec("inout").shape]
+        self._dtype = torch_dtype(settings.dtype)
+        self._random = torch.Generator(device=settings.device).manual_seed(settings.seed)
+        self.k_data, self.v_data = (torch.full(shape, float("nan"), device=settings.device).to(self._dtype) for _ in range(2))
+        self._compiled: set[Plan[Any]] = set()
+
+    def run(self, step: Step) -> Iterator[Ran]:
+        """Run and check the operators of one step. A prompt's last chunk yields its first token, decode all others."""
+        yield self._append(step)
+        if step.prefill:
+            yield self._prefill(step)
+        if step.decode:
+            yield self._decode(step)
+
+    def _append(self, step: Step) -> Ran:
+        rows, s = sum(part.rows for part in step.parts), self._settings
+        descriptor = PagedKvAppendDescriptor(batch_size=len(step.parts), total_num_rows=rows, paged_kv=self._cache)
+        args = PagedKvAppendArgs(
+            k_new=self._randn(rows, s.kv_heads),
+            v_new=self._randn(rows, s.kv_heads),
+            append_indptr=self._indptr(part.rows for part in step.parts),
+            **self._paged(step.parts),
+        )
+        before = (self.k_data.clone(), self.v_data.clone()) if step.number % s.every == 1 else None
+        return self._measured(step, step.parts, descriptor, args, before)
+
+    def _prefill(self, step: Step) -> Ran:
+        rows, s = sum(part.rows for part in step.prefill), self._settings
+        descriptor = BatchPagedPrefillDescriptor(
+            batch_size=len(step.prefill), total_num_rows=rows, num_qo_heads=s.heads, causal=True, paged_kv=self._cache
+        )
+        q_indptr = self._indptr(part.rows for part in step.prefill)
+        args = BatchPagedPrefillArgs(q_indptr=q_indptr, **self._query(rows), **self._paged(step.prefill))
+        return self._measured(step, step.prefill, descriptor, args)
+
+    def _decode(self, step: Step) -> Ran:
+        rows = len(step.decode)
+        descriptor = BatchPagedDecodeDescriptor(batch_size=rows, num_qo_heads=self._settings.heads, paged_kv=self._cache)
+        args = BatchPagedDecodeArgs(**self._query(rows), **self._paged(step.decode))
+        return self._measured(step, step.decode, descriptor, args)
+
+    def _measured(self, step: Step, parts: Sequence[Part], descriptor: Descriptor[Any], args: Any, before: Any = None) -> Ran:
+        plan: Plan[Any] = Plan.select(descriptor, target=self._target)
+        if plan not in self._compiled:
+            plan.compile()
+            self._compiled.add(plan)
+        seconds = self._timed(plan, args)
+        checked_rows, seed = self._settings.checked_rows, self._settings.seed + step.number
+        report = numerics.check(plan.descriptor, args, plan.sku, rows=checked_rows, seed=seed, before=before)
+        rows, longest = sum(part.rows for part in parts), max(part.request.cached for part in parts)
+        return Ran(step.number, plan, len(parts), rows, longest, seconds, report)
+
+    def _timed(self, plan: Plan[Any], args: Any) -> float:
+        """Seconds from call to finished outputs: the device is idle before and after."""
+        self._wait()
+        start = time.perf_counter()
+        plan.run(args)
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self._settings.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    # -- operands ---------------------------------------------------------------------------------------------------
+
+    def _paged(self, parts: Sequence[Part]) -> dict[str, Tensor]:
+        page_size = self._cache.page_size
+        return {
+            "k_data": self.k_data,
+            "v_data": self.v_data,
+            "kv_indptr": self._indptr(len(part.request.pages) for part in parts),
+            "kv_indices": self._int32([page for part in parts for page in part.request.pages]),
+            "last_page_len": self._int32([(part.request.cached - 1) % page_size + 1 for part in parts]),
+        }
+
+    def _query(self, rows: int) -> dict[str, Tensor]:
+        import torch
+
+        heads, nan = self._settings.heads, float("nan")
+        q = self._randn(rows, heads)
+        return {"q": q, "o": torch.full_like(q, nan), "lse": torch.full((rows, heads), nan, device=q.device)}
+
+    def _randn(self, rows: int, heads: int) -> Tensor:
+        import torch
+
+        shape = (rows, heads, self._settings.head_dim)
+        return torch.randn(shape, generator=self._random, device=self._settings.device).to(self._dtype)
+
+    def _indptr(self, lengths: Iterable[int]) -> Tensor:
+        return self._int32([0, *accumulate(lengths)])
+
+    def _int32(self, values: list[int]) -> Tensor:
+        import torch
+
+        return torch.tensor(values, dtype=torch.int32, device=self._settings.device)

@@ -1,0 +1,45 @@
+"""What the demo serves, and with which shapes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from opfacade.model import Count, Model, Size
+from opfacade.sku import DType
+from opfacade.target import Target
+
+# Small on the CPU, so that sixty real requests end within a minute; an 8B model's attention on a GPU.
+_SHAPES: dict[str, dict[str, Any]] = {
+    "cpu": {"heads": 4, "kv_heads": 1, "head_dim": 64, "chunk": 512, "checked_rows": 4, "max_generated": 128},
+    "cuda": {"heads": 32, "kv_heads": 8, "head_dim": 128, "chunk": 2048, "checked_rows": 16, "max_generated": None},
+}
+
+
+class Settings(Model):
+    """chunk: tokens a step may process.  pages: size of the pool; None is half of what all requests need together.
+
+    max_generated: cap on the answer of a request; None is no cap.  checked_rows: query rows of an operator call compared
+    with the fp64 oracle.  every: steps that share a block of the table.  max_steps: 0 is until all requests are served.
+    """
+
+    device: Literal["cpu", "cuda"]
+    requests: Size = 64
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    dtype: DType = "bf16"
+    page_size: Size = 16
+    pages: Size | None = None
+    chunk: Size
+    max_generated: Size | None
+    max_steps: Count = 0
+    checked_rows: Size
+    every: Size = 32
+    seed: Count = 0
+
+
+def settings(device: str | None = None, **given: Any) -> Settings:
+    """The settings of a device, the current one by default, with those that are given in place of the usual ones."""
+    device = device or ("cpu" if Target.current().is_cpu else "cuda")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Settings.model_validate({"device": device, **_SHAPES.get(device, _SHAPES["cpu"]), **chosen})

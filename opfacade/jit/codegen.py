@@ -1,0 +1,119 @@
+"""A spec becomes text: the rendered device and host source, and every header of ours that they reach."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TemplateError
+from .spec import JitSpec, source_root
+
+if TYPE_CHECKING:
+    import jinja2
+
+# Own headers are included from the root, so that one expression finds them all (system headers use <>).
+_OWN_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"((?:kernels|csrc)/[^"\n]+)"', re.MULTILINE)
+_SAFE_PATH = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.(h|cuh|hpp|inc)")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything of ours that goes into a binary; `headers` is (path relative to the root, bytes), sorted by path."""
+
+    device: str
+    binding: str
+    headers: tuple[tuple[str, bytes], ...]
+
+    def digests(self) -> dict[str, Any]:
+        """The sources as labelled digests, for a key."""
+        return {
+            "device": _sha256(self.device.encode()),
+            "binding": _sha256(self.binding.encode()),
+            "headers": [[path, _sha256(data)] for path, data in self.headers],
+        }
+
+
+def render(spec: JitSpec, root: Path | None = None) -> Sources:
+    """Render `csrc/<template>.cu.jinja` and `.cc.jinja` and read their headers. TemplateError says what failed where."""
+    root = root or source_root()
+    device = _render(spec, root, f"csrc/{spec.template}.cu.jinja")
+    binding = _render(spec, root, f"csrc/{spec.template}.cc.jinja")
+    return Sources(device, binding, _own_headers(root, {"device source": device, "binding source": binding}))
+
+
+def source_digest(spec: JitSpec, sources: Sources) -> str:
+    """Digest of all that is ours in a binary: sources, flags, arch. Two binaries of one compiler differ iff this does."""
+    return canonical_digest({**sources.digests(), "arch": spec.arch, "flags": list(spec.flags)})
+
+
+def canonical_digest(fields: dict[str, Any]) -> str:
+    """SHA-256 over canonical JSON: labels and quotes keep characters from moving between fields unseen."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _sha256(text.encode())
+
+
+def cpp(value: Any) -> Any:
+    """A value as a C++ literal: true/false, exact hexadecimal floats (of type double), everything else as it is."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.hex() if isinstance(value, float) else value
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _environment(root: Path) -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(str(root)),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        finalize=cpp,  # so that {{ causal }} can never print Python's True
+    )
+    environment.filters["cpp"] = cpp
+    return environment
+
+
+def _render(spec: JitSpec, root: Path, path: str) -> str:
+    import jinja2
+
+    try:
+        return _environment(root).get_template(path).render(dict(spec.params), arch=spec.arch)
+    except jinja2.TemplateNotFound as error:
+        raise TemplateError(f"{spec.name}: no template {error.name} under {root}. [OPF-J003]") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"{spec.name}: {error.name}:{error.lineno}: {error.message}. [OPF-J003]") from error
+    except (jinja2.TemplateError, TypeError, ValueError) as error:
+        raise TemplateError(f"{spec.name}: {path} does not render: {error}. [OPF-J003]") from error
+
+
+def _own_headers(root: Path, texts: dict[str, str]) -> tuple[tuple[str, bytes], ...]:
+    found: dict[str, bytes] = {}
+    todo = [(path, origin) for origin, text in texts.items() for path in _OWN_INCLUDE.findall(text)]
+    while todo:
+        path, origin = todo.pop()
+        if path in found:
+            continue
+        found[path] = _read(root, path, origin)
+        todo += [(inner, path) for inner in _OWN_INCLUDE.findall(found[path].decode())]
+    return tuple(sorted(found.items()))
+
+
+def _read(root: Path, path: str, origin: str) -> bytes:
+    if not _SAFE_PATH.fullmatch(path):
+        raise TemplateError(f"{origin} includes {path!r}, which is not a plain path from the root. [OPF-J003]")
+    try:
+        return (root / path).read_bytes()
+    except OSError as error:
+        raise TemplateError(f"{origin} includes {path}, which is not under {root}. [OPF-J003]") from error

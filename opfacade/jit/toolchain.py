@@ -1,0 +1,189 @@
+"""Which compilers, and who they are.
+
+A compiler is identified by the content of its programs, never by its path or by what it says of itself. Hashing them
+takes a second, so digests are remembered in the cache directory by (path, size, mtime, inode): a warm load reads four
+`stat`s and starts no process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .. import env
+from ..errors import ToolchainError
+
+_INSTALL = 'pip install "opfacade[cuda]"'
+_PROGRAMS = ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++")
+_RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+\0")
+_NVCC_IN_SCRIPT = re.compile(r"(/[^\s\"']+/bin/nvcc)\b")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The compilers of one build. `nvcc` is the real program, not a wrapper of it."""
+
+    nvcc: Path
+    cxx: Path
+    memo: Path
+
+    @property
+    def home(self) -> Path:
+        return self.nvcc.parent.parent
+
+    @cached_property
+    def cuda_include(self) -> Path:
+        """The directory with cuda.h and cuda_runtime.h: the toolkit's own, or that of the pip packages beside it."""
+        roots = [self.home, self.home / "targets/x86_64-linux", self.home / "targets/sbsa-linux"]
+        roots += [self.home.parent / "cuda_runtime"]
+        for root in roots:
+            if (root / "include/cuda.h").is_file() and (root / "include/cuda_runtime.h").is_file():
+                return root / "include"
+        looked = ", ".join(f"{root}/include" for root in roots)
+        raise ToolchainError(f"cuda.h and cuda_runtime.h expected in {looked}, found in none. {_INSTALL} [OPF-J011]")
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Digest by program: what the compilers and the CUDA headers are, whatever they are called."""
+        programs = {Path(name).name: self.home / name for name in _PROGRAMS}
+        programs |= {"cicc": _cicc(self.home), "c++": self.cxx, "cuda.h": self.cuda_include / "cuda.h"}
+        memo = _Memo(self.memo)
+        digests = {label: memo.facts(path)["sha256"] for label, path in programs.items() if path.is_file()}
+        memo.save()
+        return digests
+
+    @cached_property
+    def ptxas_release(self) -> tuple[int, int]:
+        """(13, 3) for ptxas 13.3.x; (0, 0) when the program does not tell."""
+        memo = _Memo(self.memo)
+        major, minor = memo.facts(self.home / "bin/ptxas")["release"]
+        return major, minor
+
+
+def find(memo: Path) -> Toolchain:
+    """The toolchain this process uses, digests remembered in the file `memo`. ToolchainError lists what was probed."""
+    probed: list[str] = []
+    for origin, path in _candidates():
+        probed.append(f"{origin}: {path}")
+        if path.is_file() and os.access(path, os.X_OK):
+            return Toolchain(_real_nvcc(path.resolve()), _find_cxx(), memo)
+        if origin == "OPFACADE_NVCC":  # an explicit choice is not passed over in silence
+            raise ToolchainError(f"OPFACADE_NVCC is {path}, which is not a program. [OPF-J010]")
+    raise ToolchainError(f"no CUDA compiler found. Probed: {'; '.join(probed)}. Install one: {_INSTALL} [OPF-J010]")
+
+
+def tvm_ffi_paths() -> tuple[list[Path], Path]:
+    """(include directories, library) of tvm-ffi."""
+    from tvm_ffi import libinfo
+
+    includes = {Path(libinfo.find_include_path()), Path(libinfo.find_dlpack_include_path())}
+    return sorted(includes), Path(libinfo.find_libtvm_ffi())
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    if given := env.nvcc():
+        yield "OPFACADE_NVCC", Path(given)
+    for site in _nvidia_packages():
+        yield "pip", site / "cu13/bin/nvcc"
+        yield "pip", site / "cuda_nvcc/bin/nvcc"
+    if home := env.cuda_home():
+        yield "CUDA_HOME", Path(home) / "bin/nvcc"
+    if on_path := shutil.which("nvcc", path=env.search_path()):
+        yield "PATH", Path(on_path)
+    else:
+        yield "PATH", Path("nvcc")
+    yield "default", Path("/usr/local/cuda/bin/nvcc")
+
+
+def _nvidia_packages() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+
+
+def _find_cxx() -> Path:
+    name = env.cxx()
+    found = shutil.which(name, path=env.search_path())
+    if not found:
+        raise ToolchainError(f"no C++ compiler {name} on PATH. Install g++, or set OPFACADE_CXX. [OPF-J010]")
+    return Path(found).resolve()
+
+
+def _cicc(home: Path) -> Path:
+    """cicc lives in nvvm/bin, which pip puts into a package of its own."""
+    beside = home.parent / "nvvm/bin/cicc"
+    return beside if beside.is_file() else home / "nvvm/bin/cicc"
+
+
+def _real_nvcc(path: Path) -> Path:
+    """The nvcc that `path` is or calls: behind a wrapper script, the toolkit beside it would be the wrong one to hash."""
+    with path.open("rb") as file:
+        head = file.read(65536)
+    if not head.startswith(b"#!"):
+        return path
+    named = [Path(text) for text in _NVCC_IN_SCRIPT.findall(head.decode(errors="replace"))]
+    for target in named or _asked_nvcc(path):
+        if target.is_file() and target.resolve() != path:
+            return _real_nvcc(target.resolve())
+    raise ToolchainError(f"{path} is a script, and the nvcc it calls was not found. Set OPFACADE_NVCC. [OPF-J012]")
+
+
+def _asked_nvcc(script: Path) -> list[Path]:
+    """Where a script that names no path says its toolkit is: the `TOP` of a dry run. Only here is a process started."""
+    try:
+        told = subprocess.run(
+            [script, "--dryrun", "-cubin", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [Path(top) / "bin/nvcc" for top in re.findall(r"^#\$ TOP=(.+)$", told.stderr, re.MULTILINE)]
+
+
+class _Memo:
+    """Facts about big files, kept while path, size, mtime and inode stay the same. Losing the file costs a second."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.dirty = path, False
+        try:
+            loaded = json.loads(path.read_text())
+        except (OSError, ValueError):
+            loaded = {}
+        self.known: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+
+    def facts(self, program: Path) -> dict[str, Any]:
+        real = program.resolve()
+        stat = real.stat()
+        stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        known = self.known.get(str(real))
+        if isinstance(known, dict) and known.get("stamp") == stamp and {"sha256", "release"} <= known.keys():
+            return known
+        data = real.read_bytes()
+        release = _RELEASE.search(data)
+        facts = {
+            "stamp": stamp,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "release": [int(release[1]), int(release[2])] if release else [0, 0],
+        }
+        self.known[str(real)], self.dirty = facts, True
+        return facts
+
+    def save(self) -> None:
+        if not self.dirty:
+            return
+        aside = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
+        try:
+            aside.write_text(json.dumps(self.known, indent=1))
+            aside.replace(self.path)
+        except OSError:
+            return  # a read-only cache only means hashing again
+        self.dirty = False
