@@ -1,0 +1,77 @@
+"""Environment variables: defaults, values, and each one documented where it is read."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from opfacade import env
+
+FUNCTIONS = [f for _, f in inspect.getmembers(env, inspect.isfunction)]
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch):
+    import os
+
+    for name in [n for n in os.environ if n.startswith("OPFACADE_") or n.startswith("CUDA_")]:
+        monkeypatch.delenv(name)
+
+
+CASES = [
+    ("cache_dir", "OPFACADE_CACHE_DIR", "/x/y", Path("/x/y")),
+    ("nvcc", "OPFACADE_NVCC", "/x/nvcc", "/x/nvcc"),
+    ("nvcc", "OPFACADE_NVCC", "", None),
+    ("cuda_home", "CUDA_HOME", "/cuda", "/cuda"),
+    ("cuda_home", "CUDA_PATH", "/cuda", "/cuda"),
+    ("cxx", "OPFACADE_CXX", "g++-13", "g++-13"),
+    ("cxx", "OPFACADE_CXX", "", "c++"),
+    ("search_path", "PATH", "/only", "/only"),
+    ("jit_disabled", "OPFACADE_DISABLE_JIT", "1", True),
+    ("jit_disabled", "OPFACADE_DISABLE_JIT", "0", False),
+    ("jit_verbose", "OPFACADE_JIT_VERBOSE", "1", True),
+    ("jit_verbose", "OPFACADE_JIT_VERBOSE", "", False),
+    ("jit_jobs", "OPFACADE_JIT_JOBS", "3", 3),
+    ("source_root", "OPFACADE_SOURCE_ROOT", "/src", Path("/src")),
+    ("validate", "OPFACADE_VALIDATE", "off", "off"),
+]
+DEFAULTS = {
+    "nvcc": None, "cuda_home": None, "cxx": "c++", "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
+    "source_root": None, "validate": "metadata",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "variable", "value", "wanted"), CASES)
+def test_a_variable_has_its_effect(monkeypatch, function, variable, value, wanted):
+    monkeypatch.setenv(variable, value)
+    assert getattr(env, function)() == wanted
+
+
+@pytest.mark.parametrize("function", DEFAULTS)
+def test_defaults(function):
+    assert getattr(env, function)() == DEFAULTS[function]
+
+
+def test_cuda_home_wins_over_cuda_path(monkeypatch):
+    monkeypatch.setenv("CUDA_HOME", "/home")
+    monkeypatch.setenv("CUDA_PATH", "/path")
+    assert env.cuda_home() == "/home"
+
+
+def test_the_default_cache_is_the_users(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert env.cache_dir() == tmp_path / ".cache" / "opfacade"
+    assert not (tmp_path / ".cache").exists()
+
+
+def test_every_function_names_its_variable_in_its_docstring():
+    for function in FUNCTIONS:
+        read = set(re.findall(r'environ\.get\("(\w+)"', inspect.getsource(function)))
+        assert read
+        assert read <= set(re.findall(r"\w+", function.__doc__)), function.__name__
+
+
+def test_every_function_has_a_case():
+    assert {f.__name__ for f in FUNCTIONS} == {function for function, *_ in CASES}

@@ -1,0 +1,135 @@
+"""Counters that lose nothing, and events only for those who listen."""
+
+import threading
+
+import pytest
+
+from opfacade import Plan, Preference, Target, telemetry
+from opfacade.errors import UnsupportedError
+from tests.problems import REFERENCE, decode, on_reference
+
+pytestmark = pytest.mark.usefixtures("fresh_telemetry")
+
+
+def test_selects_and_runs_are_counted():
+    descriptor, args = decode([3])
+    plan = on_reference(descriptor)
+    on_reference(descriptor)
+    for _ in range(3):
+        plan.run(args)
+    assert telemetry.snapshot() == {plan.sku.id: {"selects": 2, "runs": 3, "builds": 0, "loads": 1, "build_seconds": 0.0}}
+
+
+def test_a_refused_call_is_no_run():
+    descriptor, args = decode([3])
+    plan = on_reference(descriptor)
+    args.lse.resize_(2, 4)
+    with pytest.raises(ValueError, match="OPF-A011"):
+        plan.run(args)
+    assert telemetry.snapshot()[plan.sku.id]["runs"] == 0
+
+
+def test_eight_threads_lose_no_run():
+    descriptor, args = decode([], page_table="block")
+    plan = on_reference(descriptor)
+    threads = [threading.Thread(target=lambda: [plan.run(args) for _ in range(300)]) for _ in range(8)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert telemetry.snapshot()[plan.sku.id]["runs"] == 2400
+
+
+def test_eight_threads_lose_no_count():
+    def work():
+        for _ in range(5000):
+            telemetry.stats("x").runs.add()
+            telemetry.count_refusal("OPF-S001")
+            telemetry.count_build("x", 0.5)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    found = telemetry.snapshot()["x"]
+    assert (found["runs"], found["builds"], found["build_seconds"]) == (40000, 40000, 20000.0)
+    assert telemetry.refusals() == {"OPF-S001": 40000}
+
+
+def test_refusals_are_counted_by_code():
+    descriptor, _ = decode([3])
+    for _ in range(2):
+        with pytest.raises(UnsupportedError):
+            Plan.select(descriptor, Preference(backend="reference", require="deterministic"), Target.cpu())
+    assert telemetry.refusals()["OPF-S020"] == 2
+
+
+def test_record_collects_the_events_of_its_block_only():
+    descriptor, args = decode([3])
+    plan = on_reference(descriptor)
+    plan.run(args)
+    with telemetry.record() as events:
+        on_reference(descriptor).run(args)
+    plan.run(args)
+    op, sku = "paged_decode", plan.sku.id
+    assert events == [{"event": "select", "sku": sku, "op": op}, {"event": "run", "sku": sku, "op": op}]
+
+
+def test_the_first_run_tells_of_a_load():
+    descriptor, args = decode([3])
+    with telemetry.record() as events:
+        on_reference(descriptor).run(args)
+    assert [e["event"] for e in events if e["event"] != "refuse"] == ["select", "load", "run"]
+
+
+def test_a_refusal_is_an_event_with_its_codes():
+    descriptor, _ = decode([3])
+    with telemetry.record() as events, pytest.raises(UnsupportedError):
+        Plan.select(descriptor, Preference(backend="reference", require="deterministic"), Target.cpu())
+    event = next(e for e in events if e.get("candidate") == "reference/torch")
+    assert event == {"event": "refuse", "op": "paged_decode", "candidate": "reference/torch", "codes": ["OPF-S020"]}
+
+
+def test_unsubscribing_ends_one_sink_and_not_the_others():
+    first, second = [], []
+    end_first, end_second = telemetry.subscribe(first.append), telemetry.subscribe(second.append)
+    telemetry.emit("build", sku="x")
+    end_first()
+    end_first()
+    telemetry.emit("build", sku="y")
+    end_second()
+    telemetry.emit("build", sku="z")
+    assert [e["sku"] for e in first] == ["x"]
+    assert [e["sku"] for e in second] == ["x", "y"]
+    assert not telemetry.listening()
+
+
+def test_record_ends_when_its_block_raises():
+    with pytest.raises(KeyError), telemetry.record():
+        raise KeyError
+    assert not telemetry.listening()
+
+
+def test_each_sink_gets_an_event_of_its_own():
+    with telemetry.record() as first, telemetry.record() as second:
+        telemetry.emit("build", sku="x")
+    first[0]["sku"] = "changed"
+    assert second == [{"event": "build", "sku": "x"}]
+
+
+def test_nothing_is_emitted_while_nobody_listens(monkeypatch):
+    descriptor, args = decode([3])
+    on_reference(descriptor).run(args)
+    monkeypatch.setattr(telemetry, "emit", lambda *a, **k: pytest.fail("an event was made"))
+    on_reference(descriptor).run(args)
+    with pytest.raises(UnsupportedError):
+        Plan.select(descriptor, REFERENCE.model_copy(update={"pin": "none"}), Target.cpu())
+
+
+def test_reset_forgets_everything():
+    telemetry.stats("x").runs.add()
+    telemetry.count_refusal("OPF-S001")
+    telemetry.reset()
+    assert telemetry.snapshot() == {}
+    assert telemetry.refusals() == {}
+
+
+def test_reading_a_counter_does_not_advance_it():
+    counter = telemetry.Counter()
+    counter.add(), counter.add()
+    assert [counter.value(), counter.value()] == [2, 2]
