@@ -1,0 +1,110 @@
+"""Random descriptors over everything the facade accepts, for tests, verification and fuzzing."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plans.attention import (
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillDescriptor,
+)
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+
+OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states")
+_GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 20)
+
+
+def random_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
+    """A problem that every backend accepts. `tokens` bounds the keys of the whole batch. The seed says it all."""
+    return _DRAW[op](random.Random(f"{op} {seed}"), tokens)
+
+
+def _cache(rng: random.Random, dtypes: tuple[str, ...], head_dims: tuple[int, ...], tokens: int) -> PagedKvCacheDescriptor:
+    page_size = rng.choice((1, 2, 3, 5, 8, 16, 16, 32, 64, 100, 128, 256))
+    return PagedKvCacheDescriptor.model_validate(
+        {
+            "num_total_pages": max(4, rng.randint(tokens // 8, tokens) // page_size),
+            "page_size": page_size,
+            "num_kv_heads": rng.choice((1, 1, 2, 3, 4)),
+            "head_dim": rng.choice(head_dims),
+            "dtype": rng.choice(dtypes),
+            "layout": rng.choice(("HND", "NHD")),
+        }
+    )
+
+
+def _scores(rng: random.Random, tokens: int) -> dict[str, Any]:
+    """The fields that all attentions share."""
+    return {
+        "sm_scale": rng.choice((None, None, 0.05, 0.3)),
+        "kv_split": rng.choice(("auto", "auto", "off", rng.choice((32, 100, 256, 1000)))),
+        "window_left": rng.choice((-1, -1, 0, 17, rng.randint(1, tokens))),
+        "logits_soft_cap": rng.choice((0.0, 0.0, 0.0, 30.0)),
+        "return_lse": rng.random() < 0.8,
+    }
+
+
+def _prefill(rng: random.Random, tokens: int) -> Descriptor[Any]:
+    cache = _cache(rng, ("f16", "bf16"), (64, 128, 256), tokens)
+    return BatchPagedPrefillDescriptor(
+        batch_size=rng.choice((1, 2, 3, 5, 9, 33)),
+        total_num_rows=rng.choice((1, 2, 17, 63, 130, 300, 700)),
+        num_qo_heads=cache.num_kv_heads * rng.choice(_GROUPS),
+        causal=rng.random() < 0.6,
+        paged_kv=cache,
+        page_table=rng.choice(("csr", "block")),
+        **_scores(rng, tokens),
+    )
+
+
+def _decode(rng: random.Random, tokens: int) -> Descriptor[Any]:
+    cache = _cache(rng, ("f16", "bf16", "bf16", "f32"), (64, 128, 256), tokens)
+    return BatchPagedDecodeDescriptor(
+        batch_size=rng.choice((1, 2, 3, 7, 16, 40, 130)),
+        num_qo_heads=cache.num_kv_heads * rng.choice(_GROUPS),
+        paged_kv=cache,
+        page_table=rng.choice(("csr", "block")),
+        **_scores(rng, tokens),
+    )
+
+
+def _ragged(rng: random.Random, tokens: int) -> Descriptor[Any]:
+    kv_heads = rng.choice((1, 2, 4))
+    return BatchRaggedPrefillDescriptor(
+        batch_size=rng.choice((1, 2, 4, 7)),
+        total_num_rows=rng.choice((1, 15, 64, 200, 600)),
+        total_kv_rows=rng.choice((0, 1, 100, 640, 2000)),
+        num_qo_heads=kv_heads * rng.choice(_GROUPS),
+        num_kv_heads=kv_heads,
+        head_dim=rng.choice((64, 128, 256)),
+        causal=rng.random() < 0.6,
+        dtype=rng.choice(("f16", "bf16")),
+        **_scores(rng, tokens),
+    )
+
+
+def _append(rng: random.Random, tokens: int) -> Descriptor[Any]:
+    cache = _cache(rng, ("f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"), (64, 65, 128, 256), tokens)
+    batch = rng.choice((1, 2, 5, 17))
+    rows = rng.randint(0, max(0, cache.num_total_pages - batch) * cache.page_size // 4)
+    return PagedKvAppendDescriptor(
+        batch_size=batch, total_num_rows=rows, paged_kv=cache, page_table=rng.choice(("csr", "block"))
+    )
+
+
+def _merge(rng: random.Random, tokens: int) -> Descriptor[Any]:
+    return MergeStatesDescriptor(
+        num_states=rng.choice((1, 2, 3, 8, 40)),
+        total_num_rows=rng.choice((1, 7, 64, 333)),
+        num_heads=rng.choice((1, 3, 8, 32)),
+        head_dim=rng.choice((64, 65, 80, 128, 256)),
+        dtype=rng.choice(("f16", "bf16", "f32")),
+    )
+
+
+_DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge), strict=True))
