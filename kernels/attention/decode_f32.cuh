@@ -1,5 +1,5 @@
 // Decode in full f32: no tensor cores (tf32 would drop 13 bits), fused multiply-adds from shared memory. Work split,
-// partials and merge are those of decode.cuh; the block takes tiles of kTileKv = 32 tokens together, one lane a key.
+// partials and merge are those of decode.cuh; the block takes tiles of kTileKv tokens together, one lane a key.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
 #include "kernels/common/softmax.cuh"
@@ -58,18 +58,18 @@ __device__ __forceinline__ void load_query_f32(const DecodeParams& p, const Work
 template <class C>
 __device__ __forceinline__ float score_f32(const DecodeParams& p, const WorkItem& item, const F32Smem<C>& smem, int row,
                                            int stage, int start) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, slot = min(lane, C::kTileKv - 1);
   float s[4] = {};
 #pragma unroll 8
   for (int i = 0; i < C::kHeadDim; i += 4) {
     const float4 q = *reinterpret_cast<const float4*>(&smem.q[row][i]);
-    const float4 k = *reinterpret_cast<const float4*>(&smem.k[stage][lane][i]);
+    const float4 k = *reinterpret_cast<const float4*>(&smem.k[stage][slot][i]);
     s[0] = fmaf(q.x, k.x, s[0]), s[1] = fmaf(q.y, k.y, s[1]), s[2] = fmaf(q.z, k.z, s[2]), s[3] = fmaf(q.w, k.w, s[3]);
   }
   float score = (s[0] + s[1]) + (s[2] + s[3]);
   if constexpr (C::kSoftCap) score = tanhf(score * p.score.cap_in);
   const int key = start + lane;
-  return key < item.first_key || key >= item.end ? minus_infinity() : score;
+  return lane >= C::kTileKv || key < item.first_key || key >= item.end ? minus_infinity() : score;
 }
 
 template <class C>
@@ -87,14 +87,14 @@ __device__ __forceinline__ void weigh_f32(const DecodeParams& p, const WorkItem&
     const float rescale = exp2f((state.max[i] - base) * p.score.log2_scale);
     state.max[i] = row_max;
     state.sum[i] = state.sum[i] * rescale + warp_sum(weight);
-    smem.weights[row][lane] = weight;
+    if (lane < C::kTileKv) smem.weights[row][lane] = weight;
     if (lane == 0) smem.weights[row][C::kTileKv] = rescale;
   }
 }
 
 template <class C>
 __device__ __forceinline__ void add_values_f32(const F32Smem<C>& smem, int stage, F32State<C>& state) {
-  static_assert(C::kTileKv == 32, "one lane a key");
+  static_assert(C::kTileKv <= 32, "one lane a key");
 #pragma unroll
   for (int c = 0; c < F32State<C>::kColumns; ++c) {
     const int column = threadIdx.x + c * F32State<C>::kThreads;

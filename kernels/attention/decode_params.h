@@ -4,7 +4,7 @@
 // Launch: grid max_items, block kWarps * 32, dynamic shared memory kWarps * kStages * 64 * head_dim bytes
 //   (f32: 4 * ((2 * kStages * kTileKv + kRows) * (head_dim + 4) + kRows * (kTileKv + 4))).
 // max_items: off    batch * head_blocks
-//            auto   min(target_ctas, head_blocks * ceil(max_tokens / min_chunk)) + batch * head_blocks
+//            auto   min(target_ctas, head_blocks * ceil(max_tokens / 128)) + batch * head_blocks
 //            fixed  head_blocks * (floor(max_tokens / chunk) + batch)
 //   where max_tokens = page_size * max_kv_indices bounds the sum of all lengths, target_ctas = SMs * blocks per SM.
 // Workspace (auto and fixed): 4 * max_items * kRows * (head_dim + 1) + 8 * batch bytes: partial_o, partial_lse, plan.

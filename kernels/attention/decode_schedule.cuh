@@ -19,7 +19,8 @@ struct WorkItem {
   int end;
 };
 
-constexpr int kShareTokens = 64;  // auto splits are multiples of this
+constexpr int kShareTokens = 64;   // auto splits are multiples of this
+constexpr int kMinChunk = 128;     // and at least this
 
 template <class C>
 __device__ __forceinline__ int first_visible(const DecodeParams& p, int kv_len) {
@@ -57,7 +58,7 @@ __device__ __forceinline__ int auto_chunk(const DecodeParams& p, int run, int ru
     tiles += share_tiles<C>(p, kv_length<C::kTable>(p.table, request));
   tiles = __shfl_sync(0xffffffffu, inclusive_scan(tiles), 31);
   const int64_t items = static_cast<int64_t>(tiles) * p.kv_heads * C::kHeadBlocks;
-  return max(C::kMinChunk / kShareTokens, static_cast<int>((items + p.target_ctas - 1) / p.target_ctas));
+  return max(kMinChunk / kShareTokens, static_cast<int>((items + p.target_ctas - 1) / p.target_ctas));
 }
 
 // Fills request, first_unit and splits; false if there is no such unit.
