@@ -180,7 +180,13 @@ def _rename_or_yield(built: Path, final: Path) -> None:
     except OSError as error:
         # Somebody published the same key first. Theirs is as good as ours.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise CacheError(error.errno, f"cannot publish {final}: {error.strerror}. [OPF-J020]") from error
+            raise _failed(f"cannot publish {final}: {error.strerror}. [OPF-J020]", error) from error
+
+
+def _failed(message: str, cause: OSError) -> CacheError:
+    error = CacheError(message)
+    error.errno, error.filename = cause.errno, cause.filename
+    return error
 
 
 def _read_regular(path: Path) -> bytes:

@@ -57,7 +57,7 @@ class Toolchain:
     def identity(self) -> dict[str, str]:
         """Digest by program: what the compilers and the CUDA headers are, whatever they are called."""
         programs = {Path(name).name: self.home / name for name in _PROGRAMS}
-        programs |= {"cicc": _cicc(self.home), "c++": self.cxx, "cuda.h": self.cuda_include / "cuda.h"}
+        programs |= {"c++": self.cxx, "cuda.h": self.cuda_include / "cuda.h"}
         memo = _Memo(self.memo)
         digests = {label: memo.facts(path)["sha256"] for label, path in programs.items() if path.is_file()}
         memo.save()
@@ -117,12 +117,6 @@ def _find_cxx() -> Path:
     if not found:
         raise ToolchainError(f"no C++ compiler {name} on PATH. Install g++, or set OPFACADE_CXX. [OPF-J010]")
     return Path(found).resolve()
-
-
-def _cicc(home: Path) -> Path:
-    """cicc lives in nvvm/bin, which pip puts into a package of its own."""
-    beside = home.parent / "nvvm/bin/cicc"
-    return beside if beside.is_file() else home / "nvvm/bin/cicc"
 
 
 def _real_nvcc(path: Path) -> Path:

@@ -1,0 +1,181 @@
+// Launching the kernels of the cubin that is linked into this library (jit/build.py embeds it as opfacade_cubin).
+//
+//   struct ScaleParams { const float* x; float* y; int64_t n; float factor; };   // kernels/testing/scale_params.h
+//
+//   extern "C" __global__ void scale(const __grid_constant__ ScaleParams p) {...} // the .cu.jinja, in namespace opfacade
+//
+//   #include "csrc/common/launch.h"                                               // the .cc.jinja
+//   #include "csrc/common/tensor.h"
+//   #include "kernels/testing/scale_params.h"
+//   namespace opfacade {
+//   OPF_KERNEL(scale_kernel, "scale");       // at namespace scope; loaded by the first launch or by prepare
+//   void run(TensorView x, ...) { ...; scale_kernel.launch(args.device(), Launch(grid, block).shared(bytes), params); }
+//   TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+//   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture
+//   }
+//
+// A launch takes tvm-ffi's current stream of the device, which is torch's. Code C022: a grid that no device accepts.
+#pragma once
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+
+#include <atomic>
+#include <mutex>
+#include <type_traits>
+
+#include "csrc/common/driver.h"
+
+extern "C" __attribute__((visibility("hidden"))) const char opfacade_cubin[];
+
+namespace opfacade {
+
+struct Dim3 {
+  Dim3(int64_t x, int64_t y = 1, int64_t z = 1) : x(x), y(y), z(z) {}  // NOLINT: Launch(blocks, 256) is the point
+  int64_t x, y, z;
+};
+
+// The shape of one launch. An empty grid is an empty problem: nothing is launched.
+struct Launch {
+  Launch(Dim3 grid, Dim3 block) : grid(grid), block(block) {}
+  Launch& shared(int64_t bytes) { return shared_bytes = static_cast<unsigned>(bytes), *this; }
+  // Programmatic dependent launch: the kernel may start before its predecessor ends, and must itself wait for it.
+  Launch& pdl(bool on = true) { return dependent = on, *this; }
+  Launch& cluster(Dim3 size) { return clusters = size, *this; }
+
+  Dim3 grid, block, clusters{1};
+  unsigned shared_bytes = 0;
+  bool dependent = false;
+};
+
+// The cubin of this library, loaded on first use. A failed load throws and is tried again by the next call.
+inline CUlibrary library() {
+  static const CUlibrary loaded = [] {
+    CUlibrary made = nullptr;
+    const Driver& driver = Driver::get();
+    driver.check(driver.cuLibraryLoadData(&made, opfacade_cubin, nullptr, nullptr, 0, nullptr, nullptr, 0),
+                 "loading a kernel for this device (cuLibraryLoadData)");
+    return made;
+  }();
+  return loaded;
+}
+
+// One kernel, by its symbol. Static storage only; every member may be called by several threads.
+class Kernel {
+ public:
+  explicit Kernel(const char* symbol) : symbol_(symbol), next_(first()) { first() = this; }
+  Kernel(const Kernel&) = delete;
+
+  template <class Params>
+  void launch(DLDevice device, const Launch& launch, const Params& params) {
+    static_assert(std::is_trivially_copyable<Params>::value, "kernel parameters are passed by value");
+    static_assert(sizeof(Params) <= 4096, "kernel parameters are at most 4096 bytes");
+    launch_raw(device.device_id, launch, &params);
+  }
+
+  // How many blocks of this shape one SM holds at a time.
+  int blocks_per_sm(int device, int threads, int64_t shared_bytes) {
+    DeviceGuard guard(device);
+    const Driver& driver = Driver::get();
+    int blocks = 0;
+    allow_shared(device, static_cast<unsigned>(shared_bytes));
+    driver.check(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<CUfunction>(handle()),
+                                                                    threads, static_cast<size_t>(shared_bytes)),
+                 "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    return blocks;
+  }
+
+  // Load every kernel of this library onto a device: afterwards a launch loads nothing, not even lazily.
+  static void prepare(int64_t device) {
+    DeviceGuard guard(static_cast<int>(device));
+    const Driver& driver = Driver::get();
+    for (Kernel* kernel = first(); kernel != nullptr; kernel = kernel->next_) {
+      CUfunction ignored;
+      driver.check(driver.cuKernelGetFunction(&ignored, kernel->handle()), kernel->symbol_);
+    }
+  }
+
+ private:
+  static constexpr unsigned kFreeShared = 48 * 1024;  // what a launch may use without asking first
+
+  static Kernel*& first() {
+    static Kernel* list = nullptr;
+    return list;
+  }
+
+  CUkernel handle() {
+    CUkernel kernel = kernel_.load(std::memory_order_acquire);
+    if (kernel == nullptr) {
+      Driver::get().check(Driver::get().cuLibraryGetKernel(&kernel, library(), symbol_), symbol_);
+      kernel_.store(kernel, std::memory_order_release);
+    }
+    return kernel;
+  }
+
+  // The attribute belongs to one kernel on one device, and is set once for the most that was asked there. `device` has
+  // been through DeviceGuard, which refuses ordinals beyond kMaxDevices.
+  void allow_shared(int device, unsigned bytes) {
+    if (bytes <= kFreeShared || bytes <= allowed_[device].load(std::memory_order_acquire)) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (bytes <= allowed_[device].load(std::memory_order_relaxed)) return;
+    Driver::get().check(Driver::get().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                           static_cast<int>(bytes), handle(), device),
+                        symbol_);
+    allowed_[device].store(bytes, std::memory_order_release);
+  }
+
+  void launch_raw(int device, const Launch& launch, const void* params) {
+    if (launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) return;
+    check_grid(launch.grid);
+    DeviceGuard guard(device);
+    allow_shared(device, launch.shared_bytes);
+    CUlaunchAttribute attributes[2];
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(launch.grid.x);
+    config.gridDimY = static_cast<unsigned>(launch.grid.y);
+    config.gridDimZ = static_cast<unsigned>(launch.grid.z);
+    config.blockDimX = static_cast<unsigned>(launch.block.x);
+    config.blockDimY = static_cast<unsigned>(launch.block.y);
+    config.blockDimZ = static_cast<unsigned>(launch.block.z);
+    config.sharedMemBytes = launch.shared_bytes;
+    config.hStream = static_cast<CUstream>(TVMFFIEnvGetStream(kDLCUDA, device));
+    config.attrs = attributes;
+    config.numAttrs = fill(attributes, launch);
+    void* arguments[] = {const_cast<void*>(params)};
+    const Driver& driver = Driver::get();
+    driver.check(driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle()), arguments, nullptr), symbol_);
+  }
+
+  static unsigned fill(CUlaunchAttribute* attributes, const Launch& launch) {
+    unsigned count = 0;
+    if (launch.dependent) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+    }
+    if (launch.clusters.x * launch.clusters.y * launch.clusters.z > 1) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+      attributes[count].value.clusterDim.x = static_cast<unsigned>(launch.clusters.x);
+      attributes[count].value.clusterDim.y = static_cast<unsigned>(launch.clusters.y);
+      attributes[count++].value.clusterDim.z = static_cast<unsigned>(launch.clusters.z);
+    }
+    return count;
+  }
+
+  // Sizes are computed in 64 bits; a launch takes 32, and cutting one short would leave work undone in silence.
+  void check_grid(const Dim3& grid) const {
+    if (grid.x < 0 || grid.x > 0x7fffffff || grid.y < 0 || grid.y > 65535 || grid.z < 0 || grid.z > 65535) {
+      TVM_FFI_THROW(ValueError) << symbol_ << ": grid (" << grid.x << ", " << grid.y << ", " << grid.z
+                                << ") is beyond (2147483647, 65535, 65535). [OPF-C022]";
+    }
+  }
+
+  const char* symbol_;
+  Kernel* next_;
+  std::atomic<CUkernel> kernel_{nullptr};
+  std::atomic<unsigned> allowed_[kMaxDevices] = {};
+  std::mutex mutex_;
+};
+
+#define OPF_KERNEL(variable, symbol) static ::opfacade::Kernel variable(symbol)
+#define OPF_EXPORT_PREPARE() TVM_FFI_DLL_EXPORT_TYPED_FUNC(prepare, ::opfacade::Kernel::prepare)
+
+}  // namespace opfacade

@@ -1,0 +1,208 @@
+"""One build: ninja runs nvcc and g++ side by side in a private directory, then links the cubin into the binding.
+
+What a build sees is what its key says: the rendered sources and the headers are copied into the staging directory and
+compiled by relative path, with an environment that holds nothing of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import env
+from ..errors import CompileError, CompileTimeout, ToolchainError
+from .codegen import Sources
+from .spec import JitSpec
+from .toolchain import Toolchain, tvm_ffi_paths
+
+NVCC_FLAGS = ("-cubin", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xptxas", "-v")
+# -O1: a binding is a few comparisons and one launch; -O2 compiles 0.5 s longer and measures the same.
+CXX_FLAGS = ("-c", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden")
+LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now")
+OUTPUT = "kernel.so"
+LOG = "build.log"
+
+_EMBED = """\
+.section .rodata
+.balign 64
+.globl opfacade_cubin
+.hidden opfacade_cubin
+opfacade_cubin:
+.incbin "kernel.cubin"
+.byte 0
+.section .note.GNU-stack,"",%progbits
+"""
+_KEPT = {OUTPUT, LOG, "build.ninja", "kernel.cubin"}
+_TAIL_LINES = 40
+_FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
+_ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
+_NEEDS_PTXAS = re.compile(r"^// requires: ptxas >= (\d+)\.(\d+)$", re.MULTILINE)
+_ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
+_USED = re.compile(r"Used (\d+) registers")
+_SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a build: what it makes, of what."""
+
+    output: str
+    inputs: tuple[str, ...]
+    argv: tuple[str, ...]
+
+
+def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Toolchain, key: str) -> dict[str, Any]:
+    """Build `spec` in the empty directory `staging`; it then holds kernel.so, build.log and the sources.
+
+    Returns what to record of the build. Raises CompileError (with log and command), CompileTimeout or ToolchainError.
+    """
+    _refuse_old_ptxas(sources, toolchain)
+    _write_sources(staging, spec, sources)
+    steps = plan_steps(spec, toolchain)
+    _write_ninja(staging / "build.ninja", steps)
+    returncode = _run_ninja(staging)
+    log = (staging / LOG).read_text(errors="replace")
+    if env.jit_verbose():
+        print(log, flush=True)
+    if returncode != 0:
+        raise _compile_error(spec, staging, steps, returncode, log, key)
+    _drop_intermediates(staging, spec)
+    return {"resources": resources(log), "commands": [list(step.argv) for step in steps]}
+
+
+def plan_steps(spec: JitSpec, toolchain: Toolchain) -> tuple[Step, ...]:
+    """The commands of a build, in the terms of its own directory."""
+    includes, library = tvm_ffi_paths()
+    device, binding, cxx = f"{spec.name}.cu", f"{spec.name}.cc", str(toolchain.cxx)
+    system = [token for path in (*includes, toolchain.cuda_include) for token in ("-isystem", str(path))]
+    # Checks in tvm-ffi's headers print __FILE__; where they are installed must not change the binary.
+    mapped = [f"-ffile-prefix-map={path}=tvm_ffi" for path in includes]
+    nvcc = [str(toolchain.nvcc), *NVCC_FLAGS, f"-arch={spec.arch}", *spec.flags, "-ccbin", cxx, "-I", "src"]
+    nvcc += ["-isystem", str(toolchain.cuda_include), "-o", "kernel.cubin", device]
+    return (
+        Step("kernel.cubin", (device,), tuple(nvcc)),
+        Step("binding.o", (binding,), (cxx, *CXX_FLAGS, *mapped, "-I", "src", *system, "-o", "binding.o", binding)),
+        Step(
+            OUTPUT,
+            ("binding.o", "kernel.cubin", "embed.s"),
+            (cxx, *LINK_FLAGS, "-o", OUTPUT, "binding.o", "embed.s", str(library), "-ldl"),
+        ),
+    )
+
+
+def resources(log: str) -> dict[str, dict[str, int]]:
+    """What ptxas says each kernel takes: registers, stack and spilled bytes, by symbol."""
+    found: dict[str, dict[str, int]] = {}
+    current: dict[str, int] = {}
+    for line in log.splitlines():
+        if entry := _ENTRY.search(line):
+            current = found.setdefault(entry[1], {})
+        if spill := _SPILL.search(line):
+            current |= {"stack": int(spill[1]), "spill_stores": int(spill[2]), "spill_loads": int(spill[3])}
+        if used := _USED.search(line):
+            current["registers"] = int(used[1])
+    return found
+
+
+def _refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
+    """A device source may say `// requires: ptxas >= 13.3`, because an older one miscompiles it."""
+    for needed in _NEEDS_PTXAS.finditer(sources.device):
+        least, got = (int(needed[1]), int(needed[2])), toolchain.ptxas_release
+        if got < least:
+            raise ToolchainError(
+                f"ptxas {least[0]}.{least[1]} or later expected, {toolchain.home} has {got[0]}.{got[1]}, which miscompiles "
+                f'this kernel. Install a newer one: pip install "opfacade[cuda]" [OPF-J013]'
+            )
+
+
+def _write_sources(staging: Path, spec: JitSpec, sources: Sources) -> None:
+    (staging / f"{spec.name}.cu").write_text(sources.device)
+    (staging / f"{spec.name}.cc").write_text(sources.binding)
+    (staging / "embed.s").write_text(_EMBED)
+    for path, data in sources.headers:
+        place = staging / "src" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+
+
+def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
+    from ninja.ninja_syntax import Writer
+
+    with path.open("w") as file:
+        writer = Writer(file, width=10**6)
+        for number, step in enumerate(steps):
+            writer.rule(f"step{number}", command=_ninja_command(step.argv))
+            writer.build(step.output, f"step{number}", list(step.inputs))
+
+
+def _ninja_command(argv: tuple[str, ...]) -> str:
+    """argv for ninja, which hands it to a shell: quoted for the shell, then its `$` for ninja; no line can end early."""
+    for token in argv:
+        if any(ord(char) < 32 for char in token):
+            raise ToolchainError(f"a path with a control character cannot be used in a build: {token!r}. [OPF-J014]")
+    return shlex.join(argv).replace("$", "$$")
+
+
+def _run_ninja(staging: Path) -> int:
+    import ninja
+
+    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-v"]
+    if jobs := env.jit_jobs():
+        argv += ["-j", str(jobs)]
+    with (staging / LOG).open("wb") as log:
+        # A session of its own, so that a build that is given up takes its compilers with it.
+        process = subprocess.Popen(
+            argv,
+            cwd=staging,
+            env=_clean_environment(staging),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(env.jit_timeout())
+        except subprocess.TimeoutExpired as error:
+            raise CompileTimeout(f"a build took more than {env.jit_timeout():g} s. Log: {log.name} [OPF-J031]") from error
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _clean_environment(staging: Path) -> dict[str, str]:
+    """All a compiler gets. Variables like NVCC_APPEND_FLAGS or CPATH would change the code and not the key."""
+    return {"PATH": "/usr/bin:/bin", "HOME": str(staging), "TMPDIR": str(staging), "LANG": "C", "LC_ALL": "C"}
+
+
+def _compile_error(
+    spec: JitSpec, staging: Path, steps: tuple[Step, ...], returncode: int, log: str, key: str
+) -> CompileError:
+    failed = _FAILED.search(log)
+    step = next((step for step in steps if failed and step.output == failed[2]), None)
+    after = log[failed.end() :] if failed else log
+    # The command line itself is logged first, and may hold the word.
+    output = after.split("\n", 2)[-1] if failed else after
+    first = _ERROR_LINE.search(output)
+    line = first[0].strip() if first else (output.strip().splitlines() or ["no output"])[0]
+    command = shlex.join(step.argv) if step else "ninja"
+    error = CompileError(f"{spec.name}: {line}\n  command: {command}\n  directory: {staging}\n  log: {staging / LOG} [OPF-J030]")
+    error.argv = step.argv if step else ()
+    error.returncode = int(failed[1]) if failed and failed[1] else returncode
+    error.log_path, error.key = str(staging / LOG), key
+    error.log_tail = "\n".join(log.splitlines()[-_TAIL_LINES:])
+    return error
+
+
+def _drop_intermediates(staging: Path, spec: JitSpec) -> None:
+    import shutil
+
+    for path in staging.iterdir():
+        if path.name not in _KEPT | {f"{spec.name}.cu", f"{spec.name}.cc"}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
