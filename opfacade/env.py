@@ -61,3 +61,8 @@ def source_root() -> Path | None:
 def validate() -> str:
     """OPFACADE_VALIDATE: off | metadata. How much a run checks. Default: metadata."""
     return os.environ.get("OPFACADE_VALIDATE") or "metadata"
+
+
+def jit_timeout() -> float:
+    """OPFACADE_JIT_TIMEOUT: seconds that one build, or the wait for another process's build, may take. Default: 600."""
+    return float(os.environ.get("OPFACADE_JIT_TIMEOUT") or 600)
