@@ -106,11 +106,12 @@ def environment() -> tuple[Variable, ...]:
 
 def _variable(function: Callable[[], Any]) -> Variable | None:
     doc = " ".join((function.__doc__ or "").split())
-    match = re.match(r"(OPFACADE_\w+)(=\S+)?: ", doc)
+    match = re.match(r"(OPFACADE_\w+)(?:=(\S+))?: ", doc)
     if match is None:
         return None
     value = function()
-    return Variable(match.group(1), "" if value is None else str(value), doc.removeprefix(match.group(1)).lstrip(": "))
+    setting = f"set to {match.group(2)}: " if match.group(2) else ""
+    return Variable(match.group(1), "" if value is None else str(value), setting + doc[match.end() :])
 
 
 def schema(op: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Server:
             append_indptr=self._indptr(part.rows for part in step.parts),
             **self._paged(step.parts),
         )
-        before = (self.k_data.clone(), self.v_data.clone()) if step.number % s.every == 1 else None
+        before = (self.k_data.clone(), self.v_data.clone()) if (step.number - 1) % s.every == 0 else None
         return self._measured(step, step.parts, descriptor, args, before)
 
     def _prefill(self, step: Step) -> Ran:

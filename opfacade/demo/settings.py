@@ -10,7 +10,7 @@ from opfacade.target import Target
 
 # Small on the CPU, so that sixty real requests end within a minute; an 8B model's attention on a GPU.
 _SHAPES: dict[str, dict[str, Any]] = {
-    "cpu": {"heads": 4, "kv_heads": 1, "head_dim": 64, "chunk": 512, "checked_rows": 4, "max_generated": 128},
+    "cpu": {"heads": 4, "kv_heads": 1, "head_dim": 64, "chunk": 512, "checked_rows": 4, "max_generated": 256},
     "cuda": {"heads": 32, "kv_heads": 8, "head_dim": 128, "chunk": 2048, "checked_rows": 16, "max_generated": None},
 }
 

@@ -1,0 +1,113 @@
+"""What the demo prints: a block of lines for every few steps, then SKUs, totals and what a GPU would have been given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from opfacade import telemetry
+from opfacade.catalogue import promises
+from opfacade.demo.server import Ran
+from opfacade.demo.settings import Settings
+from opfacade.selection import explain
+from opfacade.sku import KernelSku
+from opfacade.target import Target
+
+_SHORT = {"paged_kv_append": "append", "paged_prefill": "prefill", "paged_decode": "decode"}
+_LINE = "{:<9} {:<7} {:<42} {:<14} {:<9} {:<41} {:>11} {:>9}"
+HEADER = _LINE.format("steps", "what", "work", "SKU", "backend", "guarantee", "error/bound", "ms")
+_TYPICAL_GPU = "sm_90a"
+
+
+class Skus:
+    """Numbers the SKUs in the order they appear."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, KernelSku] = {}
+
+    def short(self, sku: KernelSku) -> str:
+        self.seen.setdefault(sku.id, sku)
+        return f"[{list(self.seen).index(sku.id) + 1}] {sku.impl}@{sku.revision}"
+
+    def lines(self) -> Iterator[str]:
+        for number, sku_id in enumerate(self.seen, 1):
+            yield f"  [{number}] {sku_id}"
+
+
+def guarantee(sku: KernelSku) -> str:
+    """The error model and the flags, in short words."""
+    return " ".join((sku.precision_guarantee.error_model.id, *promises(sku.precision_guarantee)))
+
+
+def worst(runs: Sequence[Ran]) -> float:
+    """The largest error over its bound; infinite if any is not a number."""
+    return max((math.inf if math.isnan(ran.report.worst) else ran.report.worst for ran in runs), default=0.0)
+
+
+def block(runs: Sequence[Ran], skus: Skus) -> Iterator[str]:
+    """A line for each SKU that ran in a few consecutive steps."""
+    first, last = runs[0].step, runs[-1].step
+    steps = f"{first}" if first == last else f"{first}-{last}"
+    for sku_id in dict.fromkeys(ran.plan.sku.id for ran in runs):
+        mine = [ran for ran in runs if ran.plan.sku.id == sku_id]
+        sku = mine[0].plan.sku
+        ratio, ms = f"{worst(mine):.3f}", f"{1e3 * median(ran.seconds for ran in mine):.3f}"
+        yield _LINE.format(
+            steps, _SHORT.get(sku.op, sku.op), _work(mine), skus.short(sku), sku.backend, guarantee(sku), ratio, ms
+        )
+        steps = ""
+
+
+def _work(runs: Sequence[Ran]) -> str:
+    rows, most = sum(ran.rows for ran in runs), max(ran.requests for ran in runs)
+    return f"{len(runs)} x, {rows} rows, <= {most} requests, kv <= {max(ran.longest for ran in runs)}"
+
+
+def counters(skus: Skus) -> Iterator[str]:
+    """The telemetry snapshot of the SKUs seen."""
+    snapshot = telemetry.snapshot()
+    for number, sku_id in enumerate(skus.seen, 1):
+        counted = snapshot.get(sku_id, {})
+        yield f"  [{number}] " + ", ".join(f"{name} {_text(value)}" for name, value in counted.items())
+
+
+def lines(values: dict[str, Any]) -> Iterator[str]:
+    """Names and values, one a line."""
+    for name, value in values.items():
+        yield f"  {name.replace('_', ' '):<24} {_text(value)}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def on_a_gpu(runs: Sequence[Ran]) -> Iterator[str]:
+    """What `explain` says of the last descriptor of each op, for a GPU that is not here."""
+    latest = {ran.plan.descriptor.op: ran.plan.descriptor for ran in runs}
+    for descriptor in latest.values():
+        yield str(explain(descriptor, target=Target.parse(_TYPICAL_GPU)))
+
+
+def as_dict(settings: Settings, totals: dict[str, Any], runs: Sequence[Ran]) -> dict[str, Any]:
+    """Everything, for programs."""
+    skus = {ran.plan.sku.id: ran.plan.sku for ran in runs}
+    snapshot = telemetry.snapshot()
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "totals": {name: _jsonable(value) for name, value in totals.items()},
+        "skus": {name: sku.model_dump(mode="json") | {"telemetry": snapshot.get(name)} for name, sku in skus.items()},
+        "runs": [_ran(ran) for ran in runs],
+    }
+
+
+def _ran(ran: Ran) -> dict[str, Any]:
+    report = {"worst": _jsonable(ran.report.worst), "where": ran.report.where, "elements": ran.report.elements}
+    work = {"requests": ran.requests, "rows": ran.rows, "longest": ran.longest}
+    return {"step": ran.step, "sku": ran.plan.sku.id, **work, "seconds": ran.seconds, **report}
+
+
+def _jsonable(value: Any) -> Any:
+    """JSON has no infinity."""
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
