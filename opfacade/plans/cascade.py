@@ -42,9 +42,9 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         states, rows = Dim("num_states", self.num_states), Dim("total_num_rows", self.total_num_rows)
         heads, dim = Dim("num_heads", self.num_heads), Dim("head_dim", self.head_dim)
         return {
-            "states_o": TensorSpec((states, rows, heads, dim), self.dtype),
+            "states_o": TensorSpec((states, rows, heads, dim), self.dtype, "in", "contiguous"),
             "states_lse": TensorSpec((states, rows, heads), "f32", "in", "contiguous", alignment=4),
-            "o": TensorSpec((rows, heads, dim), self.dtype, "out"),
+            "o": TensorSpec((rows, heads, dim), self.dtype, "out", "contiguous"),
             "lse": TensorSpec((rows, heads), "f32", "out", "contiguous", alignment=4),
         }
 

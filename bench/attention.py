@@ -1,0 +1,210 @@
+"""Attention on one GPU beside its peers, in one run: `python bench/attention.py [--peers] [--out FILE]`.
+
+Random normal data, shuffled pages, L2 flushed; outputs are held to the SKU's bound first, and a wrong one is not timed.
+Rates: TFLOP/s for prefill (masked products not counted), TB/s for decode (K and V once). Ceilings are measured here too.
+Peers: FlashInfer (fa2, fa3) where it is installed, torch SDPA with cuDNN for dense shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from opfacade import Plan, Preference
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.testing import inputs, numerics
+from opfacade.testing.bench import time_gpu, time_host
+
+CUDA = Preference(backend="cuda")
+
+
+@dataclass(frozen=True)
+class Shape:
+    q: int
+    batch: int
+    kv: int
+    heads: int
+    kv_heads: int
+    dim: int
+    page: int
+    causal: bool = True
+
+    @property
+    def name(self) -> str:
+        mask = "causal" if self.causal else "full"
+        return f"{self.batch}x q{self.q} kv{self.kv} h{self.heads}/{self.kv_heads} d{self.dim} page{self.page} {mask}"
+
+    @property
+    def flops(self) -> float:
+        pairs = self.q * self.kv - (self.q * (self.q - 1) // 2 if self.causal else 0)
+        return 4.0 * self.batch * pairs * self.heads * self.dim
+
+    @property
+    def bytes(self) -> float:
+        return 4.0 * self.batch * self.kv * self.kv_heads * self.dim
+
+    @property
+    def cache(self) -> PagedKvCacheDescriptor:
+        pages = self.batch * -(-self.kv // self.page)
+        return PagedKvCacheDescriptor(
+            num_total_pages=pages,
+            page_size=self.page,
+            num_kv_heads=self.kv_heads,
+            head_dim=self.dim,
+            dtype="bf16",
+            layout="NHD",
+        )
+
+
+PREFILL = (
+    Shape(8192, 1, 8192, 32, 8, 128, 16),
+    Shape(4096, 4, 4096, 32, 8, 128, 16),
+    Shape(1024, 16, 1024, 32, 8, 128, 16),
+    Shape(2048, 1, 32768, 32, 8, 128, 16),
+    Shape(8192, 2, 8192, 32, 8, 128, 16, causal=False),
+    Shape(8192, 1, 8192, 32, 8, 64, 16),
+    Shape(8192, 1, 8192, 16, 8, 256, 16),
+    Shape(16, 4, 16384, 32, 8, 128, 16),
+)
+DECODE = (
+    Shape(1, 1, 131072, 32, 8, 128, 16),
+    Shape(1, 16, 8192, 32, 8, 128, 16),
+    Shape(1, 64, 4096, 32, 8, 128, 1),
+    Shape(1, 64, 4096, 32, 8, 128, 16),
+    Shape(1, 64, 4096, 32, 8, 128, 64),
+    Shape(1, 256, 1024, 32, 8, 128, 16),
+    Shape(1, 64, 4096, 32, 32, 128, 16),
+    Shape(1, 1, 512, 32, 8, 128, 16),
+)
+
+
+def problem(shape: Shape):
+    if shape.q == 1:
+        descriptor = BatchPagedDecodeDescriptor(batch_size=shape.batch, num_qo_heads=shape.heads, paged_kv=shape.cache)
+    else:
+        descriptor = BatchPagedPrefillDescriptor(
+            batch_size=shape.batch,
+            total_num_rows=shape.batch * shape.q,
+            num_qo_heads=shape.heads,
+            causal=shape.causal,
+            paged_kv=shape.cache,
+        )
+    lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
+    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+
+
+def measure(shape: Shape) -> dict:
+    """Ours: error first, then device time, host time of a run and of a repeated select, and the first use."""
+    descriptor, args = problem(shape)
+    started = time.perf_counter()
+    plan = Plan.select(descriptor, CUDA)
+    plan.compile()
+    first = time.perf_counter() - started
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    plan.run(args, workspace)
+    report = numerics.check(descriptor, args, plan.sku, rows=8)
+    if not report.worst <= 1:
+        raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
+    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": round(report.worst, 3), "first_use_s": round(first, 2)}
+    row["us"] = time_gpu(lambda: plan.run(args, workspace)).as_dict()
+    row["run_host_us"] = time_host(lambda: plan.run(args, workspace), samples=100).median
+    row["select_host_us"] = time_host(lambda: Plan.select(descriptor, CUDA)).median
+    row["check_host_us"] = time_host(lambda: plan.can_implement(args)).median
+    torch.cuda.synchronize()
+    return row
+
+
+def flashinfer_rows(shape: Shape, backend: str) -> dict:
+    import flashinfer
+
+    _, args = problem(shape)
+    scratch = torch.empty(384 << 20, dtype=torch.uint8, device="cuda")
+    common = (args.kv_indptr, args.kv_indices[: args.kv_indptr[-1]].contiguous(), args.last_page_len)
+    heads = (shape.heads, shape.kv_heads, shape.dim, shape.page)
+    if shape.q == 1:
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=True, backend=backend)
+        wrapper.plan(*common, *heads, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
+    else:
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend=backend)
+        wrapper.plan(args.q_indptr, *common, *heads, causal=shape.causal, q_data_type=torch.bfloat16)
+    run = lambda: wrapper.run(args.q, (args.k_data, args.v_data), out=args.o)  # noqa: E731
+    return {"impl": f"flashinfer-{backend}", "us": time_gpu(run).as_dict(), "run_host_us": time_host(run, samples=50).median}
+
+
+def sdpa_row(shape: Shape) -> dict:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q = torch.randn(shape.batch, shape.heads, shape.q, shape.dim, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(shape.batch, shape.kv_heads, shape.kv, shape.dim, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    attention = torch.nn.functional.scaled_dot_product_attention
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        timing = time_gpu(lambda: attention(q, k, v, is_causal=shape.causal, enable_gqa=True))
+    return {"impl": "sdpa-cudnn (dense)", "us": timing.as_dict()}
+
+
+def ceilings() -> dict:
+    """Read bandwidth and bf16 product of this device, in this run."""
+    x = torch.randn(2**30, device="cuda", dtype=torch.bfloat16)
+    read = x.numel() * 2 / time_gpu(lambda: x.view(torch.int32).amax(), samples=10).median * 1e-6
+    del x
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in "ab")
+    return {"read_TBs": round(read, 3), "bf16_TFLOPs": round(2 * 8192**3 / time_gpu(lambda: a @ b).median * 1e-6, 1)}
+
+
+def with_rate(row: dict, shape: Shape) -> dict:
+    us = row["us"]["median"]
+    rate = {"TBs": round(shape.bytes / us * 1e-6, 3)} if shape.q == 1 else {"TFLOPs": round(shape.flops / us * 1e-6, 1)}
+    return {"shape": shape.name, **row, **rate}
+
+
+def attempt(rows: list, shape: Shape, make) -> None:
+    """A peer that does not take a shape is recorded as such, never left out."""
+    try:
+        rows.append(with_rate(make(), shape))
+    except Exception as error:
+        rows.append({"shape": shape.name, "failed": f"{type(error).__name__}: {error}"[:200]})
+    shown = {k: (round(v["median"], 1) if k == "us" and isinstance(v, dict) else v) for k, v in rows[-1].items() if k != "sku"}
+    print(json.dumps(shown), flush=True)
+
+
+def machine() -> dict:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit or None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--commit", help="recorded in place of git's answer")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    record = {"machine": machine(), "ceilings": ceilings(), "rows": []}
+    record["machine"]["commit"] = options.commit or record["machine"]["commit"]
+    print(json.dumps(record["ceilings"]), flush=True)
+    for shape in (*PREFILL, *DECODE):
+        attempt(record["rows"], shape, lambda s=shape: measure(s))
+        if options.peers:
+            for backend in ("fa2", "fa3") if shape.q > 1 else ("fa2",):
+                attempt(record["rows"], shape, lambda s=shape, b=backend: flashinfer_rows(s, b))
+            if shape.q == shape.kv:
+                attempt(record["rows"], shape, lambda s=shape: sdpa_row(s))
+        torch.cuda.empty_cache()
+        if options.out:
+            options.out.write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()
