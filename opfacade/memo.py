@@ -34,7 +34,12 @@ class CallMemo:
     def is_last(self, args: Args) -> bool:
         """Is it the bundle admitted last, with all its memory where it was? Under a microsecond."""
         last = self._last
-        return last is not None and last[0]() is args and [t.data_ptr() for t in self._pointers(args)] == last[1]
+        return (
+            last is not None
+            and args is not None
+            and last[0]() is args
+            and [t.data_ptr() for t in self._pointers(args)] == last[1]
+        )
 
     def knows(self, args: Args) -> bool:
         """Is it like a bundle that was admitted before? Never true for tensors that need a gradient or have no memory."""
@@ -42,8 +47,11 @@ class CallMemo:
             sizes = self._signatures.get(_signature(self._fields(args)))
             if sizes is None:
                 return False
-            starts = [t.data_ptr() for t in self._pointers(args)]
-        except (AttributeError, TypeError):
+            tensors = self._pointers(args)
+            if any(_room(t) < size for t, size in zip(tensors, sizes, strict=True)):
+                return False
+            starts = [t.data_ptr() for t in tensors]
+        except (AttributeError, TypeError, RuntimeError):  # RuntimeError: a tensor without strides or without storage
             return False
         if not self._sound_addresses(starts, sizes):
             return False
@@ -73,6 +81,12 @@ class CallMemo:
         return True
 
 
+def _room(tensor: Any) -> int:
+    """Bytes of storage from the first element on: a storage can shrink under a view of it."""
+    room: int = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
+    return room
+
+
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
@@ -82,5 +96,6 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 def _signature(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(
-        None if t is None else (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout) for t in tensors
+        None if t is None else (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_neg())
+        for t in tensors
     )

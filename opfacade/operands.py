@@ -102,7 +102,7 @@ def _kind(name: str, value: Any) -> Issue | None:
     if not isinstance(value, torch.Tensor):
         got = "None" if value is None else type(value).__name__
         return Issue("OPF-A002", name, "a torch.Tensor", got, kind="ArgumentTypeError")
-    if not _plain_type(type(value)):
+    if not _plain_type(type(value)) or torch._C._functorch.is_functorch_wrapped_tensor(value):
         return Issue(
             "OPF-A003", name, "a plain torch.Tensor", type(value).__name__, "Unwrap it first.", kind="UnsupportedError"
         )
