@@ -58,7 +58,9 @@ def page_lists(paged_kv, kv_lens, rng, shared=False):
     lists = [[free.pop() for _ in range(-(-n // paged_kv.page_size))] for n in kv_lens]
     if shared:
         longest = max(lists, key=len)
-        lists = [longest[: n // paged_kv.page_size] + own[n // paged_kv.page_size :] for n, own in zip(kv_lens, lists, strict=True)]
+        lists = [
+            longest[: n // paged_kv.page_size] + own[n // paged_kv.page_size :] for n, own in zip(kv_lens, lists, strict=True)
+        ]
     return lists
 
 
@@ -92,7 +94,9 @@ def pools(paged_kv, kv_lens, lists, strided=False):
     return {"k_data": pair[0], "v_data": pair[1]}
 
 
-def prefill(q_lens, kv_lens, *, heads=4, causal=True, page_table="csr", paged_kv=None, seed=0, shared=False, strided=False, **fields):
+def prefill(
+    q_lens, kv_lens, *, heads=4, causal=True, page_table="csr", paged_kv=None, seed=0, shared=False, strided=False, **fields
+):
     """(descriptor, args) of a paged prefill."""
     torch.manual_seed(seed)
     paged_kv = paged_kv or cache()
@@ -146,7 +150,9 @@ def append(new_lens, kv_lens, *, page_table="csr", paged_kv=None, seed=0, stride
     torch.manual_seed(seed)
     paged_kv = paged_kv or cache()
     rows = sum(new_lens)
-    descriptor = PagedKvAppendDescriptor(batch_size=len(new_lens), total_num_rows=rows, paged_kv=paged_kv, page_table=page_table, **fields)
+    descriptor = PagedKvAppendDescriptor(
+        batch_size=len(new_lens), total_num_rows=rows, paged_kv=paged_kv, page_table=page_table, **fields
+    )
     lists = page_lists(paged_kv, kv_lens, random.Random(seed))
     new = (rows, paged_kv.num_kv_heads, paged_kv.head_dim)
     args = PagedKvAppendArgs(
@@ -179,4 +185,4 @@ def copy(tensor):
 
 def bits(tensor):
     """The memory as integers, so that NaN equals itself."""
-    return tensor.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
+    return tensor.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])

@@ -106,10 +106,21 @@ def test_a_number_beyond_int32_is_refused(kind, field):  # row 5
 
 def test_products_beyond_int64_are_refused():  # row 5
     big = 2**31 - 1
-    message = str(refused(PagedKvCacheDescriptor, "OPF-D005", "PagedKvCacheDescriptor", num_total_pages=big, page_size=big, num_kv_heads=2))
+    message = str(
+        refused(
+            PagedKvCacheDescriptor, "OPF-D005", "PagedKvCacheDescriptor", num_total_pages=big, page_size=big, num_kv_heads=2
+        )
+    )
     assert str(big * big * 2 * 64 * 2) in message
     refused(BatchPagedPrefillDescriptor, "OPF-D005", "BatchPagedPrefillDescriptor", total_num_rows=big, num_qo_heads=big - 1)
-    refused(BatchRaggedPrefillDescriptor, "OPF-D005", "BatchRaggedPrefillDescriptor", total_kv_rows=big, num_kv_heads=big, num_qo_heads=big)
+    refused(
+        BatchRaggedPrefillDescriptor,
+        "OPF-D005",
+        "BatchRaggedPrefillDescriptor",
+        total_kv_rows=big,
+        num_kv_heads=big,
+        num_qo_heads=big,
+    )
     refused(MergeStatesDescriptor, "OPF-D005", "MergeStatesDescriptor", num_states=big, total_num_rows=big)
 
 
@@ -165,7 +176,9 @@ def test_a_wrong_split_is_refused(value):  # row 13
     assert caught.value.issues[0].argument.startswith("kv_split")
 
 
-@pytest.mark.parametrize(("kind", "field"), [*each(KINDS, {"dtype"}), (PagedKvCacheDescriptor, "layout"), (BatchPagedDecodeDescriptor, "page_table")])
+@pytest.mark.parametrize(
+    ("kind", "field"), [*each(KINDS, {"dtype"}), (PagedKvCacheDescriptor, "layout"), (BatchPagedDecodeDescriptor, "page_table")]
+)
 def test_an_unknown_word_is_refused_and_the_known_ones_told(kind, field):  # row 15
     issue = refused(kind, "OPF-D002", field, **{field: "fp16"}).issues[0]
     assert issue.got == "'fp16'"
@@ -211,7 +224,9 @@ def bypassed():
     listed = BatchPagedDecodeDescriptor.model_construct(**(DECODE | {"paged_kv": [1]}))
     return {
         "model_copy": good.model_copy(update={"num_qo_heads": 5}),
-        "model_construct": BatchPagedDecodeDescriptor.model_construct(**(DECODE | {"num_qo_heads": 5, "paged_kv": good.paged_kv})),
+        "model_construct": BatchPagedDecodeDescriptor.model_construct(
+            **(DECODE | {"num_qo_heads": 5, "paged_kv": good.paged_kv})
+        ),
         "missing": BatchPagedDecodeDescriptor.model_construct(batch_size=2),
         "mutated": mutated,
         "nested": nested,
@@ -304,7 +319,9 @@ def test_every_recorded_example_exists():
 def test_digests_do_not_depend_on_the_hash_seed():
     code = "from opfacade.registry import examples; print(*[e.digest() for e in examples()])"
     outs = {
-        subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
         for seed in ("0", "1")
     }
     assert outs == {" ".join(e.digest() for e in EXAMPLES) + "\n"}

@@ -36,7 +36,9 @@ def test_the_drawn_tree_is_the_classes():
 def test_parents_are_as_drawn(kind):
     parent, builtin = drawn()[kind.__name__]
     assert parent is None or kind.__bases__[0] is getattr(errors, parent)
-    assert [b.__name__ for b in kind.__bases__ if b.__module__ == "builtins" and b is not Exception] == ([builtin] if builtin else [])
+    assert [b.__name__ for b in kind.__bases__ if b.__module__ == "builtins" and b is not Exception] == (
+        [builtin] if builtin else []
+    )
     assert builtin is None or issubclass(kind, getattr(builtins, builtin))
 
 
@@ -52,7 +54,10 @@ def test_every_error_survives_pickling(kind):
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda c: c.__name__)
 def test_an_error_made_from_issues_tells_the_first_and_keeps_all(kind):
-    issues = [Issue("OPF-A023", "kv_indptr", "torch.int32", "torch.int64", "Use x.", kind.__name__), Issue("OPF-A024", "q", "1", "2")]
+    issues = [
+        Issue("OPF-A023", "kv_indptr", "torch.int32", "torch.int64", "Use x.", kind.__name__),
+        Issue("OPF-A024", "q", "1", "2"),
+    ]
     error = from_issues("paged_decode", "run", issues)
     assert type(error) is kind
     assert error.issues == tuple(issues)

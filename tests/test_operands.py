@@ -147,7 +147,9 @@ def test_an_operand_the_descriptor_has_not_must_be_none():
     assert (issue.code, issue.argument) == ("OPF-A001", "lse")
 
 
-@pytest.mark.parametrize(("first", "second", "refused"), [(ROWS, ROWS, False), (ROWS, OUT, True), (OUT, ROWS, True), (OUT, OUT, True)])
+@pytest.mark.parametrize(
+    ("first", "second", "refused"), [(ROWS, ROWS, False), (ROWS, OUT, True), (OUT, ROWS, True), (OUT, OUT, True)]
+)
 def test_only_written_operands_must_be_apart(first, second, refused):  # row 35
     tensor = good()
     found = check({"x": first, "y": second}, {"x": tensor, "y": tensor}, None)

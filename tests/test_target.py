@@ -11,7 +11,13 @@ from opfacade.errors import DescriptorError
 
 @pytest.mark.parametrize(
     ("text", "sm_version", "sm_count", "shared"),
-    [("sm_90a", 90, 132, 232448), ("sm_80", 80, 108, 166912), ("sm_89", 89, 128, 101376), ("sm_120a", 120, 170, 101376), ("cpu", 0, 0, 0)],
+    [
+        ("sm_90a", 90, 132, 232448),
+        ("sm_80", 80, 108, 166912),
+        ("sm_89", 89, 128, 101376),
+        ("sm_120a", 120, 170, 101376),
+        ("cpu", 0, 0, 0),
+    ],
 )
 def test_parse_knows_the_usual_parts(text, sm_version, sm_count, shared):
     target = Target.parse(text)
@@ -23,7 +29,9 @@ def test_an_unknown_architecture_gets_the_least_any_has():
     assert Target.parse("sm_77") == Target("sm_77", 1, 49152)
 
 
-@pytest.mark.parametrize("text", ["", "sm90", "sm_9", "SM_90", "sm_90b", "sm_90a ", "sm_90a\n", "cuda", "sm_\u0669\u0660", None, 90])
+@pytest.mark.parametrize(
+    "text", ["", "sm90", "sm_9", "SM_90", "sm_90b", "sm_90a ", "sm_90a\n", "cuda", "sm_\u0669\u0660", None, 90]
+)
 def test_a_misspelt_architecture_is_refused(text):
     with pytest.raises(DescriptorError, match="OPF-D010") as caught:
         Target.parse(text)
@@ -32,7 +40,9 @@ def test_a_misspelt_architecture_is_refused(text):
         Target(text, 1)
 
 
-@pytest.mark.parametrize("fields", [{"sm_count": -1}, {"sm_count": True}, {"sm_count": 1.0}, {"sm_count": 2**31}, {"sm_count": 0}])
+@pytest.mark.parametrize(
+    "fields", [{"sm_count": -1}, {"sm_count": True}, {"sm_count": 1.0}, {"sm_count": 2**31}, {"sm_count": 0}]
+)
 def test_a_wrong_number_is_refused(fields):
     with pytest.raises(DescriptorError, match="sm_count"):
         Target("sm_90a", **fields)

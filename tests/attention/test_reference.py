@@ -64,7 +64,9 @@ def test_random_paged_decode_is_right(seed):
     _, kv_lens = random_lengths(rng, rng.randint(1, 4))
     heads = paged_kv.num_kv_heads * rng.choice([1, 3, 7])
     form = rng.choice(["csr", "block"])
-    assert_right(decode(kv_lens, heads=heads, paged_kv=paged_kv, seed=seed, page_table=form, strided=seed % 3 == 0, **random_fields(rng)))
+    assert_right(
+        decode(kv_lens, heads=heads, paged_kv=paged_kv, seed=seed, page_table=form, strided=seed % 3 == 0, **random_fields(rng))
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -73,7 +75,11 @@ def test_random_ragged_prefill_is_right(seed):
     q_lens, kv_lens = random_lengths(rng, rng.randint(1, 4))
     dtype, causal = rng.choice(["f16", "bf16", "f32", "f8_e4m3"]), rng.random() < 0.5
     kv_heads = rng.choice([1, 2])
-    assert_right(ragged(q_lens, kv_lens, heads=7 * kv_heads, kv_heads=kv_heads, dtype=dtype, causal=causal, seed=seed, **random_fields(rng)))
+    assert_right(
+        ragged(
+            q_lens, kv_lens, heads=7 * kv_heads, kv_heads=kv_heads, dtype=dtype, causal=causal, seed=seed, **random_fields(rng)
+        )
+    )
 
 
 def test_a_row_that_sees_no_key_is_zero_and_minus_infinity():
@@ -135,7 +141,9 @@ def test_what_lies_in_unused_memory_has_no_effect_bitwise(form):
         getattr(other, name).copy_(torch.where(torch.isnan(pool), torch.full_like(pool, 77.0), pool))
     other.o.fill_(5.0), other.lse.fill_(5.0)
     if form == "block":
-        other.block_table.copy_(torch.where(args.block_table < 0, torch.full_like(args.block_table, 2**31 - 1), args.block_table))
+        other.block_table.copy_(
+            torch.where(args.block_table < 0, torch.full_like(args.block_table, 2**31 - 1), args.block_table)
+        )
     run((descriptor, args)), run((descriptor, other))
     assert torch.equal(bits(args.o), bits(other.o))
     assert torch.equal(bits(args.lse), bits(other.lse))
@@ -281,4 +289,7 @@ def test_the_helpers_make_what_they_say():
     _, args = prefill([3], [6], strided=True)
     assert torch.isnan(args.k_data).any()
     assert args.k_data.stride() != args.k_data.contiguous().stride()
-    assert problems.page_lists(cache(), [9, 9], random.Random(0), shared=True)[0][:2] == problems.page_lists(cache(), [9, 9], random.Random(0), shared=True)[1][:2]
+    assert (
+        problems.page_lists(cache(), [9, 9], random.Random(0), shared=True)[0][:2]
+        == problems.page_lists(cache(), [9, 9], random.Random(0), shared=True)[1][:2]
+    )
