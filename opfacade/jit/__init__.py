@@ -1,7 +1,7 @@
 """Compile what a spec says, once per machine, and load it: `load` is the only door. Knows no operator.
 
-    spec -> codegen.render -> key -> cache hit: verify, load        (no process is started)
-                                  -> miss: lock, build in staging, publish by one rename, load
+A spec is rendered; the text and the compilers give a key. Hit: verify the binary and load it, no process is started.
+Miss: take the key's lock, build in a staging directory, publish by one rename, load.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ compiled by relative path, with an environment that holds nothing of the user's.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -132,13 +134,15 @@ def _write_sources(staging: Path, spec: JitSpec, sources: Sources) -> None:
 
 
 def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
-    from ninja.ninja_syntax import Writer
+    from ninja import ninja_syntax
 
-    with path.open("w") as file:
-        writer = Writer(file, width=10**6)
-        for number, step in enumerate(steps):
-            writer.rule(f"step{number}", command=_ninja_command(step.argv))
-            writer.build(step.output, f"step{number}", list(step.inputs))
+    text = io.StringIO()
+    make_writer: Any = ninja_syntax.Writer  # its stub takes a file for a str
+    writer = make_writer(text, width=10**6)
+    for number, step in enumerate(steps):
+        writer.rule(f"step{number}", command=_ninja_command(step.argv))
+        writer.build(step.output, f"step{number}", list(step.inputs))
+    path.write_text(text.getvalue())
 
 
 def _ninja_command(argv: tuple[str, ...]) -> str:
@@ -181,9 +185,7 @@ def _clean_environment(staging: Path) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "HOME": str(staging), "TMPDIR": str(staging), "LANG": "C", "LC_ALL": "C"}
 
 
-def _compile_error(
-    spec: JitSpec, staging: Path, steps: tuple[Step, ...], returncode: int, log: str, key: str
-) -> CompileError:
+def _compile_error(spec: JitSpec, staging: Path, steps: tuple[Step, ...], returncode: int, log: str, key: str) -> CompileError:
     failed = _FAILED.search(log)
     step = next((step for step in steps if failed and step.output == failed[2]), None)
     after = log[failed.end() :] if failed else log
@@ -192,7 +194,9 @@ def _compile_error(
     first = _ERROR_LINE.search(output)
     line = first[0].strip() if first else (output.strip().splitlines() or ["no output"])[0]
     command = shlex.join(step.argv) if step else "ninja"
-    error = CompileError(f"{spec.name}: {line}\n  command: {command}\n  directory: {staging}\n  log: {staging / LOG} [OPF-J030]")
+    error = CompileError(
+        f"{spec.name}: {line}\n  command: {command}\n  directory: {staging}\n  log: {staging / LOG} [OPF-J030]"
+    )
     error.argv = step.argv if step else ()
     error.returncode = int(failed[1]) if failed and failed[1] else returncode
     error.log_path, error.key = str(staging / LOG), key
@@ -201,8 +205,6 @@ def _compile_error(
 
 
 def _drop_intermediates(staging: Path, spec: JitSpec) -> None:
-    import shutil
-
     for path in staging.iterdir():
         if path.name not in _KEPT | {f"{spec.name}.cu", f"{spec.name}.cc"}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

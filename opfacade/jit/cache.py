@@ -130,7 +130,10 @@ def lock(key: str, seconds: float) -> Iterator[None]:
     make_private(path.parent)
     deadline = time.monotonic() + seconds
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise _failed(f"cannot lock {path}: {error.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", error) from error
         try:
             _flock(fd, path, deadline)
             if _same_file(fd, path):
@@ -149,9 +152,7 @@ def make_private(directory: Path) -> None:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise CacheError(
-                    error.errno, f"cannot create {part}: {error.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]"
-                ) from error
+                raise _failed(f"cannot create {part}: {error.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", error) from error
 
 
 def _flock(fd: int, path: Path, deadline: float) -> None:

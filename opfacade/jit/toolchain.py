@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,7 +77,7 @@ def find(memo: Path) -> Toolchain:
     for origin, path in _candidates():
         probed.append(f"{origin}: {path}")
         if path.is_file() and os.access(path, os.X_OK):
-            return Toolchain(_real_nvcc(path.resolve()), _find_cxx(), memo)
+            return Toolchain(_real_nvcc(path.resolve(), _Memo(memo)), _find_cxx(), memo)
         if origin == "OPFACADE_NVCC":  # an explicit choice is not passed over in silence
             raise ToolchainError(f"OPFACADE_NVCC is {path}, which is not a program. [OPF-J010]")
     raise ToolchainError(f"no CUDA compiler found. Probed: {'; '.join(probed)}. Install one: {_INSTALL} [OPF-J010]")
@@ -119,20 +119,21 @@ def _find_cxx() -> Path:
     return Path(found).resolve()
 
 
-def _real_nvcc(path: Path) -> Path:
+def _real_nvcc(path: Path, memo: _Memo) -> Path:
     """The nvcc that `path` is or calls: behind a wrapper script, the toolkit beside it would be the wrong one to hash."""
     with path.open("rb") as file:
         head = file.read(65536)
     if not head.startswith(b"#!"):
         return path
-    named = [Path(text) for text in _NVCC_IN_SCRIPT.findall(head.decode(errors="replace"))]
-    for target in named or _asked_nvcc(path):
+    text = head.decode(errors="replace")
+    named = [Path(found) for found in _NVCC_IN_SCRIPT.findall(text)] or [Path(top) / "bin/nvcc" for top in memo.tops(path)]
+    for target in named:
         if target.is_file() and target.resolve() != path:
-            return _real_nvcc(target.resolve())
+            return _real_nvcc(target.resolve(), memo)
     raise ToolchainError(f"{path} is a script, and the nvcc it calls was not found. Set OPFACADE_NVCC. [OPF-J012]")
 
 
-def _asked_nvcc(script: Path) -> list[Path]:
+def _asked(script: Path) -> list[str]:
     """Where a script that names no path says its toolkit is: the `TOP` of a dry run. Only here is a process started."""
     try:
         told = subprocess.run(
@@ -140,7 +141,14 @@ def _asked_nvcc(script: Path) -> list[Path]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [Path(top) / "bin/nvcc" for top in re.findall(r"^#\$ TOP=(.+)$", told.stderr, re.MULTILINE)]
+    return re.findall(r"^#\$ TOP=(.+)$", told.stderr, re.MULTILINE)
+
+
+def _examine(program: Path) -> dict[str, Any]:
+    data = program.read_bytes()
+    release = _RELEASE.search(data)
+    numbers = [int(release[1]), int(release[2])] if release else [0, 0]
+    return {"sha256": hashlib.sha256(data).hexdigest(), "release": numbers}
 
 
 class _Memo:
@@ -155,19 +163,23 @@ class _Memo:
         self.known: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
 
     def facts(self, program: Path) -> dict[str, Any]:
-        real = program.resolve()
+        """The `sha256` of a program and the `release` it was made for."""
+        return self._remembered(program, {"sha256", "release"}, _examine)
+
+    def tops(self, script: Path) -> list[str]:
+        """The toolkits that a wrapper script told of when it was last asked."""
+        found: list[str] = self._remembered(script, {"tops"}, lambda path: {"tops": _asked(path)})["tops"]
+        self.save()
+        return found
+
+    def _remembered(self, path: Path, wanted: set[str], find: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        real = path.resolve()
         stat = real.stat()
         stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
         known = self.known.get(str(real))
-        if isinstance(known, dict) and known.get("stamp") == stamp and {"sha256", "release"} <= known.keys():
+        if isinstance(known, dict) and known.get("stamp") == stamp and wanted <= known.keys():
             return known
-        data = real.read_bytes()
-        release = _RELEASE.search(data)
-        facts = {
-            "stamp": stamp,
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "release": [int(release[1]), int(release[2])] if release else [0, 0],
-        }
+        facts = {"stamp": stamp, **find(real)}
         self.known[str(real)], self.dirty = facts, True
         return facts
 
