@@ -153,7 +153,6 @@ def ceilings() -> dict:
     """Read bandwidth and bf16 product of this device, in this run."""
     x = torch.randn(2**30, device="cuda", dtype=torch.bfloat16)
     read = x.numel() * 2 / time_gpu(lambda: x.view(torch.int32).amax(), samples=10).median * 1e-6
-    del x
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in "ab")
     return {"read_TBs": round(read, 3), "bf16_TFLOPs": round(2 * 8192**3 / time_gpu(lambda: a @ b).median * 1e-6, 1)}
 

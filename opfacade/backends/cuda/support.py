@@ -60,7 +60,9 @@ def launcher(
     """`run(operands in order of operands(), workspace if any, scalars)` of the compiled module, bound once."""
     from opfacade import jit
 
-    run: Callable[..., None] = jit.load(spec, allow_build=allow_build, label=sku.id).run
+    module = jit.load(spec, allow_build=allow_build, label=sku.id)
+    _prepare(module, sku)
+    run: Callable[..., None] = module.run
     operands = attrgetter(*descriptor.operands())
 
     def launch(args: Any, scratch: Any) -> None:
@@ -73,6 +75,17 @@ def launcher(
             raise _device_error(sku, error) from error
 
     return launch
+
+
+def _prepare(module: Any, sku: KernelSku) -> None:
+    """Load the kernels on the current device now: the driver may not do it while a graph is being captured."""
+    import torch
+
+    if torch.cuda.is_available():
+        try:
+            module.prepare(torch.cuda.current_device())
+        except RuntimeError as error:
+            raise _device_error(sku, error) from error
 
 
 def nothing_to_do(args: Any, workspace: Any) -> None:
