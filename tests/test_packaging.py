@@ -1,0 +1,70 @@
+"""The wheel carries the sources that are compiled on the user's machine, and they are found from it and from a checkout."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("kernels", "csrc")
+SUFFIXES = {".cuh", ".h", ".jinja"}
+
+
+def run(code, **env):
+    variables = {name: value for name, value in os.environ.items() if name != "OPFACADE_SOURCE_ROOT"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=env.pop("cwd", "/"), env=variables | env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory):
+    place = tmp_path_factory.mktemp("unpacked")
+    zipfile.ZipFile(wheel).extractall(place)
+    return place
+
+
+def test_the_wheel_holds_every_source_that_is_compiled(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    sources = [path for top in SOURCES for path in (ROOT / top).rglob("*") if path.suffix in SUFFIXES]
+    assert sources
+    assert {f"opfacade/_src/{path.relative_to(ROOT)}" for path in sources} <= names
+
+
+def test_the_wheel_holds_the_whole_package_its_types_and_its_licence(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "opfacade").rglob("*.py")} <= names
+    assert "opfacade/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests", "bench", "kernels", "csrc")) for name in names)
+
+
+def test_sources_are_found_from_the_wheel(unpacked):
+    code = "import opfacade.jit as j; r = j.source_root(); print(j.__file__); print(r)"
+    module, root = run(code, PYTHONPATH=str(unpacked)).splitlines()
+    assert Path(module).is_relative_to(unpacked)
+    assert Path(root) == unpacked / "opfacade" / "_src"
+    assert all((Path(root) / top).is_dir() for top in SOURCES)
+
+
+def test_sources_are_found_from_the_checkout():
+    root = run("import opfacade.jit as j; print(j.source_root())", PYTHONPATH=str(ROOT))
+    assert Path(root) == ROOT
+
+
+def test_the_command_is_installed_with_the_wheel(wheel):
+    (entry,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("entry_points.txt"))
+    assert "opfacade = opfacade.cli:main" in zipfile.ZipFile(wheel).read(entry).decode()
