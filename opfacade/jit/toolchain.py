@@ -25,6 +25,7 @@ from .. import env
 from ..errors import ToolchainError
 
 _INSTALL = 'pip install "opfacade[cuda]"'
+_DEFAULT = Path("/usr/local/cuda/bin/nvcc")
 _PROGRAMS = ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++")
 _RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+\0")
 _NVCC_IN_SCRIPT = re.compile(r"(/[^\s\"']+/bin/nvcc)\b")
@@ -103,7 +104,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         yield "PATH", Path(on_path)
     else:
         yield "PATH", Path("nvcc")
-    yield "default", Path("/usr/local/cuda/bin/nvcc")
+    yield "default", _DEFAULT
 
 
 def _nvidia_packages() -> list[Path]:
