@@ -1,0 +1,52 @@
+// What the attention bindings share: scales, windows, query and output rows, and the workspace of a split.
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "csrc/common/launch.h"
+#include "csrc/kv_cache/pool.h"
+
+namespace opfacade {
+
+// Scores are scaled by a positive number on the device; the sign of sm_scale goes into Q.
+inline ScoreScale score_scale(double sm_scale, double soft_cap) {
+  ScoreScale out{};
+  out.q_transform = sm_scale < 0 ? QTransform::kNegate : sm_scale == 0 ? QTransform::kZero : QTransform::kNone;
+  const double positive = sm_scale == 0 ? 1.0 : std::fabs(sm_scale);
+  const double scale = soft_cap > 0 ? soft_cap : positive;
+  out.cap_in = soft_cap > 0 ? static_cast<float>(positive / soft_cap) : 0.f;
+  out.scale = static_cast<float>(scale);
+  out.log2_scale = static_cast<float>(scale * 1.4426950408889634);
+  return out;
+}
+
+// Far beyond any length, and far from overflow on the device.
+constexpr int64_t kUnbounded = 1 << 30;
+
+inline int32_t bounded(int64_t value) { return static_cast<int32_t>(std::min(value, kUnbounded)); }
+inline int32_t window_of(int64_t window_left) { return window_left < 0 ? kUnbounded : bounded(window_left); }
+
+// Q and o of [rows, heads, head_dim] into the params of either kernel.
+template <class Params>
+void set_rows(Params& params, const TensorView& q, const TensorView& o) {
+  params.q = q.data_ptr();
+  params.q_row_stride = byte_stride(q, 0);
+  params.q_head_stride = byte_stride(q, 1);
+  params.q_aligned = aligned_16(q);
+  params.o = o.data_ptr();
+  params.o_row_stride = byte_stride(o, 0);
+  params.o_head_stride = byte_stride(o, 1);
+  params.o_aligned = aligned_16(o);
+}
+
+// Places partial_o and partial_lse of `slots` rows in the workspace, and returns what follows them.
+template <class Params>
+void* set_partials(Args& args, Params& params, const TensorView& workspace, int64_t slots, int64_t head_dim, int64_t rest) {
+  args("workspace", workspace).shape({kAny}).dtype(kU8).contiguous().aligned(16);
+  require(workspace.size(0) >= slots * (head_dim + 1) * 4 + rest, "workspace is smaller than plan.workspace_size");
+  params.partial_o = data_of<float>(workspace);
+  params.partial_lse = params.partial_o + slots * head_dim;
+  return params.partial_lse + slots;
+}
+
+}  // namespace opfacade
