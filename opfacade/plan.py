@@ -21,7 +21,7 @@ from opfacade.errors import (
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, check, check_workspace, has_memory
 from opfacade.registry import Candidate, Launcher
-from opfacade.selection import Option, Preference, choose, survey
+from opfacade.selection import Option, Preference, choose, survey, wrong_argument
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 from opfacade.verdict import SOUND, Verdict
@@ -123,16 +123,10 @@ class Plan(Generic[ArgsT]):
 
     @classmethod
     def _check_types(cls, descriptor: object, prefer: object, target: object) -> None:
-        issue = None
-        if not isinstance(descriptor, Descriptor):
-            issue = Issue("OPF-S030", "descriptor", "a Descriptor", type(descriptor).__name__, kind="ArgumentTypeError")
-        elif cls._args_type is not None and descriptor.args_type is not cls._args_type:
+        issue = wrong_argument(descriptor, prefer, target)
+        if isinstance(descriptor, Descriptor) and cls._args_type not in (None, descriptor.args_type):
             wanted = f"a descriptor of {cls._args_type.__name__.removesuffix('Args')}"
             issue = Issue("OPF-S031", "descriptor", wanted, type(descriptor).__name__, kind="ArgumentTypeError")
-        elif prefer is not None and not isinstance(prefer, Preference):
-            issue = Issue("OPF-S032", "prefer", "a Preference or None", type(prefer).__name__, kind="ArgumentTypeError")
-        elif not isinstance(target, Target):
-            issue = Issue("OPF-S033", "target", "a Target or None", type(target).__name__, kind="ArgumentTypeError")
         if issue is not None:
             raise from_issues(cls.__name__, "select", [issue])
 

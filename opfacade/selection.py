@@ -15,6 +15,7 @@ from opfacade.errors import (
     Issue,
     UnsupportedDeviceError,
     UnsupportedError,
+    from_issues,
 )
 from opfacade.model import Count, Model
 from opfacade.registry import Candidate, Reason, candidates_for
@@ -73,6 +74,17 @@ class Option:
     @property
     def name(self) -> str:
         return f"{self.candidate.backend}/{self.candidate.impl}"
+
+
+def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue | None:
+    """What is not even of the right kind among the arguments of `select` and `explain`."""
+    if not isinstance(descriptor, Descriptor):
+        return Issue("OPF-S030", "descriptor", "a Descriptor", type(descriptor).__name__, kind="ArgumentTypeError")
+    if prefer is not None and not isinstance(prefer, Preference):
+        return Issue("OPF-S032", "prefer", "a Preference or None", type(prefer).__name__, kind="ArgumentTypeError")
+    if target is not None and not isinstance(target, Target):
+        return Issue("OPF-S033", "target", "a Target or None", type(target).__name__, kind="ArgumentTypeError")
+    return None
 
 
 def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> tuple[Option, ...]:
@@ -198,6 +210,9 @@ class Explanation:
 
 def explain(descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None) -> Explanation:
     """What `select` would choose for a target, and every reason against every other candidate. Needs no GPU."""
+    issue = wrong_argument(descriptor, prefer, target)
+    if issue is not None:
+        raise from_issues("explain", "select", [issue])
     preference = (prefer or Preference()).revalidated()
     target = target or Target.current()
     checked = descriptor.revalidated()
