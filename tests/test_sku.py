@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,6 @@ from opfacade.errors import DescriptorError
 from opfacade.registry import candidates_for, examples
 from opfacade.selection import survey
 from opfacade.sku import ERROR_MODELS, ITEMSIZE, DType
-from typing import get_args
 
 PLAIN = {"math_precision": "f32", "accumulator": "f32", "error_model": ErrorModel(id="exact")}
 SKU = {
@@ -95,7 +95,16 @@ def test_a_word_with_a_separator_is_refused(field, value):
 
 
 @pytest.mark.parametrize(
-    "spec", [(("b", 1), ("a", 1)), (("a", 1), ("a", 2)), (("a", "true"),), (("a", "false"),), (("a", 1.5),), (("a=", 1),), (("a", "x,y"),)]
+    "spec",
+    [
+        (("b", 1), ("a", 1)),
+        (("a", 1), ("a", 2)),
+        (("a", "true"),),
+        (("a", "false"),),
+        (("a", 1.5),),
+        (("a=", 1),),
+        (("a", "x,y"),),
+    ],
 )
 def test_a_spec_that_is_not_canonical_is_refused(spec):
     with pytest.raises(DescriptorError, match="spec"):
@@ -127,12 +136,17 @@ def test_a_constant_must_be_finite(value):
 
 def test_a_change_of_promise_changes_the_id():
     base = KernelSku(**SKU)
-    for change in ({"math_precision": "tf32"}, {"conditions": ("x",)}, {"evidence": ("t",)}, {"error_model": ErrorModel(id="merge-f32")}):
+    for change in (
+        {"math_precision": "tf32"},
+        {"conditions": ("x",)},
+        {"evidence": ("t",)},
+        {"error_model": ErrorModel(id="merge-f32")},
+    ):
         assert changed(base, "precision_guarantee", PrecisionGuarantee(**(PLAIN | change))).id != base.id
 
 
 def test_the_error_models_are_listed_once():
-    assert ERROR_MODELS == get_args(ErrorModel.model_fields["id"].annotation)
+    assert get_args(ErrorModel.model_fields["id"].annotation) == ERROR_MODELS
 
 
 def test_every_dtype_has_a_size():
@@ -157,7 +171,12 @@ CHANGES = {
     "page_table": ["csr", "block"], "sm_scale": [0.5], "batch_size": [1, 900], "num_qo_heads": [8, 56], "head_dim": [64, 128, 256],
     "dtype": ["f16", "bf16", "f32", "f8_e4m3"], "total_num_rows": [1, 100000],
 }  # fmt: skip
-CACHES = {"page_size": [1, 16, 48], "layout": ["HND", "NHD"], "dtype": ["f16", "bf16", "f32", "f8_e4m3"], "head_dim": [64, 128, 256]}
+CACHES = {
+    "page_size": [1, 16, 48],
+    "layout": ["HND", "NHD"],
+    "dtype": ["f16", "bf16", "f32", "f8_e4m3"],
+    "head_dim": [64, 128, 256],
+}
 
 
 def grid():
