@@ -1,0 +1,62 @@
+"""What the README says is true: its example runs, its table is current, its commands and variables exist."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from opfacade import catalogue
+from opfacade.cli import main
+from opfacade.target import Target
+from opfacade.testing import numerics
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_runs_and_its_result_is_within_the_bound(capsys):
+    (example,) = blocks("python")
+    names = {}
+    torch.manual_seed(0)
+    exec(compile(example, "README.md", "exec"), names)
+    plan = names["plan"]
+    printed = capsys.readouterr().out
+    assert plan.sku.id in printed
+    assert "paged_prefill on sm_90a" in printed
+    assert numerics.check(plan.descriptor, names["args"], plan.sku, rows=8).worst <= 1
+
+
+def test_the_table_of_operators_is_current():
+    table = re.search(r"<!-- opfacade list --markdown -->\n(.*)\n<!-- end -->", README, re.DOTALL)
+    assert table is not None
+    wanted = catalogue.markdown(catalogue.candidates(Target.parse("sm_90a")))
+    assert table.group(1) == wanted, "paste the output of `opfacade list --markdown` into README.md"
+
+
+def test_every_command_and_script_exists():
+    shell = "\n".join(blocks("sh"))
+    commands = set(re.findall(r"^opfacade (\w+)", shell, re.MULTILINE))
+    assert commands == set(main.commands)
+    scripts = re.findall(r"^(scripts/\w+)", shell, re.MULTILINE)
+    assert scripts
+    assert all((ROOT / script).stat().st_mode & 0o111 for script in scripts)
+
+
+def test_every_option_exists():
+    for command, words in re.findall(r"^opfacade (\w+)(.*?)#", "\n".join(blocks("sh")), re.MULTILINE):
+        known = {option for parameter in main.commands[command].params for option in parameter.opts}
+        assert set(re.findall(r"--[\w-]+", words)) <= known
+
+
+def test_every_variable_exists():
+    named = set(re.findall(r"OPFACADE_[A-Z_]+", README))
+    assert named <= {variable.name for variable in catalogue.environment()}
+
+
+def test_ci_runs_the_test_command_and_nothing_else():
+    lines = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec bash scripts/test"]
