@@ -7,11 +7,9 @@ compiled by relative path, with an environment that holds nothing of the user's.
 from __future__ import annotations
 
 import io
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +40,8 @@ opfacade_cubin:
 """
 _KEPT = {OUTPUT, LOG, "build.ninja", "kernel.cubin"}
 _TAIL_LINES = 40
+_GRACE_SECONDS = 5
+_UNSAFE = re.compile(r"""[\x00-\x1f$`"'\\;&|<>]""")
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
 _NEEDS_PTXAS = re.compile(r"^// requires: ptxas >= (\d+)\.(\d+)$", re.MULTILINE)
@@ -146,11 +146,11 @@ def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
 
 
 def _ninja_command(argv: tuple[str, ...]) -> str:
-    """argv for ninja, which hands it to a shell: quoted for the shell, then its `$` for ninja; no line can end early."""
+    """argv for ninja, which hands it to a shell: quoted. What nvcc's own, unquoted shell would expand is refused."""
     for token in argv:
-        if any(ord(char) < 32 for char in token):
-            raise ToolchainError(f"a path with a control character cannot be used in a build: {token!r}. [OPF-J014]")
-    return shlex.join(argv).replace("$", "$$")
+        if _UNSAFE.search(token):
+            raise ToolchainError(f"a compiler or header path that a shell would expand cannot be used: {token!r}. [OPF-J014]")
+    return shlex.join(argv)
 
 
 def _run_ninja(staging: Path) -> int:
@@ -160,11 +160,11 @@ def _run_ninja(staging: Path) -> int:
     if jobs := env.jit_jobs():
         argv += ["-j", str(jobs)]
     with (staging / LOG).open("wb") as log:
-        # A session of its own, so that a build that is given up takes its compilers with it.
+        # A session of its own: a Ctrl-C at the terminal reaches us first, and we end the build.
         process = subprocess.Popen(
             argv,
             cwd=staging,
-            env=_clean_environment(staging),
+            env=_clean_environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -175,14 +175,27 @@ def _run_ninja(staging: Path) -> int:
         except subprocess.TimeoutExpired as error:
             raise CompileTimeout(f"a build took more than {env.jit_timeout():g} s. Log: {log.name} [OPF-J031]") from error
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _stop(process)
 
 
-def _clean_environment(staging: Path) -> dict[str, str]:
-    """All a compiler gets. Variables like NVCC_APPEND_FLAGS or CPATH would change the code and not the key."""
-    return {"PATH": "/usr/bin:/bin", "HOME": str(staging), "TMPDIR": str(staging), "LANG": "C", "LC_ALL": "C"}
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a build that is still running. ninja gives each compiler a process group and passes SIGTERM on to them."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _clean_environment() -> dict[str, str]:
+    """All a compiler gets. Variables like NVCC_APPEND_FLAGS or CPATH would change the code and not the key.
+
+    TMPDIR is relative, because nvcc hands the names of its temporary files to a shell without quoting them.
+    """
+    return {"PATH": "/usr/bin:/bin", "HOME": ".", "TMPDIR": ".", "LANG": "C", "LC_ALL": "C"}
 
 
 def _compile_error(spec: JitSpec, staging: Path, steps: tuple[Step, ...], returncode: int, log: str, key: str) -> CompileError:

@@ -186,7 +186,8 @@ def _rename_or_yield(built: Path, final: Path) -> None:
 
 def _failed(message: str, cause: OSError) -> CacheError:
     error = CacheError(message)
-    error.errno, error.filename = cause.errno, cause.filename
+    # OSError prints these in place of its message as soon as there is an errno.
+    error.errno, error.strerror, error.filename = cause.errno, message, cause.filename
     return error
 
 
