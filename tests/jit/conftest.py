@@ -5,24 +5,34 @@ from pathlib import Path
 
 import pytest
 
-from opfacade.jit import JitSpec
+from opfacade import jit
+from opfacade.jit import JitSpec, cache
 
 REPO = Path(__file__).resolve().parents[2]
+
+
+def make_root(place):
+    shutil.copytree(REPO / "tests/jit/templates", place)
+    shutil.copytree(REPO / "csrc/common", place / "csrc/common")
+    return place
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A source root that a test may edit: csrc/common of the repository and the templates of tests/jit/templates."""
-    place = tmp_path / "root"
-    shutil.copytree(REPO / "tests/jit/templates", place)
-    shutil.copytree(REPO / "csrc/common", place / "csrc/common")
+    place = make_root(tmp_path / "root")
     monkeypatch.setenv("OPFACADE_SOURCE_ROOT", str(place))
-    return place
+    jit.forget()
+    yield place
+    jit.forget()
 
 
 @pytest.fixture
-def cache_dir(tmp_path, monkeypatch):
+def cache_dir(tmp_path, monkeypatch, scale_cache):
+    """An empty cache that knows the digests of the compilers, so that not every test hashes them."""
     place = tmp_path / "cache"
+    cache.make_private(place / "v1")
+    shutil.copy(scale_cache / "v1/toolchain.json", place / "v1")
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(place))
     return place
 
@@ -39,3 +49,21 @@ def tiny(root, cache_dir):
     (root / "csrc/testing/tiny.cu.jinja").write_text('#include "kernels/testing/scale_params.h"\n')
     (root / "csrc/testing/tiny.cc.jinja").write_text('extern "C" int answer() { return {{ value }}; }\n')
     return JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
+
+
+@pytest.fixture(scope="session")
+def scale_cache(tmp_path_factory):
+    """A cache in which `scale` is built, once for all tests: a real binding takes seconds to compile."""
+    place = tmp_path_factory.mktemp("scale")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPFACADE_SOURCE_ROOT", str(make_root(place / "root")))
+        patch.setenv("OPFACADE_CACHE_DIR", str(place / "cache"))
+        jit.build(JitSpec.of("scale", "testing/scale", "sm_90a", threads=256))
+    return place / "cache"
+
+
+@pytest.fixture
+def built(scale, scale_cache, cache_dir):
+    """`scale`, already in this test's cache."""
+    shutil.copytree(scale_cache, cache_dir, dirs_exist_ok=True)
+    return scale

@@ -12,7 +12,9 @@ def write(root, text, name="made"):
 
 def test_values_print_as_cpp_literals(root):
     render = write(root, "{{ a }} {{ b }} {{ c }} {{ d|cpp }} {{ e }} {{ arch }}\n")
-    assert render(a=True, b=-3, c=0.1, d=False, e="Mode::kAuto").device == "true -3 0x1.999999999999ap-4 false Mode::kAuto sm_80\n"
+    assert (
+        render(a=True, b=-3, c=0.1, d=False, e="Mode::kAuto").device == "true -3 0x1.999999999999ap-4 false Mode::kAuto sm_80\n"
+    )
 
 
 def test_an_unknown_variable_does_not_render(root):

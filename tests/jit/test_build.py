@@ -1,0 +1,127 @@
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from opfacade import errors, jit
+from opfacade.jit import JitSpec, cache, toolchain
+from opfacade.jit.build import _ninja_command, resources
+
+
+def test_a_device_error_names_line_command_and_log(tiny, root):
+    (root / "csrc/testing/tiny.cu.jinja").write_text("__global__ void k() {\n  no_such_name = 1;\n}\n")
+    with pytest.raises(errors.CompileError) as caught:
+        jit.build(tiny)
+    error = caught.value
+    assert 'tiny.cu(2): error: identifier "no_such_name" is undefined' in str(error).splitlines()[0]
+    assert "nvcc -cubin" in str(error)
+    assert error.argv[0].endswith("nvcc")
+    assert error.returncode not in (0, None)
+    assert error.key == jit.key(tiny)
+    assert "no_such_name" in error.log_tail
+    assert "no_such_name" in Path(error.log_path).read_text()
+    assert error.log_path in str(error)
+    assert (Path(error.log_path).parent / "tiny.cu").is_file()
+    assert not list((cache.root() / "tmp").iterdir())
+
+
+def test_a_binding_error_names_its_compiler(tiny, root):
+    (root / "csrc/testing/tiny.cc.jinja").write_text("int broken( { return {{ value }}; }\n")
+    with pytest.raises(errors.CompileError, match=r"tiny.cc:1:\d+: error") as caught:
+        jit.build(tiny)
+    assert "g++" in caught.value.argv[0]
+
+
+def test_a_failed_build_is_not_remembered(tiny, root):
+    good = (root / "csrc/testing/tiny.cc.jinja").read_text()
+    (root / "csrc/testing/tiny.cc.jinja").write_text("#error {{ value }}\n")
+    with pytest.raises(errors.CompileError):
+        jit.build(tiny)
+    (root / "csrc/testing/tiny.cc.jinja").write_text(good)
+    assert jit.build(tiny).is_file()
+
+
+def test_a_build_that_takes_too_long_is_given_up_and_leaves_nothing_running(tiny, root, monkeypatch, tmp_path):
+    slow = tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("OPFACADE_CXX", str(slow))
+    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.5")
+    with pytest.raises(errors.CompileTimeout, match=r"0.5 s"):
+        jit.build(tiny)
+    status = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    assert not status.exists() or ") Z" in status.read_text()
+
+
+def test_the_users_environment_does_not_reach_the_compilers(tiny, monkeypatch, cache_dir, tmp_path):
+    plain = jit.build(tiny)
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "another/cache"))
+    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"):
+        monkeypatch.setenv(name, "-DSNEAK -G")
+    monkeypatch.setenv("CPLUS_INCLUDE_PATH", "/nowhere")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    other = jit.build(tiny)
+    assert other != plain
+    assert other.parent.name == plain.parent.name
+    assert other.read_bytes() == plain.read_bytes()
+
+
+def test_two_builds_in_different_places_give_the_same_bytes(built, monkeypatch, tmp_path):
+    first = jit.build(built)
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "a different/place"))
+    second = jit.build(built)
+    assert first.name == second.name
+    assert (first.parent / "kernel.cubin").read_bytes() == (second.parent / "kernel.cubin").read_bytes()
+
+
+def test_shell_characters_in_paths_stay_characters(tiny, monkeypatch, tmp_path):
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "a $(touch pwned); `id` & 'b"))
+    monkeypatch.chdir(tmp_path)
+    assert jit.build(tiny).is_file()
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_commands_are_quoted_for_the_shell():
+    argv = ("c++", "-I", "/a b/x*?(y)", "~")
+    assert shlex.split(_ninja_command(argv)) == list(argv)
+
+
+@pytest.mark.parametrize("char", "\n$`\"'\\;&|<>")
+def test_paths_that_a_shell_inside_nvcc_would_expand_are_refused(char):
+    with pytest.raises(errors.ToolchainError, match="OPF-J014"):
+        _ninja_command(("c++", f"a{char}b"))
+
+
+def test_flags_reach_nvcc_in_order(tiny):
+    spec = JitSpec(tiny.name, tiny.template, tiny.params, tiny.arch, ("-DA=1", "--maxrregcount=32"))
+    nvcc = json.loads((jit.build(spec).parent / "meta.json").read_text())["commands"][0]
+    assert nvcc[nvcc.index("-DA=1") + 1] == "--maxrregcount=32"
+
+
+def test_a_source_that_needs_a_newer_ptxas_is_refused(tiny, root):
+    (root / "csrc/testing/tiny.cu.jinja").write_text("// requires: ptxas >= 99.1\n")
+    with pytest.raises(errors.ToolchainError, match=r"ptxas 99.1 or later expected"):
+        jit.build(tiny)
+
+
+def test_ptxas_usage_is_read_by_kernel():
+    log = """\
+ptxas info    : Compiling entry function 'a' for 'sm_80'
+ptxas info    : Function properties for a
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers
+ptxas info    : Compiling entry function 'b' for 'sm_80'
+ptxas info    : Used 10 registers
+"""
+    assert resources(log) == {
+        "a": {"stack": 8, "spill_stores": 4, "spill_loads": 12, "registers": 255},
+        "b": {"registers": 10},
+    }
+
+
+def test_a_missing_compiler_package_is_told_with_the_pip_line(tmp_path):
+    (tmp_path / "bin").mkdir()
+    tools = toolchain.Toolchain(tmp_path / "bin/nvcc", Path("/bin/true"), tmp_path / "memo.json")
+    with pytest.raises(errors.ToolchainError, match=r"cuda.h and cuda_runtime.h expected"):
+        _ = tools.cuda_include
