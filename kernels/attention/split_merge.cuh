@@ -18,6 +18,7 @@ __device__ __forceinline__ void merge_prefill(const PrefillParams& p) {
   const RowStates states{p.partial_o + index * C::kHeadDim, p.partial_lse + index, plane * C::kHeadDim, plane, p.num_splits};
   const RowWeights weights = row_weights(states);
   char* dst = static_cast<char*>(p.o) + row * p.o_row_stride + head * p.o_head_stride;
+#pragma unroll 1
   for (int column = threadIdx.x % 32 * 4; column < C::kHeadDim; column += 128) {
     float sum[4] = {};
     add_states<F32>(states, weights, column, 0, 1, sum);
@@ -32,9 +33,10 @@ template <class C>
 __device__ __forceinline__ RowStates decode_states(const DecodeParams& p, int request, int head) {
   const int in_group = head % C::kGroup, head_blocks = p.kv_heads * C::kHeadBlocks;
   const int block = head / C::kGroup * C::kHeadBlocks + in_group / 16;
-  const int64_t slot = (static_cast<int64_t>(p.plan[2 * request]) * head_blocks + block) * C::kRows + in_group % 16;
+  const int first_unit = p.plan[2 * request];
+  const int64_t slot = (static_cast<int64_t>(first_unit) * head_blocks + block) * C::kRows + in_group % 16;
   const int64_t stride = static_cast<int64_t>(head_blocks) * C::kRows;
-  const int stored = p.max_items / head_blocks - p.plan[2 * request];  // lengths beyond the bound must not lead outside
+  const int stored = p.max_items / head_blocks - first_unit;  // lengths beyond the bound must not lead outside
   return {p.partial_o + slot * C::kHeadDim, p.partial_lse + slot, stride * C::kHeadDim, stride,
           min(p.plan[2 * request + 1], stored)};
 }
@@ -46,6 +48,7 @@ __device__ __forceinline__ void merge_decode(const DecodeParams& p) {
   const RowStates states = decode_states<C>(p, request, head);
   const RowWeights weights = row_weights(states);
   __shared__ float parts[kMergeWarps][C::kHeadDim];
+#pragma unroll 1
   for (int column = threadIdx.x % 32 * 4; column < C::kHeadDim; column += 128) {
     float sum[4] = {};
     add_states<F32>(states, weights, column, warp, kMergeWarps, sum);
