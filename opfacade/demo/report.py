@@ -16,7 +16,7 @@ from opfacade.sku import KernelSku
 from opfacade.target import Target
 
 _SHORT = {"paged_kv_append": "append", "paged_prefill": "prefill", "paged_decode": "decode"}
-_LINE = "{:<9} {:<7} {:<42} {:<14} {:<9} {:<41} {:>11} {:>9}"
+_LINE = "{:<9} {:<7} {:<44} {:<14} {:<9} {:<41} {:>11} {:>9}"
 HEADER = _LINE.format("steps", "what", "work", "SKU", "backend", "guarantee", "error/bound", "ms")
 _TYPICAL_GPU = "sm_90a"
 
