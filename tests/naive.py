@@ -1,4 +1,4 @@
-"""Attention, append and merge one element at a time in float64: written from docs/design.md, sharing no code with the library."""
+"""Attention, append and merge one element at a time in float64, from docs/design.md; shares no code with the library."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Small random calls with everything unused poisoned: outputs, free pages, slots past a length, table entries past a request."""
+"""Small random calls with all that is unused poisoned: outputs, free pages, slots past a length, entries past a request."""
 
 import math
 import random
@@ -80,7 +80,7 @@ def pools(paged_kv, kv_lens, lists, strided=False):
     """K and V pools with noise in every valid slot and NaN elsewhere; strided: both interleaved in one padded buffer."""
     pages, tokens, heads, dim = paged_kv.num_total_pages, paged_kv.page_size, paged_kv.num_kv_heads, paged_kv.head_dim
     if strided:
-        buffer = poison(pages, tokens + 1, heads, 2, dim + 16 - dim % 16 if dim % 16 else dim, dtype=paged_kv.dtype)
+        buffer = poison(pages, tokens + 1, heads, 2, -(-dim // 16) * 16, dtype=paged_kv.dtype)
         pair = [buffer[:, :tokens, :, i, :dim] for i in (0, 1)]
         pair = [p.transpose(1, 2) if paged_kv.layout == "HND" else p for p in pair]
     else:
@@ -118,8 +118,8 @@ def prefill(
 
 def decode(kv_lens, *, heads=4, page_table="csr", paged_kv=None, seed=0, shared=False, strided=False, **fields):
     """(descriptor, args) of a paged decode."""
-    _, made = prefill([1] * len(kv_lens), kv_lens, heads=heads, page_table=page_table, paged_kv=paged_kv, seed=seed, shared=shared,
-                      strided=strided, **fields)  # fmt: skip
+    shape = {"heads": heads, "page_table": page_table, "paged_kv": paged_kv}
+    _, made = prefill([1] * len(kv_lens), kv_lens, seed=seed, shared=shared, strided=strided, **shape, **fields)
     descriptor = BatchPagedDecodeDescriptor(
         batch_size=len(kv_lens), num_qo_heads=heads, page_table=page_table, paged_kv=paged_kv or cache(), **fields
     )

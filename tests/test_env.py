@@ -15,7 +15,7 @@ FUNCTIONS = [f for _, f in inspect.getmembers(env, inspect.isfunction)]
 def _bare(monkeypatch):
     import os
 
-    for name in [n for n in os.environ if n.startswith("OPFACADE_") or n.startswith("CUDA_")]:
+    for name in [n for n in os.environ if n.startswith(("OPFACADE_", "CUDA_"))]:
         monkeypatch.delenv(name)
 
 
@@ -33,12 +33,13 @@ CASES = [
     ("jit_verbose", "OPFACADE_JIT_VERBOSE", "1", True),
     ("jit_verbose", "OPFACADE_JIT_VERBOSE", "", False),
     ("jit_jobs", "OPFACADE_JIT_JOBS", "3", 3),
+    ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "1.5", 1.5),
     ("source_root", "OPFACADE_SOURCE_ROOT", "/src", Path("/src")),
     ("validate", "OPFACADE_VALIDATE", "off", "off"),
 ]
 DEFAULTS = {
     "nvcc": None, "cuda_home": None, "cxx": "c++", "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
-    "source_root": None, "validate": "metadata",
+    "jit_timeout": 600.0, "source_root": None, "validate": "metadata",
 }  # fmt: skip
 
 

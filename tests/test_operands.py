@@ -63,7 +63,7 @@ REFUSED = {  # name: (spec, tensor, code, expected holds, got holds)
     "index stride": (INDEX, torch.zeros(6, dtype=torch.int32)[::2], "OPF-A020", "contiguous", "(2,)"),
     "last stride": (ROWS, torch.zeros(4, 8, 2, dtype=torch.float16).transpose(1, 2), "OPF-A021", "stride 1", "(16, 1, 2)"),
     "expanded": (ROWS, torch.zeros(1, 2, 8, dtype=torch.float16).expand(4, 2, 8), "OPF-A022", "positive", "(0, 8, 1)"),
-    "overlapping": (OUT, torch.zeros(64, dtype=torch.float16).as_strided((4, 2, 8), (4, 32, 1)), "OPF-A023", "overlap", "(4, 32, 1)"),
+    "overlapping": (OUT, good().as_strided((4, 2, 8), (4, 32, 1)), "OPF-A023", "overlap", "(4, 32, 1)"),
     "misaligned": (ROWS, torch.zeros(65, dtype=torch.float16)[1:].view(4, 2, 8), "OPF-A025", "16 bytes", "mod 16 = 2"),
     "sparse": (ROWS, good().to_sparse(), "OPF-A004", "strided", "torch.sparse_coo"),
     "quantized": (ROWS, torch.quantize_per_tensor(torch.zeros(4, 2, 8), 1.0, 0, torch.quint8), "OPF-A004", "strided", ""),

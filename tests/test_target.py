@@ -49,7 +49,7 @@ def test_a_wrong_number_is_refused(fields):
 
 
 def test_shared_memory_is_checked():
-    with pytest.raises(DescriptorError, match="max_shared_memory.*-1"):
+    with pytest.raises(DescriptorError, match=r"max_shared_memory.*-1"):
         Target("sm_90a", 132, -1)
 
 

@@ -37,8 +37,8 @@ def test_random_append_is_bitwise_right(seed):
     kv_lens = [rng.choice([0, 1, rng.randint(1, 17)]) for _ in range(rng.randint(1, 4))]
     new_lens = [rng.randint(0, n) for n in kv_lens]
     paged_kv = cache(
-        num_total_pages=80, page_size=rng.choice([1, 3, 4, 7]), head_dim=rng.choice([1, 5, 8]), layout=rng.choice(["HND", "NHD"]),
-        dtype=rng.choice(["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"]),
+        num_total_pages=80, page_size=rng.choice([1, 3, 4, 7]), head_dim=rng.choice([1, 5, 8]),
+        layout=rng.choice(["HND", "NHD"]), dtype=rng.choice(["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"]),
     )  # fmt: skip
     form = rng.choice(["csr", "block"])
     assert_appended(append(new_lens, kv_lens, paged_kv=paged_kv, page_table=form, seed=seed, strided=seed % 2 == 0))
