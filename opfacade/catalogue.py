@@ -109,9 +109,17 @@ def _variable(function: Callable[[], Any]) -> Variable | None:
     match = re.match(r"(OPFACADE_\w+)(?:=(\S+))?: ", doc)
     if match is None:
         return None
-    value = function()
     setting = f"set to {match.group(2)}: " if match.group(2) else ""
-    return Variable(match.group(1), "" if value is None else str(value), setting + doc[match.end() :])
+    return Variable(match.group(1), _in_force(function), setting + doc[match.end() :])
+
+
+def _in_force(function: Callable[[], Any]) -> str:
+    """The value, or why what was set is none: a listing must not stop at the variable it is there to show."""
+    try:
+        value = function()
+    except ValueError as error:
+        return f"invalid: {error}"
+    return "" if value is None else str(value)
 
 
 def schema(op: str) -> dict[str, Any]:

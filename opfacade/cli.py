@@ -68,10 +68,10 @@ def _print_candidates(rows: tuple[Row, ...], target: str) -> None:
 
 
 @main.command()
-@click.argument("file", type=click.File())
+@click.argument("file", type=click.File("rb"))
 @click.option("--target", help="An architecture; the current device by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(file: IO[str], target: str | None, as_json: bool) -> None:
+def explain(file: IO[bytes], target: str | None, as_json: bool) -> None:
     """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why."""
     from opfacade import Target, load_descriptor
     from opfacade import explain as explain_descriptor
@@ -81,9 +81,9 @@ def explain(file: IO[str], target: str | None, as_json: bool) -> None:
 
 
 @main.command("compile")
-@click.argument("file", type=click.File())
+@click.argument("file", type=click.File("rb"))
 @click.option("--target", help="An architecture; the current device by default.")
-def compile_(file: IO[str], target: str | None) -> None:
+def compile_(file: IO[bytes], target: str | None) -> None:
     """Build the kernel for the descriptor in FILE (JSON; - is standard input) and publish it in the cache."""
     from opfacade import Plan, Target, load_descriptor, telemetry
 

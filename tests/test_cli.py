@@ -80,6 +80,13 @@ def test_env_shows_the_value_in_force(monkeypatch):
     assert "OPFACADE_CACHE_DIR=/somewhere/else\n" in invoke("env").output
 
 
+def test_env_shows_a_value_that_cannot_be_used(monkeypatch):
+    monkeypatch.setenv("OPFACADE_JIT_JOBS", "many")
+    result = invoke("env")
+    assert result.exit_code == 0
+    assert "many" in next(line for line in result.output.splitlines() if line.startswith("OPFACADE_JIT_JOBS="))
+
+
 @pytest.mark.parametrize("op", sorted(descriptor_types()))
 def test_schema_has_the_fields_of_the_descriptor(op):
     schema = json.loads(invoke("schema", op).output)
@@ -94,6 +101,7 @@ def test_schema_has_the_fields_of_the_descriptor(op):
         (["explain", "-"], '{"op": "paged_decode"}', "num_qo_heads expected"),
         (["explain", "-", "--target=sm_9"], EXAMPLES[0].model_dump_json(), "arch expected"),
         (["compile", "-"], "[]", "op expected one of"),
+        (["explain", "-"], b"\xff\xfe", "op expected one of"),
         (["list", "--target=gpu"], None, "arch expected"),
     ],
 )

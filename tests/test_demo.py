@@ -14,6 +14,7 @@ from opfacade.demo.pages import PagePool
 from opfacade.demo.scheduler import Scheduler
 from opfacade.demo.settings import settings
 from opfacade.errors import DescriptorError, InternalError
+from opfacade.target import Target
 
 LENGTHS = [Length(20, 5), Length(3, 1), Length(1, 9), Length(37, 4), Length(16, 16)]
 SMALL = {"heads": 2, "kv_heads": 1, "head_dim": 16, "page_size": 4, "chunk": 16, "every": 4}
@@ -107,11 +108,12 @@ def test_lengths_come_from_the_trace(trace):
         ("a,b\n1,2\n", ":2 expected integers"),
         ("ContextTokens,GeneratedTokens\n5,1\n0,3\n", ":3 expected at least 1 token"),
         ("ContextTokens,GeneratedTokens\n", "at least one request"),
+        ("\xff\n\xfe\n", ":2 expected integers"),
     ],
 )
 def test_a_bad_trace_names_its_line(tmp_path, text, message):
     path = tmp_path / "bad.csv"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DescriptorError, match=message):
         from_trace(path, 64)
 
@@ -164,3 +166,10 @@ def test_wrong_settings_are_refused_with_the_field():
     assert result.exit_code == 2
     assert "heads expected" in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_gpu_that_is_not_there_is_said_so(trace, monkeypatch):
+    monkeypatch.setattr("opfacade.demo.server.Target.current", Target.cpu)
+    result = demo(trace, "--device=cuda")
+    assert result.exit_code == 2
+    assert "expected a CUDA device, got none" in result.output

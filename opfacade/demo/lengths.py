@@ -35,7 +35,7 @@ class Length:
 
 def from_trace(path: Path, count: int) -> list[Length]:
     """The first requests of a CSV file with the columns ContextTokens and GeneratedTokens."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         lengths = [_parsed(path, line, row) for line, row in islice(enumerate(csv.DictReader(file), 2), count)]
     if not lengths:
         raise _bad(path, 1, "at least one request", "none")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.demo.scheduler import Part, Step
 from opfacade.demo.settings import Settings
 from opfacade.descriptor import Descriptor
+from opfacade.errors import UnsupportedDeviceError
 from opfacade.operands import torch_dtype
 from opfacade.paging import PagedKvCacheDescriptor
 from opfacade.plan import Plan
@@ -41,6 +42,15 @@ class Ran:
     report: numerics.Report
 
 
+def _target(settings: Settings) -> Target:
+    if settings.device == "cpu":
+        return Target.cpu()
+    if Target.current().is_cpu:
+        message = "demo.run: device expected a CUDA device, got none on this machine. Use --device cpu. [OPF-S001]"
+        raise UnsupportedDeviceError(message, code="OPF-S001", op="demo", stage="run")
+    return Target.current()
+
+
 class Server:
     """The cache and the operators. Slots start as NaN, so anything read by mistake shows in the results."""
 
@@ -48,7 +58,7 @@ class Server:
         import torch
 
         self._settings = settings
-        self._target = Target.cpu() if settings.device == "cpu" else Target.current()
+        self._target = _target(settings)
         # No page has two owners, so the batch never has more page indices than the pool has pages: the default of
         # max_kv_indices, num_total_pages, is the right bound.
         self._cache = PagedKvCacheDescriptor(
