@@ -44,7 +44,7 @@ def build(spec: JitSpec, *, label: str = "") -> Path:
 
 
 def is_built(spec: JitSpec) -> bool:
-    """Whether a `load` would find a valid binary. Starts no process that could take long, builds nothing."""
+    """Whether a `load` would find a valid binary; builds nothing."""
     return _ready(spec, codegen.render(spec)) is not None
 
 

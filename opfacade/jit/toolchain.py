@@ -117,7 +117,7 @@ def _find_cxx() -> Path:
     found = shutil.which(name, path=env.search_path())
     if not found:
         raise ToolchainError(f"no C++ compiler {name} on PATH. Install g++, or set OPFACADE_CXX. [OPF-J010]")
-    return Path(found).resolve()
+    return Path(found).absolute()  # not resolved: a compiler may look at the name it is called by
 
 
 def _real_nvcc(path: Path, memo: _Memo) -> Path:
