@@ -9,6 +9,8 @@ from opfacade import jit
 from opfacade.jit import JitSpec, cache
 
 REPO = Path(__file__).resolve().parents[2]
+SCALE = JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
+TINY = JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
 
 
 def make_root(place):
@@ -40,25 +42,24 @@ def cache_dir(tmp_path, monkeypatch, scale_cache):
 @pytest.fixture
 def scale(root, cache_dir):
     """A spec whose rendering, building and loading are all real."""
-    return JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
+    return SCALE
 
 
 @pytest.fixture
 def tiny(root, cache_dir):
     """A spec whose binding is C, so that a build takes under a second."""
-    (root / "csrc/testing/tiny.cu.jinja").write_text('#include "kernels/testing/scale_params.h"\n')
-    (root / "csrc/testing/tiny.cc.jinja").write_text('extern "C" int answer() { return {{ value }}; }\n')
-    return JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
+    return TINY
 
 
 @pytest.fixture(scope="session")
 def scale_cache(tmp_path_factory):
-    """A cache in which `scale` is built, once for all tests: a real binding takes seconds to compile."""
+    """A cache in which `scale` and `tiny` are built, once for all tests: a real binding takes seconds to compile."""
     place = tmp_path_factory.mktemp("scale")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPFACADE_SOURCE_ROOT", str(make_root(place / "root")))
         patch.setenv("OPFACADE_CACHE_DIR", str(place / "cache"))
-        jit.build(JitSpec.of("scale", "testing/scale", "sm_90a", threads=256))
+        jit.build(SCALE)
+        jit.build(TINY)
     return place / "cache"
 
 
@@ -67,3 +68,9 @@ def built(scale, scale_cache, cache_dir):
     """`scale`, already in this test's cache."""
     shutil.copytree(scale_cache, cache_dir, dirs_exist_ok=True)
     return scale
+
+
+@pytest.fixture
+def built_tiny(tiny, built):
+    """`tiny`, already in this test's cache."""
+    return tiny

@@ -30,7 +30,7 @@ def test_a_binding_error_names_its_compiler(tiny, root):
     (root / "csrc/testing/tiny.cc.jinja").write_text("int broken( { return {{ value }}; }\n")
     with pytest.raises(errors.CompileError, match=r"tiny.cc:1:\d+: error") as caught:
         jit.build(tiny)
-    assert "g++" in caught.value.argv[0]
+    assert caught.value.argv[-1] == "tiny.cc"
 
 
 def test_a_failed_build_is_not_remembered(tiny, root):
@@ -54,14 +54,14 @@ def test_a_build_that_takes_too_long_is_given_up_and_leaves_nothing_running(tiny
     assert not status.exists() or ") Z" in status.read_text()
 
 
-def test_the_users_environment_does_not_reach_the_compilers(tiny, monkeypatch, cache_dir, tmp_path):
-    plain = jit.build(tiny)
+def test_the_users_environment_does_not_reach_the_compilers(built_tiny, monkeypatch, cache_dir, tmp_path):
+    plain = jit.build(built_tiny)
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "another/cache"))
     for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"):
         monkeypatch.setenv(name, "-DSNEAK -G")
     monkeypatch.setenv("CPLUS_INCLUDE_PATH", "/nowhere")
     monkeypatch.setenv("LD_PRELOAD", "")
-    other = jit.build(tiny)
+    other = jit.build(built_tiny)
     assert other != plain
     assert other.parent.name == plain.parent.name
     assert other.read_bytes() == plain.read_bytes()

@@ -32,8 +32,8 @@ def test_eight_cold_processes_compile_once(tiny):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "remove", "symlink", "meta", "no meta"])
-def test_a_damaged_entry_is_set_aside_and_rebuilt(tiny, damage):
-    so = jit.build(tiny)
+def test_a_damaged_entry_is_set_aside_and_rebuilt(built_tiny, damage):
+    so = jit.build(built_tiny)
     before, meta = so.read_bytes(), so.parent / "meta.json"
     if damage == "truncate":
         os.truncate(so, len(before) // 2)
@@ -50,9 +50,9 @@ def test_a_damaged_entry_is_set_aside_and_rebuilt(tiny, damage):
         meta.write_text("[")
     else:
         meta.unlink()
-    assert not jit.is_built(tiny)
-    assert jit.build(tiny).read_bytes() == before
-    assert jit.is_built(tiny)
+    assert not jit.is_built(built_tiny)
+    assert jit.build(built_tiny).read_bytes() == before
+    assert jit.is_built(built_tiny)
     assert len(list((cache.root() / "quarantine").iterdir())) == 1
 
 
