@@ -5,97 +5,124 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.descriptor import Args
 from opfacade.operands import TensorSpec, has_memory
 from opfacade.overlap import extent
 
-_MAX_SIGNATURES = 64
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MAX_KINDS = 8
+_Span = tuple[int, int]  # first byte, bytes
 
 
 class CallMemo:
     """Two memories of sound calls of one plan.
 
-    The very same bundle whose tensors have not moved is known at once. A new bundle is known when its shapes, strides,
-    dtypes and devices were seen before; only its addresses are then looked at: alignment, and outputs apart from the rest.
+    The very same bundle and workspace, with all memory where it was, is known at once. A new bundle is known when one of
+    the same shapes, strides, dtypes and devices was sound; only its addresses are then looked at: alignment, and what is
+    written apart from the rest.
     """
 
-    __slots__ = ("_fields", "_last", "_pointers", "_shapes", "_signatures", "_written")
+    __slots__ = ("_absent", "_kinds", "_last", "_present", "_written")
 
     def __init__(self, operands: Mapping[str, TensorSpec], fields: tuple[str, ...]) -> None:
         present = tuple(name for name in fields if name in operands)
-        self._fields = _getter(fields)
-        self._pointers = _getter(present)
-        self._written = [operands[name].written for name in present]
-        self._last: tuple[weakref.ref[Args], list[int]] | None = None
-        self._signatures: dict[Any, list[int]] = {}
+        self._present = _getter(present)
+        self._absent = _getter(tuple(name for name in fields if name not in operands))
+        self._written = [i for i, name in enumerate(present) if operands[name].written]
+        self._last: tuple[weakref.ref[Args], list[int], weakref.ref[Tensor] | None, int] | None = None
+        self._kinds: list[tuple[Callable[..., bool], list[int]]] = []
 
-    def is_last(self, args: Args) -> bool:
-        """Is it the bundle admitted last, with all its memory where it was? Under a microsecond."""
+    def is_last(self, args: Args, workspace: Tensor | None) -> bool:
+        """Is it the call admitted last, with all its memory where it was? Under a microsecond."""
         last = self._last
-        return (
-            last is not None
-            and args is not None
-            and last[0]() is args
-            and [t.data_ptr() for t in self._pointers(args)] == last[1]
-        )
+        if last is None or args is None or last[0]() is not args or [t.data_ptr() for t in self._present(args)] != last[1]:
+            return False
+        held = last[2]
+        if workspace is None or held is None:
+            return workspace is None and held is None
+        return held() is workspace and workspace.data_ptr() == last[3]
 
-    def knows(self, args: Args) -> bool:
-        """Is it like a bundle that was admitted before? Never true for tensors that need a gradient or have no memory."""
+    def knows(self, args: Args, workspace: Tensor | None) -> bool:
+        """Is it like a call that was admitted before?"""
+        if workspace is not None and not self._holds(workspace):
+            return False
         try:
-            sizes = self._signatures.get(_signature(self._fields(args)))
-            if sizes is None:
+            tensors = self._present(args)
+            sizes = next((sizes for same, sizes in self._kinds if same(*tensors)), None)
+            if sizes is None or any(_room(t) < size for t, size in zip(tensors, sizes, strict=True)):
                 return False
-            tensors = self._pointers(args)
-            if any(_room(t) < size for t, size in zip(tensors, sizes, strict=True)):
-                return False
-            starts = [t.data_ptr() for t in tensors]
         except (AttributeError, TypeError, RuntimeError):  # RuntimeError: a tensor without strides or without storage
             return False
-        if not self._sound_addresses(starts, sizes):
+        if any(value is not None for value in self._absent(args)):
             return False
-        self._last = (weakref.ref(args), starts)
+        spans = [(t.data_ptr(), size) for t, size in zip(tensors, sizes, strict=True)]
+        extra = [] if workspace is None else [(workspace.data_ptr(), workspace.numel())]
+        if not self._sound(spans, extra):
+            return False
+        self._remember(args, [start for start, _ in spans], workspace)
         return True
 
-    def learn(self, args: Args) -> None:
-        """Remember a bundle that passed the full check."""
-        tensors = self._pointers(args)
+    def learn(self, args: Args, workspace: Tensor | None) -> None:
+        """Remember a call that passed the full check. Never tensors that need a gradient or have no memory."""
+        tensors = self._present(args)
         if any(t.requires_grad or not has_memory(t) for t in tensors):
             return
-        if len(self._signatures) >= _MAX_SIGNATURES:
-            self._signatures.clear()
         sizes = [extent(t.shape, t.stride()) * t.element_size() if t.numel() else 0 for t in tensors]
-        self._signatures[_signature(self._fields(args))] = sizes
-        self._last = (weakref.ref(args), [t.data_ptr() for t in tensors])
+        self._kinds = [(_same_as(tensors), sizes), *self._kinds[: _MAX_KINDS - 1]]
+        self._remember(args, [t.data_ptr() for t in tensors], workspace)
 
-    def _sound_addresses(self, starts: list[int], sizes: list[int]) -> bool:
-        for i, is_written in enumerate(self._written):
-            start, size = starts[i], sizes[i]
-            if size and (start == 0 or start % 16):
-                return False
-            if is_written and size:
-                for j, other in enumerate(starts):
-                    if j != i and start < other + sizes[j] and other < start + size:
-                        return False
-        return True
+    def _remember(self, args: Args, pointers: list[int], workspace: Tensor | None) -> None:
+        held = None if workspace is None else weakref.ref(workspace)
+        self._last = (weakref.ref(args), pointers, held, 0 if workspace is None else workspace.data_ptr())
+
+    def _holds(self, workspace: Tensor) -> bool:
+        """Was this workspace part of the last sound call, and is it where it was?"""
+        last = self._last
+        return last is not None and last[2] is not None and last[2]() is workspace and workspace.data_ptr() == last[3]
+
+    def _sound(self, spans: list[_Span], extra: list[_Span]) -> bool:
+        if any(size and (start == 0 or start % 16) for start, size in spans):
+            return False
+        written = [spans[i] for i in self._written] + extra
+        return all(a is b or not _meet(a, b) for a in written for b in (*spans, *extra))
 
 
-def _room(tensor: Any) -> int:
+def _room(tensor: Tensor) -> int:
     """Bytes of storage from the first element on: a storage can shrink under a view of it."""
-    room: int = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-    return room
+    return int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.itemsize
+
+
+def _meet(a: _Span, b: _Span) -> bool:
+    return a[0] < b[0] + b[1] and b[0] < a[0] + a[1] and a[1] > 0 and b[1] > 0
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if not names:
+        return lambda args: ()
     if len(names) > 1:
         return attrgetter(*names)
     only = attrgetter(names[0])
     return lambda args: (only(args),)
 
 
-def _signature(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        None if t is None else (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_neg())
-        for t in tensors
-    )
+def _same_as(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
+    """A test for tensors of the same types, dtypes, devices, shapes and strides.
+
+    torch's own guards do it in one C++ call; they are not public, so where they are missing Python compares.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+    except ImportError:
+        wanted = [_signature(t) for t in tensors]
+        return lambda *given: [_signature(t) for t in given] == wanted
+    shapes: Any = [list(t.shape) for t in tensors]
+    strides: Any = [list(t.stride()) for t in tensors]
+    return TensorGuards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
+
+
+def _signature(t: Tensor) -> tuple[Any, ...]:
+    return (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout)

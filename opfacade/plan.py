@@ -53,7 +53,7 @@ class Plan(Generic[ArgsT]):
     accepts all. Attributes: descriptor, preference, target, sku, workspace_size (exact bytes).
     """
 
-    __slots__ = ("_admitted", "_candidate", "_count", "_launch", "_lock", "_memo", "_operands", *(
+    __slots__ = ("_admitted", "_candidate", "_count", "_count_select", "_launch", "_lock", "_memo", "_operands", *(
         "descriptor", "preference", "sku", "target", "workspace_size"
     ))  # fmt: skip
     _args_type: ClassVar[type[Args] | None] = None
@@ -66,6 +66,7 @@ class Plan(Generic[ArgsT]):
     _admitted: bool
     _candidate: Candidate
     _count: Callable[[], int]
+    _count_select: Callable[[], int]
     _launch: Launcher | None
     _lock: threading.Lock
     _memo: CallMemo
@@ -103,7 +104,7 @@ class Plan(Generic[ArgsT]):
             if len(_selected) >= _MAX_CACHED:
                 _selected.pop(next(iter(_selected)), None)
             _selected[key] = plan
-        telemetry.stats(plan.sku.id).selects.add()
+        plan._count_select()
         if telemetry.listening():
             telemetry.emit("select", sku=plan.sku.id, op=plan.descriptor.op)
         return plan  # type: ignore[return-value]
@@ -137,6 +138,7 @@ class Plan(Generic[ArgsT]):
         plan = object.__new__(cls)
         operands = descriptor.operands()
         fields: tuple[str, ...] = descriptor.args_type.__slots__
+        stats = telemetry.stats(option.sku.id)
         facts = {
             "descriptor": descriptor,
             "preference": preference,
@@ -146,7 +148,8 @@ class Plan(Generic[ArgsT]):
             "_candidate": option.candidate,
             "_operands": operands,
             "_memo": CallMemo(operands, fields),
-            "_count": telemetry.stats(option.sku.id).runs.add,
+            "_count": stats.runs.add,
+            "_count_select": stats.selects.add,
             "_launch": None,
             "_lock": threading.Lock(),
             "_admitted": env.validate() == "off",
@@ -169,12 +172,12 @@ class Plan(Generic[ArgsT]):
 
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
         """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
-        if workspace is None and (self._memo.is_last(args) or self._memo.knows(args)):
+        if self._memo.is_last(args, workspace) or self._memo.knows(args, workspace):
             return SOUND
         issues = self._issues(args, workspace)
         if issues:
             return Verdict(tuple(issues))
-        self._memo.learn(args)
+        self._memo.learn(args, workspace)
         return SOUND
 
     def _issues(self, args: ArgsT, workspace: Tensor | None) -> list[Issue]:
@@ -228,7 +231,7 @@ class Plan(Generic[ArgsT]):
     def run(self, args: ArgsT, workspace: Tensor | None = None) -> None:
         """Write the outputs of one call. No synchronisation, no device read; allocates only a workspace that is needed
         and not given. Raises the first issue of `can_implement` before anything is written."""
-        if not self._admitted and (workspace is not None or not self._memo.is_last(args)):
+        if not self._admitted and not self._memo.is_last(args, workspace):
             self._admit(args, workspace)
         if _forked and self.sku.backend == "cuda":
             self._refuse_fork()

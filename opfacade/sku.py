@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -110,12 +111,17 @@ class KernelSku(Model):
                 _pairs(self.dtypes),
                 self.layout,
                 _pairs(self.spec) or "-",
-                f"g.{self.precision_guarantee.digest()[:16]}",
+                f"g.{_digest(self.precision_guarantee)[:16]}",
             )
         )
 
     def __str__(self) -> str:
         return self.id
+
+
+@lru_cache(maxsize=4096)
+def _digest(guarantee: PrecisionGuarantee) -> str:
+    return guarantee.digest()
 
 
 def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:

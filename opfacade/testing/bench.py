@@ -46,8 +46,8 @@ def time_gpu(call: Callable[[], object], samples: int = 30, warmup: int = 3, flu
     for _ in range(samples):
         if flush:
             buffer.zero_()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(_SLEEP_CYCLES)
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(_SLEEP_CYCLES)  # type: ignore[no-untyped-call]
         start.record()
         call()
         stop.record()

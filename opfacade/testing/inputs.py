@@ -57,10 +57,12 @@ def draw_kv_lengths(rng: random.Random, batch: int, pages: int, page_size: int, 
     lengths = []
     for request in range(batch):
         mine = -(-least[request] // page_size)
-        extra = rng.randint(0, max(0, spare) if rng.random() < 0.3 else max(0, spare // max(1, batch)))
+        fair = max(0, spare) if rng.random() < 0.3 else max(0, spare // max(1, batch))
+        extra = 0 if rng.random() < 0.1 else rng.randint(min(1, fair), fair)
         spare -= extra
         top = (mine + extra) * page_size
-        lengths.append(rng.choice((top, rng.randint(least[request], max(least[request], top)))))
+        bottom = min(top, max(least[request], top - page_size + 1))
+        lengths.append(rng.choice((top, rng.randint(bottom, top))))
     return lengths
 
 

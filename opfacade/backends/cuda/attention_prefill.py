@@ -40,14 +40,16 @@ def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
     if descriptor.kv_split != "auto":
         return "fixed", max(1, -(-tokens // descriptor.kv_split)), descriptor.kv_split
     tile = TILES[descriptor.dim]
-    blocks = max(1, -(-descriptor.total_num_rows * descriptor.group_size // tile.rows)) * descriptor.kv_heads
+    tiles = -(-descriptor.total_num_rows * descriptor.group_size // tile.rows)
+    blocks = max(1, tiles, min(descriptor.batch_size, descriptor.total_num_rows)) * descriptor.kv_heads
     wanted = min(2 * target.sm_count // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
     return ("auto", wanted, 0) if wanted > 1 and blocks < target.sm_count else ("off", 1, 0)
 
 
 def shared_memory(head_dim: int) -> int:
+    """Q, K, V, the double-buffered table of row addresses, and the block's work, in bytes."""
     tile = TILES[head_dim]
-    return (tile.rows + 2 * tile.keys) * head_dim * 2 + 4 * tile.keys * 8
+    return (tile.rows + 2 * tile.keys) * head_dim * 2 + 4 * tile.keys * 8 + 1024
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
