@@ -34,6 +34,7 @@ _MAX_CACHED = 4096
 
 PlanT = TypeVar("PlanT", bound="Plan[Any]")
 _selected: dict[Any, Plan[Any]] = {}
+_selecting = threading.Lock()
 _default = Preference()
 _forked = False
 
@@ -101,9 +102,10 @@ class Plan(Generic[ArgsT]):
             plan = None
         if plan is None:
             plan = cls._select(descriptor, prefer, key[3])
-            if len(_selected) >= _MAX_CACHED:
-                _selected.pop(next(iter(_selected)), None)
-            _selected[key] = plan
+            with _selecting:
+                if len(_selected) >= _MAX_CACHED:
+                    _selected.pop(next(iter(_selected)))
+                _selected[key] = plan
         plan._count_select()
         if telemetry.listening():
             telemetry.emit("select", sku=plan.sku.id, op=plan.descriptor.op)

@@ -100,7 +100,10 @@ class KernelSku(Model):
 
     @property
     def id(self) -> str:
-        """Canonical text: a stable key for telemetry, tuning and pins. Injective: equal ids mean equal SKUs."""
+        """Canonical text: a stable key for telemetry, tuning and pins.
+
+        Injective: equal ids mean the same facts and the same promise; only the list of evidence may differ.
+        """
         return "/".join(
             (
                 self.category,
@@ -121,7 +124,8 @@ class KernelSku(Model):
 
 @lru_cache(maxsize=4096)
 def _digest(guarantee: PrecisionGuarantee) -> str:
-    return guarantee.digest()
+    # What is promised, not which tests show it: renaming a test must not orphan a pin.
+    return guarantee.model_copy(update={"evidence": ()}).digest()
 
 
 def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:

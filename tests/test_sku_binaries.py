@@ -53,10 +53,9 @@ def decode():
 
 
 def ragged():
-    for point in grid(
-        num_kv_heads=(1, 2), head_dim=(64, 256), causal=(True, False), dtype=("f16", "bf16"), total_kv_rows=(10, 9000)
-    ):
-        yield BatchRaggedPrefillDescriptor(batch_size=3, total_num_rows=40, num_qo_heads=8, **point)
+    axes = {"num_kv_heads": (1, 2), "head_dim": (64, 256), "causal": (True, False), "dtype": ("f16", "bf16")}
+    for point in grid(**axes, total_kv_rows=(10, 9000), batch_size=(1, 3)):
+        yield BatchRaggedPrefillDescriptor(total_num_rows=40, num_qo_heads=8, **point)
 
 
 def others():

@@ -187,13 +187,10 @@ def test_other_modules_with_public_lists_keep_them_sorted():
                 assert list(names) == sorted(names), path
 
 
-# attention's bindings take their pools from kv_cache's: such a header belongs in csrc/common.
-SIDEWAYS = pytest.mark.xfail(reason="includes csrc/kv_cache/pool.h, a header of another family", strict=False)
-INCLUDERS = [pytest.param(p, marks=SIDEWAYS) if p.match("csrc/attention/attention.h") else p for p in DEVICE]
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)', re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", INCLUDERS, ids=lambda p: p.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_own_includes_start_at_the_root_and_point_down(path):
     folder, family = path.relative_to(ROOT).parts[:2]
     allowed = [f"kernels/{family}/", "kernels/common/"] + ([f"csrc/{family}/", "csrc/common/"] if folder == "csrc" else [])

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "csrc/common/launch.h"
-#include "csrc/kv_cache/pool.h"
+#include "csrc/common/pool.h"
 
 namespace opfacade {
 

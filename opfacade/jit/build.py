@@ -22,7 +22,7 @@ from .spec import JitSpec
 from .toolchain import Toolchain, tvm_ffi_paths
 
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xptxas", "-v")
-# -O1: a binding is a few comparisons and one launch; -O2 compiles 0.5 s longer and measures the same.
+# -O1: a binding is a few comparisons and one launch; -O2 takes 0.5 s more to compile them.
 CXX_FLAGS = ("-c", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden")
 LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now")
 OUTPUT = "kernel.so"
