@@ -115,7 +115,7 @@ def measure(shape: Shape) -> dict:
     row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": round(report.worst, 3), "first_use_s": round(first, 2)}
     row["us"] = time_gpu(lambda: plan.run(args, workspace)).as_dict()
     row["run_host_us"] = time_host(lambda: plan.run(args, workspace), samples=100).median
-    row["select_host_us"] = time_host(lambda: Plan.select(descriptor, CUDA)).median
+    row["select_host_us"] = round(time_host(lambda: Plan.select(descriptor, CUDA)).median, 2)
     row["check_host_us"] = time_host(lambda: plan.can_implement(args)).median
     torch.cuda.synchronize()
     return row
@@ -187,13 +187,15 @@ def machine() -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--only", choices=("prefill", "decode"))
     parser.add_argument("--commit", help="recorded in place of git's answer")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     record = {"machine": machine(), "ceilings": ceilings(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     print(json.dumps(record["ceilings"]), flush=True)
-    for shape in (*PREFILL, *DECODE):
+    shapes = {"prefill": PREFILL, "decode": DECODE, None: (*PREFILL, *DECODE)}[options.only]
+    for shape in shapes:
         attempt(record["rows"], shape, lambda s=shape: measure(s))
         if options.peers:
             for backend in ("fa2", "fa3") if shape.q > 1 else ("fa2",):

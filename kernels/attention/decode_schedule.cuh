@@ -36,7 +36,7 @@ template <class C>
 __device__ __forceinline__ int num_splits(const DecodeParams& p, int request, int chunk_tiles) {
   const int kv_len = kv_length<C::kTable>(p.table, request);
   if constexpr (C::kSplit == SplitMode::kAuto)
-    return max(1, (share_tiles<C>(p, kv_len) + chunk_tiles - 1) / chunk_tiles);
+    return max(1, (share_tiles<C>(p, kv_len) + chunk_tiles / 2) / chunk_tiles);  // nearest: up would start a second wave
   const int chunks = kv_len == 0 ? 0 : (kv_len - 1) / p.chunk + 1;
   return max(1, chunks - first_visible<C>(p, kv_len) / p.chunk);
 }
