@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import model_validator
@@ -43,13 +45,15 @@ class Descriptor(Model, Generic[ArgsT]):
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:
-        """No operand may have more bytes than 64-bit signed offsets reach."""
-        for name, spec in self.operands().items():
-            if nbytes([spec]) > INT64_MAX:
-                raise ValueError(f"{name} has more than 2^63 - 1 bytes; its sizes are {[d.size for d in spec.shape]}")
+        operands_of(self)
         return self
 
 
-def missing_operands(descriptor: Descriptor[Any], given: Mapping[str, Any]) -> list[str]:
-    """Operands that a bundle of this name set lacks."""
-    return [name for name in descriptor.operands() if name not in given]
+@lru_cache(maxsize=4096)
+def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
+    """`descriptor.operands()`, made once a value. No operand may have more bytes than 64-bit signed offsets reach."""
+    operands = descriptor.operands()
+    for name, spec in operands.items():
+        if nbytes([spec]) > INT64_MAX:
+            raise ValueError(f"{name} has more than 2^63 - 1 bytes; its sizes are {[d.size for d in spec.shape]}")
+    return MappingProxyType(operands)

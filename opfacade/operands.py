@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from opfacade.errors import Issue
 from opfacade.overlap import extent, overlaps, self_overlaps
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 Role = Literal["in", "out", "inout", "index"]
 
 
-@dataclass(frozen=True, slots=True)
-class Dim:
+class Dim(NamedTuple):
     """One dimension: the name a message uses, and its size; None where the caller decides."""
 
     name: str
@@ -31,8 +29,7 @@ class Dim:
         return self.name if self.size is None or self.name == str(self.size) else f"{self.name}={self.size}"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Shape, dtype and role of one operand.
 
     layout "rows": the last dimension is contiguous, the others have any positive stride. "contiguous": all of it.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, telemetry
-from opfacade.descriptor import Args, ArgsT, Descriptor
+from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import (
     FallbackWarning,
     Issue,
@@ -71,7 +71,7 @@ class Plan(Generic[ArgsT]):
     _launch: Launcher | None
     _lock: threading.Lock
     _memo: CallMemo
-    _operands: dict[str, TensorSpec]
+    _operands: Mapping[str, TensorSpec]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -138,7 +138,7 @@ class Plan(Generic[ArgsT]):
         assert option.sku is not None
         assert option.workspace_size is not None
         plan = object.__new__(cls)
-        operands = descriptor.operands()
+        operands = operands_of(descriptor)
         fields: tuple[str, ...] = descriptor.args_type.__slots__
         stats = telemetry.stats(option.sku.id)
         facts = {

@@ -106,8 +106,8 @@ def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Prefere
 def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -> Iterator[Reason]:
     if prefer.backend not in (None, candidate.backend):
         yield Reason("OPF-S010", "prefer.backend", candidate.backend, str(prefer.backend))
-    banned = {candidate.backend, candidate.impl, sku.id if sku else ""} & set(prefer.forbid)
-    for name in sorted(banned):
+    names = {candidate.backend, candidate.impl, sku.id if sku else ""} if prefer.forbid else set()
+    for name in sorted(names & set(prefer.forbid)):
         yield Reason("OPF-S011", "prefer.forbid", name, f"anything but {', '.join(prefer.forbid)}")
     if prefer.pin is not None and sku is not None and sku.id != prefer.pin:
         yield Reason("OPF-S012", "prefer.pin", sku.id, prefer.pin)

@@ -94,9 +94,9 @@ def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Any:
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target) -> KernelSku:
-    split = split_of(descriptor)[0]
-    model = facts_of.error_model(descriptor, shape_of(descriptor).keys, split=True)  # the warps of a block merge in any mode
-    return facts_of.make_sku(descriptor, target, "split_kv", facts(descriptor), facts_of.guarantee(descriptor, split, model))
+    tile = shape_of(descriptor).keys
+    merges = True  # the warps of a block merge in any mode
+    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", facts(descriptor), tile, merges))
 
 
 def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target) -> int:

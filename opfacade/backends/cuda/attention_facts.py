@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import support
@@ -40,32 +42,31 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
     return facts
 
 
-def error_model(descriptor: Attention[Any], tile: int, split: bool) -> ErrorModel:
+def error_model(dtype: str, tile: int, merges: bool) -> ErrorModel:
     """Tensor cores round once every 16 products by truncation; f32 runs on CUDA cores, one rounding a product."""
-    plain = descriptor.kv_dtype == "f32"
+    plain = dtype == "f32"
     constants = {
         "u_acc": 2.0**-24 if plain else 2.0**-23,
         "k_step": 1.0 if plain else 16.0,
-        "u_p": ROUNDOFF[descriptor.kv_dtype],
-        "eta_p": UNDERFLOW[descriptor.kv_dtype],
+        "u_p": ROUNDOFF[dtype],
+        "eta_p": UNDERFLOW[dtype],
         "exp": 2.0**-21,
         "tanh": 2.0**-20,
         "tile": float(tile),
         "lanes": 1.0 if plain else 4.0,
-        "split": float(split),
+        "split": float(merges),
     }
     return ErrorModel(id="attention-f32" if plain else "attention-mma16", constants=tuple(sorted(constants.items())))
 
 
-def guarantee(descriptor: Attention[Any], split: str, model: ErrorModel) -> PrecisionGuarantee:
+def guarantee(dtype: str, split: str, model: ErrorModel) -> PrecisionGuarantee:
     """Sums run in a fixed order without atomics. Where a split follows the batch, the order of a request's sum does too."""
     invariant = split in ("off", "fixed")
     evidence = [_EVIDENCE + "test_runs_repeat_bitwise"]
     if invariant:
         evidence.append(_EVIDENCE + "test_a_request_does_not_see_its_batch")
-    plain = descriptor.kv_dtype == "f32"
     return PrecisionGuarantee(
-        math_precision="f32" if plain else f"{descriptor.kv_dtype} products, P rounded to {descriptor.kv_dtype}",
+        math_precision="f32" if dtype == "f32" else f"{dtype} products, P rounded to {dtype}",
         accumulator="f32",
         deterministic=True,
         batch_invariant="composition" if invariant else "none",
@@ -74,21 +75,34 @@ def guarantee(descriptor: Attention[Any], split: str, model: ErrorModel) -> Prec
     )
 
 
-def make_sku(
-    descriptor: Attention[Any], target: Target, impl: str, facts: support.SpecPairs, promise: PrecisionGuarantee
-) -> KernelSku:
-    dtype = descriptor.kv_dtype
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """All that a SKU of attention is made of. tile: keys between two rescalings; merges: partial results may be merged."""
+
+    op: str
+    arch: str
+    impl: str
+    facts: support.SpecPairs
+    tile: int
+    merges: bool
+
+
+@lru_cache(maxsize=1024)
+def make_sku(identity: Identity) -> KernelSku:
+    """The SKU; kept, because a serving step selects for a new batch size and gets the same kernel again."""
+    facts = dict(identity.facts)
+    dtype, split = str(facts.pop("dtype")), str(facts["split"])
     return KernelSku(
-        category=descriptor.category,
-        op=descriptor.op,
+        category="attention",
+        op=identity.op,
         backend="cuda",
-        arch=target.arch,
-        impl=impl,
+        arch=identity.arch,
+        impl=identity.impl,
         revision=REVISION,
         dtypes=(("kv", dtype), ("o", dtype), ("q", dtype)),
         layout="strided",
-        spec=tuple((name, value) for name, value in facts if name != "dtype"),
-        precision_guarantee=promise,
+        spec=tuple(facts.items()),
+        precision_guarantee=guarantee(dtype, split, error_model(dtype, identity.tile, identity.merges)),
     )
 
 

@@ -74,11 +74,8 @@ def jit_spec(descriptor: Prefill, target: Target) -> Any:
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
-    split = splits_of(descriptor, target)[0]
-    model = facts_of.error_model(descriptor, TILES[descriptor.dim].keys, split != "off")
-    return facts_of.make_sku(
-        descriptor, target, "mma_tile", facts(descriptor, target), facts_of.guarantee(descriptor, split, model)
-    )
+    tile, merges = TILES[descriptor.dim].keys, splits_of(descriptor, target)[0] != "off"
+    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "mma_tile", facts(descriptor, target), tile, merges))
 
 
 def workspace(descriptor: Prefill, target: Target) -> int:

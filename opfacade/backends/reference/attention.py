@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.reference.page_table import by_token, offsets, pages_and_lengths, token_index
@@ -50,8 +51,7 @@ def _error_model(wide: bool) -> ErrorModel:
     )
 
 
-def _guarantee(descriptor: Attention[Any]) -> PrecisionGuarantee:
-    wide = descriptor.query_dtype == "f32"
+def _guarantee(wide: bool) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f64" if wide else "f32",
         accumulator="f64" if wide else "f32",
@@ -61,17 +61,22 @@ def _guarantee(descriptor: Attention[Any]) -> PrecisionGuarantee:
 
 
 def _sku(descriptor: Attention[Any], target: Target) -> KernelSku:
+    return _make_sku(descriptor.op, target.arch, descriptor.kv_dtype, descriptor.query_dtype)
+
+
+@lru_cache(maxsize=256)
+def _make_sku(op: str, arch: str, kv_dtype: str, q_dtype: str) -> KernelSku:
     # One Python function serves all: the dtypes decide what is promised, and nothing else is compiled in.
     return KernelSku(
-        category=descriptor.category,
-        op=descriptor.op,
+        category="attention",
+        op=op,
         backend="reference",
-        arch=target.arch,
+        arch=arch,
         impl="torch",
         revision=1,
-        dtypes=(("kv", descriptor.kv_dtype), ("o", descriptor.query_dtype), ("q", descriptor.query_dtype)),
+        dtypes=(("kv", kv_dtype), ("o", q_dtype), ("q", q_dtype)),
         layout="strided",
-        precision_guarantee=_guarantee(descriptor),
+        precision_guarantee=_guarantee(q_dtype == "f32"),
     )
 
 

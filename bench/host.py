@@ -1,0 +1,82 @@
+"""What the facade costs on the host, in microseconds: `python bench/host.py [--out FILE]`. Needs no GPU.
+
+import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
+check_same, check_like: can_implement for the very same bundle, and for new tensors of known shapes. count: telemetry of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import timeit
+from pathlib import Path
+
+from opfacade import Plan, Target, telemetry
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
+from opfacade.testing import inputs
+
+CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+
+
+def microseconds(call, number: int = 2000) -> float:
+    """The best mean of seven: what the code costs when nothing else runs."""
+    return round(min(timeit.repeat(call, number=number, repeat=7)) / number * 1e6, 3)
+
+
+def import_seconds() -> float:
+    code = "import time; t = time.perf_counter(); import opfacade; print(time.perf_counter() - t)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(5)]
+    return round(min(map(float, runs)), 4)
+
+
+def measure() -> dict[str, float]:
+    target = Target.parse("sm_90a")
+    sizes = itertools.count(1)
+
+    def decode(batch: int) -> BatchPagedDecodeDescriptor:
+        return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=32, paged_kv=CACHE)
+
+    fresh = [decode(next(sizes)) for _ in range(3000)]
+    new = iter(fresh)
+    seen = fresh[0]
+    Plan.select(seen, target=target)
+    on_cpu = Plan.select(decode(16), target=Target.cpu())
+    a, b = (inputs.make_args(decode(16), seed=s, lengths=inputs.Lengths(kv=[40] * 16)) for s in (1, 2))
+    on_cpu.run(a)
+    pair = itertools.cycle((a, b))
+    return {
+        "import_s": import_seconds(),
+        "describe": microseconds(lambda: decode(16)),
+        "select_new": microseconds(lambda: Plan.select(next(new), target=target), number=300),
+        "select_again": microseconds(lambda: Plan.select(seen, target=target)),
+        "check_same": microseconds(lambda: on_cpu.can_implement(a)),
+        "check_like": microseconds(lambda: on_cpu.can_implement(next(pair))),
+        "count": microseconds(lambda: (on_cpu._count(), telemetry._sinks)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    machine = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit,
+    }
+    record = {"machine": machine, "us": measure()}
+    print(json.dumps(record, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
