@@ -1,0 +1,75 @@
+"""Runs the GPU tests and records what ran where: `python bench/suite.py [--out FILE] [--commit REV] [pytest arguments]`.
+
+Every random problem is its (op, seed); the record holds how many there were, the worst error over its bound for each op,
+and which tests failed or were skipped. Ends with pytest's status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+_RANDOM = re.compile(r"(?P<op>\w+) seed=(?P<seed>\d+) worst=(?P<worst>[\d.]+) tight=(?P<tight>[\d.]+) elements=(?P<n>\d+)")
+
+
+def outcome(case: ET.Element) -> str:
+    return next((tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None), "passed")
+
+
+def random_problems(cases: list[ET.Element]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for case in cases:
+        for match in _RANDOM.finditer(case.findtext("system-out") or ""):
+            row = found.setdefault(match["op"], {"problems": 0, "elements": 0, "worst_over_hard": 0.0, "worst_over_tight": 0.0})
+            row["problems"] += 1
+            row["elements"] += int(match["n"])
+            row["worst_over_hard"] = max(row["worst_over_hard"], float(match["worst"]))
+            row["worst_over_tight"] = max(row["worst_over_tight"], float(match["tight"]))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--commit")
+    options, rest = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "junit.xml"
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-o", "addopts=", "-o", "junit_logging=system-out"]
+        started = time.time()
+        status = subprocess.run([*command, "--tb=short", f"--junitxml={report}", *rest], check=False).returncode
+        cases = list(ET.parse(report).getroot().iter("testcase"))
+    counts = Counter(outcome(case) for case in cases)
+    record = {
+        "machine": {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "python": platform.python_version(),
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": options.commit,
+        },
+        "seconds": round(time.time() - started),
+        "counts": dict(counts),
+        "random_problems": random_problems(cases),
+        "not_passed": sorted(f"{c.get('classname')}::{c.get('name')}: {outcome(c)}" for c in cases if outcome(c) != "passed"),
+    }
+    print(json.dumps(record, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
