@@ -16,6 +16,11 @@ def cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("opfacade", appauthor=False))
 
 
+def allow_shared_cache() -> bool:
+    """OPFACADE_ALLOW_SHARED_CACHE=1: trust a cache that other users own or may write; whoever writes it runs code as you."""
+    return os.environ.get("OPFACADE_ALLOW_SHARED_CACHE", "") not in ("", "0")
+
+
 def nvcc() -> str | None:
     """OPFACADE_NVCC: the nvcc to use, before any other."""
     return os.environ.get("OPFACADE_NVCC") or None
@@ -59,8 +64,20 @@ def source_root() -> Path | None:
 
 
 def validate() -> str:
-    """OPFACADE_VALIDATE: off | metadata. How much a run checks. Default: metadata."""
+    """OPFACADE_VALIDATE: off | metadata | indices | full. How much a run checks; read when a plan is made. Default: metadata."""
     return os.environ.get("OPFACADE_VALIDATE") or "metadata"
+
+
+def crosscheck() -> float:
+    """OPFACADE_CROSSCHECK: the share of runs, 0 to 1, that is repeated on the reference; read when a plan is made. Default: 0."""
+    given = os.environ.get("OPFACADE_CROSSCHECK")
+    return min(1.0, max(0.0, float(given))) if given else 0.0
+
+
+def dump_dir() -> Path:
+    """OPFACADE_DUMP_DIR: where a failed cross-check leaves its inputs. Default: `dumps` in the cache directory."""
+    given = os.environ.get("OPFACADE_DUMP_DIR")
+    return Path(given) if given else cache_dir() / "dumps"
 
 
 def jit_timeout() -> float:

@@ -12,7 +12,7 @@
     │  ├─ DTypeError (TypeError)
     │  ├─ ShapeError · LayoutError · AlignmentError · AliasError · DeviceMismatchError
     │  ├─ WorkspaceError                      .needed .got, in bytes
-    │  └─ IndexDataError (IndexError)         .request .position .value .limit
+    │  └─ IndexDataError (IndexError)         .argument .request .position .value .limit .asynchronous .call_id
     ├─ PlanStateError (RuntimeError)          capture, fork, wrong moment
     │  └─ JitDisabledError                    a build is needed and not allowed
     ├─ CompileError (RuntimeError)            .argv .returncode .log_path .log_tail .key
@@ -24,6 +24,7 @@
     │  ├─ CacheSecurityError (PermissionError)
     │  └─ CacheLockTimeout (TimeoutError)
     ├─ DeviceError (RuntimeError)             .cuda_error .context_dead
+    ├─ GuaranteeViolation (ArithmeticError)   a cross-check found an output beyond its SKU's bound: .sku .worst .dump
     └─ InternalError (AssertionError)         an invariant of ours is broken: please report
 
 A message reads `Op.stage: argument expected X, got Y. One hint. [OPF-A023]`. KeyboardInterrupt, MemoryError and
@@ -34,6 +35,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_ISSUES = 20
 
@@ -127,12 +132,18 @@ class WorkspaceError(ArgumentError):
 
 
 class IndexDataError(ArgumentError, IndexError):
-    """An element of an index tensor is wrong: which request, where in the tensor, its value, and what is allowed."""
+    """An element of an index tensor is wrong: which request, where in the tensor, its value, and what is allowed.
 
+    asynchronous: a device found it, in the plan's checked call `call_id`, which is over; that request was left empty.
+    """
+
+    argument: str = ""
     request: int = -1
     position: int = -1
     value: int = 0
     limit: str = ""
+    asynchronous: bool = False
+    call_id: int = -1
 
 
 class PlanStateError(OpfacadeError, RuntimeError): ...
@@ -160,7 +171,32 @@ class CompileTimeout(CompileError, TimeoutError): ...
 class TemplateError(CompileError): ...
 
 
-class CacheError(OpfacadeError, OSError): ...
+class CacheError(OpfacadeError, OSError):
+    """The kernel cache failed; `errno` and `filename` are those of the failed call, if one failed."""
+
+    @classmethod
+    def of(cls, message: str, cause: OSError) -> Self:
+        """The error that tells `message` because of `cause`."""
+        error = cls(message)
+        error.errno, error.strerror, error.filename = cause.errno, cause.strerror, cause.filename
+        return error
+
+    def __str__(self) -> str:
+        # OSError would print errno and filename in place of the message.
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError keeps these outside __dict__, and its own __reduce__ forgets them.
+        return _same_cache_error, (type(self), self.args, self.__dict__, (self.errno, self.strerror, self.filename))
+
+
+def _same_cache_error(
+    kind: type[CacheError], args: tuple[Any, ...], state: dict[str, Any], failed: tuple[Any, Any, Any]
+) -> CacheError:
+    error = kind(*args)
+    error.__dict__.update(state)
+    error.errno, error.strerror, error.filename = failed
+    return error
 
 
 class CacheIntegrityError(CacheError): ...
@@ -177,6 +213,14 @@ class DeviceError(OpfacadeError, RuntimeError):
     context_dead: bool = False
 
 
+class GuaranteeViolation(OpfacadeError, ArithmeticError):
+    """An output is further from the oracle than its SKU promises: `worst` times the bound, at the worst. `dump` replays it."""
+
+    sku: str = ""
+    worst: float = 0.0
+    dump: str = ""
+
+
 class InternalError(OpfacadeError, AssertionError): ...
 
 
@@ -185,6 +229,10 @@ class OpfacadeWarning(UserWarning): ...
 
 class FallbackWarning(OpfacadeWarning):
     """The reference backend was chosen on a GPU because no kernel accepts the descriptor."""
+
+
+class CachePrivateWarning(OpfacadeWarning):
+    """The kernel cache cannot be used; this process compiles into a temporary directory of its own."""
 
 
 def from_issues(op: str, stage: str, issues: Sequence[Issue]) -> OpfacadeError:

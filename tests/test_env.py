@@ -21,6 +21,8 @@ def _bare(monkeypatch):
 
 CASES = [
     ("cache_dir", "OPFACADE_CACHE_DIR", "/x/y", Path("/x/y")),
+    ("allow_shared_cache", "OPFACADE_ALLOW_SHARED_CACHE", "1", True),
+    ("allow_shared_cache", "OPFACADE_ALLOW_SHARED_CACHE", "0", False),
     ("nvcc", "OPFACADE_NVCC", "/x/nvcc", "/x/nvcc"),
     ("nvcc", "OPFACADE_NVCC", "", None),
     ("cuda_home", "CUDA_HOME", "/cuda", "/cuda"),
@@ -36,10 +38,13 @@ CASES = [
     ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "1.5", 1.5),
     ("source_root", "OPFACADE_SOURCE_ROOT", "/src", Path("/src")),
     ("validate", "OPFACADE_VALIDATE", "off", "off"),
+    ("crosscheck", "OPFACADE_CROSSCHECK", "0.25", 0.25),
+    ("crosscheck", "OPFACADE_CROSSCHECK", "7", 1.0),
+    ("dump_dir", "OPFACADE_DUMP_DIR", "/d", Path("/d")),
 ]
 DEFAULTS = {
-    "nvcc": None, "cuda_home": None, "cxx": "c++", "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
-    "jit_timeout": 600.0, "source_root": None, "validate": "metadata",
+    "allow_shared_cache": False, "nvcc": None, "cuda_home": None, "cxx": "c++", "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
+    "jit_timeout": 600.0, "source_root": None, "validate": "metadata", "crosscheck": 0.0,
 }  # fmt: skip
 
 

@@ -83,6 +83,15 @@ def test_a_cache_error_keeps_errno_and_filename():
     assert (error.errno, error.filename) == (28, "/tmp/x")
 
 
+@pytest.mark.parametrize("kind", [c for c in CLASSES if issubclass(c, errors.CacheError)], ids=lambda c: c.__name__)
+def test_a_cache_error_keeps_errno_and_filename_through_pickle(kind):
+    error = kind.of("full. Free some. [OPF-J020]", OSError(28, "No space left on device", "/tmp/x"))
+    again = pickle.loads(pickle.dumps(error))
+    for each in (error, again):
+        assert (type(each), each.errno, each.strerror, each.filename) == (kind, 28, "No space left on device", "/tmp/x")
+        assert str(each) == "full. Free some. [OPF-J020]"
+
+
 def test_every_kind_an_issue_names_in_the_code_exists():
     """from_issues looks the class up by name; a misspelt one would only show when a user errs."""
     from pathlib import Path
