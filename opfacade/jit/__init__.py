@@ -6,21 +6,22 @@ Miss: take the key's lock, build in a staging directory, publish by one rename, 
 
 from __future__ import annotations
 
+import errno
 import os
-import platform
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import env, telemetry
-from ..errors import CompileError, JitDisabledError, ToolchainError
+from ..errors import CacheError, JitDisabledError, ToolchainError
 from . import build as _build
-from . import cache, codegen, toolchain
+from . import cache, codegen, identity, toolchain
 from .codegen import Sources
 from .spec import JitSpec, source_root
 
-__all__ = ["JitSpec", "build", "forget", "is_built", "key", "load", "source_digest", "source_root"]
+__all__ = ["JitSpec", "build", "cache_state", "forget", "is_built", "key", "load", "source_digest", "source_root"]
 
 _by_spec: dict[JitSpec, Any] = {}
 _by_path: dict[Path, Any] = {}
@@ -38,9 +39,9 @@ def load(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Any:
     return module if module is not None else _load(spec, allow_build, label)
 
 
-def build(spec: JitSpec, *, label: str = "") -> Path:
+def build(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Path:
     """The shared object of `spec` in the cache, built if it is not there. Loads nothing, needs no GPU."""
-    return _ensure(spec, True, label)
+    return _ensure(spec, allow_build, label)
 
 
 def is_built(spec: JitSpec) -> bool:
@@ -48,9 +49,15 @@ def is_built(spec: JitSpec) -> bool:
     return _ready(spec, codegen.render(spec)) is not None
 
 
+def cache_state(spec: JitSpec) -> str:
+    """ "shared", "private" (built by this process for itself, because the cache cannot be used) or "absent"."""
+    found = _ready(spec, codegen.render(spec))
+    return cache.state(found) if found else "absent"
+
+
 def key(spec: JitSpec) -> str:
     """SHA-256 over all that a binary depends on: sources, headers, flags, arch, compilers, tvm-ffi, opfacade."""
-    return _key(spec, codegen.render(spec), toolchain.find(cache.toolchain_memo()))
+    return identity.key(spec, codegen.render(spec), toolchain.find(cache.toolchain_memo()))
 
 
 def source_digest(spec: JitSpec) -> str:
@@ -73,19 +80,47 @@ def _load(spec: JitSpec, allow_build: bool, label: str) -> Any:
     with lock:
         if (module := _by_spec.get(spec)) is not None:
             return module
-        path = _ensure(spec, allow_build, label)
-        with _guard:
-            module = _by_path.get(path)
-            if module is None:
-                module = _by_path[path] = _open(path)
-            _by_spec[spec] = module
+        module = _by_spec[spec] = _open_found(spec, allow_build, label)
         return module
+
+
+def _open_found(spec: JitSpec, allow_build: bool, label: str) -> Any:
+    for last in (False, False, True):
+        path = _ensure(spec, allow_build, label)
+        try:
+            return _open_once(path)
+        except CacheError as error:
+            # Cleared between the check and the load; the next look builds it again.
+            if last or error.errno != errno.ENOENT:
+                raise
+    return None
+
+
+def _open_once(path: Path) -> Any:
+    with _guard:
+        if path not in _by_path:
+            _by_path[path] = _open(path)
+        return _by_path[path]
 
 
 def _open(path: Path) -> Any:
     import tvm_ffi
 
-    return tvm_ffi.load_module(str(path))
+    try:
+        return tvm_ffi.load_module(str(path))
+    except (OSError, RuntimeError) as error:
+        raise _unloadable(path, error) from error
+
+
+def _unloadable(path: Path, error: Exception) -> CacheError:
+    """Why an intact library was not loaded: removed since, on a disk that runs nothing, or made for another system."""
+    if not path.exists():
+        why, number = "it was removed", errno.ENOENT
+    elif os.statvfs(path).f_flag & os.ST_NOEXEC:
+        why, number = "its file system is mounted noexec. Set OPFACADE_CACHE_DIR to one that is not", errno.EPERM
+    else:
+        why, number = str(error), errno.ENOEXEC
+    return CacheError.of(f"{path} cannot be loaded: {why}. [OPF-J024]", OSError(number, os.strerror(number), str(path)))
 
 
 def _ensure(spec: JitSpec, allow_build: bool, label: str) -> Path:
@@ -94,77 +129,72 @@ def _ensure(spec: JitSpec, allow_build: bool, label: str) -> Path:
     if found is not None:
         return found
     if not allow_build or env.jit_disabled():
+        # What another compiler made of these sources is better than nothing.
+        found = _portable(spec, sources)
+        if found is not None:
+            return found
         raise _disabled(spec, sources)
     tools = toolchain.find(cache.toolchain_memo())
-    wanted = _key(spec, sources, tools)
-    with cache.lock(wanted, env.jit_timeout()):
-        return cache.valid(cache.entry(wanted)) or _build_now(spec, sources, tools, wanted, label)
+    return _Build(spec, sources, tools, label).run()
 
 
 def _ready(spec: JitSpec, sources: Sources) -> Path | None:
     """The valid binary, if there is one. Without a compiler, one that another machine built from the same sources."""
     try:
         tools = toolchain.find(cache.toolchain_memo())
-        return cache.valid(cache.entry(_key(spec, sources, tools)))
+        return cache.valid(identity.key(spec, sources, tools))
     except ToolchainError:
-        return cache.find_by_source(codegen.source_digest(spec, sources))
+        return _portable(spec, sources)
 
 
-def _key(spec: JitSpec, sources: Sources, tools: toolchain.Toolchain) -> str:
-    import tvm_ffi
+def _portable(spec: JitSpec, sources: Sources) -> Path | None:
+    return cache.find(identity.portable(spec, sources), identity.fits)
 
-    from .. import __version__
 
-    return codegen.canonical_digest(
-        {
-            "schema": cache.SCHEMA,
-            "opfacade": __version__,
-            "name": spec.name,
-            "sources": sources.digests(),
-            "arch": spec.arch,
-            "flags": list(spec.flags),
-            "recipe": [list(_build.NVCC_FLAGS), list(_build.CXX_FLAGS), list(_build.LINK_FLAGS)],
-            "compilers": tools.identity,
-            "tvm_ffi": tvm_ffi.__version__,
-            "machine": platform.machine(),
+@dataclass(frozen=True)
+class _Build:
+    """One build that somebody asked for: what, by which compilers, and for which label it is counted."""
+
+    spec: JitSpec
+    sources: Sources
+    tools: toolchain.Toolchain
+    label: str
+
+    def run(self) -> Path:
+        key, built = identity.key(self.spec, self.sources, self.tools), []
+
+        def make(staging: Path) -> dict[str, Any]:
+            started = time.monotonic()
+            facts = _build.compile_into(staging, self.spec, self.sources, self.tools, key)
+            built.append(time.monotonic() - started)
+            return {**facts, **self.record(), "seconds": built[-1]}
+
+        path = cache.obtain(key, _build.OUTPUT, make)
+        if built and self.label:
+            telemetry.count_build(self.label, built[-1])
+            telemetry.emit("build", sku=self.label, key=key, seconds=built[-1], cache=cache.state(path))
+        return path
+
+    def record(self) -> dict[str, Any]:
+        """What an entry says of itself beside what its compilers said."""
+        return {
+            "name": self.spec.name,
+            "arch": self.spec.arch,
+            "spec": self.spec.identity,
+            "source_digest": codegen.source_digest(self.spec, self.sources),
+            "portable": identity.portable(self.spec, self.sources),
+            "abi": identity.abi(),
         }
-    )
-
-
-def _build_now(spec: JitSpec, sources: Sources, tools: toolchain.Toolchain, wanted: str, label: str) -> Path:
-    started = time.monotonic()
-    cache.quarantine(wanted)
-    with cache.staging() as staging:
-        try:
-            facts = _build.compile_into(staging, spec, sources, tools, wanted)
-        except CompileError as error:
-            _keep_log(error, wanted, staging)
-            raise
-        seconds = time.monotonic() - started
-        facts |= {"spec": spec.identity, "source_digest": codegen.source_digest(spec, sources), "seconds": seconds}
-        path = cache.publish(wanted, staging, _build.OUTPUT, facts)
-    if label:
-        telemetry.count_build(label, seconds)
-        telemetry.emit("build", sku=label, key=wanted, seconds=seconds)
-    return path
-
-
-def _keep_log(error: CompileError, wanted: str, staging: Path) -> None:
-    """The log outlives the staging directory; the error says where."""
-    if (staging / _build.LOG).exists():
-        kept = str(cache.keep_failed(wanted, staging))
-        error.args = tuple(str(arg).replace(str(staging), kept) for arg in error.args)
-        error.log_path, error.key = str(Path(kept) / _build.LOG), wanted
 
 
 def _disabled(spec: JitSpec, sources: Sources) -> JitDisabledError:
     try:
-        wanted = _key(spec, sources, toolchain.find(cache.toolchain_memo()))
+        wanted = identity.key(spec, sources, toolchain.find(cache.toolchain_memo()))
     except ToolchainError:
         wanted = codegen.source_digest(spec, sources)
     return JitDisabledError(
-        f"{spec.name} for {spec.arch} (key {wanted}) is not built and must not be built now. Prebuild it: call "
-        f"plan.compile() where builds are allowed, with the same cache ({cache.root()}). [OPF-J040]",
+        f"{spec.name} for {spec.arch} (key {wanted}) is not built and must not be built now. Prebuild it where "
+        f"builds are allowed, with the same cache ({cache.root()}): plan.compile(), or `opfacade warmup FILE`. [OPF-J040]",
         code="OPF-J040",
     )
 

@@ -7,23 +7,27 @@ compiled by relative path, with an environment that holds nothing of the user's.
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import env
 from ..errors import CompileError, CompileTimeout, ToolchainError
+from . import faults, supervisor
 from .codegen import Sources
 from .spec import JitSpec
 from .toolchain import Toolchain, tvm_ffi_paths
 
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xptxas", "-v")
+CXX11_ABI = "1"  # said, not left to how a distribution built its g++
 # -O1: a binding is a few comparisons and one launch; -O2 takes 0.5 s more to compile them.
-CXX_FLAGS = ("-c", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden")
+CXX_FLAGS = ("-c", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={CXX11_ABI}")
 LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now")
 OUTPUT = "kernel.so"
 LOG = "build.log"
@@ -40,7 +44,9 @@ opfacade_cubin:
 """
 _KEPT = {OUTPUT, LOG, "build.ninja", "kernel.cubin"}
 _TAIL_LINES = 40
-_GRACE_SECONDS = 5
+_GRACE_SECONDS = 10
+_MAX_OUTPUT_BYTES = 4 << 20
+_ELF_SHARED = (b"\x7fELF", 3)
 _UNSAFE = re.compile(r"""[\x00-\x1f$`"'\\;&|<>]""")
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
@@ -66,6 +72,7 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     """
     _refuse_old_ptxas(sources, toolchain)
     _write_sources(staging, spec, sources)
+    faults.at("sources.written")
     steps = plan_steps(spec, toolchain)
     _write_ninja(staging / "build.ninja", steps)
     returncode = _run_ninja(staging)
@@ -74,7 +81,9 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
         print(log, flush=True)
     if returncode != 0:
         raise _compile_error(spec, staging, steps, returncode, log, key)
+    _require_library(staging / OUTPUT, log)
     _drop_intermediates(staging, spec)
+    faults.at("compiled")
     return {"resources": resources(log), "commands": [list(step.argv) for step in steps]}
 
 
@@ -112,6 +121,19 @@ def resources(log: str) -> dict[str, dict[str, int]]:
     return found
 
 
+def _require_library(path: Path, log: str) -> None:
+    """A compiler may say that all went well and have written nothing, or something else."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        head = b""
+    if (head[:4], int.from_bytes(head[16:18], "little")) != _ELF_SHARED:
+        error = CompileError(f"the compilers reported success, but {path} is no shared library. [OPF-J032]")
+        error.log_path, error.log_tail = str(path.parent / LOG), _tail(log)
+        raise error
+
+
 def _refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
     """A device source may say `// requires: ptxas >= 13.3`, because an older one miscompiles it."""
     for needed in _NEEDS_PTXAS.finditer(sources.device):
@@ -140,37 +162,40 @@ def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
     make_writer: Any = ninja_syntax.Writer  # its stub takes a file for a str
     writer = make_writer(text, width=10**6)
     for number, step in enumerate(steps):
-        writer.rule(f"step{number}", command=_ninja_command(step.argv))
+        writer.rule(f"step{number}", command=_bounded(_ninja_command(step.argv), f"step{number}.log"))
         writer.build(step.output, f"step{number}", list(step.inputs))
     path.write_text(text.getvalue())
 
 
 def _ninja_command(argv: tuple[str, ...]) -> str:
-    """argv for ninja, which hands it to a shell: quoted. What nvcc's own, unquoted shell would expand is refused."""
+    """argv for ninja, which hands it to a shell: quoted. What nvcc's own, unquoted shell would expand is refused.
+
+    ninja holds all output of a command in memory, so a command writes to a file, and ninja gets its beginning.
+    """
     for token in argv:
         if _UNSAFE.search(token):
             raise ToolchainError(f"a compiler or header path that a shell would expand cannot be used: {token!r}. [OPF-J014]")
     return shlex.join(argv)
 
 
+def _bounded(command: str, log: str) -> str:
+    return f"{command} > {log} 2>&1; s=$$?; head -c {_MAX_OUTPUT_BYTES} {log}; exit $$s"
+
+
 def _run_ninja(staging: Path) -> int:
     import ninja
 
-    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-v"]
+    # -I and -S: no user's site-packages, and a start of 10 ms.
+    argv = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(Path(ninja.BIN_DIR) / "ninja"), "-v"]
     if jobs := env.jit_jobs():
         argv += ["-j", str(jobs)]
     with (staging / LOG).open("wb") as log:
         # A session of its own: a Ctrl-C at the terminal reaches us first, and we end the build.
         process = subprocess.Popen(
-            argv,
-            cwd=staging,
-            env=_clean_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            argv, cwd=staging, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
+            faults.at("compiler.started")
             return process.wait(env.jit_timeout())
         except subprocess.TimeoutExpired as error:
             raise CompileTimeout(f"a build took more than {env.jit_timeout():g} s. Log: {log.name} [OPF-J031]") from error
@@ -179,7 +204,7 @@ def _run_ninja(staging: Path) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a build that is still running. ninja gives each compiler a process group and passes SIGTERM on to them."""
+    """End a build that is still running: the supervisor ends all below it."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -188,14 +213,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _clean_environment() -> dict[str, str]:
-    """All a compiler gets. Variables like NVCC_APPEND_FLAGS or CPATH would change the code and not the key.
-
-    TMPDIR is relative, because nvcc hands the names of its temporary files to a shell without quoting them.
-    """
-    return {"PATH": "/usr/bin:/bin", "HOME": ".", "TMPDIR": ".", "LANG": "C", "LC_ALL": "C"}
 
 
 def _compile_error(spec: JitSpec, staging: Path, steps: tuple[Step, ...], returncode: int, log: str, key: str) -> CompileError:
@@ -213,8 +230,12 @@ def _compile_error(spec: JitSpec, staging: Path, steps: tuple[Step, ...], return
     error.argv = step.argv if step else ()
     error.returncode = int(failed[1]) if failed and failed[1] else returncode
     error.log_path, error.key = str(staging / LOG), key
-    error.log_tail = "\n".join(log.splitlines()[-_TAIL_LINES:])
+    error.log_tail = _tail(log)
     return error
+
+
+def _tail(log: str) -> str:
+    return "\n".join(log.splitlines()[-_TAIL_LINES:])
 
 
 def _drop_intermediates(staging: Path, spec: JitSpec) -> None:

@@ -1,207 +1,234 @@
-"""Where binaries live: complete or absent, checked before every load, built by one process at a time.
+"""Where binaries live, and how one gets there: found and checked, or built by one process and published.
 
-    <cache dir>/v1/obj/<key[:2]>/<key>/{kernel-<sha16>.so, meta.json, build.log, <name>.cu, <name>.cc, ...}
-                  /locks/<key>.lock    never deleted: a lock that can vanish can be held twice
-                  /tmp/<uuid>/         private staging, renamed into obj/ as the one step that publishes
-                  /quarantine/         entries that failed their check
-                  /failed/<key>/       the last failed build of a key
-                  /toolchain.json      digests of compilers
-
-No correctness rests on the lock; it saves compiling twice. Two builders that miss each other both rename, one wins.
+`shared()` is the cache of the user. Where it cannot be written, locked in time or filled, this process builds into a
+temporary directory of its own, says so once (CachePrivateWarning), and goes on. Layout and checks: `store`.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
-import fcntl
-import hashlib
-import json
 import os
 import shutil
-import stat
-import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 from .. import env
-from ..errors import CacheError, CacheIntegrityError, CacheLockTimeout
+from ..errors import (
+    CacheError,
+    CacheIntegrityError,
+    CacheLockTimeout,
+    CachePrivateWarning,
+    CacheSecurityError,
+    CompileError,
+    CompileTimeout,
+)
+from .build import LOG
+from .files import make_private
+from .store import SCHEMA, Store, examine
 
-SCHEMA = 1
-_POLL_SECONDS = 0.05
+__all__ = [
+    "SCHEMA", "entry", "find", "lock", "make_private", "meta", "obtain", "private", "publish", "root", "shared",
+    "staging", "state", "toolchain_memo", "valid",
+]  # fmt: skip
+
+Make = Callable[[Path], dict[str, Any]]
+Fits = Callable[[dict[str, Any]], bool]
+
+_UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ENOENT}
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
+_NEARLY_FULL_BYTES = 64 << 10
+_TRIES = 3
+_guard = threading.Lock()
+_private: Store | None = None
+
+
+def shared() -> Store:
+    """The cache that processes share. Without a home directory, there is none."""
+    place = env.cache_dir()
+    if place.parts[:1] == ("~",):  # nobody could say what "~" is
+        return _own(OSError(errno.ENOENT, "no home directory"))
+    # A relative path must not move with the working directory of a build.
+    return Store(Path(os.path.abspath(place)))
+
+
+def private() -> Store | None:
+    """The cache of this process alone, if it needed one."""
+    return _private
+
+
+def state(library: Path) -> str:
+    """ "private" for a library that this process built for itself, else "shared"."""
+    return "private" if _private is not None and library.is_relative_to(_private.base) else "shared"
 
 
 def root() -> Path:
-    return env.cache_dir() / f"v{SCHEMA}"
+    return shared().root
 
 
 def entry(key: str) -> Path:
-    return root() / "obj" / key[:2] / key
+    return shared().entry(key)
 
 
 def toolchain_memo() -> Path:
     """The file for toolchain digests; its directory is made if that is possible."""
-    with suppress(OSError):
+    with suppress(CacheError):
         make_private(root())
     return root() / "toolchain.json"
 
 
-def valid(directory: Path) -> Path | None:
-    """The shared object of a published entry if it is the one that was published, byte for byte; else None."""
-    try:
-        meta = json.loads((directory / "meta.json").read_text())
-        so = directory / Path(meta["so"]).name
-        data = _read_regular(so)
-        intact = len(data) == meta["size"] and hashlib.sha256(data).hexdigest() == meta["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return so if intact else None
+def valid(key: str) -> Path | None:
+    """The library of an intact entry, in the shared cache or this process's own; else None. Writes and locks nothing."""
+    found = shared().valid(key)
+    return found or (_private.valid(key) if _private else None)
+
+
+def find(portable: str, fits: Fits) -> Path | None:
+    """As `valid`, for a machine that knows no key because it has no compiler."""
+    found = shared().find(portable, fits)
+    return found or (_private.find(portable, fits) if _private else None)
 
 
 def meta(key: str) -> dict[str, Any]:
     """What is recorded of a published entry."""
-    loaded: dict[str, Any] = json.loads((entry(key) / "meta.json").read_text())
-    return loaded
+    stores = [shared(), *([_private] if _private else [])]
+    found = next((store for store in stores if store.entry(key).exists()), stores[0])
+    return examine(found.entry(key), key).meta
 
 
-def find_by_source(source_digest: str) -> Path | None:
-    """A valid entry made of these sources by whatever compiler: what a machine without one can still load."""
-    for path in sorted((root() / "obj").glob("*/*/meta.json")):
-        with suppress(OSError, ValueError, AttributeError):
-            if json.loads(path.read_text()).get("source_digest") == source_digest and (so := valid(path.parent)):
-                return so
-    return None
-
-
-@contextmanager
-def staging() -> Iterator[Path]:
-    """A private directory to build in; what is still there at the end is removed."""
-    directory = root() / "tmp" / uuid.uuid4().hex
-    make_private(directory)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+def staging() -> AbstractContextManager[Path]:
+    return shared().staging()
 
 
 def publish(key: str, built: Path, so: str, facts: dict[str, Any]) -> Path:
-    """Move the staging directory `built` into place, atomically, and return the shared object that is now there."""
-    data = _read_regular(built / so)
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"kernel-{digest[:16]}.so"  # a path that was loaded once must never hold other code
-    (built / so).rename(built / name)
-    _fsync(built / name)
-    record = {**facts, "schema": SCHEMA, "key": key, "so": name, "size": len(data), "sha256": digest}
-    (built / "meta.json").write_text(json.dumps(record, indent=1, sort_keys=True))
-    _fsync(built / "meta.json")
-    final = entry(key)
-    make_private(final.parent)
-    _rename_or_yield(built, final)
-    _fsync(final.parent)
-    found = valid(final)
-    if found is None:
-        raise CacheIntegrityError(f"{final} does not hold what was just written there. Check the disk. [OPF-J021]")
-    return found
+    return shared().publish(key, built, so, facts)
 
 
-def quarantine(key: str) -> None:
-    """Set a published but invalid entry aside, so that it can be looked at and rebuilt."""
-    place = root() / "quarantine"
-    make_private(place)
-    with suppress(FileNotFoundError):
-        entry(key).rename(place / f"{key}.{uuid.uuid4().hex}")
+def lock(key: str, seconds: float) -> AbstractContextManager[None]:
+    held: AbstractContextManager[None] = shared().lock(key, seconds)
+    return held
 
 
-def keep_failed(key: str, built: Path) -> Path:
-    """Keep the staging directory of a failed build as the last failure of its key."""
-    place = root() / "failed" / key
-    make_private(place.parent)
-    shutil.rmtree(place, ignore_errors=True)
-    built.rename(place)
+def obtain(key: str, output: str, make: Make) -> Path:
+    """The library of `key`: the published one, or what `make(staging directory)` leaves in the file `output`.
+
+    `make` runs at most once at a time on the machine; it runs again if the disk lost its result, or in private if the
+    shared cache cannot be used. Raises what `make` raises, CacheSecurityError, CacheIntegrityError, CacheError.
+    """
+    for attempt in range(1, _TRIES + 1):
+        try:
+            return _obtain_in(shared(), key, output, make)
+        except (CacheSecurityError, CacheIntegrityError, CompileTimeout):
+            raise
+        except OSError as error:
+            if error.errno == errno.ENOENT and attempt < _TRIES:
+                continue  # somebody clears the cache
+            if error.errno not in _UNWRITABLE and not isinstance(error, CacheLockTimeout):
+                raise
+            store = _own(error)
+            break
+    return _obtain_privately(store, key, output, make)
+
+
+def _obtain_in(store: Store, key: str, output: str, make: Make) -> Path:
+    with store.lock(key, env.jit_timeout()):
+        return store.valid(key) or _build_in(store, key, output, make)
+
+
+def _obtain_privately(store: Store, key: str, output: str, make: Make) -> Path:
+    try:
+        return _obtain_in(store, key, output, make)
+    except (CacheError, CompileError):
+        raise
+    except OSError as error:
+        raise CacheError.of(f"cannot build in {store.base}: {error.strerror}. Set TMPDIR. [OPF-J020]", error) from error
+
+
+def _build_in(store: Store, key: str, output: str, make: Make) -> Path:
+    """Build and publish. What does not come back from the disk as it was written is built once more, not for ever."""
+    failed = store.quarantine(key)
+    store.sweep()
+    while True:
+        try:
+            with store.staging() as directory:
+                facts = _make_in(store, key, directory, make)
+                return store.publish(key, directory, output, facts)
+        except CacheIntegrityError:
+            store.quarantine(key)
+            if failed:
+                raise
+            failed = True
+
+
+def _make_in(store: Store, key: str, directory: Path, make: Make) -> dict[str, Any]:
+    try:
+        return make(directory)
+    except CompileError as error:
+        # A compiler only says that it failed; whether the cache is to blame is seen from here.
+        if not directory.exists():
+            raise _caused(errno.ENOENT, directory) from error
+        if any(text in error.log_tail for text in _DISK_FULL) or _full(directory.parent):
+            raise _caused(errno.ENOSPC, directory) from error
+        _keep_log(store, key, directory, error)
+        raise
+
+
+def _keep_log(store: Store, key: str, directory: Path, error: CompileError) -> None:
+    """The log outlives the staging directory; the error says where."""
+    with suppress(OSError):
+        if (directory / LOG).exists():
+            kept = store.keep_failed(key, directory)
+            error.args = tuple(str(arg).replace(str(directory), str(kept)) for arg in error.args)
+            error.log_path, error.key = str(kept / LOG), key
+
+
+def _full(directory: Path) -> bool:
+    with suppress(OSError):
+        disk = os.statvfs(directory)
+        return disk.f_bavail * disk.f_frsize < _NEARLY_FULL_BYTES or bool(disk.f_files and disk.f_favail == 0)
+    return False
+
+
+def _caused(number: int, directory: Path) -> CacheError:
+    why = OSError(number, os.strerror(number), str(directory))
+    return CacheError.of(f"a build in {directory} failed: {why.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", why)
+
+
+def _own(cause: OSError) -> Store:
+    """This process's own cache, made at the first need."""
+    global _private
+    with _guard:
+        if _private is None:
+            _private = Store(_temporary())
+            place = f"{env.cache_dir()} cannot be used ({cause})"
+            text = f"{place}; compiling into {_private.base}, for this process only. [OPF-J025]"
+            warnings.warn(text, CachePrivateWarning, stacklevel=2)
+        return _private
+
+
+def _temporary() -> Path:
+    try:
+        place = Path(tempfile.mkdtemp(prefix="opfacade-"))
+    except OSError as error:
+        raise CacheError.of(f"no directory for temporary files: {error}. Set TMPDIR. [OPF-J020]", error) from error
+    atexit.register(_remove, place, os.getpid())
     return place
 
 
-@contextmanager
-def lock(key: str, seconds: float) -> Iterator[None]:
-    """Hold the build lock of a key. CacheLockTimeout after `seconds`. The kernel drops it when the process dies."""
-    path = root() / "locks" / f"{key}.lock"
-    make_private(path.parent)
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise _failed(f"cannot lock {path}: {error.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", error) from error
-        try:
-            _flock(fd, path, deadline)
-            if _same_file(fd, path):
-                yield
-                return
-        finally:
-            os.close(fd)
+def _remove(place: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child is not the owner
+        shutil.rmtree(place, ignore_errors=True)
 
 
-def make_private(directory: Path) -> None:
-    """Create a directory and its missing parents, each 0700: makedirs(mode) would apply it to the last one only."""
-    for part in (*reversed(directory.parents), directory):
-        if not part.exists():
-            try:
-                part.mkdir(mode=0o700)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise _failed(f"cannot create {part}: {error.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", error) from error
+def _after_fork() -> None:
+    """A child makes its own directory when it needs one: the parent removes the parent's."""
+    global _guard, _private
+    _guard, _private = threading.Lock(), None
 
 
-def _flock(fd: int, path: Path, deadline: float) -> None:
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR):
-                raise
-        if time.monotonic() > deadline:
-            raise CacheLockTimeout(f"another process holds {path} and did not finish its build in time. [OPF-J022]")
-        time.sleep(_POLL_SECONDS)
-
-
-def _same_file(fd: int, path: Path) -> bool:
-    """Whether the locked file is still the one the path names; somebody may have cleared the cache meanwhile."""
-    try:
-        return os.fstat(fd).st_ino == os.stat(path, follow_symlinks=False).st_ino
-    except FileNotFoundError:
-        return False
-
-
-def _rename_or_yield(built: Path, final: Path) -> None:
-    try:
-        built.rename(final)
-    except OSError as error:
-        # Somebody published the same key first. Theirs is as good as ours.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _failed(f"cannot publish {final}: {error.strerror}. [OPF-J020]", error) from error
-
-
-def _failed(message: str, cause: OSError) -> CacheError:
-    error = CacheError(message)
-    # OSError prints these in place of its message as soon as there is an errno.
-    error.errno, error.strerror, error.filename = cause.errno, message, cause.filename
-    return error
-
-
-def _read_regular(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return file.read()
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+os.register_at_fork(after_in_child=_after_fork)

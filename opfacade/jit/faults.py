@@ -1,0 +1,35 @@
+"""Where a test may step in: `at(step)` does nothing unless a test has put a function into `hook`.
+
+The steps of a cold build, in order; a process killed at any of them must leave the cache sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+STEPS = (
+    "lock.open",
+    "lock.take",
+    "lock.held",
+    "staging.made",
+    "sources.written",
+    "compiler.started",
+    "compiled",
+    "library.named",
+    "library.synced",
+    "meta.written",
+    "meta.synced",
+    "staging.synced",
+    "shard.made",
+    "renamed",
+    "shard.synced",
+    "indexed",
+    "verified",
+)
+
+hook: Callable[[str], None] | None = None
+
+
+def at(step: str) -> None:
+    if hook is not None:
+        hook(step)

@@ -1,0 +1,69 @@
+"""What a binary is: its key, and the part of it that a machine without compilers can know."""
+
+from __future__ import annotations
+
+import platform
+import re
+from typing import Any
+
+from . import build, codegen
+from .codegen import Sources
+from .spec import JitSpec
+from .store import SCHEMA
+from .toolchain import Toolchain
+
+
+def key(spec: JitSpec, sources: Sources, tools: Toolchain) -> str:
+    """SHA-256 over all that a binary depends on, in labelled fields; no path and no time is among them."""
+    from .. import __version__
+
+    return codegen.canonical_digest(
+        {
+            "schema": SCHEMA,
+            "opfacade": __version__,
+            "name": spec.name,
+            "sources": sources.digests(),
+            "arch": spec.arch,
+            "flags": list(spec.flags),
+            "recipe": _recipe(),
+            "compilers": tools.identity,
+            "abi": abi(),
+        }
+    )
+
+
+def portable(spec: JitSpec, sources: Sources) -> str:
+    """The part of a key that does not say which compiler was used, nor which of the compatible tvm-ffi versions."""
+    fields = {"source_digest": codegen.source_digest(spec, sources), "recipe": _recipe(), "arch": spec.arch}
+    own = {**abi(), "tvm_ffi": _release(abi()["tvm_ffi"])[:2]}
+    return codegen.canonical_digest({"schema": SCHEMA, "name": spec.name, **fields, "abi": own})
+
+
+def abi() -> dict[str, str]:
+    """What a binary and the process that loads it must agree about."""
+    import tvm_ffi
+
+    return {
+        "tvm_ffi": tvm_ffi.__version__,
+        "cxx11_abi": build.CXX11_ABI,
+        "machine": platform.machine(),
+        "os": platform.system(),
+    }
+
+
+def fits(meta: dict[str, Any]) -> bool:
+    """Whether this process can load an entry: its tvm-ffi is of the same series, and not older than the entry's."""
+    built, here = meta.get("abi"), abi()
+    if not isinstance(built, dict) or any(built.get(name) != here[name] for name in here if name != "tvm_ffi"):
+        return False
+    made_for, ours = _release(str(built.get("tvm_ffi"))), _release(here["tvm_ffi"])
+    return made_for[:2] == ours[:2] and made_for <= ours
+
+
+def _recipe() -> list[list[str]]:
+    return [list(build.NVCC_FLAGS), list(build.CXX_FLAGS), list(build.LINK_FLAGS)]
+
+
+def _release(version: str) -> list[int]:
+    """0.1.15.post2 -> [0, 1, 15]."""
+    return [int(number) for number in re.match(r"[0-9.]*[0-9]|", version)[0].split(".") if number]  # type: ignore[index]

@@ -1,0 +1,116 @@
+"""A small process between Python and a build, run as a script: when Python dies, however, no compiler is left.
+
+ninja gives every compiler a process group, and compilers start more, so no signal to a group reaches them all. This
+process adopts all orphans below it (PR_SET_CHILD_SUBREAPER), so that its descendants are the build, whole; it ends them
+when Python is gone, when told to (SIGTERM), and after the last command, and returns the status of the build.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+# All a compiler gets. Variables like NVCC_APPEND_FLAGS or CPATH would change the code and not the key.
+# TMPDIR is relative, because nvcc hands the names of its temporary files to a shell without quoting them.
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": ".", "TMPDIR": ".", "LANG": "C", "LC_ALL": "C"}
+
+_MAX_FILE_BYTES = 512 << 20
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_POLL_SECONDS = 0.2
+_WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def main(parent: int, argv: list[str]) -> int:
+    """Run `argv` for the process `parent` until it ends or `parent` does."""
+    os.umask(0o077)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    build = os.fork()
+    if build == 0:
+        _become(argv, prctl)
+    try:
+        return _wait(build, parent)
+    finally:
+        _kill_all()
+
+
+def _become(argv: list[str], prctl: Any) -> None:
+    """In the child: the build itself, with bounds that no sound build meets."""
+    try:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        bound = _MAX_FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILE_BYTES)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+        os.execve(argv[0], argv, ENVIRONMENT)
+    finally:
+        os._exit(127)
+
+
+def _wait(build: int, parent: int) -> int:
+    # The parent is asked for, not waited for: a signal at its death (PR_SET_PDEATHSIG) would come when the *thread* ends.
+    while os.getppid() == parent:
+        caught = signal.sigtimedwait(_WATCHED, _POLL_SECONDS)
+        if caught and caught.si_signo != signal.SIGCHLD:
+            return 128 + caught.si_signo
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == build:
+                return os.waitstatus_to_exitcode(status) & 0xFF
+            if pid == 0:
+                break
+    return 1
+
+
+def _kill_all() -> None:
+    """Until none is left: one may have started another between our look and our signal."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        family = _descendants(os.getpid())
+        for pid in family:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        while True:
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    break
+            except ChildProcessError:
+                return
+        time.sleep(0.005)
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            children.setdefault(_parent(name), []).append(int(name))
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _parent(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])  # a program's name may hold spaces and brackets
+    except (OSError, IndexError):
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
