@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade import __version__
+from opfacade.cli_cache import cache
 from opfacade.errors import OpfacadeError
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="opfacade")
 def main() -> None:
     """Typed plans for GPU operators: which kernel would run, what it promises, and a demo that checks it."""
+
+
+main.add_command(cache)
 
 
 @main.command("list")

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -44,6 +45,7 @@ _UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPER
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _NEARLY_FULL_BYTES = 64 << 10
 _TRIES = 3
+_DAY = 86400.0
 _guard = threading.Lock()
 _private: Store | None = None
 
@@ -83,15 +85,25 @@ def toolchain_memo() -> Path:
 
 
 def valid(key: str) -> Path | None:
-    """The library of an intact entry, in the shared cache or this process's own; else None. Writes and locks nothing."""
+    """The library of an intact entry, in the shared cache or this process's own; else None. Takes no lock."""
     found = shared().valid(key)
-    return found or (_private.valid(key) if _private else None)
+    return _used(found) or (_private.valid(key) if _private else None)
 
 
 def find(portable: str, fits: Fits) -> Path | None:
     """As `valid`, for a machine that knows no key because it has no compiler."""
     found = shared().find(portable, fits)
-    return found or (_private.find(portable, fits) if _private else None)
+    return _used(found) or (_private.find(portable, fits) if _private else None)
+
+
+def _used(library: Path | None) -> Path | None:
+    """Note the day of a use, for `gc`, where that can be written."""
+    if library is not None:
+        with suppress(OSError):
+            note = library.parent / "meta.json"
+            if time.time() - note.stat().st_mtime > _DAY:
+                os.utime(note)
+    return library
 
 
 def meta(key: str) -> dict[str, Any]:

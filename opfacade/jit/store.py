@@ -76,7 +76,7 @@ class Store:
     def entry(self, key: str) -> Path:
         return self.root / "obj" / key[:2] / key
 
-    def keys(self) -> list[str]:
+    def published(self) -> list[str]:
         found = (path.name for path in (self.root / "obj").glob("*/*"))
         return sorted(key for key in found if KEY.fullmatch(key))
 
@@ -96,7 +96,7 @@ class Store:
         with suppress(OSError):
             if found := self._first(sorted(os.listdir(hinted)), portable, fits):
                 return found
-        return self._first(self.keys(), portable, fits)  # a builder may have died before it left the hint
+        return self._first(self.published(), portable, fits)  # a builder may have died before it left the hint
 
     def _first(self, keys: list[str], portable: str, fits: Callable[[dict[str, Any]], bool]) -> Path | None:
         for key in filter(KEY.fullmatch, keys):
