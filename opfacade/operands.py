@@ -226,6 +226,15 @@ def check_workspace(workspace: Any, needed: int, like: torch.Tensor, alignment: 
     return []
 
 
+def workspace_alias(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], workspace: torch.Tensor) -> list[Issue]:
+    """The first operand that shares memory with the workspace."""
+    for name in operands:
+        tensor = given[name]
+        if tensor.numel() and workspace.numel() and has_memory(tensor) and overlaps(workspace, tensor):
+            return [Issue("OPF-A041", "workspace", f"memory apart from {name}", "overlap", kind="AliasError")]
+    return []
+
+
 def numel(spec: TensorSpec, free: int = 0) -> int:
     """Elements of an operand; free dimensions count `free`."""
     return math.prod(d.size if d.size is not None else free for d in spec.shape)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
-from opfacade import env, telemetry
+from opfacade import env, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import (
     FallbackWarning,
     Issue,
-    PlanStateError,
     UnsupportedError,
     WorkspaceError,
     from_issues,
 )
 from opfacade.memo import CallMemo
-from opfacade.operands import TensorSpec, check, check_workspace, has_memory
+from opfacade.operands import TensorSpec, check, check_workspace, has_memory, workspace_alias
 from opfacade.registry import Candidate, Launcher
-from opfacade.selection import Option, Preference, choose, survey, wrong_argument
+from opfacade.selection import Option, Preference, choose, count_refusals, survey, wrong_argument
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
+from opfacade.validation import moment
 from opfacade.verdict import SOUND, Verdict
 
 if TYPE_CHECKING:
@@ -36,15 +35,6 @@ PlanT = TypeVar("PlanT", bound="Plan[Any]")
 _selected: dict[Any, Plan[Any]] = {}
 _selecting = threading.Lock()
 _default = Preference()
-_forked = False
-
-
-def _after_fork() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Plan(Generic[ArgsT]):
@@ -54,9 +44,10 @@ class Plan(Generic[ArgsT]):
     accepts all. Attributes: descriptor, preference, target, sku, workspace_size (exact bytes).
     """
 
-    __slots__ = ("_admitted", "_candidate", "_count", "_count_select", "_launch", "_lock", "_memo", "_operands", *(
-        "descriptor", "preference", "sku", "target", "workspace_size"
-    ))  # fmt: skip
+    __slots__ = (
+        "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_guard", "_launch", "_lock", "_memo",
+        "_operands", "descriptor", "preference", "sku", "target", "workspace_size",
+    )  # fmt: skip
     _args_type: ClassVar[type[Args] | None] = None
 
     descriptor: Descriptor[ArgsT]
@@ -68,6 +59,8 @@ class Plan(Generic[ArgsT]):
     _candidate: Candidate
     _count: Callable[[], int]
     _count_select: Callable[[], int]
+    _crosscheck: float
+    _guard: validation.Guard | None
     _launch: Launcher | None
     _lock: threading.Lock
     _memo: CallMemo
@@ -117,7 +110,7 @@ class Plan(Generic[ArgsT]):
         checked = descriptor.revalidated()
         preference = _default if prefer is None else prefer.revalidated()
         options = survey(checked, preference, target)
-        _count_refusals(checked.op, options)
+        count_refusals(checked.op, options)
         option = choose(checked, target, options)
         if option.candidate.backend == "reference" and not target.is_cpu and preference.backend != "reference":
             hint = "explain(descriptor) says why no CUDA kernel fits."
@@ -140,7 +133,7 @@ class Plan(Generic[ArgsT]):
         plan = object.__new__(cls)
         operands = operands_of(descriptor)
         fields: tuple[str, ...] = descriptor.args_type.__slots__
-        stats = telemetry.stats(option.sku.id)
+        stats, level = telemetry.stats(option.sku.id), validation.level()
         facts = {
             "descriptor": descriptor,
             "preference": preference,
@@ -152,9 +145,11 @@ class Plan(Generic[ArgsT]):
             "_memo": CallMemo(operands, fields),
             "_count": stats.runs.add,
             "_count_select": stats.selects.add,
+            "_crosscheck": env.crosscheck(),
+            "_guard": validation.guard(level, descriptor, option.sku, preference.jit == "build"),
             "_launch": None,
             "_lock": threading.Lock(),
-            "_admitted": env.validate() == "off",
+            "_admitted": level == "off",
         }
         for name, value in facts.items():
             object.__setattr__(plan, name, value)
@@ -174,6 +169,7 @@ class Plan(Generic[ArgsT]):
 
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
         """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
+        self.check()
         if self._memo.is_last(args, workspace) or self._memo.knows(args, workspace):
             return SOUND
         issues = self._issues(args, workspace)
@@ -181,6 +177,12 @@ class Plan(Generic[ArgsT]):
             return Verdict(tuple(issues))
         self._memo.learn(args, workspace)
         return SOUND
+
+    def check(self) -> None:
+        """Raise what a device found wrong with the index tensors of earlier runs (OPFACADE_VALIDATE=indices). Never
+        waits: synchronise first to hear of a run that may not be over."""
+        if self._guard is not None:
+            self._guard.check()
 
     def _issues(self, args: ArgsT, workspace: Tensor | None) -> list[Issue]:
         wanted = self.descriptor.args_type
@@ -192,17 +194,8 @@ class Plan(Generic[ArgsT]):
         if not issues and workspace is not None:
             first = next(iter(self._operands))
             issues = check_workspace(workspace, self.workspace_size, given[first], WORKSPACE_ALIGNMENT)
-            issues = issues or self._workspace_alias(given, workspace)
+            issues = issues or workspace_alias(self._operands, given, workspace)
         return issues
-
-    def _workspace_alias(self, given: dict[str, Any], workspace: Tensor) -> list[Issue]:
-        from opfacade.overlap import overlaps
-
-        for name in self._operands:
-            tensor = given[name]
-            if tensor.numel() and workspace.numel() and has_memory(tensor) and overlaps(workspace, tensor):
-                return [Issue("OPF-A041", "workspace", f"memory apart from {name}", "overlap", kind="AliasError")]
-        return []
 
     # -- building -------------------------------------------------------------------------------------------------
 
@@ -220,9 +213,14 @@ class Plan(Generic[ArgsT]):
     def _load(self) -> Launcher:
         with self._lock:
             if self._launch is None:
-                _refuse_capture(self.sku)
+                if self.sku.backend == "cuda":
+                    moment.refuse_capture(self.sku.op, f"kernel {self.sku.id} is not loaded")
                 allow = self.preference.jit == "build"
                 launch = self._candidate.launcher(self.descriptor, self.target, self.sku, allow)
+                if self._crosscheck:
+                    launch = registry.crosscheck().wrap(self, launch, self._crosscheck)
+                if self._guard is not None:
+                    launch = self._guard.wrap(launch)
                 telemetry.stats(self.sku.id).loads.add()
                 telemetry.emit("load", sku=self.sku.id)
                 object.__setattr__(self, "_launch", launch)
@@ -235,8 +233,8 @@ class Plan(Generic[ArgsT]):
         and not given. Raises the first issue of `can_implement` before anything is written."""
         if not self._admitted and not self._memo.is_last(args, workspace):
             self._admit(args, workspace)
-        if _forked and self.sku.backend == "cuda":
-            self._refuse_fork()
+        if moment.forked and self.sku.backend == "cuda":
+            moment.refuse_fork(self.descriptor.op)
         launch = self._launch or self._load()
         if workspace is None and self.workspace_size:
             workspace = self._allocate(args)
@@ -264,31 +262,3 @@ class Plan(Generic[ArgsT]):
 
         first: Tensor = getattr(args, next(iter(self._operands)))
         return torch.empty(self.workspace_size, dtype=torch.uint8, device=first.device)
-
-    def _refuse_fork(self) -> None:
-        import torch
-
-        if not torch.cuda._is_in_bad_fork():  # CUDA was not in use before the fork
-            return
-        message = f"{self.descriptor.op}.run: CUDA does not survive fork(). Start workers with spawn. [OPF-R002]"
-        raise PlanStateError(message, code="OPF-R002", op=self.descriptor.op, stage="run")
-
-
-def _refuse_capture(sku: KernelSku) -> None:
-    if sku.backend != "cuda":
-        return
-    import torch
-
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        hint = "Run or compile() the plan once before capturing."
-        message = f"{sku.op}.run: kernel {sku.id} is not loaded and a CUDA graph is being captured. {hint} [OPF-R003]"
-        raise PlanStateError(message, code="OPF-R003", op=sku.op, stage="run", hint=hint)
-
-
-def _count_refusals(op: str, options: tuple[Option, ...]) -> None:
-    for option in options:
-        for reason in option.reasons:
-            telemetry.count_refusal(reason.code)
-        if option.reasons and telemetry.listening():
-            codes = [reason.code for reason in option.reasons]
-            telemetry.emit("refuse", op=op, candidate=option.name, codes=codes)

@@ -84,6 +84,11 @@ def candidates_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
+def crosscheck() -> Any:
+    """The cross-check, which lies above plans and is therefore reached by name, as backends are."""
+    return import_module("opfacade.crosscheck")
+
+
 @lru_cache(maxsize=1)
 def descriptor_types() -> dict[str, type[Descriptor[Any]]]:
     """Every descriptor type by its op name."""

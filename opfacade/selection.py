@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from opfacade import telemetry
 from opfacade.descriptor import Descriptor
 from opfacade.errors import (
     GuaranteeUnavailable,
@@ -134,6 +135,16 @@ def _unmet(sku: KernelSku, require: Require) -> Iterator[Reason]:
     wanted = require.max_error_model
     if wanted is not None and ERROR_MODELS.index(promise.error_model.id) > ERROR_MODELS.index(wanted):
         yield Reason("OPF-S020", "prefer.require.max_error_model", promise.error_model.id, wanted)
+
+
+def count_refusals(op: str, options: tuple[Option, ...]) -> None:
+    """Telemetry of every reason against a candidate."""
+    for option in options:
+        for reason in option.reasons:
+            telemetry.count_refusal(reason.code)
+        if option.reasons and telemetry.listening():
+            codes = [reason.code for reason in option.reasons]
+            telemetry.emit("refuse", op=op, candidate=option.name, codes=codes)
 
 
 def choose(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> Option:

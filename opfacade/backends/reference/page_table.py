@@ -5,19 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from opfacade.errors import IndexDataError
 from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def bad_index(op: str, argument: str, position: int, value: int, allowed: str, request: int = -1) -> NoReturn:
-    where = f" for request {request}" if request >= 0 else ""
-    message = f"{op}.run: {argument}[{position}] expected {allowed}, got {value}{where}. [OPF-V001]"
-    error = IndexDataError(message, code="OPF-V001", op=op, stage="run")
-    error.request, error.position, error.value, error.limit = request, position, value, allowed
-    raise error
+    raise index_error(op, argument, position, value, allowed, request)
 
 
 def offsets(op: str, argument: str, indptr: Tensor, total: int, exact: bool) -> list[int]:

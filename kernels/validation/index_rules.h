@@ -1,0 +1,196 @@
+// What is wrong with the index tensors of one request, and what stands in for them. Plain C++ over a Warp (lanes and
+// reductions), so that a test runs the same lines on a host with a warp of one.
+//
+// A wrong entry of an indptr belongs to the two requests it separates. A request is judged by its own entries; only when
+// those cannot all be right (rows that meet, more pages than there may be) must it also keep clear of all others.
+#pragma once
+#include "kernels/validation/index_check_params.h"
+
+#ifndef OPF_DEVICE
+#define OPF_DEVICE __device__ __forceinline__
+#endif
+
+namespace opfacade {
+
+enum Rule : int16_t {
+  kSound = 0, kStart, kRange, kFalls, kTotal, kLastPage, kPage, kLength, kNewRows, kAllPages, kOverlaps
+};
+enum Place : int16_t { kRows = 0, kKvIndptr, kLens, kPages };
+
+struct Finding {
+  int16_t rule = kSound;
+  int16_t place = 0;
+  int32_t value = 0;
+  int64_t position = 0;
+  int32_t limit = 0;
+};
+
+OPF_DEVICE bool within(int32_t value, int32_t limit) { return value >= 0 && value <= limit; }
+
+// Entries r and r + 1 of an indptr, by themselves. exact: the last entry must be the limit.
+OPF_DEVICE Finding judge_entries(const int32_t* v, int batch, int r, int32_t limit, bool exact, Place place) {
+  const int32_t low = v[r], high = v[r + 1];
+  if (r == 0 && low != 0) return {kStart, place, low, 0, 0};
+  if (!within(low, limit)) return {kRange, place, low, r, limit};
+  if (!within(high, limit)) return {kRange, place, high, r + 1, limit};
+  if (high < low) return {kFalls, place, high, r + 1, low};
+  if (exact && r == batch - 1 && high != limit) return {kTotal, place, high, r + 1, limit};
+  return {};
+}
+
+// Does request r own [v[r], v[r + 1]) alone? If not all is well with an indptr, every request must.
+template <class Warp>
+OPF_DEVICE Finding judge_apart(const int32_t* v, int batch, int r, int32_t limit, Place place) {
+  int32_t before = 0, after = limit;
+  for (int i = Warp::lane(); i <= batch; i += Warp::kLanes) {
+    if (!within(v[i], limit)) continue;
+    if (i < r && v[i] > before) before = v[i];
+    if (i > r + 1 && v[i] < after) after = v[i];
+  }
+  before = Warp::max(before);
+  after = Warp::min(after);
+  if (v[r] < before) return {kFalls, place, v[r], r, before};
+  if (v[r + 1] > after) return {kOverlaps, place, v[r + 1], r + 1, after};
+  return {};
+}
+
+// Must requests be kept apart? Rows: when any entry is wrong. Pages: when together they are more than the limit.
+template <class Warp>
+OPF_DEVICE bool crowded(const int32_t* v, int batch, int32_t limit, bool exact) {
+  int64_t sum = 0;
+  int wrong = 0;
+  for (int r = Warp::lane(); r < batch; r += Warp::kLanes) {
+    const bool sound = judge_entries(v, batch, r, limit, exact, kRows).rule == kSound;
+    sum += sound ? v[r + 1] - v[r] : 0;
+    wrong |= !sound;
+  }
+  return Warp::sum(sum) > limit || (exact && Warp::max(wrong) != 0);
+}
+
+template <class Warp>
+OPF_DEVICE Finding judge_indptr(const int32_t* v, int batch, int r, int32_t limit, bool exact, Place place) {
+  const Finding own = judge_entries(v, batch, r, limit, exact, place);
+  if (own.rule != kSound || !crowded<Warp>(v, batch, limit, exact)) return own;
+  return judge_apart<Warp>(v, batch, r, limit, place);
+}
+
+OPF_DEVICE int64_t pages_of_length(const IndexTables& t, int32_t length) {
+  return (static_cast<int64_t>(length) + t.page_size - 1) / t.page_size;
+}
+
+OPF_DEVICE int32_t longest(const IndexTables& t) {
+  const int64_t most = t.width * t.page_size;
+  return most > INT32_MAX ? INT32_MAX : static_cast<int32_t>(most);
+}
+
+// kv_lens: within a row of the table, and within the bound on the pages of all requests up to this one.
+template <class Warp>
+OPF_DEVICE Finding judge_length(const IndexTables& t, int r) {
+  if (!within(t.lens[r], longest(t))) return {kLength, kLens, t.lens[r], r, longest(t)};
+  int64_t sum = 0;
+  for (int i = Warp::lane(); i <= r; i += Warp::kLanes)
+    if (within(t.lens[i], longest(t))) sum += pages_of_length(t, t.lens[i]);
+  sum = Warp::sum(sum);
+  if (sum <= t.kv_limit) return {};
+  return {kAllPages, kLens, static_cast<int32_t>(sum > INT32_MAX ? INT32_MAX : sum), r, t.kv_limit};
+}
+
+// The pages of a request: how many, and where they start.
+struct PageSpan {
+  int64_t first;
+  int64_t count;
+  int64_t offset;  // what a position is counted from: 0 in kv_indices, the row's start in block_table
+};
+
+OPF_DEVICE PageSpan span_of(const IndexTables& t, int r) {
+  if (t.kv_indptr != nullptr) return {t.kv_indptr[r], t.kv_indptr[r + 1] - t.kv_indptr[r], 0};
+  return {r * t.row_stride, pages_of_length(t, t.lens[r]), r * t.row_stride};
+}
+
+template <class Warp>
+OPF_DEVICE Finding judge_pages(const IndexTables& t, const PageSpan& span) {
+  int64_t wrong = INT64_MAX;
+  for (int64_t i = Warp::lane(); i < span.count && wrong == INT64_MAX; i += Warp::kLanes) {
+    const int32_t page = t.pages[span.first + i];
+    if (page < 0 || page >= t.num_pages) wrong = span.first + i;
+  }
+  wrong = Warp::min(wrong);
+  if (wrong == INT64_MAX) return {};
+  return {kPage, kPages, t.pages[wrong], wrong - span.offset, t.num_pages};
+}
+
+// The length that sound entries give.
+OPF_DEVICE int64_t length_of(const IndexTables& t, int r) {
+  if (t.pages == nullptr) return t.kv_indptr[r + 1] - t.kv_indptr[r];
+  if (t.kv_indptr == nullptr) return t.lens[r];
+  const int64_t count = t.kv_indptr[r + 1] - t.kv_indptr[r];
+  return count == 0 ? 0 : (count - 1) * t.page_size + t.lens[r];
+}
+
+// The first thing wrong with the keys of a request.
+template <class Warp>
+OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
+  Finding found;
+  if (t.kv_indptr != nullptr) {
+    found = judge_indptr<Warp>(t.kv_indptr, t.batch, r, t.kv_limit, false, kKvIndptr);
+    if (found.rule != kSound || t.pages == nullptr) return found;
+    const bool any = t.kv_indptr[r + 1] > t.kv_indptr[r];
+    if (any && (t.lens[r] < 1 || t.lens[r] > t.page_size)) return {kLastPage, kLens, t.lens[r], r, t.page_size};
+  } else if (t.lens != nullptr) {
+    found = judge_length<Warp>(t, r);
+    if (found.rule != kSound) return found;
+  }
+  return t.pages == nullptr ? found : judge_pages<Warp>(t, span_of(t, r));
+}
+
+// The first thing wrong with a request.
+template <class Warp>
+OPF_DEVICE Finding judge(const IndexTables& t, int r) {
+  Finding found;
+  if (t.rows != nullptr) found = judge_indptr<Warp>(t.rows, t.batch, r, t.total_rows, true, kRows);
+  if (found.rule == kSound) found = judge_keys<Warp>(t, r);
+  if (found.rule != kSound || !t.appends) return found;
+  const int64_t length = length_of(t, r);
+  if (t.rows[r + 1] - t.rows[r] > length) return {kNewRows, kRows, t.rows[r + 1], r + 1, static_cast<int32_t>(length)};
+  return found;
+}
+
+// Entry i of rows, never falling: a kernel searches it. Sound requests, which are apart, keep both their entries.
+template <class Warp>
+OPF_DEVICE int32_t safe_row(const IndexTables& t, int i) {
+  int32_t most = 0;
+  for (int j = Warp::lane(); j <= i; j += Warp::kLanes)
+    if (j > 0 && within(t.rows[j], t.total_rows) && t.rows[j] > most) most = t.rows[j];
+  return Warp::max(most);
+}
+
+OPF_DEVICE int32_t safe_entry(int32_t value, int32_t limit) { return within(value, limit) ? value : 0; }
+
+// Stands in for request r, whose judgement is given; entry r of an indptr, and the last entry for the last request.
+template <class Warp>
+OPF_DEVICE void make_safe(const IndexTables& t, const SafeTables& safe, int r, bool sound) {
+  const int entries = r == t.batch - 1 ? 2 : 1;
+  for (int i = r; i < r + entries; ++i) {
+    const int32_t row = t.rows != nullptr ? safe_row<Warp>(t, i) : 0;
+    if (Warp::lane() != 0) continue;
+    if (t.rows != nullptr) safe.rows[i] = row;
+    if (t.kv_indptr != nullptr) safe.kv_indptr[i] = safe_entry(t.kv_indptr[i], t.kv_limit);
+  }
+  if (t.lens == nullptr) return;
+  int32_t length = t.lens[r];
+  if (!sound) {
+    // csr: kernels take (pages - 1) * page_size + last_page_len, which this makes 0 whatever the entries say.
+    length = 0;
+    if (t.kv_indptr != nullptr) {
+      const int64_t count = safe_entry(t.kv_indptr[r + 1], t.kv_limit) - safe_entry(t.kv_indptr[r], t.kv_limit);
+      length = count > 0 ? static_cast<int32_t>(-(count - 1) * t.page_size) : 0;
+    }
+  }
+  if (Warp::lane() == 0) safe.lens[r] = length;
+  if (!sound) return;
+  const PageSpan span = span_of(t, r);
+  const int64_t to = t.kv_indptr != nullptr ? span.first : r * t.width;
+  for (int64_t i = Warp::lane(); i < span.count; i += Warp::kLanes) safe.pages[to + i] = t.pages[span.first + i];
+}
+
+}  // namespace opfacade

@@ -1,0 +1,151 @@
+"""Cross-check: a share of runs is repeated on the reference, and held to the bound that the SKU states.
+
+OPFACADE_CROSSCHECK says the share when a plan is made. A run is due by count, not by chance; it works on the caller's
+tensors as ever, and on copies of them that were made before. While a CUDA graph is captured nothing is due. An output
+beyond the bound raises GuaranteeViolation and leaves a file that `replay` runs again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opfacade import env
+from opfacade.errors import GuaranteeViolation
+from opfacade.plan import Plan
+from opfacade.registry import Launcher, load_descriptor
+from opfacade.selection import Preference
+from opfacade.target import Target
+from opfacade.testing import numerics
+from opfacade.validation import moment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROWS = 64  # query rows that are compared; special values and exact copies are compared in full
+_serial = count()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run: its arguments before, and what the kernel and the reference made of them."""
+
+    before: Any
+    got: dict[str, Tensor]
+    reference: dict[str, Tensor]
+
+
+def due_by_count(rate: float) -> Callable[[], bool]:
+    """True for every n-th call such that `rate` of them are, spread evenly; the first is one. Takes no lock."""
+    calls = count()
+
+    def due() -> bool:
+        n = next(calls)
+        return int(-n * rate // 1) != int(-(n + 1) * rate // 1)
+
+    return due
+
+
+def wrap(plan: Plan[Any], launch: Launcher, rate: float) -> Launcher:
+    """A launcher that repeats a share of its launches and compares."""
+    due = due_by_count(rate)
+    reference = _reference(plan)
+
+    def checked(args: Any, workspace: Any) -> None:
+        if not due() or moment.capturing():
+            launch(args, workspace)
+            return
+        before = copied(args)
+        launch(args, workspace)
+        _compare(plan, reference, before, args)
+
+    return checked
+
+
+def _reference(plan: Plan[Any]) -> Launcher:
+    """The launcher of the reference for the same problem; it is never itself cross-checked."""
+    other: Plan[Any] = Plan._select(plan.descriptor, Preference(backend="reference"), plan.target)
+    return other._candidate.launcher(other.descriptor, other.target, other.sku, False)
+
+
+def copied(args: Any) -> Any:
+    """The same call on memory of its own, strides kept."""
+    given = {name: getattr(args, name) for name in type(args).__slots__}
+    return replace(args, **{name: _copy(t) for name, t in given.items() if t is not None})
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    import torch
+
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _compare(plan: Plan[Any], reference: Launcher, before: Any, args: Any) -> None:
+    evidence = _gather(plan, reference, before, args)
+    report = _judge(plan, evidence, evidence.got)
+    if not report.worst <= 1.0:
+        raise _violation(plan, evidence, report)
+
+
+def _gather(plan: Plan[Any], reference: Launcher, before: Any, args: Any) -> Evidence:
+    written = [name for name, spec in plan.descriptor.operands().items() if spec.written]
+    repeated = copied(before)
+    reference(repeated, None)
+    got = {name: getattr(args, name) for name in written}
+    return Evidence(before, got, {name: getattr(repeated, name) for name in written})
+
+
+def _judge(plan: Plan[Any], evidence: Evidence, outputs: dict[str, Tensor]) -> numerics.Report:
+    """The outputs against the inputs as they were before the run: what a kernel spoils, it cannot hide."""
+    before = evidence.before
+    pools = (before.k_data, before.v_data) if "k_data" in outputs else None
+    return numerics.check(plan.descriptor, replace(before, **outputs), plan.sku, rows=ROWS, before=pools)
+
+
+def _violation(plan: Plan[Any], evidence: Evidence, report: numerics.Report) -> GuaranteeViolation:
+    other = _judge(plan, evidence, evidence.reference)
+    path = _dump(plan, evidence)
+    op, told = plan.descriptor.op, f"the reference is at {other.worst:.3g}"
+    message = (
+        f"{op}.run: {plan.sku.id} is {report.worst:.3g} times its error bound off at {report.where}; {told}. "
+        f"Replay with opfacade.crosscheck.replay({path!r}). [OPF-G001]"
+    )
+    error = GuaranteeViolation(message, code="OPF-G001", op=op, stage="run")
+    error.sku, error.worst, error.dump = plan.sku.id, report.worst, path
+    return error
+
+
+def _dump(plan: Plan[Any], evidence: Evidence) -> str:
+    """The path of the file, or why there is none: that must not hide the violation."""
+    import torch
+
+    tensors = {name: getattr(evidence.before, name) for name in type(evidence.before).__slots__}
+    facts = {"descriptor": plan.descriptor.canonical_json(), "sku": plan.sku.id, "target": astuple(plan.target)}
+    content = facts | {"before": tensors, "got": evidence.got, "reference": evidence.reference}
+    name = f"{plan.descriptor.op}-{plan.descriptor.digest()[:12]}-{os.getpid()}-{next(_serial)}.pt"
+    try:
+        folder = env.dump_dir()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        torch.save(content, folder / name)
+    except OSError as error:
+        return f"no dump: {error}"
+    return str(folder / name)
+
+
+def replay(path: str | Path, device: str | None = None) -> numerics.Report:
+    """Run a dump again with the plan of its SKU; its report is at most 1 when the violation is gone."""
+    import torch
+
+    content = torch.load(path, weights_only=True, map_location=device)
+    descriptor = load_descriptor(content["descriptor"])
+    plan: Plan[Any] = Plan.select(descriptor, Preference(pin=content["sku"]), Target(*content["target"]))
+    before = descriptor.args_type(**content["before"])
+    args = copied(before)
+    plan.run(args)
+    written = [name for name, spec in descriptor.operands().items() if spec.written]
+    outputs = {name: getattr(args, name) for name in written}
+    return _judge(plan, Evidence(before, outputs, {}), outputs)

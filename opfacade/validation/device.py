@@ -1,0 +1,179 @@
+"""Level indices on a GPU: a kernel judges the index tensors of every run, and the next host call tells.
+
+A channel is where the kernel leaves its findings: a ring in pinned host memory and three counters on the device. It
+outlives its plan, because a launch or a CUDA graph may still write to it: a dead plan's channel goes back to a pool,
+unless a graph was captured with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from opfacade.errors import DeviceError
+from opfacade.sku import KernelSku
+from opfacade.validation import moment
+from opfacade.validation.rules import Finding, Tables, error_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.registry import Launcher
+
+RECORDS = 64
+_WORD = 2**32
+
+
+class Record(ctypes.Structure):
+    """IndexRecord of kernels/validation/index_check_params.h."""
+
+    _fields_ = (
+        ("sequence", ctypes.c_uint32),
+        ("rule", ctypes.c_int16),
+        ("place", ctypes.c_int16),
+        ("request", ctypes.c_int32),
+        ("value", ctypes.c_int32),
+        ("position", ctypes.c_int64),
+        ("limit", ctypes.c_int32),
+        ("call", ctypes.c_uint32),
+    )
+
+
+class Ring(ctypes.Structure):
+    """IndexRing of the same file."""
+
+    _fields_ = (("records", Record * RECORDS), ("consumed", ctypes.c_uint32))
+
+
+class Channel:
+    """A ring and its counters on one device."""
+
+    def __init__(self, device: int) -> None:
+        import torch
+
+        self.device = device
+        self.memory = torch.zeros(ctypes.sizeof(Ring), dtype=torch.uint8, pin_memory=True)
+        self.state = torch.zeros(3, dtype=torch.int32, device=f"cuda:{device}")
+        self.ring = Ring.from_address(self.memory.data_ptr())
+        self.captured = False
+        self._lock = threading.Lock()
+        torch.cuda.synchronize(device)
+
+    def reset(self) -> None:
+        """As new. Nothing that was launched before is still running afterwards."""
+        import torch
+
+        torch.cuda.synchronize(self.device)
+        self.state.zero_()
+        ctypes.memset(self.memory.data_ptr(), 0, self.memory.numel())
+        torch.cuda.synchronize(self.device)
+
+    def pending(self) -> bool:
+        """Is there a record that was not read? A few host loads."""
+        ring = self.ring
+        after = ring.consumed
+        return bool(ring.records[after % RECORDS].sequence == (after + 1) % _WORD)
+
+    def drain(self) -> list[Finding]:
+        """Every record that is there, in the order of calls and requests."""
+        with self._lock:
+            found = list(self._read())
+        return sorted(found, key=lambda f: (f.call, f.request))
+
+    def _read(self) -> Iterator[Finding]:
+        while self.pending():
+            r = self.ring.records[self.ring.consumed % RECORDS]
+            yield Finding(r.rule, r.place, r.request, r.position, r.value, r.limit, r.call)
+            self.ring.consumed = (self.ring.consumed + 1) % _WORD
+
+
+_spare: dict[int, list[Channel]] = {}
+_kept: list[Channel] = []  # a captured graph may write to these whenever it is replayed
+
+
+def _take(device: int) -> Channel:
+    spare = _spare.get(device)
+    try:
+        channel = spare.pop() if spare else None
+    except IndexError:  # another thread was quicker
+        channel = None
+    if channel is None:
+        return Channel(device)
+    channel.reset()
+    return channel
+
+
+def _give_back(channels: dict[int, Channel]) -> None:
+    for device, channel in channels.items():
+        (_kept if channel.captured else _spare.setdefault(device, [])).append(channel)
+
+
+class DeviceGuard:
+    """Launches the check before the operator, on the same stream, and gives the operator the tables that it leaves."""
+
+    def __init__(self, tables: Tables, sku: KernelSku, allow_build: bool) -> None:
+        self._tables, self._sku, self._allow_build = tables, sku, allow_build
+        self._channels: dict[int, Channel] = {}
+        self._making = threading.Lock()
+        weakref.finalize(self, _give_back, self._channels).atexit = False
+
+    def check(self) -> None:
+        found = [f for channel in self._channels.values() if channel.pending() for f in channel.drain()]
+        if found:
+            raise error_of(self._tables, found)
+
+    def wrap(self, launch: Launcher) -> Launcher:
+        import torch
+
+        from opfacade import jit
+        from opfacade.jit.spec import JitSpec
+
+        spec = JitSpec.of("index_check", "validation/index_check", self._sku.arch)
+        module = jit.load(spec, allow_build=self._allow_build)
+        if torch.cuda.is_available():
+            device = torch.cuda.current_device()
+            module.prepare(device)
+            self._channel(device)
+        names = [(name, i) for i, name in enumerate(self._tables.names) if name]
+
+        def guarded(args: Any, workspace: Any) -> None:
+            self.check()
+            safe = self._judge(module.run, args)
+            launch(replace(args, **{name: safe[i] for name, i in names}), workspace)
+
+        return guarded
+
+    def _judge(self, run: Any, args: Any) -> list[Tensor | None]:
+        """The four tables that the operator may trust; filled when the stream gets there."""
+        import torch
+
+        tables = self._tables
+        given = [getattr(args, name) if name else None for name in tables.names]
+        safe = [None if t is None else torch.empty(t.shape, dtype=torch.int32, device=t.device) for t in given]
+        first = next(t for t in given if t is not None)
+        channel = self._channel(first.device.index)
+        channel.captured = channel.captured or moment.capturing()
+        limit = tables.kv_limit
+        if tables.pages == "kv_indices":
+            limit = min(limit, args.kv_indices.numel())
+        sizes = (tables.batch_size, tables.total_rows, limit, tables.num_pages, tables.page_size, tables.appends)
+        try:
+            run(*given, *safe, channel.state, channel.memory.data_ptr(), *sizes)
+        except RuntimeError as error:
+            message = f"{tables.op}.run: index check: {error} [OPF-R010]"
+            raise DeviceError(message, code="OPF-R010", op=tables.op, stage="run") from error
+        return safe
+
+    def _channel(self, device: int) -> Channel:
+        channel = self._channels.get(device)
+        if channel is None:
+            moment.refuse_capture(self._tables.op, f"the index check has not run on cuda:{device}")
+            with self._making:
+                channel = self._channels.get(device)
+                if channel is None:
+                    channel = self._channels[device] = _take(device)
+        return channel

@@ -1,0 +1,125 @@
+"""Level full: before anything is written, the host reads index tensors, new rows' places and every valid input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from opfacade.descriptor import Descriptor
+from opfacade.errors import ArgumentError, Issue, PlanStateError
+from opfacade.validation import host, moment
+from opfacade.validation.rules import Tables, error_of, index_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.registry import Launcher
+
+_FLOATS = ("q", "k", "v", "k_new", "v_new", "states_o")
+
+
+class FullGuard:
+    """Refuses a call for anything that reading its tensors can show. Synchronises."""
+
+    def __init__(self, descriptor: Descriptor[Any]) -> None:
+        self._descriptor = descriptor
+        self._tables = Tables.of(descriptor)
+
+    def wrap(self, launch: Launcher) -> Launcher:
+        def guarded(args: Any, workspace: Any) -> None:
+            self._refuse_capture()
+            self._judge(args)
+            launch(args, workspace)
+
+        return guarded
+
+    def check(self) -> None:
+        """Nothing is ever pending: every call is judged before it runs."""
+
+    def _refuse_capture(self) -> None:
+        if moment.capturing():
+            op = self._descriptor.op
+            message = f"{op}.run: OPFACADE_VALIDATE=full reads tensors, and a CUDA graph is being captured. [OPF-R004]"
+            raise PlanStateError(message, code="OPF-R004", op=op, stage="run", hint="Use OPFACADE_VALIDATE=indices.")
+
+    def _judge(self, args: Any) -> None:
+        tables = self._tables
+        if tables is not None:
+            found = host.findings(tables, args)
+            if found:
+                raise error_of(tables, found)
+            if tables.appends:
+                _refuse_shared_pages(tables, args)
+        for name in _FLOATS:
+            if getattr(args, name, None) is not None:
+                self._finite(name, getattr(args, name), args)
+        if tables is not None and tables.pages and not tables.appends:
+            self._finite_pools(tables, args)
+
+    def _finite(self, name: str, tensor: Tensor, args: Any) -> None:
+        """Rows that no request has, and the o of empty states, may hold anything."""
+        import torch
+
+        wrong = ~_is_finite(tensor)
+        if name in ("k", "v"):
+            wrong[int(args.kv_indptr[-1]) :] = False
+        if name == "states_o":
+            wrong &= (args.states_lse != -torch.inf)[..., None]
+        if bool(wrong.any()):
+            self._not_finite(name, wrong.nonzero()[0].tolist())
+
+    def _finite_pools(self, tables: Tables, args: Any) -> None:
+        axis = self._descriptor.paged_kv.token_axis  # type: ignore[attr-defined]
+        for name in ("k_data", "v_data"):
+            pool = getattr(args, name).movedim(axis, 1)
+            for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
+                place = _wild_token(pool, pages, length)
+                if place is not None:
+                    self._not_finite(name, place, request)
+
+    def _not_finite(self, name: str, place: list[int], request: int = -1) -> NoReturn:
+        where = f" for request {request}" if request >= 0 else ""
+        issue = Issue("OPF-V003", f"{name}{place}", "finite values", f"NaN or infinity{where}")
+        op = self._descriptor.op
+        raise ArgumentError(f"{op}.run: {issue}", code="OPF-V003", op=op, stage="run", issues=[issue])
+
+
+def _is_finite(tensor: Tensor) -> Tensor:
+    """torch has no isfinite for 8-bit floats."""
+    return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
+
+
+def _wild_token(pool: Tensor, pages: Tensor, length: int) -> list[int] | None:
+    """[page, slot] of the first token of a request that is not finite; pool is [pages, page_size, heads, dim]."""
+    size = pool.shape[1]
+    for i, page in enumerate(pages.tolist()):
+        wrong = ~_is_finite(pool[page, : min(size, length - i * size)])
+        if bool(wrong.any()):
+            return [page, int(wrong.flatten(1).any(1).nonzero()[0])]
+    return None
+
+
+def _refuse_shared_pages(tables: Tables, args: Any) -> None:
+    """A page that is appended to belongs to one place of one request: else rows race, or change what another reads."""
+    rows: list[int] = getattr(args, tables.rows).tolist()
+    owners: dict[int, tuple[int, int, bool]] = {}
+    for request, place, page, written in _page_uses(tables, args, rows):
+        first = owners.setdefault(page, (request, place, written))
+        if first[:2] != (request, place) and (written or first[2]):
+            _shared(tables, page, request, place, first, written and first[2])
+        if written and not first[2]:
+            owners[page] = (request, place, True)
+
+
+def _page_uses(tables: Tables, args: Any, rows: list[int]) -> Iterator[tuple[int, int, int, bool]]:
+    """(request, place in its list, page, whether new rows go there)."""
+    for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
+        first_new = length - (rows[request + 1] - rows[request])
+        for place, page in enumerate(pages.tolist()):
+            yield request, place, page, first_new < min(length, (place + 1) * tables.page_size)
+
+
+def _shared(tables: Tables, page: int, request: int, place: int, first: tuple[int, int, bool], race: bool) -> NoReturn:
+    clash = "also appends to it" if race else "shares it"
+    allowed = f"a page of its own: request {first[0]} {clash}"
+    raise index_error(tables.op, tables.pages, place, page, allowed, request, code="OPF-V002")

@@ -1,0 +1,162 @@
+"""Cross-check: due by count, silent when right, and a violation that can be run again when wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target, crosscheck
+from opfacade import plan as plans
+from opfacade.errors import GuaranteeViolation
+from opfacade.plans.cascade import EXAMPLES as MERGES
+from opfacade.registry import examples
+from opfacade.testing import inputs
+
+from .problems import append, bits, decode, prefill, ragged
+
+PROBLEMS = {
+    "prefill": lambda: prefill([3, 40], [9, 45]),
+    "decode": lambda: decode([9, 0, 30]),
+    "ragged": lambda: ragged([2, 3], [4, 4]),
+    "append": lambda: append([2, 3], [9, 6]),
+    "merge": lambda: (MERGES[0], inputs.make_args(MERGES[0], seed=1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _dumps(monkeypatch, tmp_path):
+    monkeypatch.setattr(plans, "_selected", {})
+    monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path / "dumps"))
+
+
+def plan_of(descriptor, spoil=None):
+    """A plan whose launcher is the reference, with `spoil(args)` after each launch."""
+    plan = Plan.select(descriptor, Preference(backend="reference"), Target.cpu())
+    make = plan._candidate.launcher
+
+    def launcher(*given):
+        right = make(*given)
+
+        def launch(args, workspace):
+            right(args, workspace)
+            spoil(args)
+
+        return launch
+
+    if spoil is not None:
+        object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=launcher))
+    return plan
+
+
+def outputs(args):
+    return [getattr(args, name) for name in ("o", "lse", "k_data", "v_data") if getattr(args, name, None) is not None]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1.0])
+def test_the_share_of_runs_is_kept_and_spread(rate):
+    due = crosscheck.due_by_count(rate)
+    found = [due() for _ in range(3000)]
+    assert abs(sum(found) - 3000 * rate) <= 1
+    assert found[0] == (rate > 0)
+    assert found == [d() for d in [crosscheck.due_by_count(rate)] for _ in range(3000)]
+    gaps = [sum(found[i : i + 100]) for i in range(0, 3000, 100)]
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_off_leaves_the_launcher_alone():
+    descriptor, args = decode([9])
+    plan = plan_of(descriptor)
+    plan.run(args)
+    assert plan._launch.__module__ == "opfacade.backends.reference.attention"
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_right_runs_pass_and_write_what_they_would(monkeypatch, name):
+    descriptor, args = PROBLEMS[name]()
+    alone = crosscheck.copied(args)
+    plan_of(descriptor).run(alone)
+    monkeypatch.setattr(plans, "_selected", {})
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
+    plan_of(descriptor).run(args)
+    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(outputs(args), outputs(alone), strict=True))
+
+
+def one_ulp_too_many(args):
+    target = outputs(args)[0]
+    target.view(-1)[:] = torch.where(target.view(-1).abs() > 0, target.view(-1) * 1.02 + 0.01, target.view(-1))
+
+
+def one_element(args):
+    target = outputs(args)[0]
+    where = bits(target).flatten().nonzero()[-1]
+    target.view(-1)[where] = 3.0
+
+
+@pytest.mark.parametrize("spoil", [one_ulp_too_many, one_element])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_wrong_run_raises_with_a_dump_that_replays(monkeypatch, name, spoil):
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
+    descriptor, args = PROBLEMS[name]()
+    before = crosscheck.copied(args)
+    plan = plan_of(descriptor, spoil)
+    with pytest.raises(GuaranteeViolation, match=r"\[OPF-G001\]") as caught:
+        plan.run(args)
+    error = caught.value
+    assert (error.code, error.sku) == ("OPF-G001", plan.sku.id)
+    assert error.worst > 1
+    assert error.dump in str(error)
+    kept = torch.load(error.dump, weights_only=True)
+    for given in type(before).__slots__:
+        if getattr(before, given) is not None:
+            assert torch.equal(bits(kept["before"][given]), bits(getattr(before, given))), given
+    assert set(kept["got"]) == set(kept["reference"]) == {n for n, s in descriptor.operands().items() if s.written}
+    monkeypatch.setattr(plans, "_selected", {})
+    assert crosscheck.replay(error.dump).worst <= 1.0  # the plan of that SKU, unspoiled, is right
+
+
+def test_a_kernel_that_spoils_its_inputs_cannot_hide_it(monkeypatch):
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
+    descriptor, args = decode([9, 9])
+
+    def make_it_fit(args):
+        args.v_data[args.kv_indices[:6].long()] = 1.0
+        args.o.fill_(1.0)
+
+    with pytest.raises(GuaranteeViolation):
+        plan_of(descriptor, make_it_fit).run(args)
+
+
+def test_only_due_runs_are_compared(monkeypatch):
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "0.25")
+    descriptor, args = decode([9])
+    plan = plan_of(descriptor, lambda a: a.o.fill_(7.0))
+    raised = []
+    for _ in range(8):
+        try:
+            plan.run(args)
+            raised.append(False)
+        except GuaranteeViolation:
+            raised.append(True)
+    assert raised == [True, False, False, False] * 2
+
+
+def test_a_dump_that_cannot_be_written_does_not_hide_the_violation(monkeypatch, tmp_path):
+    (tmp_path / "dumps").write_text("in the way")
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
+    descriptor, args = decode([9])
+    with pytest.raises(GuaranteeViolation, match="no dump: "):
+        plan_of(descriptor, one_element).run(args)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("descriptor", examples(), ids=lambda d: d.op)
+def test_kernels_pass_and_a_graph_is_captured_without_the_check(monkeypatch, descriptor):
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
+    plan = Plan.select(descriptor, Preference(backend="cuda"))
+    args = inputs.make_args(descriptor, device="cuda")
+    plan.run(args)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(args)
+    graph.replay()
+    torch.cuda.synchronize()
