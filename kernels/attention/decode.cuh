@@ -4,6 +4,7 @@
 // take tiles in turn and are merged in warp order at the end.
 #pragma once
 #include "kernels/attention/decode_load.cuh"
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/mma.cuh"
 #include "kernels/common/q_transform.cuh"
 #include "kernels/common/softmax.cuh"
@@ -187,6 +188,7 @@ __device__ __forceinline__ void combine(const DecodeParams& p, const WorkItem& i
 
 template <class C>
 __device__ __forceinline__ void decode(const DecodeParams& p) {
+  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
   extern __shared__ __align__(1024) unsigned char shared[];
   static_assert(sizeof(WarpResults<C>) <= C::kWarps * C::kStages * 2 * WarpLoader<C>::kTileBytes, "results fit the stages");
   WorkItem item;

@@ -2,6 +2,7 @@
 // partials and merge are those of decode.cuh; the block takes tiles of kTileKv tokens together, one lane a key.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/softmax.cuh"
 
 namespace opfacade {
@@ -145,6 +146,7 @@ __device__ __forceinline__ void finish_f32(const DecodeParams& p, const WorkItem
 
 template <class C>
 __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
+  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
   extern __shared__ __align__(16) unsigned char shared[];
   F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(shared);
   WorkItem item;

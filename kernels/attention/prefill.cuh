@@ -5,6 +5,7 @@
 #pragma once
 #include "kernels/attention/prefill_nonfinite.cuh"
 #include "kernels/attention/prefill_output.cuh"
+#include "kernels/common/dependent_launch.cuh"
 
 namespace opfacade {
 
@@ -48,6 +49,7 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
 
 template <class C>
 __device__ __forceinline__ void prefill(const PrefillParams& p) {
+  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
   extern __shared__ __align__(1024) unsigned char shared[];
   PrefillSmem<C>& smem = *reinterpret_cast<PrefillSmem<C>*>(shared);
   RowTile tile;

@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels/attention/decode_params.h"
 #include "kernels/attention/prefill_params.h"
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/merge.cuh"
 
 namespace opfacade {
@@ -12,6 +13,7 @@ constexpr int kMergeWarps = 4;
 
 template <class C>
 __device__ __forceinline__ void merge_prefill(const PrefillParams& p) {
+  wait_for_previous();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;  // over [rows, heads]
   const int64_t row = index / p.heads, head = index % p.heads, plane = static_cast<int64_t>(p.total_rows) * p.heads;
   if (row >= p.total_rows || row >= p.q_indptr[p.batch]) return;
@@ -43,6 +45,7 @@ __device__ __forceinline__ RowStates decode_states(const DecodeParams& p, int re
 
 template <class C>
 __device__ __forceinline__ void merge_decode(const DecodeParams& p) {
+  wait_for_previous();
   const int head = blockIdx.x, request = blockIdx.y, warp = threadIdx.x / 32;
   if (p.plan[2 * request + 1] == 1) return;  // written by the attention itself
   const RowStates states = decode_states<C>(p, request, head);
