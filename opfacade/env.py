@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
+
+from opfacade.errors import SettingError
+
+_T = TypeVar("_T")
 
 
 def cache_dir() -> Path:
@@ -51,10 +58,25 @@ def jit_verbose() -> bool:
     return os.environ.get("OPFACADE_JIT_VERBOSE", "") not in ("", "0")
 
 
+def jit_debug() -> bool:
+    """OPFACADE_JIT_DEBUG=1: build kernels for a debugger (nvcc -G, host -g -O0), in entries of their own. Slow kernels."""
+    return os.environ.get("OPFACADE_JIT_DEBUG", "") not in ("", "0")
+
+
+def jit_lineinfo() -> bool:
+    """OPFACADE_JIT_LINEINFO=1: build kernels with line numbers for profilers (nvcc -lineinfo). The code stays the same."""
+    return os.environ.get("OPFACADE_JIT_LINEINFO", "") not in ("", "0")
+
+
+def jit_reload() -> bool:
+    """OPFACADE_JIT_RELOAD=1: rebuild when a kernel source changed since the last call, even of one plan. For kernel writers."""
+    return os.environ.get("OPFACADE_JIT_RELOAD", "") not in ("", "0")
+
+
 def jit_jobs() -> int | None:
     """OPFACADE_JIT_JOBS: parallel compile jobs of one build. Default: ninja's choice."""
     given = os.environ.get("OPFACADE_JIT_JOBS")
-    return int(given) if given else None
+    return _parsed("OPFACADE_JIT_JOBS", given, int, "a whole number from 1 up", lambda jobs: jobs >= 1) if given else None
 
 
 def source_root() -> Path | None:
@@ -64,14 +86,17 @@ def source_root() -> Path | None:
 
 
 def validate() -> str:
-    """OPFACADE_VALIDATE: off | metadata | indices | full. How much a run checks; read when a plan is made. Default: metadata."""
+    """OPFACADE_VALIDATE: off | metadata | indices | full: how much a run checks, read when a plan is made. Default:
+    metadata."""
     return os.environ.get("OPFACADE_VALIDATE") or "metadata"
 
 
 def crosscheck() -> float:
-    """OPFACADE_CROSSCHECK: the share of runs, 0 to 1, that is repeated on the reference; read when a plan is made. Default: 0."""
+    """OPFACADE_CROSSCHECK: the share of runs, 0 to 1, that is repeated on the reference, read when a plan is made. Default:
+    0."""
     given = os.environ.get("OPFACADE_CROSSCHECK")
-    return min(1.0, max(0.0, float(given))) if given else 0.0
+    share = _parsed("OPFACADE_CROSSCHECK", given or "0", float, "a share from 0 to 1", lambda share: share == share)
+    return min(1.0, max(0.0, share))
 
 
 def dump_dir() -> Path:
@@ -82,4 +107,40 @@ def dump_dir() -> Path:
 
 def jit_timeout() -> float:
     """OPFACADE_JIT_TIMEOUT: seconds that one build, or the wait for another process's build, may take. Default: 600."""
-    return float(os.environ.get("OPFACADE_JIT_TIMEOUT") or 600)
+    given = os.environ.get("OPFACADE_JIT_TIMEOUT") or "600"
+    return _parsed("OPFACADE_JIT_TIMEOUT", given, float, "seconds above 0", lambda seconds: seconds > 0)
+
+
+def log() -> str | None:
+    """OPFACADE_LOG: api | stats | dump. Write a line before each launch, with tensor statistics, or with all tensors to
+    OPFACADE_DUMP_DIR for `opfacade replay`; read when a plan is loaded. Default: nothing."""
+    given = os.environ.get("OPFACADE_LOG") or None
+    return given and _parsed("OPFACADE_LOG", given, str, "api, stats or dump", lambda mode: mode in ("api", "stats", "dump"))
+
+
+def log_dest() -> str:
+    """OPFACADE_LOG_DEST: stderr, stdout, or a file, in whose name %p is the process id. Default: stderr."""
+    return os.environ.get("OPFACADE_LOG_DEST") or "stderr"
+
+
+def _parsed(name: str, given: str, kind: Callable[[str], _T], expected: str, allowed: Callable[[_T], bool]) -> _T:
+    try:
+        value = kind(given)
+    except ValueError:
+        value = None
+    if value is None or not allowed(value):
+        raise SettingError(f"{name} expected {expected}, got {given[:40]!r}. [OPF-E001]", code="OPF-E001")
+    return value
+
+
+def is_set(name: str) -> bool:
+    """Whether a variable is set to something: an empty one counts as not there."""
+    return bool(os.environ.get(name))
+
+
+def unknown() -> dict[str, str]:
+    """The OPFACADE_* names that are set and that nothing reads, each with the name most like it, if there is one."""
+    docs = (value.__doc__ or "" for name, value in globals().items() if callable(value) and not name.startswith("_"))
+    known = sorted(doc.partition(":")[0].partition("=")[0] for doc in docs if doc.startswith("OPFACADE_"))
+    strangers = sorted(name for name in os.environ if name.startswith("OPFACADE_") and name not in known)
+    return {name: next(iter(get_close_matches(name, known, 1, 0.7)), "") for name in strangers}

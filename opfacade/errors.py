@@ -13,6 +13,7 @@
     │  ├─ ShapeError · LayoutError · AlignmentError · AliasError · DeviceMismatchError
     │  ├─ WorkspaceError                      .needed .got, in bytes
     │  └─ IndexDataError (IndexError)         .argument .request .position .value .limit .asynchronous .call_id
+    ├─ SettingError (ValueError)              an OPFACADE_* variable has a value that means nothing
     ├─ PlanStateError (RuntimeError)          capture, fork, wrong moment
     │  └─ JitDisabledError                    a build is needed and not allowed
     ├─ CompileError (RuntimeError)            .argv .returncode .log_path .log_tail .key
@@ -146,6 +147,9 @@ class IndexDataError(ArgumentError, IndexError):
     call_id: int = -1
 
 
+class SettingError(OpfacadeError, ValueError): ...
+
+
 class PlanStateError(OpfacadeError, RuntimeError): ...
 
 
@@ -229,6 +233,10 @@ class OpfacadeWarning(UserWarning): ...
 
 class FallbackWarning(OpfacadeWarning):
     """The reference backend was chosen on a GPU because no kernel accepts the descriptor."""
+
+
+class SettingWarning(OpfacadeWarning):
+    """An OPFACADE_* variable is set that nothing reads."""
 
 
 class CachePrivateWarning(OpfacadeWarning):

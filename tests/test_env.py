@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from opfacade import env
+from opfacade.errors import SettingError
 
-FUNCTIONS = [f for _, f in inspect.getmembers(env, inspect.isfunction)]
+FUNCTIONS = [
+    f for name, f in inspect.getmembers(env, inspect.isfunction)
+    if f.__module__ == env.__name__ and not name.startswith("_") and name not in ("is_set", "unknown")
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +38,12 @@ CASES = [
     ("jit_disabled", "OPFACADE_DISABLE_JIT", "0", False),
     ("jit_verbose", "OPFACADE_JIT_VERBOSE", "1", True),
     ("jit_verbose", "OPFACADE_JIT_VERBOSE", "", False),
+    ("jit_debug", "OPFACADE_JIT_DEBUG", "1", True),
+    ("jit_lineinfo", "OPFACADE_JIT_LINEINFO", "1", True),
+    ("jit_reload", "OPFACADE_JIT_RELOAD", "1", True),
     ("jit_jobs", "OPFACADE_JIT_JOBS", "3", 3),
+    ("log", "OPFACADE_LOG", "stats", "stats"),
+    ("log_dest", "OPFACADE_LOG_DEST", "/tmp/log-%p", "/tmp/log-%p"),
     ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "1.5", 1.5),
     ("source_root", "OPFACADE_SOURCE_ROOT", "/src", Path("/src")),
     ("validate", "OPFACADE_VALIDATE", "off", "off"),
@@ -43,7 +52,9 @@ CASES = [
     ("dump_dir", "OPFACADE_DUMP_DIR", "/d", Path("/d")),
 ]
 DEFAULTS = {
-    "allow_shared_cache": False, "nvcc": None, "cuda_home": None, "cxx": "c++", "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
+    "allow_shared_cache": False, "nvcc": None, "cuda_home": None, "cxx": "c++",
+    "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
+    "jit_debug": False, "jit_lineinfo": False, "jit_reload": False, "log": None, "log_dest": "stderr",
     "jit_timeout": 600.0, "source_root": None, "validate": "metadata", "crosscheck": 0.0,
 }  # fmt: skip
 
@@ -81,3 +92,37 @@ def test_every_function_names_its_variable_in_its_docstring():
 
 def test_every_function_has_a_case():
     assert {f.__name__ for f in FUNCTIONS} == {function for function, *_ in CASES}
+
+
+@pytest.mark.parametrize(
+    ("function", "variable", "value", "allowed"),
+    [
+        ("jit_jobs", "OPFACADE_JIT_JOBS", "x", "a whole number from 1 up"),
+        ("jit_jobs", "OPFACADE_JIT_JOBS", "0", "a whole number from 1 up"),
+        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "y", "seconds above 0"),
+        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "nan", "seconds above 0"),
+        ("crosscheck", "OPFACADE_CROSSCHECK", "some", "a share from 0 to 1"),
+        ("log", "OPFACADE_LOG", "all", "api, stats or dump"),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_by_name(monkeypatch, function, variable, value, allowed):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingError) as caught:
+        getattr(env, function)()
+    assert str(caught.value) == f"{variable} expected {allowed}, got {value!r}. [OPF-E001]"
+
+
+def test_a_bogus_level_of_validation_is_refused_at_select(monkeypatch):
+    from opfacade import Plan, Target
+    from opfacade.registry import examples
+
+    monkeypatch.setenv("OPFACADE_VALIDATE", "bogus")
+    with pytest.raises(ValueError, match=r"OPFACADE_VALIDATE expected one of .*metadata.*, got 'bogus'"):
+        Plan._select(examples()[0], None, Target.cpu())
+
+
+def test_names_that_nothing_reads_are_told_with_the_nearest(monkeypatch):
+    monkeypatch.setenv("OPFACADE_JIT_VERBOS", "1")
+    monkeypatch.setenv("OPFACADE_QQQQQQQQ", "1")
+    monkeypatch.setenv("OPFACADE_JIT_JOBS", "1")
+    assert env.unknown() == {"OPFACADE_JIT_VERBOS": "OPFACADE_JIT_VERBOSE", "OPFACADE_QQQQQQQQ": ""}

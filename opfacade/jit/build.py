@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import env
 from ..errors import CompileError, CompileTimeout, ToolchainError
-from . import faults, supervisor
+from . import faults, inspect, options, supervisor
 from .codegen import Sources
 from .spec import JitSpec
 from .toolchain import Toolchain, tvm_ffi_paths
@@ -30,6 +30,7 @@ CXX11_ABI = "1"  # said, not left to how a distribution built its g++
 CXX_FLAGS = ("-c", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={CXX11_ABI}")
 LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now")
 OUTPUT = "kernel.so"
+CUBIN = "kernel.cubin"
 LOG = "build.log"
 
 _EMBED = """\
@@ -82,9 +83,13 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     if returncode != 0:
         raise _compile_error(spec, staging, steps, returncode, log, key)
     _require_library(staging / OUTPUT, log)
+    # A debug build keeps every variable in memory: what it spills says nothing.
+    sass = (
+        "debug" if env.jit_debug() else inspect.require_sound(spec.name, sources.device_text, log, staging / CUBIN, toolchain)
+    )
     _drop_intermediates(staging, spec)
     faults.at("compiled")
-    return {"resources": resources(log), "commands": [list(step.argv) for step in steps]}
+    return {"resources": resources(log), "sass": sass, "commands": [list(step.argv) for step in steps]}
 
 
 def plan_steps(spec: JitSpec, toolchain: Toolchain) -> tuple[Step, ...]:
@@ -94,11 +99,15 @@ def plan_steps(spec: JitSpec, toolchain: Toolchain) -> tuple[Step, ...]:
     system = [token for path in (*includes, toolchain.cuda_include) for token in ("-isystem", str(path))]
     # Checks in tvm-ffi's headers print __FILE__; where they are installed must not change the binary.
     mapped = [f"-ffile-prefix-map={path}=tvm_ffi" for path in includes]
-    nvcc = [str(toolchain.nvcc), *NVCC_FLAGS, f"-arch={spec.arch}", *spec.flags, "-ccbin", cxx, "-I", "src"]
+    nvcc = [str(toolchain.nvcc), *NVCC_FLAGS, *options.device(), f"-arch={spec.arch}", *spec.flags, "-ccbin", cxx, "-I", "src"]
     nvcc += ["-isystem", str(toolchain.cuda_include), "-o", "kernel.cubin", device]
     return (
         Step("kernel.cubin", (device,), tuple(nvcc)),
-        Step("binding.o", (binding,), (cxx, *CXX_FLAGS, *mapped, "-I", "src", *system, "-o", "binding.o", binding)),
+        Step(
+            "binding.o",
+            (binding,),
+            (cxx, *CXX_FLAGS, *options.host(), *mapped, "-I", "src", *system, "-o", "binding.o", binding),
+        ),
         Step(
             OUTPUT,
             ("binding.o", "kernel.cubin", "embed.s"),
@@ -136,7 +145,7 @@ def _require_library(path: Path, log: str) -> None:
 
 def _refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
     """A device source may say `// requires: ptxas >= 13.3`, because an older one miscompiles it."""
-    for needed in _NEEDS_PTXAS.finditer(sources.device):
+    for needed in _NEEDS_PTXAS.finditer(sources.device_text):
         least, got = (int(needed[1]), int(needed[2])), toolchain.ptxas_release
         if got < least:
             raise ToolchainError(

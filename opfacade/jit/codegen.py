@@ -6,11 +6,12 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TemplateError
+from . import options
 from .spec import JitSpec, source_root
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class Sources:
     device: str
     binding: str
     headers: tuple[tuple[str, bytes], ...]
+
+    @cached_property
+    def device_text(self) -> str:
+        """The device source with every header: where lines like `// requires:` and `// allows:` are looked for."""
+        return "\n".join([self.device, *(data.decode() for _, data in self.headers)])
 
     def digests(self) -> dict[str, Any]:
         """The sources as labelled digests, for a key."""
@@ -48,7 +54,9 @@ def render(spec: JitSpec, root: Path | None = None) -> Sources:
 
 def source_digest(spec: JitSpec, sources: Sources) -> str:
     """Digest of all that is ours in a binary: sources, flags, arch. Two binaries of one compiler differ iff this does."""
-    return canonical_digest({**sources.digests(), "arch": spec.arch, "flags": list(spec.flags)})
+    extra = [list(options.device()), list(options.host())]
+    own = {"options": extra} if any(extra) else {}  # a debug build must not pass for the usual one
+    return canonical_digest({**sources.digests(), "arch": spec.arch, "flags": list(spec.flags), **own})
 
 
 def canonical_digest(fields: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import platform
 import re
 from typing import Any
 
-from . import build, codegen
+from . import build, codegen, options
 from .codegen import Sources
 from .spec import JitSpec
 from .store import SCHEMA
@@ -61,7 +61,7 @@ def fits(meta: dict[str, Any]) -> bool:
 
 
 def _recipe() -> list[list[str]]:
-    return [list(build.NVCC_FLAGS), list(build.CXX_FLAGS), list(build.LINK_FLAGS)]
+    return [[*build.NVCC_FLAGS, *options.device()], [*build.CXX_FLAGS, *options.host()], list(build.LINK_FLAGS)]
 
 
 def _release(version: str) -> list[int]:

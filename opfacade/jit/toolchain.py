@@ -27,7 +27,7 @@ from ..errors import ToolchainError
 _INSTALL = 'pip install "opfacade[cuda]"'
 _DEFAULT = Path("/usr/local/cuda/bin/nvcc")
 _PROGRAMS = ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++")
-_RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+\0")
+_RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+[\0\n]")
 _NVCC_IN_SCRIPT = re.compile(r"(/[^\s\"']+/bin/nvcc)\b")
 
 
@@ -38,6 +38,7 @@ class Toolchain:
     nvcc: Path
     cxx: Path
     memo: Path
+    origin: str = ""  # which place it was found by: "OPFACADE_NVCC", "pip", "CUDA_HOME", "PATH" or "default"
 
     @property
     def home(self) -> Path:
@@ -67,8 +68,19 @@ class Toolchain:
     @cached_property
     def ptxas_release(self) -> tuple[int, int]:
         """(13, 3) for ptxas 13.3.x; (0, 0) when the program does not tell."""
+        return self._release(self.home / "bin/ptxas")
+
+    @cached_property
+    def nvcc_release(self) -> tuple[int, int]:
+        """(13, 5) for nvcc 13.5.x; (0, 0) when the program does not tell."""
+        return self._release(self.nvcc)
+
+    def _release(self, program: Path) -> tuple[int, int]:
+        if not program.is_file():
+            return 0, 0
         memo = _Memo(self.memo)
-        major, minor = memo.facts(self.home / "bin/ptxas")["release"]
+        major, minor = memo.facts(program)["release"]
+        memo.save()
         return major, minor
 
 
@@ -78,7 +90,7 @@ def find(memo: Path) -> Toolchain:
     for origin, path in _candidates():
         probed.append(f"{origin}: {path}")
         if path.is_file() and os.access(path, os.X_OK):
-            return Toolchain(_real_nvcc(path.resolve(), _Memo(memo)), _find_cxx(), memo)
+            return Toolchain(_real_nvcc(path.resolve(), _Memo(memo)), _find_cxx(), memo, origin)
         if origin == "OPFACADE_NVCC":  # an explicit choice is not passed over in silence
             raise ToolchainError(f"OPFACADE_NVCC is {path}, which is not a program. [OPF-J010]")
     raise ToolchainError(f"no CUDA compiler found. Probed: {'; '.join(probed)}. Install one: {_INSTALL} [OPF-J010]")
@@ -95,16 +107,32 @@ def tvm_ffi_paths() -> tuple[list[Path], Path]:
 def _candidates() -> Iterator[tuple[str, Path]]:
     if given := env.nvcc():
         yield "OPFACADE_NVCC", Path(given)
-    for site in _nvidia_packages():
-        yield "pip", site / "cu13/bin/nvcc"
-        yield "pip", site / "cuda_nvcc/bin/nvcc"
-    if home := env.cuda_home():
-        yield "CUDA_HOME", Path(home) / "bin/nvcc"
+    for home in _pip_homes():
+        yield "pip", home / "bin/nvcc"
+    if given := env.cuda_home():
+        yield "CUDA_HOME", Path(given) / "bin/nvcc"
     if on_path := shutil.which("nvcc", path=env.search_path()):
         yield "PATH", Path(on_path)
     else:
         yield "PATH", Path("nvcc")
     yield "default", _DEFAULT
+
+
+def find_disassembler(tools: Toolchain) -> Path | None:
+    """nvdisasm or cuobjdump: beside the compiler, from pip (nvidia-cuda-nvdisasm), or on PATH; None where there is none."""
+    folders = [tools.home / "bin", *(home / "bin" for home in _pip_homes())]
+    path = os.pathsep.join([*map(str, folders), env.search_path()])
+    found = shutil.which("nvdisasm", path=path) or shutil.which("cuobjdump", path=path)
+    return Path(found) if found else None
+
+
+def _pip_homes() -> list[Path]:
+    """Toolkits in site-packages, newest major first: nvidia/cu13 and so on, as the packages lay them since CUDA 13."""
+    homes = []
+    for site in _nvidia_packages():
+        majors = sorted(site.glob("cu[0-9][0-9]"), reverse=True) or [site / "cu13"]
+        homes += [*majors, site / "cuda_nvcc"]
+    return homes
 
 
 def _nvidia_packages() -> list[Path]:

@@ -1,0 +1,21 @@
+"""What a kernel writer may switch on, as compiler flags. They are part of every key: a debug build is another binary.
+
+OPFACADE_JIT_VERBOSE, OPFACADE_JIT_DEBUG and OPFACADE_JIT_LINEINFO are apart, so that wanting to see commands or lines in a
+profiler does not make kernels slow.
+"""
+
+from __future__ import annotations
+
+from .. import env
+
+
+def device() -> tuple[str, ...]:
+    """Extra flags for nvcc. -G brings line numbers itself."""
+    if env.jit_debug():
+        return ("-G",)
+    return ("-lineinfo",) if env.jit_lineinfo() else ()
+
+
+def host() -> tuple[str, ...]:
+    """Extra flags for the host compiler; the last -O counts."""
+    return ("-g", "-O0") if env.jit_debug() else ()

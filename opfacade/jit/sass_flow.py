@@ -1,0 +1,91 @@
+"""The control flow of a function in SASS: which instructions may follow which."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_GUARD = re.compile(r"^@(!?U?P\w+)\s+")
+_TARGET = re.compile(r"`\((\.L\w+)\)|(?<!\[)\b0x([0-9a-f]+)\s*$")
+_LISTED = re.compile(r"BRANCH_TARGETS ([^*\"]+)")
+_BARRIER = re.compile(r"\b(B\d+)\b")
+# A branch with an operand before its target is taken by some threads and not by others.
+_CONDITION = re.compile(r"^BRA\S*\s+!?[~U]")
+_ENDS = ("EXIT", "RET", "KILL", "BPT.TRAP")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction: its address, its text, and what the text says without the predicate that guards it."""
+
+    address: int
+    text: str
+    body: str
+    guarded: bool
+
+    @classmethod
+    def parse(cls, address: int, text: str) -> Instruction:
+        text = " ".join(text.split())
+        guard = _GUARD.match(text)
+        body = text[guard.end() :] if guard else text
+        return cls(address, text, body, guard is not None and guard[1] not in ("PT", "UPT"))
+
+
+@dataclass(slots=True)
+class Flow:
+    """A function: its instructions in order, and where its labels stand among them."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+def successors(flow: Flow) -> list[tuple[int, ...]]:
+    """For each instruction, those that may be next. Where a target is not known, all that it could be."""
+    places = {instruction.address: at for at, instruction in enumerate(flow.instructions)}
+    targets = [_targets(instruction, flow, places) for instruction in flow.instructions]
+    meetings = _meetings(flow, targets)
+    anywhere = tuple(sorted({place for found in targets for place in found}))
+    last = len(flow.instructions) - 1
+    return [
+        tuple(sorted({place for place in _next(at, flow, targets[at], meetings, anywhere) if place <= last}))
+        for at in range(len(flow.instructions))
+    ]
+
+
+def _targets(instruction: Instruction, flow: Flow, places: dict[int, int]) -> tuple[int, ...]:
+    if not instruction.body.startswith(("BRA", "BRX", "JMP", "JMX", "BSSY", "CALL", "WARPSYNC")):
+        return ()
+    if listed := _LISTED.search(instruction.text):
+        return tuple(flow.labels[name.strip()] for name in listed[1].split(",") if name.strip() in flow.labels)
+    found = _TARGET.search(instruction.body)
+    if found is None or instruction.body.startswith(("BRX", "JMX")):
+        return ()
+    place = flow.labels.get(found[1]) if found[1] else places.get(int(found[2], 16))
+    return () if place is None else (place,)
+
+
+def _meetings(flow: Flow, targets: list[tuple[int, ...]]) -> dict[str, set[int]]:
+    """Where the threads of each convergence barrier go on after BSYNC: the targets of the BSSY that name it."""
+    found: dict[str, set[int]] = {}
+    for instruction, places in zip(flow.instructions, targets, strict=True):
+        if instruction.body.startswith("BSSY") and (barrier := _BARRIER.search(instruction.body)):
+            found.setdefault(barrier[1], set()).update(places)
+    return found
+
+
+def _next(
+    at: int, flow: Flow, targets: tuple[int, ...], meetings: dict[str, set[int]], anywhere: tuple[int, ...]
+) -> tuple[int, ...]:
+    instruction = flow.instructions[at]
+    body, falls = instruction.body, (at + 1,)
+    if body.startswith(_ENDS):
+        return falls if instruction.guarded else ()
+    if body.startswith(("BRX", "JMX")):
+        return (targets or anywhere) + (falls if instruction.guarded else ())
+    if body.startswith(("BRA", "JMP")):
+        maybe = instruction.guarded or _CONDITION.match(body) is not None or not targets
+        return targets + (falls if maybe else ())
+    if body.startswith("BSYNC"):
+        barrier = _BARRIER.search(body)
+        return tuple(meetings.get(barrier[1], ()) if barrier else ()) + falls
+    return falls + (targets if body.startswith(("CALL", "WARPSYNC")) else ())

@@ -1,0 +1,139 @@
+"""What a build refuses: spills, stack frames, serialised wgmma, and wrong code of the assembler."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opfacade import errors, jit
+from opfacade.jit import JitSpec, inspect, sass, toolchain
+
+LOG = """\
+ptxas info    : Compiling entry function 'attend' for 'sm_90a'
+ptxas info    : Function properties for attend
+    {stack} bytes stack frame, {stores} bytes spill stores, {loads} bytes spill loads
+ptxas info    : Used 255 registers
+"""
+SERIALIZED = (
+    "ptxas info    : (C7511) Potential Performance Loss: wgmma is serialized due to X in the function 'attend' in line 85"
+)
+
+
+def found(log):
+    return [(finding.name, finding.kernel) for finding in inspect.ptxas_findings(log)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wanted"),
+    [((0, 0, 0), []), ((16, 8, 12), [("spills", "attend")]), ((16, 0, 0), [("local-memory", "attend")])],
+)
+def test_ptxas_tells_of_spills_and_stack(numbers, wanted):
+    assert found(LOG.format(stack=numbers[0], stores=numbers[1], loads=numbers[2])) == wanted
+
+
+def test_ptxas_tells_of_serialised_wgmma():
+    (finding,) = inspect.ptxas_findings(SERIALIZED)
+    assert str(finding) == "attend: C7511: Potential Performance Loss: wgmma is serialized due to X"
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("", set()),
+        ("// allows: local-memory\n", {"local-memory"}),
+        ("x\n  // allows: spills, wgmma-serialization\n", {"spills", "local-memory", "wgmma-serialization"}),
+    ],
+)
+def test_a_source_says_what_it_allows(source, wanted):
+    assert inspect.allowances(source) == wanted
+
+
+def test_a_word_that_allows_nothing_is_an_error():
+    with pytest.raises(errors.CompileError, match=r"expected spills, local-memory, wgmma-serialization, got 'spill'"):
+        inspect.allowances("// allows: spill\n")
+
+
+SPILLS = """
+extern "C" __global__ void __launch_bounds__(1024, 2) tiny(float* p) {
+  float x[64];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) x[i] = p[threadIdx.x + 1024 * i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 64; ++i) p[threadIdx.x * 64 + i] = x[i] * x[(i * 7 + 1) % 64];
+}
+"""
+STACK = """
+extern "C" __global__ void tiny(float* p, int n) {
+  float x[32];
+  for (int i = 0; i < 32; ++i) x[i] = p[i];
+  for (int i = 0; i < n; ++i) x[n * i % 32] += p[i];
+  p[n] = x[n % 32];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "words"), [(SPILLS, "spills", "spills registers"), (STACK, "local-memory", "stack")]
+)
+def test_a_kernel_that_spills_or_uses_the_stack_is_refused_unless_it_says_so(tiny, root, source, name, words):
+    place = root / "csrc/testing/tiny.cu.jinja"
+    place.write_text(source)
+    with pytest.raises(errors.CompileError, match=r"OPF-J033") as caught:
+        jit.build(tiny)
+    assert f"tiny: kernel tiny: {'uses a ' if name == 'local-memory' else ''}{words}" in str(caught.value)
+    assert "stack frame" in Path(caught.value.log_path).read_text()
+    place.write_text(f"// allows: {name}\n{source}")
+    assert jit.build(tiny).is_file()
+
+
+def test_a_debug_build_may_spill(tiny, root, monkeypatch):
+    monkeypatch.setenv("OPFACADE_JIT_DEBUG", "1")
+    (root / "csrc/testing/tiny.cu.jinja").write_text(STACK)
+    assert jit.build(tiny).is_file()
+
+
+def wgmma(**facts):
+    return JitSpec.of("wgmma", "testing/wgmma", "sm_90a", **({"steps": 4, "serialized": False, "allows": False} | facts))
+
+
+@pytest.mark.parametrize("steps", [4, 1000])
+def test_a_wgmma_kernel_is_disassembled_and_judged(root, cache_dir, steps):
+    facts = json.loads((jit.build(wgmma(steps=steps)).parent / "meta.json").read_text())
+    there = toolchain.find_disassembler(toolchain.find(cache_dir / "v1/toolchain.json"))
+    assert facts["sass"] == ("clean" if there else "no disassembler")
+
+
+def test_serialised_wgmma_is_refused_unless_allowed(root, cache_dir):
+    with pytest.raises(errors.CompileError, match=r"wgmma: kernel wgmma: C75\d\d: .*serialized"):
+        jit.build(wgmma(serialized=True))
+    assert jit.build(wgmma(serialized=True, allows=True)).is_file()
+
+
+def test_wrong_code_of_the_assembler_is_refused_whatever_the_source_allows(root, cache_dir, monkeypatch):
+    listing = """
+        Function : wgmma
+        /*0000*/  HGMMA.64x8x16.F32.BF16 R24, R4, gdesc[UR4], R24, gsb0 ;
+        /*0010*/  MOV R5, R9 ;
+        /*0020*/  EXIT ;
+"""
+    monkeypatch.setattr(inspect, "disassembly", lambda cubin, tools: listing)
+    with pytest.raises(errors.CompileError, match=r"OPF-J034") as caught:
+        jit.build(wgmma(allows=True))
+    assert "wgmma at 0x0010: `MOV R5, R9` overwrites R5, read by the wgmma at 0x0000" in str(caught.value)
+
+
+@pytest.mark.parametrize("program", ["nvdisasm", "cuobjdump"])
+def test_what_a_disassembler_prints_is_read(root, cache_dir, program):
+    """Where one is installed, the check sees the instructions that the source asks for."""
+    tools = toolchain.find(cache_dir / "v1/toolchain.json")
+    place = toolchain.find_disassembler(tools)
+    if place is None or not (place.parent / program).is_file():
+        pytest.skip(f"no {program}")
+    patched = pytest.MonkeyPatch()
+    patched.setattr(inspect, "find_disassembler", lambda tools: place.parent / program)
+    text = inspect.disassembly(jit.build(wgmma()).parent / "kernel.cubin", tools)
+    patched.undo()
+    assert sass.uses_wgmma(text)
+    assert list(sass.functions(text)) == ["wgmma"]
+    assert sass.lint(text) == ()
