@@ -34,11 +34,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: its name, the value in force, and what it is for."""
+    """One environment variable: its name, the value in force, what it is for, and where the value is from."""
 
     name: str
     value: str
     doc: str
+    origin: str  # "environment" or "default"
 
 
 def candidates(target: Target) -> tuple[Row, ...]:
@@ -110,7 +111,8 @@ def _variable(function: Callable[[], Any]) -> Variable | None:
     if match is None:
         return None
     setting = f"set to {match.group(2)}: " if match.group(2) else ""
-    return Variable(match.group(1), _in_force(function), setting + doc[match.end() :])
+    origin = "environment" if env.is_set(match.group(1)) else "default"
+    return Variable(match.group(1), _in_force(function), setting + doc[match.end() :], origin)
 
 
 def _in_force(function: Callable[[], Any]) -> str:

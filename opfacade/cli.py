@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from opfacade import __version__
+from opfacade import __version__, cli_tools
 from opfacade.cli_cache import cache
 from opfacade.errors import OpfacadeError
 
@@ -37,6 +37,8 @@ def main() -> None:
 
 
 main.add_command(cache)
+for command in cli_tools.COMMANDS:
+    main.add_command(command)
 
 
 @main.command("list")
@@ -100,15 +102,18 @@ def compile_(file: IO[bytes], target: str | None) -> None:
 
 @main.command("env")
 def env_() -> None:
-    """Every OPFACADE_* environment variable: its value in force and what it is for."""
+    """Every OPFACADE_* environment variable: its value in force, where that is from, and what it is for."""
     from opfacade.catalogue import environment
+    from opfacade.doctor import unknown_names
 
     for variable in environment():
         click.echo(_variable_line(variable))
+    for line in unknown_names():
+        click.echo(f"warning: {line}", err=True)
 
 
 def _variable_line(variable: Variable) -> str:
-    return f"{variable.name}={variable.value}\n    {variable.doc}"
+    return f"{variable.name}={variable.value}  ({variable.origin})\n    {variable.doc}"
 
 
 @main.command()

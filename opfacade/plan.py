@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
-from opfacade import env, registry, telemetry, validation
+from opfacade import env, instruments, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import (
     FallbackWarning,
@@ -27,6 +28,8 @@ from opfacade.verdict import SOUND, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from opfacade.jit.spec import JitSpec
 
 WORKSPACE_ALIGNMENT = 256
 _MAX_CACHED = 4096
@@ -200,15 +203,23 @@ class Plan(Generic[ArgsT]):
     # -- building -------------------------------------------------------------------------------------------------
 
     def compile(self) -> None:
-        """Build what this plan needs and publish it in the cache; load it where its device is present."""
-        spec = self._candidate.jit_spec
+        """Build what this plan needs and publish it in the cache; load it where its device is present.
+
+        Raises JitDisabledError where it is not built and Preference(jit="never") or OPFACADE_DISABLE_JIT forbids to.
+        """
+        spec = self.jit_spec
         if spec is not None:
             from opfacade import jit
 
-            allow = self.preference.jit == "build"
-            jit.build(spec(self.descriptor, self.target), label=self.sku.id) if allow else None
+            jit.build(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
         if spec is None or Target.current().arch == self.target.arch:
             self._load()
+
+    @property
+    def jit_spec(self) -> JitSpec | None:
+        """What would be compiled for this plan; None where nothing is."""
+        make = self._candidate.jit_spec
+        return None if make is None else make(self.descriptor, self.target)
 
     def _load(self) -> Launcher:
         with self._lock:
@@ -216,7 +227,8 @@ class Plan(Generic[ArgsT]):
                 if self.sku.backend == "cuda":
                     moment.refuse_capture(self.sku.op, f"kernel {self.sku.id} is not loaded")
                 allow = self.preference.jit == "build"
-                launch = self._candidate.launcher(self.descriptor, self.target, self.sku, allow)
+                make = partial(self._candidate.launcher, self.descriptor, self.target, self.sku, allow)
+                launch = instruments.launcher(make, self.descriptor, self.sku)
                 if self._crosscheck:
                     launch = registry.crosscheck().wrap(self, launch, self._crosscheck)
                 if self._guard is not None:

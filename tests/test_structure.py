@@ -22,20 +22,25 @@ DEVICE = [
 
 # Lower first. A module imports only lower layers and its own package; modules that share a layer do not know each other.
 LAYERS = (
-    {"errors", "env", "telemetry"},
+    {"errors"},
+    {"env", "telemetry"},
     {"model", "overlap"},
     {"sku", "target"},
     {"operands", "verdict"},
     {"descriptor"},
     {"paging", "jit"},
     {"registry", "memo"},
+    {"dumps"},
+    {"apilog"},
+    {"instruments"},
     {"selection", "validation"},
     {"plan"},
     {"plans"},
     {"backends"},
     {"testing"},
-    {"catalogue", "autotune", "crosscheck"},
-    {"demo"},
+    {"catalogue", "autotune", "crosscheck", "warmup", "doctor", "replay"},
+    {"demo", "cli_cache"},
+    {"cli_tools"},
     {"cli"},
     {"__init__", "__main__"},
 )

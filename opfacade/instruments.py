@@ -1,0 +1,63 @@
+"""What stands between a plan and its launcher: nothing, unless a variable asks for it. Read once, when a plan is loaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opfacade import apilog, env
+from opfacade.errors import SettingWarning
+
+if TYPE_CHECKING:
+    from opfacade.descriptor import Descriptor
+    from opfacade.registry import Launcher
+    from opfacade.sku import KernelSku
+
+_told = False
+
+
+def launcher(make: Callable[[], Launcher], descriptor: Descriptor[Any], sku: KernelSku) -> Launcher:
+    """What `make` gives, followed when its sources change (OPFACADE_JIT_RELOAD), and logged (OPFACADE_LOG)."""
+    _tell_of_unknown_names()
+    launch = _Followed(make) if env.jit_reload() and sku.backend == "cuda" else make()
+    return apilog.wrap(launch, descriptor, sku)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A launcher that is made again when a file of the kernel sources has changed: a `stat` of each file a call."""
+
+    make: Callable[[], Launcher]
+    seen: int = 0
+    launch: Launcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._renew()
+
+    def __call__(self, args: Any, workspace: Any) -> None:
+        from opfacade.jit import reload
+
+        if reload.signature() != self.seen:
+            self._renew()
+        self.launch(args, workspace)
+
+    def _renew(self) -> None:
+        from opfacade import jit
+        from opfacade.jit import reload
+
+        # The signature of before the build: an edit made meanwhile is seen by the next call.
+        self.seen = reload.signature()
+        jit.forget()
+        self.launch = self.make()
+
+
+def _tell_of_unknown_names() -> None:
+    global _told
+    if _told:
+        return
+    _told = True
+    for name, nearest in env.unknown().items():
+        meant = f" Did you mean {nearest}?" if nearest else " `opfacade env` lists all."
+        warnings.warn(f"{name} is set, and opfacade reads no such variable.{meant}", SettingWarning, 4)

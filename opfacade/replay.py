@@ -1,0 +1,79 @@
+"""Runs dumped calls again, and holds the outputs to what was dumped and to the bound of the SKU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opfacade import dumps
+from opfacade.errors import ArgumentError
+from opfacade.plan import Plan
+from opfacade.registry import load_descriptor
+from opfacade.selection import Preference
+from opfacade.target import Target, of_device
+from opfacade.testing import numerics
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One call, run again. same: bitwise the dumped outputs (None if there are none); worst, dumped_worst: the error over
+    the SKU's bound, at most 1 where the promise holds, of the new and of the dumped outputs."""
+
+    place: Path
+    sku: str
+    dumped_sku: str
+    same: bool | None
+    worst: float
+    dumped_worst: float | None
+    where: str
+
+    @property
+    def sound(self) -> bool:
+        return self.worst <= 1
+
+
+def replay(place: Path, device: str | None = None, prefer: Preference | None = None) -> tuple[Replayed, ...]:
+    """Run the dump in `place`, or every dump below it, on `device` (default: the one it was made on)."""
+    found = dumps.find(place)
+    if not found:
+        raise ArgumentError(f"replay: {place} expected a dump or a directory of dumps, got none. [OPF-E010]", code="OPF-E010")
+    return tuple(_replay(dumps.load(path), device, prefer) for path in found)
+
+
+def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> Replayed:
+    import torch
+
+    where = torch.device(device or dump.device)
+    descriptor = load_descriptor(dump.descriptor)
+    target = of_device(where.index or 0) if where.type == "cuda" else Target.cpu()
+    plan: Plan[Any] = Plan.select(descriptor, prefer, target)
+    args = _bundle(plan, dump.inputs, where)
+    plan.run(args)
+    report = _judge(plan, args, dump)
+    dumped = None
+    if dump.outputs:
+        dumped = _judge(plan, _bundle(plan, dump.inputs | dump.outputs, where), dump).worst
+    same = all(torch.equal(_bits(getattr(args, name)), _bits(t)) for name, t in dump.outputs.items()) if dump.outputs else None
+    return Replayed(dump.place, plan.sku.id, dump.sku, same, report.worst, dumped, report.where)
+
+
+def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Any) -> Any:
+    wanted = plan.descriptor.args_type
+    given = {name: tensors[name].to(device, copy=True) for name in wanted.__slots__ if name in tensors}
+    return wanted(**given)
+
+
+def _judge(plan: Plan[Any], args: Any, dump: dumps.Dump) -> numerics.Report:
+    """The bound, computed on the CPU. What an op adds to is compared with what was there before."""
+    given = {name: getattr(args, name) for name in plan.descriptor.args_type.__slots__}
+    here = type(args)(**{name: None if tensor is None else tensor.cpu() for name, tensor in given.items()})
+    pools = tuple(dump.inputs[name] for name, spec in plan.descriptor.operands().items() if spec.role == "inout")
+    return numerics.check(plan.descriptor, here, plan.sku, before=pools)
+
+
+def _bits(tensor: Any) -> Any:
+    """Bytes, because NaN is not equal to itself."""
+    import torch
+
+    return tensor.detach().cpu().contiguous().view(torch.uint8)

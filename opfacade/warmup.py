@@ -1,0 +1,125 @@
+"""Builds the kernels of many descriptors ahead of time, several at once, so that no request waits for a compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from opfacade import jit
+from opfacade.descriptor import Descriptor
+from opfacade.errors import DescriptorError, OpfacadeError
+from opfacade.jit import cache
+from opfacade.jit.spec import JitSpec
+from opfacade.plan import Plan
+from opfacade.registry import load_descriptor
+from opfacade.selection import Preference
+from opfacade.target import Target
+
+# What a build takes where none of its kind has been seen: an estimate to show, on which nothing else depends.
+_USUAL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One binary of a warm-up. state: "build" when its build begins; then "built", "cached" or "failed", with `error`."""
+
+    sku: str
+    state: str
+    expected_seconds: float
+    seconds: float = 0.0
+    error: OpfacadeError | None = None
+
+
+Report = Callable[[Step], None]
+
+
+def warmup(
+    descriptors: Iterable[Descriptor[Any]],
+    target: Target | None = None,
+    prefer: Preference | None = None,
+    jobs: int | None = None,
+    report: Report | None = None,
+) -> tuple[Step, ...]:
+    """Build what plans for `descriptors` need and publish it in the cache; loads nothing, needs no GPU.
+
+    Descriptors that share a binary are built once. jobs: builds at a time (default: CPUs). report: called as builds begin
+    and end, one call at a time. A build that fails stops no other: the errors are in the steps returned.
+    """
+    plans: list[Plan[Any]] = [Plan.select(descriptor, prefer, target) for descriptor in descriptors]
+    needed: dict[JitSpec, Plan[Any]] = {}
+    for plan in plans:
+        if plan.jit_spec is not None:
+            needed.setdefault(plan.jit_spec, plan)
+    announce, expected = _one_at_a_time(report), _expectation(needed)
+    with ThreadPoolExecutor(max(1, min(jobs or os.cpu_count() or 1, len(needed) or 1))) as pool:
+        return tuple(pool.map(lambda spec: _warm(spec, needed[spec], expected(spec), announce), needed))
+
+
+def read_descriptors(text: str | bytes) -> tuple[Descriptor[Any], ...]:
+    """Descriptors from JSON lines, a JSON array, or one JSON object. DescriptorError names the entry that is none."""
+    text = text.decode() if isinstance(text, bytes) else text
+    found = []
+    for number, entry in enumerate(_entries(text), 1):
+        try:
+            found.append(load_descriptor(entry))
+        except DescriptorError as error:
+            error.args = (f"entry {number}: {error}",)
+            raise
+    return tuple(found)
+
+
+def _entries(text: str) -> list[str]:
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return [line for line in text.splitlines() if line.strip()]
+    return [json.dumps(entry) for entry in whole] if isinstance(whole, list) else [text]
+
+
+def _warm(spec: JitSpec, plan: Plan[Any], expected: float, announce: Report) -> Step:
+    sku = plan.sku.id
+    started = time.monotonic()
+    try:
+        if jit.is_built(spec):
+            step = Step(sku, "cached", expected)
+        else:
+            announce(Step(sku, "build", expected))
+            jit.build(spec, allow_build=plan.preference.jit == "build", label=sku)
+            step = Step(sku, "built", expected, time.monotonic() - started)
+    except OpfacadeError as error:
+        step = Step(sku, "failed", expected, time.monotonic() - started, error)
+    announce(step)
+    return step
+
+
+def _one_at_a_time(report: Report | None) -> Report:
+    lock = threading.Lock()
+
+    def announce(step: Step) -> None:
+        if report is not None:
+            with lock:
+                report(step)
+
+    return announce
+
+
+def _expectation(needed: Iterable[JitSpec]) -> Callable[[JitSpec], float]:
+    """Seconds to expect of a spec: the median of its template's builds in this cache, else of all builds there."""
+    seen: dict[str, list[float]] = {}
+    for path in (cache.root() / "obj").glob("*/*/meta.json"):
+        try:
+            facts = json.loads(path.read_text())
+            template, seconds = json.loads(facts["spec"])[1], float(facts["seconds"])
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            continue
+        seen.setdefault(template, []).append(seconds)
+    every = [seconds for group in seen.values() for seconds in group] or [_USUAL_SECONDS]
+    usual = {spec: median(seen.get(spec.template, every)) for spec in needed}
+    return usual.__getitem__
