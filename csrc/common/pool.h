@@ -60,6 +60,7 @@ inline void set_page_size(PageTable& table, const PoolShape& shape) {
   require(shape.page_size > 0 && shape.page_size <= INT32_MAX, "page_size expected 1 to 2^31 - 1");
   table.page_size = static_cast<int32_t>(shape.page_size);
   table.page_shift = __builtin_ctz(static_cast<unsigned>(table.page_size));
+  table.num_pages = static_cast<int32_t>(shape.pages);
 }
 
 inline PageTable csr_table(Args& args, const TensorView& indptr, const TensorView& indices,

@@ -29,7 +29,7 @@ struct F32State {
 template <class C>
 __device__ __forceinline__ void fetch_f32(const DecodeParams& p, const WorkItem& item, F32Smem<C>& smem, int start,
                                           int stage) {
-  const RequestPages<C::kTable, C::kPow2Pages> pages(p.table, item.request);
+  const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, item.request);
   constexpr int kChunks = C::kHeadDim / 4;
 #pragma unroll 2
   for (int i = threadIdx.x; i < 2 * C::kTileKv * kChunks; i += C::kWarps * 32) {

@@ -17,7 +17,7 @@ struct WarpLoader {
 
   const DecodeParams& p;
   const WorkItem& item;
-  RequestPages<C::kTable, C::kPow2Pages> pages;
+  RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
   uint32_t stages;   // shared address of this warp's first stage
   int next;          // first token of the tile to fetch next
   int next_page;     // page of this lane's token in that tile

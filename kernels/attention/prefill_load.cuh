@@ -27,7 +27,7 @@ struct KvLoader {
 
   const PrefillParams& p;
   PrefillSmem<C>& smem;
-  RequestPages<C::kTable, C::kPow2Pages> pages;
+  RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
   int end;  // tokens from here on are zero-filled: 0 * NaN must not reach an accumulator
 
   __device__ __forceinline__ int token(int start) const { return start + threadIdx.x % C::kTileKv; }

@@ -16,17 +16,20 @@ __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   }
 }
 
-// The pages of one request; entries past its length are never read.
-template <TableForm kForm, bool kPow2Pages>
+// The pages of one request; entries past its length are never read. Safe pages: an id that is no page of the pool reads
+// page 0, so that a wrong one leads to a wrong result and never outside the pool.
+template <TableForm kForm, bool kPow2Pages, bool kSafePages = false>
 struct RequestPages {
   const int32_t* pages;  // ragged: unused
   int first_row;         // ragged only
   int page_size;
   int page_shift;
+  int num_pages;
 
   __device__ __forceinline__ RequestPages(const PageTable& table, int request) {
     page_size = table.page_size;
     page_shift = table.page_shift;
+    num_pages = table.num_pages;
     pages = table.indices;
     first_row = 0;
     if constexpr (kForm == TableForm::kRagged) first_row = table.indptr[request];
@@ -36,7 +39,8 @@ struct RequestPages {
 
   __device__ __forceinline__ int page_of(int token) const {
     if constexpr (kForm == TableForm::kRagged) return 0;
-    return pages[kPow2Pages ? token >> page_shift : token / page_size];
+    const int page = pages[kPow2Pages ? token >> page_shift : token / page_size];
+    return !kSafePages || static_cast<unsigned>(page) < static_cast<unsigned>(num_pages) ? page : 0;
   }
   __device__ __forceinline__ int slot_of(int token) const {
     if constexpr (kForm == TableForm::kRagged) return first_row + token;

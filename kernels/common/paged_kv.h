@@ -21,6 +21,7 @@ struct PageTable {
   int64_t row_stride;      // block: elements between rows of block_table
   int32_t page_size;
   int32_t page_shift;      // log2(page_size), read only when pages are a power of two
+  int32_t num_pages;       // of the pool, read only by kernels with safe pages
 };
 
 enum class TableForm { kCsr, kBlock, kRagged };

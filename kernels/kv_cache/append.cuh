@@ -58,7 +58,7 @@ __device__ __forceinline__ void append(const AppendParams& p) {
   const int request = request_of(p, row);
   const int position = kv_length<C::kTable>(p.table, request) - (p.append_indptr[request + 1] - row);
   if (position < 0) return;
-  const RequestPages<C::kTable, C::kPow2Pages> pages(p.table, request);
+  const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
   const int page = pages.page_of(position), slot = pages.slot_of(position);
   append_row<C>(p.k_new, p.k, p.k_aligned, row, page, slot);
   append_row<C>(p.v_new, p.v, p.v_aligned, row, page, slot);

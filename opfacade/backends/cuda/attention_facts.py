@@ -37,8 +37,7 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
         "return_lse": descriptor.return_lse,
     }
     if hasattr(descriptor, "paged_kv"):
-        size = descriptor.paged_kv.page_size
-        facts |= {"page_table": descriptor.page_table, "pow2_pages": size & (size - 1) == 0}
+        facts |= support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
     return facts
 
 

@@ -22,8 +22,7 @@ def _facts(descriptor: PagedKvAppendDescriptor) -> support.SpecPairs:
     return support.pairs(
         elem_bytes=ITEMSIZE[cache.dtype],
         head_dim=cache.head_dim,
-        page_table=descriptor.page_table,
-        pow2_pages=cache.page_size & (cache.page_size - 1) == 0,
+        **support.page_facts(cache.page_size, descriptor.page_table),
     )
 
 

@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 MIN_SM = 80
 MAX_GRID_YZ = 65535
 
+# Page ids that are no page of the pool read page 0: memory-safe at every level of validation. See bench/clamp.py.
+SAFE_PAGES = False
+
 SpecPairs = tuple[tuple[str, bool | int | str], ...]
 
 
 def pairs(**facts: bool | int | str) -> SpecPairs:
     """Compile-time facts, sorted, as both a SKU and a JitSpec hold them."""
     return tuple(sorted(facts.items()))
+
+
+def page_facts(page_size: int, page_table: str) -> dict[str, bool | int | str]:
+    """What a kernel compiles in about pages; nothing is said of a safety it has not."""
+    safe = {"safe_pages": True} if SAFE_PAGES else {}
+    return {"page_table": page_table, "pow2_pages": page_size & (page_size - 1) == 0, **safe}
 
 
 def arch_reasons(target: Target) -> Iterator[Reason]:

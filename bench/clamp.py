@@ -1,0 +1,82 @@
+"""What clamped page ids cost: each kernel with and without, alternately, in one run: `python bench/clamp.py [--out FILE]`.
+
+Prints microseconds of both and the ratio of medians, per shape; the last line is the worst. Below 1.01 everywhere,
+SAFE_PAGES in opfacade/backends/cuda/support.py can be True.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from attention import CUDA, DECODE, PREFILL, machine, problem
+
+from opfacade import Plan, plan
+from opfacade.backends.cuda import support
+from opfacade.plans.attention import PagedKvCacheDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.testing import inputs, numerics
+from opfacade.testing.bench import time_gpu
+
+ROUNDS = 5
+
+
+def append_problem(rows: int):
+    cache = PagedKvCacheDescriptor(num_total_pages=4096, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+    descriptor = PagedKvAppendDescriptor(batch_size=64, total_num_rows=rows, paged_kv=cache)
+    lengths = inputs.Lengths(q=[rows // 64] * 64, kv=[rows // 64] * 64)
+    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+
+
+def problems() -> Iterator[tuple[str, Callable]]:
+    for shape in (*DECODE, *PREFILL):
+        yield shape.name, lambda shape=shape: problem(shape)
+    for rows in (64, 8192):
+        yield f"append {rows} rows", lambda rows=rows: append_problem(rows)
+
+
+def plan_of(descriptor, safe: bool) -> Plan:
+    support.SAFE_PAGES = safe
+    plan._selected.clear()
+    made = Plan.select(descriptor, CUDA)
+    assert ("safe_pages", True) in made.sku.spec if safe else "safe_pages" not in dict(made.sku.spec)
+    return made
+
+
+def compare(name: str, descriptor, args) -> dict:
+    plans = {safe: plan_of(descriptor, safe) for safe in (False, True)}
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for safe, made in plans.items():
+        workspace = torch.empty(made.workspace_size, dtype=torch.uint8, device="cuda")
+        made.run(args, workspace)
+        report = numerics.check(descriptor, args, made.sku, rows=8)
+        if not report.worst <= 1:
+            raise SystemExit(f"{name}, safe={safe}: wrong result, not timed: {report}")
+    for _ in range(ROUNDS):
+        for safe, made in plans.items():
+            times[safe].append(time_gpu(lambda made=made: made.run(args, workspace), samples=15).median)
+    plain, clamped = (statistics.median(times[safe]) for safe in (False, True))
+    return {"shape": name, "plain_us": round(plain, 2), "clamped_us": round(clamped, 2), "ratio": round(clamped / plain, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for name, make in problems():
+        rows.append(compare(name, *make()))
+        print(json.dumps(rows[-1]), flush=True)
+        torch.cuda.empty_cache()
+    worst = max(rows, key=lambda row: row["ratio"])
+    print(json.dumps({"worst": worst}))
+    if options.out:
+        options.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
