@@ -47,6 +47,7 @@ _KEPT = {OUTPUT, LOG, "build.ninja", "kernel.cubin"}
 _TAIL_LINES = 40
 _GRACE_SECONDS = 10
 _MAX_OUTPUT_BYTES = 4 << 20
+_MAX_FILE_BYTES = 256 << 20
 _ELF_SHARED = (b"\x7fELF", 3)
 _UNSAFE = re.compile(r"""[\x00-\x1f$`"'\\;&|<>]""")
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
@@ -195,7 +196,8 @@ def _run_ninja(staging: Path) -> int:
     import ninja
 
     # -I and -S: no user's site-packages, and a start of 10 ms.
-    argv = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(Path(ninja.BIN_DIR) / "ninja"), "-v"]
+    argv = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(_MAX_FILE_BYTES)]
+    argv += [str(Path(ninja.BIN_DIR) / "ninja"), "-v"]
     if jobs := env.jit_jobs():
         argv += ["-j", str(jobs)]
     with (staging / LOG).open("wb") as log:

@@ -51,10 +51,13 @@ _private: Store | None = None
 
 
 def shared() -> Store:
-    """The cache that processes share. Without a home directory, there is none."""
-    place = env.cache_dir()
-    if place.parts[:1] == ("~",):  # nobody could say what "~" is
-        return _own(OSError(errno.ENOENT, "no home directory"))
+    """The cache that processes share; this process's own where there is no home directory to look in."""
+    try:
+        place = env.cache_dir()
+    except RuntimeError as error:
+        return _own(OSError(errno.ENOENT, str(error)))
+    if place.parts[:1] == ("~",):  # older versions of platformdirs give back what they could not expand
+        return _own(OSError(errno.ENOENT, "could not determine the home directory"))
     # A relative path must not move with the working directory of a build.
     return Store(Path(os.path.abspath(place)))
 
@@ -78,7 +81,8 @@ def entry(key: str) -> Path:
 
 
 def toolchain_memo() -> Path:
-    """The file for toolchain digests; its directory is made if that is possible."""
+    """The file for toolchain digests; its directory is made if that is possible. CacheSecurityError if it is not safe."""
+    shared().require_private()
     with suppress(CacheError):
         make_private(root())
     return root() / "toolchain.json"
@@ -217,8 +221,7 @@ def _own(cause: OSError) -> Store:
     with _guard:
         if _private is None:
             _private = Store(_temporary())
-            place = f"{env.cache_dir()} cannot be used ({cause})"
-            text = f"{place}; compiling into {_private.base}, for this process only. [OPF-J025]"
+            text = f"the cache cannot be used ({cause}); compiling into {_private.base}, for this process only. [OPF-J025]"
             warnings.warn(text, CachePrivateWarning, stacklevel=2)
         return _private
 

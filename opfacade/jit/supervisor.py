@@ -19,13 +19,12 @@ from typing import Any
 # TMPDIR is relative, because nvcc hands the names of its temporary files to a shell without quoting them.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": ".", "TMPDIR": ".", "LANG": "C", "LC_ALL": "C"}
 
-_MAX_FILE_BYTES = 512 << 20
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _POLL_SECONDS = 0.2
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def main(parent: int, argv: list[str]) -> int:
+def main(parent: int, max_file_bytes: int, argv: list[str]) -> int:
     """Run `argv` for the process `parent` until it ends or `parent` does."""
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
@@ -33,21 +32,23 @@ def main(parent: int, argv: list[str]) -> int:
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     build = os.fork()
     if build == 0:
-        _become(argv, prctl)
+        _become(argv, max_file_bytes, prctl)
     try:
         return _wait(build, parent)
     finally:
         _kill_all()
 
 
-def _become(argv: list[str], prctl: Any) -> None:
+def _become(argv: list[str], max_file_bytes: int, prctl: Any) -> None:
     """In the child: the build itself, with bounds that no sound build meets."""
     try:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        bound = _MAX_FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILE_BYTES)
+        bound = max_file_bytes if hard == resource.RLIM_INFINITY else min(hard, max_file_bytes)
         resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
+        for ignored in (signal.SIGXFSZ, signal.SIGPIPE):  # by Python, and so by what it starts: a full file must end a writer
+            signal.signal(ignored, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
         os.execve(argv[0], argv, ENVIRONMENT)
     finally:
@@ -113,4 +114,4 @@ def _parent(pid: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -8,6 +8,8 @@ import pytest
 from opfacade import jit
 from opfacade.jit import JitSpec, cache
 
+from .fakes import Toolkit, make_toolkit
+
 REPO = Path(__file__).resolve().parents[2]
 SCALE = JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
 TINY = JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
@@ -74,3 +76,20 @@ def built(scale, scale_cache, cache_dir):
 def built_tiny(tiny, built):
     """`tiny`, already in this test's cache."""
     return tiny
+
+
+@pytest.fixture(scope="session")
+def _toolkit_home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("toolkit") / "kit"
+    make_toolkit(home)
+    return home
+
+
+@pytest.fixture
+def toolkit(_toolkit_home, root, tmp_path, monkeypatch):
+    """A toolkit whose nvcc is fake, in force, with an empty cache: for tests about the cache alone."""
+    shutil.copytree(_toolkit_home, tmp_path / "kit")
+    monkeypatch.setenv("OPFACADE_NVCC", str(tmp_path / "kit/bin/nvcc"))
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_private", None)
+    return Toolkit(tmp_path / "kit")

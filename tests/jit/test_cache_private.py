@@ -1,0 +1,191 @@
+"""Where the shared cache cannot be used, a process compiles for itself, says so once, and the kernel runs.
+
+Mounts are made in a mount namespace of their own, which takes root; elsewhere these tests are skipped.
+"""
+
+import errno
+import logging
+import multiprocessing
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from opfacade import errors, jit
+from opfacade.jit import cache, locks
+
+from .conftest import TINY
+from .fakes import join, start
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def can_mount():
+    return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+mounts = pytest.mark.skipif(not can_mount(), reason="needs root and mount namespaces")
+
+BUILD = """
+import sys, time, warnings
+from opfacade import errors, jit
+import tvm_ffi
+tiny = jit.JitSpec.of("tiny", "testing/tiny", "sm_80", value=int(sys.argv[1]))
+started = time.monotonic()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    try:
+        if sys.argv[2:] == ["twice"]:
+            jit.build(jit.JitSpec.of("tiny", "testing/tiny", "sm_80", value=99))
+        module = jit.load(tiny)
+        print("loaded", jit.cache_state(tiny))
+    except errors.CacheError as error:
+        print("refused", error.errno, error)
+own = [w for w in caught if issubclass(w.category, errors.CachePrivateWarning)]
+print("warnings", len(own), "seconds", time.monotonic() - started)
+"""
+
+
+def mounted(script, *words, **env):
+    """What BUILD prints in a mount namespace after a shell script; `$C` is the cache directory, `$P` starts BUILD."""
+    whole = {**os.environ, "C": os.environ["OPFACADE_CACHE_DIR"], "PYTHONPATH": str(REPO), "B": BUILD, "PY": sys.executable}
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-e", "-c", f'P() {{ "$PY" -c "$B" "$@"; }}\nmkdir -p $C\n{script}', "sh", *words],
+        env=whole | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@mounts
+def test_a_read_only_cache_serves_what_it_holds_and_is_passed_by_for_the_rest(toolkit):
+    jit.build(TINY)
+    before = sorted((cache.root()).rglob("*"))
+    out = mounted("mount --bind $C $C; mount -o remount,ro,bind $C; P 42; P 43; P 44 twice")
+    assert [line.split()[:3] for line in out.splitlines()] == [
+        ["loaded", "shared"], ["warnings", "0", "seconds"],
+        ["loaded", "private"], ["warnings", "1", "seconds"],
+        ["loaded", "private"], ["warnings", "1", "seconds"],
+    ]  # fmt: skip
+    assert float(out.splitlines()[3].split()[-1]) < 20
+    assert sorted((cache.root()).rglob("*")) == before
+
+
+@mounts
+@pytest.mark.parametrize("options", ["size=16k", "nr_inodes=20", "size=128k"], ids=["blocks", "inodes", "library"])
+def test_a_full_disk_costs_only_sharing(toolkit, options):
+    fill = "head -c 110k /dev/zero > $C/filler;" if options == "size=128k" else ""
+    out = mounted(f"mount -t tmpfs -o {options},mode=700 none $C; {fill} P 42; find $C -path '*obj*' -type f")
+    assert out.splitlines()[0] == "loaded private", out
+    assert out.splitlines()[1].startswith("warnings 1")
+    assert len(out.splitlines()) == 2
+
+
+@mounts
+def test_a_full_disk_everywhere_is_a_cache_error_with_its_errno(toolkit):
+    out = mounted("mount -t tmpfs -o size=16k,mode=700 none $C; mkdir $C/tmp; TMPDIR=$C/tmp P 42")
+    assert out.startswith(f"refused {errno.ENOSPC} ")
+
+
+@mounts
+def test_a_noexec_cache_says_so(toolkit):
+    out = mounted("mount -t tmpfs -o noexec,mode=700 none $C; P 42")
+    assert out.startswith(f"refused {errno.EPERM} ")
+    assert "mounted noexec. Set OPFACADE_CACHE_DIR" in out
+
+
+def test_a_compiler_that_says_the_disk_is_full_is_asked_again_elsewhere(toolkit):
+    toolkit.mode("full")
+    with pytest.warns(errors.CachePrivateWarning), pytest.raises(errors.CacheError) as caught:
+        jit.build(TINY)
+    assert caught.value.errno == errno.ENOSPC
+    assert len(toolkit.calls()) == 2
+
+
+def test_without_home_and_passwd_entry_there_is_a_private_cache(toolkit, monkeypatch, tmp_path):
+    for name in ("OPFACADE_CACHE_DIR", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(errors.CachePrivateWarning, match="home directory"):
+        path = jit.build(TINY)
+    assert jit.cache_state(TINY) == cache.state(path) == "private"
+    assert cache.private().base.stat().st_mode & 0o777 == 0o700
+    assert not Path("~").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_cache_of_root_serves_others_who_cannot_write_it(toolkit, tmp_path):
+    jit.build(TINY)
+    for part in (tmp_path, *tmp_path.parents):
+        if part.is_relative_to("/tmp/") and part != Path("/tmp"):
+            part.chmod(0o711)
+    for folder in (toolkit.home, tmp_path / "root", tmp_path / "cache"):
+        subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+
+    def somebody():
+        os.setgroups([])
+        os.setuid(65534)
+        assert jit.cache_state(TINY) == "shared"
+        with pytest.raises(errors.CacheError) as caught, cache.lock("k", 1):
+            pass
+        assert caught.value.errno == errno.EACCES  # for which `obtain` builds in private
+
+    assert join([start(somebody)]) == [0]
+
+
+def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
+    """SIGSTOP, a debugger, a frozen container: the lock is held and nobody works."""
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Event()
+
+    def hold():
+        with cache.lock(jit.key(TINY), 1):
+            ready.set()
+            time.sleep(60)
+
+    holder = start(hold)
+    assert ready.wait(10)
+    os.kill(holder, signal.SIGSTOP)
+    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "1.5")
+    with pytest.warns(errors.CachePrivateWarning, match=f"held by pid {holder} on "):
+        path = jit.build(TINY)
+    assert jit.cache_state(TINY) == cache.state(path) == "private"
+    os.kill(holder, signal.SIGKILL)
+    join([holder])
+
+
+def test_a_long_wait_is_logged_with_the_holder(toolkit, monkeypatch, caplog):
+    monkeypatch.setattr(locks, "LOG_AFTER_SECONDS", 0.1)
+    with cache.lock("k", 1), pytest.raises(errors.CacheLockTimeout), cache.lock("k", 0.4):
+        pass
+    (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert f"held by pid {os.getpid()} on {os.uname().nodename}, for 0 s" in record.getMessage()
+
+
+def test_one_warning_a_process_and_the_directory_goes_with_it(toolkit, tmp_path):
+    def unwritable(place):
+        def hook(step):
+            if step == "lock.open" and cache.private() is None:
+                raise OSError(errno.EROFS, "Read-only file system")
+
+        jit.faults.hook = hook
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            jit.build(TINY)
+            jit.build(TINY)
+        assert len(caught) == 1
+        place.write_text(str(cache.private().base))
+        cache._remove(cache.private().base, os.getpid())
+
+    assert join([start(unwritable, tmp_path / "place")]) == [0]
+    assert not Path((tmp_path / "place").read_text()).exists()

@@ -1,0 +1,184 @@
+"""Hostile and careless directories: what others could exchange is refused, what is planted is never loaded."""
+
+import json
+import os
+import shutil
+import stat
+import time
+
+import pytest
+
+from opfacade import errors, jit
+from opfacade.jit import cache, store
+
+from .conftest import TINY
+
+OTHER = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def published(toolkit):
+    """The directory of a published entry."""
+    return jit.build(TINY).parent
+
+
+def refused(match):
+    return pytest.raises(errors.CacheSecurityError, match=match)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o770, 0o702])
+@pytest.mark.parametrize("level", [0, 1, 2, 3], ids=["shard", "obj", "v1", "base"])
+def test_a_directory_that_others_may_write_is_refused_with_the_chmod_to_run(published, level, mode):
+    exposed = published.parents[level]
+    exposed.chmod(mode)
+    with refused(f"chmod go-w {exposed}") as caught:
+        jit.build(TINY)
+    assert (caught.value.errno, caught.value.filename) == (1, str(exposed))
+    exposed.chmod(0o700)
+    assert jit.is_built(TINY)
+
+
+def test_a_parent_of_the_cache_that_others_may_write_is_refused_unless_sticky(published, tmp_path):
+    tmp_path.chmod(0o777)
+    with refused("OPF-J023"):
+        jit.build(TINY)
+    tmp_path.chmod(0o1777)
+    assert jit.build(TINY).parent == published
+
+
+@as_root
+@pytest.mark.parametrize("level", [1, 3], ids=["obj", "base"])
+def test_a_directory_of_another_user_is_refused(published, level):
+    os.chown(published.parents[level], OTHER, OTHER)
+    with refused(f"belongs to uid {OTHER}"):
+        jit.build(TINY)
+
+
+def test_a_shared_cache_can_be_trusted_on_purpose(published, monkeypatch):
+    published.parents[3].chmod(0o777)
+    monkeypatch.setenv("OPFACADE_ALLOW_SHARED_CACHE", "1")
+    assert jit.build(TINY).parent == published
+
+
+def plant(published, content=b"\x7fELF planted"):
+    """An entry that agrees with itself but not with what was built."""
+    import hashlib
+
+    digest = hashlib.sha256(content).hexdigest()
+    meta = json.loads((published / "meta.json").read_text())
+    (published / meta["so"]).unlink()
+    meta |= {"so": f"kernel-{digest[:16]}.so", "size": len(content), "sha256": digest}
+    (published / meta["so"]).write_bytes(content)
+    (published / "meta.json").write_text(json.dumps(meta))
+    return published / meta["so"], published / "meta.json"
+
+
+@as_root
+@pytest.mark.parametrize("which", [0, 1], ids=["library", "meta"])
+def test_a_planted_entry_of_another_user_is_set_aside(published, which):
+    before = jit.build(TINY).read_bytes()
+    os.chown(plant(published)[which], OTHER, OTHER)
+    assert jit.build(TINY).read_bytes() == before
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["library", "meta"])
+def test_a_planted_entry_that_others_may_write_is_set_aside(published, which):
+    before = jit.build(TINY).read_bytes()
+    plant(published)[which].chmod(0o666)
+    assert jit.build(TINY).read_bytes() == before
+
+
+def test_an_entry_under_the_key_of_another_is_never_loaded(published):
+    other = type(TINY).of("tiny", "testing/tiny", "sm_80", value=43)
+    place = cache.entry(jit.key(other))
+    cache.make_private(place.parent)
+    shutil.copytree(published, place)
+    assert not jit.is_built(other)
+    assert jit.load(other) is not jit.load(TINY)
+    assert jit.build(other).read_bytes() != jit.build(TINY).read_bytes()
+
+
+@pytest.mark.parametrize("part", ["v1", "v1/obj", "v1/tmp", "v1/locks", "shard"])
+def test_a_linked_directory_is_refused(toolkit, part, tmp_path):
+    """The canary: what a link points to is neither written nor emptied."""
+    base = tmp_path / "cache"
+    link = base / (f"v1/obj/{jit.key(TINY)[:2]}" if part == "shard" else part)
+    shutil.rmtree(base, ignore_errors=True)
+    cache.make_private(link.parent)
+    (tmp_path / "canary").mkdir()
+    link.symlink_to(tmp_path / "canary")
+    with refused("symbolic link"):
+        jit.build(TINY)
+    assert list((tmp_path / "canary").iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["entry", "library", "meta"])
+def test_a_linked_entry_is_built_anew_and_the_canary_lives(published, what, tmp_path):
+    so = jit.build(TINY)
+    link = {"entry": published, "library": so, "meta": published / "meta.json"}[what]
+    canary = tmp_path / "canary"
+    link.rename(canary)
+    link.symlink_to(canary)
+    before = sorted((p.name, p.read_bytes()) for p in ([canary] if canary.is_file() else canary.iterdir()))
+    assert jit.build(TINY) == so
+    assert not link.is_symlink()
+    assert sorted((p.name, p.read_bytes()) for p in ([canary] if canary.is_file() else canary.iterdir())) == before
+
+
+def test_a_linked_lock_is_refused_and_the_canary_lives(toolkit, tmp_path):
+    canary, lock = tmp_path / "canary", cache.root() / "locks" / f"{jit.key(TINY)}.lock"
+    canary.write_text("precious")
+    cache.make_private(lock.parent)
+    lock.symlink_to(canary)
+    with pytest.raises(errors.CacheError, match="cannot lock"):
+        jit.build(TINY)
+    assert canary.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "socket"])
+@pytest.mark.parametrize("what", ["library", "meta", "entry"])
+def test_what_is_no_file_neither_blocks_nor_is_read(published, what, kind):
+    so = jit.build(TINY)
+    place = {"entry": published, "library": so, "meta": published / "meta.json"}[what]
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    if kind == "directory":
+        place.mkdir()
+    else:
+        os.mknod(place, stat.S_IFIFO | 0o600 if kind == "fifo" else stat.S_IFSOCK | 0o600)
+    started = time.monotonic()
+    assert jit.build(TINY) == so
+    assert time.monotonic() - started < 10
+
+
+def test_a_fifo_for_a_lock_is_refused(toolkit):
+    lock = cache.root() / "locks" / f"{jit.key(TINY)}.lock"
+    cache.make_private(lock.parent)
+    os.mkfifo(lock)
+    with refused("not a regular file"):
+        jit.build(TINY)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o027, 0o022])
+def test_modes_do_not_depend_on_the_umask(toolkit, umask):
+    old = os.umask(umask)
+    try:
+        so = jit.build(TINY)
+    finally:
+        os.umask(old)
+    made = [so.parent, *so.parent.parents][:5]
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in so.parent.iterdir()} == {0o600}
+
+
+def test_a_hint_is_only_a_hint(published, monkeypatch):
+    """The index of a machine without compilers may lie; what it leads to is checked like everything else."""
+    (hints,) = (cache.root() / "by-source").iterdir()
+    for name in ("../../../etc", "x" * 64, "0" * 64):
+        if "/" not in name:
+            (hints / name).touch()
+    monkeypatch.setenv("OPFACADE_NVCC", "/nowhere/nvcc")
+    assert jit.build(TINY).parent == published
+    shutil.rmtree(hints.parent)
+    assert jit.build(TINY).parent == published
+    assert store.examine(published, jit.source_digest(TINY)).library is None

@@ -1,0 +1,189 @@
+"""Builds that die, hang, lie or talk without end: what is published stays sound, and nothing is left running."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from opfacade import errors, jit
+from opfacade.jit import cache, faults, upkeep
+
+from .conftest import TINY
+from .fakes import alive, eventually, join, start, working_below
+
+BUILD = sys.modules["opfacade.jit.build"]  # the package exports a function of that name
+
+
+def sound():
+    return upkeep.verify(cache.shared()) == {}
+
+
+def die_at(step):
+    def hook(now):
+        if now == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    faults.hook = hook
+    jit.build(TINY)
+
+
+@pytest.mark.parametrize("step", faults.STEPS)
+def test_a_death_at_any_step_leaves_the_cache_sound(toolkit, step):
+    assert join([start(die_at, step)]) == [-signal.SIGKILL]
+    assert eventually(lambda: not working_below(cache.root()), 2)
+    assert sound()
+    before = len(toolkit.calls())
+    assert join([start(jit.build, TINY)]) == [0]
+    published = faults.STEPS.index(step) >= faults.STEPS.index("renamed")
+    assert len(toolkit.calls()) - before == (0 if published else 1)
+    assert sound()
+
+
+@pytest.mark.parametrize("step", [s for s in faults.STEPS if s not in ("lock.held", "indexed", "verified")])
+def test_a_disk_that_fails_at_any_step_costs_only_sharing(toolkit, step, monkeypatch):
+    failed = []
+
+    def hook(now):
+        if now == step and not failed:
+            failed.append(step)
+            raise OSError(28, "No space left on device", "/x")
+
+    monkeypatch.setattr(faults, "hook", hook)
+    with pytest.warns(errors.CachePrivateWarning, match="No space left on device"):
+        assert jit.build(TINY).is_file()
+    assert failed
+    assert sound()
+    assert not cache.shared().root.joinpath("tmp").exists() or not list((cache.shared().root / "tmp").iterdir())
+
+
+def test_the_hook_covers_every_step_in_order(toolkit, monkeypatch):
+    seen = []
+    monkeypatch.setattr(faults, "hook", seen.append)
+    jit.build(TINY)
+    assert tuple(seen) == faults.STEPS
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["fake nvcc", "nvcc"])
+def test_no_compiler_outlives_its_python(toolkit, request, real, monkeypatch, tmp_path):
+    spec, name = TINY, "nvcc"
+    if real:
+        monkeypatch.delenv("OPFACADE_NVCC")
+        spec, name = request.getfixturevalue("scale"), "cicc"
+        monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
+    toolkit.mode("sleep 60")
+    child = start(jit.build, spec)
+    assert eventually(lambda: any(comm == name for _, comm in working_below(tmp_path / "cache")), 30)
+    os.kill(child, signal.SIGKILL)
+    join([child])
+    killed = time.monotonic()
+    assert eventually(lambda: not working_below(tmp_path / "cache"), 2)
+    assert time.monotonic() - killed < 2
+    assert sound()
+
+
+def test_a_killed_supervisor_takes_ninja_along(toolkit, tmp_path):
+    toolkit.mode("sleep 2")
+    child = start(jit.build, TINY)
+    assert eventually(lambda: toolkit.calls())
+    supervisor = next(pid for pid, comm in working_below(tmp_path / "cache") if comm.startswith("python"))
+    os.kill(supervisor, signal.SIGKILL)
+    assert join([child]) == [1]
+    assert eventually(lambda: not any(comm == "ninja" for _, comm in working_below(tmp_path / "cache")))
+
+
+@pytest.mark.parametrize("mode", ["sleep 1000000", "spam"])
+def test_a_compiler_without_end_is_ended(toolkit, mode, monkeypatch):
+    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.7")
+    monkeypatch.setattr(BUILD, "_MAX_FILE_BYTES", 8 << 20)
+    toolkit.mode(mode)
+    started = time.monotonic()
+    with pytest.raises(errors.CompileTimeout if "sleep" in mode else errors.CompileError):
+        jit.build(TINY)
+    assert time.monotonic() - started < 8
+    assert not any(alive(pid) for pid in toolkit.calls())
+    assert not list((cache.root() / "tmp").iterdir())
+
+
+def test_endless_output_is_cut_in_the_log(toolkit, monkeypatch):
+    monkeypatch.setattr(BUILD, "_MAX_OUTPUT_BYTES", 10_000)
+    monkeypatch.setattr(BUILD, "_MAX_FILE_BYTES", 8 << 20)
+    toolkit.mode("spam")
+    with pytest.raises(errors.CompileError) as caught:
+        jit.build(TINY)
+    assert os.stat(caught.value.log_path).st_size < 20_000
+
+
+def test_a_compiler_that_writes_nothing_and_says_all_is_well_is_not_believed(toolkit):
+    toolkit.mode("nothing")
+    with pytest.raises(errors.CompileError):
+        jit.build(TINY)
+    assert not cache.entry(jit.key(TINY)).exists()
+
+
+@pytest.mark.parametrize("wrote", ["", "exit 0", "echo text"], ids=["nothing", "empty", "text"])
+def test_a_linker_that_writes_no_library_is_not_believed(toolkit, monkeypatch, tmp_path, wrote):
+    lying = tmp_path / "c++"
+    out = "" if not wrote else f"for a; do case $a in kernel.so) ({wrote}) > kernel.so;; esac; done;"
+    lying.write_text(f"#!/bin/sh\n: > binding.o\n{out}\nexit 0\n")
+    lying.chmod(0o755)
+    monkeypatch.setenv("OPFACADE_CXX", str(lying))
+    with pytest.raises(errors.CompileError, match="OPF-J03"):
+        jit.build(TINY)
+    assert not cache.entry(jit.key(TINY)).exists()
+
+
+def test_a_failed_compile_with_output_left_behind_is_a_failure(toolkit, monkeypatch, tmp_path):
+    failing = tmp_path / "c++"
+    failing.write_text('#!/bin/sh\n/usr/bin/g++ "$@"\nexit 3\n')
+    failing.chmod(0o755)
+    monkeypatch.setenv("OPFACADE_CXX", str(failing))
+    with pytest.raises(errors.CompileError) as caught:
+        jit.build(TINY)
+    assert caught.value.returncode == 3
+    assert not cache.entry(jit.key(TINY)).exists()
+
+
+@pytest.mark.parametrize("content", ["", "not a program", "#!/no/such/shell\n"], ids=["empty", "text", "bad script"])
+def test_an_nvcc_that_is_no_program_is_an_error_of_ours(toolkit, content):
+    toolkit.nvcc.unlink()
+    toolkit.nvcc.write_text(content)
+    toolkit.nvcc.chmod(0o755)
+    with pytest.raises(errors.CompileError):
+        jit.build(TINY)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.15, 0.3])
+def test_an_interrupt_goes_through_and_leaves_nothing(toolkit, moment, tmp_path):
+    toolkit.mode("sleep 60")
+
+    def interrupted():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            jit.build(TINY)
+
+    child = start(interrupted)
+    eventually(lambda: toolkit.calls())
+    time.sleep(moment)
+    os.kill(child, signal.SIGINT)
+    assert join([child]) == [0]
+    assert working_below(tmp_path / "cache") == []
+    assert not list((cache.root() / "tmp").iterdir())
+
+
+def test_an_interrupt_ends_the_wait_for_a_lock(toolkit):
+    ready, go = os.pipe()
+
+    def waiting():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.write(go, b"x")
+        with pytest.raises(KeyboardInterrupt):
+            jit.build(TINY)
+
+    with cache.lock(jit.key(TINY), 1):
+        child = start(waiting)
+        os.read(ready, 1)
+        time.sleep(0.3)
+        os.kill(child, signal.SIGINT)
+        assert join([child]) == [0]
