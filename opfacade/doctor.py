@@ -114,7 +114,7 @@ def _driver() -> str:
 
 def _compiler() -> dict[str, Any]:
     try:
-        tools = toolchain.find(cache.toolchain_memo())
+        tools = toolchain.find(cache.root() / "toolchain.json")  # not made private here: a bad cache is told of apart
         found = {"nvcc": str(tools.nvcc), "origin": tools.origin, "include": str(tools.cuda_include), "host": str(tools.cxx)}
         releases = {"nvcc_release": tools.nvcc_release, "ptxas": tools.ptxas_release, "headers": _headers(tools.cuda_include)}
     except (ToolchainError, OSError) as error:

@@ -77,7 +77,7 @@ def test_env_lists_every_variable_of_the_env_module():
 
 def test_env_shows_the_value_in_force(monkeypatch):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", "/somewhere/else")
-    assert "OPFACADE_CACHE_DIR=/somewhere/else\n" in invoke("env").output
+    assert "OPFACADE_CACHE_DIR=/somewhere/else  (environment)\n" in invoke("env").output
 
 
 def test_env_shows_a_value_that_cannot_be_used(monkeypatch):

@@ -1,9 +1,10 @@
 import os
 import subprocess
+import sys
 
 import pytest
 
-from opfacade import errors
+from opfacade import errors, jit
 from opfacade.jit import toolchain
 
 
@@ -113,3 +114,62 @@ def test_a_damaged_memo_is_made_anew(host, tmp_path):
     host("local/bin/nvcc")
     (tmp_path / "memo.json").write_text("[1, {")
     assert found(tmp_path).is_file()
+
+
+def test_the_newest_toolkit_of_pip_is_taken_and_said(host, tmp_path):
+    host("site/nvidia/cu13/bin/nvcc")
+    newer = host("site/nvidia/cu14/bin/nvcc")
+    tools = toolchain.find(tmp_path / "memo.json")
+    assert (tools.nvcc, tools.origin) == (newer, "pip")
+
+
+def test_the_release_of_nvcc_is_read_from_the_program(host, tmp_path):
+    host("local/bin/nvcc", "xCuda compilation tools, release 13.5, V13.5.37\nBuild")
+    tools = toolchain.find(tmp_path / "memo.json")
+    assert (tools.nvcc_release, tools.ptxas_release) == ((13, 5), (0, 0))
+
+
+def test_a_disassembler_is_found_beside_the_compiler_in_pip_or_on_path(host, tmp_path):
+    host("local/bin/nvcc")
+    tools = toolchain.find(tmp_path / "memo.json")
+    assert toolchain.find_disassembler(tools) is None
+    for path in ("bin/nvdisasm", "site/nvidia/cu13/bin/nvdisasm", "local/bin/nvdisasm"):
+        assert toolchain.find_disassembler(tools) != host(path)
+        assert toolchain.find_disassembler(tools) == tmp_path / path
+
+
+BARE = """
+import os, sys
+from opfacade import errors, jit
+from opfacade.jit import toolchain
+from tests.problems import decode, run
+toolchain._nvidia_packages, toolchain._DEFAULT = list, toolchain.Path("/nowhere/nvcc")
+scale = jit.JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
+assert jit.load(scale).run
+descriptor, args = run(decode([6]))
+assert not args.o.isnan().any()
+try:
+    jit.load(jit.JitSpec.of("scale", "testing/scale", "sm_90a", threads=128))
+except errors.ToolchainError as error:
+    print(error)
+"""
+
+
+def test_without_any_compiler_kernels_load_the_reference_runs_and_the_error_says_what_to_do(built):
+    env = {k: v for k, v in os.environ.items() if k.startswith("OPFACADE_") and k != "OPFACADE_NVCC"}
+    done = subprocess.run(
+        [sys.executable, "-c", BARE], env=env | {"PATH": "/nowhere"}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    for part in ("Probed: PATH: nvcc; default: /nowhere/nvcc", 'pip install "opfacade[cuda]"', "[OPF-J010]"):
+        assert part in done.stdout
+
+
+def test_an_older_ptxas_is_refused_where_13_3_is_required(tiny, root, monkeypatch):
+    monkeypatch.setattr(toolchain.Toolchain, "ptxas_release", (13, 0))
+    (root / "csrc/testing/tiny.cu.jinja").write_text("// requires: ptxas >= 13.3\n")
+    with pytest.raises(errors.ToolchainError, match=r"ptxas 13.3 or later expected, .* has 13.0") as caught:
+        jit.build(tiny)
+    assert 'pip install "opfacade[cuda]"' in str(caught.value)
+    monkeypatch.setattr(toolchain.Toolchain, "ptxas_release", (13, 3))
+    assert jit.build(tiny).is_file()
