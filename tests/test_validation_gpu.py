@@ -212,11 +212,12 @@ def test_a_channel_outlives_its_plan_and_serves_again():
     plans._selected.clear()
     del plan
     gc.collect()
-    assert channel in channels._spare[channel.device]
+    spare = list(channels._spare[channel.device])
+    assert channel in spare
     args.kv_indices[0] = 1
     again = Plan.select(descriptor, CUDA)
     again.run(args)
-    assert channel in again._guard._channels.values()
+    assert set(again._guard._channels.values()) <= set(spare)
     torch.cuda.synchronize()
     again.check()  # what the dead plan left is forgotten
 

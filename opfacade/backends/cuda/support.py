@@ -19,7 +19,7 @@ MIN_SM = 80
 MAX_GRID_YZ = 65535
 
 # Page ids that are no page of the pool read page 0: memory-safe at every level of validation. See bench/clamp.py.
-SAFE_PAGES = False
+SAFE_PAGES = True
 
 SpecPairs = tuple[tuple[str, bool | int | str], ...]
 
