@@ -187,3 +187,42 @@ def test_an_interrupt_ends_the_wait_for_a_lock(toolkit):
         time.sleep(0.3)
         os.kill(child, signal.SIGINT)
         assert join([child]) == [0]
+
+
+def lying_disk(times):
+    """A hook after which the file system gives back other bytes than were written, so many times."""
+
+    def hook(step):
+        if step == "shard.synced" and times:
+            times.pop()
+            so = next(cache.entry(jit.key(TINY)).glob("*.so"))
+            so.write_bytes(so.read_bytes()[:-1] + b"?")
+
+    return hook
+
+
+def test_a_disk_that_lies_once_costs_one_build(toolkit, monkeypatch):
+    monkeypatch.setattr(faults, "hook", lying_disk([1]))
+    assert jit.build(TINY).is_file()
+    assert len(toolkit.calls()) == 2
+    assert len(list((cache.root() / "quarantine").iterdir())) == 1
+
+
+@pytest.mark.parametrize("broken_before", [False, True])
+def test_a_disk_that_keeps_lying_is_an_error_with_both_digests(toolkit, monkeypatch, broken_before):
+    if broken_before:
+        jit.build(TINY).write_bytes(b"")
+    before = len(toolkit.calls())
+    monkeypatch.setattr(faults, "hook", lying_disk([1, 2, 3]))
+    with pytest.raises(errors.CacheIntegrityError, match=r"sha256 [0-9a-f]{64} expected, [0-9a-f]{64} read"):
+        jit.build(TINY)
+    assert len(toolkit.calls()) - before == (1 if broken_before else 2)
+    assert not jit.is_built(TINY)
+
+
+def test_a_zeroed_tail_heals(toolkit):
+    """What a power failure leaves of a file that was not synced."""
+    so = jit.build(TINY)
+    good = so.read_bytes()
+    so.write_bytes(good[:5000] + bytes(len(good) - 5000))
+    assert jit.build(TINY).read_bytes() == good

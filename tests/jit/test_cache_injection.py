@@ -1,0 +1,114 @@
+"""Text from outside never becomes a path, a template, a token of C++, a word of a shell or a rule of ninja."""
+
+import json
+
+import pytest
+
+from opfacade import errors, load_descriptor
+from opfacade.jit import JitSpec, codegen
+from opfacade.registry import examples
+
+CORPUS = [
+    "../../x", "/abs", "a\0b", "x" * 300, "\u0430", "CON", "trailing.", "a/../b", "..", "", " ", "~", "-rf", "%2e%2e",
+    "{{7*7}}", "{% include '/etc/passwd' %}", "{{''.__class__}}", "{# x", "${jndi:x}", "#{x}",
+    '"; #include "/etc/passwd"', "x\ny", "x\r\ny", "$(id)", "`id`", "*/", "x\\\ny", "??/\n", "R\"(", "x;y", "x|y", "x&y",
+    "a b", "a:b", "$in", "build x: y", "\u2028", "\u202e", "\ud800", "x\x1b[2J", "'", '"', "<x>", "%s%n", "__import__('os')",
+    '#include "/etc/passwd"', '.incbin "/etc/passwd"', "asm(\"\")", "_Pragma(\"x\")", "#", "//", "/*", "@x",
+]  # fmt: skip
+GOOD = {"name": "k", "template": "a/b", "params": (("n", "bf16"),), "arch": "sm_90a", "flags": ("-DA=1",)}
+PLACES = {
+    "name": lambda text: {"name": text},
+    "template": lambda text: {"template": text},
+    "arch": lambda text: {"arch": text},
+    "flag": lambda text: {"flags": (text,)},
+    "end of a flag": lambda text: {"flags": ("-DA=" + text,)},
+    "parameter": lambda text: {"params": (("n", text),)},
+    "parameter name": lambda text: {"params": ((text, 1),)},
+}
+# A long or odd word is still one word, and the name of a file only among our own templates.
+HARMLESS = {
+    ("template", "x" * 300),
+    ("parameter", "x" * 300),
+    ("name", "CON"),
+    ("parameter", "CON"),
+    ("parameter name", "CON"),
+    ("flag", "-rf"),
+}
+# What a flag may hold after `=`: letters, digits and -_=.,+ make no second word, no path and no shell syntax.
+HARMLESS |= {("end of a flag", text) for text in CORPUS if all(c.isascii() and (c.isalnum() or c in "-_=.,+") for c in text)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_spec_refuses_every_injection(place):
+    for text in CORPUS:
+        if (place, text) not in HARMLESS:
+            with pytest.raises(errors.ArgumentError):
+                JitSpec(**{**GOOD, **PLACES[place](text)})
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_taken_for_text_is_never_another_type(place):
+    for value in (None, b"k", 1.5, ["k"], {"k": 1}):
+        if place in ("parameter",) and isinstance(value, float):
+            continue
+        if place == "end of a flag":
+            continue
+        with pytest.raises((errors.ArgumentError, TypeError)):
+            JitSpec(**{**GOOD, **PLACES[place](value)})
+
+
+def strings(node, path=()):
+    """The path of every string in nested JSON."""
+    if isinstance(node, str):
+        yield path
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from strings(value, (*path, key))
+
+
+def replaced(node, path, text):
+    if not path:
+        return text
+    copy = dict(node) if isinstance(node, dict) else list(node)
+    copy[path[0]] = replaced(node[path[0]], path[1:], text)
+    return copy
+
+
+@pytest.mark.parametrize("descriptor", examples(), ids=lambda d: d.op)
+def test_a_descriptor_refuses_every_injection_in_every_string(descriptor):
+    plain = json.loads(descriptor.model_dump_json())
+    paths = list(strings(plain))
+    assert paths
+    for path in paths:
+        for text in CORPUS:
+            with pytest.raises(errors.OpfacadeError):
+                load_descriptor(json.dumps(replaced(plain, path, text)))
+
+
+@pytest.mark.parametrize("field", ["code", "source", "template", "variant", "trust_code", "__class__", "include"])
+@pytest.mark.parametrize("descriptor", examples()[:2], ids=lambda d: d.op)
+def test_a_descriptor_carries_no_code(descriptor, field):
+    plain = json.loads(descriptor.model_dump_json())
+    with pytest.raises(errors.DescriptorError, match=field):
+        load_descriptor(json.dumps({**plain, field: '#include "/etc/passwd"'}))
+
+
+def test_a_value_is_never_a_template(tmp_path):
+    """Even past the check of JitSpec, a value is printed, not rendered."""
+    (tmp_path / "csrc").mkdir()
+    for kind in ("cu", "cc"):
+        (tmp_path / f"csrc/t.{kind}.jinja").write_text("int x = {{ n }};\n")
+    spec = JitSpec.of("t", "t", "sm_80", n=1)
+    object.__setattr__(spec, "params", (("n", "{{7*7}}{% include 'x' %}"),))
+    assert codegen.render(spec, tmp_path).device == "int x = {{7*7}}{% include 'x' %};\n"
+
+
+@pytest.mark.parametrize("path", ["csrc/../../etc/passwd.h", "csrc//x.h", "kernels/$(id).h", "csrc/x.h\\\n", "kernels/ä.h"])
+def test_a_template_includes_only_plain_paths_of_ours(tmp_path, path):
+    (tmp_path / "csrc").mkdir()
+    for kind in ("cu", "cc"):
+        (tmp_path / f"csrc/t.{kind}.jinja").write_text(f'#include "{path}"\n')
+    if "\n" in path:
+        assert codegen.render(JitSpec.of("t", "t", "sm_80"), tmp_path).headers == ()
+    else:
+        with pytest.raises(errors.TemplateError):
+            codegen.render(JitSpec.of("t", "t", "sm_80"), tmp_path)

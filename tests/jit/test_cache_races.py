@@ -1,0 +1,210 @@
+"""Many processes and threads at one cache: one build where locks hold, and a sound cache where they do not."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from opfacade import jit
+from opfacade.jit import JitSpec, cache, faults, upkeep
+
+from .conftest import TINY
+from .fakes import join, start
+
+
+def tiny(value):
+    return JitSpec.of("tiny", "testing/tiny", "sm_80", value=value)
+
+
+def together(count, function):
+    """Fork processes that begin at the same moment; their statuses."""
+    at = time.time() + 0.3 + count * 0.01
+
+    def run(number):
+        time.sleep(max(0.0, at - time.time()))
+        function(number)
+
+    return join([start(run, number) for number in range(count)])
+
+
+def sound():
+    return upkeep.verify(cache.shared()) == {}
+
+
+def test_processes_compile_once(toolkit):
+    toolkit.mode("sleep 0.3")
+    assert together(12, lambda _: jit.load(TINY)) == [0] * 12
+    assert len(toolkit.calls()) == 1
+    assert not list((cache.root() / "tmp").iterdir())
+
+
+def test_where_locks_do_not_hold_one_entry_is_published(toolkit):
+    def unlocked(_):
+        def hook(step):
+            if step == "lock.take":
+                raise OSError(errno.ENOLCK, "No locks available")
+
+        faults.hook = hook
+        jit.load(TINY)
+
+    assert together(8, unlocked) == [0] * 8
+    assert 1 <= len(toolkit.calls()) <= 8
+    assert len(cache.shared().published()) == 1
+    assert sound()
+    assert not (cache.root() / "quarantine").exists()
+
+
+def test_lock_files_that_vanish_cost_only_builds(toolkit):
+    end = time.monotonic() + 2
+
+    def remover():
+        while time.monotonic() < end:
+            shutil.rmtree(cache.root() / "locks", ignore_errors=True)
+
+    pid = start(remover)
+    assert together(8, lambda _: jit.load(TINY)) == [0] * 8
+    join([pid])
+    assert len(cache.shared().published()) == 1
+    assert sound()
+
+
+def clearing(seconds, workers, remove):
+    """Workers that load new kernels without end while somebody removes the cache under them."""
+    end = time.monotonic() + seconds
+
+    def remover():
+        while time.monotonic() < end:
+            remove()
+            time.sleep(0.02)
+
+    def work(number):
+        value = number % 3
+        while time.monotonic() < end:
+            value += 3
+            jit.load(tiny(value % 12))
+            jit.forget()
+
+    pids = [start(remover), *(start(work, number) for number in range(workers))]
+    return join(pids)
+
+
+@pytest.mark.filterwarnings("ignore::opfacade.errors.CachePrivateWarning")
+@pytest.mark.parametrize(("seconds", "workers"), [(3, 4), pytest.param(60, 16, marks=pytest.mark.heavy)])
+def test_a_cache_cleared_all_the_time_crashes_nobody(toolkit, seconds, workers):
+    def remove():
+        subprocess.run(["rm", "-rf", cache.root() / "obj", cache.root() / "tmp", cache.root() / "locks"], stderr=-3)
+
+    assert set(clearing(seconds, workers, remove)) == {0}
+    assert sound()
+
+
+@pytest.mark.parametrize(("seconds", "workers"), [(2, 3), pytest.param(30, 16, marks=pytest.mark.heavy)])
+def test_collecting_garbage_all_the_time_crashes_nobody(toolkit, seconds, workers):
+    assert set(clearing(seconds, workers, lambda: upkeep.collect(cache.shared(), max_bytes=0))) == {0}
+    assert sound()
+    assert cache.private() is None
+
+
+def test_threads_build_each_kernel_once(toolkit):
+    found = []
+    threads = [threading.Thread(target=lambda n=n: found.append(jit.load(tiny(n % 4)))) for n in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 32
+    assert len({id(module) for module in found}) == len(toolkit.calls()) == 4
+
+
+def test_a_fork_in_the_middle_of_a_build_inherits_no_lock(toolkit):
+    toolkit.mode("sleep 0.5")
+    builder = threading.Thread(target=jit.load, args=(TINY,))
+    builder.start()
+    while not toolkit.calls():
+        time.sleep(0.01)
+    children = [start(jit.load, TINY) for _ in range(4)] + [start(jit.load, tiny(n)) for n in range(2)]
+    builder.join()
+    assert join(children) == [0] * 6
+    assert len(toolkit.calls()) == 3
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(toolkit):
+    """The child is made while the lock is held, and lives on after the parent is killed."""
+    reading, writing = os.pipe()
+
+    def parent():
+        with cache.lock("k", 1):
+            child = start(time.sleep, 20)
+            os.write(writing, b"%d\n" % child)
+            os.kill(os.getpid(), 9)
+
+    assert join([start(parent)]) == [-9]
+    child = int(os.read(reading, 20))
+    with cache.lock("k", 1):
+        pass
+    os.kill(child, 9)
+
+
+def test_forked_children_use_what_was_loaded_before(toolkit):
+    module = jit.load(TINY)
+
+    def child():
+        assert jit.load(TINY) is module
+        assert jit.load(tiny(5)) is not module
+
+    assert join([start(child) for _ in range(4)]) == [0] * 4
+
+
+def test_a_spawned_process_finds_what_was_built(toolkit):
+    jit.build(TINY)
+    code = "from opfacade import jit; jit.load(jit.JitSpec.of('tiny', 'testing/tiny', 'sm_80', value=42), allow_build=False)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_staging_of_one_process_id_does_not_collide(toolkit, monkeypatch):
+    """As in containers, where every process is number 1."""
+    seen = []
+
+    def hook(step):
+        if step == "staging.made":
+            seen.append(sorted((cache.root() / "tmp").iterdir()))
+
+    monkeypatch.setattr(faults, "hook", hook)
+    with cache.staging() as first, cache.staging() as second:
+        assert first != second
+    assert len(seen[1]) == 2
+
+
+def test_two_versions_share_a_directory_and_nothing_else(toolkit, monkeypatch):
+    first = jit.build(TINY)
+    monkeypatch.setattr("opfacade.__version__", "99.0")
+    second = jit.build(TINY)
+    assert first.parent != second.parent
+    assert len(toolkit.calls()) == 2
+    monkeypatch.setattr("opfacade.jit.store.SCHEMA", 2)
+    assert cache.root().name == "v2"
+    assert not jit.is_built(TINY)
+
+
+def test_clocks_do_not_count(toolkit):
+    so = jit.build(TINY)
+    for years in (-30, 30):
+        for path in (so, so.parent / "meta.json", so.parent):
+            os.utime(path, (time.time() + years * 31_556_952,) * 2)
+        assert jit.build(TINY) == so
+    assert len(toolkit.calls()) == 1
+
+
+def test_leftovers_of_the_killed_are_swept_and_living_builds_are_not(toolkit, monkeypatch):
+    monkeypatch.setattr("opfacade.jit.store._UNLOCKED_GRACE_SECONDS", 0.0)
+    left = cache.root() / "tmp" / "dead"
+    cache.make_private(left)
+    with cache.staging() as living:
+        assert cache.shared().sweep() == 1
+        assert living.is_dir()
+    assert not left.exists()
