@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SIGMA = 6.0
 _U = 2.0**-24
+_LARGE = 0.01  # an eta from which on the spread of the values may be the smaller bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,82 +126,133 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
 
     u_acc, k_step: roundoff of the accumulator and products summed between two roundings. u_p, eta_p: roundoff and
     underflow of P in the second product. exp, tanh: error of these functions, relative and over the cap. tile: keys
-    between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged.
+    between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged; part: the
+    fewest keys of a part, where that is less than a tile.
     """
-    import torch
-
+    u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
     raw = row.q @ row.k.transpose(1, 2) * row.scale
-    s = row.soft_cap * torch.tanh(raw / row.soft_cap) if row.soft_cap > 0 else raw
-    s = s.masked_fill(~row.seen, -math.inf)
-    top = s.amax(-1, keepdim=True)
-    empty = top == -math.inf
-    m = torch.where(empty, torch.zeros_like(top), top)
-    p = (s - m).exp()
-    total = p.sum(-1, keepdim=True)
-    p = p / torch.where(empty, torch.ones_like(total), total)
-    eta = _score_error(row, raw, m, c)
-    n = row.seen.sum(-1).to(p.dtype)[None, :, None]
-    o, first, sizes = _weighted_sums(row, p, eta)
+    weights = _softmax(row, raw)
+    eta = _score_error(row, raw, weights, c, u)
+    n = row.seen.sum(-1).to(raw.dtype)[None, :, None]
+    o, first, sizes = _weighted_sums(row, weights.p, eta)
     tiles = n / c["tile"] + 1
-    hard, tight = _product_error(c, n, tiles, total, o, sizes, row)
-    split = c["split"] * (2.0**-21 + 4 * _U * m.abs() + (n / c["tile"] + 5) * _U) * sizes["pv"]
-    finish = _output_rounding(out_dtype, o)
-    lse = (m + total.log()).squeeze(-1)
-    spread = (p * eta).sum(-1) + ((n / c["lanes"] + tiles + 8) * _U).squeeze(-1) + 2.0**-21 + 4 * _U * lse.abs()
-    spread = 1.02 * (spread + c["split"] * (2.0**-20 + 8 * _U * m.abs()).squeeze(-1))
+    hard, tight = _product_error(c, u, _Counts(n, tiles), weights, o, sizes)
+    m, parts = weights.top.abs(), n / min(c["tile"], c.get("part", math.inf)) + 5
+    merge = c["split"] * (2.0**-21 + 4 * u * m + parts * u) * sizes["pv"]
+    finish = _output_rounding(out_dtype, o, weights.empty)
+    lse = (weights.top + weights.total.log()).squeeze(-1)
+    # The log of the worst common change of the weights, the sum of the denominator, log itself, and storing as f32.
+    grown = (weights.p * eta.exp()).nan_to_num(0.0).sum(-1).clamp(min=1.0).log()
+    spread = grown + ((n / c["lanes"] + tiles + 8) * u).squeeze(-1) + 8 * u + (3 * u + _U) * lse.abs()
+    spread = 1.02 * (spread + c["split"] * (2.0**-20 + 8 * u * m + parts * u).squeeze(-1))
+    spread = spread.masked_fill(weights.empty.squeeze(-1), 0.0)
     return [
-        Bounded("o", o, finish(first + hard + split), finish(first + tight + split)),
+        Bounded("o", o, finish(first + hard + merge), finish(first + tight + merge)),
         Bounded("lse", lse, spread, spread),
     ]
 
 
-def _score_error(row: Row, raw: Tensor, m: Tensor, c: dict[str, float]) -> Tensor:
-    """Relative error of a weight: the dot product, the scaling and subtraction, exp, and tanh where there is a cap."""
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """softmax of a row: p, its maximum (0 where nothing is seen), the sum before normalising, and where that is empty."""
+
+    p: Tensor
+    top: Tensor
+    total: Tensor
+    empty: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Keys that a row sees, and tiles they lie in."""
+
+    n: Tensor
+    tiles: Tensor
+
+
+def _softmax(row: Row, raw: Tensor) -> _Weights:
+    import torch
+
+    s = row.soft_cap * torch.tanh(raw / row.soft_cap) if row.soft_cap > 0 else raw
+    s = s.masked_fill(~row.seen, -math.inf)
+    top = s.amax(-1, keepdim=True)
+    empty = top == -math.inf
+    top = torch.where(empty, torch.zeros_like(top), top)
+    p = (s - top).exp()
+    total = p.sum(-1, keepdim=True)
+    return _Weights(p / torch.where(empty, torch.ones_like(total), total), top, total, empty)
+
+
+def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], u: float) -> Tensor:
+    """How far the log of a weight can be off: the dot product, the cap where there is one, scaling, subtraction, exp."""
+    import torch
+
     absolute = abs(row.scale) * (row.q.abs() @ row.k.abs().transpose(1, 2))
-    eta = (row.q.shape[-1] / c["k_step"] + 4) * c["u_acc"] * absolute + 3 * _U * (raw.abs() + m.abs()) + c["exp"]
-    return eta + c["tanh"] * row.soft_cap
+    eta = (row.q.shape[-1] / c["k_step"] + 4) * c["u_acc"] * absolute
+    size = raw.abs()
+    if row.soft_cap > 0:
+        # d tanh falls away from 0: its steepest place within the error is the nearest to 0. One more product makes the argument.
+        eta = eta + 2 * u * size
+        nearest = (size - eta).clamp(min=0.0) / row.soft_cap
+        eta = eta * (1 - torch.tanh(nearest) ** 2) + c["tanh"] * row.soft_cap
+        size = size.clamp(max=row.soft_cap)
+    return eta + 3 * u * (size + weights.top.abs()) + c["exp"]
 
 
 def _weighted_sums(row: Row, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """o, the effect of score errors on it, and the sums the bounds are made of. One row at a time: [n, dv] is the memory."""
+    """o, the effect of score errors on it, and the sums the bounds are made of. One row at a time: [n, dv] is the memory.
+
+    Weights off by factors within exp(+-eta_j) move o by at most sum_j p_j (exp(eta_j) - 1) |v_j - o| / sum_j p_j exp(-eta_j):
+    for small eta the first-order sum_j p_j eta_j |v_j - o|, and never more than the farthest value that is seen.
+    """
     import torch
 
-    g, rows, _ = p.shape
+    rows = p.shape[1]
     v_all = torch.where(row.v.isfinite(), row.v, torch.zeros_like(row.v))
-    wild = (~row.v.isfinite()).any(-1).any(0).nonzero().flatten()
-    o = p @ v_all
-    pv, p2v2 = p @ v_all.abs(), (p * p) @ (v_all * v_all)
+    o, sizes = p @ v_all, v_all.abs()
+    sums = {"pv": p @ sizes, "p2v2": (p * p) @ (v_all * v_all), "v": row.seen.to(p.dtype) @ sizes}
     first, running = torch.zeros_like(o), torch.zeros_like(o)
-    for i in range(rows):
-        weight = p[:, i, :, None]
-        first[:, i] = ((p[:, i] * eta[:, i]).nan_to_num(0.0)[:, :, None] * (v_all - o[:, i, None]).abs()).sum(1)
-        if row.k.shape[1]:
-            terms = weight * v_all
-            running[:, i] = terms.cumsum(1).abs().amax(1) + terms.abs().amax(1)
-    for key in wild.tolist():  # a key that is not finite reaches exactly the rows that see it
+    moved = (p * eta.expm1()).nan_to_num(0.0, posinf=math.inf)
+    left = (p * (-eta).exp()).nan_to_num(0.0).sum(-1)
+    for i in range(rows if row.k.shape[1] else 0):
+        away = (v_all - o[:, i, None]).abs_()
+        shift = ((moved[:, i, None] @ away).squeeze(1) / left[:, i, None]).nan_to_num(math.inf)
+        if bool((eta[:, i] > _LARGE).any()):
+            shift = torch.minimum(shift, away.masked_fill_(~row.seen[i, None, :, None], 0.0).amax(1))
+        first[:, i] = shift
+        terms = p[:, i, :, None] * v_all
+        running[:, i] = terms.cumsum(1).abs_().amax(1) + terms.abs_().amax(1)
+    return _with_wild(row, p, o), first, sums | {"running": running}
+
+
+def _with_wild(row: Row, p: Tensor, o: Tensor) -> Tensor:
+    """A key that is not finite reaches exactly the rows that see it."""
+    import torch
+
+    for key in (~row.v.isfinite()).any(-1).any(0).nonzero().flatten().tolist():
         bad = ~row.v[:, key].isfinite()
         term = torch.where(bad[:, None], p[:, :, key, None] * row.v[:, key][:, None], torch.zeros_like(o))
         o = o + torch.where(row.seen[None, :, key, None], term, torch.zeros_like(o))
-    sums = {"pv": pv, "p2v2": p2v2, "v": v_all.abs().sum(1, keepdim=True).expand(g, 1, -1), "running": running}
-    return o, first, sums
+    return o
 
 
 def _product_error(
-    c: dict[str, float], n: Tensor, tiles: Tensor, total: Tensor, o: Tensor, sums: dict[str, Tensor], row: Row
+    c: dict[str, float], u: float, counts: _Counts, weights: _Weights, o: Tensor, sums: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Rounding of P, its underflow, accumulation of the product and of the denominator: hard and tight."""
     import torch
 
     size = o.abs()
-    underflow = c["eta_p"] / torch.where(total == 0, torch.ones_like(total), total) * sums["v"]
-    steps = (n / c["k_step"] + tiles + 4) * c["u_acc"]
-    per_lane = n / c["lanes"]
-    hard = c["u_p"] * sums["pv"] + steps * sums["pv"] + (per_lane + tiles + 8) * _U * size
+    underflow = c["eta_p"] / torch.where(weights.total == 0, torch.ones_like(weights.total), weights.total) * sums["v"]
+    steps = (counts.n / c["k_step"] + counts.tiles + 4) * c["u_acc"]
+    per_lane = counts.n / c["lanes"]
+    hard = c["u_p"] * sums["pv"] + steps * sums["pv"] + (per_lane + counts.tiles + 8) * u * size
     tight = _SIGMA * c["u_p"] * sums["p2v2"].sqrt() + c["u_p"] * size + steps * sums["running"]
-    tight = tight + (_SIGMA * per_lane.sqrt() + tiles + 8) * _U * size
+    tight = tight + (_SIGMA * per_lane.sqrt() + counts.tiles + 8) * u * size
     return hard + underflow, torch.minimum(tight, hard) + underflow
 
 
-def _output_rounding(dtype: str, o: Tensor) -> Any:
+def _output_rounding(dtype: str, o: Tensor, empty: Tensor) -> Any:
+    """Adds the rounding of the output; a row that sees no key must be exactly 0."""
     u, eta = ROUNDOFF[dtype], UNDERFLOW[dtype]
-    return lambda error: 1.02 * ((1 + 2 * u) * error + u * o.abs() + eta)
+    return lambda error: (1.02 * ((1 + 2 * u) * error + u * o.abs() + eta)).masked_fill(empty, 0.0)

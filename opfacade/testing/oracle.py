@@ -18,6 +18,8 @@ _Piece = tuple[list[Bounded], "dict[str, Tensor]", str]
 
 def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None, rng: random.Random) -> Iterator[_Piece]:
     """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote."""
+    if not isinstance(descriptor.kv_split, str):
+        c = c | {"part": float(descriptor.kv_split)}
     q_indptr = args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
     sampled = sorted(rng.sample(range(q_indptr[-1]), min(rows, q_indptr[-1])) if rows is not None else range(q_indptr[-1]))
     for request in range(descriptor.batch_size):
@@ -41,7 +43,7 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
         .reshape(kv_heads, len(mine) * group, -1),
         k=k.double().transpose(0, 1),
         v=v.double().transpose(0, 1),
-        seen=_seen(descriptor, at - first + k.shape[0] - q_len, k.shape[0]).repeat_interleave(group, 0),
+        seen=seen(descriptor, at - first + k.shape[0] - q_len, k.shape[0]).repeat_interleave(group, 0),
         scale=descriptor.scale,
         soft_cap=descriptor.logits_soft_cap,
     )
@@ -60,16 +62,16 @@ def _grouped(x: Tensor, kv_heads: int) -> Tensor:
     return x.reshape(rows, kv_heads, heads // kv_heads, d).permute(1, 0, 2, 3).reshape(kv_heads, -1, d)
 
 
-def _seen(descriptor: Any, position: Tensor, kv_len: int) -> Tensor:
+def seen(descriptor: Any, position: Tensor, kv_len: int) -> Tensor:
     import torch
 
     key = torch.arange(kv_len, device=position.device)[None]
-    seen = torch.ones(position.shape[0], kv_len, dtype=torch.bool, device=position.device)
+    shown = torch.ones(position.shape[0], kv_len, dtype=torch.bool, device=position.device)
     if getattr(descriptor, "causal", False):
-        seen &= key <= position[:, None]
+        shown &= key <= position[:, None]
     if descriptor.window_left >= 0:
-        seen &= key >= position[:, None] - descriptor.window_left
-    return seen
+        shown &= key >= position[:, None] - descriptor.window_left
+    return shown
 
 
 def _nothing(row: Row) -> list[Bounded]:

@@ -1,0 +1,231 @@
+"""Bits that must not move: run to run with memory, streams and neighbours disturbed, and request by request in any batch."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.testing import inputs, oracle
+from opfacade.testing.metamorphic import new_rows
+from opfacade.testing.requests import EMPTY, Requests, bits, changed, put_kv, repaged
+from opfacade.testing.subject import Subject
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How many comparisons of bits were made, in how many runs, and the first that failed, if any, in words."""
+
+    compared: int
+    runs: int
+    different: int
+    first: str = ""
+
+
+# -- run to run ---------------------------------------------------------------------------------------------------------
+
+
+class _Noise:
+    """A kernel that keeps part of the GPU busy beside the one under test; nothing on the CPU."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.stream = torch.cuda.Stream() if device == "cuda" else None  # type: ignore[no-untyped-call]
+        self.matrix = torch.randn(1536, 1536, device=device) if self.stream else None
+
+    def start(self) -> None:
+        import torch
+
+        if self.stream is not None and self.matrix is not None:
+            with torch.cuda.stream(self.stream):
+                torch.mm(self.matrix, self.matrix)
+
+
+def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
+    """The same call again and again: other addresses, other garbage in workspace and outputs, other streams, other load."""
+    import torch
+
+    rng, args = random.Random(seed), subject.args(seed)
+    written = [name for name, spec in subject.descriptor.operands().items() if spec.written]
+    before = {name: getattr(args, name).clone() for name in written}
+    noise, cuda = _Noise(subject.device), subject.device == "cuda"
+    streams = [torch.cuda.Stream() for _ in range(4)] if cuda else []  # type: ignore[no-untyped-call]
+    want: dict[str, Tensor] | None = None
+    different = torch.zeros((), dtype=torch.int64, device=subject.device)
+    for _ in range(runs):
+        call = _moved(subject, args, before, rng)
+        workspace = subject.workspace(rng.randrange(256), rng.randrange(8))
+        noise.start()
+        if cuda:
+            stream = rng.choice(streams)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                subject.run(call, workspace)
+            torch.cuda.current_stream().wait_stream(stream)
+        else:
+            subject.run(call, workspace)
+        got = {name: bits(getattr(call, name)) for name in written}
+        want = want or {name: value.clone() for name, value in got.items()}
+        different += torch.stack([(got[name] != want[name]).any() for name in written]).any()
+    count = int(different)
+    return Shown(runs, runs, count, f"{count} of {runs} runs differ from the first" if count else "")
+
+
+def _moved(subject: Subject, args: Any, before: dict[str, Tensor], rng: random.Random) -> Any:
+    """The same call with outputs that hold garbage, now and then with every tensor at another address."""
+    values = {name: getattr(args, name) for name in type(args).__slots__ if getattr(args, name) is not None}
+    for name, spec in subject.descriptor.operands().items():
+        if spec.role == "out":
+            values[name] = _placed(values[name], rng).fill_(rng.choice((0.0, 7.0, math.nan, math.inf)))
+        elif spec.role == "inout":
+            values[name] = _placed(before[name], rng)
+        elif rng.random() < 0.1:
+            values[name] = _placed(values[name], rng)
+    return type(args)(**values)
+
+
+def _placed(tensor: Tensor, rng: random.Random) -> Tensor:
+    """A copy at a random multiple of 16 bytes into a fresh allocation. Strides of views become the compact ones."""
+    step = max(1, 16 // tensor.element_size())
+    offset = step * rng.randrange(64)
+    whole = tensor.new_empty(tensor.numel() + offset)
+    raw = bits(whole)
+    raw[offset:] = bits(tensor).flatten()
+    return whole[offset:].view(tensor.shape)
+
+
+def fingerprint(subject: Subject, seed: int) -> str:
+    """SHA-256 of all that one call writes; equal in every process that keeps a promise of stable bits."""
+    args = subject.args(seed)
+    subject.run(args, subject.workspace(random.randrange(256), random.randrange(8)))
+    digest = hashlib.sha256()
+    for name, spec in subject.descriptor.operands().items():
+        if spec.written:
+            digest.update(bits(getattr(args, name)).cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+# -- request by request ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """How much to try: requests that are compared, in how many batches each at least, the largest batch, the longest one."""
+
+    needles: int = 200
+    compositions: int = 64
+    largest: int = 256
+    longest: int = 32768
+    q_longest: int = 96
+
+
+QUICK = Campaign(needles=12, compositions=8, largest=24, longest=700, q_longest=20)
+_NEIGHBOURS = 10  # four of them without keys, the others full of NaN and infinities
+
+
+def batch_invariance(subject: Subject, campaign: Campaign, seed: int) -> Shown:
+    """Each needle alone, then among random others, in batches of any size: how often its bits differ.
+
+    `subject` says the kind: its descriptor's batch, rows and pool are replaced by what the campaign needs.
+    """
+    rng = random.Random(seed)
+    requests = _population(subject, campaign, rng)
+    solo = _Solo(subject, requests, campaign.needles)
+    counts = [0] * campaign.needles
+    flags: list[Tensor] = []
+    orders: list[list[int]] = []
+    while min(counts) < campaign.compositions:
+        order = _composition(rng, counts, campaign)
+        if hasattr(subject.descriptor, "paged_kv") and len(orders) % 16 == 15:
+            requests = repaged(requests, rng.randrange(2**31))
+        flags.append(solo.differs(requests, order, spare=rng.choice((0, 1, 100))))
+        orders.append(order)
+        for needle in {r for r in order if 0 <= r < campaign.needles}:
+            counts[needle] += 1
+    import torch
+
+    bad = torch.stack(flags).nonzero().flatten().tolist() if flags else []
+    first = f"{len(bad)} of {len(orders)} batches; the first: {orders[bad[0]]}"[:300] if bad else ""
+    return Shown(sum(counts), len(orders), len(bad), first)
+
+
+def _population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requests:
+    """One call that holds all needles, then the neighbours."""
+    kv = [_log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
+    kv += [0, 0, 0, 0, *(_log_uniform(rng, campaign.longest) for _ in range(_NEIGHBOURS - 4))]
+    decode = subject.descriptor.op == "paged_decode"
+    q = [1 if decode else min(n, _log_uniform(rng, campaign.q_longest)) for n in kv]
+    descriptor = _grown(subject.descriptor, q, kv)
+    args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.Lengths(q=q, kv=kv))
+    for request in range(campaign.needles, len(kv)):
+        for at, value in ((0, math.nan), (1, math.inf)):
+            tensors = oracle.request_kv(descriptor, args, request)
+            spoilt = tensors[at].clone()
+            spoilt[:: 1 + request % 3] = value
+            put_kv(descriptor, args, request, **{"kv"[at]: spoilt})
+    return Requests(descriptor, args)
+
+
+def _log_uniform(rng: random.Random, top: int) -> int:
+    return min(top, max(1, round(math.exp(rng.uniform(0, math.log(top))))))
+
+
+def _grown(descriptor: Any, q: Sequence[int], kv: Sequence[int]) -> Descriptor[Any]:
+    fields: dict[str, Any] = {"batch_size": len(kv)}
+    if descriptor.op != "paged_decode":
+        fields["total_num_rows"] = sum(q)
+    if not hasattr(descriptor, "paged_kv"):
+        return changed(descriptor, **fields, total_kv_rows=sum(kv))
+    cache = descriptor.paged_kv.model_dump()
+    pages = sum(-(-n // cache["page_size"]) for n in kv) + 3
+    return changed(descriptor, **fields, max_kv_indices=None, paged_kv=cache | {"num_total_pages": pages})
+
+
+def _composition(rng: random.Random, counts: Sequence[int], campaign: Campaign) -> list[int]:
+    """A batch in random order: first the needles seen least, then anything, EMPTY and doubles too."""
+    size = _log_uniform(rng, campaign.largest)
+    least = sorted(range(campaign.needles), key=lambda r: (counts[r], rng.random()))[: max(1, size // 2)]
+    others = [rng.randrange(-1, campaign.needles + _NEIGHBOURS) for _ in range(size - len(least))]
+    order = [*least, *others]
+    rng.shuffle(order)
+    return order
+
+
+class _Solo:
+    """What each needle gives alone, in one table of rows."""
+
+    def __init__(self, subject: Subject, requests: Requests, needles: int) -> None:
+        import torch
+
+        self.subject, self.needles = subject, needles
+        outs = []
+        for request in range(needles):
+            descriptor, args = requests.batch([request])
+            subject.on(descriptor).run(args)
+            outs.append([bits(t) for t in (args.o, args.lse) if t is not None])
+        self.tables = [torch.cat(parts) for parts in zip(*outs, strict=True)]
+
+    def differs(self, requests: Requests, order: Sequence[int], spare: int) -> Tensor:
+        """Does any needle in this batch differ from itself alone? On the device: nothing waits."""
+        import torch
+
+        descriptor, args = requests.batch(order, spare)
+        self.subject.on(descriptor).run(args)
+        # Rows of needles come first in the table, in the order of the population.
+        shown = [r if 0 <= r < self.needles else EMPTY for r in order]
+        places = new_rows(requests, order, args.q.device)
+        wanted = [r for r in order if r != EMPTY]
+        kept = [0 <= r < self.needles for r in wanted for _ in range(requests.q_lens[r])]
+        rows = torch.tensor(requests.rows(shown), dtype=torch.int64, device=args.q.device)
+        places = places[torch.tensor(kept, dtype=torch.bool, device=args.q.device)] if kept else places
+        found = [bits(t) for t in (args.o, args.lse) if t is not None]
+        pairs = [(got[places] != table[rows]).any() for got, table in zip(found, self.tables, strict=True)]
+        return torch.stack(pairs).any()

@@ -1,0 +1,76 @@
+"""A call with canaries: margins around outputs and workspace, inputs compared before and after, and all outputs written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opfacade.testing.requests import bits, same_bits
+from opfacade.testing.subject import MARGIN, Subject
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CANARY = 0xA5
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A tensor in the middle of a larger allocation whose rest holds a canary."""
+
+    whole: Tensor
+    inner: Tensor
+
+    @property
+    def intact(self) -> bool:
+        size = self.inner.numel() * self.inner.element_size()
+        edges = (self.whole[:MARGIN], self.whole[MARGIN + size :])
+        return all(bool((edge == _CANARY).all()) for edge in edges)
+
+
+def fenced(like: Tensor, fill: int) -> Fenced:
+    """A contiguous tensor of the same shape, every byte `fill`, between margins."""
+    import torch
+
+    size = like.numel() * like.element_size()
+    whole = torch.full((size + 2 * MARGIN,), _CANARY, dtype=torch.uint8, device=like.device)
+    whole[MARGIN : MARGIN + size] = fill
+    return Fenced(whole, whole[MARGIN : MARGIN + size].view(like.dtype).view(like.shape))
+
+
+def run(subject: Subject, args: Any) -> list[str]:
+    """Run `args`, twice, into fenced outputs; copy them back. Everything that is wrong, in words."""
+    specs = subject.descriptor.operands()
+    names = [name for name in specs if getattr(args, name) is not None]
+    kept = {name: bits(getattr(args, name)).clone() for name in names if not specs[name].written}
+    outs = [name for name in names if specs[name].role == "out"]
+    wrong: list[str] = []
+    untouched: dict[str, Any] = {}
+    for fill in (0xFF, 0x5A):
+        fences = {name: fenced(getattr(args, name), fill) for name in outs}
+        wrong += _once(subject, args, fences)
+        for name in outs:
+            same = fences[name].inner.view(bits(fences[name].inner).dtype) == _pattern(fences[name].inner, fill)
+            untouched[name] = same & untouched.get(name, same)
+            getattr(args, name).copy_(fences[name].inner)
+    wrong += [f"{name} was not written everywhere" for name, left in untouched.items() if bool(left.any())]
+    wrong += [f"{name} was written" for name, old in kept.items() if not same_bits(bits(getattr(args, name)), old)]
+    return wrong
+
+
+def _once(subject: Subject, args: Any, fences: dict[str, Fenced]) -> list[str]:
+    import torch
+
+    size = subject.plan.workspace_size
+    workspace = fenced(torch.empty(size, dtype=torch.uint8, device=subject.device), 0xFF) if size else None
+    given = {name: getattr(args, name) for name in type(args).__slots__}
+    call = type(args)(**given | {name: fence.inner for name, fence in fences.items()})
+    subject.run(call, workspace.inner if workspace else None)
+    edges = fences | ({"workspace": workspace} if workspace else {})
+    return [f"written past {name}" for name, fence in edges.items() if not fence.intact]
+
+
+def _pattern(like: Tensor, fill: int) -> int:
+    """The integer whose bytes are all `fill`, as a signed element of the tensor's size."""
+    size = like.element_size()
+    return int.from_bytes(bytes([fill]) * size, "little", signed=size > 1)

@@ -1,0 +1,70 @@
+"""A small problem for every class of SKU: what is sanitised, mutated, fingerprinted and proven on a user's machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plans.attention import (
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillDescriptor,
+)
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+
+
+def _cache(dim: int, dtype: str, page_size: int, layout: str, kv_heads: int = 2, tokens: int = 3000) -> PagedKvCacheDescriptor:
+    sizes = {"num_total_pages": tokens // page_size, "page_size": page_size, "num_kv_heads": kv_heads, "head_dim": dim}
+    return PagedKvCacheDescriptor.model_validate(sizes | {"dtype": dtype, "layout": layout})
+
+
+def _decode(group: int, cache: PagedKvCacheDescriptor, **more: Any) -> BatchPagedDecodeDescriptor:
+    heads = group * cache.num_kv_heads
+    return BatchPagedDecodeDescriptor(batch_size=6, num_qo_heads=heads, paged_kv=cache, **more)
+
+
+def _prefill(group: int, cache: PagedKvCacheDescriptor, rows: int, **more: Any) -> BatchPagedPrefillDescriptor:
+    heads = group * cache.num_kv_heads
+    return BatchPagedPrefillDescriptor(batch_size=4, total_num_rows=rows, num_qo_heads=heads, paged_kv=cache, **more)
+
+
+def _ragged(group: int, dim: int, dtype: Any, **more: Any) -> BatchRaggedPrefillDescriptor:
+    shape = {"batch_size": 4, "total_num_rows": 150, "total_kv_rows": 1500, "num_kv_heads": 2, "num_qo_heads": 2 * group}
+    return BatchRaggedPrefillDescriptor.model_validate(shape | {"head_dim": dim, "dtype": dtype} | more)
+
+
+def matrix() -> dict[str, Descriptor[Any]]:
+    """{name: descriptor}. The name says the op, the split and what is special."""
+    plain, odd = _cache(128, "bf16", 16, "HND"), _cache(64, "f16", 5, "NHD")
+    return {
+        "decode-auto": _decode(4, plain),
+        "decode-fixed-wide-group-block": _decode(20, _cache(128, "bf16", 64, "NHD", 1), kv_split=96, page_table="block"),
+        "decode-off-odd-window-cap": _decode(7, odd, kv_split="off", window_left=300, logits_soft_cap=30.0),
+        "decode-fixed-odd-window-block": _decode(3, odd, kv_split=100, window_left=777, page_table="block"),
+        "decode-auto-d256": _decode(8, _cache(256, "f16", 1, "HND")),
+        "decode-auto-f32": _decode(5, _cache(64, "f32", 16, "HND")),
+        "decode-fixed-f32": _decode(2, _cache(128, "f32", 3, "NHD"), kv_split=64),
+        "prefill-off-causal": _prefill(4, plain, 200, causal=True, kv_split="off"),
+        "prefill-fixed-odd-window-cap-block": _prefill(
+            7, odd, 90, causal=True, kv_split=200, window_left=400, logits_soft_cap=30.0, page_table="block"
+        ),
+        "prefill-auto-causal": _prefill(2, plain, 70, causal=True),
+        "prefill-auto-full-d256": _prefill(1, _cache(256, "f16", 32, "HND"), 40, causal=False),
+        "ragged-off-causal": _ragged(4, 128, "bf16", causal=True, kv_split="off"),
+        "ragged-fixed-window": _ragged(3, 64, "f16", causal=False, kv_split=128, window_left=200),
+        "append-csr": PagedKvAppendDescriptor(batch_size=5, total_num_rows=300, paged_kv=plain),
+        "append-block-odd": PagedKvAppendDescriptor(
+            batch_size=5, total_num_rows=77, paged_kv=_cache(65, "f8_e4m3", 3, "NHD", 1, 600), page_table="block"
+        ),
+        "append-f32-odd": PagedKvAppendDescriptor(
+            batch_size=3, total_num_rows=50, paged_kv=_cache(65, "f32", 5, "HND", 2, 600)
+        ),
+        "merge-bf16": MergeStatesDescriptor(num_states=5, total_num_rows=33, num_heads=4, head_dim=128, dtype="bf16"),
+        "merge-odd": MergeStatesDescriptor(num_states=40, total_num_rows=7, num_heads=3, head_dim=65, dtype="f32"),
+    }
+
+
+def attention() -> dict[str, Descriptor[Any]]:
+    return {name: d for name, d in matrix().items() if name.split("-")[0] in ("decode", "prefill", "ragged")}

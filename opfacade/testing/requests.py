@@ -1,0 +1,169 @@
+"""Batches made of the requests of another call: in any order, more than once, with empty ones between, or one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.testing import oracle
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EMPTY = -1
+
+
+def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
+    """A descriptor with some fields changed, checked anew."""
+    return type(descriptor).model_validate(descriptor.model_dump() | fields)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The memory as integers, so that NaN equals itself and -0 is not 0."""
+    import torch
+
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    import torch
+
+    return torch.equal(bits(a), bits(b))
+
+
+def q_indptr(descriptor: Any, args: Any) -> list[int]:
+    """First row of each request in q; a decode has one row a request."""
+    return args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
+
+
+def put_kv(descriptor: Any, args: Any, request: int, k: Tensor | None = None, v: Tensor | None = None) -> None:
+    """Overwrite the K or V rows [kv_len, kv_heads, head_dim] of one request, wherever they lie."""
+    for name, new in (("k", k), ("v", v)):
+        if new is None:
+            continue
+        if hasattr(descriptor, "paged_kv"):
+            at = oracle.token_places(descriptor, args, request)
+            oracle.by_token(getattr(args, f"{name}_data"), descriptor)[at] = new
+        else:
+            first, stop = args.kv_indptr[request : request + 2].tolist()
+            getattr(args, name)[first:stop] = new
+
+
+class Requests:
+    """The requests of one attention call, as host lists beside its tensors. Batches of them share the paged pools."""
+
+    def __init__(self, descriptor: Any, args: Any) -> None:
+        self.descriptor, self.args = descriptor, args
+        self.first = q_indptr(descriptor, args)
+        self.q_lens = [b - a for a, b in zip(self.first, self.first[1:], strict=False)]
+        if hasattr(descriptor, "paged_kv"):
+            self.kv_lens, self.pages = _paged_requests(descriptor, args)
+        else:
+            self.kv_first: list[int] = args.kv_indptr.tolist()
+            self.kv_lens = [b - a for a, b in zip(self.kv_first, self.kv_first[1:], strict=False)]
+
+    def rows(self, order: Sequence[int]) -> list[int]:
+        """Rows of the original call, in the order of the new one."""
+        return [row for r in order if r != EMPTY for row in range(self.first[r], self.first[r + 1])]
+
+    def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
+        """(descriptor, args) of a batch of these requests; EMPTY has no key. spare: pages or rows that the bound exceeds."""
+        q_lens = [self._empty_rows if r == EMPTY else self.q_lens[r] for r in order]
+        device, rows = self.args.q.device, self._query_rows(order)
+        fields: dict[str, Any] = {"batch_size": len(order)}
+        values: dict[str, Any] = {"q": self.args.q[_index(rows, device)], "o": _unwritten(self.args.o, len(rows))}
+        values["lse"] = None if self.args.lse is None else _unwritten(self.args.lse, len(rows))
+        if hasattr(self.args, "q_indptr"):
+            fields["total_num_rows"] = len(rows)
+            values["q_indptr"] = _indptr(q_lens, device)
+        more_fields, more_values = (
+            self._paged(order, spare) if hasattr(self.descriptor, "paged_kv") else self._ragged(order, spare)
+        )
+        return changed(self.descriptor, **fields, **more_fields), type(self.args)(**values, **more_values)
+
+    @property
+    def _empty_rows(self) -> int:
+        """Rows of an EMPTY request: none, but for a decode, where every request has one."""
+        return 0 if hasattr(self.args, "q_indptr") else 1
+
+    def _query_rows(self, order: Sequence[int]) -> list[int]:
+        rows: list[int] = []
+        for r in order:
+            rows += [0] * self._empty_rows if r == EMPTY else range(self.first[r], self.first[r + 1])
+        return rows
+
+    def _paged(self, order: Sequence[int], spare: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        import torch
+
+        device, size = self.args.q.device, self.descriptor.paged_kv.page_size
+        pages = [[] if r == EMPTY else self.pages[r] for r in order]
+        lens = [0 if r == EMPTY else self.kv_lens[r] for r in order]
+        values = {"k_data": self.args.k_data, "v_data": self.args.v_data}
+        if self.descriptor.page_table == "block":
+            width = max([1, *map(len, pages)])
+            table = [own + [-1] * (width - len(own)) for own in pages]
+            values["block_table"] = torch.tensor(table, dtype=torch.int32, device=device).view(len(order), width)
+            values["kv_lens"] = torch.tensor(lens, dtype=torch.int32, device=device)
+        else:
+            values["kv_indptr"] = _indptr(list(map(len, pages)), device)
+            values["kv_indices"] = _index([p for own in pages for p in own], device).to(torch.int32)
+            last = [(n - 1) % size + 1 if n else size for n in lens]
+            values["last_page_len"] = torch.tensor(last, dtype=torch.int32, device=device)
+        return {"max_kv_indices": sum(map(len, pages)) + spare}, values
+
+    def _ragged(self, order: Sequence[int], spare: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        import torch
+
+        device, lens = self.args.q.device, [0 if r == EMPTY else self.kv_lens[r] for r in order]
+        index = _index([row for r in order if r != EMPTY for row in range(self.kv_first[r], self.kv_first[r + 1])], device)
+        values: dict[str, Any] = {"kv_indptr": _indptr(lens, device)}
+        for name in ("k", "v"):
+            whole = getattr(self.args, name)
+            values[name] = torch.cat([whole[index], torch.full_like(whole[:1].expand(spare, -1, -1), float("nan"))])
+        return {"total_kv_rows": sum(lens) + spare}, values
+
+
+def _paged_requests(descriptor: Any, args: Any) -> tuple[list[int], list[list[int]]]:
+    size = descriptor.paged_kv.page_size
+    if args.block_table is not None:
+        lens: list[int] = args.kv_lens.tolist()
+        return lens, [row[: -(-n // size)] for row, n in zip(args.block_table.tolist(), lens, strict=True)]
+    bounds, indices, last = args.kv_indptr.tolist(), args.kv_indices.tolist(), args.last_page_len.tolist()
+    pages = [indices[a:b] for a, b in pairwise(bounds)]
+    return [(len(own) - 1) * size + end if own else 0 for own, end in zip(pages, last, strict=True)], pages
+
+
+def _index(values: list[int], device: Any) -> Tensor:
+    import torch
+
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
+def _indptr(lengths: list[int], device: Any) -> Tensor:
+    import torch
+
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+
+
+def _unwritten(like: Tensor, rows: int) -> Tensor:
+    return like.new_full((rows, *like.shape[1:]), float("nan"))
+
+
+def repaged(requests: Requests, seed: int) -> Requests:
+    """The same requests in a pool whose physical pages are shuffled."""
+    import torch
+
+    args, device = requests.args, requests.args.k_data.device
+    order = torch.randperm(args.k_data.shape[0], generator=torch.Generator().manual_seed(seed))
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.numel())
+    where, at = place.tolist(), order.to(device)
+    moved = {"k_data": args.k_data[at], "v_data": args.v_data[at]}
+    same = {name: getattr(args, name) for name in type(args).__slots__ if name not in moved}
+    other = object.__new__(Requests)
+    other.__dict__ |= requests.__dict__
+    other.args, other.pages = type(args)(**same, **moved), [[where[p] for p in own] for own in requests.pages]
+    return other

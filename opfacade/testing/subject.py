@@ -1,0 +1,62 @@
+"""Subject: one descriptor with the plan under test. Checks say what they found wrong: tests and `verify` share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opfacade.descriptor import Descriptor
+from opfacade.plan import Plan
+from opfacade.selection import Preference
+from opfacade.target import Target
+from opfacade.testing import inputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SubjectT = TypeVar("SubjectT", bound="Subject")
+
+# Bytes on either side of an output or a workspace that no kernel may touch.
+MARGIN = 4096
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plan on a backend, and the device that its tensors live on."""
+
+    descriptor: Any
+    backend: str
+    device: str
+
+    @property
+    def plan(self) -> Plan[Any]:
+        target = Target.current() if self.device == "cuda" else Target.cpu()
+        return Plan.select(self.descriptor, Preference.model_validate({"backend": self.backend}), target)
+
+    def on(self: SubjectT, descriptor: Descriptor[Any]) -> SubjectT:
+        """The same backend and device for another descriptor."""
+        return replace(self, descriptor=descriptor)
+
+    def args(self, seed: int, lengths: inputs.Lengths | None = None, interleaved: bool = False) -> Any:
+        return inputs.make_args(self.descriptor, seed, self.device, lengths, interleaved)
+
+    def run(self, args: Any, workspace: Tensor | None = None) -> None:
+        self.plan.run(args, workspace)
+
+    def workspace(self, fill: int = 0xFF, offset: int = 0) -> Tensor | None:
+        """One of exactly the size promised, full of a byte, at a multiple of 256 bytes into a larger allocation."""
+        import torch
+
+        size = self.plan.workspace_size
+        if not size:
+            return None
+        return torch.full((size + 256 * offset,), fill, dtype=torch.uint8, device=self.device)[256 * offset :]
+
+
+def outputs(args: Any) -> dict[str, Tensor]:
+    """What the call wrote, copied."""
+    return {name: getattr(args, name).clone() for name in ("o", "lse") if getattr(args, name, None) is not None}
+
+
+def invariant(subject: Subject) -> bool:
+    return subject.plan.precision_guarantee.batch_invariant == "composition"
