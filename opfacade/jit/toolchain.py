@@ -118,6 +118,16 @@ def _candidates() -> Iterator[tuple[str, Path]]:
     yield "default", _DEFAULT
 
 
+def find_ninja() -> Path:
+    """The ninja of its Python package, else the one on PATH: in some environments the package knows no directory."""
+    import ninja
+
+    found = shutil.which("ninja", path=os.pathsep.join([*filter(None, [ninja.BIN_DIR]), env.search_path()]))
+    if not found:
+        raise ToolchainError("ninja is neither in its package nor on PATH. Install it: pip install ninja [OPF-J010]")
+    return Path(found).absolute()
+
+
 def find_disassembler(tools: Toolchain) -> Path | None:
     """nvdisasm or cuobjdump: beside the compiler, from pip (nvidia-cuda-nvdisasm), or on PATH; None where there is none."""
     folders = [tools.home / "bin", *(home / "bin" for home in _pip_homes())]

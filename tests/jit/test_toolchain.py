@@ -173,3 +173,13 @@ def test_an_older_ptxas_is_refused_where_13_3_is_required(tiny, root, monkeypatc
     assert 'pip install "opfacade[cuda]"' in str(caught.value)
     monkeypatch.setattr(toolchain.Toolchain, "ptxas_release", (13, 3))
     assert jit.build(tiny).is_file()
+
+
+def test_ninja_is_found_where_its_package_knows_no_directory(host, tmp_path, monkeypatch):
+    import ninja
+
+    monkeypatch.setattr(ninja, "BIN_DIR", "")
+    with pytest.raises(errors.ToolchainError, match="pip install ninja"):
+        toolchain.find_ninja()
+    place = host("bin/ninja")
+    assert toolchain.find_ninja() == place
