@@ -12,7 +12,7 @@ from opfacade.testing import inputs, numerics, problems
 
 from .fuzzing import spoiled_args
 
-pytestmark = [pytest.mark.gpu, pytest.mark.heavy]
+pytestmark = [pytest.mark.gpu, pytest.mark.heavy, pytest.mark.timeout(580)]
 CUDA = Preference(backend="cuda")
 KERNELS, PROBLEMS = 30, 10_000
 

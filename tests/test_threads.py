@@ -123,7 +123,7 @@ def tiny():
     return Plan.select(descriptor, REFERENCE, Target.cpu()), args
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(1500)])])
 def test_runs_leave_memory_as_it_was(count):
     plan, args = tiny()
     fresh = type(args)
@@ -143,7 +143,7 @@ def numbered(i):
     return BatchPagedDecodeDescriptor(batch_size=1 + i % 7, num_qo_heads=4, paged_kv=cache)
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(1500)])])
 def test_distinct_selects_are_bounded(count, monkeypatch):
     """The select cache holds its bound, and once it is full memory stays."""
     monkeypatch.setattr(plans, "_selected", {})
@@ -179,7 +179,7 @@ def gpu_problem(seed):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("repeats", [300, pytest.param(10_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("repeats", [300, pytest.param(10_000, marks=[pytest.mark.heavy, pytest.mark.timeout(1500)])])
 def test_threads_on_streams_of_their_own_give_what_one_alone_gives(repeats):
     calls = [gpu_problem(seed) for seed in range(THREADS)]
     plan = Plan.select(calls[0][0], CUDA)
@@ -212,7 +212,7 @@ def test_threads_on_streams_of_their_own_give_what_one_alone_gives(repeats):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("level", ["metadata", "indices"])
-@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(1500)])])
 def test_runs_on_a_gpu_leave_memory_as_it_was(monkeypatch, level, count):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     monkeypatch.setattr(plans, "_selected", {})

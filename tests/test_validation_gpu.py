@@ -223,6 +223,7 @@ def test_a_channel_outlives_its_plan_and_serves_again():
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(580)
 def test_5000_random_corruptions():
     env = {**os.environ, "OPFACADE_VALIDATE": "indices"}
     command = [sys.executable, "-m", "tests.gpu_corruptions", "--count", "5000"]

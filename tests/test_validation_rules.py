@@ -143,7 +143,7 @@ def check_safe(tables, safe, found, corrupted):
 
 def test_random_corruptions_are_judged_as_on_the_host_and_made_safe(judge_all):
     reported = 0
-    for seed in range(1600):
+    for seed in range(800):
         corrupted = case(seed)
         tables = Tables.of(corrupted.descriptor)
         wanted = host.findings(tables, corrupted.args)
@@ -154,4 +154,4 @@ def test_random_corruptions_are_judged_as_on_the_host_and_made_safe(judge_all):
         assert not more or wanted
         check_safe(tables, safe, found, corrupted)
         reported += bool(found)
-    assert reported > 800
+    assert reported > 400
