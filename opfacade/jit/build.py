@@ -6,21 +6,17 @@ compiled by relative path, with an environment that holds nothing of the user's.
 
 from __future__ import annotations
 
-import io
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import env
-from ..errors import CompileError, CompileTimeout, ToolchainError
-from . import faults, inspect, options, supervisor
+from ..errors import CompileError, ToolchainError
+from . import faults, inspect, options, runner
 from .codegen import Sources
+from .runner import LOG, Step
 from .spec import JitSpec
 from .toolchain import Toolchain, tvm_ffi_paths
 
@@ -31,7 +27,6 @@ CXX_FLAGS = ("-c", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", f"-D_GLI
 LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now")
 OUTPUT = "kernel.so"
 CUBIN = "kernel.cubin"
-LOG = "build.log"
 
 _EMBED = """\
 .section .rodata
@@ -45,26 +40,13 @@ opfacade_cubin:
 """
 _KEPT = {OUTPUT, LOG, "build.ninja", "kernel.cubin"}
 _TAIL_LINES = 40
-_GRACE_SECONDS = 10
-_MAX_OUTPUT_BYTES = 4 << 20
-_MAX_FILE_BYTES = 256 << 20
 _ELF_SHARED = (b"\x7fELF", 3)
-_UNSAFE = re.compile(r"""[\x00-\x1f$`"'\\;&|<>]""")
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
 _NEEDS_PTXAS = re.compile(r"^// requires: ptxas >= (\d+)\.(\d+)$", re.MULTILINE)
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
 _USED = re.compile(r"Used (\d+) registers")
 _SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One command of a build: what it makes, of what."""
-
-    output: str
-    inputs: tuple[str, ...]
-    argv: tuple[str, ...]
 
 
 def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Toolchain, key: str) -> dict[str, Any]:
@@ -76,8 +58,7 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     _write_sources(staging, spec, sources)
     faults.at("sources.written")
     steps = plan_steps(spec, toolchain)
-    _write_ninja(staging / "build.ninja", steps)
-    returncode = _run_ninja(staging)
+    returncode = runner.run(staging, steps)
     log = (staging / LOG).read_text(errors="replace")
     if env.jit_verbose():
         print(log, flush=True)
@@ -163,67 +144,6 @@ def _write_sources(staging: Path, spec: JitSpec, sources: Sources) -> None:
         place = staging / "src" / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-
-
-def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
-    from ninja import ninja_syntax
-
-    text = io.StringIO()
-    make_writer: Any = ninja_syntax.Writer  # its stub takes a file for a str
-    writer = make_writer(text, width=10**6)
-    for number, step in enumerate(steps):
-        writer.rule(f"step{number}", command=_bounded(_ninja_command(step.argv), f"step{number}.log"))
-        writer.build(step.output, f"step{number}", list(step.inputs))
-    path.write_text(text.getvalue())
-
-
-def _ninja_command(argv: tuple[str, ...]) -> str:
-    """argv for ninja, which hands it to a shell: quoted. What nvcc's own, unquoted shell would expand is refused.
-
-    ninja holds all output of a command in memory, so a command writes to a file, and ninja gets its beginning.
-    """
-    for token in argv:
-        if _UNSAFE.search(token):
-            raise ToolchainError(f"a compiler or header path that a shell would expand cannot be used: {token!r}. [OPF-J014]")
-    return shlex.join(argv)
-
-
-def _bounded(command: str, log: str) -> str:
-    return f"{command} > {log} 2>&1; s=$$?; head -c {_MAX_OUTPUT_BYTES} {log}; exit $$s"
-
-
-def _run_ninja(staging: Path) -> int:
-    import ninja
-
-    # -I and -S: no user's site-packages, and a start of 10 ms.
-    argv = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(_MAX_FILE_BYTES)]
-    argv += [str(Path(ninja.BIN_DIR) / "ninja"), "-v"]
-    if jobs := env.jit_jobs():
-        argv += ["-j", str(jobs)]
-    with (staging / LOG).open("wb") as log:
-        # A session of its own: a Ctrl-C at the terminal reaches us first, and we end the build.
-        process = subprocess.Popen(
-            argv, cwd=staging, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            faults.at("compiler.started")
-            return process.wait(env.jit_timeout())
-        except subprocess.TimeoutExpired as error:
-            raise CompileTimeout(f"a build took more than {env.jit_timeout():g} s. Log: {log.name} [OPF-J031]") from error
-        finally:
-            _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a build that is still running: the supervisor ends all below it."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _compile_error(spec: JitSpec, staging: Path, steps: tuple[Step, ...], returncode: int, log: str, key: str) -> CompileError:

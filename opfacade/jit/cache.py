@@ -6,14 +6,9 @@ temporary directory of its own, says so once (CachePrivateWarning), and goes on.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
-import shutil
-import tempfile
-import threading
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -24,17 +19,17 @@ from ..errors import (
     CacheError,
     CacheIntegrityError,
     CacheLockTimeout,
-    CachePrivateWarning,
     CacheSecurityError,
     CompileError,
     CompileTimeout,
 )
-from .build import LOG
+from . import private
 from .files import make_private
+from .runner import LOG
 from .store import SCHEMA, Store, examine
 
 __all__ = [
-    "SCHEMA", "entry", "find", "lock", "make_private", "meta", "obtain", "private", "publish", "root", "shared",
+    "SCHEMA", "entry", "find", "lock", "make_private", "meta", "obtain", "publish", "root", "shared",
     "staging", "state", "toolchain_memo", "valid",
 ]  # fmt: skip
 
@@ -46,8 +41,6 @@ _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _NEARLY_FULL_BYTES = 64 << 10
 _TRIES = 3
 _DAY = 86400.0
-_guard = threading.Lock()
-_private: Store | None = None
 
 
 def shared() -> Store:
@@ -55,21 +48,16 @@ def shared() -> Store:
     try:
         place = env.cache_dir()
     except RuntimeError as error:
-        return _own(OSError(errno.ENOENT, str(error)))
+        return private.obtain(OSError(errno.ENOENT, str(error)))
     if place.parts[:1] == ("~",):  # older versions of platformdirs give back what they could not expand
-        return _own(OSError(errno.ENOENT, "could not determine the home directory"))
+        return private.obtain(OSError(errno.ENOENT, "could not determine the home directory"))
     # A relative path must not move with the working directory of a build.
     return Store(Path(os.path.abspath(place)))
 
 
-def private() -> Store | None:
-    """The cache of this process alone, if it needed one."""
-    return _private
-
-
 def state(library: Path) -> str:
     """ "private" for a library that this process built for itself, else "shared"."""
-    return "private" if _private is not None and library.is_relative_to(_private.base) else "shared"
+    return "private" if any(library.is_relative_to(store.base) for store in private.stores()) else "shared"
 
 
 def root() -> Path:
@@ -91,13 +79,13 @@ def toolchain_memo() -> Path:
 def valid(key: str) -> Path | None:
     """The library of an intact entry, in the shared cache or this process's own; else None. Takes no lock."""
     found = shared().valid(key)
-    return _used(found) or (_private.valid(key) if _private else None)
+    return _used(found) or next((so for store in private.stores() if (so := store.valid(key))), None)
 
 
 def find(portable: str, fits: Fits) -> Path | None:
     """As `valid`, for a machine that knows no key because it has no compiler."""
     found = shared().find(portable, fits)
-    return _used(found) or (_private.find(portable, fits) if _private else None)
+    return _used(found) or next((so for store in private.stores() if (so := store.find(portable, fits))), None)
 
 
 def _used(library: Path | None) -> Path | None:
@@ -112,7 +100,7 @@ def _used(library: Path | None) -> Path | None:
 
 def meta(key: str) -> dict[str, Any]:
     """What is recorded of a published entry."""
-    stores = [shared(), *([_private] if _private else [])]
+    stores = [shared(), *private.stores()]
     found = next((store for store in stores if store.entry(key).exists()), stores[0])
     return examine(found.entry(key), key).meta
 
@@ -146,7 +134,7 @@ def obtain(key: str, output: str, make: Make) -> Path:
                 continue  # somebody clears the cache
             if error.errno not in _UNWRITABLE and not isinstance(error, CacheLockTimeout):
                 raise
-            store = _own(error)
+            store = private.obtain(error)
             break
     return _obtain_privately(store, key, output, make)
 
@@ -213,37 +201,3 @@ def _full(directory: Path) -> bool:
 def _caused(number: int, directory: Path) -> CacheError:
     why = OSError(number, os.strerror(number), str(directory))
     return CacheError.of(f"a build in {directory} failed: {why.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", why)
-
-
-def _own(cause: OSError) -> Store:
-    """This process's own cache, made at the first need."""
-    global _private
-    with _guard:
-        if _private is None:
-            _private = Store(_temporary())
-            text = f"the cache cannot be used ({cause}); compiling into {_private.base}, for this process only. [OPF-J025]"
-            warnings.warn(text, CachePrivateWarning, stacklevel=2)
-        return _private
-
-
-def _temporary() -> Path:
-    try:
-        place = Path(tempfile.mkdtemp(prefix="opfacade-"))
-    except OSError as error:
-        raise CacheError.of(f"no directory for temporary files: {error}. Set TMPDIR. [OPF-J020]", error) from error
-    atexit.register(_remove, place, os.getpid())
-    return place
-
-
-def _remove(place: Path, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child is not the owner
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _after_fork() -> None:
-    """A child makes its own directory when it needs one: the parent removes the parent's."""
-    global _guard, _private
-    _guard, _private = threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,13 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError, CacheIntegrityError
-from . import faults, files, locks
+from . import faults, files, leftovers, locks
 
 SCHEMA = 1
 KEY = re.compile(r"[0-9a-f]{64}")
 _LIBRARY = re.compile(r"kernel-[0-9a-f]{16}\.so")
-_UNLOCKED_GRACE_SECONDS = 60.0
-_MAX_QUARANTINED = 20
 
 
 @dataclass(frozen=True)
@@ -178,12 +175,7 @@ class Store:
         """Set a published but invalid entry aside, to be looked at and rebuilt; whether there was one."""
         if not os.path.lexists(self.entry(key)):
             return False
-        place = self.root / "quarantine"
-        files.make_private(place)
-        for old in sorted(place.iterdir(), key=lambda path: path.lstat().st_ctime)[: -_MAX_QUARANTINED + 1 or None]:
-            discard(old)
-        with suppress(FileNotFoundError):
-            self.entry(key).rename(place / f"{key}.{uuid.uuid4().hex}")
+        leftovers.set_aside(self.entry(key), self.root / "quarantine")
         return True
 
     def keep_failed(self, key: str, built: Path) -> Path:
@@ -196,37 +188,7 @@ class Store:
 
     def sweep(self) -> int:
         """Remove staging that nobody holds any more: its builder was killed. Returns how many."""
-        swept = 0
-        with suppress(OSError):
-            for path in list((self.root / "tmp").iterdir()):
-                if _abandoned(path):
-                    discard(path)
-                    swept += 1
-        return swept
-
-
-def discard(path: Path) -> None:
-    """Remove a file, a link or a tree."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
-
-
-def _abandoned(path: Path) -> bool:
-    """Whether no process holds a staging directory. A new one may not be locked yet, so it gets a minute."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return time.time() - os.fstat(fd).st_ctime > _UNLOCKED_GRACE_SECONDS
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+        return leftovers.sweep(self.root / "tmp")
 
 
 def _rename_or_yield(built: Path, final: Path) -> None:

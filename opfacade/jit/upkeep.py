@@ -13,7 +13,8 @@ from typing import Any
 
 from ..errors import CacheError, CacheLockTimeout
 from . import files
-from .store import Store, discard, examine
+from .leftovers import discard
+from .store import Store, examine
 
 _CLEAR_WAIT_SECONDS = 10.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opfacade import jit
-from opfacade.jit import JitSpec, cache
+from opfacade.jit import JitSpec, cache, private
 
 from .fakes import Toolkit, make_toolkit
 
@@ -91,5 +91,5 @@ def toolkit(_toolkit_home, root, tmp_path, monkeypatch):
     shutil.copytree(_toolkit_home, tmp_path / "kit")
     monkeypatch.setenv("OPFACADE_NVCC", str(tmp_path / "kit/bin/nvcc"))
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_private", None)
+    monkeypatch.setattr(private, "_store", None)
     return Toolkit(tmp_path / "kit")

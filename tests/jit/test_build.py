@@ -6,7 +6,8 @@ import pytest
 
 from opfacade import errors, jit
 from opfacade.jit import JitSpec, cache, toolchain
-from opfacade.jit.build import _ninja_command, resources
+from opfacade.jit.build import resources
+from opfacade.jit.runner import command_line
 
 
 def test_a_device_error_names_line_command_and_log(tiny, root):
@@ -84,13 +85,13 @@ def test_shell_characters_in_paths_stay_characters(tiny, monkeypatch, tmp_path):
 
 def test_commands_are_quoted_for_the_shell():
     argv = ("c++", "-I", "/a b/x*?(y)", "~")
-    assert shlex.split(_ninja_command(argv)) == list(argv)
+    assert shlex.split(command_line(argv)) == list(argv)
 
 
 @pytest.mark.parametrize("char", "\n$`\"'\\;&|<>")
 def test_paths_that_a_shell_inside_nvcc_would_expand_are_refused(char):
     with pytest.raises(errors.ToolchainError, match="OPF-J014"):
-        _ninja_command(("c++", f"a{char}b"))
+        command_line(("c++", f"a{char}b"))
 
 
 def test_flags_reach_nvcc_in_order(tiny):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from opfacade import jit
-from opfacade.jit import JitSpec, cache, faults, upkeep
+from opfacade.jit import JitSpec, cache, faults, private, upkeep
 
 from .conftest import TINY
 from .fakes import join, start
@@ -107,7 +107,7 @@ def test_a_cache_cleared_all_the_time_crashes_nobody(toolkit, seconds, workers):
 def test_collecting_garbage_all_the_time_crashes_nobody(toolkit, seconds, workers):
     assert set(clearing(seconds, workers, lambda: upkeep.collect(cache.shared(), max_bytes=0))) == {0}
     assert sound()
-    assert cache.private() is None
+    assert not private.stores()
 
 
 def test_threads_build_each_kernel_once(toolkit):
@@ -201,7 +201,7 @@ def test_clocks_do_not_count(toolkit):
 
 
 def test_leftovers_of_the_killed_are_swept_and_living_builds_are_not(toolkit, monkeypatch):
-    monkeypatch.setattr("opfacade.jit.store._UNLOCKED_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("opfacade.jit.leftovers._UNLOCKED_GRACE_SECONDS", 0.0)
     left = cache.root() / "tmp" / "dead"
     cache.make_private(left)
     with cache.staging() as living:

@@ -2,18 +2,15 @@
 
 import os
 import signal
-import sys
 import time
 
 import pytest
 
 from opfacade import errors, jit
-from opfacade.jit import cache, faults, upkeep
+from opfacade.jit import cache, faults, runner, upkeep
 
 from .conftest import TINY
 from .fakes import alive, eventually, join, start, working_below
-
-BUILD = sys.modules["opfacade.jit.build"]  # the package exports a function of that name
 
 
 def sound():
@@ -96,7 +93,7 @@ def test_a_killed_supervisor_takes_ninja_along(toolkit, tmp_path):
 @pytest.mark.parametrize("mode", ["sleep 1000000", "spam"])
 def test_a_compiler_without_end_is_ended(toolkit, mode, monkeypatch):
     monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.7")
-    monkeypatch.setattr(BUILD, "_MAX_FILE_BYTES", 8 << 20)
+    monkeypatch.setattr(runner, "_MAX_FILE_BYTES", 8 << 20)
     toolkit.mode(mode)
     started = time.monotonic()
     with pytest.raises(errors.CompileTimeout if "sleep" in mode else errors.CompileError):
@@ -107,8 +104,8 @@ def test_a_compiler_without_end_is_ended(toolkit, mode, monkeypatch):
 
 
 def test_endless_output_is_cut_in_the_log(toolkit, monkeypatch):
-    monkeypatch.setattr(BUILD, "_MAX_OUTPUT_BYTES", 10_000)
-    monkeypatch.setattr(BUILD, "_MAX_FILE_BYTES", 8 << 20)
+    monkeypatch.setattr(runner, "_MAX_OUTPUT_BYTES", 10_000)
+    monkeypatch.setattr(runner, "_MAX_FILE_BYTES", 8 << 20)
     toolkit.mode("spam")
     with pytest.raises(errors.CompileError) as caught:
         jit.build(TINY)

@@ -74,7 +74,7 @@ def test_64_processes_without_locks_publish_one_entry(toolkit):
 def test_200_kills_leave_nothing_invalid_and_nothing_running(toolkit, monkeypatch):
     rng, alive_when_hit, invalid, failed, orphans = random.Random(0), 0, 0, 0, 0
     toolkit.mode("sleep 0.05")
-    monkeypatch.setattr("opfacade.jit.store._UNLOCKED_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("opfacade.jit.leftovers._UNLOCKED_GRACE_SECONDS", 0.0)
     for number in range(200):
         child = start(group_leader, number)
         time.sleep(rng.uniform(0.0, 0.45))

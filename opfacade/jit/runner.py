@@ -1,0 +1,94 @@
+"""Runs the commands of a build: ninja in a private directory, under a supervisor that lets nothing outlive Python."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import env
+from ..errors import CompileTimeout, ToolchainError
+from . import faults, supervisor
+from .toolchain import find_ninja
+
+LOG = "build.log"
+_GRACE_SECONDS = 10
+_MAX_OUTPUT_BYTES = 4 << 20
+_MAX_FILE_BYTES = 256 << 20
+_UNSAFE = re.compile(r"""[\x00-\x1f$`"'\\;&|<>]""")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a build: what it makes, of what."""
+
+    output: str
+    inputs: tuple[str, ...]
+    argv: tuple[str, ...]
+
+
+def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
+    from ninja import ninja_syntax
+
+    text = io.StringIO()
+    make_writer: Any = ninja_syntax.Writer  # its stub takes a file for a str
+    writer = make_writer(text, width=10**6)
+    for number, step in enumerate(steps):
+        writer.rule(f"step{number}", command=_bounded(command_line(step.argv), f"step{number}.log"))
+        writer.build(step.output, f"step{number}", list(step.inputs))
+    path.write_text(text.getvalue())
+
+
+def command_line(argv: tuple[str, ...]) -> str:
+    """argv for ninja, which hands it to a shell: quoted. What nvcc's own, unquoted shell would expand is refused.
+
+    ninja holds all output of a command in memory, so a command writes to a file, and ninja gets its beginning.
+    """
+    for token in argv:
+        if _UNSAFE.search(token):
+            raise ToolchainError(f"a compiler or header path that a shell would expand cannot be used: {token!r}. [OPF-J014]")
+    return shlex.join(argv)
+
+
+def _bounded(command: str, log: str) -> str:
+    return f"{command} > {log} 2>&1; s=$$?; head -c {_MAX_OUTPUT_BYTES} {log}; exit $$s"
+
+
+def run(staging: Path, steps: tuple[Step, ...]) -> int:
+    """Run the commands in `staging`, side by side where they may; the exit status. CompileTimeout when they take too long."""
+    _write_ninja(staging / "build.ninja", steps)
+    # -I and -S: no user's site-packages, and a start of 10 ms.
+    argv = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(_MAX_FILE_BYTES)]
+    argv += [str(find_ninja()), "-v"]
+    if jobs := env.jit_jobs():
+        argv += ["-j", str(jobs)]
+    with (staging / LOG).open("wb") as log:
+        # A session of its own: a Ctrl-C at the terminal reaches us first, and we end the build.
+        process = subprocess.Popen(
+            argv, cwd=staging, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            faults.at("compiler.started")
+            return process.wait(env.jit_timeout())
+        except subprocess.TimeoutExpired as error:
+            raise CompileTimeout(f"a build took more than {env.jit_timeout():g} s. Log: {log.name} [OPF-J031]") from error
+        finally:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a build that is still running: the supervisor ends all below it."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
