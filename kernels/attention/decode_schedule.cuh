@@ -32,13 +32,24 @@ __device__ __forceinline__ int share_tiles(const DecodeParams& p, int kv_len) {
   return (kv_len + kShareTokens - 1) / kShareTokens - first_visible<C>(p, kv_len) / kShareTokens;
 }
 
+// With a fixed chunk a request is cut by its own length alone: these two see no batch, so that none can change its bits.
+__device__ __forceinline__ int fixed_splits(int kv_len, int first_key, int chunk) {
+  const int chunks = kv_len == 0 ? 0 : (kv_len - 1) / chunk + 1;
+  return max(1, chunks - first_key / chunk);
+}
+
+__device__ __forceinline__ void set_fixed_keys(int kv_len, int chunk, WorkItem& item) {
+  const int start = (item.first_key / chunk + item.split) * chunk;
+  item.begin = start + max(item.first_key - start, 0) / kShareTokens * kShareTokens;
+  item.end = kv_len - start > chunk ? start + chunk : kv_len;
+}
+
 template <class C>
 __device__ __forceinline__ int num_splits(const DecodeParams& p, int request, int chunk_tiles) {
   const int kv_len = kv_length<C::kTable>(p.table, request);
   if constexpr (C::kSplit == SplitMode::kAuto)
     return max(1, (share_tiles<C>(p, kv_len) + chunk_tiles / 2) / chunk_tiles);  // nearest: up would start a second wave
-  const int chunks = kv_len == 0 ? 0 : (kv_len - 1) / p.chunk + 1;
-  return max(1, chunks - first_visible<C>(p, kv_len) / p.chunk);
+  return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);
 }
 
 __device__ __forceinline__ int inclusive_scan(int value) {
@@ -99,9 +110,7 @@ __device__ __forceinline__ void set_keys(const DecodeParams& p, WorkItem& item) 
   const int kv_len = kv_length<C::kTable>(p.table, item.request);
   item.first_key = first_visible<C>(p, kv_len);
   if constexpr (C::kSplit == SplitMode::kFixed) {
-    const int start = (item.first_key / p.chunk + item.split) * p.chunk;
-    item.begin = start + max(item.first_key - start, 0) / kShareTokens * kShareTokens;
-    item.end = kv_len - start > p.chunk ? start + p.chunk : kv_len;
+    set_fixed_keys(kv_len, p.chunk, item);
   } else {
     const int share = (share_tiles<C>(p, kv_len) + item.splits - 1) / item.splits * kShareTokens;
     item.begin = item.first_key / kShareTokens * kShareTokens + item.split * share;

@@ -64,15 +64,19 @@ __device__ __forceinline__ KvRange visible_range(const PrefillParams& p, const R
   return range;
 }
 
+// With a fixed chunk a split is cut by its own number alone: this sees no batch, so that none can change a request's bits.
+template <class C>
+__device__ __forceinline__ KvRange fixed_range(KvRange range, int split, int chunk) {
+  const int start = split * chunk;
+  const int end = range.end - start > chunk ? start + chunk : range.end;
+  return {start + max(range.begin - start, 0) / C::kTileKv * C::kTileKv, end};
+}
+
 // The part of the visible range that split blockIdx.z takes.
 template <class C>
 __device__ __forceinline__ KvRange split_range(const PrefillParams& p, KvRange range) {
   const int split = blockIdx.z;
-  if constexpr (C::kSplit == SplitMode::kFixed) {
-    const int start = split * p.chunk;
-    const int end = range.end - start > p.chunk ? start + p.chunk : range.end;
-    return {start + max(range.begin - start, 0) / C::kTileKv * C::kTileKv, end};
-  }
+  if constexpr (C::kSplit == SplitMode::kFixed) return fixed_range<C>(range, split, p.chunk);
   range.begin = range.begin / C::kTileKv * C::kTileKv;
   if constexpr (C::kSplit == SplitMode::kAuto) {
     const int tiles = max(range.end - range.begin + C::kTileKv - 1, 0) / C::kTileKv;

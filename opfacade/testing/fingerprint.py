@@ -1,4 +1,4 @@
-"""`python -m opfacade.testing.fingerprint --device cuda`: digests of what the matrix of SKUs writes, from a process of its own."""
+"""`python -m opfacade.testing.fingerprint --device cuda`: digests of what the matrix of SKUs writes in this process."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
     eta = (row.q.shape[-1] / c["k_step"] + 4) * c["u_acc"] * absolute
     size = raw.abs()
     if row.soft_cap > 0:
-        # d tanh falls away from 0: its steepest place within the error is the nearest to 0. One more product makes the argument.
+        # tanh is steepest near 0: within the error, at the place nearest to it. One more product makes its argument.
         eta = eta + 2 * u * size
         nearest = (size - eta).clamp(min=0.0) / row.soft_cap
         eta = eta * (1 - torch.tanh(nearest) ** 2) + c["tanh"] * row.soft_cap
