@@ -11,6 +11,7 @@ import click
 
 from opfacade import __version__, cli_tools
 from opfacade.cli_cache import cache
+from opfacade.cli_verify import verify
 from opfacade.errors import OpfacadeError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def main() -> None:
 
 
 main.add_command(cache)
+main.add_command(verify)
 for command in cli_tools.COMMANDS:
     main.add_command(command)
 

@@ -1,0 +1,28 @@
+"""`opfacade verify`: the guarantees, proven again on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--sku", help="Only this SKU id.")
+@click.option("--op", help="Only this op, such as paged_decode.")
+@click.option("--backend", type=click.Choice(["cuda", "reference"]), help="[default: cuda where there is one]")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the evidence to this file, as JSON.")
+@click.option("--quick", is_flag=True, help="Fewer problems and runs: a minute where the whole takes many.")
+@click.pass_context
+def verify(ctx: click.Context, /, sku: str | None, op: str | None, backend: str | None, out: Path | None, quick: bool) -> None:
+    """Hold every SKU to its guarantee here: bound, exact tests, repeatability, batch invariance. Status 1 if one fails."""
+    from opfacade.verify import verify as prove
+
+    record = prove(sku, op, quick, backend, click.echo)
+    if out is not None:
+        out.write_text(json.dumps(record, indent=1) + "\n")
+    held = sum(row["ok"] for row in record["skus"])
+    click.echo(f"{held} of {len(record['skus'])} SKUs held, {record['seconds']} s, sha256 {record['sha256'][:16]}")
+    if not record["ok"]:
+        ctx.exit(1)
