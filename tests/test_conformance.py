@@ -6,8 +6,9 @@ One call shows: the bound, inputs unchanged, outputs written everywhere, nothing
 import pytest
 
 from opfacade.registry import BACKENDS, candidates_for, examples
-from opfacade.testing import guarded, numerics, problems
+from opfacade.testing import guarded, matrix, numerics, problems
 from opfacade.testing.inputs import Lengths
+from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject
 from tests import prebuilt
 
@@ -46,6 +47,14 @@ def test_examples_keep_the_guarantee(descriptor, backend, device, interleaved):
 def test_the_reference_keeps_its_guarantee_on_random_problems(op, seed):
     subject = Subject(problems.random_descriptor(op, seed, tokens=800), "reference", "cpu")
     hold(subject, seed, interleaved=seed % 3 == 0, rows=6)
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize(("backend", "device"), PLACES)
+@pytest.mark.parametrize("kind", ["decode-auto", "decode-auto-f32", "prefill-off-causal"])
+def test_an_unusual_scale_keeps_the_guarantee(kind, backend, device, scale):
+    descriptor = changed(matrix.matrix()[kind], sm_scale=scale, allow_unusual_scale=True)
+    hold(Subject(descriptor, backend, device), seed=2, rows=8)
 
 
 def test_every_candidate_is_among_those_held():

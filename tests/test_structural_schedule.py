@@ -173,6 +173,16 @@ def test_a_prefill_has_a_slot_for_every_tile():
         assert slots[-1] == rows * group // tile + descriptor.batch_size  # the launch grid
 
 
+def test_the_split_that_was_asked_for_reaches_the_sku():
+    """By every op, mask and form of table: a fixed chunk is fixed, off is off; only auto may become off."""
+    for op in ("paged_decode", "paged_prefill", "ragged_prefill"):
+        for seed in range(60):
+            descriptor = problems.random_descriptor(op, seed)
+            asked = descriptor.kv_split if isinstance(descriptor.kv_split, str) else "fixed"
+            got = dict(Plan.select(descriptor, Preference(backend="cuda"), TARGET).sku.spec)["split"]
+            assert got == asked or (asked, got) == ("auto", "off"), (op, seed)
+
+
 def test_workspaces_are_the_closed_forms_of_the_kernels():
     for op in ("paged_decode", "paged_prefill", "ragged_prefill"):
         for seed in range(60):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NATS = 220.0  # exp(-220) is nothing beside 1 in f32 and in f64
 
 
-def _views(subject: Subject, args: Any) -> Iterator[tuple[int, slice, int, Tensor]]:
+def request_views(subject: Subject, args: Any) -> Iterator[tuple[int, slice, int, Tensor]]:
     """(request, its rows, kv_len, [rows, kv_len] of what each row sees) of every request with rows."""
     import torch
 
@@ -36,7 +36,7 @@ def every_key_is_visited_once(subject: Subject, seed: int) -> list[str]:
     """q = 0 makes all weights equal and values that are one-hot over some keys count how often each was read."""
     args = subject.args(seed)
     args.q.zero_()
-    views, wrong = list(_views(subject, args)), []
+    views, wrong = list(request_views(subject, args)), []
     dim = args.q.shape[-1]
     for start in range(0, max([kv_len for _, _, kv_len, _ in views], default=0), dim):
         for request, _, kv_len, _ in views:
@@ -74,7 +74,7 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
         return []  # a cap levels the scores that a needle needs apart
     args = subject.args(seed)
     args.q.zero_()
-    wanted = [_plant(subject, args, *view[:3], view[3], seed) for view in _views(subject, args)]
+    wanted = [plant(subject, args, *view[:3], view[3], seed) for view in request_views(subject, args)]
     subject.run(args)
     wrong = []
     for request, rows, want in wanted:
@@ -84,7 +84,7 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
     return wrong
 
 
-def _plant(
+def plant(
     subject: Subject, args: Any, request: int, rows: slice, kv_len: int, seen: Tensor, seed: int
 ) -> tuple[int, slice, Tensor]:
     """Codes for the keys of a request, q of its rows aimed at a random visible key each; (request, rows, what o must be)."""
@@ -136,7 +136,7 @@ def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
     kv = [1 if request < pages else 0 for request in range(descriptor.batch_size)]
     args, wrong = subject.args(seed, inputs.Lengths(kv=kv)), []
     subject.run(args)
-    for request, rows, _, seen in _views(subject, args):
+    for request, rows, _, seen in request_views(subject, args):
         _, v = oracle.request_kv(descriptor, args, request)
         repeated = v.repeat_interleave(descriptor.group_size, 1)
         want = (

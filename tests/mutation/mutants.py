@@ -1,0 +1,495 @@
+"""Planted faults: exact replacements in the sources, the tests that must see them, and nothing else."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: (old, new) texts, each once in `file`; what to run; kinds of the matrix that a GPU run needs.
+
+    `blind` says why no test here is expected to see it: such a fault is counted and reported as missed.
+    """
+
+    name: str
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    kinds: str = ""
+    tests: str = "tests/mutation/focus.py"
+    blind: str = ""
+
+
+DECODE = "decode-auto decode-fixed-wide-group-block decode-off-odd-window-cap decode-fixed-odd-window-block"
+PREFILL = "prefill-off-causal prefill-fixed-odd-window-cap-block prefill-auto-causal"
+F32 = "decode-auto-f32 decode-fixed-f32"
+APPEND = "append-csr append-block-odd append-f32-odd"
+MERGE = "merge-bf16 merge-odd"
+K = "kernels/attention"
+C = "kernels/common"
+
+
+def gpu(name, file, old, new, kinds, **more):
+    return Mutant(name, file, ((old, new),), kinds, **more)
+
+
+GPU = (
+    gpu(
+        "decode: the last key of a split is dropped",
+        f"{K}/decode.cuh",
+        "key >= item.end) s[n][i]",
+        "key >= item.end - 1) s[n][i]",
+        DECODE,
+    ),
+    gpu(
+        "decode f32: the last key is dropped",
+        f"{K}/decode_f32.cuh",
+        "key < item.first_key || key >= item.end ?",
+        "key < item.first_key || key >= item.end - 1 ?",
+        F32,
+    ),
+    gpu("decode: the sum is not rescaled", f"{K}/decode.cuh", "    state.sum[half] *= rescale;\n", "", DECODE),
+    gpu("decode: o is not rescaled", f"{K}/decode.cuh", "      state.o[n][half * 2] *= rescale;\n", "", DECODE),
+    gpu("decode f32: o is not rescaled", f"{K}/decode_f32.cuh", "state.o[row][c] *= smem.weights[row][C::kTileKv];", ";", F32),
+    gpu(
+        "decode: a stage is used before it has arrived",
+        f"{K}/decode.cuh",
+        "cp_async_wait<C::kStages - 2>();",
+        "cp_async_wait<C::kStages - 1>();",
+        DECODE,
+    ),
+    gpu(
+        "decode: warps are merged without a barrier",
+        f"{K}/decode.cuh",
+        "  publish<C>(state, results);\n  __syncthreads();\n",
+        "  publish<C>(state, results);\n",
+        DECODE,
+    ),
+    gpu(
+        "decode f32: weights are read without a barrier",
+        f"{K}/decode_f32.cuh",
+        "smem, stage, start, state);\n    __syncthreads();\n",
+        "smem, stage, start, state);\n",
+        F32,
+    ),
+    gpu(
+        "decode: query heads are mapped to the wrong kv head",
+        f"{K}/decode_output.cuh",
+        "item.kv_head * C::kGroup + item.head_block * 16 + row",
+        "item.kv_head + item.head_block * 16 + row",
+        DECODE,
+    ),
+    gpu(
+        "decode: the soft cap is left out",
+        f"{K}/decode.cuh",
+        "s[n][i] = tanhf(s[n][i] * p.score.cap_in);",
+        "s[n][i] *= p.score.cap_in;",
+        DECODE,
+    ),
+    gpu(
+        "decode: the window is off by one",
+        f"{K}/decode_schedule.cuh",
+        "max(0, kv_len - 1 - p.window_left)",
+        "max(0, kv_len - p.window_left)",
+        DECODE,
+    ),
+    gpu(
+        "decode: a second block of heads reads the first's",
+        f"{K}/decode_schedule.cuh",
+        "item.head_block = head % C::kHeadBlocks;",
+        "item.head_block = 0;",
+        DECODE,
+    ),
+    Mutant(
+        "decode: the size of a fixed split follows the batch",
+        f"{K}/decode_schedule.cuh",
+        (
+            (
+                "fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk)",
+                "fixed_splits(kv_len, first_visible<C>(p, kv_len), p.batch > 2 ? p.chunk * 2 : p.chunk)",
+            ),
+            ("set_fixed_keys(kv_len, p.chunk, item);", "set_fixed_keys(kv_len, p.batch > 2 ? p.chunk * 2 : p.chunk, item);"),
+        ),
+        DECODE,
+    ),
+    gpu(
+        "prefill: causal is off by one, too few",
+        f"{K}/prefill_schedule.cuh",
+        "seen.end = min(seen.end, aligned_token + 1);",
+        "seen.end = min(seen.end, aligned_token);",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: the range of a tile ends too early",
+        f"{K}/prefill_schedule.cuh",
+        "/ C::kGroup + offset + 1);",
+        "/ C::kGroup + offset);",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: the mask uses > for >=",
+        f"{K}/prefill_math.cuh",
+        "key >= seen.end) s[b][n]",
+        "key > seen.end) s[b][n]",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: the window is off by one",
+        f"{K}/prefill_math.cuh",
+        "if (key < seen.begin ||",
+        "if (key <= seen.begin ||",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: the sum is not rescaled",
+        f"{K}/prefill_math.cuh",
+        "float sum = state.sum[b][half] * rescale;",
+        "float sum = state.sum[b][half];",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: P is scaled by 0.996 before the product",
+        f"{K}/prefill_math.cuh",
+        "a[b][0] = T::pack(s[b][2 * step][0], s[b][2 * step][1]);",
+        "a[b][0] = T::pack(s[b][2 * step][0] * 0.996f, s[b][2 * step][1]);",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: no barrier before K is used",
+        f"{K}/prefill.cuh",
+        "    cp_async_wait<0>();\n    __syncthreads();  // K is here, V is free\n",
+        "    cp_async_wait<0>();\n",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: V is used before it has arrived",
+        f"{K}/prefill.cuh",
+        "    cp_async_wait<0>();\n    __syncthreads();  // V is here, K is free\n",
+        "    __syncthreads();\n",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: query heads are mapped to the wrong kv head",
+        f"{K}/prefill_load.cuh",
+        "(blockIdx.y * C::kGroup + packed % C::kGroup) * head_stride",
+        "(blockIdx.y + packed % C::kGroup) * head_stride",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: a tile is given to the request before",
+        f"{K}/prefill_schedule.cuh",
+        "first + lane * step) <= slot;",
+        "first + lane * step) < slot;",
+        PREFILL,
+    ),
+    gpu(
+        "prefill: values that are not finite are not isolated",
+        f"{K}/prefill.cuh",
+        "if (masked) isolate_nonfinite_values",
+        "if (false) isolate_nonfinite_values",
+        "",
+        tests="tests/attention/test_attention_gpu.py -k wild",
+    ),
+    gpu(
+        "the page of a token is off by one at its end",
+        f"{C}/page_lookup.cuh",
+        "token >> page_shift : token / page_size]",
+        "(token + 1) >> page_shift : (token + 1) / page_size]",
+        DECODE,
+    ),
+    gpu(
+        "the slot of a token loses its lowest bit",
+        f"{C}/page_lookup.cuh",
+        "token & (page_size - 1) : token % page_size",
+        "token & (page_size - 2) : token % page_size",
+        f"{DECODE} append-csr",
+    ),
+    gpu(
+        "last_page_len is ignored",
+        f"{C}/page_lookup.cuh",
+        "(pages - 1) * table.page_size + table.lens[request]",
+        "pages * table.page_size",
+        f"{DECODE} append-csr",
+    ),
+    gpu(
+        "kv heads are apart by the token stride",
+        f"{C}/page_lookup.cuh",
+        "head * pool.head_stride",
+        "head * pool.token_stride",
+        f"{DECODE} {PREFILL}",
+    ),
+    gpu(
+        "offsets of pages are cut to 32 bits",
+        f"{C}/page_lookup.cuh",
+        "page * pool.page_stride",
+        "static_cast<int32_t>(page * pool.page_stride)",
+        "",
+        tests="tests/test_structural_far.py --heavy -k HND-decode or decode-HND",
+    ),
+    gpu(
+        "invisible keys are not filled with zero", f"{C}/cp_async.cuh", '"r"(valid ? 16 : 0)', '"r"(16)', f"{DECODE} {PREFILL}"
+    ),
+    gpu(
+        "lse is in base 2",
+        f"{C}/softmax.cuh",
+        "fmaf(finite_max(row_max), scale, logf(row_sum))",
+        "1.4426950408889634f * fmaf(finite_max(row_max), scale, logf(row_sum))",
+        f"{DECODE} prefill-off-causal",
+    ),
+    gpu(
+        "lse forgets the maximum",
+        f"{C}/softmax.cuh",
+        "fmaf(finite_max(row_max), scale, logf(row_sum))",
+        "logf(row_sum)",
+        f"{DECODE} prefill-off-causal",
+    ),
+    gpu(
+        "a row that sees nothing divides by zero",
+        f"{C}/softmax.cuh",
+        "return sum == 0.f ? 0.f : 1.f / sum;",
+        "return 1.f / sum;",
+        f"{DECODE} {MERGE}",
+    ),
+    gpu(
+        "a merge skips the last state",
+        f"{C}/merge.cuh",
+        "for (int s = first; s < states.count; s += step)",
+        "for (int s = first; s < states.count - 1; s += step)",
+        f"{DECODE} {MERGE}",
+    ),
+    gpu(
+        "a merge has no weights",
+        f"{C}/merge.cuh",
+        "const float weight = state_weight(lse, weights.base);",
+        "const float weight = 1.f;",
+        f"{DECODE} {MERGE}",
+    ),
+    gpu(
+        "a merge reads the o of empty states",
+        f"{C}/merge.cuh",
+        "    if (lse == minus_infinity()) continue;\n",
+        "",
+        f"{MERGE} prefill-fixed-odd-window-cap-block",
+    ),
+    gpu(
+        "a negative scale turns only half of Q",
+        f"{C}/q_transform.cuh",
+        "pair ^ 0x80008000u",
+        "pair ^ 0x00008000u",
+        "",
+        tests="tests/test_conformance.py -k unusual_scale",
+    ),
+    gpu(
+        "append: one position too early",
+        "kernels/kv_cache/append.cuh",
+        "(p.append_indptr[request + 1] - row);",
+        "(p.append_indptr[request + 1] - row) - 1;",
+        APPEND,
+    ),
+    gpu("append: a request's first row goes to the one before", "kernels/kv_cache/append.cuh", "<= row;", "< row;", APPEND),
+    gpu(
+        "append: the last chunk of a row is not copied",
+        "kernels/kv_cache/append.cuh",
+        "C::kHeadDim * C::kElemBytes / 16);",
+        "C::kHeadDim * C::kElemBytes / 16 - 1);",
+        APPEND,
+    ),
+)
+
+R = "opfacade/backends/reference"
+CUDA = "opfacade/backends/cuda"
+ON_CPU = "tests/attention/test_reference.py tests/mutation/focus.py"
+REST = "tests/kv_cache tests/cascade tests/mutation/focus.py"
+SCHEDULE = "tests/test_structural_schedule.py"
+CALLS = "tests/test_can_implement.py"
+
+
+def cpu(name, file, old, new, tests=ON_CPU, **more):
+    return Mutant(
+        name,
+        file,
+        ((old, new),),
+        more.pop("kinds", "decode-fixed-odd-window-block prefill-fixed-odd-window-cap-block"),
+        tests,
+        **more,
+    )
+
+
+CPU = (
+    cpu("reference: causal is off by one", f"{R}/softmax_attention.py", "seen &= key <= row\n", "seen &= key < row\n"),
+    cpu(
+        "reference: the window is off by one",
+        f"{R}/softmax_attention.py",
+        "seen &= key >= row - scoring",
+        "seen &= key > row - scoring",
+    ),
+    cpu(
+        "reference: rows are aligned one key too far",
+        f"{R}/softmax_attention.py",
+        "offset = kv_len - q.shape[0]",
+        "offset = kv_len - q.shape[0] + 1",
+    ),
+    cpu(
+        "reference: lse is in base 2",
+        f"{R}/softmax_attention.py",
+        "return o, (top + total.log())",
+        "return o, (top + total.log2())",
+    ),
+    cpu(
+        "reference: lse forgets the maximum",
+        f"{R}/softmax_attention.py",
+        "return o, (top + total.log())",
+        "return o, (total.log())",
+    ),
+    cpu(
+        "reference: the soft cap is not multiplied back",
+        f"{R}/softmax_attention.py",
+        "scores = scoring.soft_cap * torch.tanh",
+        "scores = torch.tanh",
+    ),
+    cpu(
+        "reference: a wild value reaches rows that do not see it",
+        f"{R}/softmax_attention.py",
+        "out = out + torch.where(seen[None, :, key, None], term, torch.zeros_like(out))",
+        "out = out + term",
+    ),
+    cpu(
+        "reference: last_page_len is ignored",
+        f"{R}/page_table.py",
+        "(count - 1) * cache.page_size + last if count else 0",
+        "count * cache.page_size if count else 0",
+        kinds="decode-auto",
+    ),
+    cpu(
+        "reference: every token is on the first page",
+        f"{R}/page_table.py",
+        "pages.long()[at // cache.page_size]",
+        "pages.long()[at * 0]",
+    ),
+    cpu(
+        "reference: slots wrap one too early",
+        f"{R}/page_table.py",
+        "at % cache.page_size\n",
+        "at % max(1, cache.page_size - 1)\n",
+    ),
+    cpu(
+        "reference: heads are grouped by the wrong number",
+        f"{R}/softmax_attention.py",
+        ".reshape(stop - start, kv_heads, group, dim)\n        rows = grouped.transpose(0, 1)",
+        ".reshape(stop - start, group, kv_heads, dim)\n        rows = grouped.permute(2, 0, 1, 3)",
+    ),
+    cpu(
+        "reference append: rows go to the start of a request",
+        f"{R}/kv_cache.py",
+        "length - (stop - first), length)",
+        "0, stop - first)",
+        REST,
+        kinds=APPEND,
+    ),
+    cpu(
+        "reference merge: all states weigh the same",
+        f"{R}/cascade.py",
+        "weight = (states_lse - top).exp()",
+        "weight = torch.ones_like(states_lse)",
+        REST,
+        kinds=MERGE,
+    ),
+    cpu(
+        "reference merge: empty states are looked at",
+        f"{R}/cascade.py",
+        "torch.where((state_lse == -math.inf)[..., None], torch.zeros_like(o), state_o.double() * w[..., None])",
+        "state_o.double() * w[..., None]",
+        REST,
+        kinds=MERGE,
+    ),
+    cpu(
+        "decode: the bound on items forgets short requests",
+        f"{CUDA}/attention_decode.py",
+        "(descriptor.kv_token_bound // chunk) + least",
+        "(descriptor.kv_token_bound // chunk)",
+        SCHEDULE,
+    ),
+    cpu(
+        "decode: the bound on auto items forgets rounding up",
+        f"{CUDA}/attention_decode.py",
+        "return blocks, min(blocks, useful) + least",
+        "return blocks, min(blocks, useful)",
+        SCHEDULE,
+    ),
+    cpu(
+        "decode: the workspace has no room for lse",
+        f"{CUDA}/attention_decode.py",
+        "rows_of(descriptor) * (descriptor.dim + 1)",
+        "rows_of(descriptor) * descriptor.dim",
+        SCHEDULE,
+    ),
+    cpu(
+        "prefill: the number of fixed splits is rounded down",
+        f"{CUDA}/attention_prefill.py",
+        "max(1, -(-tokens // descriptor.kv_split))",
+        "max(1, tokens // descriptor.kv_split)",
+        SCHEDULE,
+    ),
+    cpu(
+        "prefill: a fixed split is called off",
+        f"{CUDA}/attention_prefill.py",
+        'return "fixed", max(1',
+        'return "off", max(1',
+        SCHEDULE,
+    ),
+    cpu(
+        "device: a fixed split forgets the window",
+        f"{K}/decode_schedule.cuh",
+        "return max(1, chunks - first_key / chunk);",
+        "return max(1, chunks);",
+        SCHEDULE,
+    ),
+    cpu(
+        "device: a fixed split ends one key early",
+        f"{K}/prefill_schedule.cuh",
+        "> chunk ? start + chunk : range.end;",
+        "> chunk ? start + chunk - 1 : range.end;",
+        SCHEDULE,
+    ),
+    cpu(
+        "device: what cuts a fixed split sees the batch",
+        f"{K}/decode_schedule.cuh",
+        "int fixed_splits(int kv_len, int first_key, int chunk) {",
+        "int fixed_splits(int kv_len, int first_key, int chunk, int batch = 0) {",
+        SCHEDULE,
+    ),
+    cpu(
+        "memo: moved memory is not seen",
+        "opfacade/memo.py",
+        " or [t.data_ptr() for t in self._present(args)] != last[1]:",
+        ":",
+        CALLS,
+    ),
+    cpu("memo: alignment is not looked at again", "opfacade/memo.py", "(start == 0 or start % 16)", "(start == 0)", CALLS),
+    cpu(
+        "can_implement: a workspace may be one byte short",
+        "opfacade/operands.py",
+        "if workspace.numel() < needed:",
+        "if workspace.numel() + 1 < needed:",
+        CALLS,
+    ),
+    cpu(
+        "can_implement: the workspace may overlap an operand",
+        "opfacade/operands.py",
+        "has_memory(tensor) and overlaps(workspace, tensor)",
+        "has_memory(tensor) and False",
+        CALLS,
+    ),
+    cpu(
+        "select: a workspace of the limit is refused",
+        "opfacade/selection.py",
+        "if limit is not None and workspace > limit:",
+        "if limit is not None and workspace >= limit:",
+        "tests/test_selection.py",
+    ),
+    cpu(
+        "select: a promise that is not kept is accepted",
+        "opfacade/selection.py",
+        'if require.batch_invariant != "none" and',
+        "if False and",
+        "tests/test_selection.py",
+    ),
+)

@@ -1,0 +1,185 @@
+"""`scripts/mutate --cpu | --gpu`: plants every fault in a copy of the sources, runs its tests, records who caught it.
+
+A fault is caught when a test fails or the tests do not end in time. Writes bench/results/mutation.json and docs/mutation.md.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.mutants import CPU, GPU, Mutant
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
+COPIED = ("opfacade", "kernels", "csrc", "tests", "pyproject.toml")
+TIMEOUT = {"gpu": 150, "cpu": 500}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where mutants live: a folder for copies, a kernel cache that they share, and the device they run on."""
+
+    folder: Path
+    device: str
+
+
+def mutated(mutant: Mutant, root: Path) -> None:
+    """Plant a fault. Each old text must be there exactly once."""
+    path = root / mutant.file
+    text = path.read_text()
+    for old, new in mutant.edits:
+        if text.count(old) != 1:
+            raise SystemExit(f"{mutant.name}: {old!r} occurs {text.count(old)} times in {mutant.file}")
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def copied(into: Path) -> None:
+    for name in COPIED:
+        source = ROOT / name
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, into / name, ignore=ignored) if source.is_dir() else shutil.copy(source, into / name)
+
+
+def command(mutant: Mutant, device: str) -> list[str]:
+    """pytest on the tests of a mutant, -k and its words at the end."""
+    files, _, words = mutant.tests.partition(" -k ")
+    chosen = ["-m", "gpu or not gpu" if "focus" in files else device if device == "gpu" else "not gpu"]
+    quiet = ["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
+    return [sys.executable, "-m", "pytest", *quiet, *files.split(), *chosen, *(["-k", words] if words else [])]
+
+
+def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
+    own = {
+        "OPFACADE_SOURCE_ROOT": str(root),
+        "OPFACADE_CACHE_DIR": str(place.folder / "cache"),
+        "OPFACADE_FOCUS": place.device,
+        "OPFACADE_FOCUS_KINDS": mutant.kinds,
+        "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    return dict(os.environ) | own
+
+
+def tried(mutant: Mutant | None, place: Place, number: int) -> dict[str, object]:
+    """Who caught a mutant; None is the sound source, which must pass everything."""
+    root = place.folder / str(number)
+    root.mkdir()
+    copied(root)
+    subject = mutant or sound(place.device)
+    if mutant:
+        mutated(mutant, root)
+    started = time.monotonic()
+    status, output = ended(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
+    shutil.rmtree(root)
+    found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE)
+    by = "no end within the time" if status is None else found[1] if found else f"exit {status}" if status else ""
+    if status in (4, 5) or (status and not found and "error" in output.lower() and "FAILED" not in output):
+        by = f"exit {status}: " + " ".join(output.split())[-200:]
+    row = {"fault": subject.name, "file": subject.file, "where": place.device, "caught_by": by, "blind": subject.blind}
+    said = ("caught" if by else "MISSED") if mutant else ("FAILED" if by else "sound")
+    print(f"{said:7} {time.monotonic() - started:5.1f} s  {subject.name}: {by}", flush=True)
+    return row | {"seconds": round(time.monotonic() - started, 1), "ran": status not in (4, 5)}
+
+
+def sound(device: str) -> Mutant:
+    """No fault: what the mutants run, on sources as they are. If this fails, nothing was shown."""
+    mutants = GPU if device == "gpu" else CPU
+    tests = dict.fromkeys(
+        word for m in mutants if " -k " not in m.tests and "--heavy" not in m.tests for word in m.tests.split()
+    )
+    return Mutant("none: the sources as they are", "", (), "", " ".join(tests))
+
+
+def ended(words: list[str], root: Path, env: dict[str, str], limit: float) -> tuple[int | None, str]:
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(words, cwd=root, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            status = None
+        log.seek(0)
+        return status, log.read()
+
+
+def machine(device: str) -> dict[str, object]:
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "gpu" else platform.processor() or platform.machine()
+    facts = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
+    return facts | {"date": time.strftime("%Y-%m-%d")}
+
+
+def page(results: dict[str, dict]) -> str:
+    """The table of faults and who caught them."""
+    lines = ["# Mutation score", "", "Written by `scripts/mutate` from `bench/results/mutation.json`; do not edit.", ""]
+    lines += ["A planted fault, in a copy of the sources, and the first test that failed on it.", ""]
+    for where, result in sorted(results.items()):
+        rows = result["mutants"]
+        caught = sum(bool(row["caught_by"]) for row in rows)
+        facts = result["machine"]
+        lines += [f"## {where.upper()}: {caught} of {len(rows)} caught", ""]
+        lines += [f"{facts['device']}, torch {facts['torch']}, {facts['date']}, {result['seconds']} s.", ""]
+        lines += ["| fault | file | caught by |", "|---|---|---|"]
+        for row in rows:
+            by = f"`{row['caught_by']}`" if row["caught_by"] else f"**missed**{': ' + row['blind'] if row['blind'] else ''}"
+            lines.append(f"| {row['fault']} | `{row['file']}` | {by.replace('|', '/')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def chosen(words: argparse.Namespace) -> list[Mutant]:
+    mutants = GPU if words.gpu else CPU
+    return [m for m in mutants if not words.only or words.only in m.name]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--gpu", action="store_true")
+    where.add_argument("--cpu", action="store_true")
+    parser.add_argument("--jobs", type=int, default=0, help="mutants at a time; default 8 on a GPU, 2 on the CPU")
+    parser.add_argument("--only", default="", help="faults whose name has this text; nothing is written")
+    parser.add_argument("--out", type=Path, help="a folder for mutation.json and mutation.md in place of the repository's")
+    words = parser.parse_args()
+    device = "gpu" if words.gpu else "cpu"
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        place = Place(Path(folder), device)
+        if tried(None, place, 0)["caught_by"]:
+            print("the sound sources fail: nothing is shown")
+            return 2
+        with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
+            jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
+            rows = [job.result() for job in jobs]
+    missed = [row["fault"] for row in rows if not row["caught_by"]]
+    if not words.only:
+        result = {"machine": machine(device), "seconds": round(time.monotonic() - started), "mutants": rows}
+        record(device, result, words.out)
+    print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")
+    return 1 if missed else 0
+
+
+def record(device: str, result: dict, out: Path | None) -> None:
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results[device] = result
+    json_path, page_path = (out / "mutation.json", out / "mutation.md") if out else (RESULTS, PAGE)
+    json_path.write_text(json.dumps(results, indent=1) + "\n")
+    page_path.write_text(page(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""What `scripts/sanitize` runs: every class of SKU once, on inputs made on the CPU, so that no kernel but ours is launched."""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from opfacade.testing import inputs, matrix
+from opfacade.testing.subject import Subject
+from tests import prebuilt
+
+SEEDS = (1, 2)
+
+
+def small(kind, descriptor):
+    """Fewer tokens than the matrix has: a sanitizer is slow."""
+    if not hasattr(descriptor, "kv_split"):
+        return None
+    rows = getattr(descriptor, "total_num_rows", None)
+    batch = descriptor.batch_size
+    kv = [(0, 1, 17, 150, 65, 400)[r % 6] for r in range(batch)]
+    q = None if rows is None else [rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)]
+    return inputs.Lengths(q=q, kv=kv)
+
+
+def on_gpu(args):
+    """Copies: memory copies only, and nothing left uninitialised but what a caller may leave so."""
+    return type(args)(**{n: t.cuda() for n in type(args).__slots__ if (t := getattr(args, n)) is not None})
+
+
+def run(kind, descriptor, seed):
+    args = on_gpu(inputs.make_args(descriptor, seed, "cpu", small(kind, descriptor) if seed == SEEDS[0] else None))
+    plan = Subject(descriptor, "cuda", "cuda").plan
+    # Uninitialised on purpose: initcheck then sees a read of what the kernels have not written.
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda") if plan.workspace_size else None
+    plan.run(args, workspace)
+    torch.cuda.synchronize()
+    written = [name for name, spec in descriptor.operands().items() if spec.role == "out"]
+    finite = all(bool(getattr(args, name).cpu().nan_to_num(0.0).isfinite().any()) for name in written)
+    print(f"{kind} seed={seed} {'ran' if finite else 'WROTE NOTHING'}", flush=True)
+
+
+def record(rows, out):
+    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
+    kinds = list(matrix.matrix())
+    result = {"machine": facts | {"date": time.strftime("%Y-%m-%d")}, "kinds": kinds, "seeds": len(SEEDS), "tools": rows}
+    out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", action="store_true", help="only compile")
+    parser.add_argument("--record", help="JSON of what each tool said")
+    parser.add_argument("--out", type=Path)
+    words = parser.parse_args()
+    if words.build:
+        prebuilt.build(matrix.matrix().values())
+    elif words.record:
+        record(json.loads(words.record), words.out)
+    else:
+        for kind, descriptor in matrix.matrix().items():
+            for seed in SEEDS:
+                run(kind, descriptor, seed)
+
+
+if __name__ == "__main__":
+    main()
