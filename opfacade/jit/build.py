@@ -6,9 +6,11 @@ compiled by relative path, with an environment that holds nothing of the user's.
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ opfacade_cubin:
 """
 _KEPT = {OUTPUT, LOG, "build.ninja", "kernel.cubin"}
 _TAIL_LINES = 40
+_REMOVAL_SECONDS = 0.3
 _ELF_SHARED = (b"\x7fELF", 3)
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
@@ -62,6 +65,8 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     log = (staging / LOG).read_text(errors="replace")
     if env.jit_verbose():
         print(log, flush=True)
+    if returncode != 0 or not (staging / OUTPUT).exists():
+        _refuse_disturbed(staging, steps, log)
     if returncode != 0:
         raise _compile_error(spec, staging, steps, returncode, log, key)
     _require_library(staging / OUTPUT, log)
@@ -110,6 +115,16 @@ def resources(log: str) -> dict[str, dict[str, int]]:
         if used := _USED.search(line):
             current["registers"] = int(used[1])
     return found
+
+
+def _refuse_disturbed(staging: Path, steps: tuple[Step, ...], log: str) -> None:
+    """FileNotFoundError if a failure is due to files that were there and are gone: somebody clears the cache."""
+    made = {step.output for step in steps}
+    written = sorted({name for step in steps for name in step.inputs} - made)
+    if any(name in log and not (staging / name).exists() for name in made):
+        time.sleep(_REMOVAL_SECONDS)  # what made no file is told from a removal by what else goes
+    if not all((staging / name).exists() for name in written):
+        raise FileNotFoundError(errno.ENOENT, "files of a build were removed while it ran", str(staging))
 
 
 def _require_library(path: Path, log: str) -> None:

@@ -131,6 +131,13 @@ def test_a_linker_that_writes_no_library_is_not_believed(toolkit, monkeypatch, t
     assert not cache.entry(jit.key(TINY)).exists()
 
 
+def test_a_compiler_that_makes_no_object_is_not_taken_for_a_cleared_cache(toolkit, monkeypatch):
+    monkeypatch.setenv("OPFACADE_CXX", "/bin/true")
+    with pytest.raises(errors.CompileError):
+        jit.build(TINY)
+    assert len(toolkit.calls()) == 1
+
+
 def test_a_failed_compile_with_output_left_behind_is_a_failure(toolkit, monkeypatch, tmp_path):
     failing = tmp_path / "c++"
     failing.write_text('#!/bin/sh\n/usr/bin/g++ "$@"\nexit 3\n')
