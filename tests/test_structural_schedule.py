@@ -1,6 +1,7 @@
-"""How work is cut: the device functions, compiled for the host, cover every key once and cannot see the batch; closed forms hold."""
+"""How work is cut: device functions compiled for the host cover every key once and see no batch; closed forms hold."""
 
 import ctypes
+import itertools
 import random
 import re
 import shutil
@@ -108,7 +109,7 @@ def test_fixed_decode_splits_cover_every_visible_key_once(device):
         visible = [(max(begin, first), end) for begin, end in ranges]
         assert visible[0][0] == first or kv_len == 0
         assert visible[-1][1] == kv_len
-        assert all(a[1] == b[0] for a, b in zip(visible, visible[1:], strict=False)), (kv_len, window, chunk)
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(visible)), (kv_len, window, chunk)
         assert all(begin < end for begin, end in visible) or kv_len == 0
         # A tile starts at a place that the split alone decides, so a longer window moves no rounding.
         assert all((begin - s) % 64 == 0 for (begin, _), s in zip(ranges, starts(first, chunk), strict=False))
@@ -128,7 +129,7 @@ def test_fixed_prefill_splits_cover_every_visible_key_once(device):
         ranges = [pair(device.prefill_keys, begin, kv_len, s, chunk) for s in range(min(count, 5000))]
         seen = [(max(a, begin), b) for a, b in ranges if max(a, begin) < b]
         assert not kv_len or (seen[0][0] == begin and seen[-1][1] == kv_len)
-        assert all(a[1] == b[0] for a, b in zip(seen, seen[1:], strict=False)), (kv_len, window, chunk)
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(seen)), (kv_len, window, chunk)
 
 
 def random_lengths(rng, batch, bound):
@@ -168,7 +169,7 @@ def test_a_prefill_has_a_slot_for_every_tile():
         rows, group = descriptor.total_num_rows, descriptor.group_size
         cuts = [0, *sorted(rng.randint(0, rows) for _ in range(descriptor.batch_size - 1)), rows]
         slots = [at * group // tile + request for request, at in enumerate(cuts)]
-        for request, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for request, (a, b) in enumerate(itertools.pairwise(cuts)):
             assert slots[request + 1] - slots[request] >= -(-(b - a) * group // tile)
         assert slots[-1] == rows * group // tile + descriptor.batch_size  # the launch grid
 

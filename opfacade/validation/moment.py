@@ -21,7 +21,7 @@ def capturing() -> bool:
     """Is the current stream recording a CUDA graph?"""
     import torch
 
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def refuse_fork(op: str) -> None:
