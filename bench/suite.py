@@ -23,6 +23,9 @@ import torch
 _RANDOM = re.compile(r"(?P<op>\w+) seed=(?P<seed>\d+) worst=(?P<worst>[\d.]+) tight=(?P<tight>[\d.]+) elements=(?P<n>\d+)")
 
 
+_SHOWN = re.compile(r"^(?:run_to_run|batch_invariance|negative_control|processes) .*$", re.MULTILINE)
+
+
 def outcome(case: ET.Element) -> str:
     return next((tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None), "passed")
 
@@ -63,6 +66,7 @@ def main() -> int:
         "seconds": round(time.time() - started),
         "counts": dict(counts),
         "random_problems": random_problems(cases),
+        "shown": sorted({line for case in cases for line in _SHOWN.findall(case.findtext("system-out") or "")}),
         "not_passed": sorted(f"{c.get('classname')}::{c.get('name')}: {outcome(c)}" for c in cases if outcome(c) != "passed"),
     }
     print(json.dumps(record, indent=1))

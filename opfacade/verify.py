@@ -20,7 +20,7 @@ from typing import Any
 from opfacade.descriptor import Descriptor
 from opfacade.errors import Issue, OpfacadeError, from_issues
 from opfacade.registry import examples
-from opfacade.testing import determinism, guarded, matrix, metamorphic, numerics, problems, structural
+from opfacade.testing import determinism, guarded, matrix, metamorphic, numerics, prebuilt, problems, structural
 from opfacade.testing.subject import Subject, invariant
 
 Say = Callable[[str], None]
@@ -62,8 +62,11 @@ def verify(
     if not chosen:
         raise _unknown(sku, op)
     how, started = effort(device, quick), time.monotonic()
-    rows = [_proven(subject, how, say) for subject in chosen]
     ops = [] if sku else [o for o in problems.OPS if op in (None, o)]
+    if name == "cuda":
+        drawn = [problems.random_descriptor(o, seed) for o in ops for seed in range(how.problems)]
+        prebuilt.build([*(subject.descriptor for subject in chosen), *drawn])
+    rows = [_proven(subject, how, say) for subject in chosen]
     random = [_random(o, name, device, how, say) for o in ops]
     record = {
         "schema": 1,

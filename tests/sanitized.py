@@ -8,9 +8,8 @@ from pathlib import Path
 
 import torch
 
-from opfacade.testing import inputs, matrix
+from opfacade.testing import inputs, matrix, prebuilt
 from opfacade.testing.subject import Subject
-from tests import prebuilt
 
 SEEDS = (1, 2)
 

@@ -6,11 +6,10 @@ One call shows: the bound, inputs unchanged, outputs written everywhere, nothing
 import pytest
 
 from opfacade.registry import BACKENDS, candidates_for, examples
-from opfacade.testing import guarded, matrix, numerics, problems
+from opfacade.testing import guarded, matrix, numerics, prebuilt, problems
 from opfacade.testing.inputs import Lengths
 from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject
-from tests import prebuilt
 
 RANDOM_CPU = 12
 RANDOM_GPU = {"paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60}

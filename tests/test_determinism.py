@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.testing import determinism, fingerprint, matrix
+from opfacade.testing import determinism, fingerprint, matrix, prebuilt
 from opfacade.testing.determinism import QUICK, Campaign
 from opfacade.testing.requests import changed, same_bits
 from opfacade.testing.subject import Subject, invariant
-from tests import prebuilt
 from tests.faulty import RUNS, Faulty
 
 ROOT = Path(__file__).parents[1]

@@ -3,10 +3,9 @@
 import pytest
 
 from opfacade.registry import examples
-from opfacade.testing import guarded, matrix, metamorphic, problems, structural
+from opfacade.testing import guarded, matrix, metamorphic, prebuilt, problems, structural
 from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject
-from tests import prebuilt
 from tests.faulty import Faulty
 
 ATTENTION = ("paged_prefill", "paged_decode", "ragged_prefill")

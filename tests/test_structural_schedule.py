@@ -1,4 +1,4 @@
-"""How work is cut: device functions compiled for the host cover every key once and see no batch; closed forms hold."""
+"""How work is cut: device functions, compiled for the host, cover every key once and see no batch; closed forms hold."""
 
 import ctypes
 import itertools

@@ -60,7 +60,10 @@ class Requests:
         self.first = q_indptr(descriptor, args)
         self.q_lens = [b - a for a, b in zip(self.first, self.first[1:], strict=False)]
         if hasattr(descriptor, "paged_kv"):
-            self.kv_lens, self.pages = _paged_requests(descriptor, args)
+            self.kv_lens, pages = _paged_requests(descriptor, args)
+            self.counts = list(map(len, pages))
+            # The last row, which EMPTY = -1 finds, has no page.
+            self.table = _table([*pages, []], max([1, *self.counts]), args.q.device)
         else:
             self.kv_first: list[int] = args.kv_indptr.tolist()
             self.kv_lens = [b - a for a, b in zip(self.kv_first, self.kv_first[1:], strict=False)]
@@ -99,20 +102,19 @@ class Requests:
         import torch
 
         device, size = self.args.q.device, self.descriptor.paged_kv.page_size
-        pages = [[] if r == EMPTY else self.pages[r] for r in order]
+        counts = [0 if r == EMPTY else self.counts[r] for r in order]
         lens = [0 if r == EMPTY else self.kv_lens[r] for r in order]
         values = {"k_data": self.args.k_data, "v_data": self.args.v_data}
+        table = self.table[_index(list(order), device)][:, : max([1, *counts])]
         if self.descriptor.page_table == "block":
-            width = max([1, *map(len, pages)])
-            table = [own + [-1] * (width - len(own)) for own in pages]
-            values["block_table"] = torch.tensor(table, dtype=torch.int32, device=device).view(len(order), width)
+            values["block_table"] = table.contiguous()
             values["kv_lens"] = torch.tensor(lens, dtype=torch.int32, device=device)
         else:
-            values["kv_indptr"] = _indptr(list(map(len, pages)), device)
-            values["kv_indices"] = _index([p for own in pages for p in own], device).to(torch.int32)
+            values["kv_indptr"] = _indptr(counts, device)
+            values["kv_indices"] = table[table >= 0]
             last = [(n - 1) % size + 1 if n else size for n in lens]
             values["last_page_len"] = torch.tensor(last, dtype=torch.int32, device=device)
-        return {"max_kv_indices": sum(map(len, pages)) + spare}, values
+        return {"max_kv_indices": sum(counts) + spare}, values
 
     def _ragged(self, order: Sequence[int], spare: int) -> tuple[dict[str, Any], dict[str, Any]]:
         import torch
@@ -134,6 +136,13 @@ def _paged_requests(descriptor: Any, args: Any) -> tuple[list[int], list[list[in
     bounds, indices, last = args.kv_indptr.tolist(), args.kv_indices.tolist(), args.last_page_len.tolist()
     pages = [indices[a:b] for a, b in pairwise(bounds)]
     return [(len(own) - 1) * size + end if own else 0 for own, end in zip(pages, last, strict=True)], pages
+
+
+def _table(pages: list[list[int]], width: int, device: Any) -> Tensor:
+    import torch
+
+    rows = [own + [-1] * (width - len(own)) for own in pages]
+    return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
 def _index(values: list[int], device: Any) -> Tensor:
@@ -158,12 +167,12 @@ def repaged(requests: Requests, seed: int) -> Requests:
 
     args, device = requests.args, requests.args.k_data.device
     order = torch.randperm(args.k_data.shape[0], generator=torch.Generator().manual_seed(seed))
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.numel())
-    where, at = place.tolist(), order.to(device)
+    place = torch.full((order.numel() + 1,), -1, dtype=torch.int32)  # the last stays -1: no page
+    place[order] = torch.arange(order.numel(), dtype=torch.int32)
+    at = order.to(device)
     moved = {"k_data": args.k_data[at], "v_data": args.v_data[at]}
     same = {name: getattr(args, name) for name in type(args).__slots__ if name not in moved}
     other = object.__new__(Requests)
     other.__dict__ |= requests.__dict__
-    other.args, other.pages = type(args)(**same, **moved), [[where[p] for p in own] for own in requests.pages]
+    other.args, other.table = type(args)(**same, **moved), place.to(device)[requests.table.long()]
     return other

@@ -7,9 +7,8 @@ import os
 
 import pytest
 
-from opfacade.testing import determinism, guarded, inputs, matrix, metamorphic, numerics, structural
+from opfacade.testing import determinism, guarded, inputs, matrix, metamorphic, numerics, prebuilt, structural
 from opfacade.testing.subject import Subject, invariant
-from tests import prebuilt
 
 WHERE = ("reference", "cpu") if os.environ.get("OPFACADE_FOCUS") == "cpu" else ("cuda", "cuda")
 ALL = matrix.matrix()

@@ -1,0 +1,20 @@
+"""Kernels compiled side by side before the first call that needs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from opfacade.descriptor import Descriptor
+from opfacade.plan import Plan
+from opfacade.selection import Preference
+
+
+def build(descriptors: Iterable[Descriptor[Any]]) -> None:
+    """Every CUDA kernel that these descriptors need, each once."""
+    chosen: list[Plan[Any]] = [Plan.select(d, Preference(backend="cuda")) for d in descriptors]
+    plans = {plan.sku.id: plan for plan in chosen}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda plan: plan.compile(), plans.values()))
