@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from opfacade.testing import inputs, matrix, prebuilt
+from opfacade.testing import inputs, matrix, numerics, prebuilt
 from opfacade.testing.subject import Subject
 
 SEEDS = (1, 2)
@@ -37,9 +37,11 @@ def run(kind, descriptor, seed):
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda") if plan.workspace_size else None
     plan.run(args, workspace)
     torch.cuda.synchronize()
-    written = [name for name, spec in descriptor.operands().items() if spec.role == "out"]
-    finite = all(bool(getattr(args, name).cpu().nan_to_num(0.0).isfinite().any()) for name in written)
-    print(f"{kind} seed={seed} {'ran' if finite else 'WROTE NOTHING'}", flush=True)
+    back = type(args)(**{n: t.cpu() for n in type(args).__slots__ if (t := getattr(args, n)) is not None})
+    report = numerics.check(descriptor, back, plan.sku, rows=8)
+    if not report.worst <= 1:
+        raise SystemExit(f"{kind} seed={seed}: {report.worst:.3g} of the bound at {report.where}")
+    print(f"{kind} seed={seed}: {report.worst:.3g} of the bound", flush=True)
 
 
 def record(rows, out):

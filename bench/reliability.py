@@ -1,0 +1,161 @@
+"""Writes docs/reliability.md from what is recorded in bench/results: `scripts/reliability [--check]`.
+
+Nothing on that page is written by hand: a claim has a record, with counts, date and machine, or it is under "not shown".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "bench/results", ROOT / "docs/reliability.md"
+
+# What a record may be called, by its content rather than its name: keys that only it has.
+KINDS = {
+    "suite": {"random_problems", "not_passed"},
+    "evidence": {"skus", "random_problems", "sha256"},
+    "sanitize": {"tools", "kinds"},
+    "invariance": {"shapes"},
+}
+MISSING = {
+    "suite": "the GPU tests: `python bench/suite.py --heavy --out bench/results/suite.json`",
+    "evidence": "the proof of every SKU: `opfacade verify --out bench/results/evidence.json`",
+    "sanitize": "compute-sanitizer over the SKU matrix: `scripts/sanitize`",
+    "invariance": "the cost of batch invariance: `python -m bench.invariance`",
+    "mutation gpu": "faults planted in kernels: `scripts/mutate --gpu`",
+    "mutation cpu": "faults planted in Python: `scripts/mutate --cpu`",
+}
+NEVER = (
+    "Architectures other than those named above: a promise of equal bits is for one GPU model and its SM count.",
+    "Two different GPU models compared bit for bit: no SKU promises that.",
+    "MIG slices and green contexts.",
+    "Driver and compiler versions other than those in the records.",
+    "Windows, and machines that are not x86-64.",
+    "An eight-hour soak.",
+)
+
+
+def records() -> dict[str, tuple[str, dict[str, Any]]]:
+    """The latest record of each kind: {kind: (file name, content)}."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for path in sorted(RESULTS.glob("*.json"), key=lambda p: p.name):
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            continue
+        if path.name == "mutation.json":
+            found |= {f"mutation {device}": (path.name, result) for device, result in content.items()}
+        for kind, keys in KINDS.items():
+            older = found.get(kind, ("", {}))[1]
+            if keys <= set(content) and date(content) >= date(older):
+                found[kind] = (path.name, content)
+    return found
+
+
+def date(record: dict[str, Any]) -> str:
+    return str(record.get("date") or record.get("machine", {}).get("date") or "")
+
+
+def stamp(name: str, record: dict[str, Any]) -> str:
+    """Where, when and from which file."""
+    machine = record.get("machine", {})
+    words = [str(machine.get("device", "?"))]
+    words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python", "commit") if machine.get(key)]
+    return f"{', '.join(words)}; {date(record)[:10]}; [`{name}`](../bench/results/{name})."
+
+
+def suite(record: dict[str, Any]) -> list[str]:
+    counts = record["counts"]
+    lines = [f"{counts.get('passed', 0)} passed, {len(record['not_passed'])} not passed, in {record['seconds']} s.", ""]
+    lines += ["| random problems of | problems | elements held | worst over hard | worst over tight |", "|---|---|---|---|---|"]
+    for op, row in sorted(record["random_problems"].items()):
+        worst = f"{row['worst_over_hard']:.3f} | {row['worst_over_tight']:.3f}"
+        lines.append(f"| `{op}` | {row['problems']:.0f} | {row['elements']:,.0f} | {worst} |")
+    shown = [*record.get("shown", ())]
+    return lines + (
+        ["", "Repeatability and batch invariance, comparisons of bits:", "", *[f"- `{s}`" for s in shown]] if shown else []
+    )
+
+
+def evidence(record: dict[str, Any]) -> list[str]:
+    held = sum(row["ok"] for row in record["skus"])
+    lines = [
+        f"{held} of {len(record['skus'])} SKUs held. sha256 `{record['sha256']}`.",
+        "",
+        "| SKU | tried | held |",
+        "|---|---|---|",
+    ]
+    for row in record["skus"]:
+        tried = "; ".join(f"{name} {count(claim)}" for name, claim in row["tried"].items())
+        lines.append(f"| `{row['sku']}` | {tried} | {'yes' if row['ok'] else '**no**'} |")
+    return lines
+
+
+def count(claim: dict[str, Any]) -> str:
+    if "runs" in claim:
+        return f"{claim['different']} of {claim['runs']} differ"
+    if "elements" in claim:
+        return f"{claim['worst_over_hard']:.3f} of the bound over {claim['elements']:,}"
+    return f"{len(claim['checks'])} checks"
+
+
+def sanitize(record: dict[str, Any]) -> list[str]:
+    kinds = len(record["kinds"])
+    lines = [f"{kinds} classes of SKU, {record['seeds']} calls each.", "", "| tool | result | seconds |", "|---|---|---|"]
+    return lines + [f"| {row['tool']} | {row['result']} | {row['seconds']} |" for row in record["tools"]]
+
+
+def invariance(record: dict[str, Any]) -> list[str]:
+    lines = [
+        'Time of the fastest batch-invariant SKU over that of `kv_split="auto"`.',
+        "",
+        "| shape | split | cost |",
+        "|---|---|---|",
+    ]
+    return lines + [f"| {row['shape']} | {row['best_invariant']} | x{row['cost']:.3f} |" for row in record["shapes"]]
+
+
+def mutation(record: dict[str, Any]) -> list[str]:
+    rows = record["mutants"]
+    missed = [row["fault"] for row in rows if not row["caught_by"]]
+    lines = [f"{len(rows) - len(missed)} of {len(rows)} planted faults caught; the table is [mutation.md](mutation.md)."]
+    return lines + [f"- missed: {fault}" for fault in missed]
+
+
+SECTIONS = {
+    "suite": ("GPU tests", suite),
+    "evidence": ("Every SKU held to its guarantee", evidence),
+    "sanitize": ("Memory, races, initialisation, barriers", sanitize),
+    "invariance": ("What batch invariance costs", invariance),
+    "mutation gpu": ("Faults planted in kernels", mutation),
+    "mutation cpu": ("Faults planted in Python and schedules", mutation),
+}
+
+
+def page() -> str:
+    """The whole page."""
+    found = records()
+    lines = ["# Reliability", "", "Written by `scripts/reliability` from the records in `bench/results`; do not edit.", ""]
+    for kind, (title, body) in SECTIONS.items():
+        if kind in found:
+            name, record = found[kind]
+            lines += [f"## {title}", "", stamp(name, record), "", *body(record), ""]
+    unshown = [f"- No record yet of {MISSING[kind]}." for kind in SECTIONS if kind not in found]
+    lines += ["## Not shown", "", *unshown, *(f"- {text}" for text in NEVER), ""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether the page is what the records give")
+    if parser.parse_args().check:
+        return int(PAGE.read_text() != page())
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
