@@ -87,6 +87,9 @@ def tried(mutant: Mutant | None, place: Place, number: int) -> dict[str, object]
     by = "no end within the time" if status is None else found[1] if found else f"exit {status}" if status else ""
     if status in (4, 5) or (status and not found and "error" in output.lower() and "FAILED" not in output):
         by = f"exit {status}: " + " ".join(output.split())[-200:]
+    if "CompileError" in output:
+        by = ""  # a compiler that refuses a fault shows nothing about the tests
+        print(f"does not compile: {subject.name}: {output[-1500:]}", flush=True)
     row = {"fault": subject.name, "file": subject.file, "where": place.device, "caught_by": by, "blind": subject.blind}
     said = ("caught" if by else "MISSED") if mutant else ("FAILED" if by else "sound")
     print(f"{said:7} {time.monotonic() - started:5.1f} s  {subject.name}: {by}", flush=True)
