@@ -50,6 +50,15 @@ def test_a_fixed_schedule_is_cut_by_nothing_else():
     assert "if constexpr (C::kSplit == SplitMode::kFixed) return fixed_range<C>(range, split, p.chunk);" in PREFILL
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.glob("kernels/**/*.cuh")), ids=lambda p: p.name)
+def test_what_a_barrier_says_has_arrived_was_waited_for(path):
+    """A copy that is mostly in time hides a missing wait from every test that runs: so the source must have it."""
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if re.search(r"// .*\b(is|are) here\b", line):
+            assert "cp_async_wait<" in lines[number - 1], f"{path.name}:{number + 1}"
+
+
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
     """The device functions as a host library."""

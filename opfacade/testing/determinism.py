@@ -29,24 +29,35 @@ class Shown:
     first: str = ""
 
 
+_FLUSH = 128 * 2**20  # bytes: more than any L2 cache
+
 # -- run to run ---------------------------------------------------------------------------------------------------------
 
 
 class _Noise:
-    """A kernel that keeps part of the GPU busy beside the one under test; nothing on the CPU."""
+    """Kernels beside the one under test that take its tensor cores or its memory bandwidth; nothing on the CPU."""
 
     def __init__(self, device: str) -> None:
         import torch
 
+        self.large = [torch.zeros(_FLUSH, dtype=torch.uint8, device=device) for _ in range(2)] if device == "cuda" else []
+
         self.stream = torch.cuda.Stream() if device == "cuda" else None  # type: ignore[no-untyped-call]
         self.matrix = torch.randn(1536, 1536, device=device) if self.stream else None
 
-    def start(self) -> None:
+    def start(self, rng: random.Random) -> None:
+        """Empties the L2 cache, so that copies arrive late, then starts one of the two kernels."""
         import torch
 
-        if self.stream is not None and self.matrix is not None:
-            with torch.cuda.stream(self.stream):
+        if self.stream is None or self.matrix is None:
+            return
+        if rng.random() < 0.5:
+            self.large[0].zero_()
+        with torch.cuda.stream(self.stream):
+            if rng.random() < 0.5:
                 torch.mm(self.matrix, self.matrix)
+            else:
+                self.large[1].copy_(self.large[0])
 
 
 def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
@@ -63,7 +74,7 @@ def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
     for _ in range(runs):
         call = _moved(subject, args, before, rng)
         workspace = subject.workspace(rng.randrange(256), rng.randrange(8))
-        noise.start()
+        noise.start(rng)
         if cuda:
             stream = rng.choice(streams)
             stream.wait_stream(torch.cuda.current_stream())

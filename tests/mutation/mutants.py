@@ -163,8 +163,9 @@ GPU = (
         "prefill: V is used before it has arrived",
         f"{K}/prefill.cuh",
         "    cp_async_wait<0>();\n    __syncthreads();  // V is here, K is free\n",
-        "    __syncthreads();\n",
+        "    __syncthreads();  // V is here, K is free\n",
         PREFILL,
+        tests="tests/mutation/focus.py tests/test_structural_schedule.py",
     ),
     gpu(
         "prefill: query heads are mapped to the wrong kv head",
