@@ -36,12 +36,12 @@ class Place:
 def mutated(mutant: Mutant, root: Path) -> None:
     """Plant a fault. Each old text must be there exactly once."""
     path = root / mutant.file
-    text = path.read_text()
+    text = path.read_text() if mutant.edits else ""
     for old, new in mutant.edits:
         if text.count(old) != 1:
             raise SystemExit(f"{mutant.name}: {old!r} occurs {text.count(old)} times in {mutant.file}")
         text = text.replace(old, new)
-    path.write_text(text)
+        path.write_text(text)
 
 
 def copied(into: Path) -> None:
@@ -72,14 +72,12 @@ def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
     return dict(os.environ) | own
 
 
-def tried(mutant: Mutant | None, place: Place, number: int) -> dict[str, object]:
-    """Who caught a mutant; None is the sound source, which must pass everything."""
+def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
+    """Who caught a mutant. One without edits is the sound source, which must pass everything."""
     root = place.folder / str(number)
     root.mkdir()
     copied(root)
-    subject = mutant or sound(place.device)
-    if mutant:
-        mutated(mutant, root)
+    mutated(subject, root)
     started = time.monotonic()
     status, output = ended(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
     shutil.rmtree(root)
@@ -87,22 +85,22 @@ def tried(mutant: Mutant | None, place: Place, number: int) -> dict[str, object]
     by = "no end within the time" if status is None else found[1] if found else f"exit {status}" if status else ""
     if status in (4, 5) or (status and not found and "error" in output.lower() and "FAILED" not in output):
         by = f"exit {status}: " + " ".join(output.split())[-200:]
-    if "CompileError" in output:
+    if "CompileError" in output and subject.edits:
         by = ""  # a compiler that refuses a fault shows nothing about the tests
         print(f"does not compile: {subject.name}: {output[-1500:]}", flush=True)
     row = {"fault": subject.name, "file": subject.file, "where": place.device, "caught_by": by, "blind": subject.blind}
-    said = ("caught" if by else "MISSED") if mutant else ("FAILED" if by else "sound")
+    said = ("caught" if by else "MISSED") if subject.edits else ("FAILED" if by else "sound")
     print(f"{said:7} {time.monotonic() - started:5.1f} s  {subject.name}: {by}", flush=True)
     return row | {"seconds": round(time.monotonic() - started, 1), "ran": status not in (4, 5)}
 
 
-def sound(device: str) -> Mutant:
-    """No fault: what the mutants run, on sources as they are. If this fails, nothing was shown."""
-    mutants = GPU if device == "gpu" else CPU
-    tests = dict.fromkeys(
-        word for m in mutants if " -k " not in m.tests and "--heavy" not in m.tests for word in m.tests.split()
-    )
-    return Mutant("none: the sources as they are", "", (), "", " ".join(tests))
+def sound(mutants: list[Mutant]) -> list[Mutant]:
+    """No fault: what these mutants run, on sources as they are. If one fails, nothing was shown."""
+    plain = dict.fromkeys(word for m in mutants if " -k " not in m.tests for word in m.tests.split())
+    kinds = " ".join(dict.fromkeys(kind for m in mutants for kind in m.kinds.split()))
+    runs = [Mutant("sources as they are", "", (), kinds, " ".join(plain))] if plain else []
+    chosen = dict.fromkeys(m.tests for m in mutants if " -k " in m.tests)
+    return runs + [Mutant(f"sources as they are: {tests}", "", (), "", tests) for tests in chosen]
 
 
 def ended(words: list[str], root: Path, env: dict[str, str], limit: float) -> tuple[int | None, str]:
@@ -162,9 +160,10 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         place = Place(Path(folder), device)
-        if tried(None, place, 0)["caught_by"]:
-            print("the sound sources fail: nothing is shown")
-            return 2
+        for number, run in enumerate(sound(chosen(words))):
+            if tried(run, place, -number)["caught_by"]:
+                print("the sound sources fail: nothing is shown")
+                return 2
         with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
             rows = [job.result() for job in jobs]
