@@ -16,6 +16,8 @@ from opfacade.target import Target
 REVISION = 1
 HEAD_DIMS = (64, 128, 256)
 _EVIDENCE = "tests/attention/test_attention_gpu.py::"
+_BITS = "tests/test_determinism.py::"
+_REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
 
 
 def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
@@ -61,15 +63,17 @@ def error_model(dtype: str, tile: int, merges: bool) -> ErrorModel:
 def guarantee(dtype: str, split: str, model: ErrorModel) -> PrecisionGuarantee:
     """Sums run in a fixed order without atomics. Where a split follows the batch, the order of a request's sum does too."""
     invariant = split in ("off", "fixed")
-    evidence = [_EVIDENCE + "test_runs_repeat_bitwise"]
+    evidence = [_EVIDENCE + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
     if invariant:
-        evidence.append(_EVIDENCE + "test_a_request_does_not_see_its_batch")
+        evidence += [_EVIDENCE + "test_a_request_does_not_see_its_batch", _BITS + "test_a_request_keeps_its_bits_in_any_batch"]
     return PrecisionGuarantee(
         math_precision="f32" if dtype == "f32" else f"{dtype} products, P rounded to {dtype}",
         accumulator="f32",
         deterministic=True,
+        bit_stable_on_same_hardware=True,
         batch_invariant="composition" if invariant else "none",
         error_model=model,
+        conditions=("both batches select this SKU, with the same kv_split",) if invariant else (),
         evidence=tuple(evidence),
     )
 

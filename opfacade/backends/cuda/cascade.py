@@ -10,7 +10,11 @@ from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
-_EVIDENCE = ("tests/cascade/test_cascade_gpu.py::test_runs_repeat_bitwise",)
+_EVIDENCE = (
+    "tests/cascade/test_cascade_gpu.py::test_runs_repeat_bitwise",
+    "tests/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
+    "tests/test_determinism.py::test_processes_repeat_bitwise",
+)
 
 
 def _declines(descriptor: MergeStatesDescriptor, target: Target) -> list[Reason]:
@@ -42,6 +46,7 @@ def _sku(descriptor: MergeStatesDescriptor, target: Target) -> KernelSku:
             math_precision="f32",
             accumulator="f32",
             deterministic=True,
+            bit_stable_on_same_hardware=True,
             error_model=ErrorModel(id="merge-f32"),
             evidence=_EVIDENCE,
         ),

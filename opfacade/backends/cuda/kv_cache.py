@@ -10,7 +10,11 @@ from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
-_EVIDENCE = ("tests/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise",)
+_EVIDENCE = (
+    "tests/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise",
+    "tests/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
+    "tests/test_determinism.py::test_processes_repeat_bitwise",
+)
 
 
 def _declines(descriptor: PagedKvAppendDescriptor, target: Target) -> list[Reason]:
@@ -45,6 +49,7 @@ def _sku(descriptor: PagedKvAppendDescriptor, target: Target) -> KernelSku:
             math_precision="copy",
             accumulator="none",
             deterministic=True,
+            bit_stable_on_same_hardware=True,
             error_model=ErrorModel(id="exact"),
             conditions=("no two new rows share a slot",),
             evidence=_EVIDENCE,
