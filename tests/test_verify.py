@@ -5,8 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from opfacade import errors, verify
+from opfacade import Plan, Preference, Target, errors, verify
 from opfacade.cli import main
+from opfacade.registry import examples
 from opfacade.testing.subject import Subject
 from tests.faulty import Faulty
 
@@ -98,3 +99,13 @@ def test_verify_proves_the_cuda_skus_quickly():
     record = verify.verify(op="paged_decode", quick=True, backend="cuda")
     assert record["ok"]
     assert all(row["cache_key"] for row in record["skus"])
+
+
+def test_a_request_alone_is_compared_with_the_same_sku():
+    target, cuda = Target.parse("sm_90a"), Preference(backend="cuda")
+    for descriptor in (d for d in examples() if hasattr(d, "kv_split")):
+        wanted = Plan.select(descriptor, cuda, target)
+        if wanted.precision_guarantee.batch_invariant == "composition":
+            same = verify.in_any_batch(Subject(descriptor, "cuda", "cpu")).descriptor
+            assert same.kv_split != "auto"
+            assert Plan.select(same, cuda, target).sku == wanted.sku
