@@ -163,14 +163,19 @@ def with_rate(row: dict, shape: Shape) -> dict:
     return {"shape": shape.name, **row, **rate}
 
 
-def attempt(rows: list, shape: Shape, make) -> None:
-    """A peer that does not take a shape is recorded as such, never left out."""
-    try:
-        rows.append(with_rate(make(), shape))
-    except Exception as error:
-        rows.append({"shape": shape.name, "failed": f"{type(error).__name__}: {error}"[:200]})
-    shown = {k: (round(v["median"], 1) if k == "us" and isinstance(v, dict) else v) for k, v in rows[-1].items() if k != "sku"}
+def keep(rows: list, row: dict) -> None:
+    rows.append(row)
+    shown = {k: (round(v["median"], 1) if k == "us" and isinstance(v, dict) else v) for k, v in row.items() if k != "sku"}
     print(json.dumps(shown), flush=True)
+
+
+def attempt(rows: list, shape: Shape, make) -> None:
+    """A peer that does not take a shape, for whatever reason of its own, is recorded as such and never left out."""
+    try:
+        row = with_rate(make(), shape)
+    except Exception as error:
+        row = {"shape": shape.name, "failed": f"{type(error).__name__}: {error}"[:200]}
+    keep(rows, row)
 
 
 def machine() -> dict:
@@ -196,7 +201,7 @@ def main() -> None:
     print(json.dumps(record["ceilings"]), flush=True)
     shapes = {"prefill": PREFILL, "decode": DECODE, None: (*PREFILL, *DECODE)}[options.only]
     for shape in shapes:
-        attempt(record["rows"], shape, lambda s=shape: measure(s))
+        keep(record["rows"], with_rate(measure(shape), shape))
         if options.peers:
             for backend in ("fa2", "fa3") if shape.q > 1 else ("fa2",):
                 attempt(record["rows"], shape, lambda s=shape, b=backend: flashinfer_rows(s, b))
