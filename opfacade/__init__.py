@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opfacade import errors, telemetry
+    from opfacade.change import explain_change
+    from opfacade.manifest import SkuManifest
     from opfacade.plan import Plan
     from opfacade.registry import load_descriptor
     from opfacade.selection import Preference, Require, explain
@@ -26,10 +28,12 @@ _HOME = {
     "PrecisionGuarantee": "sku",
     "Preference": "selection",
     "Require": "selection",
+    "SkuManifest": "manifest",
     "Target": "target",
     "Verdict": "verdict",
     "errors": "",
     "explain": "selection",
+    "explain_change": "change",
     "load_descriptor": "registry",
     "telemetry": "",
 }
@@ -41,10 +45,12 @@ __all__ = [
     "PrecisionGuarantee",
     "Preference",
     "Require",
+    "SkuManifest",
     "Target",
     "Verdict",
     "errors",
     "explain",
+    "explain_change",
     "load_descriptor",
     "telemetry",
 ]

@@ -105,6 +105,12 @@ def dump_dir() -> Path:
     return Path(given) if given else cache_dir() / "dumps"
 
 
+def require_sku() -> str | None:
+    """OPFACADE_REQUIRE_SKU: a manifest file (`opfacade manifest freeze`) or one SKU id; no other SKU is ever selected. Read
+    when a plan is first selected."""
+    return os.environ.get("OPFACADE_REQUIRE_SKU") or None
+
+
 def jit_timeout() -> float:
     """OPFACADE_JIT_TIMEOUT: seconds that one build, or the wait for another process's build, may take. Default: 600."""
     given = os.environ.get("OPFACADE_JIT_TIMEOUT") or "600"

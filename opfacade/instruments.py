@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade import apilog, env
+from opfacade import apilog, env, telemetry
 from opfacade.errors import SettingWarning
 
 if TYPE_CHECKING:
@@ -21,8 +22,19 @@ _told = False
 def launcher(make: Callable[[], Launcher], descriptor: Descriptor[Any], sku: KernelSku) -> Launcher:
     """What `make` gives, followed when its sources change (OPFACADE_JIT_RELOAD), and logged (OPFACADE_LOG)."""
     _tell_of_unknown_names()
+    make = partial(_counted, make, sku) if sku.backend == "cuda" else make
     launch = _Followed(make) if env.jit_reload() and sku.backend == "cuda" else make()
     return apilog.wrap(launch, descriptor, sku)
+
+
+def _counted(make: Callable[[], Launcher], sku: KernelSku) -> Launcher:
+    """What `make` gives; a load without a build is a hit of the kernel cache."""
+    stats = telemetry.stats(sku.id)
+    before = stats.builds.value()
+    launch = make()
+    if stats.builds.value() == before:
+        stats.cache_hits.add()
+    return launch
 
 
 @dataclass(slots=True)

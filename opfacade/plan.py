@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
-from opfacade import env, instruments, registry, telemetry, validation
+from opfacade import env, instruments, pins, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import (
     FallbackWarning,
@@ -103,8 +103,8 @@ class Plan(Generic[ArgsT]):
                     _selected.pop(next(iter(_selected)))
                 _selected[key] = plan
         plan._count_select()
-        if telemetry.listening():
-            telemetry.emit("select", sku=plan.sku.id, op=plan.descriptor.op)
+        if telemetry._watched:
+            telemetry.selected(plan)
         return plan  # type: ignore[return-value]
 
     @classmethod
@@ -112,11 +112,12 @@ class Plan(Generic[ArgsT]):
         cls._check_types(descriptor, prefer, target)
         checked = descriptor.revalidated()
         preference = _default if prefer is None else prefer.revalidated()
-        options = survey(checked, preference, target)
+        options = survey(checked, preference, target, pins.in_force(checked, preference, target))
         count_refusals(checked.op, options)
         option = choose(checked, target, options)
         if option.candidate.backend == "reference" and not target.is_cpu and preference.backend != "reference":
             hint = "explain(descriptor) says why no CUDA kernel fits."
+            telemetry.count_fallback(option.sku)
             warnings.warn(f"{checked.op}: falling back to the reference backend on {target.arch}. {hint}", FallbackWarning, 3)
         return cls._make(checked, preference, target, option)
 
@@ -251,8 +252,8 @@ class Plan(Generic[ArgsT]):
         if workspace is None and self.workspace_size:
             workspace = self._allocate(args)
         self._count()
-        if telemetry._sinks:
-            telemetry.emit("run", sku=self.sku.id, op=self.descriptor.op)
+        if telemetry._watched:
+            telemetry.ran(self, args)
         launch(args, workspace)
 
     def _admit(self, args: ArgsT, workspace: Tensor | None) -> None:

@@ -89,6 +89,11 @@ def crosscheck() -> Any:
     return import_module("opfacade.crosscheck")
 
 
+def manifest() -> Any:
+    """Locked SKUs, which are made from selections and therefore lie above them."""
+    return import_module("opfacade.manifest")
+
+
 @lru_cache(maxsize=1)
 def descriptor_types() -> dict[str, type[Descriptor[Any]]]:
     """Every descriptor type by its op name."""

@@ -19,6 +19,7 @@ from opfacade.errors import (
     from_issues,
 )
 from opfacade.model import Count, Model
+from opfacade.pins import NO_PINS, Pins
 from opfacade.registry import Candidate, Reason, candidates_for
 from opfacade.sku import ERROR_MODELS, KernelSku
 from opfacade.target import Target
@@ -49,13 +50,14 @@ def _require(value: object) -> object:
 class Preference(Model):
     """What a caller wants. Every field is honoured, or `select` raises UnsupportedError with the reasons.
 
-    backend: only this one.  forbid: backends, implementation names or SKU ids never to use.
+    backend: only this one.  forbid: backends, implementation names or SKU ids never to use.  allow: only these SKU ids.
     max_workspace_bytes: no plan that needs more.  require: the least guarantee ("deterministic" and "batch_invariant"
     are short forms).  jit: "never" refuses to compile, at load.  pin: only this SKU id.  autotune: "use" applies measurements.
     """
 
     backend: Literal["cuda", "reference"] | None = None
     forbid: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
     max_workspace_bytes: Count | None = None
     require: Annotated[Require, BeforeValidator(_require)] = Require()
     jit: Literal["build", "never"] = "build"
@@ -88,17 +90,18 @@ def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue 
     return None
 
 
-def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> tuple[Option, ...]:
+def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
     """Every candidate, in order of preference, with every reason against it."""
-    return tuple(_consider(candidate, descriptor, prefer, target) for candidate in candidates_for(type(descriptor)))
+    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in candidates_for(type(descriptor)))
 
 
-def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Option:
+def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:
     reasons = [*candidate.declines(descriptor, target)]
     if reasons:
         return Option(candidate, (*reasons, *_unwanted(candidate, None, prefer)))
     sku, workspace = candidate.sku(descriptor, target), candidate.workspace(descriptor, target)
     reasons += _unwanted(candidate, sku, prefer)
+    reasons += _locked_out(sku, prefer, pins)
     reasons += _over_budget(workspace, prefer)
     reasons += _unmet(sku, prefer.require)
     return Option(candidate, tuple(reasons), sku, workspace)
@@ -115,6 +118,15 @@ def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -
     if prefer.autotune == "use":
         hint = 'No measurements exist in this version; use autotune="off".'
         yield Reason("OPF-S013", "prefer.autotune", "use", "off", hint)
+
+
+def _locked_out(sku: KernelSku, prefer: Preference, pins: Pins) -> Iterator[Reason]:
+    if prefer.allow is not None and sku.id not in prefer.allow:
+        yield Reason("OPF-S015", "prefer.allow", sku.id, f"one of {len(prefer.allow)} allowed SKUs")
+    if pins.allowed is not None and pins.refuses(sku):
+        hint = "`opfacade manifest freeze` locks what is selected now."
+        allowed = f"a SKU of {pins.allowed.origin}, which has {len(pins.allowed.skus)}"
+        yield Reason("OPF-S016", "OPFACADE_REQUIRE_SKU", sku.id, allowed, hint)
 
 
 def _over_budget(workspace: int, prefer: Preference) -> Iterator[Reason]:
@@ -219,12 +231,17 @@ class Explanation:
         return json.dumps(self.as_dict(), indent=2)
 
 
-def explain(descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None) -> Explanation:
-    """What `select` would choose for a target, and every reason against every other candidate. Needs no GPU."""
+def explain(
+    descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None, pins: Pins = NO_PINS
+) -> Explanation:
+    """What `select` would choose for a target, and every reason against every other candidate. Needs no GPU.
+
+    pins: what else decides; `opfacade.pins.in_force` gives what `select` adds in this process.
+    """
     issue = wrong_argument(descriptor, prefer, target)
     if issue is not None:
         raise from_issues("explain", "select", [issue])
     preference = (prefer or Preference()).revalidated()
     target = target or Target.current()
     checked = descriptor.revalidated()
-    return Explanation(checked, preference, target, survey(checked, preference, target))
+    return Explanation(checked, preference, target, survey(checked, preference, target, pins))

@@ -9,12 +9,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
 
-_COUNTED = ("selects", "runs", "builds", "loads")
+_COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks")
+
+
+class Recorder(Protocol):
+    """Who is handed plans and arguments, not only words. Must be quick, and must not raise."""
+
+    def selected(self, plan: Any) -> None: ...
+
+    def ran(self, plan: Any, args: Any) -> None: ...
 
 
 class Counter:
@@ -32,12 +40,16 @@ class Counter:
 
 
 class SkuStats:
-    """The counters of one SKU."""
+    """The counters of one SKU.
+
+    cache_hits: loads that needed no build. fallbacks: selections of the reference because no kernel fits.
+    """
 
     __slots__ = (*_COUNTED, "build_seconds")
 
     def __init__(self) -> None:
         self.selects, self.runs, self.builds, self.loads = Counter(), Counter(), Counter(), Counter()
+        self.cache_hits, self.fallbacks = Counter(), Counter()
         self.build_seconds = 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -49,6 +61,9 @@ _lock = threading.Lock()
 _stats: dict[str, SkuStats] = {}
 _refusals: dict[str, Counter] = {}
 _sinks: tuple[Sink, ...] = ()
+_recorders: tuple[Recorder, ...] = ()
+# Whether anybody is told of single selects and runs: the one thing that a run looks at.
+_watched = False
 
 
 def stats(sku_id: str) -> SkuStats:
@@ -61,7 +76,8 @@ def stats(sku_id: str) -> SkuStats:
 
 
 def snapshot() -> dict[str, dict[str, Any]]:
-    """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "build_seconds": s}}` for every SKU seen so far."""
+    """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "cache_hits": n, "fallbacks": n, "build_seconds": s}}`
+    for every SKU seen so far."""
     return {sku_id: found.as_dict() for sku_id, found in list(_stats.items())}
 
 
@@ -83,6 +99,10 @@ def count_build(sku_id: str, seconds: float) -> None:
         found.build_seconds += seconds
 
 
+def count_fallback(sku: Any) -> None:
+    stats(sku.id).fallbacks.add()
+
+
 def reset() -> None:
     """Forget all counters. Plans made before keep counting into the forgotten ones."""
     with _lock:
@@ -95,13 +115,50 @@ def subscribe(sink: Sink) -> Callable[[], None]:
     global _sinks
     with _lock:
         _sinks = (*_sinks, sink)
+        _watch()
 
     def unsubscribe() -> None:
         global _sinks
         with _lock:
             _sinks = tuple(s for s in _sinks if s is not sink)
+            _watch()
 
     return unsubscribe
+
+
+def attach(recorder: Recorder) -> Callable[[], None]:
+    """Hand every plan that is selected or run to `recorder` from now on; returns the function that ends it."""
+    global _recorders
+    with _lock:
+        _recorders = (*_recorders, recorder)
+        _watch()
+
+    def detach() -> None:
+        global _recorders
+        with _lock:
+            _recorders = tuple(r for r in _recorders if r is not recorder)
+            _watch()
+
+    return detach
+
+
+def _watch() -> None:
+    global _watched
+    _watched = bool(_sinks or _recorders)
+
+
+def selected(plan: Any) -> None:
+    """Tell of one selection."""
+    for recorder in _recorders:
+        recorder.selected(plan)
+    emit("select", sku=plan.sku.id, op=plan.descriptor.op)
+
+
+def ran(plan: Any, args: Any) -> None:
+    """Tell of one run, before its launch."""
+    for recorder in _recorders:
+        recorder.ran(plan, args)
+    emit("run", sku=plan.sku.id, op=plan.descriptor.op)
 
 
 def listening() -> bool:

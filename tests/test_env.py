@@ -49,6 +49,7 @@ CASES = [
     ("validate", "OPFACADE_VALIDATE", "off", "off"),
     ("crosscheck", "OPFACADE_CROSSCHECK", "0.25", 0.25),
     ("crosscheck", "OPFACADE_CROSSCHECK", "7", 1.0),
+    ("require_sku", "OPFACADE_REQUIRE_SKU", "/m.json", "/m.json"),
     ("dump_dir", "OPFACADE_DUMP_DIR", "/d", Path("/d")),
 ]
 DEFAULTS = {
@@ -56,6 +57,7 @@ DEFAULTS = {
     "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
     "jit_debug": False, "jit_lineinfo": False, "jit_reload": False, "log": None, "log_dest": "stderr",
     "jit_timeout": 600.0, "source_root": None, "validate": "metadata", "crosscheck": 0.0,
+    "require_sku": None,
 }  # fmt: skip
 
 

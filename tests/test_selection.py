@@ -104,6 +104,12 @@ def honours_jit():
     assert seen == [False, True]
 
 
+def honours_allow():
+    sku = Plan.select(fresh(), REFERENCE, SM_90A).sku
+    assert Plan.select(fresh(), Preference(allow=(sku.id,)), SM_90A).sku == sku
+    assert "OPF-S015" in {i.code for i in refusal(Preference(allow=())).issues}
+
+
 def honours_pin():
     sku = Plan.select(fresh(), REFERENCE, SM_90A).sku
     assert Plan.select(fresh(), Preference(pin=sku.id), SM_90A).sku == sku
