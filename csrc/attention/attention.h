@@ -1,7 +1,6 @@
 // What the attention bindings share: scales, windows, query and output rows, and the workspace of a split.
 #pragma once
-#include <algorithm>
-#include <cmath>
+#include <time.h>
 
 #include "csrc/common/launch.h"
 #include "csrc/common/pool.h"
@@ -12,7 +11,7 @@ namespace opfacade {
 inline ScoreScale score_scale(double sm_scale, double soft_cap) {
   ScoreScale out{};
   out.q_transform = sm_scale < 0 ? QTransform::kNegate : sm_scale == 0 ? QTransform::kZero : QTransform::kNone;
-  const double positive = sm_scale == 0 ? 1.0 : std::fabs(sm_scale);
+  const double positive = sm_scale == 0 ? 1.0 : __builtin_fabs(sm_scale);
   const double scale = soft_cap > 0 ? soft_cap : positive;
   out.cap_in = soft_cap > 0 ? static_cast<float>(positive / soft_cap) : 0.f;
   out.scale = static_cast<float>(scale);
@@ -23,7 +22,7 @@ inline ScoreScale score_scale(double sm_scale, double soft_cap) {
 // Far beyond any length, and far from overflow on the device.
 constexpr int64_t kUnbounded = 1 << 30;
 
-inline int32_t bounded(int64_t value) { return static_cast<int32_t>(std::min(value, kUnbounded)); }
+inline int32_t bounded(int64_t value) { return static_cast<int32_t>(value < kUnbounded ? value : kUnbounded); }
 inline int32_t window_of(int64_t window_left) { return window_left < 0 ? kUnbounded : bounded(window_left); }
 
 // Q and o of [rows, heads, head_dim] into the params of either kernel.
@@ -37,6 +36,18 @@ void set_rows(Params& params, const TensorView& q, const TensorView& o) {
   params.o_row_stride = byte_stride(o, 0);
   params.o_head_stride = byte_stride(o, 1);
   params.o_aligned = aligned_16(o);
+}
+
+// Never the same twice in a process, and nothing that memory holds by chance: two odd multiplications spread a count and the
+// time of the first call over all bits.
+inline uint64_t launch_number() {
+  static const uint64_t start = [] {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (static_cast<uint64_t>(now.tv_sec) << 30 ^ static_cast<uint64_t>(now.tv_nsec)) * 0x9e3779b97f4a7c15u;
+  }();
+  static uint64_t count = 0;
+  return start + __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) * 0xd1342543de82ef95u | 1;
 }
 
 // Places partial_o and partial_lse of `slots` rows in the workspace, and returns what follows them.

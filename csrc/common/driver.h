@@ -5,9 +5,8 @@
 #pragma once
 #include <cuda.h>
 #include <dlfcn.h>
-#include <tvm/ffi/error.h>
 
-#include <atomic>
+#include "csrc/common/ffi.h"
 
 namespace opfacade {
 
@@ -40,14 +39,13 @@ class Driver {
   [[noreturn, gnu::cold, gnu::noinline]] void fail(CUresult result, const char* what) const {
     const char* name = nullptr;
     if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "unknown CUDA error";
-    TVM_FFI_THROW(RuntimeError) << what << " failed: " << name << " (" << static_cast<int>(result) << "). [OPF-C020]";
-    __builtin_unreachable();
+    throw Failure("RuntimeError") << what << " failed: " << name << " (" << static_cast<int>(result) << "). [OPF-C020]";
   }
 
  private:
   Driver() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) TVM_FFI_THROW(RuntimeError) << "no CUDA driver: " << dlerror() << ". [OPF-C021]";
+    if (library == nullptr) throw Failure("RuntimeError") << "no CUDA driver: " << dlerror() << ". [OPF-C021]";
 #define OPF_LOOKUP(function) \
   function = reinterpret_cast<decltype(function)>(lookup(library, OPF_TEXT(function)));
     OPF_DRIVER_FUNCTIONS(OPF_LOOKUP)
@@ -58,7 +56,7 @@ class Driver {
   static void* lookup(void* library, const char* name) {
     void* found = dlsym(library, name);
     if (found == nullptr) {
-      TVM_FFI_THROW(RuntimeError) << "the CUDA driver has no " << name << "; 12.0 or later is needed. [OPF-C021]";
+      throw Failure("RuntimeError") << "the CUDA driver has no " << name << "; 12.0 or later is needed. [OPF-C021]";
     }
     return found;
   }
@@ -66,15 +64,21 @@ class Driver {
 
 constexpr int kMaxDevices = 64;
 
+// Values that threads share. <atomic> takes longer to compile than all of a binding.
+template <class T>
+T atomic_load(const T& shared) { return __atomic_load_n(&shared, __ATOMIC_ACQUIRE); }
+template <class T>
+void atomic_store(T& shared, T value) { __atomic_store_n(&shared, value, __ATOMIC_RELEASE); }
+
 // The primary context of a device, kept for the life of the process: it is the one torch uses.
 inline CUcontext primary_context(int device) {
-  static std::atomic<CUcontext> contexts[kMaxDevices];
-  if (device < 0 || device >= kMaxDevices) TVM_FFI_THROW(ValueError) << "no device cuda:" << device << ". [OPF-C021]";
-  CUcontext context = contexts[device].load(std::memory_order_acquire);
+  static CUcontext contexts[kMaxDevices];
+  if (device < 0 || device >= kMaxDevices) throw Failure("ValueError") << "no device cuda:" << device << ". [OPF-C021]";
+  CUcontext context = atomic_load(contexts[device]);
   if (context == nullptr) {
     // Two threads may both retain; the count is never given back, so one too many costs nothing.
     Driver::get().check(Driver::get().cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
-    contexts[device].store(context, std::memory_order_release);
+    atomic_store(contexts[device], context);
   }
   return context;
 }

@@ -10,18 +10,13 @@
 //   namespace opfacade {
 //   OPF_KERNEL(scale_kernel, "scale");       // at namespace scope; loaded by the first launch or by prepare
 //   void run(TensorView x, ...) { ...; scale_kernel.launch(args.device(), Launch(grid, block).shared(bytes), params); }
-//   TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+//   OPF_EXPORT(run, run);
 //   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture
 //   }
 //
 // A launch takes tvm-ffi's current stream of the device, which is torch's. Code C022: a grid that no device accepts.
 #pragma once
-#include <tvm/ffi/extra/c_env_api.h>
-#include <tvm/ffi/function.h>
-
-#include <atomic>
-#include <mutex>
-#include <type_traits>
+#include <sched.h>
 
 #include "csrc/common/driver.h"
 
@@ -59,6 +54,19 @@ inline CUlibrary library() {
   return loaded;
 }
 
+// A lock for what happens once in a kernel's life.
+class Alone {
+ public:
+  explicit Alone(bool& busy) : busy_(busy) {
+    while (__atomic_test_and_set(&busy_, __ATOMIC_ACQUIRE)) sched_yield();
+  }
+  ~Alone() { __atomic_clear(&busy_, __ATOMIC_RELEASE); }
+  Alone(const Alone&) = delete;
+
+ private:
+  bool& busy_;
+};
+
 // One kernel, by its symbol. Static storage only; every member may be called by several threads.
 class Kernel {
  public:
@@ -67,7 +75,7 @@ class Kernel {
 
   template <class Params>
   void launch(DLDevice device, const Launch& launch, const Params& params) {
-    static_assert(std::is_trivially_copyable<Params>::value, "kernel parameters are passed by value");
+    static_assert(__is_trivially_copyable(Params), "kernel parameters are passed by value");
     static_assert(sizeof(Params) <= 4096, "kernel parameters are at most 4096 bytes");
     launch_raw(device.device_id, launch, &params);
   }
@@ -103,10 +111,10 @@ class Kernel {
   }
 
   CUkernel handle() {
-    CUkernel kernel = kernel_.load(std::memory_order_acquire);
+    CUkernel kernel = atomic_load(kernel_);
     if (kernel == nullptr) {
       Driver::get().check(Driver::get().cuLibraryGetKernel(&kernel, library(), symbol_), symbol_);
-      kernel_.store(kernel, std::memory_order_release);
+      atomic_store(kernel_, kernel);
     }
     return kernel;
   }
@@ -114,13 +122,13 @@ class Kernel {
   // The attribute belongs to one kernel on one device, and is set once for the most that was asked there. `device` has
   // been through DeviceGuard, which refuses ordinals beyond kMaxDevices.
   void allow_shared(int device, unsigned bytes) {
-    if (bytes <= kFreeShared || bytes <= allowed_[device].load(std::memory_order_acquire)) return;
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (bytes <= allowed_[device].load(std::memory_order_relaxed)) return;
+    if (bytes <= kFreeShared || bytes <= atomic_load(allowed_[device])) return;
+    const Alone alone(busy_);
+    if (bytes <= atomic_load(allowed_[device])) return;
     Driver::get().check(Driver::get().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                                            static_cast<int>(bytes), handle(), device),
                         symbol_);
-    allowed_[device].store(bytes, std::memory_order_release);
+    atomic_store(allowed_[device], bytes);
   }
 
   void launch_raw(int device, const Launch& launch, const void* params) {
@@ -163,19 +171,19 @@ class Kernel {
   // Sizes are computed in 64 bits; a launch takes 32, and cutting one short would leave work undone in silence.
   void check_grid(const Dim3& grid) const {
     if (grid.x < 0 || grid.x > 0x7fffffff || grid.y < 0 || grid.y > 65535 || grid.z < 0 || grid.z > 65535) {
-      TVM_FFI_THROW(ValueError) << symbol_ << ": grid (" << grid.x << ", " << grid.y << ", " << grid.z
-                                << ") is beyond (2147483647, 65535, 65535). [OPF-C022]";
+      throw Failure("ValueError") << symbol_ << ": grid (" << grid.x << ", " << grid.y << ", " << grid.z
+                                  << ") is beyond (2147483647, 65535, 65535). [OPF-C022]";
     }
   }
 
   const char* symbol_;
   Kernel* next_;
-  std::atomic<CUkernel> kernel_{nullptr};
-  std::atomic<unsigned> allowed_[kMaxDevices] = {};
-  std::mutex mutex_;
+  CUkernel kernel_ = nullptr;
+  unsigned allowed_[kMaxDevices] = {};
+  bool busy_ = false;
 };
 
 #define OPF_KERNEL(variable, symbol) static ::opfacade::Kernel variable(symbol)
-#define OPF_EXPORT_PREPARE() TVM_FFI_DLL_EXPORT_TYPED_FUNC(prepare, ::opfacade::Kernel::prepare)
+#define OPF_EXPORT_PREPARE() OPF_EXPORT(prepare, ::opfacade::Kernel::prepare)
 
 }  // namespace opfacade

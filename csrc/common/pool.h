@@ -1,8 +1,6 @@
 // Page pools and page tables as operands of a binding: held to their shapes, and turned into what kernels read.
 // Code C030: a value that no tensor carries, or that two tensors must agree on.
 #pragma once
-#include <cstdint>
-
 #include "csrc/common/tensor.h"
 #include "kernels/common/paged_kv.h"
 
@@ -34,8 +32,12 @@ inline bool aligned_16(const TensorView& view) {
   return bits % 16 == 0;
 }
 
+[[noreturn, gnu::cold, gnu::noinline]] inline void refuse(const char* message) {
+  throw Failure("ValueError") << message << ". [OPF-C030]";
+}
+
 inline void require(bool holds, const char* message) {
-  if (__builtin_expect(!holds, 0)) TVM_FFI_THROW(ValueError) << message << ". [OPF-C030]";
+  if (__builtin_expect(!holds, 0)) refuse(message);
 }
 
 // Checks k or v; token_axis is 2 for HND and 1 for NHD.

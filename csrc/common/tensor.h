@@ -13,23 +13,16 @@
 //     ScaleParams params{static_cast<const float*>(x.data_ptr()), static_cast<float*>(y.data_ptr()), n, float(factor)};
 //     scale_kernel.launch(args.device(), Launch(ceil_div(n, 256), 256), params);
 //   }
-//   TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+//   OPF_EXPORT(run, run);
 //
 // Codes: C001 rank, C002 shape, C003 dtype, C004 not a CUDA tensor, C005 another device, C006 layout, C007 null pointer,
 // C008 alignment.
 #pragma once
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/function.h>
-
 #include <initializer_list>
-#include <sstream>
-#include <string>
-#include <type_traits>
+
+#include "csrc/common/ffi.h"
 
 namespace opfacade {
-
-using tvm::ffi::Optional;
-using tvm::ffi::TensorView;
 
 constexpr DLDataType kF32{kDLFloat, 32, 1};
 constexpr DLDataType kF16{kDLFloat, 16, 1};
@@ -61,8 +54,8 @@ class Dim {
 // One place of an expected shape: a Dim, a constant, or anything at all (kAny).
 struct Extent {
   Extent(Dim& dim) : dim(&dim), size(0) {}  // NOLINT: shape({rows, 128}) is the point
-  template <class Int, class = std::enable_if_t<std::is_integral<Int>::value>>
-  Extent(Int size) : dim(nullptr), size(static_cast<int64_t>(size)) {}  // NOLINT
+  Extent(int64_t size) : dim(nullptr), size(size) {}  // NOLINT
+  Extent(int size) : dim(nullptr), size(size) {}      // NOLINT
   bool match(int64_t got) const { return dim ? dim->match(got) : size < 0 || size == got; }
   Dim* dim;
   int64_t size;
@@ -71,123 +64,140 @@ constexpr int kAny = -1;
 
 class Args;
 
+// A function that is not copied into its callers: a binding calls each a dozen times, and g++ would compile a dozen.
+#define OPF_APART [[gnu::noinline]]
+
 // The checks of one tensor, each returning itself.
 class Arg {
  public:
-  Arg(const char* op, const char* name, const TensorView& tensor) : op_(op), name_(name), tensor_(tensor) {}
+  Arg(const char* op, const char* name, TensorView tensor) : op_(op), name_(name), tensor_(tensor) {}
 
-  const Arg& shape(std::initializer_list<Extent> expected) const {
-    if (tensor_.ndim() != static_cast<int>(expected.size())) {
-      fail_value("C001", std::to_string(expected.size()) + " dimensions " + text(expected), sizes());
-    }
+  OPF_APART const Arg& shape(std::initializer_list<Extent> expected) const {
+    if (tensor_.ndim() != static_cast<int>(expected.size())) fail_rank(expected);
     int axis = 0;
     for (const Extent& extent : expected) {
-      if (!extent.match(tensor_.size(axis++))) fail_value("C002", "shape " + text(expected), sizes());
+      if (!extent.match(tensor_.size(axis++))) fail_shape(expected);
     }
     return *this;
   }
 
-  const Arg& dtype(DLDataType expected) const {
+  OPF_APART const Arg& dtype(DLDataType expected) const {
     const DLDataType got = tensor_.dtype();
-    if (got.code != expected.code || got.bits != expected.bits || got.lanes != expected.lanes) {
-      fail_type("C003", text(expected), text(got));
-    }
+    if (got.code != expected.code || got.bits != expected.bits || got.lanes != expected.lanes) fail_dtype(expected);
     return *this;
   }
 
   // Elements of the last dimension lie side by side; the other strides are free.
-  const Arg& last_contiguous() const {
+  OPF_APART const Arg& last_contiguous() const {
     const int last = tensor_.ndim() - 1;
-    if (last >= 0 && tensor_.size(last) > 1 && tensor_.stride(last) != 1) {
-      fail_value("C006", "stride 1 in the last dimension", "stride " + std::to_string(tensor_.stride(last)));
-    }
+    if (last >= 0 && tensor_.size(last) > 1 && tensor_.stride(last) != 1) fail_last(tensor_.stride(last));
     return *this;
   }
 
-  const Arg& contiguous() const {
+  OPF_APART const Arg& contiguous() const {
     int64_t expected = 1;
     for (int axis = tensor_.ndim() - 1; axis >= 0; --axis) {
-      if (tensor_.size(axis) > 1 && tensor_.stride(axis) != expected) {
-        fail_value("C006", "a contiguous tensor",
-                   "stride " + std::to_string(tensor_.stride(axis)) + " in dimension " + std::to_string(axis));
-      }
+      if (tensor_.size(axis) > 1 && tensor_.stride(axis) != expected) fail_contiguous(axis);
       expected *= tensor_.size(axis);
     }
     return *this;
   }
 
-  const Arg& aligned(int64_t bytes) const {
+  OPF_APART const Arg& aligned(int64_t bytes) const {
     const int64_t off = static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor_.data_ptr()) % bytes);
-    if (off != 0) {
-      fail_value("C008", "an address that is a multiple of " + std::to_string(bytes), std::to_string(off) + " past one");
-    }
+    if (off != 0) fail_aligned(bytes, off);
     return *this;
   }
 
  private:
   friend class Args;
 
+// A function that is not copied into its callers: a binding calls each a dozen times, and g++ would compile a dozen.
+#define OPF_APART [[gnu::noinline]]
+
   void non_null() const {
-    if (tensor_.data_ptr() == nullptr && tensor_.numel() != 0) fail_value("C007", "data", "a null pointer");
+    if (tensor_.data_ptr() == nullptr && tensor_.numel() != 0) fail_null();
   }
 
   void on(DLDevice expected) const {
     const DLDevice got = tensor_.device();
-    if (got.device_type != kDLCUDA) fail_value("C004", "a CUDA tensor", text(got));
-    if (got.device_id != expected.device_id) fail_value("C005", text(expected) + " as the other tensors", text(got));
+    if (got.device_type != kDLCUDA || got.device_id != expected.device_id) fail_device(expected);
   }
 
-  static std::string text(DLDevice device) {
-    if (device.device_type != kDLCUDA) return device.device_type == kDLCPU ? "a CPU tensor" : "another kind of device";
-    return "cuda:" + std::to_string(device.device_id);
+#define OPF_FAIL [[noreturn, gnu::cold, gnu::noinline]] void
+  OPF_FAIL fail_rank(std::initializer_list<Extent> expected) const {
+    Failure failure = start("ValueError") << static_cast<int64_t>(expected.size()) << " dimensions ";
+    end(put_sizes(put(failure, expected) << ", got "), "C001");
+  }
+  OPF_FAIL fail_shape(std::initializer_list<Extent> expected) const {
+    Failure failure = start("ValueError") << "shape ";
+    end(put_sizes(put(failure, expected) << ", got "), "C002");
+  }
+  OPF_FAIL fail_dtype(DLDataType expected) const {
+    Failure failure = start("TypeError");
+    end(put(put(failure, expected) << ", got ", tensor_.dtype()), "C003");
+  }
+  OPF_FAIL fail_device(DLDevice expected) const {
+    const DLDevice got = tensor_.device();
+    Failure failure = start("ValueError");
+    if (got.device_type != kDLCUDA) end(put(failure << "a CUDA tensor, got ", got), "C004");
+    end(put(put(failure, expected) << " as the other tensors, got ", got), "C005");
+  }
+  OPF_FAIL fail_last(int64_t stride) const {
+    end(start("ValueError") << "stride 1 in the last dimension, got stride " << stride, "C006");
+  }
+  OPF_FAIL fail_contiguous(int axis) const {
+    Failure failure = start("ValueError") << "a contiguous tensor, got stride " << tensor_.stride(axis);
+    end(failure << " in dimension " << axis, "C006");
+  }
+  OPF_FAIL fail_null() const { end(start("ValueError") << "data, got a null pointer", "C007"); }
+  OPF_FAIL fail_aligned(int64_t bytes, int64_t off) const {
+    end(start("ValueError") << "an address that is a multiple of " << bytes << ", got " << off << " past one", "C008");
   }
 
-  static std::string text(DLDataType dtype) { return tvm::ffi::DLDataTypeToString(dtype); }
+  [[gnu::cold]] Failure start(const char* kind) const { return Failure(kind) << op_ << ".run: " << name_ << " expected "; }
+  OPF_FAIL end(Failure& failure, const char* code) const { throw failure << ". [OPF-" << code << "]"; }
+#undef OPF_FAIL
 
-  static std::string text(std::initializer_list<Extent> shape) {
-    std::ostringstream out;
-    const char* comma = "[";
+  static Failure& put(Failure& to, DLDevice device) {
+    if (device.device_type == kDLCUDA) return to << "cuda:" << device.device_id;
+    return to << (device.device_type == kDLCPU ? "a CPU tensor" : "another kind of device");
+  }
+
+  static Failure& put(Failure& to, DLDataType dtype) {
+    TVMFFIAny text{};
+    if (TVMFFIDataTypeToString(&dtype, &text) != 0) return to << "another dtype";
+    if (text.type_index == kTVMFFISmallStr) return to << text.v_bytes;  // at most seven characters and a zero
+    to << reinterpret_cast<const TVMFFIByteArray*>(text.v_obj + 1)->data;
+    TVMFFIObjectDecRef(text.v_obj);
+    return to;
+  }
+
+  static Failure& put(Failure& to, std::initializer_list<Extent> shape) {
+    const char* comma = "";
+    to << "[";
     for (const Extent& extent : shape) {
-      out << comma;
+      to << comma;
       comma = ", ";
       if (extent.dim == nullptr) {
-        extent.size < 0 ? out << "any" : out << extent.size;
+        extent.size < 0 ? to << "any" : to << extent.size;
       } else {
-        out << extent.dim->name();
-        if (*extent.dim >= 0) out << "=" << static_cast<int64_t>(*extent.dim);
+        to << extent.dim->name();
+        if (*extent.dim >= 0) to << "=" << static_cast<int64_t>(*extent.dim);
       }
     }
-    out << (shape.size() == 0 ? "[]" : "]");
-    return out.str();
+    return to << "]";
   }
 
-  std::string sizes() const {
-    std::ostringstream out;
-    out << "[";
-    for (int axis = 0; axis < tensor_.ndim(); ++axis) out << (axis ? ", " : "") << tensor_.size(axis);
-    out << "]";
-    return out.str();
-  }
-
-  std::string message(const char* code, const std::string& expected, const std::string& got) const {
-    return std::string(op_) + ".run: " + name_ + " expected " + expected + ", got " + got + ". [OPF-" + code + "]";
-  }
-
-  [[noreturn, gnu::cold, gnu::noinline]] void fail_value(const char* code, const std::string& expected,
-                                                        const std::string& got) const {
-    TVM_FFI_THROW(ValueError) << message(code, expected, got);
-    __builtin_unreachable();
-  }
-
-  [[noreturn, gnu::cold, gnu::noinline]] void fail_type(const char* code, const std::string& expected,
-                                                       const std::string& got) const {
-    TVM_FFI_THROW(TypeError) << message(code, expected, got);
-    __builtin_unreachable();
+  Failure& put_sizes(Failure& to) const {
+    to << "[";
+    for (int axis = 0; axis < tensor_.ndim(); ++axis) to << (axis ? ", " : "") << tensor_.size(axis);
+    return to << "]";
   }
 
   const char* op_;
   const char* name_;
-  const TensorView& tensor_;
+  TensorView tensor_;
 };
 
 // The tensors of one call. All must be CUDA tensors of one device, which the first settles.
@@ -195,7 +205,7 @@ class Args {
  public:
   explicit Args(const char* op) : op_(op) {}
 
-  Arg operator()(const char* name, const TensorView& tensor) {
+  OPF_APART Arg operator()(const char* name, TensorView tensor) {
     if (device_.device_id < 0 && tensor.device().device_type == kDLCUDA) device_ = tensor.device();
     Arg arg(op_, name, tensor);
     arg.on(device_);
