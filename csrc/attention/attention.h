@@ -1,7 +1,5 @@
 // What the attention bindings share: scales, windows, query and output rows, and the workspace of a split.
 #pragma once
-#include <time.h>
-
 #include "csrc/common/launch.h"
 #include "csrc/common/pool.h"
 
@@ -36,18 +34,6 @@ void set_rows(Params& params, const TensorView& q, const TensorView& o) {
   params.o_row_stride = byte_stride(o, 0);
   params.o_head_stride = byte_stride(o, 1);
   params.o_aligned = aligned_16(o);
-}
-
-// Never the same twice in a process, and nothing that memory holds by chance: two odd multiplications spread a count and the
-// time of the first call over all bits.
-inline uint64_t launch_number() {
-  static const uint64_t start = [] {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (static_cast<uint64_t>(now.tv_sec) << 30 ^ static_cast<uint64_t>(now.tv_nsec)) * 0x9e3779b97f4a7c15u;
-  }();
-  static uint64_t count = 0;
-  return start + __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) * 0xd1342543de82ef95u | 1;
 }
 
 // Places partial_o and partial_lse of `slots` rows in the workspace, and returns what follows them.
