@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from opfacade.change import explain_change
     from opfacade.manifest import SkuManifest
     from opfacade.plan import Plan
+    from opfacade.recorder import record
     from opfacade.registry import load_descriptor
     from opfacade.selection import Preference, Require, explain
     from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
@@ -35,6 +36,7 @@ _HOME = {
     "explain": "selection",
     "explain_change": "change",
     "load_descriptor": "registry",
+    "record": "recorder",
     "telemetry": "",
 }
 
@@ -52,6 +54,7 @@ __all__ = [
     "explain",
     "explain_change",
     "load_descriptor",
+    "record",
     "telemetry",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -154,11 +155,15 @@ def schema(op: str) -> None:
 @click.option("--every", type=int, help="Steps in a block of the table.")
 @click.option("--seed", type=int, help="Of lengths and tensors. [default: 0]")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything to this file.")
+@click.option("--record", "recording", type=click.Path(path_type=Path), help="Also write the problems solved to this file.")
 @click.pass_context
-def demo(ctx: click.Context, /, trace: Path | None, device: str | None, json_path: Path | None, **given: Any) -> None:
+def demo(
+    ctx: click.Context, /, trace: Path | None, device: str | None, json_path: Path | None, recording: Path | None, **given: Any
+) -> None:
     """Serve requests with continuous batching over a paged cache, and check every step against an fp64 oracle."""
     import torch
 
+    from opfacade import record
     from opfacade.demo.lengths import drawn, from_trace
     from opfacade.demo.main import run
     from opfacade.demo.settings import settings
@@ -169,5 +174,6 @@ def demo(ctx: click.Context, /, trace: Path | None, device: str | None, json_pat
         torch.set_num_threads(1)
     lengths = from_trace(trace, chosen.requests) if trace else drawn(chosen.requests, chosen.seed)
     click.echo(f"request lengths: {trace or 'drawn, in the shape of a conversation service'}")
-    if not run(chosen, lengths, click.echo, json_path):
-        ctx.exit(1)
+    with record(recording, lengths=True) if recording else nullcontext():
+        sound = run(chosen, lengths, click.echo, json_path)
+    ctx.exit(0 if sound else 1)

@@ -51,15 +51,16 @@ def _plain(value: Any) -> str:
 @click.option("--jobs", type=click.IntRange(1), help="Builds at a time. [default: CPUs]")
 @click.pass_context
 def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | None) -> None:
-    """Build the kernels of all descriptors in FILE (JSON lines or a JSON array; - is standard input)."""
+    """Build the kernels of all descriptors in FILE (JSON lines, an array, or a recording; - is standard input)."""
     from opfacade import Target
-    from opfacade.warmup import read_descriptors
-    from opfacade.warmup import warmup as warm_up
+    from opfacade.warmup import warm
+    from opfacade.workload import read
 
-    descriptors, started = read_descriptors(file.read()), time.monotonic()
+    machine, started = Target.parse(target) if target else None, time.monotonic()
+    plans = [work.plan(target=machine) for work in read(file.read())]
 
     def run(report: Report) -> tuple[Step, ...]:
-        return warm_up(descriptors, Target.parse(target) if target else None, jobs=jobs, report=report)
+        return warm(plans, jobs, report)
 
     steps = _with_progress(run) if sys.stdout.isatty() else run(_log)
     counts = ", ".join(f"{sum(s.state == state for s in steps)} {state}" for state in ("built", "cached", "failed"))

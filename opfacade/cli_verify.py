@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import IO, Any
 
 import click
 
@@ -14,12 +15,18 @@ import click
 @click.option("--backend", type=click.Choice(["cuda", "reference"]), help="[default: cuda where there is one]")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the evidence to this file, as JSON.")
 @click.option("--quick", is_flag=True, help="Fewer problems and runs: a minute where the whole takes many.")
+@click.argument("file", type=click.File("rb"), required=False)
 @click.pass_context
-def verify(ctx: click.Context, /, sku: str | None, op: str | None, backend: str | None, out: Path | None, quick: bool) -> None:
-    """Hold every SKU to its guarantee here: bound, exact tests, repeatability, batch invariance. Status 1 if one fails."""
-    from opfacade.verify import verify as prove
+def verify(ctx: click.Context, /, file: IO[bytes] | None, out: Path | None, **given: Any) -> None:
+    """Hold every SKU to its guarantee here: bound, exact tests, repeatability, batch invariance. Status 1 if one fails.
 
-    record = prove(sku, op, quick, backend, click.echo)
+    FILE: only the SKUs that the problems of a recording (or of any file of descriptors) run.
+    """
+    from opfacade.verify import verify as prove
+    from opfacade.workload import read
+
+    works = read(file.read()) if file is not None else None
+    record = prove(**given, say=click.echo, descriptors=None if works is None else [work.descriptor for work in works])
     if out is not None:
         out.write_text(json.dumps(record, indent=1) + "\n")
     held = sum(row["ok"] for row in record["skus"])

@@ -14,13 +14,13 @@ from typing import Any
 
 from opfacade import jit
 from opfacade.descriptor import Descriptor
-from opfacade.errors import DescriptorError, OpfacadeError
+from opfacade.errors import OpfacadeError
 from opfacade.jit import cache
 from opfacade.jit.spec import JitSpec
 from opfacade.plan import Plan
-from opfacade.registry import load_descriptor
 from opfacade.selection import Preference
 from opfacade.target import Target
+from opfacade.workload import read
 
 # What a build takes where none of its kind has been seen: an estimate to show, on which nothing else depends.
 _USUAL_SECONDS = 5.0
@@ -52,7 +52,11 @@ def warmup(
     Descriptors that share a binary are built once. jobs: builds at a time (default: CPUs). report: called as builds begin
     and end, one call at a time. A build that fails stops no other: the errors are in the steps returned.
     """
-    plans: list[Plan[Any]] = [Plan.select(descriptor, prefer, target) for descriptor in descriptors]
+    return warm([Plan.select(descriptor, prefer, target) for descriptor in descriptors], jobs, report)
+
+
+def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | None = None) -> tuple[Step, ...]:
+    """`warmup` for plans that are there."""
     needed: dict[JitSpec, Plan[Any]] = {}
     for plan in plans:
         if plan.jit_spec is not None:
@@ -63,24 +67,8 @@ def warmup(
 
 
 def read_descriptors(text: str | bytes) -> tuple[Descriptor[Any], ...]:
-    """Descriptors from JSON lines, a JSON array, or one JSON object. DescriptorError names the entry that is none."""
-    text = text.decode() if isinstance(text, bytes) else text
-    found = []
-    for number, entry in enumerate(_entries(text), 1):
-        try:
-            found.append(load_descriptor(entry))
-        except DescriptorError as error:
-            error.args = (f"entry {number}: {error}",)
-            raise
-    return tuple(found)
-
-
-def _entries(text: str) -> list[str]:
-    try:
-        whole = json.loads(text)
-    except ValueError:
-        return [line for line in text.splitlines() if line.strip()]
-    return [json.dumps(entry) for entry in whole] if isinstance(whole, list) else [text]
+    """The descriptors of a workload file. DescriptorError names the entry that is none."""
+    return tuple(work.descriptor for work in read(text))
 
 
 def _warm(spec: JitSpec, plan: Plan[Any], expected: float, announce: Report) -> Step:

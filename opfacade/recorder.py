@@ -1,0 +1,123 @@
+"""`with opfacade.record("trace.jsonl")`: the problems that a block of code selects and runs, each once, with counts."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opfacade import telemetry
+from opfacade.telemetry import Counter
+from opfacade.workload import Lengths, Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.plan import Plan
+
+
+class _Seen:
+    """What is known of one plan."""
+
+    __slots__ = ("lengths", "runs", "selects")
+
+    def __init__(self) -> None:
+        self.selects, self.runs = Counter(), Counter()
+        self.lengths: Lengths | None = None
+
+
+class Recorder:
+    """Collects plans while it is attached; `works()` gives what they were for."""
+
+    def __init__(self, lengths: bool = False) -> None:
+        self._read_lengths = lengths
+        self._seen: dict[Plan[Any], _Seen] = {}
+
+    def selected(self, plan: Plan[Any]) -> None:
+        (self._seen.get(plan) or self._seen.setdefault(plan, _Seen())).selects.add()
+
+    def ran(self, plan: Plan[Any], args: Any) -> None:
+        seen = self._seen.get(plan) or self._seen.setdefault(plan, _Seen())
+        seen.runs.add()
+        if self._read_lengths and seen.lengths is None and not _capturing(args):
+            seen.lengths = lengths_of(plan.descriptor, args)
+
+    def works(self) -> dict[Plan[Any], Work]:
+        """One work for each problem, preference and target, by a plan for it; the most often run first."""
+        same: dict[Any, list[Plan[Any]]] = {}
+        for plan in list(self._seen):
+            same.setdefault((plan.descriptor, plan.preference, plan.target), []).append(plan)
+        found = {plans[0]: self._work(plans) for plans in same.values()}
+        return dict(sorted(found.items(), key=lambda item: -item[1].runs))
+
+    def _work(self, plans: list[Plan[Any]]) -> Work:
+        seen = [self._seen[plan] for plan in plans]
+        lengths = next((s.lengths for s in seen if s.lengths is not None), None)
+        runs, selects = sum(s.runs.value() for s in seen), sum(s.selects.value() for s in seen)
+        return Work(plans[0].descriptor, plans[0].preference, runs, selects, lengths)
+
+    def text(self) -> str:
+        return "".join(f"{work.line(plan)}\n" for plan, work in self.works().items())
+
+
+@contextlib.contextmanager
+def record(path: str | os.PathLike[str], lengths: bool = False) -> Iterator[Recorder]:
+    """Write the problems selected or run in the block, from any thread, to `path` when it ends, also by an exception.
+
+    lengths: also the lengths of the requests in one call of each problem; that reads index tensors on the host, and so
+    waits for the device once a problem. The file is there before the block starts, so that a wrong path is told at once, and
+    is replaced in one step when it ends.
+    """
+    place = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    recorder = Recorder(lengths)
+    detach = telemetry.attach(recorder)
+    try:
+        yield recorder
+    finally:
+        detach()
+        with _removed(name), os.fdopen(handle, "w") as file:
+            file.write(recorder.text())
+            file.flush()
+            os.replace(name, place)
+
+
+@contextlib.contextmanager
+def _removed(name: str) -> Iterator[None]:
+    """Nothing is left at `name` after the block, however it ends."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def lengths_of(descriptor: Any, args: Any) -> Lengths | None:
+    """Lengths of the requests of a call, read on the host; None for an op without requests."""
+    rows = next((t for t in (getattr(args, n, None) for n in ("q_indptr", "append_indptr")) if t is not None), None)
+    q = _steps(rows) if rows is not None else None
+    if getattr(args, "kv_lens", None) is not None:
+        kv: tuple[int, ...] | None = tuple(args.kv_lens.tolist())
+    elif getattr(args, "last_page_len", None) is not None:
+        size, counts = descriptor.paged_kv.page_size, _steps(args.kv_indptr)
+        last = args.last_page_len.tolist()
+        kv = tuple((count - 1) * size + end if count else 0 for count, end in zip(counts, last, strict=True))
+    else:
+        kv = _steps(args.kv_indptr) if getattr(args, "kv_indptr", None) is not None else None
+    return None if q is None and kv is None else Lengths(q=q, kv=kv)
+
+
+def _steps(indptr: Tensor) -> tuple[int, ...]:
+    ends = indptr.tolist()
+    return tuple(b - a for a, b in itertools.pairwise(ends))
+
+
+def _capturing(args: Any) -> bool:
+    import torch
+
+    first = getattr(args, type(args).__slots__[0])
+    return bool(first.is_cuda and torch.cuda.is_current_stream_capturing())
