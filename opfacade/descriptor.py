@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.model import INT64_MAX, Model
 from opfacade.operands import TensorSpec, nbytes
@@ -27,12 +27,14 @@ class Descriptor(Model, Generic[ArgsT]):
 
     A subclass says its fields, `op` (the name in SKUs and messages), `args_type`, and `operands()`: shape, dtype and
     role of each tensor, from which argument checks, random inputs and byte counts all follow. An args field that
-    `operands()` does not name must be None.
+    `operands()` does not name must be None. `later` names the fields that came after the first version: at their
+    default they are left out of the JSON, so that what was written before has the same text and digest now.
     """
 
     op: str
     args_type: ClassVar[type[Args]]
     category: ClassVar[str] = "attention"
+    later: ClassVar[frozenset[str]] = frozenset()
     schema_version: Literal[1] = 1
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -47,6 +49,11 @@ class Descriptor(Model, Generic[ArgsT]):
     def _addressable(self) -> Any:
         operands_of(self)
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unsaid = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
+        return {name: value for name, value in fields(self).items() if name not in unsaid}
 
 
 @lru_cache(maxsize=4096)

@@ -12,20 +12,27 @@ from opfacade.sku import ITEMSIZE, DType
 
 Layout = Literal["HND", "NHD"]
 PageTable = Literal["csr", "block"]
+KvScale = Literal["none", "tensor", "head"]
+FP8: tuple[DType, ...] = ("f8_e4m3", "f8_e5m2")
 
 
-class PagedKvCacheDescriptor(Model):
+class PagePool(Model):
+    """What page tables need to know of a pool."""
+
+    num_total_pages: Count
+    page_size: Size
+    dtype: DType
+
+
+class PagedKvCacheDescriptor(PagePool):
     """A pool of pages, K and V apart.
 
     HND: `[num_total_pages, num_kv_heads, page_size, head_dim]`; NHD: `[num_total_pages, page_size, num_kv_heads,
     head_dim]`. Page, token and head strides are free; head_dim is contiguous.
     """
 
-    num_total_pages: Count
-    page_size: Size
     num_kv_heads: Size
     head_dim: Size
-    dtype: DType
     layout: Layout = "HND"
 
     @model_validator(mode="after")
@@ -53,6 +60,20 @@ def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpe
     if form == "block":
         return {"block_table": index_spec(batch, Dim("max_pages")), "kv_lens": index_spec(batch)}
     return {"kv_indptr": index_spec(batch_plus_1), "kv_indices": index_spec(Dim("n")), "last_page_len": index_spec(batch)}
+
+
+def scale_operands(kv_scale: KvScale, num_kv_heads: int) -> dict[str, TensorSpec]:
+    """The factors of an fp8 cache: K = k_scale * k_data, V = v_scale * v_data."""
+    if kv_scale == "none":
+        return {}
+    size = Dim("1", 1) if kv_scale == "tensor" else Dim("num_kv_heads", num_kv_heads)
+    spec = TensorSpec((size,), "f32", "in", "contiguous", alignment=4)
+    return {"k_scale": spec, "v_scale": spec}
+
+
+def check_scale(kv_scale: KvScale, dtype: DType) -> None:
+    if kv_scale != "none" and dtype not in FP8:
+        raise ValueError(f"kv_scale={kv_scale!r} needs a cache of {' or '.join(FP8)}, not {dtype}")
 
 
 def check_token_bound(max_kv_indices: int, page_size: int) -> None:

@@ -59,8 +59,14 @@ def paged(descriptor, args):
         rows = slice(indptr[b], indptr[b + 1])
         empty = np.zeros((0, cache.num_kv_heads, cache.head_dim))
         k, v = (np.stack([slot(p, cache.layout, *t) for t in tokens]) if tokens else empty for p in (k_pool, v_pool))
+        k, v = scaled(k, args.k_scale), scaled(v, args.v_scale)
         o[rows], lse[rows] = attend(q[rows], k, v, **scoring(descriptor))
     return o, lse
+
+
+def scaled(rows, factors):
+    """[n, kv_heads, dim] times one factor, or one for each KV head."""
+    return rows if factors is None else rows * wide(factors).reshape(1, -1, 1)
 
 
 def ragged(descriptor, args):

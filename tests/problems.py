@@ -94,6 +94,14 @@ def pools(paged_kv, kv_lens, lists, strided=False):
     return {"k_data": pair[0], "v_data": pair[1]}
 
 
+def scales(descriptor):
+    """Factors of an fp8 cache, each its own odd number."""
+    if descriptor.kv_scale == "none":
+        return {}
+    count = 1 if descriptor.kv_scale == "tensor" else descriptor.kv_heads
+    return {name: torch.rand(count) * 2 + 0.1 for name in ("k_scale", "v_scale")}
+
+
 def prefill(
     q_lens, kv_lens, *, heads=4, causal=True, page_table="csr", paged_kv=None, seed=0, shared=False, strided=False, **fields
 ):
@@ -109,7 +117,7 @@ def prefill(
     dtype = descriptor.query_dtype
     args = BatchPagedPrefillArgs(
         q=noise(rows, heads, paged_kv.head_dim, dtype=dtype), q_indptr=indptr(q_lens),
-        **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists),
+        **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists), **scales(descriptor),
         o=poison(rows, heads, paged_kv.head_dim, dtype=dtype),
         lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip

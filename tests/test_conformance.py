@@ -13,6 +13,7 @@ from opfacade.testing.subject import Subject
 
 RANDOM_CPU = 12
 RANDOM_GPU = {"paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60}
+SPECIAL_GPU = 80
 
 
 def where(backend):
@@ -32,13 +33,21 @@ def hold(subject, seed, interleaved=False, rows=24, lengths=None):
     return report
 
 
+def accepted(subject):
+    """A kernel that declines a problem promises nothing about it; the reference declines none."""
+    if subject.declined:
+        assert subject.backend != "reference"
+        pytest.skip(subject.declined)
+    return subject
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("backend", "device"), PLACES)
 @pytest.mark.parametrize("descriptor", examples(), ids=lambda d: d.op)
 def test_examples_keep_the_guarantee(descriptor, backend, device, interleaved):
     short = device == "cpu" and descriptor.op in ("paged_prefill", "paged_decode")
     lengths = Lengths(kv=[19 * request % 41 for request in range(descriptor.batch_size)]) if short else None
-    hold(Subject(descriptor, backend, device), 1, interleaved, rows=6 if device == "cpu" else 24, lengths=lengths)
+    hold(accepted(Subject(descriptor, backend, device)), 1, interleaved, rows=6 if device == "cpu" else 24, lengths=lengths)
 
 
 @pytest.mark.parametrize("op", problems.OPS)
@@ -46,6 +55,13 @@ def test_examples_keep_the_guarantee(descriptor, backend, device, interleaved):
 def test_the_reference_keeps_its_guarantee_on_random_problems(op, seed):
     subject = Subject(problems.random_descriptor(op, seed, tokens=800), "reference", "cpu")
     hold(subject, seed, interleaved=seed % 3 == 0, rows=6)
+
+
+@pytest.mark.parametrize("op", problems.SPECIAL)
+@pytest.mark.parametrize("seed", range(RANDOM_CPU))
+def test_the_reference_keeps_its_guarantee_on_special_problems(op, seed):
+    subject = Subject(problems.special_descriptor(op, seed, tokens=800), "reference", "cpu")
+    hold(accepted(subject), seed, interleaved=seed % 3 == 0, rows=6)
 
 
 @pytest.mark.parametrize("scale", [-0.3, 0.0])
@@ -78,3 +94,11 @@ def test_cuda_keeps_its_guarantee_on_random_problems(op, seed):
     subject = Subject(problems.random_descriptor(op, seed), "cuda", "cuda")
     report = hold(subject, seed, interleaved=seed % 3 == 0)
     print(f"{op} seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "seed"), [(op, seed) for op in problems.SPECIAL for seed in range(SPECIAL_GPU)])
+def test_cuda_keeps_its_guarantee_on_special_problems(op, seed):
+    subject = accepted(Subject(problems.special_descriptor(op, seed), "cuda", "cuda"))
+    report = hold(subject, seed, interleaved=seed % 3 == 0)
+    print(f"{op} special seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")

@@ -178,7 +178,7 @@ def test_different_binaries_or_promises_of_the_library_have_different_ids(target
 CHANGES = {
     "window_left": [0, 64], "logits_soft_cap": [30.0], "kv_split": ["off", 256], "causal": [True, False], "return_lse": [False],
     "page_table": ["csr", "block"], "sm_scale": [0.5], "batch_size": [1, 900], "num_qo_heads": [8, 56],
-    "head_dim": [64, 128, 256],
+    "head_dim": [64, 128, 256], "kv_scale": ["none", "tensor", "head"],
     "dtype": ["f16", "bf16", "f32", "f8_e4m3"], "total_num_rows": [1, 100000],
 }  # fmt: skip
 CACHES = {
@@ -201,7 +201,10 @@ def grid():
                     continue  # 8 heads do not divide by every example's KV heads
         for field, values in CACHES.items():
             for value in values if hasattr(example, "paged_kv") else ():
-                yield type(example)(**(dict(example) | {"paged_kv": dict(example.paged_kv) | {field: value}}))
+                try:
+                    yield type(example)(**(dict(example) | {"paged_kv": dict(example.paged_kv) | {field: value}}))
+                except DescriptorError:
+                    continue  # a factor needs an fp8 cache
 
 
 def test_ids_do_not_depend_on_the_size_of_a_call():

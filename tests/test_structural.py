@@ -9,6 +9,7 @@ from opfacade.testing.subject import Subject
 from tests.faulty import Faulty
 
 ATTENTION = ("paged_prefill", "paged_decode", "ragged_prefill")
+SPECIAL = [op for op in problems.SPECIAL if op in ATTENTION]
 RANDOM_CPU, RANDOM_GPU = 3, 24
 CHECKS = (*structural.CHECKS, *metamorphic.CHECKS)
 KINDS = matrix.attention()
@@ -27,6 +28,13 @@ def test_the_reference_is_exact_where_it_must_be(kind, check):
 @pytest.mark.parametrize("seed", range(RANDOM_CPU))
 def test_the_reference_is_exact_on_random_problems(op, seed, check):
     assert check(Subject(problems.random_descriptor(op, seed, tokens=600), "reference", "cpu"), seed) == []
+
+
+@check_ids
+@pytest.mark.parametrize("op", SPECIAL)
+@pytest.mark.parametrize("seed", range(RANDOM_CPU))
+def test_the_reference_is_exact_on_special_problems(op, seed, check):
+    assert check(Subject(problems.special_descriptor(op, seed, tokens=600), "reference", "cpu"), seed) == []
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +68,20 @@ def test_cuda_is_exact_on_random_problems(op, seed, check):
 @check_ids
 @pytest.mark.parametrize("descriptor", [e for e in examples() if e.op in ATTENTION], ids=lambda d: d.op)
 def test_cuda_is_exact_on_the_examples(descriptor, check):
-    assert check(Subject(descriptor, "cuda", "cuda"), seed=5) == []
+    subject = Subject(descriptor, "cuda", "cuda")
+    if subject.declined:
+        pytest.skip(subject.declined)
+    assert check(subject, seed=5) == []
+
+
+@pytest.mark.gpu
+@check_ids
+@pytest.mark.parametrize(("op", "seed"), [(op, seed) for op in SPECIAL for seed in range(RANDOM_GPU)])
+def test_cuda_is_exact_on_special_problems(op, seed, check):
+    subject = Subject(problems.special_descriptor(op, seed), "cuda", "cuda")
+    if subject.declined:
+        pytest.skip(subject.declined)
+    assert check(subject, seed) == []
 
 
 DECODE = changed(KINDS["decode-fixed-odd-window-block"], window_left=-1)

@@ -24,11 +24,13 @@ DEVICE = [
 LAYERS = (
     {"errors"},
     {"env", "telemetry"},
+    {"telemetry_file", "telemetry_latency", "telemetry_nvtx"},
     {"model", "overlap"},
     {"sku", "target"},
     {"operands", "verdict"},
     {"descriptor"},
     {"paging", "jit"},
+    {"scoring"},
     {"registry", "memo"},
     {"dumps"},
     {"apilog"},
@@ -356,10 +358,10 @@ def test_running_the_reference_needs_no_compiler():
 def test_tests_mirror_the_package():
     """Every core module has its test file; these are tested through the one that uses them."""
     through = {
-        "descriptor": {"model", "paging", "registry"}, "can_implement": {"plan", "memo", "verdict"},
+        "descriptor": {"model", "paging", "registry", "scoring"}, "can_implement": {"plan", "memo", "verdict"},
         "structure": {"__init__", "__main__"}, "cli": {"catalogue"}, "verify": {"cli_verify"},
-    }  # fmt: skip
         "manifest": {"cli_manifest", "pins"},
+    }  # fmt: skip
     core = {p.stem for p in PACKAGE.glob("*.py")} - set().union(*through.values())
     covered = {p.stem.removeprefix("test_") for p in (ROOT / "tests").glob("test_*.py")}
     assert core - covered == set()

@@ -86,6 +86,9 @@ class _Maker:
                 lengths.kv if lengths.kv is not None else split_total(self.rng, descriptor.total_kv_rows, descriptor.batch_size)
             )
             values["kv_indptr"] = self._indptr(kv)
+        for name in ("k_scale", "v_scale"):
+            if name in operands:
+                values[name] = values[name].clamp(-1.5, 1.5).exp()
         if "states_lse" in operands:
             values |= self._states(values)
         return descriptor.args_type(**values)

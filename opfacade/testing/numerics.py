@@ -127,7 +127,7 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     u_acc, k_step: roundoff of the accumulator and products summed between two roundings. u_p, eta_p: roundoff and
     underflow of P in the second product. exp, tanh: error of these functions, relative and over the cap. tile: keys
     between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged; part: the
-    fewest keys of a part, where that is less than a tile.
+    fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors.
     """
     u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
     raw = row.q @ row.k.transpose(1, 2) * row.scale
@@ -139,6 +139,7 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     hard, tight = _product_error(c, u, _Counts(n, tiles), weights, o, sizes)
     m, parts = weights.top.abs(), n / min(c["tile"], c.get("part", math.inf)) + 5
     merge = c["split"] * (2.0**-21 + 4 * u * m + parts * u) * sizes["pv"]
+    merge = merge + c.get("scaled", 0.0) * 3 * u * sizes["pv"]
     finish = _output_rounding(out_dtype, o, weights.empty)
     lse = (weights.top + weights.total.log()).squeeze(-1)
     # The log of the worst common change of the weights, the sum of the denominator, log itself, and storing as f32.
@@ -190,6 +191,7 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
     absolute = abs(row.scale) * (row.q.abs() @ row.k.abs().transpose(1, 2))
     eta = (row.q.shape[-1] / c["k_step"] + 4) * c["u_acc"] * absolute
     size = raw.abs()
+    eta = eta + c.get("scaled", 0.0) * 2 * u * size
     if row.soft_cap > 0:
         # tanh is steepest near 0: within the error, at the place nearest to it. One more product makes its argument.
         eta = eta + 2 * u * size

@@ -20,6 +20,8 @@ def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None,
     """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote."""
     if not isinstance(descriptor.kv_split, str):
         c = c | {"part": float(descriptor.kv_split)}
+    if getattr(descriptor, "kv_scale", "none") != "none":
+        c = c | {"scaled": 1.0}
     q_indptr = args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
     sampled = sorted(rng.sample(range(q_indptr[-1]), min(rows, q_indptr[-1])) if rows is not None else range(q_indptr[-1]))
     for request in range(descriptor.batch_size):
@@ -32,7 +34,7 @@ def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None,
 def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine: list[int], first: int, q_len: int) -> _Piece:
     import torch
 
-    k, v = request_kv(descriptor, args, request)
+    k, v = scaled_kv(descriptor, args, request)
     at = torch.tensor(mine, device=args.q.device)
     group, kv_heads = descriptor.group_size, k.shape[1]
     row = Row(
@@ -41,8 +43,8 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
         .reshape(len(mine), kv_heads, group, -1)
         .permute(1, 0, 2, 3)
         .reshape(kv_heads, len(mine) * group, -1),
-        k=k.double().transpose(0, 1),
-        v=v.double().transpose(0, 1),
+        k=k.transpose(0, 1),
+        v=v.transpose(0, 1),
         seen=seen(descriptor, at - first + k.shape[0] - q_len, k.shape[0]).repeat_interleave(group, 0),
         scale=descriptor.scale,
         soft_cap=descriptor.logits_soft_cap,
@@ -90,6 +92,14 @@ def request_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor
         return args.k[first:stop], args.v[first:stop]
     at = token_places(descriptor, args, request)
     return tuple(by_token(pool, descriptor)[at] for pool in (args.k_data, args.v_data))  # type: ignore[return-value]
+
+
+def scaled_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
+    """The same as the numbers that they stand for, in fp64."""
+    k, v = (x.double() for x in request_kv(descriptor, args, request))
+    if getattr(descriptor, "kv_scale", "none") == "none":
+        return k, v
+    return k * args.k_scale.double()[:, None], v * args.v_scale.double()[:, None]
 
 
 def by_token(pool: Tensor, descriptor: Any) -> Tensor:

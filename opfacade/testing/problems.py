@@ -24,6 +24,21 @@ def random_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]
     return _DRAW[op](random.Random(f"{op} {seed}"), tokens)
 
 
+def special_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
+    """The same with what only some backends have, such as an fp8 cache: the reference accepts it, a kernel may decline."""
+    rng, plain = random.Random(f"special {op} {seed}"), random_descriptor(op, seed, tokens)
+    return type(plain).model_validate(plain.model_dump() | _SPECIAL[op](rng, plain))
+
+
+def _fp8(rng: random.Random, plain: Any) -> dict[str, Any]:
+    cache = plain.paged_kv.model_dump() | {"dtype": rng.choice(("f8_e4m3", "f8_e5m2"))}
+    return {
+        "paged_kv": cache,
+        "q_dtype": rng.choice(("f16", "bf16")),
+        "kv_scale": rng.choice(("none", "tensor", "head", "head")),
+    }
+
+
 def _cache(rng: random.Random, dtypes: tuple[str, ...], head_dims: tuple[int, ...], tokens: int) -> PagedKvCacheDescriptor:
     page_size = rng.choice((1, 2, 3, 5, 8, 16, 16, 32, 64, 100, 128, 256))
     return PagedKvCacheDescriptor.model_validate(
@@ -108,3 +123,5 @@ def _merge(rng: random.Random, tokens: int) -> Descriptor[Any]:
 
 
 _DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge), strict=True))
+_SPECIAL = {"paged_prefill": _fp8, "paged_decode": _fp8}
+SPECIAL = tuple(_SPECIAL)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EMPTY = -1
+# Operands that all requests of a call share.
+_SHARED = ("k_scale", "v_scale")
 
 
 def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
@@ -79,6 +81,7 @@ class Requests:
         fields: dict[str, Any] = {"batch_size": len(order)}
         values: dict[str, Any] = {"q": self.args.q[_index(rows, device)], "o": _unwritten(self.args.o, len(rows))}
         values["lse"] = None if self.args.lse is None else _unwritten(self.args.lse, len(rows))
+        values |= {name: getattr(self.args, name) for name in _SHARED if hasattr(self.args, name)}
         if hasattr(self.args, "q_indptr"):
             fields["total_num_rows"] = len(rows)
             values["q_indptr"] = _indptr(q_lens, device)

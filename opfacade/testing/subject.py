@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from opfacade.descriptor import Descriptor
 from opfacade.plan import Plan
+from opfacade.registry import candidates_for
 from opfacade.selection import Preference
 from opfacade.target import Target
 from opfacade.testing import inputs
@@ -30,8 +31,18 @@ class Subject:
 
     @property
     def plan(self) -> Plan[Any]:
-        target = Target.current() if self.device == "cuda" else Target.cpu()
-        return Plan.select(self.descriptor, Preference.model_validate({"backend": self.backend}), target)
+        return Plan.select(self.descriptor, Preference.model_validate({"backend": self.backend}), self._target)
+
+    @property
+    def _target(self) -> Target:
+        return Target.current() if self.device == "cuda" else Target.cpu()
+
+    @property
+    def declined(self) -> str:
+        """Why the backend has no kernel for this descriptor; empty where it has one."""
+        kind: type[Descriptor[Any]] = type(self.descriptor)
+        reasons = [c.declines(self.descriptor, self._target) for c in candidates_for(kind) if c.backend == self.backend]
+        return "" if not all(reasons) else "; ".join(str(reason) for own in reasons for reason in own) or "no candidate"
 
     def on(self: SubjectT, descriptor: Descriptor[Any]) -> SubjectT:
         """The same backend and device for another descriptor."""

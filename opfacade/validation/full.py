@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opfacade.registry import Launcher
 
-_FLOATS = ("q", "k", "v", "k_new", "v_new", "states_o")
+_FLOATS = ("q", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale")
 
 
 class FullGuard:

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import support
-from opfacade.plans.attention import Attention
 from opfacade.registry import Reason
+from opfacade.scoring import Attention
 from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
@@ -26,6 +26,7 @@ def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) 
     if descriptor.query_dtype != descriptor.kv_dtype:
         yield Reason("OPF-S002", "q_dtype", descriptor.query_dtype, f"the cache's, {descriptor.kv_dtype}")
     yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, HEAD_DIMS)
+    yield from support.choice_reason("OPF-S007", "kv_scale", getattr(descriptor, "kv_scale", "none"), ("none",))
 
 
 def common_facts(descriptor: Any) -> dict[str, bool | int | str]:

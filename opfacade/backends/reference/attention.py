@@ -8,16 +8,16 @@ from typing import Any
 
 from opfacade.backends.reference.page_table import by_token, offsets, pages_and_lengths, token_index
 from opfacade.plans.attention import (
-    Attention,
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillArgs,
     BatchPagedPrefillDescriptor,
     BatchRaggedPrefillArgs,
     BatchRaggedPrefillDescriptor,
-    PagedAttention,
+    PagedKvAttention,
 )
 from opfacade.registry import Candidate, Launcher, Reason
+from opfacade.scoring import Attention
 from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
@@ -61,12 +61,18 @@ def _guarantee(wide: bool) -> PrecisionGuarantee:
 
 
 def _sku(descriptor: Attention[Any], target: Target) -> KernelSku:
-    return _make_sku(descriptor.op, target.arch, descriptor.kv_dtype, descriptor.query_dtype)
+    return _make_sku(descriptor.op, target.arch, descriptor.kv_dtype, descriptor.query_dtype, _facts(descriptor))
+
+
+def _facts(descriptor: Attention[Any]) -> tuple[tuple[str, bool | str], ...]:
+    """What changes the meaning of a result, where it is not as usual."""
+    kv_scale = getattr(descriptor, "kv_scale", "none")
+    return (("kv_scale", kv_scale),) if kv_scale != "none" else ()
 
 
 @lru_cache(maxsize=256)
-def _make_sku(op: str, arch: str, kv_dtype: str, q_dtype: str) -> KernelSku:
-    # One Python function serves all: the dtypes decide what is promised, and nothing else is compiled in.
+def _make_sku(op: str, arch: str, kv_dtype: str, q_dtype: str, facts: tuple[tuple[str, bool | str], ...]) -> KernelSku:
+    # One Python function serves all: the dtypes decide what is promised, and nothing is compiled in.
     return KernelSku(
         category="attention",
         op=op,
@@ -76,20 +82,22 @@ def _make_sku(op: str, arch: str, kv_dtype: str, q_dtype: str) -> KernelSku:
         revision=1,
         dtypes=(("kv", kv_dtype), ("o", q_dtype), ("q", q_dtype)),
         layout="strided",
+        spec=facts,
         precision_guarantee=_guarantee(q_dtype == "f32"),
     )
 
 
-def _scoring(descriptor: Attention[Any], causal: bool) -> Any:
+def _scoring(descriptor: Attention[Any], args: Any, causal: bool) -> Any:
     from opfacade.backends.reference.softmax_attention import Scoring
 
-    return Scoring(descriptor.scale, descriptor.logits_soft_cap, causal, descriptor.window_left)
+    scales = (getattr(args, "k_scale", None), getattr(args, "v_scale", None))
+    return Scoring(descriptor.scale, descriptor.logits_soft_cap, causal, descriptor.window_left, *scales)
 
 
-def _paged(descriptor: PagedAttention[Any], args: Any, q_indptr: Sequence[int], causal: bool) -> None:
+def _paged(descriptor: PagedKvAttention[Any], args: Any, q_indptr: Sequence[int], causal: bool) -> None:
     from opfacade.backends.reference.softmax_attention import attend
 
-    cache, scoring = descriptor.paged_kv, _scoring(descriptor, causal)
+    cache, scoring = descriptor.paged_kv, _scoring(descriptor, args, causal)
     pages, lengths = pages_and_lengths(descriptor.op, cache, args)
     k_pool, v_pool = by_token(args.k_data, cache), by_token(args.v_data, cache)
     for request, length in enumerate(lengths):
@@ -118,13 +126,14 @@ def _ragged(descriptor: BatchRaggedPrefillDescriptor, target: Target, sku: Kerne
     from opfacade.backends.reference.softmax_attention import attend
 
     def launch(args: BatchRaggedPrefillArgs, workspace: object) -> None:
+        scoring = _scoring(descriptor, args, descriptor.causal)
         q_indptr = offsets(descriptor.op, "q_indptr", args.q_indptr, descriptor.total_num_rows, exact=True)
         kv_indptr = offsets(descriptor.op, "kv_indptr", args.kv_indptr, descriptor.total_kv_rows, exact=False)
         for request in range(descriptor.batch_size):
             rows = slice(q_indptr[request], q_indptr[request + 1])
             keys = slice(kv_indptr[request], kv_indptr[request + 1])
             lse = args.lse[rows] if args.lse is not None else None
-            attend(args.q[rows], args.k[keys], args.v[keys], _scoring(descriptor, descriptor.causal), args.o[rows], lse)
+            attend(args.q[rows], args.k[keys], args.v[keys], scoring, args.o[rows], lse)
 
     return launch
 

@@ -16,12 +16,14 @@ _SCORE_BUDGET = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What turns q.k into a score, and which keys a row sees."""
+    """What turns q.k into a score, and which keys a row sees. k_scale, v_scale: factors of K and V, [1] or [kv_heads]."""
 
     scale: float
     soft_cap: float
     causal: bool
     window_left: int
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -70,7 +72,7 @@ def _softmax_product(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scor
     """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row that sees nothing gets 0 and -inf."""
     import torch
 
-    scores = torch.matmul(q, keys) * scoring.scale
+    scores = torch.matmul(q, keys) * _factor(scoring.k_scale, scoring.scale, q)
     if scoring.soft_cap > 0:
         scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
     scores = scores.masked_fill_(~seen, -math.inf)
@@ -81,7 +83,12 @@ def _softmax_product(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scor
     p = scores.sub_(top).exp_()
     total = p.sum(dim=-1, keepdim=True)
     o = _weighted(p, values, seen) / torch.where(total == 0, torch.ones_like(total), total)
-    return o, (top + total.log()).squeeze(-1)
+    return o * _factor(scoring.v_scale, 1.0, q), (top + total.log()).squeeze(-1)
+
+
+def _factor(scales: Tensor | None, factor: float, like: Tensor) -> Tensor | float:
+    """A number, times one for each KV head where there are such."""
+    return factor if scales is None else scales.to(like.dtype)[:, None, None] * factor
 
 
 def _weighted(p: Tensor, values: Tensor, seen: Tensor) -> Tensor:

@@ -1,0 +1,112 @@
+"""What every attention has in common: how scores are made, which keys a row sees, how keys are split, what is written."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from opfacade.descriptor import Args, Descriptor
+from opfacade.model import INT32_MAX, Count, Integer, Real, Size, as_index
+from opfacade.operands import Dim, TensorSpec
+from opfacade.paging import PagePool, PageTable, check_token_bound
+from opfacade.sku import DType
+
+ArgsT = TypeVar("ArgsT", bound=Args)
+KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32_MAX)], BeforeValidator(as_index)]
+
+
+class Attention(Descriptor[ArgsT]):
+    """What every attention has in common.
+
+    sm_scale: factor on q.k; None is 1/sqrt(head_dim). Zero and negative factors need allow_unusual_scale.
+    kv_split: "auto" shares long contexts over the device, "off" never splits, an int is a fixed chunk in tokens.
+    window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
+    logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
+    q_dtype: dtype of q and o; None is the cache's.  return_lse: also write the log-sum-exp.
+    """
+
+    num_qo_heads: Size
+    sm_scale: Real | None = None
+    allow_unusual_scale: bool = False
+    kv_split: KvSplit = "auto"
+    window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = -1
+    logits_soft_cap: Annotated[Real, Field(ge=0)] = 0.0
+    q_dtype: DType | None = None
+    return_lse: bool = True
+
+    @model_validator(mode="after")
+    def _attention(self) -> Attention[ArgsT]:
+        if self.num_qo_heads % self.kv_heads:
+            raise ValueError(f"num_qo_heads={self.num_qo_heads} is not a multiple of num_kv_heads={self.kv_heads}")
+        if self.sm_scale is not None and self.sm_scale <= 0 and not self.allow_unusual_scale:
+            raise ValueError(f"sm_scale={self.sm_scale} is not positive; set allow_unusual_scale=True if it is meant")
+        return self
+
+    @property
+    def kv_heads(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def dim(self) -> int:
+        """Elements of a row of o."""
+        raise NotImplementedError
+
+    @property
+    def kv_dtype(self) -> DType:
+        raise NotImplementedError
+
+    @property
+    def query_dtype(self) -> DType:
+        return self.q_dtype or self.kv_dtype
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_qo_heads // self.kv_heads
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / math.sqrt(self.dim) if self.sm_scale is None else self.sm_scale
+
+    def _query(self, rows: Dim) -> TensorSpec:
+        return TensorSpec((rows, Dim("num_qo_heads", self.num_qo_heads), Dim("head_dim", self.dim)), self.query_dtype)
+
+    def _outputs(self, rows: Dim) -> dict[str, TensorSpec]:
+        heads, dim = Dim("num_qo_heads", self.num_qo_heads), Dim("head_dim", self.dim)
+        outputs = {"o": TensorSpec((rows, heads, dim), self.query_dtype, "out")}
+        if self.return_lse:
+            outputs["lse"] = TensorSpec((rows, heads), "f32", "out", "contiguous", alignment=4)
+        return outputs
+
+
+class PagedAttention(Attention[ArgsT]):
+    """Attention over a pool of pages.
+
+    page_table: "csr" takes kv_indptr, kv_indices, last_page_len; "block" takes block_table, kv_lens.
+    max_kv_indices: bound on kv_indptr[-1], the pages of all requests together; None is num_total_pages.
+    """
+
+    batch_size: Count
+    paged_kv: PagePool
+    page_table: PageTable = "csr"
+    max_kv_indices: Count | None = None
+
+    @model_validator(mode="after")
+    def _paged(self) -> PagedAttention[ArgsT]:
+        check_token_bound(self.kv_index_bound, self.paged_kv.page_size)
+        return self
+
+    @property
+    def kv_dtype(self) -> DType:
+        return self.paged_kv.dtype
+
+    @property
+    def kv_index_bound(self) -> int:
+        return self.paged_kv.num_total_pages if self.max_kv_indices is None else self.max_kv_indices
+
+    @property
+    def kv_token_bound(self) -> int:
+        """No request, and no batch, has more tokens than this."""
+        return self.kv_index_bound * self.paged_kv.page_size
