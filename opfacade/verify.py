@@ -11,7 +11,7 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -50,19 +50,28 @@ def effort(device: str, quick: bool) -> Effort:
 
 
 def verify(
-    sku: str | None = None, op: str | None = None, quick: bool = False, backend: str | None = None, say: Say = print
+    sku: str | None = None,
+    op: str | None = None,
+    quick: bool = False,
+    backend: str | None = None,
+    say: Say = print,
+    descriptors: Sequence[Descriptor[Any]] | None = None,
 ) -> dict[str, Any]:
-    """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held."""
+    """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held.
+
+    descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix.
+    """
     from opfacade.target import Target
 
     device = "cpu" if Target.current().is_cpu else "cuda"
     name = backend or ("reference" if device == "cpu" else "cuda")
-    chosen = [subject for subject in _subjects(name, device) if op in (None, subject.descriptor.op)]
+    subjects = _subjects(name, device) if descriptors is None else _distinct(descriptors, name, device)
+    chosen = [subject for subject in subjects if op in (None, subject.descriptor.op)]
     chosen = [subject for subject in chosen if sku in (None, subject.plan.sku.id)]
     if not chosen:
         raise _unknown(sku, op)
     how, started = effort(device, quick), time.monotonic()
-    ops = [] if sku else [o for o in problems.OPS if op in (None, o)]
+    ops = [] if sku or descriptors is not None else [o for o in problems.OPS if op in (None, o)]
     if name == "cuda":
         drawn = [problems.random_descriptor(o, seed) for o in ops for seed in range(how.problems)]
         prebuilt.build([*(subject.descriptor for subject in chosen), *drawn])
@@ -83,8 +92,13 @@ def verify(
 
 def _subjects(backend: str, device: str) -> Iterator[Subject]:
     """One for each SKU of the matrix and the EXAMPLES."""
+    return _distinct((*matrix.matrix().values(), *examples()), backend, device)
+
+
+def _distinct(descriptors: Iterable[Descriptor[Any]], backend: str, device: str) -> Iterator[Subject]:
+    """One for each SKU that the descriptors run."""
     seen: set[str] = set()
-    for descriptor in (*matrix.matrix().values(), *examples()):
+    for descriptor in descriptors:
         subject = Subject(descriptor, backend, device)
         if not subject.declined and subject.plan.sku.id not in seen:
             seen.add(subject.plan.sku.id)
