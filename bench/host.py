@@ -2,6 +2,7 @@
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_like: can_implement for the very same bundle, and for new tensors of known shapes. count: telemetry of a run.
+record, sink, sample_*: what a run pays besides while it is recorded, told to a sink, or timed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import time
 import timeit
 from pathlib import Path
 
-from opfacade import Plan, Target, telemetry
+from opfacade import Plan, Target, telemetry, telemetry_latency
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
+from opfacade.recorder import Recorder
 from opfacade.testing import inputs
 
 CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
@@ -33,6 +35,23 @@ def import_seconds() -> float:
     code = "import time; t = time.perf_counter(); import opfacade; print(time.perf_counter() - t)"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(5)]
     return round(min(map(float, runs)), 4)
+
+
+def telemetry_on(plan, args) -> dict[str, float]:
+    """What a run pays beyond its counter: while recorded, with a sink, with 1 in 100 or all of them timed."""
+    found, sink = {}, [].append
+    ways = {"record": lambda: telemetry.attach(Recorder()), "sink": lambda: telemetry.subscribe(lambda event: None)}
+    for name, on in ways.items():
+        off = on()
+        found[name] = microseconds(lambda: telemetry.ran(plan, args))
+        off()
+    bare = microseconds(lambda: sink(None))
+    for name, share in (("sample_1_in_100", "0.01"), ("sample_all", "1")):
+        os.environ["OPFACADE_TELEMETRY_SAMPLE"] = share
+        timed = telemetry_latency.wrap(lambda args, workspace: sink(None), plan.sku)
+        found[name] = round(microseconds(lambda timed=timed: timed(args, None)) - bare, 3)
+    del os.environ["OPFACADE_TELEMETRY_SAMPLE"]
+    return found
 
 
 def measure() -> dict[str, float]:
@@ -57,7 +76,8 @@ def measure() -> dict[str, float]:
         "select_again": microseconds(lambda: Plan.select(seen, target=target)),
         "check_same": microseconds(lambda: on_cpu.can_implement(a)),
         "check_like": microseconds(lambda: on_cpu.can_implement(next(pair))),
-        "count": microseconds(lambda: (on_cpu._count(), telemetry._sinks)),
+        "count": microseconds(lambda: (on_cpu._count(), telemetry._watched)),
+        **telemetry_on(on_cpu, a),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -126,4 +126,31 @@ def replay(ctx: click.Context, place: Path, device: str | None, as_json: bool) -
     ctx.exit(0 if all(call.sound for call in calls) else 1)
 
 
-COMMANDS = (clangd, doctor, replay, warmup)
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def telemetry(file: Path, as_json: bool) -> None:
+    """The counters that OPFACADE_TELEMETRY_FILE collected in FILE, added up over all processes."""
+    from opfacade.telemetry_file import read
+
+    total, broken = read(file)
+    if as_json:
+        click.echo(json.dumps(total | {"broken_lines": broken}, indent=2))
+        return
+    for sku, counted in sorted(total["skus"].items(), key=lambda item: -item[1].get("runs", 0)):
+        click.echo(sku + "".join(f"\n    {name} {value}" for name, value in _counts(counted)))
+    for title in ("refusals", "counts"):
+        click.echo("".join(f"{name} {value}\n" for name, value in sorted(total[title].items())), nl=False)
+    click.echo(f"{len(total['skus'])} SKUs, {broken} broken lines")
+
+
+def _counts(counted: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in counted.items():
+        if name != "latency" and value:
+            yield name, f"{value:g}"
+    timed = counted.get("latency")
+    if timed:
+        yield "mean_us", f"{timed['sum_us'] / max(1, timed['samples']):.3f} ({timed['samples']} sampled)"
+
+
+COMMANDS = (clangd, doctor, replay, telemetry, warmup)

@@ -105,6 +105,24 @@ def dump_dir() -> Path:
     return Path(given) if given else cache_dir() / "dumps"
 
 
+def telemetry_sample() -> float:
+    """OPFACADE_TELEMETRY_SAMPLE: the share of runs, 0 to 1, whose time is measured, on a GPU by CUDA events that nothing waits
+    for; read when a plan is loaded. Default: 0."""
+    given = os.environ.get("OPFACADE_TELEMETRY_SAMPLE") or "0"
+    return _parsed("OPFACADE_TELEMETRY_SAMPLE", given, float, "a share from 0 to 1", lambda share: 0 <= share <= 1)
+
+
+def telemetry_file() -> str | None:
+    """OPFACADE_TELEMETRY_FILE: a file to which a thread appends all counters as JSON lines, every 10 s and at exit; %p is the
+    process id. Any number of processes may share one. Read when a plan is loaded."""
+    return os.environ.get("OPFACADE_TELEMETRY_FILE") or None
+
+
+def nvtx() -> bool:
+    """OPFACADE_NVTX=1: mark every launch as an NVTX range named by its SKU, for profilers; read when a plan is loaded."""
+    return os.environ.get("OPFACADE_NVTX", "") not in ("", "0")
+
+
 def require_sku() -> str | None:
     """OPFACADE_REQUIRE_SKU: a manifest file (`opfacade manifest freeze`) or one SKU id; no other SKU is ever selected. Read
     when a plan is first selected."""

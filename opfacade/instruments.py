@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade import apilog, env, telemetry
+from opfacade import apilog, env, telemetry, telemetry_file, telemetry_latency, telemetry_nvtx
 from opfacade.errors import SettingWarning
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ _told = False
 
 
 def launcher(make: Callable[[], Launcher], descriptor: Descriptor[Any], sku: KernelSku) -> Launcher:
-    """What `make` gives, followed when its sources change (OPFACADE_JIT_RELOAD), and logged (OPFACADE_LOG)."""
+    """What `make` gives, followed when its sources change (OPFACADE_JIT_RELOAD), timed (OPFACADE_TELEMETRY_SAMPLE), marked
+    (OPFACADE_NVTX) and logged (OPFACADE_LOG)."""
     _tell_of_unknown_names()
     make = partial(_counted, make, sku) if sku.backend == "cuda" else make
     launch = _Followed(make) if env.jit_reload() and sku.backend == "cuda" else make()
-    return apilog.wrap(launch, descriptor, sku)
+    telemetry_file.start()
+    return apilog.wrap(telemetry_nvtx.wrap(telemetry_latency.wrap(launch, sku), sku), descriptor, sku)
 
 
 def _counted(make: Callable[[], Launcher], sku: KernelSku) -> Launcher:

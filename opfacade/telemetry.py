@@ -5,16 +5,17 @@ Counters cost one C-level increment a run and are always on; events are made onl
 
 from __future__ import annotations
 
+import itertools
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import Any, Protocol
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
 
-_COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks")
+COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks")
 
 
 class Recorder(Protocol):
@@ -31,12 +32,35 @@ class Counter:
     __slots__ = ("_count", "add")
 
     def __init__(self) -> None:
-        self._count = count()
+        self._count = itertools.count()
         self.add: Callable[[], int] = self._count.__next__
 
     def value(self) -> int:
         # repr is the one way to read itertools.count without advancing it that every supported Python has.
         return int(repr(self._count)[len("count(") : -1])
+
+
+# Upper ends of the histogram of latencies, in microseconds: 1, 2, 5, 10, ... to 10 s; the last class has no end.
+LATENCY_ENDS = (*(step * 10.0**power for power in range(7) for step in (1, 2, 5)), 1e7)
+
+
+class Latency:
+    """A histogram of sampled run times, in microseconds."""
+
+    __slots__ = ("_counts", "_lock", "_sum")
+
+    def __init__(self) -> None:
+        self._counts, self._sum, self._lock = [0] * (len(LATENCY_ENDS) + 1), 0.0, threading.Lock()
+
+    def add(self, microseconds: float) -> None:
+        with self._lock:
+            self._counts[bisect_left(LATENCY_ENDS, microseconds)] += 1
+            self._sum += microseconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """`{"samples": n, "sum_us": t, "counts": [...]}`, one count for each end and one for what is beyond."""
+        with self._lock:
+            return {"samples": sum(self._counts), "sum_us": self._sum, "counts": list(self._counts)}
 
 
 class SkuStats:
@@ -45,21 +69,31 @@ class SkuStats:
     cache_hits: loads that needed no build. fallbacks: selections of the reference because no kernel fits.
     """
 
-    __slots__ = (*_COUNTED, "build_seconds")
+    __slots__ = (*COUNTED, "build_seconds", "latency")
 
     def __init__(self) -> None:
         self.selects, self.runs, self.builds, self.loads = Counter(), Counter(), Counter(), Counter()
         self.cache_hits, self.fallbacks = Counter(), Counter()
         self.build_seconds = 0.0
+        self.latency: Latency | None = None
+
+    def time(self, microseconds: float) -> None:
+        """Count one sampled run time."""
+        if self.latency is None:
+            with _lock:
+                self.latency = self.latency or Latency()
+        self.latency.add(microseconds)
 
     def as_dict(self) -> dict[str, Any]:
-        counted: dict[str, Any] = {name: getattr(self, name).value() for name in _COUNTED}
-        return {**counted, "build_seconds": self.build_seconds}
+        counted: dict[str, Any] = {name: getattr(self, name).value() for name in COUNTED}
+        timed = {} if self.latency is None else {"latency": self.latency.as_dict()}
+        return {**counted, "build_seconds": self.build_seconds, **timed}
 
 
 _lock = threading.Lock()
 _stats: dict[str, SkuStats] = {}
 _refusals: dict[str, Counter] = {}
+_happened: dict[str, Counter] = {}
 _sinks: tuple[Sink, ...] = ()
 _recorders: tuple[Recorder, ...] = ()
 # Whether anybody is told of single selects and runs: the one thing that a run looks at.
@@ -77,7 +111,7 @@ def stats(sku_id: str) -> SkuStats:
 
 def snapshot() -> dict[str, dict[str, Any]]:
     """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "cache_hits": n, "fallbacks": n, "build_seconds": s}}`
-    for every SKU seen so far."""
+    for every SKU seen so far; with a key "latency" where run times were sampled."""
     return {sku_id: found.as_dict() for sku_id, found in list(_stats.items())}
 
 
@@ -90,6 +124,18 @@ def count_refusal(code: str) -> None:
     with _lock:
         counter = _refusals.setdefault(code, Counter())
     counter.add()
+
+
+def count(name: str) -> None:
+    """Count something that concerns no single SKU, such as "tuned_row_ignored"."""
+    with _lock:
+        counter = _happened.setdefault(name, Counter())
+    counter.add()
+
+
+def counts() -> dict[str, int]:
+    """What `count` counted."""
+    return {name: counter.value() for name, counter in list(_happened.items())}
 
 
 def count_build(sku_id: str, seconds: float) -> None:
@@ -108,6 +154,7 @@ def reset() -> None:
     with _lock:
         _stats.clear()
         _refusals.clear()
+        _happened.clear()
 
 
 def subscribe(sink: Sink) -> Callable[[], None]:
@@ -151,14 +198,16 @@ def selected(plan: Any) -> None:
     """Tell of one selection."""
     for recorder in _recorders:
         recorder.selected(plan)
-    emit("select", sku=plan.sku.id, op=plan.descriptor.op)
+    if _sinks:
+        emit("select", sku=plan.sku.id, op=plan.descriptor.op)
 
 
 def ran(plan: Any, args: Any) -> None:
     """Tell of one run, before its launch."""
     for recorder in _recorders:
         recorder.ran(plan, args)
-    emit("run", sku=plan.sku.id, op=plan.descriptor.op)
+    if _sinks:
+        emit("run", sku=plan.sku.id, op=plan.descriptor.op)
 
 
 def listening() -> bool:

@@ -49,6 +49,9 @@ CASES = [
     ("validate", "OPFACADE_VALIDATE", "off", "off"),
     ("crosscheck", "OPFACADE_CROSSCHECK", "0.25", 0.25),
     ("crosscheck", "OPFACADE_CROSSCHECK", "7", 1.0),
+    ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "0.01", 0.01),
+    ("telemetry_file", "OPFACADE_TELEMETRY_FILE", "/t/%p.jsonl", "/t/%p.jsonl"),
+    ("nvtx", "OPFACADE_NVTX", "1", True),
     ("require_sku", "OPFACADE_REQUIRE_SKU", "/m.json", "/m.json"),
     ("dump_dir", "OPFACADE_DUMP_DIR", "/d", Path("/d")),
 ]
@@ -57,7 +60,7 @@ DEFAULTS = {
     "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
     "jit_debug": False, "jit_lineinfo": False, "jit_reload": False, "log": None, "log_dest": "stderr",
     "jit_timeout": 600.0, "source_root": None, "validate": "metadata", "crosscheck": 0.0,
-    "require_sku": None,
+    "require_sku": None, "telemetry_sample": 0.0, "telemetry_file": None, "nvtx": False,
 }  # fmt: skip
 
 
@@ -105,6 +108,8 @@ def test_every_function_has_a_case():
         ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "nan", "seconds above 0"),
         ("crosscheck", "OPFACADE_CROSSCHECK", "some", "a share from 0 to 1"),
         ("log", "OPFACADE_LOG", "all", "api, stats or dump"),
+        ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "2", "a share from 0 to 1"),
+        ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "nan", "a share from 0 to 1"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused_by_name(monkeypatch, function, variable, value, allowed):

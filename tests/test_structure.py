@@ -24,7 +24,7 @@ DEVICE = [
 LAYERS = (
     {"errors"},
     {"env", "telemetry"},
-    {"telemetry_file", "telemetry_latency", "telemetry_nvtx"},
+    {"exporters", "telemetry_file", "telemetry_latency", "telemetry_nvtx"},
     {"model", "overlap"},
     {"sku", "target"},
     {"operands", "verdict"},

@@ -59,7 +59,7 @@ def test_generated_sources_stay_readable_in_the_entry(built):
 
 
 class Sku:
-    backend = "cuda"
+    backend, id = "cuda", "a/b/cuda"
 
 
 def test_an_edit_is_picked_up_by_the_next_call_of_the_same_plan(tiny, root, monkeypatch):

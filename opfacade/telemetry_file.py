@@ -1,0 +1,155 @@
+"""Counters as JSON lines in a file that any number of processes share: a thread appends what was counted so far.
+
+A run writes nothing and waits for nothing. Each line holds all counts of its process since it began, so a line that a full disk
+swallowed costs no count: the next one has it. Lines are appended by one system call each, so writers do not mix.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opfacade import env, telemetry
+
+INTERVAL = 10.0
+_guard = threading.Lock()
+_writer: Writer | None = None
+
+
+class Writer:
+    """Appends the counters of this process, less `before`, to a file, every `interval` seconds and at `stop`."""
+
+    def __init__(self, path: str, interval: float = INTERVAL, before: Mapping[str, Any] | None = None) -> None:
+        self.path, self.failures = path.replace("%p", str(os.getpid())), 0
+        self._identity = {"pid": os.getpid(), "since": time.time_ns()}
+        self._interval, self._last, self._torn = interval, "", False
+        self._before = before or {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="opfacade-telemetry", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._over.wait(self._interval):
+            self.write()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(timeout=5)
+        self.write()
+
+    def write(self) -> bool:
+        """Append one line if anything was counted since the last; False if that failed, which is counted and no error."""
+        now = json.dumps(without(counted(), self._before), sort_keys=True)
+        if now == self._last:
+            return True
+        head = json.dumps({**self._identity, "time": round(time.time(), 3), "failures": self.failures})
+        try:
+            whole = self._append(f"{head[:-1]}, {now[1:]}\n".encode())
+        except OSError:
+            whole = False
+        self._last, self.failures = (now, self.failures) if whole else (self._last, self.failures + 1)
+        return whole
+
+    def _append(self, line: bytes) -> bool:
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            # What is left of a line that did not fit must not take this one with it.
+            line = b"\n" + line if self._torn else line
+            written = os.write(handle, line)
+            self._torn = 0 < written < len(line)
+            return written == len(line)
+        finally:
+            os.close(handle)
+
+
+def counted() -> dict[str, Any]:
+    """All counters of this process, as a line holds them."""
+    return {"skus": telemetry.snapshot(), "refusals": telemetry.refusals(), "counts": telemetry.counts()}
+
+
+def without(now: Any, before: Any) -> Any:
+    """`now` less what `before` had, number by number; what did not change is left out of mappings."""
+    if isinstance(now, Mapping):
+        less = {name: without(value, (before or {}).get(name)) for name, value in now.items()}
+        return {name: value for name, value in less.items() if value or name in ("skus", "refusals", "counts")}
+    if isinstance(now, list):
+        return [without(a, b) for a, b in zip(now, before or [0] * len(now), strict=True)]
+    return now - (before or 0)
+
+
+def added(one: Any, other: Any) -> Any:
+    """The sum of two counts, mappings and lists of them; None counts as nothing."""
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, Mapping):
+        return {name: added(one.get(name), other.get(name)) for name in {**one, **other}}
+    if isinstance(one, list):
+        return [added(a, b) for a, b in zip(one, other, strict=True)]
+    return one + other
+
+
+def start() -> None:
+    """Write to OPFACADE_TELEMETRY_FILE from now on, if it is set and nothing writes there yet."""
+    global _writer
+    path = env.telemetry_file()
+    if path is None or _writer is not None:
+        return
+    with _guard:
+        if _writer is None:
+            _writer = Writer(path)
+
+
+def _stop() -> None:
+    if _writer is not None:
+        _writer.stop()
+
+
+def _after_fork() -> None:
+    """A child's counts go into lines of its own; threads do not survive a fork, and a lock may be held by one."""
+    global _writer, _guard
+    _guard = threading.Lock()
+    path = env.telemetry_file()
+    if _writer is not None and path is not None:
+        # A child counts on from its parent's counts, which the parent itself reports.
+        _writer = Writer(path, before=counted())
+
+
+atexit.register(_stop)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def read(path: Path) -> tuple[dict[str, Any], int]:
+    """The sum over all processes of what a file says, and how many of its lines say nothing."""
+    last: dict[tuple[int, int], dict[str, Any]] = {}
+    broken = 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                found = json.loads(line)
+                last[found["pid"], found["since"]] = {name: found[name] for name in ("skus", "refusals", "counts")}
+            except (ValueError, KeyError, TypeError):
+                broken += bool(line.strip())
+    total: dict[str, Any] = {"skus": {}, "refusals": {}, "counts": {}}
+    for counts in last.values():
+        try:
+            total = added(total, _sound(counts))
+        except (TypeError, ValueError):
+            broken += 1
+    return total, broken
+
+
+def _sound(value: Any) -> Any:
+    """A value of counts only; ValueError for anything else that a broken line may hold."""
+    if isinstance(value, dict):
+        return {name: _sound(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_sound(inner) for inner in value]
+    if type(value) not in (int, float) or not value >= 0:
+        raise ValueError("no count")
+    return value

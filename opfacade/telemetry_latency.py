@@ -1,0 +1,86 @@
+"""Sampled run times per SKU: of every n-th run, on a GPU between two CUDA events that are read when they are over.
+
+Nothing waits: pairs that are not over stay in a short queue and are looked at again at the next sample. A launch that a CUDA
+graph captures is not timed, since its events would be part of the graph.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from opfacade import env, telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Launcher = Callable[[Any, Any], None]
+
+# Pairs under way; beyond it the oldest is forgotten: a device that is this far behind has nothing to tell yet.
+_PENDING = 64
+
+
+def wrap(launch: Launcher, sku: Any) -> Launcher:
+    """`launch` itself where nothing is sampled, else a launcher that times every n-th call."""
+    share = env.telemetry_sample()
+    if not share:
+        return launch
+    timed = _on_device(launch, sku) if sku.backend == "cuda" else _on_host(launch, sku)
+    return _every(max(1, round(1 / share)), launch, timed)
+
+
+def _every(n: int, launch: Launcher, timed: Launcher) -> Launcher:
+    calls = count()
+
+    def sometimes(args: Any, workspace: Any) -> None:
+        (launch if next(calls) % n else timed)(args, workspace)
+
+    return sometimes
+
+
+def _on_host(launch: Launcher, sku: Any) -> Launcher:
+    stats = telemetry.stats(sku.id)
+
+    def timed(args: Any, workspace: Any) -> None:
+        started = time.perf_counter_ns()
+        launch(args, workspace)
+        stats.time((time.perf_counter_ns() - started) * 1e-3)
+
+    return timed
+
+
+def _on_device(launch: Launcher, sku: Any) -> Launcher:
+    import torch
+
+    stats = telemetry.stats(sku.id)
+    pending: deque[Any] = deque(maxlen=_PENDING)
+
+    def timed(args: Any, workspace: Any) -> None:
+        _collect(pending, stats)
+        if torch.cuda.is_current_stream_capturing():
+            launch(args, workspace)
+            return
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        launch(args, workspace)
+        stop.record()
+        pending.append((start, stop))
+
+    return timed
+
+
+def _collect(pending: deque[Any], stats: telemetry.SkuStats) -> None:
+    """Read the pairs that are over, from the oldest on."""
+    while pending:
+        # Another thread may be here too: whoever takes a pair off the queue reads it, or puts it back.
+        try:
+            pair = pending.popleft()
+        except IndexError:
+            return
+        start, stop = pair
+        if not stop.query():
+            pending.appendleft(pair)
+            return
+        stats.time(start.elapsed_time(stop) * 1e3)

@@ -1,0 +1,183 @@
+"""Counters in a shared file: nothing is lost, whoever writes, and no failure reaches a run."""
+
+import errno
+import json
+import multiprocessing
+import os
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from opfacade import telemetry, telemetry_file
+from opfacade.cli import main
+from opfacade.telemetry_file import Writer, added, read, without
+from tests.problems import decode, on_reference
+
+pytestmark = pytest.mark.usefixtures("fresh_telemetry")
+EMPTY = {"skus": {}, "refusals": {}, "counts": {}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "telemetry.jsonl"
+
+
+@pytest.fixture
+def writer(path):
+    made = Writer(str(path), interval=3600)
+    yield made
+    made.stop()
+
+
+def test_a_line_holds_all_counts_and_the_last_one_counts(path, writer):
+    telemetry.stats("x").runs.add()
+    assert writer.write()
+    telemetry.stats("x").runs.add(), telemetry.count_refusal("OPF-S001"), telemetry.count("happened")
+    assert writer.write()
+    assert writer.write()
+    assert len(path.read_text().splitlines()) == 2
+    total, broken = read(path)
+    assert (total["skus"]["x"]["runs"], total["refusals"], total["counts"]) == (2, {"OPF-S001": 1}, {"happened": 1})
+    assert broken == 0
+
+
+def _count_and_write(path, go):
+    go.wait(20)
+    writer = Writer(path, interval=0.001)
+    for number in range(1000):
+        telemetry.stats(f"sku-{number % 3}").runs.add()
+    telemetry.stats("sku-0").time(7.0)
+    writer.stop()
+
+
+def test_thirty_two_writers_lose_nothing(path):
+    context = multiprocessing.get_context("fork")
+    go = context.Event()
+    processes = [context.Process(target=_count_and_write, args=(str(path), go)) for _ in range(32)]
+    [p.start() for p in processes]
+    go.set()
+    [p.join(60) for p in processes]
+    assert {p.exitcode for p in processes} == {0}
+    total, broken = read(path)
+    assert sum(found["runs"] for found in total["skus"].values()) == 32 * 1000
+    assert total["skus"]["sku-0"]["latency"]["samples"] == 32
+    assert broken == 0
+
+
+def test_thirty_two_threads_lose_nothing(path, writer):
+    def work():
+        for _ in range(500):
+            telemetry.stats("x").runs.add()
+        writer.write()
+
+    threads = [threading.Thread(target=work) for _ in range(32)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    writer.write()
+    assert read(path)[0]["skus"]["x"]["runs"] == 32 * 500
+
+
+def test_a_full_disk_costs_no_count_and_reaches_no_run(path, writer, monkeypatch):
+    descriptor, args = decode([3])
+    plan = on_reference(descriptor)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda handle, line: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+        plan.run(args)
+        assert not writer.write()
+    assert writer.failures == 1
+    plan.run(args)
+    assert writer.write()
+    assert read(path)[0]["skus"][plan.sku.id]["runs"] == 2
+    assert json.loads(path.read_text())["failures"] == 1
+
+
+def test_a_line_that_did_not_fit_spoils_no_other(path, writer, monkeypatch):
+    write, space = os.write, [40]
+    telemetry.stats("x").runs.add()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda handle, line: write(handle, line[: space.pop()]))
+        assert not writer.write()
+    assert writer.write()
+    total, broken = read(path)
+    assert (total["skus"]["x"]["runs"], broken) == (1, 1)
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/t.jsonl", "/"])
+def test_a_place_that_cannot_be_written_is_no_error(place):
+    writer = Writer(place, interval=3600)
+    telemetry.stats("x").runs.add()
+    assert not writer.write()
+    writer.stop()
+    assert writer.failures == 2
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"\x00\xff", b"{", b"[]", b'"x"', b'{"pid": 1}', b'{"pid": [], "since": 1, "skus": 1, "refusals": 2, "counts": 3}',
+     b'{"pid": 1, "since": 1, "skus": {"x": "many"}, "refusals": {}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {"x": {"runs": -5}}, "refusals": {}, "counts": {}}'],
+)  # fmt: skip
+def test_what_is_broken_in_a_file_is_passed_over_and_counted(path, writer, rubbish):
+    path.write_bytes(rubbish + b"\n")
+    telemetry.stats("x").runs.add()
+    assert writer.write()
+    total, broken = read(path)
+    assert (total["skus"]["x"]["runs"], broken) == (1, 1)
+
+
+def test_a_child_reports_its_own_counts_only(path, monkeypatch):
+    monkeypatch.setenv("OPFACADE_TELEMETRY_FILE", str(path))
+    monkeypatch.setattr(telemetry_file, "_writer", None)
+    telemetry_file.start()
+    for _ in range(5):
+        telemetry.stats("x").runs.add()
+    child = multiprocessing.get_context("fork").Process(target=_one_more)
+    child.start()
+    child.join(30)
+    telemetry_file._writer.stop()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted((line["pid"] == os.getpid(), line["skus"]["x"]["runs"]) for line in lines) == [(False, 1), (True, 5)]
+
+
+def _one_more():
+    telemetry.stats("x").runs.add()
+    telemetry_file._writer.stop()
+
+
+def test_the_first_plan_that_is_loaded_starts_the_file_once(path, monkeypatch):
+    monkeypatch.setenv("OPFACADE_TELEMETRY_FILE", f"{path}.%p")
+    monkeypatch.setattr(telemetry_file, "_writer", None)
+    for lengths in ([3], [3, 4]):
+        descriptor, args = decode(lengths)
+        on_reference(descriptor).run(args)
+    first = telemetry_file._writer
+    telemetry_file.start()
+    assert telemetry_file._writer is first
+    first.stop()
+    total, _ = read(path.with_name(f"{path.name}.{os.getpid()}"))
+    assert {found["runs"] for found in total["skus"].values()} == {2}
+    assert {found["loads"] for found in total["skus"].values()} == {2}
+
+
+def test_the_command_adds_up_and_tells_of_broken_lines(path, writer):
+    telemetry.stats("x").runs.add(), telemetry.stats("x").time(50.0), telemetry.count_refusal("OPF-S001")
+    writer.write()
+    path.write_text(path.read_text() + "rubbish\n")
+    text = CliRunner().invoke(main, ["telemetry", str(path)]).output
+    assert text == "x\n    runs 1\n    mean_us 50.000 (1 sampled)\nOPF-S001 1\n1 SKUs, 1 broken lines\n"
+    found = json.loads(CliRunner().invoke(main, ["telemetry", str(path), "--json"]).output)
+    assert (found["skus"]["x"]["runs"], found["broken_lines"]) == (1, 1)
+
+
+def test_no_thread_is_started_where_no_file_is_wanted(monkeypatch):
+    monkeypatch.setattr(telemetry_file, "_writer", None)
+    telemetry_file.start()
+    assert telemetry_file._writer is None
+
+
+def test_counts_are_subtracted_and_added_number_by_number():
+    before = EMPTY | {"skus": {"x": {"runs": 2, "latency": {"counts": [1, 0]}}}}
+    now = EMPTY | {"skus": {"x": {"runs": 5, "latency": {"counts": [1, 3]}}, "y": {"runs": 1}}}
+    assert without(now, before) == EMPTY | {"skus": {"x": {"runs": 3, "latency": {"counts": [0, 3]}}, "y": {"runs": 1}}}
+    assert without(now, {}) == now
+    assert added(without(now, before), before) == now
