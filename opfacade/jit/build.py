@@ -17,12 +17,14 @@ from typing import Any
 from .. import env
 from ..errors import CompileError, ToolchainError
 from . import faults, inspect, options, runner
-from .codegen import Sources
+from .codegen import DEVICE_HEADER, Sources
 from .runner import LOG, Step
 from .spec import JitSpec
 from .toolchain import Toolchain, tvm_ffi_paths
 
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xptxas", "-v")
+# nvcc reads cuda_runtime.h before every source; its guard keeps it empty.
+LEAN_FLAGS = ("-D__CUDA_RUNTIME_H__", "-include", DEVICE_HEADER)
 CXX11_ABI = "1"  # said, not left to how a distribution built its g++
 # -Og: a binding is a few comparisons and one launch; -O1 takes twice as long to compile them.
 CXX_FLAGS = ("-c", "-Og", "-std=c++17", "-fPIC", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={CXX11_ABI}")
@@ -60,7 +62,7 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     _refuse_old_ptxas(sources, toolchain)
     _write_sources(staging, spec, sources)
     faults.at("sources.written")
-    steps = plan_steps(spec, toolchain)
+    steps = plan_steps(spec, toolchain, sources.lean)
     returncode = runner.run(staging, steps)
     log = (staging / LOG).read_text(errors="replace")
     if env.jit_verbose():
@@ -79,14 +81,15 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     return {"resources": resources(log), "sass": sass, "commands": [list(step.argv) for step in steps]}
 
 
-def plan_steps(spec: JitSpec, toolchain: Toolchain) -> tuple[Step, ...]:
-    """The commands of a build, in the terms of its own directory."""
+def plan_steps(spec: JitSpec, toolchain: Toolchain, lean: bool) -> tuple[Step, ...]:
+    """The commands of a build, in the terms of its own directory. lean: see kernels/common/device.cuh."""
     includes, library = tvm_ffi_paths()
     device, binding, cxx = f"{spec.name}.cu", f"{spec.name}.cc", str(toolchain.cxx)
     system = [token for path in (*includes, toolchain.cuda_include) for token in ("-isystem", str(path))]
     # Checks in tvm-ffi's headers print __FILE__; where they are installed must not change the binary.
     mapped = [f"-ffile-prefix-map={path}=tvm_ffi" for path in includes]
     nvcc = [str(toolchain.nvcc), *NVCC_FLAGS, *options.device(), f"-arch={spec.arch}", *spec.flags, "-ccbin", cxx, "-I", "src"]
+    nvcc += LEAN_FLAGS if lean else ()
     nvcc += ["-isystem", str(toolchain.cuda_include), "-o", "kernel.cubin", device]
     return (
         Step("kernel.cubin", (device,), tuple(nvcc)),

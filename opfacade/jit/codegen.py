@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # Own headers are included from the root, so that one expression finds them all (system headers use <>).
 _OWN_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"((?:kernels|csrc)/[^"\n]+)"', re.MULTILINE)
+# Put in front of a device source by the build, instead of cuda_runtime.h.
+DEVICE_HEADER = "kernels/common/device.cuh"
+_WHOLE_RUNTIME = re.compile(r"^// needs: cuda_runtime\.h$", re.MULTILINE)
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.(h|cuh|hpp|inc)")
 
 
@@ -29,6 +32,11 @@ class Sources:
     device: str
     binding: str
     headers: tuple[tuple[str, bytes], ...]
+
+    @property
+    def lean(self) -> bool:
+        """Whether the device source is compiled with DEVICE_HEADER alone, and not with all of cuda_runtime.h."""
+        return any(path == DEVICE_HEADER for path, _ in self.headers)
 
     @cached_property
     def device_text(self) -> str:
@@ -49,7 +57,10 @@ def render(spec: JitSpec, root: Path | None = None) -> Sources:
     root = root or source_root()
     device = _render(spec, root, f"csrc/{spec.template}.cu.jinja")
     binding = _render(spec, root, f"csrc/{spec.template}.cc.jinja")
-    return Sources(device, binding, _own_headers(root, {"device source": device, "binding source": binding}))
+    texts = {"device source": device, "binding source": binding}
+    if not _WHOLE_RUNTIME.search(device):
+        texts["build"] = f'#include "{DEVICE_HEADER}"'
+    return Sources(device, binding, _own_headers(root, texts))
 
 
 def source_digest(spec: JitSpec, sources: Sources) -> str:

@@ -61,7 +61,8 @@ def fits(meta: dict[str, Any]) -> bool:
 
 
 def _recipe() -> list[list[str]]:
-    return [[*build.NVCC_FLAGS, *options.device()], [*build.CXX_FLAGS, *options.host()], list(build.LINK_FLAGS)]
+    device = [*build.NVCC_FLAGS, *build.LEAN_FLAGS, *options.device()]
+    return [device, [*build.CXX_FLAGS, *options.host()], list(build.LINK_FLAGS)]
 
 
 def _release(version: str) -> list[int]:

@@ -18,6 +18,7 @@ TINY = JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
 def make_root(place):
     shutil.copytree(REPO / "tests/jit/templates", place)
     shutil.copytree(REPO / "csrc/common", place / "csrc/common")
+    shutil.copytree(REPO / "kernels/common", place / "kernels/common")
     return place
 
 

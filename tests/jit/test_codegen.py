@@ -36,8 +36,10 @@ def test_headers_are_the_transitive_closure_in_order(scale):
     headers = codegen.render(scale).headers
     assert [path for path, _ in headers] == [
         "csrc/common/driver.h",
+        "csrc/common/ffi.h",
         "csrc/common/launch.h",
         "csrc/common/tensor.h",
+        "kernels/common/device.cuh",
         "kernels/testing/scale.cuh",
         "kernels/testing/scale_params.h",
     ]
@@ -46,7 +48,13 @@ def test_headers_are_the_transitive_closure_in_order(scale):
 def test_headers_that_include_each_other_end(root):
     (root / "kernels/testing/a.h").write_text('#include "kernels/testing/b.h"\n')
     (root / "kernels/testing/b.h").write_text('  # include "kernels/testing/a.h"\n// #include "kernels/none.h"\n')
-    assert len(write(root, '#include "kernels/testing/a.h"\n')().headers) == 2
+    assert len(write(root, '#include "kernels/testing/a.h"\n')().headers) == 3
+
+
+def test_a_source_that_needs_the_whole_runtime_gets_it_and_says_so_in_its_key(root):
+    render = write(root, "// needs: cuda_runtime.h\n")
+    assert not render().lean
+    assert write(root, "\n")().lean
 
 
 @pytest.mark.parametrize("path", ["kernels/none.h", "kernels/../../etc/passwd", "kernels//testing/scale.cuh"])
