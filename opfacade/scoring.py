@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -25,8 +25,12 @@ class Attention(Descriptor[ArgsT]):
     window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
     logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
     q_dtype: dtype of q and o; None is the cache's.  return_lse: also write the log-sum-exp.
+    sinks: a learned logit for each query head, neither scaled nor capped, joins the denominator without a value, in every
+    row and whatever the window. It is finite, or -inf for none. lse counts it, so a row that sees no key has o = 0 and
+    lse = sink; and of states that are to be merged exactly one must carry it, the others -inf.
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"sinks"})
     num_qo_heads: Size
     sm_scale: Real | None = None
     allow_unusual_scale: bool = False
@@ -35,6 +39,7 @@ class Attention(Descriptor[ArgsT]):
     logits_soft_cap: Annotated[Real, Field(ge=0)] = 0.0
     q_dtype: DType | None = None
     return_lse: bool = True
+    sinks: bool = False
 
     @model_validator(mode="after")
     def _attention(self) -> Attention[ArgsT]:
@@ -72,6 +77,10 @@ class Attention(Descriptor[ArgsT]):
 
     def _query(self, rows: Dim) -> TensorSpec:
         return TensorSpec((rows, Dim("num_qo_heads", self.num_qo_heads), Dim("head_dim", self.dim)), self.query_dtype)
+
+    def _sinks(self) -> dict[str, TensorSpec]:
+        heads = Dim("num_qo_heads", self.num_qo_heads)
+        return {"sinks": TensorSpec((heads,), "f32", "in", "contiguous", alignment=4)} if self.sinks else {}
 
     def _outputs(self, rows: Dim) -> dict[str, TensorSpec]:
         heads, dim = Dim("num_qo_heads", self.num_qo_heads), Dim("head_dim", self.dim)

@@ -6,10 +6,12 @@ import numpy as np
 import torch
 
 
-def attend(q, k, v, *, scale, causal=False, window=-1, cap=0.0):
+def attend(q, k, v, *, scale, causal=False, window=-1, cap=0.0, sinks=None):
     """q [n, heads, dim]; k, v [m, kv_heads, dim]; float64 in and out: o [n, heads, dim], lse [n, heads]."""
-    (n, heads, dim), (m, kv_heads, _) = q.shape, k.shape
-    o, lse = np.zeros((n, heads, dim)), np.full((n, heads), -math.inf)
+    (n, heads, _), (m, kv_heads, _) = q.shape, k.shape
+    o, lse = np.zeros((n, heads, v.shape[-1])), np.full((n, heads), -math.inf)
+    sinks = np.full(heads, -math.inf) if sinks is None else sinks
+    lse[:] = sinks
     for i in range(n):
         position = i + m - n
         seen = [j for j in range(m) if (not causal or j <= position) and (window < 0 or j >= position - window)]
@@ -18,10 +20,11 @@ def attend(q, k, v, *, scale, causal=False, window=-1, cap=0.0):
             scores = np.array([scale * sum(float(a) * float(b) for a, b in zip(q[i, h], k[j, own], strict=True)) for j in seen])
             if cap > 0:
                 scores = cap * np.tanh(scores / cap)
-            top = scores.max()
+            top = max(scores.max(), sinks[h]) if not np.isnan(scores).any() else math.nan
             p = np.exp(scores - top)
-            o[i, h] = sum(weight * v[j, own] for weight, j in zip(p, seen, strict=True)) / p.sum()
-            lse[i, h] = top + math.log(p.sum()) if not math.isnan(top) else math.nan
+            total = p.sum() + np.exp(sinks[h] - top)
+            o[i, h] = sum(weight * v[j, own] for weight, j in zip(p, seen, strict=True)) / total
+            lse[i, h] = top + math.log(total) if not math.isnan(top) else math.nan
     return o, lse
 
 
@@ -60,7 +63,7 @@ def paged(descriptor, args):
         empty = np.zeros((0, cache.num_kv_heads, cache.head_dim))
         k, v = (np.stack([slot(p, cache.layout, *t) for t in tokens]) if tokens else empty for p in (k_pool, v_pool))
         k, v = scaled(k, args.k_scale), scaled(v, args.v_scale)
-        o[rows], lse[rows] = attend(q[rows], k, v, **scoring(descriptor))
+        o[rows], lse[rows] = attend(q[rows], k, v, **scoring(descriptor, args))
     return o, lse
 
 
@@ -76,15 +79,22 @@ def ragged(descriptor, args):
     q_indptr, kv_indptr = args.q_indptr.tolist(), args.kv_indptr.tolist()
     for b in range(descriptor.batch_size):
         rows, keys = slice(q_indptr[b], q_indptr[b + 1]), slice(kv_indptr[b], kv_indptr[b + 1])
-        o[rows], lse[rows] = attend(q[rows], k[keys], v[keys], **scoring(descriptor))
+        o[rows], lse[rows] = attend(q[rows], k[keys], v[keys], **scoring(descriptor, args))
     return o, lse
 
 
-def scoring(descriptor):
+def scoring(descriptor, args):
     dim = descriptor.paged_kv.head_dim if hasattr(descriptor, "paged_kv") else descriptor.head_dim
     scale = 1 / math.sqrt(dim) if descriptor.sm_scale is None else descriptor.sm_scale
     causal = getattr(descriptor, "causal", False)
-    return {"scale": scale, "causal": causal, "window": descriptor.window_left, "cap": descriptor.logits_soft_cap}
+    sinks = None if args.sinks is None else wide(args.sinks)
+    return {
+        "scale": scale,
+        "causal": causal,
+        "window": descriptor.window_left,
+        "cap": descriptor.logits_soft_cap,
+        "sinks": sinks,
+    }
 
 
 def merge(states_o, states_lse):

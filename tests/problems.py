@@ -94,6 +94,13 @@ def pools(paged_kv, kv_lens, lists, strided=False):
     return {"k_data": pair[0], "v_data": pair[1]}
 
 
+def sinks(descriptor):
+    """A logit for each query head, about as large as scores are; the first head has none."""
+    return (
+        {"sinks": torch.randn(descriptor.num_qo_heads).index_fill(0, torch.tensor([0]), -math.inf)} if descriptor.sinks else {}
+    )
+
+
 def scales(descriptor):
     """Factors of an fp8 cache, each its own odd number."""
     if descriptor.kv_scale == "none":
@@ -118,6 +125,7 @@ def prefill(
     args = BatchPagedPrefillArgs(
         q=noise(rows, heads, paged_kv.head_dim, dtype=dtype), q_indptr=indptr(q_lens),
         **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists), **scales(descriptor),
+        **sinks(descriptor),
         o=poison(rows, heads, paged_kv.head_dim, dtype=dtype),
         lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
@@ -148,6 +156,7 @@ def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dtype="f16", causal=T
     q_dtype = descriptor.query_dtype
     args = BatchRaggedPrefillArgs(
         q=noise(rows, heads, dim, dtype=q_dtype), q_indptr=indptr(q_lens), k=k, v=v, kv_indptr=indptr(kv_lens),
+        **sinks(descriptor),
         o=poison(rows, heads, dim, dtype=q_dtype), lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
     return descriptor, args

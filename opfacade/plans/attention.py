@@ -62,6 +62,7 @@ class BatchPagedPrefillArgs(Args):
     kv_lens: Tensor | None = None
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    sinks: Tensor | None = None
     o: Tensor
     lse: Tensor | None = None
 
@@ -80,7 +81,7 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs]):
     def operands(self) -> dict[str, TensorSpec]:
         rows = Dim("total_num_rows", self.total_num_rows)
         indptr = {"q_indptr": index_spec(Dim("batch_size+1", self.batch_size + 1))}
-        return {"q": self._query(rows)} | indptr | self._cache() | self._outputs(rows)
+        return {"q": self._query(rows)} | indptr | self._cache() | self._sinks() | self._outputs(rows)
 
 
 class BatchPagedPrefillPlan(Plan[BatchPagedPrefillArgs]): ...
@@ -98,6 +99,7 @@ class BatchPagedDecodeArgs(Args):
     kv_lens: Tensor | None = None
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    sinks: Tensor | None = None
     o: Tensor
     lse: Tensor | None = None
 
@@ -110,7 +112,7 @@ class BatchPagedDecodeDescriptor(PagedKvAttention[BatchPagedDecodeArgs]):
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Dim("batch_size", self.batch_size)
-        return {"q": self._query(rows)} | self._cache() | self._outputs(rows)
+        return {"q": self._query(rows)} | self._cache() | self._sinks() | self._outputs(rows)
 
 
 class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs]): ...
@@ -123,6 +125,7 @@ class BatchRaggedPrefillArgs(Args):
     k: Tensor
     v: Tensor
     kv_indptr: Tensor
+    sinks: Tensor | None = None
     o: Tensor
     lse: Tensor | None = None
 
@@ -163,7 +166,8 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs]):
         rows, kv_rows = Dim("total_num_rows", self.total_num_rows), Dim("total_kv_rows", self.total_kv_rows)
         indptr = index_spec(Dim("batch_size+1", self.batch_size + 1))
         kv = TensorSpec((kv_rows, Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)), self.dtype)
-        return {"q": self._query(rows), "q_indptr": indptr, "k": kv, "v": kv, "kv_indptr": indptr} | self._outputs(rows)
+        inputs = {"q": self._query(rows), "q_indptr": indptr, "k": kv, "v": kv, "kv_indptr": indptr}
+        return inputs | self._sinks() | self._outputs(rows)
 
 
 class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]): ...
@@ -171,6 +175,7 @@ class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]): ...
 
 _LLAMA_8B = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
 _ODD = PagedKvCacheDescriptor(num_total_pages=67, page_size=5, num_kv_heads=1, head_dim=64, dtype="f16", layout="NHD")
+_SLIDING = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16")
 _FP8 = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=128, dtype="f8_e4m3")
 
 EXAMPLES: tuple[Attention[Any], ...] = (
@@ -181,11 +186,15 @@ EXAMPLES: tuple[Attention[Any], ...] = (
     BatchPagedPrefillDescriptor(
         batch_size=3, total_num_rows=40, num_qo_heads=8, causal=True, paged_kv=_FP8, q_dtype="bf16", kv_scale="head"
     ),
+    BatchPagedPrefillDescriptor(
+        batch_size=3, total_num_rows=40, num_qo_heads=16, causal=True, paged_kv=_SLIDING, window_left=127, sinks=True
+    ),
     BatchPagedDecodeDescriptor(batch_size=16, num_qo_heads=32, paged_kv=_LLAMA_8B),
     BatchPagedDecodeDescriptor(
         batch_size=7, num_qo_heads=7, paged_kv=_ODD, page_table="block", kv_split=100, logits_soft_cap=30.0
     ),
     BatchPagedDecodeDescriptor(batch_size=7, num_qo_heads=16, paged_kv=_FP8, q_dtype="bf16", kv_scale="head"),
+    BatchPagedDecodeDescriptor(batch_size=7, num_qo_heads=16, paged_kv=_SLIDING, window_left=127, sinks=True),
     BatchRaggedPrefillDescriptor(
         batch_size=4,
         total_num_rows=1000,
@@ -205,5 +214,16 @@ EXAMPLES: tuple[Attention[Any], ...] = (
         head_dim=64,
         causal=False,
         dtype="f16",
+    ),
+    BatchRaggedPrefillDescriptor(
+        batch_size=2,
+        total_num_rows=63,
+        total_kv_rows=80,
+        num_qo_heads=16,
+        num_kv_heads=2,
+        head_dim=64,
+        causal=True,
+        dtype="bf16",
+        sinks=True,
     ),
 )

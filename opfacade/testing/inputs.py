@@ -89,6 +89,9 @@ class _Maker:
         for name in ("k_scale", "v_scale"):
             if name in operands:
                 values[name] = values[name].clamp(-1.5, 1.5).exp()
+        if "sinks" in operands:
+            none = values["sinks"] < -1.5
+            values["sinks"] = (2 + 2 * values["sinks"]).masked_fill(none, float("-inf"))
         if "states_lse" in operands:
             values |= self._states(values)
         return descriptor.args_type(**values)

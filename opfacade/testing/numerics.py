@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opfacade.descriptor import Descriptor
@@ -111,7 +111,10 @@ def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One batch of rows that share their keys, in fp64: q [g, rows, d], k [g, n, d], v [g, n, dv], seen [rows, n]."""
+    """One batch of rows that share their keys, in fp64: q [g, rows, d], k [g, n, d], v [g, n, dv], seen [rows, n].
+
+    sink [g, rows]: a logit of each row without a value, or None.
+    """
 
     q: Tensor
     k: Tensor
@@ -119,6 +122,7 @@ class Row:
     seen: Tensor
     scale: float
     soft_cap: float
+    sink: Tensor | None = None
 
 
 def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Bounded]:
@@ -130,6 +134,8 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors.
     """
     u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
+    blind = ~row.seen.any(-1)[None, :, None]
+    row = _with_sink(row)
     raw = row.q @ row.k.transpose(1, 2) * row.scale
     weights = _softmax(row, raw)
     eta = _score_error(row, raw, weights, c, u)
@@ -140,7 +146,7 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     m, parts = weights.top.abs(), n / min(c["tile"], c.get("part", math.inf)) + 5
     merge = c["split"] * (2.0**-21 + 4 * u * m + parts * u) * sizes["pv"]
     merge = merge + c.get("scaled", 0.0) * 3 * u * sizes["pv"]
-    finish = _output_rounding(out_dtype, o, weights.empty)
+    finish = _output_rounding(out_dtype, o, blind)
     lse = (weights.top + weights.total.log()).squeeze(-1)
     # The log of the worst common change of the weights, the sum of the denominator, log itself, and storing as f32.
     grown = (weights.p * eta.exp()).nan_to_num(0.0).sum(-1).clamp(min=1.0).log()
@@ -171,10 +177,22 @@ class _Counts:
     tiles: Tensor
 
 
+def _with_sink(row: Row) -> Row:
+    """The sink as one more key, seen by all, whose value is 0: its score is set where scores are made."""
+    import torch
+
+    if row.sink is None:
+        return row
+    k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (row.k, row.v))
+    return replace(row, k=k, v=v, seen=torch.nn.functional.pad(row.seen, (0, 1), value=True))
+
+
 def _softmax(row: Row, raw: Tensor) -> _Weights:
     import torch
 
     s = row.soft_cap * torch.tanh(raw / row.soft_cap) if row.soft_cap > 0 else raw
+    if row.sink is not None:
+        s = torch.cat([s[..., :-1], row.sink[..., None]], -1)
     s = s.masked_fill(~row.seen, -math.inf)
     top = s.amax(-1, keepdim=True)
     empty = top == -math.inf
@@ -198,6 +216,9 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
         nearest = (size - eta).clamp(min=0.0) / row.soft_cap
         eta = eta * (1 - torch.tanh(nearest) ** 2) + c["tanh"] * row.soft_cap
         size = size.clamp(max=row.soft_cap)
+    if row.sink is not None:  # given, not computed
+        eta[..., -1] = 0.0
+        size[..., -1] = row.sink.abs().nan_to_num(posinf=0.0)
     return eta + 3 * u * (size + weights.top.abs()) + c["exp"]
 
 

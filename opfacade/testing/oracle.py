@@ -48,9 +48,10 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
         seen=seen(descriptor, at - first + k.shape[0] - q_len, k.shape[0]).repeat_interleave(group, 0),
         scale=descriptor.scale,
         soft_cap=descriptor.logits_soft_cap,
+        sink=None if args.sinks is None else args.sinks.double().reshape(kv_heads, group).repeat(1, len(mine)),
     )
     got = {"o": _grouped(args.o[at], kv_heads)}
-    bounded = attention_bounds(row, c, descriptor.query_dtype) if k.shape[0] else _nothing(row)
+    bounded = attention_bounds(row, c, descriptor.query_dtype) if k.shape[0] or descriptor.sinks else _nothing(row)
     if args.lse is not None:
         got["lse"] = _grouped(args.lse[at][..., None], kv_heads).squeeze(-1)
     else:

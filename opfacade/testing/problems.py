@@ -25,7 +25,7 @@ def random_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]
 
 
 def special_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
-    """The same with what only some backends have, such as an fp8 cache: the reference accepts it, a kernel may decline."""
+    """The same with what a kernel may lack and decline, such as an fp8 cache or sinks; the reference accepts it."""
     rng, plain = random.Random(f"special {op} {seed}"), random_descriptor(op, seed, tokens)
     return type(plain).model_validate(plain.model_dump() | _SPECIAL[op](rng, plain))
 
@@ -37,6 +37,12 @@ def _fp8(rng: random.Random, plain: Any) -> dict[str, Any]:
         "q_dtype": rng.choice(("f16", "bf16")),
         "kv_scale": rng.choice(("none", "tensor", "head", "head")),
     }
+
+
+def _attention(rng: random.Random, plain: Any) -> dict[str, Any]:
+    """Sinks, an fp8 cache, or both."""
+    fp8 = hasattr(plain, "paged_kv") and rng.random() < 0.7
+    return {"sinks": not fp8 or rng.random() < 0.4} | (_fp8(rng, plain) if fp8 else {})
 
 
 def _cache(rng: random.Random, dtypes: tuple[str, ...], head_dims: tuple[int, ...], tokens: int) -> PagedKvCacheDescriptor:
@@ -123,5 +129,5 @@ def _merge(rng: random.Random, tokens: int) -> Descriptor[Any]:
 
 
 _DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge), strict=True))
-_SPECIAL = {"paged_prefill": _fp8, "paged_decode": _fp8}
+_SPECIAL = {"paged_prefill": _attention, "paged_decode": _attention, "ragged_prefill": _attention}
 SPECIAL = tuple(_SPECIAL)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EMPTY = -1
 # Operands that all requests of a call share.
-_SHARED = ("k_scale", "v_scale")
+_SHARED = ("k_scale", "v_scale", "sinks")
 
 
 def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opfacade.registry import Launcher
 
-_FLOATS = ("q", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale")
+_FLOATS = ("q", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale", "sinks")
 
 
 class FullGuard:
@@ -57,12 +57,14 @@ class FullGuard:
             self._finite_pools(tables, args)
 
     def _finite(self, name: str, tensor: Tensor, args: Any) -> None:
-        """Rows that no request has, and the o of empty states, may hold anything."""
+        """Rows that no request has, and the o of empty states, may hold anything; -inf is no sink."""
         import torch
 
         wrong = ~_is_finite(tensor)
         if name in ("k", "v"):
             wrong[int(args.kv_indptr[-1]) :] = False
+        if name == "sinks":
+            wrong &= tensor != -torch.inf
         if name == "states_o":
             wrong &= (args.states_lse != -torch.inf)[..., None]
         if bool(wrong.any()):

@@ -27,6 +27,7 @@ def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) 
         yield Reason("OPF-S002", "q_dtype", descriptor.query_dtype, f"the cache's, {descriptor.kv_dtype}")
     yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, HEAD_DIMS)
     yield from support.choice_reason("OPF-S007", "kv_scale", getattr(descriptor, "kv_scale", "none"), ("none",))
+    yield from support.choice_reason("OPF-S008", "sinks", descriptor.sinks, (False,))
 
 
 def common_facts(descriptor: Any) -> dict[str, bool | int | str]:

@@ -67,7 +67,8 @@ def _sku(descriptor: Attention[Any], target: Target) -> KernelSku:
 def _facts(descriptor: Attention[Any]) -> tuple[tuple[str, bool | str], ...]:
     """What changes the meaning of a result, where it is not as usual."""
     kv_scale = getattr(descriptor, "kv_scale", "none")
-    return (("kv_scale", kv_scale),) if kv_scale != "none" else ()
+    scaled = (("kv_scale", kv_scale),) if kv_scale != "none" else ()
+    return (*scaled, ("sinks", True)) if descriptor.sinks else scaled
 
 
 @lru_cache(maxsize=256)
@@ -91,7 +92,7 @@ def _scoring(descriptor: Attention[Any], args: Any, causal: bool) -> Any:
     from opfacade.backends.reference.softmax_attention import Scoring
 
     scales = (getattr(args, "k_scale", None), getattr(args, "v_scale", None))
-    return Scoring(descriptor.scale, descriptor.logits_soft_cap, causal, descriptor.window_left, *scales)
+    return Scoring(descriptor.scale, descriptor.logits_soft_cap, causal, descriptor.window_left, *scales, args.sinks)
 
 
 def _paged(descriptor: PagedKvAttention[Any], args: Any, q_indptr: Sequence[int], causal: bool) -> None:

@@ -16,7 +16,10 @@ _SCORE_BUDGET = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What turns q.k into a score, and which keys a row sees. k_scale, v_scale: factors of K and V, [1] or [kv_heads]."""
+    """What turns q.k into a score, and which keys a row sees.
+
+    k_scale, v_scale: factors of K and V, [1] or [kv_heads]. sinks: [heads], logits without a value.
+    """
 
     scale: float
     soft_cap: float
@@ -24,6 +27,7 @@ class Scoring:
     window_left: int
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    sinks: Tensor | None = None
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -34,7 +38,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Tensor | None) -> None:
-    """q, o [q_len, heads, dim]; k, v [kv_len, kv_heads, dim]; lse [q_len, heads]. Writes o and lse."""
+    """q [q_len, heads, dim]; k [kv_len, kv_heads, dim]; v like k, o like q, of any width. Writes o and lse."""
     import torch
 
     math_dtype = compute_dtype(q.dtype)
@@ -51,7 +55,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Te
         grouped = q[start:stop].to(math_dtype).reshape(stop - start, kv_heads, group, dim)
         rows = grouped.transpose(0, 1).reshape(kv_heads, -1, dim)
         out, log_sum = _softmax_product(rows, keys, values, seen, scoring)
-        o[start:stop] = out.reshape(kv_heads, -1, group, dim).transpose(0, 1).reshape(-1, heads, dim).to(o.dtype)
+        o[start:stop] = out.reshape(kv_heads, stop - start, group, -1).transpose(0, 1).reshape(stop - start, heads, -1)
         if lse is not None:
             lse[start:stop] = log_sum.reshape(kv_heads, -1, group).transpose(0, 1).reshape(-1, heads).to(torch.float32)
 
@@ -69,21 +73,30 @@ def _visible(row: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
 
 
 def _softmax_product(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
-    """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row that sees nothing gets 0 and -inf."""
+    """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row that sees nothing gets 0 and its sink, -inf where it has none."""
     import torch
 
     scores = torch.matmul(q, keys) * _factor(scoring.k_scale, scoring.scale, q)
     if scoring.soft_cap > 0:
         scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
     scores = scores.masked_fill_(~seen, -math.inf)
+    sink = _sink_of_rows(scoring, q)
     if scores.shape[-1] == 0:
-        return torch.zeros_like(q), torch.full(q.shape[:2], -math.inf, dtype=q.dtype, device=q.device)
-    top = scores.amax(dim=-1, keepdim=True)
+        return torch.zeros(*q.shape[:2], values.shape[-1], dtype=q.dtype, device=q.device), sink.squeeze(-1)
+    top = torch.maximum(scores.amax(dim=-1, keepdim=True), sink)
     top = torch.where(top == -math.inf, torch.zeros_like(top), top)
     p = scores.sub_(top).exp_()
-    total = p.sum(dim=-1, keepdim=True)
+    total = p.sum(dim=-1, keepdim=True) + (sink - top).exp()
     o = _weighted(p, values, seen) / torch.where(total == 0, torch.ones_like(total), total)
     return o * _factor(scoring.v_scale, 1.0, q), (top + total.log()).squeeze(-1)
+
+
+def _sink_of_rows(scoring: Scoring, rows: Tensor) -> Tensor:
+    """[kv_heads, rows, 1]: the sink of each row, whose query heads come in turn."""
+    if scoring.sinks is None:
+        return rows.new_full((*rows.shape[:2], 1), -math.inf)
+    by_head = scoring.sinks.to(rows.dtype).reshape(rows.shape[0], -1)
+    return by_head.repeat(1, rows.shape[1] // by_head.shape[1])[..., None]
 
 
 def _factor(scales: Tensor | None, factor: float, like: Tensor) -> Tensor | float:
