@@ -58,7 +58,7 @@ def render(spec: JitSpec, root: Path | None = None) -> Sources:
     device = _render(spec, root, f"csrc/{spec.template}.cu.jinja")
     binding = _render(spec, root, f"csrc/{spec.template}.cc.jinja")
     texts = {"device source": device, "binding source": binding}
-    if not _WHOLE_RUNTIME.search(device):
+    if (root / DEVICE_HEADER).is_file() and not _WHOLE_RUNTIME.search(device):
         texts["build"] = f'#include "{DEVICE_HEADER}"'
     return Sources(device, binding, _own_headers(root, texts))
 

@@ -14,8 +14,10 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 
 from .. import env
 from ..errors import ToolchainError
+from .supervisor import ENVIRONMENT
 
 _INSTALL = 'pip install "opfacade[cuda]"'
 _DEFAULT = Path("/usr/local/cuda/bin/nvcc")
@@ -61,7 +64,10 @@ class Toolchain:
         programs = {Path(name).name: self.home / name for name in _PROGRAMS}
         programs |= {"c++": self.cxx, "cuda.h": self.cuda_include / "cuda.h"}
         memo = _Memo(self.memo)
-        digests = {label: memo.facts(path)["sha256"] for label, path in programs.items() if path.is_file()}
+        programs |= {path.name: path for path in memo.parts(self.cxx)}
+        present = {label: path for label, path in programs.items() if path.is_file()}
+        memo.learn(present.values())
+        digests = {label: memo.facts(path)["sha256"] for label, path in present.items()}
         memo.save()
         return digests
 
@@ -183,6 +189,16 @@ def _asked(script: Path) -> list[str]:
     return re.findall(r"^#\$ TOP=(.+)$", told.stderr, re.MULTILINE)
 
 
+def _parts(cxx: Path) -> list[str]:
+    """The compiler proper behind a C++ driver: the driver is a small program that may be the same in two releases."""
+    try:
+        asked = [str(cxx), "-print-prog-name=cc1plus"]
+        told = subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [told] if os.path.isabs(told) else []  # a driver that knows none repeats the name, or is the compiler itself
+
+
 def _examine(program: Path) -> dict[str, Any]:
     data = program.read_bytes()
     release = _RELEASE.search(data)
@@ -205,6 +221,24 @@ class _Memo:
         """The `sha256` of a program and the `release` it was made for."""
         return self._remembered(program, {"sha256", "release"}, _examine)
 
+    def learn(self, programs: Iterable[Path]) -> None:
+        """Get to know programs side by side: hashing a hundred megabytes leaves the interpreter to others."""
+        unknown = [path for path in programs if "sha256" not in self._known(path)]
+        threads = [threading.Thread(target=self._try, args=(path,)) for path in unknown]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _try(self, program: Path) -> None:
+        with suppress(OSError):  # the caller asks again, and hears of it
+            self.facts(program)
+
+    def parts(self, cxx: Path) -> list[Path]:
+        """What a C++ driver calls, as it said when it was last asked."""
+        found: list[str] = self._remembered(cxx, {"parts"}, lambda path: {"parts": _parts(path)})["parts"]
+        return [Path(path) for path in found]
+
     def tops(self, script: Path) -> list[str]:
         """The toolkits that a wrapper script told of when it was last asked."""
         found: list[str] = self._remembered(script, {"tops"}, lambda path: {"tops": _asked(path)})["tops"]
@@ -212,15 +246,19 @@ class _Memo:
         return found
 
     def _remembered(self, path: Path, wanted: set[str], find: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        known = self._known(path)
+        if not wanted <= known.keys():
+            known = {**known, **find(path.resolve())}
+            self.known[str(path.resolve())], self.dirty = known, True
+        return known
+
+    def _known(self, path: Path) -> dict[str, Any]:
+        """What is known of the file that is there now: at least its stamp."""
         real = path.resolve()
         stat = real.stat()
         stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
         known = self.known.get(str(real))
-        if isinstance(known, dict) and known.get("stamp") == stamp and wanted <= known.keys():
-            return known
-        facts = {"stamp": stamp, **find(real)}
-        self.known[str(real)], self.dirty = facts, True
-        return facts
+        return known if isinstance(known, dict) and known.get("stamp") == stamp else {"stamp": stamp}
 
     def save(self) -> None:
         if not self.dirty:

@@ -110,6 +110,20 @@ def test_an_exchanged_compiler_changes_the_identity(host, tmp_path):
     assert toolchain.Toolchain(nvcc, tmp_path / "bin/c++", memo).identity != before
 
 
+def test_the_compiler_behind_the_driver_is_part_of_the_identity(host, tmp_path):
+    host("kit/include/cuda.h")
+    host("kit/include/cuda_runtime.h")
+    proper = host("lib/cc1plus", "one")
+    driver = host("driver", f"#!/bin/sh\necho called >> {tmp_path}/calls\n[ $1 = -print-prog-name=cc1plus ] && echo {proper}\n")
+    tools = [toolchain.Toolchain(host("kit/bin/nvcc"), driver, tmp_path / "memo.json") for _ in range(3)]
+    one, again = tools[0].identity, tools[1].identity
+    assert one == again
+    assert (tmp_path / "calls").read_text() == "called\n"
+    proper.write_text("another")
+    assert tools[2].identity.keys() == one.keys()
+    assert {name for name in one if tools[2].identity[name] != one[name]} == {"cc1plus"}
+
+
 def test_a_damaged_memo_is_made_anew(host, tmp_path):
     host("local/bin/nvcc")
     (tmp_path / "memo.json").write_text("[1, {")
