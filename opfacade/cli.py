@@ -13,6 +13,7 @@ import click
 from opfacade import __version__, cli_tools
 from opfacade.cli_cache import cache
 from opfacade.cli_manifest import manifest
+from opfacade.cli_tune import tune, tuned
 from opfacade.cli_verify import verify
 from opfacade.errors import OpfacadeError
 
@@ -41,6 +42,8 @@ def main() -> None:
 
 main.add_command(cache)
 main.add_command(manifest)
+main.add_command(tune)
+main.add_command(tuned)
 main.add_command(verify)
 for command in cli_tools.COMMANDS:
     main.add_command(command)
@@ -82,8 +85,9 @@ def _print_candidates(rows: tuple[Row, ...], target: str) -> None:
 @click.argument("file", type=click.File("rb"))
 @click.option("--target", help="An architecture; the current device by default.")
 @click.option("--than", type=click.File("rb"), help="Why FILE runs another kernel than the descriptor in this file.")
+@click.option("--autotune", is_flag=True, help='As with Preference(autotune="use").')
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, as_json: bool) -> None:
+def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, autotune: bool, as_json: bool) -> None:
     """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why."""
     from opfacade import Preference, Target, explain_change, load_descriptor
     from opfacade import explain as explain_descriptor
@@ -94,8 +98,8 @@ def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, as_json
         click.echo(str(explain_change(load_descriptor(than.read()), descriptor, target=machine)))
         return
     machine = machine or Target.current()
-    pins = in_force(descriptor, Preference(), machine)
-    explanation = explain_descriptor(descriptor, target=machine, pins=pins)
+    prefer = Preference(autotune="use" if autotune else "off")
+    explanation = explain_descriptor(descriptor, prefer, machine, in_force(descriptor, prefer, machine))
     click.echo(explanation.to_json() if as_json else str(explanation))
 
 

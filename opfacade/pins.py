@@ -1,11 +1,14 @@
-"""What decides beside a caller's preference: the SKUs that a fleet allows. A plain value, so that choosing stays pure."""
+"""What decides beside a caller's preference: the SKUs that a fleet allows, and measurements. Plain values, so that choosing
+stays pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade import env, registry
+from opfacade.tuning import Row, decide
 
 if TYPE_CHECKING:
     from opfacade.sku import KernelSku
@@ -20,10 +23,35 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was measured of a problem: a row, or the reason why there is none."""
+
+    row: Row | None
+    origin: str
+
+    def choose(self, eligible: Sequence[str]) -> tuple[str, str]:
+        """The SKU to take of those that may be taken, in their order of preference, and why."""
+        if self.row is None:
+            return eligible[0], self.origin
+        known = {m.sku: m for m in self.row.measured}
+        measured = [known[sku] for sku in eligible if sku in known]
+        if eligible[0] not in known:
+            return eligible[0], "the default was not among those measured"
+        decision = decide(measured, self.row.incumbent if self.row.incumbent in eligible else None)
+        if decision.winner == decision.incumbent:
+            faster = "no other was faster by enough"
+        else:
+            faster = f"{decision.gain:.1%} faster than {decision.incumbent}, to within {decision.noise:.1%}"
+        said = f"{known[decision.winner].median_us:.4g} us in {known[decision.winner].samples} samples; {faster}"
+        return decision.winner, f"{said} ({self.origin})"
+
+
+@dataclass(frozen=True, slots=True)
 class Pins:
-    """allowed: no other SKU is ever selected; None where nothing is locked."""
+    """allowed: no other SKU is ever selected; None where nothing is locked. tuned: for Preference(autotune="use") alone."""
 
     allowed: Allowed | None = None
+    tuned: Tuned | None = None
 
     def refuses(self, sku: KernelSku) -> bool:
         return self.allowed is not None and sku.id not in self.allowed.skus
@@ -33,6 +61,9 @@ NO_PINS = Pins()
 
 
 def in_force(descriptor: Any, prefer: Any, target: Any) -> Pins:
-    """The pins of this process. Nothing is read where OPFACADE_REQUIRE_SKU is not set."""
+    """The pins of this process. Nothing is read where OPFACADE_REQUIRE_SKU is not set and no measurement is asked for."""
     required = env.require_sku()
-    return Pins(registry.manifest().required(required)) if required else NO_PINS
+    if not required and prefer.autotune == "off":
+        return NO_PINS
+    allowed = registry.manifest().required(required) if required else None
+    return Pins(allowed, registry.measurements().tuned_for(descriptor, prefer, target) if prefer.autotune == "use" else None)

@@ -40,6 +40,12 @@ _selecting = threading.Lock()
 _default = Preference()
 
 
+def forget_selections() -> None:
+    """Choose anew at the next `select`, because measurements changed. Plans that are there stay as they are."""
+    with _selecting:
+        _selected.clear()
+
+
 class Plan(Generic[ArgsT]):
     """`select` chooses, `can_implement` checks a call, `compile` builds ahead of time, `run` executes.
 

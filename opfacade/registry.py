@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -53,6 +53,8 @@ class Candidate:
     declines: every reason against it. The other functions are called only when there is none.
     workspace: exact bytes. launcher: gives the function `run` calls; may load, and build if `allow_build`.
     jit_spec: what would be compiled; None where nothing is.
+    variant: "" for what is chosen by default; another name for the same implementation with other tiles, stages or splits,
+    which only a pin or a measurement chooses. Its SKU must say in what it differs.
     """
 
     backend: str
@@ -63,6 +65,39 @@ class Candidate:
     workspace: Callable[[Any, Target], int]
     launcher: Callable[[Any, Target, KernelSku, bool], Launcher]
     jit_spec: Callable[[Any, Target], JitSpec] | None = None
+    variant: str = ""
+
+
+def variant_of(
+    base: Candidate, variant: str, change: Callable[[Any], Any | None], facts: Mapping[str, bool | int | str]
+) -> Candidate:
+    """`base` as it would be for a changed descriptor: another split, say, without a line of kernel code.
+
+    change: the descriptor to use instead, with the same operands; None where the variant means nothing. facts: what joins the
+    spec of the SKU, so that the variant can be told and pinned. Where a variant is another binary, make a Candidate of it.
+    """
+
+    def declines(descriptor: Any, target: Target) -> Sequence[Reason]:
+        changed = change(descriptor)
+        if changed is None:
+            return (Reason("OPF-S017", "variant", variant, "a descriptor that it means something for"),)
+        return base.declines(changed, target)
+
+    def sku(descriptor: Any, target: Target) -> KernelSku:
+        plain = base.sku(change(descriptor), target)
+        spec = tuple(sorted({**dict(plain.spec), **facts}.items()))
+        return plain.model_copy(update={"spec": spec}).revalidated()
+
+    jit_spec = base.jit_spec
+    return replace(
+        base,
+        declines=declines,
+        sku=sku,
+        workspace=lambda descriptor, target: base.workspace(change(descriptor), target),
+        launcher=lambda descriptor, target, sku, allow: base.launcher(change(descriptor), target, sku, allow),
+        jit_spec=None if jit_spec is None else lambda descriptor, target: jit_spec(change(descriptor), target),
+        variant=variant,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -74,19 +109,30 @@ def families() -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def candidates_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
-    """Every candidate for a descriptor type, in order of preference."""
+    """Every candidate for a descriptor type that may be chosen by default, in order of preference."""
+    return tuple(candidate for candidate in variants_for(descriptor) if not candidate.variant)
+
+
+@lru_cache(maxsize=256)
+def variants_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
+    """Every candidate for a descriptor type, in order of preference; behind all defaults their variants."""
     found: list[Candidate] = []
     for backend in BACKENDS:
         name = f"opfacade.backends.{backend}.{descriptor.family()}"
         # A family that a backend lacks is absent; one that fails to import is broken, and must say so.
         if find_spec(name) is not None:
             found += [c for c in import_module(name).CANDIDATES if c.descriptor is descriptor]
-    return tuple(found)
+    return tuple(sorted(found, key=lambda candidate: bool(candidate.variant)))
 
 
 def crosscheck() -> Any:
     """The cross-check, which lies above plans and is therefore reached by name, as backends are."""
     return import_module("opfacade.crosscheck")
+
+
+def measurements() -> Any:
+    """The table of measurements, which are made with plans and therefore lie above them."""
+    return import_module("opfacade.autotune_table")
 
 
 def manifest() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -20,7 +20,7 @@ from opfacade.errors import (
 )
 from opfacade.model import Count, Model
 from opfacade.pins import NO_PINS, Pins
-from opfacade.registry import Candidate, Reason, candidates_for
+from opfacade.registry import Candidate, Reason, candidates_for, variants_for
 from opfacade.sku import ERROR_MODELS, KernelSku
 from opfacade.target import Target
 
@@ -52,7 +52,8 @@ class Preference(Model):
 
     backend: only this one.  forbid: backends, implementation names or SKU ids never to use.  allow: only these SKU ids.
     max_workspace_bytes: no plan that needs more.  require: the least guarantee ("deterministic" and "batch_invariant"
-    are short forms).  jit: "never" refuses to compile, at load.  pin: only this SKU id.  autotune: "use" applies measurements.
+    are short forms).  jit: "never" refuses to compile, at load.  pin: only this SKU id.  autotune: "use" takes
+    what `opfacade tune` measured to be faster, where it has measured; `explain` says so.
     """
 
     backend: Literal["cuda", "reference"] | None = None
@@ -73,10 +74,12 @@ class Option:
     reasons: tuple[Reason, ...]
     sku: KernelSku | None = None
     workspace_size: int | None = None
+    note: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.candidate.backend}/{self.candidate.impl}"
+        variant = f"[{self.candidate.variant}]" if self.candidate.variant else ""
+        return f"{self.candidate.backend}/{self.candidate.impl}{variant}"
 
 
 def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue | None:
@@ -91,8 +94,27 @@ def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue 
 
 
 def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
-    """Every candidate, in order of preference, with every reason against it."""
-    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in candidates_for(type(descriptor)))
+    """Every candidate, in order of preference, with every reason against it; what measurements chose comes first.
+
+    Variants of an implementation are looked at only where something can choose them.
+    """
+    found = variants_for if _named(prefer, pins) or prefer.autotune == "use" else candidates_for
+    options = tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor)))
+    return _measured_first(options, pins) if prefer.autotune == "use" else options
+
+
+def _named(prefer: Preference, pins: Pins) -> bool:
+    return prefer.pin is not None or prefer.allow is not None or pins.allowed is not None
+
+
+def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ...]:
+    """The options with the one that measurements chose moved to the front; `note` says why, or why there is none."""
+    eligible = tuple(option.sku.id for option in options if option.sku is not None and not option.reasons)
+    if not eligible:
+        return options
+    sku, note = pins.tuned.choose(eligible) if pins.tuned is not None else (eligible[0], "no measurements were given")
+    first = next(o for o in options if not o.reasons and o.sku is not None and o.sku.id == sku)
+    return (replace(first, note=note), *(o for o in options if o is not first))
 
 
 def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:
@@ -115,9 +137,6 @@ def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -
         yield Reason("OPF-S011", "prefer.forbid", name, f"anything but {', '.join(prefer.forbid)}")
     if prefer.pin is not None and sku is not None and sku.id != prefer.pin:
         yield Reason("OPF-S012", "prefer.pin", sku.id, prefer.pin)
-    if prefer.autotune == "use":
-        hint = 'No measurements exist in this version; use autotune="off".'
-        yield Reason("OPF-S013", "prefer.autotune", "use", "off", hint)
 
 
 def _locked_out(sku: KernelSku, prefer: Preference, pins: Pins) -> Iterator[Reason]:
@@ -205,6 +224,7 @@ class Explanation:
             if option.sku is not None:
                 lines.append(f"           sku {option.sku.id}")
                 lines.append(f"           workspace {option.workspace_size} bytes")
+            lines += [f"           measured: {option.note}"] if option.note else []
             lines += [f"           - {reason}" for reason in option.reasons]
         return "\n".join(lines)
 
@@ -219,6 +239,8 @@ class Explanation:
                 {
                     "backend": o.candidate.backend,
                     "impl": o.candidate.impl,
+                    "variant": o.candidate.variant,
+                    "measured": o.note,
                     "sku": o.sku.id if o.sku else None,
                     "workspace_size": o.workspace_size,
                     "reasons": [r.as_dict() for r in o.reasons],

@@ -1,0 +1,227 @@
+"""Measures candidates and remembers which is fastest: `tune` makes the rows that `Preference(autotune="use")` applies.
+
+A candidate is measured only if it may be chosen at all, keeps what is required, and has computed the right result here: held to
+its own bound first. Selection stays pure: it is handed a row (`opfacade.pins`) and never times anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from opfacade import autotune_stamp, telemetry
+from opfacade.autotune_measure import Effort, Timer, device_timer, host_timer, measure, race
+from opfacade.autotune_store import Store
+from opfacade.autotune_table import refresh, store_here
+from opfacade.descriptor import Descriptor
+from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, from_issues
+from opfacade.plan import Plan
+from opfacade.selection import Option, Preference, Require, choose, survey
+from opfacade.target import Target
+from opfacade.testing import inputs, numerics
+from opfacade.tuning import Measured, Row, decide, tuning_key
+from opfacade.workload import Work
+
+_ROWS_CHECKED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What came of one problem. row: None where there was nothing to choose. wrong: candidates beyond their bound, or that
+    failed, and why: never timed. reused: another problem with the same tuning key was measured just before."""
+
+    descriptor: Descriptor[Any]
+    default: str
+    row: Row | None
+    wrong: dict[str, str] = field(default_factory=dict)
+    reused: bool = False
+
+    @property
+    def gain(self) -> float:
+        """The share of the default's time that the choice saves."""
+        if self.row is None:
+            return 0.0
+        times = {m.sku: m.median_us for m in self.row.measured}
+        return 1 - times[self.row.winner] / times[self.default] if self.default in times else 0.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How to measure, and where to keep it. Left out: this machine's clock, and its cache directory."""
+
+    timer: Timer | None = None
+    effort: Effort = field(default_factory=Effort)
+    store: Store | None = None
+
+
+Report = Callable[[Tuning], None]
+
+
+def tune(
+    problems: Iterable[Descriptor[Any] | Work],
+    target: Target | None = None,
+    require: Require | str | None = None,
+    setup: Setup | None = None,
+    report: Report | None = None,
+) -> tuple[Tuning, ...]:
+    """Measure every candidate for each problem on this machine, and keep the choices for `Preference(autotune="use")`.
+
+    require: the least that a candidate must guarantee; by default what a workload's own preference says. target: must be this
+    machine. A problem whose tuning key was measured a moment ago is not measured again.
+    """
+    setup, here = setup or Setup(), target or Target.current()
+    if here != Target.current():
+        message = f"tune: target expected {Target.current().arch}, which is here to be measured, got {here.arch}. [OPF-T001]"
+        raise UnsupportedDeviceError(message, code="OPF-T001", op="tune", stage="tune")
+    store, seen, found = setup.store or store_here(), dict[tuple[str, str], Tuning](), []
+    before = {_place(row): row for row in store.rows()}
+    for problem in problems:
+        work = problem if isinstance(problem, Work) else Work(problem)
+        prefer = _preference(work, require)
+        name = (tuning_key(work.descriptor), prefer.require.canonical_json())
+        known = seen.get(name)
+        tuned = _again(work, known) if known else _tuned(work, prefer, here, setup, before)
+        seen.setdefault(name, tuned)
+        if tuned.row is not None and not tuned.reused:
+            store.put([tuned.row])
+        found.append(tuned)
+        if report is not None:
+            report(tuned)
+    refresh()
+    return tuple(found)
+
+
+def _preference(work: Work, require: Require | str | None) -> Preference:
+    wanted = work.preference.require if require is None else require
+    return Preference.model_validate({"backend": work.preference.backend, "require": wanted})
+
+
+def _again(work: Work, known: Tuning) -> Tuning:
+    return Tuning(work.descriptor, known.default, known.row, known.wrong, reused=True)
+
+
+def _place(row: Row) -> tuple[str, str, str, str]:
+    return row.key, row.hardware, row.toolchain, row.require
+
+
+def eligible(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> tuple[Option, ...]:
+    """What may be measured against each other, in the order of preference: the default's backend, and its variants.
+
+    The reference is no rival of kernels: it is what runs where none fits.
+    """
+    options = survey(descriptor, prefer.model_copy(update={"autotune": "use"}), target)
+    default = choose(descriptor, target, tuple(o for o in options if not o.candidate.variant))
+    return tuple(o for o in options if not o.reasons and o.candidate.backend == default.candidate.backend)
+
+
+def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, Row]) -> Tuning:
+    checked = work.descriptor.revalidated()
+    options = eligible(checked, prefer, target)
+    names = [o.sku.id for o in options if o.sku is not None]
+    default = names[0]
+    if len(names) == 1:
+        return Tuning(checked, default, None)
+    args = inputs.make_args(checked, seed=1, device="cpu" if target.is_cpu else "cuda", lengths=lengths_of(work))
+    calls, wrong, worst = {}, {}, {}
+    for name in names:
+        try:
+            calls[name], worst[name] = _proven(Plan.select(checked, _pinned(prefer, name), target), args)
+        except OpfacadeError as error:
+            wrong[name] = str(error)
+            telemetry.count("tune_candidate_wrong")
+    stamp = (autotune_stamp.hardware(target), autotune_stamp.toolchain_of(options[0].candidate.backend))
+    place = (tuning_key(checked), *stamp, prefer.require.canonical_json())
+    incumbent = before[place].winner if place in before else default
+    if not calls:
+        return Tuning(checked, default, None, wrong)
+    timer = setup.timer or (host_timer if target.is_cpu else device_timer)
+    samples = race(calls, timer, setup.effort, incumbent)
+    measured = tuple(measure(name, samples[name], worst[name]) for name in names if name in samples)
+    return Tuning(checked, default, _row(place, measured, incumbent), wrong)
+
+
+def _row(place: tuple[str, str, str, str], measured: tuple[Measured, ...], incumbent: str) -> Row:
+    key, hardware, toolchain, require = place
+    decision = decide(measured, incumbent)
+    return Row(
+        key=key,
+        hardware=hardware,
+        toolchain=toolchain,
+        require=require,
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        incumbent=decision.incumbent,
+        winner=decision.winner,
+        gain=decision.gain,
+        noise=decision.noise,
+        measured=measured,
+    )
+
+
+def _pinned(prefer: Preference, sku: str) -> Preference:
+    return prefer.model_copy(update={"pin": sku}).revalidated()
+
+
+def _proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
+    """A call that is right, and its worst error over its bound. Raises what makes it unfit to be timed."""
+    plan.compile()
+    workspace = _workspace(plan, args)
+    append = plan.descriptor.op == "paged_kv_append"
+    before = (args.k_data.clone(), args.v_data.clone()) if append else None
+    _poison(plan, args)
+    plan.run(args, workspace)
+    report = numerics.check(plan.descriptor, args, plan.sku, rows=_ROWS_CHECKED, before=before)
+    if not report.worst <= 1:
+        issue = Issue(
+            "OPF-T002", plan.sku.id, "at most its bound", f"{report.worst:.3g} of it at {report.where}", kind="InternalError"
+        )
+        raise from_issues("tune", "check", [issue])
+    return lambda: plan.run(args, workspace), report.worst
+
+
+def _poison(plan: Plan[Any], args: Any) -> None:
+    """No candidate may pass with what another one wrote."""
+    for name, spec in plan.descriptor.operands().items():
+        if spec.role == "out":
+            getattr(args, name).fill_(float("nan"))
+
+
+def _workspace(plan: Plan[Any], args: Any) -> Any:
+    import torch
+
+    if not plan.workspace_size:
+        return None
+    first = getattr(args, next(iter(plan.descriptor.operands())))
+    return torch.empty(plan.workspace_size, dtype=torch.uint8, device=first.device)
+
+
+def lengths_of(work: Work) -> inputs.Lengths:
+    """The recorded lengths, else equal shares of the bounds: what a full batch of this problem looks like."""
+    if work.lengths is not None:
+        return inputs.Lengths(q=work.lengths.q, kv=work.lengths.kv)
+    descriptor: Any = work.descriptor
+    batch = getattr(descriptor, "batch_size", 0)
+    if not batch:
+        return inputs.Lengths()
+    rows, tokens = getattr(descriptor, "total_num_rows", None), _tokens(descriptor)
+    q = None if rows is None else _shares(rows, batch)
+    if tokens is None:
+        return inputs.Lengths(q=q)
+    size = descriptor.paged_kv.page_size if hasattr(descriptor, "paged_kv") else 1
+    kv = [pages * size for pages in _shares(tokens // size, batch)]
+    # The new rows of an append are the last of a request, which therefore has at least as many.
+    least = q if q is not None and descriptor.op == "paged_kv_append" else [0] * batch
+    return inputs.Lengths(q=q, kv=[max(pair) for pair in zip(kv, least, strict=True)])
+
+
+def _tokens(descriptor: Any) -> int | None:
+    if not hasattr(descriptor, "paged_kv"):
+        return getattr(descriptor, "total_kv_rows", None)
+    pages = descriptor.paged_kv.num_total_pages
+    bound = getattr(descriptor, "max_kv_indices", None)
+    return int((pages if bound is None else min(bound, pages)) * descriptor.paged_kv.page_size)
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    return [total // parts + (i < total % parts) for i in range(parts)]

@@ -1,0 +1,127 @@
+"""Measurements in SQLite: one row for a tuning key, hardware, toolchain and requirement. Nothing here raises into a caller.
+
+WAL lets many processes read while one writes, and a writer waits for another. A file that is no database is put aside; a place
+that cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so is
+each row that is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from opfacade import telemetry
+from opfacade.errors import DescriptorError
+from opfacade.tuning import Row, decide
+
+_SCHEMA = """CREATE TABLE IF NOT EXISTS tuned (
+  key TEXT NOT NULL, hardware TEXT NOT NULL, toolchain TEXT NOT NULL, require TEXT NOT NULL,
+  date TEXT NOT NULL, row TEXT NOT NULL,
+  PRIMARY KEY (key, hardware, toolchain, require))"""
+_VERSION = 1
+_PATIENCE = 30.0
+
+
+class Store:
+    """The measurements in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def put(self, rows: Iterable[Row]) -> bool:
+        """Keep rows, each in place of the one it has the key of; all or none. False if they could not be kept."""
+        values = [(r.key, r.hardware, r.toolchain, r.require, r.date, r.model_dump_json()) for r in rows]
+        for last in (False, True):
+            try:
+                with self._open() as database:
+                    database.executemany("INSERT OR REPLACE INTO tuned VALUES (?, ?, ?, ?, ?, ?)", values)
+                return True
+            except (sqlite3.Error, OSError) as error:
+                if last or not self._put_aside(error):
+                    _failed(self.path, error)
+                    return False
+        return False
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every sound row. A file that is not there has none."""
+        if not self.path.exists():
+            return ()
+        try:
+            with self._open() as database:
+                found = database.execute("SELECT key, hardware, toolchain, require, row FROM tuned ORDER BY rowid").fetchall()
+        except (sqlite3.Error, OSError) as error:
+            if not self._put_aside(error):
+                _failed(self.path, error)
+            return ()
+        return tuple(row for *names, text in found if (row := sound(text)) and _names(row) == names)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        database = sqlite3.connect(self.path, timeout=_PATIENCE)
+        try:
+            with database:
+                version = database.execute("PRAGMA user_version").fetchone()[0]
+                if version > _VERSION:
+                    raise sqlite3.OperationalError(f"written by a later version of opfacade (schema {version})")
+                database.execute("PRAGMA journal_mode=WAL")
+                database.execute(_SCHEMA)
+                database.execute(f"PRAGMA user_version={_VERSION}")
+                yield database
+        finally:
+            database.close()
+
+    def _put_aside(self, error: Exception) -> bool:
+        """Whether the file is no database, and is out of the way now."""
+        if type(error) is not sqlite3.DatabaseError:  # its kinds say that a sound file cannot be used: locked, full, read-only
+            return False
+        telemetry.count("tuned_store_corrupt")
+        telemetry.emit("tuned_store_corrupt", path=str(self.path), error=str(error))
+        try:
+            self.path.replace(self.path.with_name(self.path.name + ".corrupt"))
+        except OSError:
+            return False
+        return True
+
+
+def _failed(path: Path, error: Exception) -> None:
+    telemetry.count("tuned_store_failed")
+    telemetry.emit("tuned_store_failed", path=str(path), error=str(error))
+
+
+def _names(row: Row) -> list[str]:
+    return [row.key, row.hardware, row.toolchain, row.require]
+
+
+def sound(value: str | bytes | Any) -> Row | None:
+    """The row in a JSON text or value, if all of it is as it must be and its choice follows from its measurements."""
+    try:
+        row = Row.model_validate_json(value if isinstance(value, (str, bytes)) else json.dumps(value))
+        decision = decide(row.measured, row.incumbent)
+        names = [m.sku for m in row.measured]
+        if len(set(names)) == len(names) and (decision.winner, decision.incumbent) == (row.winner, row.incumbent):
+            return row
+        why = "its choice does not follow from its measurements"
+    except (DescriptorError, ValueError) as error:
+        why = str(error)
+    telemetry.count("tuned_row_poisoned")
+    telemetry.emit("tuned_row_poisoned", error=why[:200])
+    return None
+
+
+def export(rows: Iterable[Row]) -> str:
+    """Rows as a table to ship: JSON, in a fixed order, so that equal tables are equal texts."""
+    ordered = sorted(rows, key=lambda r: (r.hardware, r.toolchain, r.require, r.key))
+    return json.dumps({"opfacade_tuned": 1, "rows": [json.loads(r.model_dump_json()) for r in ordered]}, indent=1) + "\n"
+
+
+def parse(text: str | bytes) -> tuple[Row, ...]:
+    """The sound rows of a table. ValueError if it is no table at all."""
+    table = json.loads(text)
+    if not isinstance(table, dict) or table.get("opfacade_tuned") != 1 or not isinstance(table.get("rows"), list):
+        raise ValueError("no table of measurements of a version that is known")
+    return tuple(row for value in table["rows"] if (row := sound(value)))

@@ -1,0 +1,108 @@
+"""`opfacade tune` and `opfacade tuned`: measure candidates, and carry measurements to other machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from opfacade.autotune import Tuning
+
+_REQUIRE = click.Choice(["deterministic", "bit_stable_on_same_hardware", "batch_invariant"])
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--require", type=_REQUIRE, help="The least that a candidate must guarantee. [default: what the recording says]")
+@click.option("--rounds", type=click.IntRange(1), help="Samples of a candidate at most. [default: 60]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool) -> None:
+    """Measure the candidates for each problem in FILE on this machine; Preference(autotune="use") then takes the fastest."""
+    from opfacade.autotune import Setup
+    from opfacade.autotune import tune as measure
+    from opfacade.autotune_measure import Effort
+    from opfacade.workload import read
+
+    effort = Effort() if rounds is None else Effort(least=min(Effort().least, rounds), most=rounds)
+    report = None if as_json else _say
+    found = measure(read(file.read()), require=require, setup=Setup(effort=effort), report=report)
+    if as_json:
+        click.echo(json.dumps([_facts(tuning) for tuning in found], indent=1))
+        return
+    measured = [t for t in found if t.row is not None and not t.reused]
+    changed = sum(t.gain > 0 for t in measured)
+    click.echo(f"{len(found)} problems: {len(measured)} measured, {changed} of them better than the default choice")
+
+
+def _say(tuning: Tuning) -> None:
+    op = tuning.descriptor.op
+    for sku, why in tuning.wrong.items():
+        click.echo(f"{op}: not measured: {sku}: {why}")
+    if tuning.row is None:
+        click.echo(f"{op}: one candidate, {tuning.default}")
+    elif not tuning.reused:
+        click.echo(f"{op}: {tuning.row.winner} ({tuning.gain:+.1%} over the default)")
+        for m in tuning.row.measured:
+            click.echo(f"    {m.median_us:10.2f} us +-{m.noise:5.1%} {m.samples:4} samples  {m.sku}")
+
+
+def _facts(tuning: Tuning) -> dict[str, Any]:
+    row = None if tuning.row is None else json.loads(tuning.row.model_dump_json())
+    return {
+        "descriptor": tuning.descriptor.model_dump(mode="json"),
+        "default": tuning.default,
+        "gain": tuning.gain,
+        "reused": tuning.reused,
+        "wrong": tuning.wrong,
+        "row": row,
+    }
+
+
+@click.group()
+def tuned() -> None:
+    """The measurements that this machine has."""
+
+
+@tuned.command()
+def ls() -> None:
+    """Every choice, and how much faster it is than what it replaced."""
+    from opfacade.autotune_table import shipped, store_here
+
+    rows = (*shipped(), *store_here().rows())
+    for row in rows:
+        click.echo(f"{row.date[:10]}  {row.gain:+6.1%} +-{row.noise:5.1%}  {row.hardware}  {row.winner}")
+    click.echo(f"{len(rows)} choices in {store_here().path}")
+
+
+@tuned.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--hardware", default="", help='Only rows measured on hardware whose name begins so: "sm_90a".')
+def export_(file: Path, hardware: str) -> None:
+    """Write the measurements of this machine to FILE, for `import` elsewhere or for opfacade/tuned in the package."""
+    from opfacade.autotune_store import export
+    from opfacade.autotune_table import store_here
+
+    rows = [row for row in store_here().rows() if row.hardware.startswith(hardware)]
+    file.write_text(export(rows))
+    click.echo(f"{len(rows)} choices in {file}")
+
+
+@tuned.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_context
+def import_(ctx: click.Context, file: Path) -> None:
+    """Keep the measurements in FILE. They are applied where hardware and versions are those that they were made with."""
+    from opfacade.autotune_store import parse
+    from opfacade.autotune_table import refresh, store_here
+
+    try:
+        rows = parse(file.read_bytes())
+    except ValueError as error:
+        raise click.BadParameter(f"{file}: {error}") from error
+    kept = store_here().put(rows)
+    refresh()
+    click.echo(f"{len(rows)} choices {'kept in' if kept else 'could not be kept in'} {store_here().path}")
+    ctx.exit(0 if kept else 1)

@@ -1,0 +1,129 @@
+"""What a measurement is, which problems share one, and when it overrules the default: values and pure functions.
+
+The rule: the incumbent stays unless a challenger is faster by more than MARGIN and by more than the noise of both. Among
+challengers that are as fast as the best, the first in the order of preference wins. So a tie never flips a choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from opfacade.descriptor import Descriptor
+from opfacade.model import Model
+
+MARGIN = 0.03
+TIE = 0.01
+
+# Sizes of a call, rounded up to a power of two: problems that differ in nothing else share a measurement.
+BUCKETED = frozenset(
+    {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices", "num_states", "window_left"}
+)
+# Integers that a kernel is compiled for, or that change what one block does.
+EXACT = frozenset({"num_qo_heads", "num_kv_heads", "num_heads", "head_dim", "page_size", "kv_split", "schema_version"})
+# Values that cost the same whatever they are; of a soft cap only whether there is one matters.
+_FREE = frozenset({"sm_scale", "allow_unusual_scale", "schema_version"})
+
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+Share = Annotated[float, Field(ge=0, le=1e6)]
+
+
+def tuning_key(descriptor: Descriptor[Any]) -> str:
+    """The bucketed descriptor, as canonical JSON."""
+    return json.dumps(_bucketed(descriptor.model_dump(mode="json")), sort_keys=True, separators=(",", ":"))
+
+
+def _bucketed(fields: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in fields.items():
+        if name in _FREE:
+            continue
+        if isinstance(value, dict):
+            value = _bucketed(value)
+        elif name in BUCKETED and isinstance(value, int):
+            value = value if value <= 0 else 1 << (value - 1).bit_length()
+        elif name == "logits_soft_cap":
+            value = value > 0
+        found[name] = value
+    return found
+
+
+class Measured(Model):
+    """One SKU as measured: median time, half the width of its 95 % interval over the median, how many samples, and its worst
+    error over its bound."""
+
+    sku: str
+    median_us: Positive
+    noise: Share
+    samples: Annotated[int, Field(ge=1, le=10**9)]
+    worst: Annotated[float, Field(ge=0, le=1)]
+
+
+class Row(Model):
+    """The measurements of one tuning key on one machine, all of one session, in the order of preference; and the choice."""
+
+    schema_version: Literal[1] = 1
+    key: str
+    hardware: str
+    toolchain: str
+    require: str
+    date: str
+    incumbent: str
+    winner: str
+    gain: Annotated[float, Field(ge=-1e6, le=1)]
+    noise: Share
+    measured: Annotated[tuple[Measured, ...], Field(strict=False, min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """winner is faster than incumbent by `gain`, a share of the incumbent's time, measured to within `noise`."""
+
+    winner: str
+    incumbent: str
+    gain: float
+    noise: float
+
+
+def decide(measured: Sequence[Measured], incumbent: str | None = None) -> Decision:
+    """The choice among SKUs in the order of preference; without an incumbent among them the first is it."""
+    holder = next((m for m in measured if m.sku == incumbent), measured[0])
+    best = min(measured, key=lambda m: m.median_us)
+    equals = [m for m in measured if _as_fast(m, best) and _beats(m, holder)]
+    winner = equals[0] if equals and _beats(best, holder) else holder
+    return Decision(winner.sku, holder.sku, _gain(winner, holder), winner.noise + holder.noise)
+
+
+def _gain(challenger: Measured, holder: Measured) -> float:
+    return 1 - challenger.median_us / holder.median_us
+
+
+def _beats(challenger: Measured, holder: Measured) -> bool:
+    return _gain(challenger, holder) > max(MARGIN, challenger.noise + holder.noise)
+
+
+def _as_fast(one: Measured, best: Measured) -> bool:
+    return one.median_us <= best.median_us * (1 + max(TIE, one.noise + best.noise))
+
+
+def clear(measured: Sequence[Measured], incumbent: str | None = None) -> bool:
+    """Whether more samples would hardly change the choice: every challenger is on its side of MARGIN by more than the noise."""
+    holder = next((m for m in measured if m.sku == incumbent), measured[0])
+    others = [m for m in measured if m is not holder]
+    return all(abs(_gain(m, holder) - MARGIN) > m.noise + holder.noise for m in others)
+
+
+def summary(samples: Sequence[float]) -> tuple[float, float]:
+    """Median, and half the width of its 95 % interval from order statistics, over the median. One sample knows no noise: 1."""
+    ordered, n = sorted(samples), len(samples)
+    middle = median(ordered)
+    reach = 0.98 * n**0.5
+    low, high = int(n / 2 - reach), int(-(-(n / 2 + reach) // 1))
+    if low < 0 or high >= n:
+        return middle, 1.0
+    return middle, (ordered[high] - ordered[low]) / 2 / middle
