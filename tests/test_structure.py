@@ -47,7 +47,7 @@ LAYERS = (
     {"autotune_table"},
     {"autotune"},
     {"change"},
-    {"demo", "cli_cache", "cli_manifest", "cli_verify"},
+    {"demo", "cli_cache", "cli_manifest", "cli_tune", "cli_verify"},
     {"cli_tools"},
     {"cli"},
     {"__init__", "__main__"},
