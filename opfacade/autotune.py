@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from opfacade import autotune_stamp, telemetry
+from opfacade import autotune_stamp, cost, telemetry
 from opfacade.autotune_measure import Effort, Timer, device_timer, host_timer, measure, race
 from opfacade.autotune_store import Store
 from opfacade.autotune_table import refresh, store_here
@@ -22,7 +22,7 @@ from opfacade.selection import Option, Preference, Require, choose, survey
 from opfacade.target import Target
 from opfacade.testing import inputs, numerics
 from opfacade.tuning import Measured, Row, decide, tuning_key
-from opfacade.workload import Work
+from opfacade.workload import Work, lengths_of
 
 _ROWS_CHECKED = 8
 
@@ -30,13 +30,15 @@ _ROWS_CHECKED = 8
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What came of one problem. row: None where there was nothing to choose. wrong: candidates beyond their bound, or that
-    failed, and why: never timed. reused: another problem with the same tuning key was measured just before."""
+    failed, and why: never timed. reused: another problem with the same tuning key was measured just before. regret: how much
+    slower than the best is what the cost model would have chosen, as a share."""
 
     descriptor: Descriptor[Any]
     default: str
     row: Row | None
     wrong: dict[str, str] = field(default_factory=dict)
     reused: bool = False
+    regret: float = 0.0
 
     @property
     def gain(self) -> float:
@@ -99,7 +101,7 @@ def _preference(work: Work, require: Require | str | None) -> Preference:
 
 
 def _again(work: Work, known: Tuning) -> Tuning:
-    return Tuning(work.descriptor, known.default, known.row, known.wrong, reused=True)
+    return Tuning(work.descriptor, known.default, known.row, known.wrong, reused=True, regret=known.regret)
 
 
 def _place(row: Row) -> tuple[str, str, str, str]:
@@ -123,7 +125,10 @@ def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before:
     default = names[0]
     if len(names) == 1:
         return Tuning(checked, default, None)
-    args = inputs.make_args(checked, seed=1, device="cpu" if target.is_cpu else "cuda", lengths=lengths_of(work))
+    lengths = lengths_of(work)
+    args = inputs.make_args(
+        checked, seed=1, device="cpu" if target.is_cpu else "cuda", lengths=inputs.Lengths(q=lengths.q, kv=lengths.kv)
+    )
     calls, wrong, worst = {}, {}, {}
     for name in names:
         try:
@@ -139,7 +144,9 @@ def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before:
     timer = setup.timer or (host_timer if target.is_cpu else device_timer)
     samples = race(calls, timer, setup.effort, incumbent)
     measured = tuple(measure(name, samples[name], worst[name]) for name in names if name in samples)
-    return Tuning(checked, default, _row(place, measured, incumbent), wrong)
+    predicted = {o.sku.id: cost.estimate(checked, o.sku, target, lengths).seconds for o in options if o.sku is not None}
+    lost = cost.regret(predicted, {m.sku: m.median_us for m in measured})
+    return Tuning(checked, default, _row(place, measured, incumbent), wrong, regret=lost)
 
 
 def _row(place: tuple[str, str, str, str], measured: tuple[Measured, ...], incumbent: str) -> Row:
@@ -194,34 +201,3 @@ def _workspace(plan: Plan[Any], args: Any) -> Any:
         return None
     first = getattr(args, next(iter(plan.descriptor.operands())))
     return torch.empty(plan.workspace_size, dtype=torch.uint8, device=first.device)
-
-
-def lengths_of(work: Work) -> inputs.Lengths:
-    """The recorded lengths, else equal shares of the bounds: what a full batch of this problem looks like."""
-    if work.lengths is not None:
-        return inputs.Lengths(q=work.lengths.q, kv=work.lengths.kv)
-    descriptor: Any = work.descriptor
-    batch = getattr(descriptor, "batch_size", 0)
-    if not batch:
-        return inputs.Lengths()
-    rows, tokens = getattr(descriptor, "total_num_rows", None), _tokens(descriptor)
-    q = None if rows is None else _shares(rows, batch)
-    if tokens is None:
-        return inputs.Lengths(q=q)
-    size = descriptor.paged_kv.page_size if hasattr(descriptor, "paged_kv") else 1
-    kv = [pages * size for pages in _shares(tokens // size, batch)]
-    # The new rows of an append are the last of a request, which therefore has at least as many.
-    least = q if q is not None and descriptor.op == "paged_kv_append" else [0] * batch
-    return inputs.Lengths(q=q, kv=[max(pair) for pair in zip(kv, least, strict=True)])
-
-
-def _tokens(descriptor: Any) -> int | None:
-    if not hasattr(descriptor, "paged_kv"):
-        return getattr(descriptor, "total_kv_rows", None)
-    pages = descriptor.paged_kv.num_total_pages
-    bound = getattr(descriptor, "max_kv_indices", None)
-    return int((pages if bound is None else min(bound, pages)) * descriptor.paged_kv.page_size)
-
-
-def _shares(total: int, parts: int) -> list[int]:
-    return [total // parts + (i < total % parts) for i in range(parts)]

@@ -35,6 +35,11 @@ def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool
     measured = [t for t in found if t.row is not None and not t.reused]
     changed = sum(t.gain > 0 for t in measured)
     click.echo(f"{len(found)} problems: {len(measured)} measured, {changed} of them better than the default choice")
+    if measured:
+        gains, lost = ([getattr(t, name) for t in measured] for name in ("gain", "regret"))
+        click.echo(
+            f"mean gain {sum(gains) / len(gains):.1%}; the cost model's choice loses {sum(lost) / len(lost):.1%} on the mean"
+        )
 
 
 def _say(tuning: Tuning) -> None:
@@ -55,6 +60,7 @@ def _facts(tuning: Tuning) -> dict[str, Any]:
         "descriptor": tuning.descriptor.model_dump(mode="json"),
         "default": tuning.default,
         "gain": tuning.gain,
+        "regret": tuning.regret,
         "reused": tuning.reused,
         "wrong": tuning.wrong,
         "row": row,

@@ -25,7 +25,19 @@ BUCKETED = frozenset(
     {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices", "num_states", "window_left"}
 )
 # Integers that a kernel is compiled for, or that change what one block does.
-EXACT = frozenset({"num_qo_heads", "num_kv_heads", "num_heads", "head_dim", "page_size", "kv_split", "schema_version"})
+EXACT = frozenset(
+    {
+        "num_qo_heads",
+        "num_kv_heads",
+        "num_heads",
+        "head_dim",
+        "latent_dim",
+        "rope_dim",
+        "page_size",
+        "kv_split",
+        "schema_version",
+    }
+)
 # Values that cost the same whatever they are; of a soft cap only whether there is one matters.
 _FREE = frozenset({"sm_scale", "allow_unusual_scale", "schema_version"})
 

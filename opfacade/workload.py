@@ -99,3 +99,34 @@ def _work(entry: str) -> Work:
     line = _Line.model_validate_json(entry)
     preference = Preference.model_validate_json(json.dumps(line.preference))
     return Work(load_descriptor(json.dumps(line.descriptor)), preference, line.runs, line.selects, line.lengths)
+
+
+def lengths_of(work: Work) -> Lengths:
+    """The recorded lengths, else equal shares of the bounds: what a full batch of this problem looks like."""
+    if work.lengths is not None:
+        return work.lengths
+    descriptor: Any = work.descriptor
+    batch = getattr(descriptor, "batch_size", 0)
+    if not batch:
+        return Lengths()
+    rows, tokens = getattr(descriptor, "total_num_rows", None), _tokens(descriptor)
+    q = None if rows is None else tuple(_shares(rows, batch))
+    if tokens is None:
+        return Lengths(q=q)
+    size = descriptor.paged_kv.page_size if hasattr(descriptor, "paged_kv") else 1
+    kv = [pages * size for pages in _shares(tokens // size, batch)]
+    # The new rows of an append are the last of a request, which therefore has at least as many.
+    least = q if q is not None and descriptor.op == "paged_kv_append" else [0] * batch
+    return Lengths(q=q, kv=tuple(max(pair) for pair in zip(kv, least, strict=True)))
+
+
+def _tokens(descriptor: Any) -> int | None:
+    if not hasattr(descriptor, "paged_kv"):
+        return getattr(descriptor, "total_kv_rows", None)
+    pages = descriptor.paged_kv.num_total_pages
+    bound = getattr(descriptor, "max_kv_indices", None)
+    return int((pages if bound is None else min(bound, pages)) * descriptor.paged_kv.page_size)
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    return [total // parts + (i < total % parts) for i in range(parts)]
