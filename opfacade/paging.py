@@ -54,6 +54,29 @@ class PagedKvCacheDescriptor(PagePool):
         return TensorSpec(shape, self.dtype, role)
 
 
+class PagedLatentCacheDescriptor(PagePool):
+    """A pool of pages of latent rows: `ckv [num_total_pages, page_size, latent_dim]`, which is key and value, and
+    `kpe [num_total_pages, page_size, rope_dim]`, the rotated part of the key.
+
+    Two base pointers with free page and token strides: two tensors, or columns of one of width latent_dim + rope_dim.
+    """
+
+    latent_dim: Size = 512
+    rope_dim: Size = 64
+
+    @property
+    def token_axis(self) -> int:
+        return 1
+
+    @property
+    def widths(self) -> tuple[Dim, Dim]:
+        return Dim("latent_dim", self.latent_dim), Dim("rope_dim", self.rope_dim)
+
+    def pool_specs(self) -> dict[str, TensorSpec]:
+        rows = (Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size))
+        return {name: TensorSpec((*rows, width), self.dtype) for name, width in zip(("ckv", "kpe"), self.widths, strict=True)}
+
+
 def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpec]:
     """The index tensors of a page table: csr (indptr, indices, last_page_len) or block (table, lengths)."""
     batch, batch_plus_1 = Dim("batch_size", batch_size), Dim("batch_size+1", batch_size + 1)

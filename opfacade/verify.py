@@ -72,6 +72,7 @@ def verify(
         raise _unknown(sku, op)
     how, started = effort(device, quick), time.monotonic()
     ops = [] if sku or descriptors is not None else [o for o in problems.OPS if op in (None, o)]
+    ops = [o for o in ops if not Subject(problems.random_descriptor(o, 0), name, device).declined]
     if name == "cuda":
         drawn = [problems.random_descriptor(o, seed) for o in ops for seed in range(how.problems)]
         prebuilt.build([*(subject.descriptor for subject in chosen), *drawn])

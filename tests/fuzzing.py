@@ -8,7 +8,7 @@ import torch
 
 from opfacade.descriptor import Descriptor
 from opfacade.operands import torch_dtype
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.paging import PagedKvCacheDescriptor, PagedLatentCacheDescriptor
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
@@ -16,6 +16,7 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.plans.mla import BatchMlaDecodeDescriptor
 from opfacade.testing import problems
 
 VALUES = (
@@ -85,6 +86,12 @@ def small(op, rng):
             batch_size=batch, total_num_rows=rows, total_kv_rows=rng.randint(0, 30), num_kv_heads=heads, head_dim=dim,
             causal=causal, dtype=cache.dtype, **scores,
         )  # fmt: skip
+    if op == "mla_decode":
+        latent = PagedLatentCacheDescriptor(
+            num_total_pages=cache.num_total_pages, page_size=cache.page_size, dtype=cache.dtype, latent_dim=dim, rope_dim=8
+        )
+        scores |= {"sm_scale": 0.3, "sinks": rng.random() < 0.3}
+        return BatchMlaDecodeDescriptor(batch_size=batch, **scores, **table | {"paged_kv": latent})
     if op == "paged_kv_append":
         return PagedKvAppendDescriptor(batch_size=1, total_num_rows=rng.randint(0, 5), **table)
     return MergeStatesDescriptor(

@@ -83,9 +83,26 @@ def ragged(descriptor, args):
     return o, lse
 
 
+def mla(descriptor, args):
+    """o and lse of a latent decode."""
+    q, keys = (np.concatenate([wide(a), wide(b)], -1) for a, b in ((args.q_nope, args.q_pe), (args.ckv, args.kpe)))
+    o, lse = np.zeros(args.o.shape), np.zeros(args.o.shape[:2])
+    for b, tokens in enumerate(locations(args, descriptor.paged_kv.page_size)):
+        k = np.stack([keys[t] for t in tokens])[:, None] if tokens else np.zeros((0, 1, q.shape[-1]))
+        values = k[..., : args.ckv.shape[-1]]
+        o[b : b + 1], lse[b : b + 1] = attend(q[b : b + 1], k, values, **scoring(descriptor, args))
+    return o, lse
+
+
+def width(descriptor):
+    """Elements of a head that the usual scale is made of."""
+    if not hasattr(descriptor, "paged_kv"):
+        return descriptor.head_dim
+    return getattr(descriptor.paged_kv, "head_dim", 128 + 64)
+
+
 def scoring(descriptor, args):
-    dim = descriptor.paged_kv.head_dim if hasattr(descriptor, "paged_kv") else descriptor.head_dim
-    scale = 1 / math.sqrt(dim) if descriptor.sm_scale is None else descriptor.sm_scale
+    scale = 1 / math.sqrt(width(descriptor)) if descriptor.sm_scale is None else descriptor.sm_scale
     causal = getattr(descriptor, "causal", False)
     sinks = None if args.sinks is None else wide(args.sinks)
     return {

@@ -17,6 +17,7 @@ from opfacade.plans.attention import (
     PagedKvCacheDescriptor,
 )
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 
 DTYPES = {
     "f16": torch.float16,
@@ -141,6 +142,33 @@ def decode(kv_lens, *, heads=4, page_table="csr", paged_kv=None, seed=0, shared=
     )
     names = BatchPagedDecodeArgs.__slots__
     return descriptor, BatchPagedDecodeArgs(**{name: getattr(made, name) for name in names})
+
+
+def mla(kv_lens, *, heads=5, page_table="csr", pool=None, seed=0, columns=False, **fields):
+    """(descriptor, args) of a latent decode; columns: ckv and kpe are columns of one tensor with a gap after them."""
+    torch.manual_seed(seed)
+    pool = pool or PagedLatentCacheDescriptor(num_total_pages=24, page_size=4, latent_dim=16, rope_dim=8, dtype="f16")
+    fields = {"sm_scale": 0.2} | fields
+    descriptor = BatchMlaDecodeDescriptor(
+        batch_size=len(kv_lens), num_qo_heads=heads, paged_kv=pool, page_table=page_table, **fields
+    )
+    lists = page_lists(pool, kv_lens, random.Random(seed))
+    latent, rope, dtype, batch = pool.latent_dim, pool.rope_dim, descriptor.query_dtype, len(kv_lens)
+    shape, whole = (pool.num_total_pages, pool.page_size), poison(pool.num_total_pages, pool.page_size, latent + rope + 8)
+    ckv, kpe = (
+        (whole[..., :latent], whole[..., latent : latent + rope]) if columns else (poison(*shape, latent), poison(*shape, rope))
+    )
+    ckv, kpe = ckv.to(DTYPES[pool.dtype]), kpe.to(DTYPES[pool.dtype])
+    for n, own in zip(kv_lens, lists, strict=True):
+        for t in range(n):
+            for part in (ckv, kpe):
+                part[own[t // pool.page_size], t % pool.page_size] = noise(part.shape[-1], dtype=pool.dtype)
+    args = BatchMlaDecodeArgs(
+        q_nope=noise(batch, heads, latent, dtype=dtype), q_pe=noise(batch, heads, rope, dtype=dtype), ckv=ckv, kpe=kpe,
+        **table(page_table, pool, kv_lens, lists), **sinks(descriptor),
+        o=poison(batch, heads, latent, dtype=dtype), lse=poison(batch, heads, dtype="f32") if descriptor.return_lse else None,
+    )  # fmt: skip
+    return descriptor, args
 
 
 def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dtype="f16", causal=True, seed=0, **fields):

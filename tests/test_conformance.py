@@ -13,6 +13,7 @@ from opfacade.testing.subject import Subject
 
 RANDOM_CPU = 12
 RANDOM_GPU = {"paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60}
+RANDOM_GPU["mla_decode"] = 80
 SPECIAL_GPU = 80
 
 
@@ -28,6 +29,7 @@ def hold(subject, seed, interleaved=False, rows=24, lengths=None):
     args = subject.args(seed, lengths, interleaved)
     before = (args.k_data.clone(), args.v_data.clone()) if subject.descriptor.op == "paged_kv_append" else None
     assert guarded.run(subject, args) == []
+    rows = 1 if subject.device == "cpu" and subject.descriptor.op == "mla_decode" else rows  # of up to 128 heads each
     report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=rows, seed=seed, before=before)
     assert report.worst <= 1, f"seed {seed} {subject.descriptor!r}: {report.worst:.3g} of the bound at {report.where}"
     return report
@@ -91,7 +93,7 @@ def _built_in_parallel():
 @pytest.mark.usefixtures("_built_in_parallel")
 @pytest.mark.parametrize(("op", "seed"), [(op, seed) for op, n in RANDOM_GPU.items() for seed in range(n)])
 def test_cuda_keeps_its_guarantee_on_random_problems(op, seed):
-    subject = Subject(problems.random_descriptor(op, seed), "cuda", "cuda")
+    subject = accepted(Subject(problems.random_descriptor(op, seed), "cuda", "cuda"))
     report = hold(subject, seed, interleaved=seed % 3 == 0)
     print(f"{op} seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
 

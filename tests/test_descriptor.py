@@ -20,6 +20,7 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor, PagedKvAppendPlan
+from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.registry import descriptor_types, examples
 from tests import regolden
 
@@ -32,9 +33,12 @@ RAGGED = {
 }  # fmt: skip
 APPEND = {"batch_size": 2, "total_num_rows": 5, "paged_kv": CACHE}
 MERGE = {"num_states": 2, "total_num_rows": 5, "num_heads": 4, "head_dim": 64, "dtype": "f16"}
+LATENT = {"num_total_pages": 8, "page_size": 4, "dtype": "bf16"}
+MLA = {"batch_size": 2, "num_qo_heads": 16, "paged_kv": LATENT}
 KINDS = {
     PagedKvCacheDescriptor: CACHE, BatchPagedPrefillDescriptor: PREFILL, BatchPagedDecodeDescriptor: DECODE,
     BatchRaggedPrefillDescriptor: RAGGED, PagedKvAppendDescriptor: APPEND, MergeStatesDescriptor: MERGE,
+    PagedLatentCacheDescriptor: LATENT, BatchMlaDecodeDescriptor: MLA,
 }  # fmt: skip
 EXAMPLES = examples()
 
@@ -44,7 +48,7 @@ def each(kinds, want):
     return [(kind, name) for kind in kinds for name in kind.model_fields if name in want]
 
 
-SIZES = {"page_size", "num_kv_heads", "head_dim", "num_qo_heads", "num_states", "num_heads"}
+SIZES = {"page_size", "num_kv_heads", "head_dim", "latent_dim", "rope_dim", "num_qo_heads", "num_states", "num_heads"}
 COUNTS = {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices"}
 
 
@@ -62,7 +66,7 @@ def refused(kind, code, path, **change):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
 def test_the_valid_one_is_valid(kind):
-    assert kind(**KINDS[kind]).schema_version == 1 if kind is not PagedKvCacheDescriptor else kind(**CACHE)
+    assert getattr(kind(**KINDS[kind]), "schema_version", 1) == 1
 
 
 @pytest.mark.parametrize(("kind", "field"), each(KINDS, SIZES | COUNTS))
@@ -299,7 +303,7 @@ def test_the_json_schema_names_every_field_and_closes_the_rest(descriptor):
 
 
 def test_every_op_has_its_own_name_and_type():
-    assert len(descriptor_types()) == len({type(e) for e in EXAMPLES}) == 5
+    assert len(descriptor_types()) == len({type(e) for e in EXAMPLES}) == 6
     assert all(kind.model_fields["op"].default == op for op, kind in descriptor_types().items())
 
 

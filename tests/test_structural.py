@@ -8,13 +8,19 @@ from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject
 from tests.faulty import Faulty
 
-ATTENTION = ("paged_prefill", "paged_decode", "ragged_prefill")
+ATTENTION = ("paged_prefill", "paged_decode", "ragged_prefill", "mla_decode")
 SPECIAL = [op for op in problems.SPECIAL if op in ATTENTION]
 RANDOM_CPU, RANDOM_GPU = 3, 24
 CHECKS = (*structural.CHECKS, *metamorphic.CHECKS)
 KINDS = matrix.attention()
 
 check_ids = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+
+
+def accepted(subject):
+    if subject.declined:
+        pytest.skip(subject.declined)
+    return subject
 
 
 @check_ids
@@ -61,27 +67,21 @@ def test_cuda_is_exact_where_it_must_be(kind, check):
 @check_ids
 @pytest.mark.parametrize(("op", "seed"), [(op, seed) for op in ATTENTION for seed in range(RANDOM_GPU)])
 def test_cuda_is_exact_on_random_problems(op, seed, check):
-    assert check(Subject(problems.random_descriptor(op, seed), "cuda", "cuda"), seed) == []
+    assert check(accepted(Subject(problems.random_descriptor(op, seed), "cuda", "cuda")), seed) == []
 
 
 @pytest.mark.gpu
 @check_ids
 @pytest.mark.parametrize("descriptor", [e for e in examples() if e.op in ATTENTION], ids=lambda d: d.op)
 def test_cuda_is_exact_on_the_examples(descriptor, check):
-    subject = Subject(descriptor, "cuda", "cuda")
-    if subject.declined:
-        pytest.skip(subject.declined)
-    assert check(subject, seed=5) == []
+    assert check(accepted(Subject(descriptor, "cuda", "cuda")), seed=5) == []
 
 
 @pytest.mark.gpu
 @check_ids
 @pytest.mark.parametrize(("op", "seed"), [(op, seed) for op in SPECIAL for seed in range(RANDOM_GPU)])
 def test_cuda_is_exact_on_special_problems(op, seed, check):
-    subject = Subject(problems.special_descriptor(op, seed), "cuda", "cuda")
-    if subject.declined:
-        pytest.skip(subject.declined)
-    assert check(subject, seed) == []
+    assert check(accepted(Subject(problems.special_descriptor(op, seed), "cuda", "cuda")), seed) == []
 
 
 DECODE = changed(KINDS["decode-fixed-odd-window-block"], window_left=-1)

@@ -172,7 +172,7 @@ def _population(subject: Subject, campaign: Campaign, rng: random.Random) -> Req
     """One call that holds all needles, then the neighbours."""
     kv = [_log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
     kv += [0, 0, 0, 0, *(_log_uniform(rng, campaign.longest) for _ in range(_NEIGHBOURS - 4))]
-    decode = subject.descriptor.op == "paged_decode"
+    decode = "q_indptr" not in subject.descriptor.operands()
     q = [1 if decode else min(n, _log_uniform(rng, campaign.q_longest)) for n in kv]
     descriptor = _grown(subject.descriptor, q, kv)
     args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.Lengths(q=q, kv=kv))
@@ -191,7 +191,7 @@ def _log_uniform(rng: random.Random, top: int) -> int:
 
 def _grown(descriptor: Any, q: Sequence[int], kv: Sequence[int]) -> Descriptor[Any]:
     fields: dict[str, Any] = {"batch_size": len(kv)}
-    if descriptor.op != "paged_decode":
+    if "q_indptr" in descriptor.operands():
         fields["total_num_rows"] = sum(q)
     if not hasattr(descriptor, "paged_kv"):
         return changed(descriptor, **fields, total_kv_rows=sum(kv))
@@ -232,11 +232,11 @@ class _Solo:
         self.subject.on(descriptor).run(args)
         # Rows of needles come first in the table, in the order of the population.
         shown = [r if 0 <= r < self.needles else EMPTY for r in order]
-        places = new_rows(requests, order, args.q.device)
+        places = new_rows(requests, order, args.o.device)
         wanted = [r for r in order if r != EMPTY]
         kept = [0 <= r < self.needles for r in wanted for _ in range(requests.q_lens[r])]
-        rows = torch.tensor(requests.rows(shown), dtype=torch.int64, device=args.q.device)
-        places = places[torch.tensor(kept, dtype=torch.bool, device=args.q.device)] if kept else places
+        rows = torch.tensor(requests.rows(shown), dtype=torch.int64, device=args.o.device)
+        places = places[torch.tensor(kept, dtype=torch.bool, device=args.o.device)] if kept else places
         found = [bits(t) for t in (args.o, args.lse) if t is not None]
         pairs = [(got[places] != table[rows]).any() for got, table in zip(found, self.tables, strict=True)]
         return torch.stack(pairs).any()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.descriptor import Descriptor
 from opfacade.operands import TensorSpec, torch_dtype
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.paging import PagePool
 
 if TYPE_CHECKING:
     import torch
@@ -124,7 +124,7 @@ class _Maker:
         least = q_lens if append else [0] * descriptor.batch_size
         return draw_kv_lengths(self.rng, descriptor.batch_size, min(pages, cache.num_total_pages), cache.page_size, least)
 
-    def _paged(self, cache: PagedKvCacheDescriptor, kv_lens: list[int], interleaved: bool) -> dict[str, Tensor]:
+    def _paged(self, cache: PagePool, kv_lens: list[int], interleaved: bool) -> dict[str, Tensor]:
         import torch
 
         counts = [-(-n // cache.page_size) for n in kv_lens]
@@ -132,25 +132,23 @@ class _Maker:
             max(cache.num_total_pages, 1), generator=torch.Generator().manual_seed(self.rng.randrange(2**31))
         )
         pages = order[: sum(counts)].to(torch.int32).to(self.device)
-        k, v = self._pools(cache, interleaved)
-        self._fill(cache, (k, v), pages, counts, kv_lens)
-        return {"k_data": k, "v_data": v} | self._table(pages, counts, kv_lens, cache.page_size)
+        pools = self._pools(interleaved)
+        self._fill(cache, pools.values(), pages, counts, kv_lens)
+        return pools | self._table(pages, counts, kv_lens, cache.page_size)
 
-    def _pools(self, cache: PagedKvCacheDescriptor, interleaved: bool) -> tuple[Tensor, Tensor]:
+    def _pools(self, interleaved: bool) -> dict[str, Tensor]:
+        """The two pools full of NaN, apart or as columns of one tensor."""
         import torch
 
-        shape = _sizes(cache.pool_spec("in"))
-        dtype = torch_dtype(cache.dtype)
-        if interleaved and shape[-1] * dtype.itemsize % 16 == 0:  # else V would start unaligned
-            both = torch.full((*shape[:-1], 2 * shape[-1]), float("nan"), device=self.device).to(dtype)
-            k, v = both.chunk(2, dim=-1)
-        else:
-            k, v = (torch.full(shape, float("nan"), device=self.device).to(dtype) for _ in range(2))
-        return k, v
+        specs = {n: spec for n, spec in self.descriptor.operands().items() if n in ("k_data", "v_data", "ckv", "kpe")}
+        shapes, dtype = [_sizes(spec) for spec in specs.values()], torch_dtype(self.descriptor.paged_kv.dtype)
+        if interleaved and shapes[0][-1] * dtype.itemsize % 16 == 0:  # else the second would start unaligned
+            first, second = (shape[-1] for shape in shapes)
+            both = torch.full((*shapes[0][:-1], first + second), float("nan"), device=self.device).to(dtype)
+            return dict(zip(specs, (both[..., :first], both[..., first:]), strict=True))
+        return {n: torch.full(s, float("nan"), device=self.device).to(dtype) for n, s in zip(specs, shapes, strict=True)}
 
-    def _fill(
-        self, cache: PagedKvCacheDescriptor, pools: tuple[Tensor, Tensor], pages: Tensor, counts: list[int], kv_lens: list[int]
-    ) -> None:
+    def _fill(self, cache: Any, pools: Iterable[Tensor], pages: Tensor, counts: list[int], kv_lens: list[int]) -> None:
         """Random values in the slots that count; the rest stays NaN."""
         import torch
 
@@ -161,8 +159,8 @@ class _Maker:
             first += count
         page, slot = used.nonzero(as_tuple=True)
         for pool in pools:
-            by_token = pool.transpose(1, 2) if cache.layout == "HND" else pool
-            shape = (page.numel(), cache.num_kv_heads, cache.head_dim)
+            by_token = pool.movedim(cache.token_axis, 1)
+            shape = (page.numel(), *by_token.shape[2:])
             fresh = torch.randn(shape, generator=self.generator, device=self.device).to(pool.dtype)
             bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[pool.element_size()]
             by_token.view(bits)[pages.long()[page], slot] = fresh.view(bits)

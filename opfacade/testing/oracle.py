@@ -35,10 +35,10 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
     import torch
 
     k, v = scaled_kv(descriptor, args, request)
-    at = torch.tensor(mine, device=args.q.device)
+    at = torch.tensor(mine, device=args.o.device)
     group, kv_heads = descriptor.group_size, k.shape[1]
     row = Row(
-        q=args.q[at]
+        q=query(args)[at]
         .double()
         .reshape(len(mine), kv_heads, group, -1)
         .permute(1, 0, 2, 3)
@@ -86,13 +86,35 @@ def _nothing(row: Row) -> list[Bounded]:
     return [Bounded("o", zero, zero, zero), Bounded("lse", lse, torch.zeros_like(lse), torch.zeros_like(lse))]
 
 
+def queries(args: Any) -> tuple[Tensor, ...]:
+    """The parts of the query rows, side by side in the key."""
+    return (args.q_nope, args.q_pe) if hasattr(args, "q_nope") else (args.q,)
+
+
+def query(args: Any) -> Tensor:
+    import torch
+
+    return torch.cat(queries(args), -1)
+
+
+def pools(args: Any) -> dict[str, Tensor]:
+    """The paged tensors of a call by name."""
+    names = ("ckv", "kpe") if hasattr(args, "ckv") else ("k_data", "v_data")
+    return {name: getattr(args, name) for name in names}
+
+
 def request_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
     """The K and V rows of one request, [kv_len, kv_heads, head_dim], wherever they lie."""
+    import torch
+
     if not hasattr(descriptor, "paged_kv"):
         first, stop = args.kv_indptr[request : request + 2].tolist()
         return args.k[first:stop], args.v[first:stop]
     at = token_places(descriptor, args, request)
-    return tuple(by_token(pool, descriptor)[at] for pool in (args.k_data, args.v_data))  # type: ignore[return-value]
+    first, second = (by_token(pool, descriptor)[at] for pool in pools(args).values())
+    if hasattr(args, "ckv"):  # the latent row is value and key at once
+        return torch.cat([first, second], -1)[:, None], first[:, None]
+    return first, second
 
 
 def scaled_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
@@ -104,7 +126,8 @@ def scaled_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]
 
 
 def by_token(pool: Tensor, descriptor: Any) -> Tensor:
-    return pool.transpose(1, 2) if descriptor.paged_kv.layout == "HND" else pool
+    """[pages, page_size, ...], whatever the layout."""
+    return pool.movedim(descriptor.paged_kv.token_axis, 1)
 
 
 def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:

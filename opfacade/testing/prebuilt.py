@@ -10,11 +10,13 @@ from typing import Any
 from opfacade.descriptor import Descriptor
 from opfacade.plan import Plan
 from opfacade.selection import Preference
+from opfacade.testing.subject import Subject
 
 
 def build(descriptors: Iterable[Descriptor[Any]]) -> None:
-    """Every CUDA kernel that these descriptors need, each once."""
-    chosen: list[Plan[Any]] = [Plan.select(d, Preference(backend="cuda")) for d in descriptors]
+    """Every CUDA kernel that these descriptors need, each once; of those that CUDA declines, none."""
+    accepted = (d for d in descriptors if not Subject(d, "cuda", "cuda").declined)
+    chosen: list[Plan[Any]] = [Plan.select(d, Preference(backend="cuda")) for d in accepted]
     plans = {plan.sku.id: plan for plan in chosen}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda plan: plan.compile(), plans.values()))

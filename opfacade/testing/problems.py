@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from opfacade.descriptor import Descriptor
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.paging import PagedKvCacheDescriptor, PagedLatentCacheDescriptor
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
@@ -14,8 +14,9 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.plans.mla import BatchMlaDecodeDescriptor
 
-OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states")
+OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states", "mla_decode")
 _GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 20)
 
 
@@ -128,6 +129,27 @@ def _merge(rng: random.Random, tokens: int) -> Descriptor[Any]:
     )
 
 
-_DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge), strict=True))
-_SPECIAL = {"paged_prefill": _attention, "paged_decode": _attention, "ragged_prefill": _attention}
+def _mla(rng: random.Random, tokens: int) -> Descriptor[Any]:
+    page_size = rng.choice((1, 3, 16, 32, 64, 64, 128))
+    pages = max(4, rng.randint(tokens // 8, tokens) // page_size)
+    return BatchMlaDecodeDescriptor(
+        batch_size=rng.choice((1, 2, 3, 7, 16, 40)),
+        num_qo_heads=rng.choice((16, 16, 32, 64, 96, 128)),
+        paged_kv=PagedLatentCacheDescriptor(
+            num_total_pages=pages, page_size=page_size, dtype=rng.choice(("f16", "bf16", "bf16"))
+        ),
+        page_table=rng.choice(("csr", "block")),
+        sm_scale=rng.choice((None, None, 0.1)),
+        kv_split=rng.choice(("auto", "auto", "off", rng.choice((64, 100, 256)))),
+        return_lse=rng.random() < 0.8,
+    )
+
+
+def _latent(rng: random.Random, plain: Any) -> dict[str, Any]:
+    """What an attention over latents may have besides."""
+    return {"sinks": rng.random() < 0.5, "window_left": rng.choice((-1, 0, 40)), "logits_soft_cap": rng.choice((0.0, 30.0))}
+
+
+_DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge, _mla), strict=True))
+_SPECIAL = {"paged_prefill": _attention, "paged_decode": _attention, "ragged_prefill": _attention, "mla_decode": _latent}
 SPECIAL = tuple(_SPECIAL)

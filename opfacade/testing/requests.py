@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EMPTY = -1
+_QUERIES = ("q", "q_nope", "q_pe")
 # Operands that all requests of a call share.
 _SHARED = ("k_scale", "v_scale", "sinks")
 
@@ -43,15 +44,25 @@ def q_indptr(descriptor: Any, args: Any) -> list[int]:
 
 def put_kv(descriptor: Any, args: Any, request: int, k: Tensor | None = None, v: Tensor | None = None) -> None:
     """Overwrite the K or V rows [kv_len, kv_heads, head_dim] of one request, wherever they lie."""
-    for name, new in (("k", k), ("v", v)):
-        if new is None:
-            continue
+    for name, new in _placed(args, k, v).items():
         if hasattr(descriptor, "paged_kv"):
             at = oracle.token_places(descriptor, args, request)
-            oracle.by_token(getattr(args, f"{name}_data"), descriptor)[at] = new
+            oracle.by_token(getattr(args, name), descriptor)[at] = new
         else:
             first, stop = args.kv_indptr[request : request + 2].tolist()
             getattr(args, name)[first:stop] = new
+
+
+def _placed(args: Any, k: Tensor | None, v: Tensor | None) -> dict[str, Tensor]:
+    """New rows by the operand that holds them: a latent row is value and part of the key."""
+    if hasattr(args, "ckv"):
+        width = args.ckv.shape[-1]
+        found = {"ckv": v[:, 0] if v is not None else None}
+        found |= {"ckv": k[:, 0, :width], "kpe": k[:, 0, width:]} if k is not None else {}
+    else:
+        suffix = "_data" if hasattr(args, "k_data") else ""
+        found = {f"k{suffix}": k, f"v{suffix}": v}
+    return {name: new for name, new in found.items() if new is not None}
 
 
 class Requests:
@@ -65,7 +76,7 @@ class Requests:
             self.kv_lens, pages = _paged_requests(descriptor, args)
             self.counts = list(map(len, pages))
             # The last row, which EMPTY = -1 finds, has no page.
-            self.table = _table([*pages, []], max([1, *self.counts]), args.q.device)
+            self.table = _table([*pages, []], max([1, *self.counts]), args.o.device)
         else:
             self.kv_first: list[int] = args.kv_indptr.tolist()
             self.kv_lens = [b - a for a, b in zip(self.kv_first, self.kv_first[1:], strict=False)]
@@ -77,9 +88,10 @@ class Requests:
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         """(descriptor, args) of a batch of these requests; EMPTY has no key. spare: pages or rows that the bound exceeds."""
         q_lens = [self._empty_rows if r == EMPTY else self.q_lens[r] for r in order]
-        device, rows = self.args.q.device, self._query_rows(order)
+        device, rows = self.args.o.device, self._query_rows(order)
         fields: dict[str, Any] = {"batch_size": len(order)}
-        values: dict[str, Any] = {"q": self.args.q[_index(rows, device)], "o": _unwritten(self.args.o, len(rows))}
+        values: dict[str, Any] = {"o": _unwritten(self.args.o, len(rows))}
+        values |= {n: getattr(self.args, n)[_index(rows, device)] for n in _QUERIES if hasattr(self.args, n)}
         values["lse"] = None if self.args.lse is None else _unwritten(self.args.lse, len(rows))
         values |= {name: getattr(self.args, name) for name in _SHARED if hasattr(self.args, name)}
         if hasattr(self.args, "q_indptr"):
@@ -104,10 +116,10 @@ class Requests:
     def _paged(self, order: Sequence[int], spare: int) -> tuple[dict[str, Any], dict[str, Any]]:
         import torch
 
-        device, size = self.args.q.device, self.descriptor.paged_kv.page_size
+        device, size = self.args.o.device, self.descriptor.paged_kv.page_size
         counts = [0 if r == EMPTY else self.counts[r] for r in order]
         lens = [0 if r == EMPTY else self.kv_lens[r] for r in order]
-        values = {"k_data": self.args.k_data, "v_data": self.args.v_data}
+        values = oracle.pools(self.args)
         table = self.table[_index(list(order), device)][:, : max([1, *counts])]
         if self.descriptor.page_table == "block":
             values["block_table"] = table.contiguous()
@@ -122,7 +134,7 @@ class Requests:
     def _ragged(self, order: Sequence[int], spare: int) -> tuple[dict[str, Any], dict[str, Any]]:
         import torch
 
-        device, lens = self.args.q.device, [0 if r == EMPTY else self.kv_lens[r] for r in order]
+        device, lens = self.args.o.device, [0 if r == EMPTY else self.kv_lens[r] for r in order]
         index = _index([row for r in order if r != EMPTY for row in range(self.kv_first[r], self.kv_first[r + 1])], device)
         values: dict[str, Any] = {"kv_indptr": _indptr(lens, device)}
         for name in ("k", "v"):
@@ -168,12 +180,12 @@ def repaged(requests: Requests, seed: int) -> Requests:
     """The same requests in a pool whose physical pages are shuffled."""
     import torch
 
-    args, device = requests.args, requests.args.k_data.device
-    order = torch.randperm(args.k_data.shape[0], generator=torch.Generator().manual_seed(seed))
+    args, device, pools = requests.args, requests.args.o.device, oracle.pools(requests.args)
+    order = torch.randperm(next(iter(pools.values())).shape[0], generator=torch.Generator().manual_seed(seed))
     place = torch.full((order.numel() + 1,), -1, dtype=torch.int32)  # the last stays -1: no page
     place[order] = torch.arange(order.numel(), dtype=torch.int32)
     at = order.to(device)
-    moved = {"k_data": args.k_data[at], "v_data": args.v_data[at]}
+    moved = {name: pool[at] for name, pool in pools.items()}
     same = {name: getattr(args, name) for name in type(args).__slots__ if name not in moved}
     other = object.__new__(Requests)
     other.__dict__ |= requests.__dict__

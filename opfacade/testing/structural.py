@@ -28,7 +28,7 @@ def request_views(subject: Subject, args: Any) -> Iterator[tuple[int, slice, int
     for request, (q_len, kv_len) in enumerate(zip(requests.q_lens, requests.kv_lens, strict=True)):
         if q_len:
             first = requests.first[request]
-            position = torch.arange(q_len, device=args.q.device) + kv_len - q_len
+            position = torch.arange(q_len, device=args.o.device) + kv_len - q_len
             yield request, slice(first, first + q_len), kv_len, oracle.seen(subject.descriptor, position, kv_len)
 
 
@@ -45,9 +45,10 @@ def plain(args: Any) -> Any:
 def every_key_is_visited_once(subject: Subject, seed: int) -> list[str]:
     """q = 0 makes all weights equal and values that are one-hot over some keys count how often each was read."""
     args = plain(subject.args(seed))
-    args.q.zero_()
+    for q in oracle.queries(args):
+        q.zero_()
     views, wrong = list(request_views(subject, args)), []
-    dim = args.q.shape[-1]
+    dim = args.o.shape[-1]
     for start in range(0, max([kv_len for _, _, kv_len, _ in views], default=0), dim):
         for request, _, kv_len, _ in views:
             if kv_len > start - dim:
@@ -65,7 +66,7 @@ def _one_hot(descriptor: Any, args: Any, kv_len: int, start: int) -> Tensor:
     import torch
 
     heads, dim = descriptor.kv_heads, descriptor.dim
-    v = torch.zeros(kv_len, dim, device=args.q.device, dtype=oracle.request_kv(descriptor, args, 0)[1].dtype)
+    v = torch.zeros(kv_len, dim, device=args.o.device, dtype=oracle.request_kv(descriptor, args, 0)[1].dtype)
     count = max(0, min(kv_len - start, dim))
     v[torch.arange(start, start + count), torch.arange(count)] = 1
     return v[:, None].expand(-1, heads, -1)
@@ -83,7 +84,8 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
     if descriptor.logits_soft_cap > 0 or descriptor.scale <= 0:
         return []  # a cap levels the scores that a needle needs apart
     args = plain(subject.args(seed))
-    args.q.zero_()
+    for q in oracle.queries(args):
+        q.zero_()
     wanted = [plant(subject, args, *view[:3], view[3], seed) for view in request_views(subject, args)]
     subject.run(args)
     wrong = []
@@ -100,19 +102,23 @@ def plant(
     """Codes for the keys of a request, q of its rows aimed at a random visible key each; (request, rows, what o must be)."""
     import torch
 
-    descriptor, device = subject.descriptor, args.q.device
+    descriptor, device = subject.descriptor, args.o.device
     g = torch.Generator(device=device).manual_seed(seed * 1000 + request)
-    heads, kv_heads, dim, group = descriptor.num_qo_heads, descriptor.kv_heads, descriptor.dim, descriptor.group_size
-    codes = torch.randint(0, 2, (kv_len, kv_heads, dim), generator=g, device=device).float() * 2 - 1
+    heads, dim, group = descriptor.num_qo_heads, descriptor.dim, descriptor.group_size
+    before, _ = oracle.request_kv(descriptor, args, request)
+    codes = torch.randint(0, 2, before.shape, generator=g, device=device).float() * 2 - 1
+    put_kv(descriptor, args, request, k=codes.to(before.dtype))
     _, v = oracle.request_kv(descriptor, args, request)
-    put_kv(descriptor, args, request, k=codes.to(v.dtype))
     want = torch.zeros(rows.stop - rows.start, heads, dim, dtype=args.o.dtype, device=device)
     visible = seen.any(1)
     if bool(visible.any()):
         chance = torch.rand(want.shape[0], heads, kv_len, generator=g, device=device).masked_fill(~seen[:, None], -1.0)
         target, kv_head = chance.argmax(-1), torch.arange(heads, device=device) // group
         factor = _sharpness(codes, descriptor.scale)
-        args.q[rows] = (codes[target, kv_head] * factor).to(args.q.dtype)
+        aimed, first = (codes[target, kv_head] * factor).to(args.o.dtype), 0
+        for q in oracle.queries(args):
+            q[rows] = aimed[..., first : first + q.shape[-1]]
+            first += q.shape[-1]
         want = torch.where(visible[:, None, None], v[target, kv_head].to(args.o.dtype), want)
     return request, rows, want
 
@@ -165,13 +171,13 @@ def _unused(subject: Subject, args: Any) -> dict[str, Tensor]:
 
     descriptor, found = subject.descriptor, {}
     paged = hasattr(descriptor, "paged_kv")
-    for name in ("k_data", "v_data") if paged else ("k", "v"):
+    for name in oracle.pools(args) if paged else ("k", "v"):
         tensor = getattr(args, name)
         found[name] = torch.ones(tensor.shape[:-1], dtype=torch.bool, device=tensor.device)
         if not paged:
             found[name][: int(args.kv_indptr[-1])] = False
             continue
-        by_token = found[name].transpose(1, 2) if descriptor.paged_kv.layout == "HND" else found[name]
+        by_token = oracle.by_token(found[name], descriptor)
         for request in range(descriptor.batch_size):
             by_token[oracle.token_places(descriptor, args, request)] = False
     return found

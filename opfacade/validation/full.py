@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from opfacade.registry import Launcher
 
-_FLOATS = ("q", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale", "sinks")
+_FLOATS = ("q", "q_nope", "q_pe", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale", "sinks")
+_POOLS = ("k_data", "v_data", "ckv", "kpe")
 
 
 class FullGuard:
@@ -72,7 +73,9 @@ class FullGuard:
 
     def _finite_pools(self, tables: Tables, args: Any) -> None:
         axis = self._descriptor.paged_kv.token_axis  # type: ignore[attr-defined]
-        for name in ("k_data", "v_data"):
+        for name in _POOLS:
+            if not hasattr(args, name):
+                continue
             pool = getattr(args, name).movedim(axis, 1)
             for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
                 place = _wild_token(pool, pages, length)

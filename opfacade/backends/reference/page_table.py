@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.paging import PagedKvCacheDescriptor, PagePool
 from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def offsets(op: str, argument: str, indptr: Tensor, total: int, exact: bool) -> 
     return values
 
 
-def pages_and_lengths(op: str, cache: PagedKvCacheDescriptor, args: Any) -> tuple[list[Tensor], list[int]]:
+def pages_and_lengths(op: str, cache: PagePool, args: Any) -> tuple[list[Tensor], list[int]]:
     """For each request the pages it reads and its length in tokens, whichever form the table has."""
     pages, lengths = _block(op, cache, args) if args.block_table is not None else _csr(op, cache, args)
     for request, own in enumerate(pages):
@@ -40,7 +40,7 @@ def pages_and_lengths(op: str, cache: PagedKvCacheDescriptor, args: Any) -> tupl
     return pages, lengths
 
 
-def _csr(op: str, cache: PagedKvCacheDescriptor, args: Any) -> tuple[list[Tensor], list[int]]:
+def _csr(op: str, cache: PagePool, args: Any) -> tuple[list[Tensor], list[int]]:
     indptr = offsets(op, "kv_indptr", args.kv_indptr, args.kv_indices.numel(), exact=False)
     pages, lengths = [], []
     for request, last in enumerate(args.last_page_len.tolist()):
@@ -52,7 +52,7 @@ def _csr(op: str, cache: PagedKvCacheDescriptor, args: Any) -> tuple[list[Tensor
     return pages, lengths
 
 
-def _block(op: str, cache: PagedKvCacheDescriptor, args: Any) -> tuple[list[Tensor], list[int]]:
+def _block(op: str, cache: PagePool, args: Any) -> tuple[list[Tensor], list[int]]:
     capacity = args.block_table.shape[1] * cache.page_size
     lengths: list[int] = args.kv_lens.tolist()
     for request, length in enumerate(lengths):
@@ -61,7 +61,7 @@ def _block(op: str, cache: PagedKvCacheDescriptor, args: Any) -> tuple[list[Tens
     return [args.block_table[r, : -(-n // cache.page_size)] for r, n in enumerate(lengths)], lengths
 
 
-def token_index(cache: PagedKvCacheDescriptor, pages: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
+def token_index(cache: PagePool, pages: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
     """(page, slot) of the tokens start to stop of a request: an index into a pool viewed by token."""
     import torch
 

@@ -1,0 +1,33 @@
+"""Latent attention in torch: attention of one KV head whose keys are [ckv, kpe] and whose values are ckv."""
+
+from __future__ import annotations
+
+from opfacade.backends.reference import attention_promise as promise
+from opfacade.backends.reference.page_table import pages_and_lengths, token_index
+from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor
+from opfacade.registry import Candidate, Launcher
+from opfacade.sku import KernelSku
+from opfacade.target import Target
+
+
+def _decode(descriptor: BatchMlaDecodeDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    import torch
+
+    from opfacade.backends.reference.softmax_attention import attend
+
+    def launch(args: BatchMlaDecodeArgs, workspace: object) -> None:
+        scoring = promise.scoring(descriptor, args, causal=False)
+        pages, lengths = pages_and_lengths(descriptor.op, descriptor.paged_kv, args)
+        for request, length in enumerate(lengths):
+            at, row = token_index(descriptor.paged_kv, pages[request], 0, length), slice(request, request + 1)
+            latent = args.ckv[at][:, None]
+            q = torch.cat([args.q_nope[row], args.q_pe[row]], -1)
+            k = torch.cat([latent, args.kpe[at][:, None]], -1)
+            attend(q, k, latent, scoring, args.o[row], args.lse[row] if args.lse is not None else None)
+
+    return launch
+
+
+CANDIDATES = (
+    Candidate("reference", "torch", BatchMlaDecodeDescriptor, promise.declines, promise.sku, promise.no_workspace, _decode),
+)

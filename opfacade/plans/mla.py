@@ -1,0 +1,93 @@
+"""Multi-head latent attention, absorbed: all query heads attend to one latent row a token, which is key and value at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import model_validator
+
+from opfacade.descriptor import Args
+from opfacade.operands import Dim, TensorSpec
+from opfacade.paging import PagedLatentCacheDescriptor, page_table_operands
+from opfacade.plan import Plan
+from opfacade.scoring import PagedAttention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The widths of DeepSeek's models, and the width of a head before absorption, which the operands no longer show.
+_LATENT, _ROPE, _UNABSORBED = 512, 64, 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMlaDecodeArgs(Args):
+    q_nope: Tensor
+    q_pe: Tensor
+    ckv: Tensor
+    kpe: Tensor
+    kv_indptr: Tensor | None = None
+    kv_indices: Tensor | None = None
+    last_page_len: Tensor | None = None
+    block_table: Tensor | None = None
+    kv_lens: Tensor | None = None
+    sinks: Tensor | None = None
+    o: Tensor
+    lse: Tensor | None = None
+
+
+class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
+    """One query row a request: softmax(scale * (q_nope ckv^T + q_pe kpe^T)) ckv over its pages.
+
+    q_nope is the query after absorption of the key's up-projection; the value's is applied to o by the caller.
+    sm_scale: None is 1/sqrt(128 + 64), the width of a head before absorption, for latents of 512 + 64; other widths, and
+    models that scale their attention otherwise (YaRN), must say it.
+    """
+
+    op: Literal["mla_decode"] = "mla_decode"
+    args_type: ClassVar[type[Args]] = BatchMlaDecodeArgs
+    paged_kv: PagedLatentCacheDescriptor
+
+    @model_validator(mode="after")
+    def _known_scale(self) -> BatchMlaDecodeDescriptor:
+        widths = (self.paged_kv.latent_dim, self.paged_kv.rope_dim)
+        if self.sm_scale is None and widths != (_LATENT, _ROPE):
+            raise ValueError(f"sm_scale is needed: its default is that of latents of {_LATENT} + {_ROPE}, not {widths}")
+        return self
+
+    @property
+    def kv_heads(self) -> int:
+        return 1
+
+    @property
+    def dim(self) -> int:
+        return self.paged_kv.latent_dim
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / math.sqrt(_UNABSORBED + _ROPE) if self.sm_scale is None else self.sm_scale
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows, heads = Dim("batch_size", self.batch_size), Dim("num_qo_heads", self.num_qo_heads)
+        latent, rope = self.paged_kv.widths
+        queries = {
+            "q_nope": TensorSpec((rows, heads, latent), self.query_dtype),
+            "q_pe": TensorSpec((rows, heads, rope), self.query_dtype),
+        }
+        table = page_table_operands(self.page_table, self.batch_size)
+        return queries | self.paged_kv.pool_specs() | table | self._sinks() | self._outputs(rows)
+
+
+class BatchMlaDecodePlan(Plan[BatchMlaDecodeArgs]): ...
+
+
+_DEEPSEEK = PagedLatentCacheDescriptor(num_total_pages=16, page_size=64, dtype="bf16")
+_ODD = PagedLatentCacheDescriptor(num_total_pages=63, page_size=5, latent_dim=96, rope_dim=24, dtype="f16")
+
+EXAMPLES = (
+    BatchMlaDecodeDescriptor(batch_size=5, num_qo_heads=16, paged_kv=_DEEPSEEK),
+    BatchMlaDecodeDescriptor(
+        batch_size=7, num_qo_heads=11, paged_kv=_ODD, page_table="block", kv_split=100, sm_scale=0.1, sinks=True
+    ),
+)
