@@ -106,7 +106,7 @@ def scales(descriptor):
     """Factors of an fp8 cache, each its own odd number."""
     if descriptor.kv_scale == "none":
         return {}
-    count = 1 if descriptor.kv_scale == "tensor" else descriptor.kv_heads
+    count = 1 if descriptor.kv_scale == "tensor" else descriptor.paged_kv.num_kv_heads
     return {name: torch.rand(count) * 2 + 0.1 for name in ("k_scale", "v_scale")}
 
 
@@ -200,9 +200,14 @@ def append(new_lens, kv_lens, *, page_table="csr", paged_kv=None, seed=0, stride
     )
     lists = page_lists(paged_kv, kv_lens, random.Random(seed))
     new = (rows, paged_kv.num_kv_heads, paged_kv.head_dim)
+    more = scales(descriptor)
+    if descriptor.rotated:
+        angle = torch.rand(max(kv_lens, default=0), descriptor.rotated // 2) * 6.3
+        more["cos_sin_cache"] = torch.cat([angle.cos(), angle.sin()], -1)
+    dtype = descriptor.row_dtype
     args = PagedKvAppendArgs(
-        k_new=noise(*new, dtype=paged_kv.dtype), v_new=noise(*new, dtype=paged_kv.dtype), append_indptr=indptr(new_lens),
-        **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists),
+        k_new=noise(*new, dtype=dtype), v_new=noise(*new, dtype=dtype), append_indptr=indptr(new_lens),
+        **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists), **more,
     )  # fmt: skip
     return descriptor, args
 

@@ -5,14 +5,15 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from opfacade import Plan, Preference, Target, errors, jit
+from opfacade import Plan, Preference, Target, errors, explain, jit
 from opfacade.cli import main
 from opfacade.jit import cache
 from opfacade.registry import examples
 from opfacade.warmup import read_descriptors, warmup
 
-SMALL = [d for d in examples() if d.op in ("merge_states", "paged_kv_append")]
 SM90, SM80 = Target.parse("sm_90a"), Target.parse("sm_80")
+CUDA = Preference(backend="cuda")
+SMALL = [d for d in examples() if d.op in ("merge_states", "paged_kv_append") and explain(d, CUDA, SM90).chosen is not None]
 
 
 @pytest.fixture(scope="module")

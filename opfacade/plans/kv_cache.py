@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import model_validator
 
 from opfacade.descriptor import Args, Descriptor
-from opfacade.model import Count
+from opfacade.model import Count, Size
 from opfacade.operands import Dim, TensorSpec, index_spec
-from opfacade.paging import PagedKvCacheDescriptor, PageTable, check_token_bound, page_table_operands
+from opfacade.paging import (
+    FP8,
+    KvScale,
+    PagedKvCacheDescriptor,
+    PageTable,
+    check_token_bound,
+    page_table_operands,
+    scale_operands,
+)
 from opfacade.plan import Plan
+from opfacade.sku import DType
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Rope = Literal["none", "interleaved", "half"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,23 +40,38 @@ class PagedKvAppendArgs(Args):
     last_page_len: Tensor | None = None
     block_table: Tensor | None = None
     kv_lens: Tensor | None = None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    cos_sin_cache: Tensor | None = None
 
 
 class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
-    """Copy new K and V rows into their pages, bit for bit.
+    """Copy new K and V rows into their pages, bit for bit, unless K is rotated or rows are quantised on the way.
 
     The page table already counts the new rows, which are each request's last: row i of the n of request b goes to
     position kv_len - n + i. total_num_rows: new rows over all requests.
+    new_dtype: of k_new and v_new; None is the cache's. f16, bf16 or f32 rows in an fp8 cache are divided by k_scale and
+    v_scale, where kv_scale says that there are such (PagedKvAttention multiplies by them), and cast: to the nearest, to the
+    largest finite number what is beyond it, NaN to NaN.
+    rope: K is rotated by the angle of its position, in pairs (2i, 2i + 1) when "interleaved", (i, i + rotary_dim/2) when
+    "half", over its first rotary_dim elements (None: head_dim). cos_sin_cache [max_positions, rotary_dim] holds rotary_dim/2
+    cosines, then as many sines, for each position; every position that is written must have a row there.
+    What is computed is computed in f32 and rounded once, into the cache.
     """
 
     op: Literal["paged_kv_append"] = "paged_kv_append"
     category: ClassVar[str] = "kv_cache"
+    later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim"})
     args_type: ClassVar[type[Args]] = PagedKvAppendArgs
     batch_size: Count
     total_num_rows: Count
     paged_kv: PagedKvCacheDescriptor
     page_table: PageTable = "csr"
     max_kv_indices: Count | None = None
+    new_dtype: DType | None = None
+    kv_scale: KvScale = "none"
+    rope: Rope = "none"
+    rotary_dim: Size | None = None
 
     @model_validator(mode="after")
     def _paged(self) -> PagedKvAppendDescriptor:
@@ -53,13 +79,58 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         check_token_bound(bound, self.paged_kv.page_size)
         return self
 
+    @model_validator(mode="after")
+    def _computed(self) -> PagedKvAppendDescriptor:
+        cache, new = self.paged_kv.dtype, self.row_dtype
+        if new != cache and (cache not in FP8 or new in FP8):
+            raise ValueError(
+                f"new_dtype={new!r} must be the cache's, {cache}, unless wider rows go to a cache of {' or '.join(FP8)}"
+            )
+        if self.kv_scale != "none" and not self.quantises:
+            raise ValueError(
+                f"kv_scale={self.kv_scale!r} needs wider rows that are quantised into an fp8 cache, not {new} in {cache}"
+            )
+        if self.rope == "none" and self.rotary_dim is not None:
+            raise ValueError("rotary_dim needs a rope")
+        if self.rope != "none" and (self.rotated % 2 or self.rotated > self.paged_kv.head_dim):
+            raise ValueError(f"rotary_dim={self.rotated} must be even and at most head_dim={self.paged_kv.head_dim}")
+        if self.rope != "none" and new in FP8:
+            raise ValueError(f"rope needs new rows of f16, bf16 or f32, not {new}")
+        return self
+
+    @property
+    def row_dtype(self) -> DType:
+        """Of the new rows."""
+        return self.new_dtype or self.paged_kv.dtype
+
+    @property
+    def quantises(self) -> bool:
+        return self.row_dtype != self.paged_kv.dtype
+
+    @property
+    def copies(self) -> bool:
+        """Does every bit of the new rows arrive?"""
+        return self.rope == "none" and not self.quantises
+
+    @property
+    def rotated(self) -> int:
+        """Elements of a row of K that are rotated."""
+        if self.rope == "none":
+            return 0
+        return self.paged_kv.head_dim if self.rotary_dim is None else self.rotary_dim
+
     def operands(self) -> dict[str, TensorSpec]:
         heads, dim = Dim("num_kv_heads", self.paged_kv.num_kv_heads), Dim("head_dim", self.paged_kv.head_dim)
-        new = TensorSpec((Dim("total_num_rows", self.total_num_rows), heads, dim), self.paged_kv.dtype)
+        new = TensorSpec((Dim("total_num_rows", self.total_num_rows), heads, dim), self.row_dtype)
         pool = self.paged_kv.pool_spec("inout")
         indptr = index_spec(Dim("batch_size+1", self.batch_size + 1))
         rows = {"k_new": new, "v_new": new, "append_indptr": indptr, "k_data": pool, "v_data": pool}
-        return rows | page_table_operands(self.page_table, self.batch_size)
+        table = page_table_operands(self.page_table, self.batch_size)
+        return rows | table | scale_operands(self.kv_scale, self.paged_kv.num_kv_heads) | self._angles()
+
+    def _angles(self) -> dict[str, TensorSpec]:
+        shape = (Dim("max_positions"), Dim("rotary_dim", self.rotated))
+        return {"cos_sin_cache": TensorSpec(shape, "f32", alignment=4)} if self.rotated else {}
 
 
 class PagedKvAppendPlan(Plan[PagedKvAppendArgs]): ...
@@ -78,5 +149,23 @@ EXAMPLES = (
             num_total_pages=37, page_size=3, num_kv_heads=1, head_dim=65, dtype="f8_e4m3", layout="NHD"
         ),
         page_table="block",
+    ),
+    PagedKvAppendDescriptor(
+        batch_size=7,
+        total_num_rows=40,
+        paged_kv=PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=128, dtype="f8_e4m3"),
+        new_dtype="bf16",
+        kv_scale="head",
+        rope="half",
+    ),
+    PagedKvAppendDescriptor(
+        batch_size=5,
+        total_num_rows=63,
+        paged_kv=PagedKvCacheDescriptor(
+            num_total_pages=37, page_size=5, num_kv_heads=3, head_dim=96, dtype="f16", layout="NHD"
+        ),
+        page_table="block",
+        rope="interleaved",
+        rotary_dim=32,
     ),
 )

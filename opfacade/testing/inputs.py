@@ -71,6 +71,8 @@ class _Maker:
         self.descriptor, self.rng, self.generator, self.device = descriptor, rng, generator, device
 
     def make(self, lengths: Lengths, interleaved: bool) -> Any:
+        import torch
+
         descriptor, operands = self.descriptor, self.descriptor.operands()
         values: dict[str, Tensor] = {name: self._tensor(spec) for name, spec in operands.items() if None not in _sizes(spec)}
         q_lens = lengths.q if lengths.q is not None else self._q_lengths()
@@ -81,6 +83,8 @@ class _Maker:
         if hasattr(descriptor, "paged_kv"):
             kv_lens = lengths.kv if lengths.kv is not None else self._kv_lengths(q_lens)
             values |= self._paged(descriptor.paged_kv, list(kv_lens), interleaved)
+            if "cos_sin_cache" in operands:
+                values["cos_sin_cache"] = self._angles(max([1, *kv_lens]))
         elif "kv_indptr" in operands:
             kv = (
                 lengths.kv if lengths.kv is not None else split_total(self.rng, descriptor.total_kv_rows, descriptor.batch_size)
@@ -89,6 +93,10 @@ class _Maker:
         for name in ("k_scale", "v_scale"):
             if name in operands:
                 values[name] = values[name].clamp(-1.5, 1.5).exp()
+        if getattr(descriptor, "quantises", False):  # some numbers are beyond the largest that an fp8 cache holds
+            for name in ("k_new", "v_new"):
+                beyond = torch.rand(values[name].shape, generator=self.generator, device=self.device) < 0.01
+                values[name] = torch.where(beyond, values[name] * 2000, values[name])
         if "sinks" in operands:
             none = values["sinks"] < -1.5
             values["sinks"] = (2 + 2 * values["sinks"]).masked_fill(none, float("-inf"))
@@ -183,6 +191,16 @@ class _Maker:
             "kv_indices": torch.cat([pages, tail]),
             "last_page_len": torch.tensor(last, dtype=torch.int32, device=self.device),
         }
+
+    def _angles(self, positions: int) -> Tensor:
+        """Cosines and sines as models have them; rows past the last position are NaN."""
+        import torch
+
+        half = self.descriptor.rotated // 2
+        speed = 10000.0 ** (-torch.arange(half, device=self.device) / half)
+        angle = torch.arange(positions, device=self.device)[:, None] * speed
+        past = torch.full((self.rng.randint(0, 3), 2 * half), float("nan"), device=self.device)
+        return torch.cat([torch.cat([angle.cos(), angle.sin()], -1), past])
 
     def _states(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Log-sum-exps of ordinary size, some states empty, their o NaN."""

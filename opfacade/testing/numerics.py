@@ -55,10 +55,10 @@ def check(
 
     before: for append, (k_data, v_data) as they were, to see that nothing else was written.
     """
-    from opfacade.testing import oracle
+    from opfacade.testing import append_oracle, oracle
 
     if descriptor.op == "paged_kv_append":
-        return oracle.check_append(descriptor, args, before)
+        return append_oracle.check(descriptor, args, before)
     if descriptor.op == "merge_states":
         return compare(oracle.merge(descriptor, args), {"o": args.o, "lse": args.lse})
     worst = Report(0.0, 0.0, "", 0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from opfacade.sku import ROUNDOFF, UNDERFLOW
-from opfacade.testing.numerics import Bounded, Report, Row, attention_bounds
+from opfacade.testing.numerics import Bounded, Row, attention_bounds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,29 +166,3 @@ def merge(descriptor: Any, args: Any) -> list[Bounded]:
     merged = m + total.log()
     spread = 1.02 * (2.0**-20 + (count + 8) * 2.0**-23 + 8 * 2.0**-24 * magnitude)
     return [Bounded("o", o, hard, hard), Bounded("lse", merged, spread, spread)]
-
-
-def check_append(descriptor: Any, args: Any, before: Any) -> Report:
-    """Bit for bit: every new row in its place, and, given the pools as they were, nothing else changed."""
-    import torch
-
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[args.k_data.element_size()]
-    indptr = args.append_indptr.tolist()
-    elements = 0
-    olds = before if before is not None else (None, None)
-    for name, pool, new, old in zip(
-        ("k_data", "v_data"), (args.k_data, args.v_data), (args.k_new, args.v_new), olds, strict=True
-    ):
-        got = by_token(pool.view(bits), descriptor)
-        want = by_token(old.view(bits), descriptor).clone() if old is not None else None
-        for request in range(descriptor.batch_size):
-            rows = new.view(bits)[indptr[request] : indptr[request + 1]]
-            page, slot = (x[-rows.shape[0] :] if rows.shape[0] else x[:0] for x in token_places(descriptor, args, request))
-            elements += rows.numel()
-            if not torch.equal(got[page, slot], rows):
-                return Report(math.inf, math.inf, f"{name} of request {request}", elements)
-            if want is not None:
-                want[page, slot] = rows
-        if want is not None and not torch.equal(got, want):
-            return Report(math.inf, math.inf, f"{name}: a slot that is not new changed", elements)
-    return Report(0.0, 0.0, "", elements)

@@ -145,11 +145,30 @@ def _mla(rng: random.Random, tokens: int) -> Descriptor[Any]:
     )
 
 
+def _append_more(rng: random.Random, plain: Any) -> dict[str, Any]:
+    """Rope, quantisation, or both."""
+    rope, wide = rng.choice(("none", "interleaved", "half", "half")), ("f16", "bf16", "bf16", "f32")
+    fields: dict[str, Any] = {"rope": rope, "paged_kv": plain.paged_kv.model_dump() | {"dtype": rng.choice(wide)}}
+    if rope != "none":
+        dim = plain.paged_kv.head_dim
+        fields["rotary_dim"] = rng.choice((dim - dim % 2, dim - dim % 2, 32, 2))
+    if rope == "none" or rng.random() < 0.6:
+        fields["paged_kv"]["dtype"] = rng.choice(("f8_e4m3", "f8_e5m2"))
+        fields |= {"new_dtype": rng.choice(wide), "kv_scale": rng.choice(("none", "tensor", "head"))}
+    return fields
+
+
 def _latent(rng: random.Random, plain: Any) -> dict[str, Any]:
     """What an attention over latents may have besides."""
     return {"sinks": rng.random() < 0.5, "window_left": rng.choice((-1, 0, 40)), "logits_soft_cap": rng.choice((0.0, 30.0))}
 
 
 _DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge, _mla), strict=True))
-_SPECIAL = {"paged_prefill": _attention, "paged_decode": _attention, "ragged_prefill": _attention, "mla_decode": _latent}
+_SPECIAL = {
+    "paged_prefill": _attention,
+    "paged_decode": _attention,
+    "ragged_prefill": _attention,
+    "paged_kv_append": _append_more,
+    "mla_decode": _latent,
+}
 SPECIAL = tuple(_SPECIAL)

@@ -51,6 +51,7 @@ class FullGuard:
                 raise error_of(tables, found)
             if tables.appends:
                 _refuse_shared_pages(tables, args)
+                _refuse_far_positions(tables, args)
         for name in _FLOATS:
             if getattr(args, name, None) is not None:
                 self._finite(name, getattr(args, name), args)
@@ -122,6 +123,17 @@ def _page_uses(tables: Tables, args: Any, rows: list[int]) -> Iterator[tuple[int
         first_new = length - (rows[request + 1] - rows[request])
         for place, page in enumerate(pages.tolist()):
             yield request, place, page, first_new < min(length, (place + 1) * tables.page_size)
+
+
+def _refuse_far_positions(tables: Tables, args: Any) -> None:
+    """A new row that is rotated needs the angles of its position."""
+    if args.cos_sin_cache is None:
+        return
+    rows, known = getattr(args, tables.rows).tolist(), args.cos_sin_cache.shape[0]
+    for request, (_, length) in enumerate(host.requests_pages(tables, args)):
+        if rows[request + 1] > rows[request] and length > known:
+            allowed = f"a length in the {known} positions of cos_sin_cache"
+            raise index_error(tables.op, tables.lens, request, length, allowed, request)
 
 
 def _shared(tables: Tables, page: int, request: int, place: int, first: tuple[int, int, bool], race: bool) -> NoReturn:

@@ -18,7 +18,11 @@ _EVIDENCE = (
 
 
 def _declines(descriptor: PagedKvAppendDescriptor, target: Target) -> list[Reason]:
-    return [*support.arch_reasons(target)]
+    reasons = [*support.arch_reasons(target)]
+    reasons += support.choice_reason("OPF-S002", "new_dtype", descriptor.row_dtype, (descriptor.paged_kv.dtype,))
+    reasons += support.choice_reason("OPF-S007", "kv_scale", descriptor.kv_scale, ("none",))
+    reasons += support.choice_reason("OPF-S009", "rope", descriptor.rope, ("none",))
+    return reasons
 
 
 def _facts(descriptor: PagedKvAppendDescriptor) -> support.SpecPairs:

@@ -1,11 +1,12 @@
-"""Paged append in torch: an indexed assignment of raw bits."""
+"""Paged append in torch: an indexed assignment of raw bits, of rows that were rotated or quantised before."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference.page_table import bad_index, by_token, offsets, pages_and_lengths, token_index
+from opfacade.backends.reference.rotate_and_store import stored_rows
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
@@ -31,15 +32,29 @@ def _sku(descriptor: PagedKvAppendDescriptor, target: Target) -> KernelSku:
         arch=target.arch,
         impl="torch",
         revision=1,
-        dtypes=(("kv", f"b{8 * ITEMSIZE[descriptor.paged_kv.dtype]}"),),
+        dtypes=_dtypes(descriptor),
         layout="strided",
+        spec=_facts(descriptor),
         precision_guarantee=PrecisionGuarantee(
-            math_precision="copy",
+            math_precision="copy" if descriptor.copies else "f32, one rounding",
             accumulator="none",
-            error_model=ErrorModel(id="exact"),
+            error_model=ErrorModel(id="exact" if descriptor.copies else "append-f32"),
             conditions=("index tensors are read on the host",),
         ),
     )
+
+
+def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
+    """A copy knows only sizes."""
+    if descriptor.copies:
+        return (("kv", f"b{8 * ITEMSIZE[descriptor.paged_kv.dtype]}"),)
+    return (("kv", descriptor.paged_kv.dtype), ("new", descriptor.row_dtype))
+
+
+def _facts(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
+    """What changes the meaning of a result, where it is not as usual."""
+    facts = (("kv_scale", descriptor.kv_scale), ("rope", descriptor.rope))
+    return tuple((name, value) for name, value in facts if value != "none")
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -49,25 +64,34 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
 
 
+def _check_position(descriptor: PagedKvAppendDescriptor, args: Any, request: int, length: int) -> None:
+    """The last new row must have its angles."""
+    known = args.cos_sin_cache.shape[0]
+    if length > known:
+        name = "kv_lens" if descriptor.page_table == "block" else "last_page_len"
+        bad_index(descriptor.op, name, request, length, f"a length in the {known} positions of cos_sin_cache", request)
+
+
 def _append(descriptor: PagedKvAppendDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     cache = descriptor.paged_kv
 
     def launch(args: PagedKvAppendArgs, workspace: object) -> None:
         indptr = offsets(descriptor.op, "append_indptr", args.append_indptr, descriptor.total_num_rows, exact=True)
         pages, lengths = pages_and_lengths(descriptor.op, cache, args)
-        pools = [
-            (by_token(_bits(pool), cache), _bits(new)) for pool, new in ((args.k_data, args.k_new), (args.v_data, args.v_new))
-        ]
+        pools = [by_token(_bits(pool), cache) for pool in (args.k_data, args.v_data)]
         for request, length in enumerate(lengths):
             if indptr[request + 1] - indptr[request] > length:
                 bad_index(
                     descriptor.op, "append_indptr", request + 1, indptr[request + 1], f"at most {length} new rows", request
                 )
+            if descriptor.rotated and indptr[request + 1] > indptr[request]:
+                _check_position(descriptor, args, request, length)
         for request, length in enumerate(lengths):
             first, stop = indptr[request], indptr[request + 1]
             at = token_index(cache, pages[request], length - (stop - first), length)
-            for pool, new in pools:
-                pool[at] = new[first:stop]
+            rows = stored_rows(descriptor, args, slice(first, stop), length - (stop - first))
+            for pool, new in zip(pools, rows, strict=True):
+                pool[at] = _bits(new)
 
     return launch
 

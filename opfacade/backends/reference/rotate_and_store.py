@@ -1,0 +1,58 @@
+"""New rows as a cache holds them: rotated where asked, divided by their scale, rounded once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opfacade.operands import torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def stored_rows(descriptor: Any, args: Any, rows: slice, position: int) -> tuple[Tensor, Tensor]:
+    """(K, V) of some new rows in the dtype of the cache; the first is at a position of its request."""
+    k, v = args.k_new[rows], args.v_new[rows]
+    if descriptor.copies:
+        return k, v
+    angles = args.cos_sin_cache[position : position + k.shape[0]] if descriptor.rotated else None
+    dtype = torch_dtype(descriptor.paged_kv.dtype)
+    rotated = _wide(k) if angles is None else rotate(_wide(k), angles, descriptor.rope)
+    values = v if not descriptor.quantises else _rounded(_unscaled(_wide(v), args.v_scale), dtype)
+    return _rounded(_unscaled(rotated, args.k_scale), dtype), values
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In a dtype whose roundoff is far below that of x."""
+    import torch
+
+    return x.to(torch.float64 if x.dtype == torch.float32 else torch.float32)
+
+
+def rotate(x: Tensor, angles: Tensor, rope: str) -> Tensor:
+    """x [rows, heads, dim] turned in pairs by angles [rows, rotary_dim], cosines before sines; the rest of dim stays."""
+    pairs = angles.shape[-1] // 2
+    cos, sin = angles[:, None, :pairs].to(x.dtype), angles[:, None, pairs:].to(x.dtype)
+    # Views of `out`: what is written to them is written there.
+    out = x.clone()
+    first, second = (out[..., : 2 * pairs : 2], out[..., 1 : 2 * pairs : 2])
+    if rope == "half":
+        first, second = out[..., :pairs], out[..., pairs : 2 * pairs]
+    turned = first * cos - second * sin, second * cos + first * sin
+    first.copy_(turned[0])
+    second.copy_(turned[1])
+    return out
+
+
+def _unscaled(x: Tensor, scale: Tensor | None) -> Tensor:
+    return x if scale is None else x / scale.to(x.dtype)[:, None]
+
+
+def _rounded(x: Tensor, dtype: Any) -> Tensor:
+    """To the nearest; a format of 8 bits saturates, NaN stays NaN."""
+    import torch
+
+    if dtype.itemsize == 1:
+        most = torch.finfo(dtype).max
+        x = x.clamp(-most, most)
+    return x.to(dtype)
