@@ -53,7 +53,7 @@ class CallMemo:
         try:
             tensors = self._present(args)
             sizes = next((sizes for same, sizes in self._kinds if same(*tensors)), None)
-            if sizes is None or any(_room(t) < size for t, size in zip(tensors, sizes, strict=True)):
+            if sizes is None or any(room(t) < size for t, size in zip(tensors, sizes, strict=True)):
                 return False
         except (AttributeError, TypeError, RuntimeError):  # RuntimeError: a tensor without strides or without storage
             return False
@@ -91,7 +91,7 @@ class CallMemo:
         return all(a is b or not _meet(a, b) for a in written for b in (*spans, *extra))
 
 
-def _room(tensor: Tensor) -> int:
+def room(tensor: Tensor) -> int:
     """Bytes of storage from the first element on: a storage can shrink under a view of it."""
     return int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.itemsize
 

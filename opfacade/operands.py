@@ -226,6 +226,14 @@ def check_workspace(workspace: Any, needed: int, like: torch.Tensor, alignment: 
     return []
 
 
+def check_beside(
+    operands: Mapping[str, TensorSpec], given: Mapping[str, Any], workspace: Any, needed: int, alignment: int
+) -> list[Issue]:
+    """What is wrong with a workspace beside sound operands."""
+    issues = check_workspace(workspace, needed, given[next(iter(operands))], alignment)
+    return issues or ([] if workspace is None else workspace_alias(operands, given, workspace))
+
+
 def workspace_alias(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], workspace: torch.Tensor) -> list[Issue]:
     """The first operand that shares memory with the workspace."""
     for name in operands:

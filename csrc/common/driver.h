@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include "csrc/common/ffi.h"
+#include "csrc/common/shared.h"
 
 namespace opfacade {
 
@@ -63,12 +64,6 @@ class Driver {
 };
 
 constexpr int kMaxDevices = 64;
-
-// Values that threads share. <atomic> takes longer to compile than all of a binding.
-template <class T>
-T atomic_load(const T& shared) { return __atomic_load_n(&shared, __ATOMIC_ACQUIRE); }
-template <class T>
-void atomic_store(T& shared, T value) { __atomic_store_n(&shared, value, __ATOMIC_RELEASE); }
 
 // The primary context of a device, kept for the life of the process: it is the one torch uses.
 inline CUcontext primary_context(int device) {

@@ -52,7 +52,7 @@ class Failure {
 // What a caller holds of a tensor: address, shape, strides in elements, dtype, device. Owns nothing.
 class TensorView {
  public:
-  explicit TensorView(const DLTensor* tensor) : tensor_(tensor) {}
+  explicit TensorView(const DLTensor* tensor = nullptr) : tensor_(tensor) {}
   void* data_ptr() const { return static_cast<char*>(tensor_->data) + tensor_->byte_offset; }
   int ndim() const { return tensor_->ndim; }
   int64_t size(int axis) const { return tensor_->shape[axis]; }
@@ -81,6 +81,16 @@ class MaybeTensor {
   const DLTensor* tensor_;
 };
 
+inline bool is_tensor(const TVMFFIAny& arg) {
+  return arg.type_index == kTVMFFITensor || arg.type_index == kTVMFFIDLTensorPtr;
+}
+
+// A tensor object is a header and a DLTensor behind it.
+inline const DLTensor* tensor_of(const TVMFFIAny& arg) {
+  if (arg.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(arg.v_ptr);
+  return reinterpret_cast<const DLTensor*>(arg.v_obj + 1);
+}
+
 // The arguments of one call, taken in order.
 class Taken {
  public:
@@ -89,12 +99,12 @@ class Taken {
   void take(TensorView& out) {
     const TVMFFIAny& arg = next();
     if (!is_tensor(arg)) refuse(arg, "a tensor");
-    out = TensorView(tensor(arg));
+    out = TensorView(tensor_of(arg));
   }
   void take(MaybeTensor& out) {
     const TVMFFIAny& arg = next();
     if (!is_tensor(arg) && arg.type_index != kTVMFFINone) refuse(arg, "a tensor or None");
-    out = MaybeTensor(arg.type_index == kTVMFFINone ? nullptr : tensor(arg));
+    out = MaybeTensor(arg.type_index == kTVMFFINone ? nullptr : tensor_of(arg));
   }
   void take(int64_t& out) {
     const TVMFFIAny& arg = next();
@@ -116,18 +126,9 @@ class Taken {
  private:
   const TVMFFIAny& next() { return args_[taken_++]; }
 
-  static bool is_tensor(const TVMFFIAny& arg) {
-    return arg.type_index == kTVMFFITensor || arg.type_index == kTVMFFIDLTensorPtr;
-  }
-  // A tensor object is a header and a DLTensor behind it.
-  static const DLTensor* tensor(const TVMFFIAny& arg) {
-    if (arg.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(arg.v_ptr);
-    return reinterpret_cast<const DLTensor*>(arg.v_obj + 1);
-  }
-
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(const TVMFFIAny& arg, const char* expected) const {
-    throw Failure("TypeError") << function_ << ": argument " << taken_ << " expected " << expected << ", got " << kind(arg)
-                               << ". [OPF-C009]";
+    throw Failure("TypeError") << function_ << ": argument " << taken_ << " expected " << expected << ", got "
+                               << kind(arg) << ". [OPF-C009]";
   }
   static const char* kind(const TVMFFIAny& arg) {
     switch (arg.type_index) {
@@ -185,9 +186,37 @@ int guarded(const char* name, R (*function)(P...), const TVMFFIAny* args, int co
   }
 }
 
+// An exported function, by its name. Symbols of other libraries may have the same name; this one is never theirs.
+class Exported {
+ public:
+  using Body = int (*)(const TVMFFIAny*, int32_t, TVMFFIAny*);
+  Exported(const char* name, Body body) : name_(name), body_(body), next_(first()) { first() = this; }
+  Exported(const Exported&) = delete;
+
+  static Body find(const char* name) {
+    for (const Exported* one = first(); one != nullptr; one = one->next_) {
+      if (__builtin_strcmp(one->name_, name) == 0) return one->body_;
+    }
+    return nullptr;
+  }
+
+ private:
+  static const Exported*& first() {
+    static const Exported* list = nullptr;
+    return list;
+  }
+  const char* name_;
+  Body body_;
+  const Exported* next_;
+};
+
 #define OPF_EXPORT(name, function)                                                                              \
-  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t n, TVMFFIAny* out) { \
+  static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny* out) {                                \
     return ::opfacade::guarded(#name, function, args, n, out);                                                  \
+  }                                                                                                             \
+  static const ::opfacade::Exported opf_exported_##name(#name, opf_call_##name);                                \
+  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t n, TVMFFIAny* out) { \
+    return opf_call_##name(args, n, out);                                                                       \
   }                                                                                                             \
   static_assert(true, "a semicolon follows")
 

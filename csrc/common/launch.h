@@ -11,13 +11,13 @@
 //   OPF_KERNEL(scale_kernel, "scale");       // at namespace scope; loaded by the first launch or by prepare
 //   void run(TensorView x, ...) { ...; scale_kernel.launch(args.device(), Launch(grid, block).shared(bytes), params); }
 //   OPF_EXPORT(run, run);
-//   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture
+//   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture;
+//                                            // and module.bind: see contract.h
 //   }
 //
 // A launch takes tvm-ffi's current stream of the device, which is torch's. Code C022: a grid that no device accepts.
 #pragma once
-#include <sched.h>
-
+#include "csrc/common/contract.h"
 #include "csrc/common/driver.h"
 
 extern "C" __attribute__((visibility("hidden"))) const char opfacade_cubin[];
@@ -53,19 +53,6 @@ inline CUlibrary library() {
   }();
   return loaded;
 }
-
-// A lock for what happens once in a kernel's life.
-class Alone {
- public:
-  explicit Alone(bool& busy) : busy_(busy) {
-    while (__atomic_test_and_set(&busy_, __ATOMIC_ACQUIRE)) sched_yield();
-  }
-  ~Alone() { __atomic_clear(&busy_, __ATOMIC_RELEASE); }
-  Alone(const Alone&) = delete;
-
- private:
-  bool& busy_;
-};
 
 // One kernel, by its symbol. Static storage only; every member may be called by several threads.
 class Kernel {
@@ -184,6 +171,8 @@ class Kernel {
 };
 
 #define OPF_KERNEL(variable, symbol) static ::opfacade::Kernel variable(symbol)
-#define OPF_EXPORT_PREPARE() OPF_EXPORT(prepare, ::opfacade::Kernel::prepare)
+#define OPF_EXPORT_PREPARE()                          \
+  OPF_EXPORT(prepare, ::opfacade::Kernel::prepare); \
+  OPF_EXPORT_BIND()
 
 }  // namespace opfacade

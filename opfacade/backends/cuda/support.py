@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from opfacade.backends.cuda.direct import Direct, Short, getter
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
 from opfacade.registry import Launcher, Reason
@@ -72,7 +72,9 @@ def launcher(
     module = jit.load(spec, allow_build=allow_build, label=sku.id)
     _prepare(module, sku)
     run: Callable[..., None] = module.run
-    operands = attrgetter(*descriptor.operands())
+    operands = getter(tuple(descriptor.operands()))
+
+    learners: list[Callable[[Any], None]] = []
 
     def launch(args: Any, scratch: Any) -> None:
         try:
@@ -82,7 +84,16 @@ def launcher(
                 run(*operands(args), *scalars)
         except RuntimeError as error:
             raise _device_error(sku, error) from error
+        for learn in learners:
+            learn(args)
 
+    def direct(workspace_bytes: int) -> Short:
+        made = Direct(module, descriptor, workspace_bytes, workspace, scalars)
+        learners.append(made.learn)
+        return made.call
+
+    if hasattr(module, "bind"):
+        launch.direct = direct  # type: ignore[attr-defined]
     return launch
 
 

@@ -1,0 +1,151 @@
+"""The short way of a call: the binding itself holds the operands to the plan (csrc/common/contract.h) and launches.
+
+Python looks only at what a binding cannot see: the type of the bundle, and by torch's own guards that its tensors are plain
+ones like those of a call that passed the full check. Whatever the short way does not accept goes the long way, which is
+where every message is made: it may refuse too much, and never too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor, operands_of
+from opfacade.memo import room
+from opfacade.operands import TensorSpec, has_memory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# (args, workspace or None, whether to launch): whether the call is sound, and made if asked for.
+Short = Callable[[Any, Any, bool], bool]
+
+CUDA = 2  # kDLCUDA
+_DONE, _UNKNOWN_ROOM = 0, 2
+_MAX_KINDS = 4
+# DLPack's type code and bits.
+_DTYPES = {
+    "f16": (2, 16),
+    "bf16": (4, 16),
+    "f32": (2, 32),
+    "f8_e4m3": (10, 8),
+    "f8_e5m2": (12, 8),
+    "i32": (0, 32),
+    "u8": (1, 8),
+}
+
+
+class Direct:
+    """The short way of one plan: `call`, and `learn` for a bundle that passed the full check."""
+
+    __slots__ = ("_kinds", "_present", "call")
+
+    def __init__(
+        self,
+        module: Any,
+        descriptor: Descriptor[Any],
+        workspace_bytes: int,
+        takes_workspace: bool,
+        scalars: tuple[Any, ...],
+        device_type: int = CUDA,
+    ) -> None:
+        operands = operands_of(descriptor)
+        fields: tuple[str, ...] = descriptor.args_type.__slots__
+        absent = [name for name in fields if name not in operands]
+        rules = [number for spec in operands.values() for number in _rule(spec)] + [0, 0, 0, 1, 0, 0, 0] * len(absent)
+        bound = module.bind(device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
+        self._kinds: list[Callable[..., bool]] = []
+        self._present = getter(tuple(operands))
+        place = _Place(descriptor.args_type, self._present, getter(tuple(absent)), workspace_bytes)
+        self.call = _short(place, bound, module.vouch, self._kinds)
+
+    def learn(self, args: Any) -> None:
+        """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient or have no memory."""
+        tensors = self._present(args)
+        plain = all(has_memory(t) and not t.requires_grad for t in tensors)
+        if plain and not any(same(*tensors) for same in self._kinds):
+            self._kinds[:] = [same_types(tensors), *self._kinds[: _MAX_KINDS - 1]]
+
+
+class _Place:
+    """What of a bundle goes where."""
+
+    __slots__ = ("absent", "present", "wanted", "workspace_bytes")
+
+    def __init__(self, wanted: type, present: Any, absent: Any, workspace_bytes: int) -> None:
+        self.wanted, self.present, self.absent, self.workspace_bytes = wanted, present, absent, workspace_bytes
+
+
+def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool]]) -> Short:
+    """One flat function: it is all that Python does for a call."""
+    import torch
+
+    wanted, present, absent, needed = place.wanted, place.present, place.absent, place.workspace_bytes
+    empty, plain, uint8 = torch.empty, torch.Tensor, torch.uint8
+
+    def call(args: Any, workspace: Any, launch: bool) -> bool:
+        if type(args) is not wanted:
+            return False
+        tensors = present(args)
+        for same in kinds:
+            if same(*tensors):
+                break
+        else:
+            return False
+        if workspace is None:
+            if needed and launch:
+                workspace = empty(needed, dtype=uint8, device=tensors[0].device)
+        elif type(workspace) is not plain:
+            return False
+        try:
+            verdict = bound(*tensors, *absent(args), workspace, launch)
+            if verdict == _UNKNOWN_ROOM:
+                vouch(*_rooms(tensors if workspace is None else (*tensors, workspace)))
+                verdict = bound(*tensors, *absent(args), workspace, launch)
+        except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
+            # A tensor that cannot be handed over, or a failed launch: the long way says what it is.
+            return False
+        return bool(verdict == _DONE)
+
+    return call
+
+
+def _rule(spec: TensorSpec) -> Iterator[int]:
+    """What csrc/common/contract.h is told of an operand."""
+    yield from (True, spec.written, spec.layout == "contiguous", spec.alignment, *_DTYPES[spec.dtype], len(spec.shape))
+    yield from (-1 if dim.size is None else dim.size for dim in spec.shape)
+
+
+def _rooms(tensors: Sequence[Tensor]) -> Iterator[int]:
+    for tensor in tensors:
+        yield tensor.data_ptr()
+        yield max(room(tensor), 0)
+
+
+def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """attrgetter that gives a tuple whatever the number of names."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    if not names:
+        return lambda args: ()
+    only = attrgetter(names[0])
+    return lambda args: (only(args),)
+
+
+def same_types(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
+    """A test for tensors of the same Python types, devices and dispatch keys, without gradient, of any shape."""
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+    except ImportError:
+        wanted = [_kind(t) for t in tensors]
+        return lambda *given: [_kind(t) for t in given] == wanted
+    sizes: Any = [[None] * t.dim() for t in tensors]
+    test: Callable[..., bool] = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=sizes).check
+    return test
+
+
+def _kind(t: Any) -> tuple[Any, ...]:
+    if not hasattr(t, "requires_grad"):
+        return (type(t),)
+    return (type(t), t.dtype, t.device, t.layout, t.requires_grad, t.is_conj(), t.is_neg(), t.is_nested, t.is_quantized)

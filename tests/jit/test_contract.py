@@ -1,0 +1,231 @@
+"""csrc/common/contract.h and backends/cuda/direct.py: the short way of a call refuses whatever the full check refuses.
+
+Played on the CPU: the contract is told that its device is the host, and the run behind it only counts.
+"""
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opfacade import jit
+from opfacade.backends.cuda.direct import Direct
+from opfacade.jit import JitSpec
+from opfacade.operands import check, check_beside
+from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plan import WORKSPACE_ALIGNMENT
+from opfacade.plans.attention import BatchPagedDecodeDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.testing import inputs
+
+from ..fuzzing import small, spoiled_args, spoiled_tensor
+
+OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states")
+HOST = 1  # kDLCPU
+NEEDED = 512
+CACHE = PagedKvCacheDescriptor(num_total_pages=8, page_size=4, num_kv_heads=2, head_dim=16, dtype="f16")
+DECODE = BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=4, paged_kv=CACHE)
+
+
+@pytest.fixture(scope="session")
+def module(scale_cache):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPFACADE_SOURCE_ROOT", str(scale_cache.parent / "root"))
+        patch.setenv("OPFACADE_CACHE_DIR", str(scale_cache))
+        return jit.load(JitSpec.of("contract", "testing/contract", "sm_90a"))
+
+
+def short(module, descriptor, *args, needed=0, scalars=(2, 0.5)):
+    """A short way that has learned from these bundles."""
+    direct = Direct(module, descriptor, needed, needed > 0, scalars, HOST)
+    for one in args:
+        direct.learn(one)
+    return direct.call
+
+
+def refused(descriptor, args, workspace, needed):
+    """What the full check says."""
+    if type(args) is not descriptor.args_type:
+        return True
+    fields = {name: getattr(args, name) for name in type(args).__slots__}
+    issues = check(descriptor.operands(), fields, "cpu")
+    if not issues and workspace is not None:
+        issues = check_beside(descriptor.operands(), fields, workspace, needed, WORKSPACE_ALIGNMENT)
+    return bool(issues)
+
+
+def aligned(size):
+    room = torch.empty(size + WORKSPACE_ALIGNMENT, dtype=torch.uint8)
+    return room[-room.data_ptr() % WORKSPACE_ALIGNMENT :][:size]
+
+
+def in_arena(rng, arena, tensor):
+    """A view of the form of a tensor, or nearly, somewhere in memory that others may be in too."""
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return tensor
+    room = arena.view(tensor.dtype)
+    strides, step = [0] * tensor.dim(), 1
+    order = list(range(tensor.dim() - 1))
+    rng.shuffle(order)
+    for axis in [tensor.dim() - 1, *order]:
+        strides[axis] = step
+        step = max(1, step * tensor.shape[axis] + rng.choice((0, 0, 8, 8, 1, -step)))
+    offset = rng.randrange(0, 64) * rng.choice((1, 8, 8, 64))
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
+    return torch.as_strided(room, tensor.shape, strides, offset) if offset + reach < room.numel() else tensor
+
+
+def disturbed(rng, args, workspace, keep):
+    """A call that is sound, or not, or nearly; every tensor it ever had stays alive, so that no address comes again."""
+    what = rng.random()
+    names = [n for n in type(args).__slots__ if getattr(args, n) is not None]
+    if what < 0.3:
+        args = spoiled_args(rng, args, rng.choice((1, 1, 2)))
+    elif what < 0.7:
+        arena = torch.zeros(1 << 18, dtype=torch.uint8)
+        keep.append(arena)
+        args = replace(args, **{n: in_arena(rng, arena, getattr(args, n)) for n in rng.sample(names, rng.choice((1, 2, 2, 3)))})
+        if rng.random() < 0.3:
+            workspace = arena[256 * rng.randrange(16) :][:NEEDED]
+    elif what < 0.8:
+        args = replace(args, **{n: getattr(args, n).clone() for n in names})
+    elif what < 0.85:
+        absent = [n for n in type(args).__slots__ if getattr(args, n) is None]
+        args = replace(args, **{rng.choice(absent or names): torch.zeros(3, dtype=torch.int32)})
+    elif what < 0.9:
+        name = rng.choice(names)
+        whole = getattr(args, name).clone()
+        whole.untyped_storage().resize_(rng.choice((0, 8, whole.nbytes // 2, whole.nbytes)))
+        args = replace(args, **{name: whole})
+    else:
+        workspace = spoiled_tensor(rng, workspace, [getattr(args, n) for n in names])
+    keep += [args, workspace]
+    return args, workspace
+
+
+_alive = []
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(OPS), st.integers(0, 2**32))
+def test_the_short_way_refuses_whatever_the_full_check_refuses(module, op, seed):
+    rng = random.Random(seed)
+    descriptor = small(op, rng)
+    sound, workspace = inputs.make_args(descriptor, seed=seed), aligned(NEEDED)
+    _alive.extend([sound, workspace])
+    call = short(module, descriptor, sound, needed=NEEDED)
+    assert call(sound, workspace, True)
+    assert module.arguments() == len(descriptor.operands()) + 1 + 2
+    for _ in range(12):
+        args, scratch = disturbed(rng, sound, workspace, _alive)
+        before = module.called()
+        if refused(descriptor, args, scratch, NEEDED):
+            assert not call(args, scratch, False), (descriptor, args, scratch)
+            assert not call(args, scratch, True)
+            assert module.called() == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(OPS), st.integers(0, 2**32))
+def test_new_tensors_of_any_sound_form_go_the_short_way(module, op, seed):
+    rng = random.Random(seed)
+    descriptor = small(op, rng)
+    first = inputs.make_args(descriptor, seed=seed)
+    call = short(module, descriptor, first)
+    for more in range(4):
+        args = inputs.make_args(descriptor, seed=seed + more)
+        arena = torch.zeros(1 << 20, dtype=torch.uint8)
+        names = [n for n in type(args).__slots__ if getattr(args, n) is not None]
+        moved = replace(args, **{n: in_arena(rng, arena, getattr(args, n)) for n in rng.sample(names, 2)})
+        assert call(args, None, True)
+        assert call(moved, None, False) is not refused(descriptor, moved, None, 0)
+
+
+def test_only_what_was_learned_goes_the_short_way(module):
+    args = inputs.make_args(DECODE, seed=1)
+    assert not short(module, DECODE)(args, None, True)
+    call = short(module, DECODE, args)
+    assert not call(replace(args, q=args.q.clone().requires_grad_()), None, True)
+    assert not call(replace(args, q=torch.nn.Parameter(args.q, requires_grad=False)), None, True)
+    assert not call(replace(args, q=args.q.numpy()), None, True)
+    assert not call(None, None, True)
+    with torch.inference_mode():
+        assert not call(replace(args, q=args.q.clone()), None, True)
+
+
+def test_a_bundle_that_needs_a_gradient_is_not_learned(module):
+    args = inputs.make_args(DECODE, seed=1)
+    args = replace(args, q=args.q.clone().requires_grad_())
+    assert not short(module, DECODE, args)(args, None, True)
+
+
+def test_index_tensors_of_another_length_go_the_short_way(module):
+    args = inputs.make_args(DECODE, seed=1)
+    call = short(module, DECODE, args)
+    for n in (0, 1, 7):
+        assert call(replace(args, kv_indices=torch.zeros(n, dtype=torch.int32)), None, True)
+
+
+def test_k_and_v_interleaved_in_one_buffer_are_written_the_short_way(module):
+    append = PagedKvAppendDescriptor(batch_size=1, total_num_rows=3, paged_kv=CACHE)
+    args = inputs.make_args(append, seed=1)
+    both = torch.zeros(8, 2, 2, 4, 16, dtype=torch.float16)
+    call = short(module, append, args)
+    assert call(replace(args, k_data=both[:, 0], v_data=both[:, 1]), None, True)
+    assert not call(replace(args, k_data=both[:, 0], v_data=both[:, 0]), None, True)
+
+
+def test_a_workspace_that_is_needed_is_made_or_checked(module):
+    args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
+    call = short(module, DECODE, args, needed=NEEDED)
+    assert call(args, None, False)
+    assert call(args, workspace, True)
+    assert not call(args, workspace[:-1], True)
+    assert not call(args, workspace.view(torch.int8), True)
+    assert not call(args, aligned(NEEDED + 1)[1:], True)
+    assert not call(replace(args, lse=workspace[:48].view(torch.float32).view(3, 4)), workspace, True)
+    short(module, DECODE, args)(args, None, True)
+    assert module.arguments() == len(DECODE.operands()) + 2
+
+
+def test_a_failed_launch_is_left_to_the_long_way(module):
+    args = inputs.make_args(DECODE, seed=1)
+    assert not short(module, DECODE, args, scalars=(1, -1.0))(args, None, True)
+
+
+def test_a_binding_is_told_what_it_can_hold(module):
+    with pytest.raises(ValueError, match="OPF-C031"):
+        module.bind(HOST, False, 0, 25)
+    with pytest.raises(ValueError, match="OPF-C031"):
+        module.bind(HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 7)
+    with pytest.raises(TypeError, match="OPF-C009"):
+        module.bind(HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 2, 3)
+    with pytest.raises(TypeError, match="OPF-C009"):
+        module.bind(HOST)
+
+
+def test_threads_share_a_short_way(module):
+    descriptors = [replace_batch(n) for n in (1, 2, 3, 4)]
+    failures = []
+
+    def work(descriptor):
+        bundles = [inputs.make_args(descriptor, seed=s) for s in range(4)]
+        call = short(module, descriptor, bundles[0])
+        for i in range(300):
+            if not call(bundles[i % 4], None, True):
+                failures.append(i)
+
+    threads = [threading.Thread(target=work, args=(d,)) for d in descriptors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def replace_batch(n):
+    return DECODE.model_copy(update={"batch_size": n}).revalidated()
