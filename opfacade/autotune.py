@@ -132,7 +132,7 @@ def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before:
     calls, wrong, worst = {}, {}, {}
     for name in names:
         try:
-            calls[name], worst[name] = _proven(Plan.select(checked, _pinned(prefer, name), target), args)
+            calls[name], worst[name] = proven(Plan.select(checked, _pinned(prefer, name), target), args)
         except OpfacadeError as error:
             wrong[name] = str(error)
             telemetry.count("tune_candidate_wrong")
@@ -170,7 +170,7 @@ def _pinned(prefer: Preference, sku: str) -> Preference:
     return prefer.model_copy(update={"pin": sku}).revalidated()
 
 
-def _proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
+def proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
     """A call that is right, and its worst error over its bound. Raises what makes it unfit to be timed."""
     plan.compile()
     workspace = _workspace(plan, args)

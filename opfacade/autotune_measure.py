@@ -13,18 +13,20 @@ from dataclasses import dataclass
 
 from opfacade.tuning import Measured, clear, summary
 
-Call = Callable[[], None]
+Call = Callable[[], object]
 Timer = Callable[[Call], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """least, most: rounds. settled: noise at which more samples are pointless. hopeless: times the best's time."""
+    """least, most: rounds. settled: noise at which more samples are pointless. hopeless: times the best's time. early: end when
+    it is clear which of two is faster, though their times are not known well yet."""
 
     least: int = 12
     most: int = 60
     settled: float = 0.005
     hopeless: float = 1.5
+    early: bool = True
 
 
 def host_timer(call: Call) -> float:
@@ -73,8 +75,9 @@ def race(
 
 def _over(samples: Mapping[str, list[float]], how: Effort, incumbent: str | None) -> bool:
     measured = [measure(name, s, 0.0) for name, s in samples.items()]
-    # Two may be told apart long before their times are known well; among more the band of ties must be known too.
-    return all(m.noise <= how.settled for m in measured) or (len(measured) <= 2 and clear(measured, incumbent))
+    # Among more than two the band of ties must be known too.
+    early = how.early and len(measured) <= 2 and clear(measured, incumbent)
+    return early or all(m.noise <= how.settled for m in measured)
 
 
 def measure(name: str, samples: list[float], worst: float) -> Measured:

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade import __version__, cli_tools
+from opfacade.cli_bench import bench
 from opfacade.cli_cache import cache
 from opfacade.cli_manifest import manifest
 from opfacade.cli_tune import tune, tuned
@@ -40,6 +41,7 @@ def main() -> None:
     """Typed plans for GPU operators: which kernel would run, what it promises, and a demo that checks it."""
 
 
+main.add_command(bench)
 main.add_command(cache)
 main.add_command(manifest)
 main.add_command(tune)

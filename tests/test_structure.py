@@ -58,8 +58,9 @@ LAYERS = (
     {"autotune_stamp"},
     {"autotune_table"},
     {"autotune"},
+    {"bench"},
     {"change"},
-    {"demo", "cli_cache", "cli_manifest", "cli_tune", "cli_verify"},
+    {"demo", "cli_cache", "cli_bench", "cli_manifest", "cli_tune", "cli_verify"},
     {"cli_tools"},
     {"cli"},
     {"__init__", "__main__"},
@@ -382,7 +383,7 @@ def test_tests_mirror_the_package():
         "descriptor": {"model", "paging", "registry", "scoring"}, "can_implement": {"plan", "memo", "verdict"},
         "structure": {"__init__", "__main__"}, "cli": {"catalogue"}, "verify": {"cli_verify"},
         "manifest": {"cli_manifest"},
-        "autotune": {"autotune_stamp", "autotune_table", "pins", "cli_tune"},
+        "autotune": {"autotune_stamp", "autotune_table", "pins", "cli_tune"}, "bench": {"cli_bench"},
     }  # fmt: skip
     core = {p.stem for p in PACKAGE.glob("*.py")} - set().union(*through.values())
     covered = {p.stem.removeprefix("test_") for p in (ROOT / "tests").glob("test_*.py")}

@@ -1,0 +1,152 @@
+"""Runs the contenders of each problem against each other and writes down what they took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from opfacade.autotune import eligible, proven
+from opfacade.autotune_measure import Effort, Timer, race
+from opfacade.bench import ceilings, peers, timers
+from opfacade.cost import Amount, amount
+from opfacade.errors import OpfacadeError, UnsupportedError
+from opfacade.plan import Plan
+from opfacade.selection import Preference
+from opfacade.target import Target
+from opfacade.testing import inputs
+from opfacade.tuning import summary
+from opfacade.verify import machine
+from opfacade.workload import Work, lengths_of
+
+Say = Callable[[dict[str, Any]], None]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """backends: of ours, each with what it chooses by default. variants: also everything else that may be chosen.
+    peers: names of those to run beside ours; None is all that are installed. timer: None is the best one that is here."""
+
+    backends: tuple[str, ...] = ()
+    variants: bool = False
+    peers: tuple[str, ...] | None = ()
+    effort: Effort = field(default_factory=lambda: Effort(hopeless=1e9, early=False))
+    timer: Timer | None = None
+
+
+def measure(works: Iterable[Work], options: Options | None = None, say: Say | None = None) -> dict[str, Any]:
+    """The record of a benchmark: where it ran, how fast this machine can be, and a row for each contender of each problem."""
+    options, target = options or Options(), Target.current()
+    device = "cpu" if target.is_cpu else "cuda"
+    name, timer = ("given", options.timer) if options.timer else timers.best(device)
+    record: dict[str, Any] = {
+        "schema": 1,
+        "machine": machine(device) | {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())},
+        "timer": name,
+        "ceilings": ceilings.of(device),
+        "rows": [],
+    }
+    for number, work in enumerate(works):
+        for row in _problem(work, options, target, timer):
+            record["rows"].append({"problem": number, **_facts(work), **row})
+            if say is not None:
+                say(record["rows"][-1])
+    record["ok"] = not any("wrong" in row for row in record["rows"])
+    return record
+
+
+def _facts(work: Work) -> Row:
+    d: Any = work.descriptor
+    least = amount(d, lengths_of(work))
+    return {
+        "op": d.op,
+        "name": described(work),
+        "descriptor": d.model_dump(mode="json"),
+        "bytes": least.bytes,
+        "flops": least.flops,
+        "runs": work.runs,
+    }
+
+
+def described(work: Work) -> str:
+    """A problem in a few words: how many requests, how long, which heads."""
+    d: Any = work.descriptor
+    lengths = lengths_of(work)
+    words = [d.op.removeprefix("paged_")]
+    words += [f"{len(lengths.kv)}x"] if lengths.kv else []
+    words += [f"{name}{_range(values)}" for name, values in (("q", lengths.q), ("kv", lengths.kv)) if values]
+    for name, attribute in (
+        ("h", "num_qo_heads"),
+        ("/", "kv_heads"),
+        ("d", "dim"),
+        ("s", "num_states"),
+        ("r", "total_num_rows"),
+    ):
+        value = getattr(d, attribute, None)
+        if value is not None and (name != "r" or not lengths.q):
+            words.append(f"{name}{value}")
+    cache = getattr(d, "paged_kv", None)
+    words += [f"page{cache.page_size}", cache.dtype] if cache is not None else [getattr(d, "dtype", "")]
+    words += ["causal"] if getattr(d, "causal", False) else []
+    return " ".join(words).replace(" /", "/").strip()
+
+
+def _range(values: tuple[int, ...]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _problem(work: Work, options: Options, target: Target, timer: Timer) -> list[Row]:
+    """One row a contender: ours first. Whoever is wrong or does not take the problem says so in its row."""
+    found = lengths_of(work)
+    device = "cpu" if target.is_cpu else "cuda"
+    args = inputs.make_args(work.descriptor, seed=1, device=device, lengths=inputs.Lengths(q=found.q, kv=found.kv))
+    rows, calls = [], {}
+    for name, make in _contenders(work, options, target, args):
+        row: Row = {"impl": name}
+        try:
+            calls[name], facts = make()
+            row |= facts
+        except UnsupportedError as error:
+            row["declined"] = str(error).splitlines()[0]
+        except OpfacadeError as error:
+            row["wrong"] = str(error).splitlines()[0]
+        rows.append(row)
+    samples = race(calls, timer, options.effort) if calls else {}
+    least = amount(work.descriptor, found)
+    return [row | _timed(samples[row["impl"]], least) if row["impl"] in samples else row for row in rows]
+
+
+Contender = tuple[str, Callable[[], tuple[Callable[[], None], Row]]]
+
+
+def _contenders(work: Work, options: Options, target: Target, args: Any) -> Iterable[Contender]:
+    for backend in options.backends or (("reference",) if target.is_cpu else ("cuda",)):
+        prefer = Preference.model_validate({"backend": backend})
+        try:
+            found = eligible(work.descriptor, prefer, target)
+        except UnsupportedError:
+            # Left to its turn: `select` says there why no candidate of this backend fits.
+            yield f"opfacade {backend}", partial(_ours, work, prefer, target, args)
+            continue
+        for option in found if options.variants else found[:1]:
+            pinned = prefer.model_copy(update={"pin": option.sku.id if option.sku else None}).revalidated()
+            yield f"opfacade {option.name}", partial(_ours, work, pinned, target, args)
+    for peer in peers.PEERS:
+        if options.peers is None or peer.name in options.peers:
+            yield peer.name, partial(peers.call, peer, work, args, target)
+
+
+def _ours(work: Work, prefer: Preference, target: Target, args: Any) -> tuple[Callable[[], None], Row]:
+    plan: Plan[Any] = Plan.select(work.descriptor, prefer, target)
+    call, worst = proven(plan, args)
+    return call, {"sku": plan.sku.id, "error_over_bound": worst, "workspace_bytes": plan.workspace_size}
+
+
+def _timed(samples: list[float], least: Amount) -> Row:
+    us, noise = summary(samples)
+    rates = {"TBs": least.bytes / us * 1e-6, "TFLOPs": least.flops / us * 1e-6}
+    return {"us": us, "noise": noise, "samples": len(samples), **rates}

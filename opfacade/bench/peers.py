@@ -1,0 +1,180 @@
+"""Other libraries on our tensors: what is installed, what it declines, and a call whose output was held to a bound first.
+
+A peer is a row of PEERS. It gets our arguments, prepares once what it needs (a page table of its own, gathered K and V), and
+gives a call that fills `o`. Preparation is not timed; what a peer pays for it at each step of a server is not in its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from opfacade.errors import GuaranteeViolation, OpfacadeError, UnsupportedError
+from opfacade.registry import candidates_for
+from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
+from opfacade.target import Target
+from opfacade.testing import numerics
+from opfacade.workload import Work, lengths_of
+
+Call = Callable[[], None]
+
+
+def declined(why: str) -> UnsupportedError:
+    """What a peer raises that does not take a problem, or is not installed."""
+    return UnsupportedError(why, code="OPF-B002", op="bench", stage="peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """module: what must be installed. make: a call that writes args.o, or raises what `declined` gives."""
+
+    name: str
+    module: str
+    make: Callable[[Work, Any], Call]
+
+
+def call(peer: Peer, work: Work, args: Any, target: Target) -> tuple[Call, dict[str, Any]]:
+    """The peer's call, and its error over the bound that a kernel of ours with such arithmetic has."""
+    if find_spec(peer.module) is None:
+        raise declined(f"{peer.module} is not installed")
+    if not hasattr(args, "o") or not hasattr(work.descriptor, "num_qo_heads"):
+        raise declined("no attention")
+    try:
+        made = peer.make(work, args)
+        args.o.fill_(float("nan"))
+        made()
+        worst = _worst(work, args, target)
+    except OpfacadeError:
+        raise
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, AttributeError, KeyError) as error:
+        # Whatever another library raises is its answer to this problem, not an error of ours.
+        raise declined(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]) from error
+    if not worst <= 1:
+        raise GuaranteeViolation(f"{worst:.3g} of the bound", code="OPF-B003", op="bench", stage="peer")
+    return made, {"error_over_bound": worst}
+
+
+def _worst(work: Work, args: Any, target: Target) -> float:
+    """Of `o` alone: what a peer calls lse has another base or is not there. Ours, from the reference, stands in for it."""
+    from opfacade.plan import Plan
+    from opfacade.selection import Preference
+
+    theirs = args.o.clone()
+    plan: Plan[Any] = Plan.select(work.descriptor, Preference(backend="reference"), target)
+    plan.run(args)
+    args.o.copy_(theirs)
+    return numerics.check(work.descriptor, args, _bound(work.descriptor, plan.sku), rows=8).worst
+
+
+def _bound(descriptor: Any, otherwise: KernelSku) -> KernelSku:
+    """The SKU of a kernel of ours for this problem. Without one: the usual arithmetic of its element type."""
+    target = Target.parse("sm_90a")
+    kernels = (c for c in candidates_for(descriptor.__class__) if c.backend == "cuda")
+    found = next((c.sku(descriptor, target) for c in kernels if not c.declines(descriptor, target)), None)
+    return found or otherwise.model_copy(update={"precision_guarantee": _usual(descriptor.query_dtype)})
+
+
+def _usual(dtype: str) -> PrecisionGuarantee:
+    """Sums in f32 in any order, P rounded to the element type, and an exponential of twenty bits, as vector units have it."""
+    facts = {"u_acc": 2.0**-23, "k_step": 16.0, "u_p": ROUNDOFF[dtype], "eta_p": UNDERFLOW[dtype], "exp": 2.0**-19}
+    facts |= {"tanh": 2.0**-19, "tile": 2.0**31, "lanes": 1.0, "split": 1.0}
+    model = ErrorModel(id="attention-mma16", constants=tuple(sorted(facts.items())))
+    return PrecisionGuarantee(math_precision=f"P rounded to {dtype}", accumulator="f32", error_model=model)
+
+
+# -- torch ---------------------------------------------------------------------------------------------------------------
+
+
+def _sdpa(work: Work, args: Any) -> Call:
+    """torch SDPA on dense K and V, gathered before: requests of one length, masked at the bottom right or not at all."""
+    import torch
+
+    d: Any = work.descriptor
+    lengths = lengths_of(work)
+    q_len = 1 if lengths.q is None else _same(lengths.q, "q")
+    kv_len = _same(lengths.kv or (), "kv")
+    if d.window_left >= 0 or d.logits_soft_cap > 0 or getattr(d, "sinks", False) or getattr(d, "kv_scale", "none") != "none":
+        raise declined("no window, soft cap, sinks or scaled cache")
+    causal = bool(getattr(d, "causal", False)) and q_len > 1
+    if causal and q_len != kv_len:
+        raise declined("its causal mask starts at the top left")
+    batch = d.batch_size
+    k, v = (_dense(d, args, pool, kv_len).view(batch, kv_len, d.kv_heads, d.dim).transpose(1, 2) for pool in _pools(d, args))
+    q = args.q.view(batch, q_len, d.num_qo_heads, d.dim).transpose(1, 2)
+    o = args.o.view(batch, q_len, d.num_qo_heads, d.dim)
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def run() -> None:
+        o.copy_(attend(q, k, v, is_causal=causal, scale=d.scale, enable_gqa=d.group_size > 1).transpose(1, 2))
+
+    return run
+
+
+def _pools(d: Any, args: Any) -> tuple[Any, Any]:
+    return (args.k_data, args.v_data) if hasattr(d, "paged_kv") else (args.k, args.v)
+
+
+def _dense(d: Any, args: Any, pool: Any, kv_len: int) -> Any:
+    """The rows of K or V of all requests, one after the other."""
+    if not hasattr(d, "paged_kv"):
+        return pool[: d.batch_size * kv_len].contiguous()
+    import torch
+
+    cache, pages = d.paged_kv, -(-kv_len // d.paged_kv.page_size)
+    if d.page_table == "block":
+        table = args.block_table[:, :pages].long()
+    else:
+        table = args.kv_indices[: d.batch_size * pages].long().view(d.batch_size, pages)
+    by_token = pool.transpose(1, 2) if cache.layout == "HND" else pool
+    at = torch.arange(kv_len, device=pool.device)
+    page = table[:, at // cache.page_size]
+    return by_token[page, at % cache.page_size].contiguous()
+
+
+def _same(lengths: tuple[int, ...], name: str) -> int:
+    if len(set(lengths)) != 1 or not lengths[0]:
+        raise declined(f"{name} lengths differ or are zero")
+    return lengths[0]
+
+
+# -- FlashInfer ----------------------------------------------------------------------------------------------------------
+
+
+def _flashinfer(backend: str) -> Callable[[Work, Any], Call]:
+    def make(work: Work, args: Any) -> Call:
+        import flashinfer
+        import torch
+
+        d: Any = work.descriptor
+        if not hasattr(d, "paged_kv") or d.page_table != "csr" or not args.q.is_cuda:
+            raise declined("paged attention with csr page tables on a GPU only")
+        if getattr(d, "sinks", False) or getattr(d, "kv_scale", "none") != "none":
+            raise declined("no sinks or scaled cache")
+        scratch = torch.empty(384 << 20, dtype=torch.uint8, device=args.q.device)
+        table = (args.kv_indptr, args.kv_indices[: int(args.kv_indptr[-1])].contiguous(), args.last_page_len)
+        heads = (d.num_qo_heads, d.kv_heads, d.dim, d.paged_kv.page_size)
+        same = {"q_data_type": args.q.dtype, "kv_data_type": args.k_data.dtype, "sm_scale": d.scale}
+        same |= {"window_left": d.window_left, "logits_soft_cap": d.logits_soft_cap}
+        if d.op == "paged_decode":
+            kind = flashinfer.BatchDecodeWithPagedKVCacheWrapper
+            wrapper = kind(scratch, d.paged_kv.layout, use_tensor_cores=True, backend=backend)
+            wrapper.plan(*table, *heads, **same)
+        else:
+            wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, d.paged_kv.layout, backend=backend)
+            wrapper.plan(args.q_indptr, *table, *heads, causal=d.causal, **same)
+
+        def run() -> None:
+            wrapper.run(args.q, (args.k_data, args.v_data), out=args.o)
+
+        return run
+
+    return make
+
+
+PEERS = (
+    Peer("flashinfer-fa2", "flashinfer", _flashinfer("fa2")),
+    Peer("flashinfer-fa3", "flashinfer", _flashinfer("fa3")),
+    Peer("torch-sdpa (dense)", "torch", _sdpa),
+)

@@ -1,0 +1,51 @@
+"""`opfacade bench` and `opfacade report`: what this machine measures, as table, JSON, picture and page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--backend", "backends", type=click.Choice(["cuda", "reference"]), multiple=True, help="Of ours; may be repeated."
+)
+@click.option("--variants", is_flag=True, help="Also every candidate and variant that may be chosen.")
+@click.option("--peers", is_flag=True, help="Also FlashInfer and torch SDPA, where they are installed.")
+@click.option("--rounds", type=click.IntRange(1), help="Samples of a contender at most. [default: 60]")
+@click.option("--top", type=click.IntRange(1), help="Only so many problems, those that ran most often.")
+@click.option("--out", type=_FILE, help="Write the record to this file, as JSON.")
+@click.option("--picture", "image", type=_FILE, help="Write roofline and bars to this file (.svg, .png, .pdf).")
+@click.pass_context
+def bench(
+    ctx: click.Context, /, file: IO[bytes], rounds: int | None, out: Path | None, image: Path | None, **given: Any
+) -> None:
+    """Time the problems in FILE (descriptors or a recording) here, in turns, cold. Status 1 if an output was wrong."""
+    from rich.console import Console
+
+    from opfacade.autotune_measure import Effort
+    from opfacade.bench import Options, measure, picture, table
+    from opfacade.workload import read
+
+    works, most = read(file.read()), rounds or Effort().most
+    works = tuple(sorted(works, key=lambda work: -work.runs))[: given["top"]]
+    options = Options(
+        backends=given["backends"],
+        variants=given["variants"],
+        peers=None if given["peers"] else (),
+        effort=Effort(least=min(Effort().least, most), most=most, hopeless=1e9, early=False),
+    )
+    record = measure(works, options)
+    Console(width=160).print(table(record))
+    if out is not None:
+        out.write_text(json.dumps(record, indent=1) + "\n")
+    if image is not None:
+        picture(record, image)
+    ctx.exit(0 if record["ok"] else 1)
