@@ -225,7 +225,7 @@ def test_nothing_is_warned_of_when_nothing_is_downgraded(prefer, target, descrip
         ("sm_90a", {"paged_kv": cache(head_dim=65)}, "OPF-S003", "head_dim", "65"),
         ("sm_90a", {"paged_kv": cache(head_dim=64, dtype="f8_e4m3")}, "OPF-S002", "dtype of the KV cache", "f8_e4m3"),
         ("sm_90a", {"q_dtype": "f32"}, "OPF-S002", "q_dtype", "f32"),
-        ("sm_90a", {"batch_size": 70000}, "OPF-S005", "batch_size", "70000"),
+        ("sm_90a", {"kv_split": 1, "max_kv_indices": 10**6}, "OPF-S006", "splits", "16000001"),
     ],
 )
 def test_a_kernel_declines_with_code_field_and_numbers(target, fields, code, field, got):  # rows 7 to 9, 15, 16, 83

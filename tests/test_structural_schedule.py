@@ -17,7 +17,7 @@ from opfacade.testing.requests import changed
 from tests.test_structure import ROOT
 
 KERNELS = ROOT / "kernels/attention"
-DECODE, PREFILL = ((KERNELS / f"{name}_schedule.cuh").read_text() for name in ("decode", "prefill"))
+DECODE, CUT, PREFILL = ((KERNELS / f"{name}.cuh").read_text() for name in ("decode_schedule", "decode_cut", "prefill_schedule"))
 TARGET = Target.parse("sm_90a")
 GRID = [
     (kv_len, window, chunk)
@@ -34,7 +34,7 @@ def function(text, name):
     return found[1], found[2]
 
 
-@pytest.mark.parametrize(("text", "name"), [(DECODE, "fixed_splits"), (DECODE, "set_fixed_keys"), (PREFILL, "fixed_range")])
+@pytest.mark.parametrize(("text", "name"), [(CUT, "fixed_splits"), (CUT, "set_fixed_keys"), (PREFILL, "fixed_range")])
 def test_what_cuts_a_fixed_split_has_no_access_to_the_batch(text, name):
     parameters, body = function(text, name)
     for parameter in parameters.split(","):
@@ -43,10 +43,9 @@ def test_what_cuts_a_fixed_split_has_no_access_to_the_batch(text, name):
 
 
 def test_a_fixed_schedule_is_cut_by_nothing_else():
-    _, splits = function(DECODE, "num_splits")
-    after_auto = splits.split("// nearest")[1].splitlines()[1:]
-    assert [line.strip() for line in after_auto] == ["return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);"]
-    assert "if constexpr (C::kSplit == SplitMode::kAuto) chunk_tiles = auto_chunk<C>" in DECODE
+    _, count = function(DECODE, "count_of")
+    assert count.strip().splitlines()[-1].strip() == "return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);"
+    assert "set_fixed_keys(kv_len, p_.chunk, split, item);" in DECODE
     assert "if constexpr (C::kSplit == SplitMode::kFixed) return fixed_range<C>(range, split, p.chunk);" in PREFILL
 
 
@@ -66,12 +65,10 @@ def device(tmp_path_factory):
     if compiler is None:
         pytest.skip("no C++ compiler")
     folder = tmp_path_factory.mktemp("schedule")
-    own = [
-        re.search(rf"(template <class C>\n)?__device__ __forceinline__ \w+ {name}\(.*?\n}}\n", text, re.DOTALL)[0]
-        for text, name in ((DECODE, "fixed_splits"), (DECODE, "set_fixed_keys"), (PREFILL, "fixed_range"))
-    ]
-    (folder / "host.cc").write_text(HOST.replace("FUNCTIONS", "".join(own)))
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", folder / "host.so", folder / "host.cc"], check=True)
+    prefill = re.search(r"template <class C>\n__device__ __forceinline__ \w+ fixed_range\(.*?\n}\n", PREFILL, re.DOTALL)[0]
+    text = HOST.replace("PREFILL", prefill)
+    (folder / "host.cc").write_text(text)
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", f"-I{ROOT}", "-o", folder / "host.so", folder / "host.cc"], check=True)
     return ctypes.CDLL(str(Path(folder / "host.so")))
 
 
@@ -81,16 +78,23 @@ HOST = """
 #define __forceinline__ inline
 using std::max;
 using std::min;
-struct WorkItem { int first_key, split, begin, end; };
+#include "kernels/attention/decode_cut.cuh"
+using namespace opfacade;
 struct KvRange { int begin, end; };
 struct Tile64 { static constexpr int kTileKv = 64; };
-constexpr int kShareTokens = 64;
-FUNCTIONS
+PREFILL
 extern "C" int splits(int kv_len, int first_key, int chunk) { return fixed_splits(kv_len, first_key, chunk); }
 extern "C" void decode_keys(int kv_len, int first_key, int chunk, int split, int* out) {
-  WorkItem item{first_key, split, 0, 0};
-  set_fixed_keys(kv_len, chunk, item);
+  WorkItem item{};
+  item.first_key = first_key;
+  set_fixed_keys(kv_len, chunk, split, item);
   out[0] = item.begin, out[1] = item.end;
+}
+extern "C" int share(long long tiles, int runs, int most, int blocks) { return even_share(tiles, runs, most, blocks); }
+extern "C" void parts(int run, int count, int share, int block, int* out) {
+  const Parts all = even_parts(run, count, share, block);
+  out[0] = all.part, out[1] = all.count;
+  for (int i = 0; i < all.count; ++i) out[2 + i] = all.slot(i);
 }
 extern "C" void prefill_keys(int begin, int end, int split, int chunk, int* out) {
   KvRange range = fixed_range<Tile64>({begin, end}, split, chunk);
@@ -146,29 +150,80 @@ def random_lengths(rng, batch, bound):
     return [b - a for a, b in zip([0, *cuts], cuts, strict=False)]
 
 
-def units(descriptor, lengths, device):
-    """Work items in units, as the device counts them; an own model for auto splits."""
-    mode, chunk = attention_decode.split_of(descriptor)
-    window, blocks = descriptor.window_left, attention_decode.head_blocks(descriptor)
-    if mode == "off":
-        return len(lengths)
-    if mode == "fixed":
-        return sum(device.splits(n, first_visible(n, window), chunk) for n in lengths)
-    tiles = [-(-n // 64) - first_visible(n, window) // 64 for n in lengths]
-    target = TARGET.sm_count * attention_decode.blocks_per_sm(descriptor, TARGET)
-    share = max(2, -(-sum(tiles) * blocks // target))
-    return sum(max(1, (t + share // 2) // share) for t in tiles)
+def tiles_of(descriptor, length):
+    return max(1, -(-length // 64) - first_visible(length, descriptor.window_left) // 64)
 
 
-def test_no_lengths_need_more_work_items_than_promised(device):
-    for seed in range(150):
+def test_no_lengths_need_more_fixed_items_than_promised(device):
+    for seed in range(300):
         descriptor = problems.random_descriptor("paged_decode", seed)
-        rng = random.Random(seed)
-        blocks = attention_decode.head_blocks(descriptor)
-        _, promised = attention_decode.items_of(descriptor, TARGET)
+        mode, chunk = attention_decode.split_of(descriptor, TARGET)
+        if mode != "fixed":
+            continue
+        rng, window = random.Random(seed), descriptor.window_left
+        promised, slots = attention_decode.grid_of(descriptor, TARGET)
         for _ in range(8):
             lengths = random_lengths(rng, descriptor.batch_size, descriptor.kv_token_bound)
-            assert units(descriptor, lengths, device) * blocks <= promised, (seed, lengths)
+            units = sum(device.splits(n, first_visible(n, window), chunk) for n in lengths)
+            assert units * attention_decode.head_blocks(descriptor) <= promised == slots, (seed, lengths)
+
+
+def even_blocks(device, runs, blocks):
+    """A model of an even cut: the segments [(run, first tile, end tile, part, parts, slots)] of each block."""
+    share = device.share(sum(runs), len(runs), max(runs), blocks)
+    starts = list(itertools.accumulate([0, *runs]))
+    cut = [[] for _ in range(blocks)]
+    for run, (begin, end) in enumerate(itertools.pairwise(starts)):
+        for block in range(begin // share if share else 0, (end - 1) // share + 1 if share else 0):
+            out = (ctypes.c_int * (2 + blocks))()
+            device.parts(begin, end - begin, share, block, out)
+            first, last = max(begin, block * share), min(end, (block + 1) * share)
+            cut[block].append((run, first - begin, last - begin, out[0], out[1], tuple(out[2 : 2 + out[1]])))
+    return share, cut
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_even_shares_cover_every_tile_once_and_no_two_parts_share_a_slot(device, seed):
+    rng = random.Random(seed)
+    blocks = rng.choice([1, 7, 132, 264])
+    heads = rng.choice([1, 2, 8])
+    runs = [n for _ in range(rng.randint(1, 60)) for n in [rng.choice([1, 2, 16, rng.randint(1, 2000)])] * heads]
+    share, cut = even_blocks(device, runs, blocks)
+    if share == 0:
+        return
+    seen = sorted((run, begin, end) for segments in cut for run, begin, end, *_ in segments)
+    for run, length in enumerate(runs):
+        pieces = [(begin, end) for r, begin, end in seen if r == run]
+        assert pieces[0][0] == 0
+        assert pieces[-1][1] == length
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(pieces))
+    used = [slots[part] for segments in cut for *_, part, parts, slots in segments if parts > 1]
+    assert len(used) == len(set(used))
+    assert all(0 <= slot < 2 * blocks for slot in used)
+    for block, segments in enumerate(cut):
+        assert sum(end - begin for _, begin, end, *_ in segments) <= share
+        # Its own part lies in one of its two slots, and the counter of a run in a slot of the block that starts it.
+        assert all(slots[part] // 2 == block for *_, part, parts, slots in segments if parts > 1)
+        assert all(slots[0] // 2 <= block for *_, slots in segments)
+
+
+@pytest.mark.parametrize(
+    ("runs", "whole"),
+    [([64] * 512, True), ([16] * 2048, True), ([2048] * 8, False), ([128] * 128, False), ([1024] * 8 + [16] * 504, False)],
+)
+def test_runs_stay_whole_where_all_blocks_are_busy_anyway(device, runs, whole):
+    share, cut = even_blocks(device, runs, 264)
+    assert (share == 0) == whole
+    if not whole:
+        busy = [sum(end - begin for _, begin, end, *_ in segments) for segments in cut]
+        assert max(busy) <= 1.07 * sum(runs) / 264 + 1
+
+
+def test_equal_runs_are_cut_into_equal_parts(device):
+    """131072 keys of 8 heads over 264 blocks: 63 tiles each would leave every part across two heads; 64 do not."""
+    share, cut = even_blocks(device, [2048] * 8, 264)
+    assert share == 64
+    assert all(len(segments) <= 1 for segments in cut)
 
 
 def test_a_prefill_has_a_slot_for_every_tile():
@@ -184,13 +239,13 @@ def test_a_prefill_has_a_slot_for_every_tile():
 
 
 def test_the_split_that_was_asked_for_reaches_the_sku():
-    """By every op, mask and form of table: a fixed chunk is fixed, off is off; only auto may become off."""
+    """By every op, mask and form of table: a fixed chunk is fixed, off is off; auto may become off, or a cluster."""
     for op in ("paged_decode", "paged_prefill", "ragged_prefill"):
         for seed in range(60):
             descriptor = problems.random_descriptor(op, seed)
             asked = descriptor.kv_split if isinstance(descriptor.kv_split, str) else "fixed"
             got = dict(Plan.select(descriptor, Preference(backend="cuda"), TARGET).sku.spec)["split"]
-            assert got == asked or (asked, got) == ("auto", "off"), (op, seed)
+            assert got == asked or (asked, got) in {("auto", "off"), ("auto", "cluster")}, (op, seed)
 
 
 def test_workspaces_are_the_closed_forms_of_the_kernels():
@@ -203,8 +258,9 @@ def test_workspaces_are_the_closed_forms_of_the_kernels():
                 assert plan.workspace_size == 0
             elif op == "paged_decode":
                 rows = min(descriptor.group_size, 16)
-                _, items = attention_decode.items_of(descriptor, TARGET)
-                assert plan.workspace_size == items * rows * (dim + 1) * 4 + descriptor.batch_size * 8
+                blocks, slots = attention_decode.grid_of(descriptor, TARGET)
+                assert {"auto": slots // 2 <= blocks <= slots, "fixed": slots == blocks, "cluster": slots == 0}[split]
+                assert plan.workspace_size == slots * (rows * (dim + 1) * 4 + 8)
             else:
                 _, splits, chunk = attention_prefill.splits_of(descriptor, TARGET)
                 assert split == "auto" or splits * chunk >= descriptor.kv_token_bound > (splits - 1) * chunk - 1
@@ -221,5 +277,5 @@ def test_the_binary_and_chunk_of_an_invariant_sku_do_not_follow_the_batch(kind):
     plans = [Plan.select(d, Preference(backend="cuda"), TARGET) for d in (one, many)]
     assert plans[0].sku == plans[1].sku
     assert plans[0].jit_spec == plans[1].jit_spec
-    cut = attention_decode.split_of if "decode" in kind else lambda d: attention_prefill.splits_of(d, TARGET)[::2]
-    assert cut(one) == cut(many)
+    cut = attention_decode.split_of if "decode" in kind else lambda d, t: attention_prefill.splits_of(d, t)[::2]
+    assert cut(one, TARGET) == cut(many, TARGET)

@@ -1,10 +1,11 @@
-// Attention of one query row per request, bound by the bandwidth of K and V. What matters is bytes in flight: each warp
-// runs its own cp.async pipeline without block barriers, about 96 KB a block and two blocks an SM. The query heads of a
-// kv head fill the 16 rows of an mma tile (padding is cheap next to memory), so K and V are read once per group. Warps
-// take tiles in turn and are merged in warp order at the end.
+// Attention of one query row per request, bound by the bandwidth of K and V. What matters is bytes in flight, always: each
+// warp runs its own cp.async pipeline without block barriers and on from one item into the next, about 96 KB a block and
+// two blocks an SM. The query heads of a kv head fill the 16 rows of an mma tile (padding is cheap next to memory), so K
+// and V are read once per group. Warps take tiles in turn and are merged in warp order at the end of an item.
 #pragma once
+#include "kernels/attention/decode_join.cuh"
 #include "kernels/attention/decode_load.cuh"
-#include "kernels/common/dependent_launch.cuh"
+#include "kernels/attention/decode_team.cuh"
 #include "kernels/common/mma.cuh"
 #include "kernels/common/q_transform.cuh"
 #include "kernels/common/softmax.cuh"
@@ -115,47 +116,104 @@ __device__ __forceinline__ void add_values(DecodeState<C>& state, const float (&
 }
 
 template <class C>
-__device__ __forceinline__ void attend(const DecodeParams& p, const WorkItem& item, uint32_t shared,
-                                       DecodeState<C>& state) {
-  WarpLoader<C> loader(p, item, shared);
-  int start = loader.next;
-#pragma unroll
-  for (int i = 0; i < C::kStages - 1; ++i) loader.fetch(i);
-  load_query<C>(p, item, state);
-  int index = 0;
-#pragma unroll 1
-  for (; start < item.end; start += C::kWarps * kWarpTile) {
-    cp_async_wait<C::kStages - 2>();
-    __syncwarp();  // the stage is here, and every lane is done with the one to refill
-    loader.fetch(index == 0 ? C::kStages - 1 : index - 1);
-    float s[2][4];
-    score_tile<C>(p, item, state, loader.stage(index), start, s);
-    update_softmax<C>(state, s, p.score.log2_scale);
-    add_values<C>(state, s, loader.stage(index) + WarpLoader<C>::kTileBytes);
-    index = index == C::kStages - 1 ? 0 : index + 1;
-  }
-  cp_async_wait<0>();
+__device__ __forceinline__ void take_tile(const DecodeParams& p, const WorkItem& item, uint32_t stage, int start,
+                                          DecodeState<C>& state) {
+  float s[2][4];
+  score_tile<C>(p, item, state, stage, start, s);
+  update_softmax<C>(state, s, p.score.log2_scale);
+  add_values<C>(state, s, stage + WarpLoader<C>::kTileBytes);
 }
 
-// Results of the warps, laid over the stages when those are done with.
+// What is loaded runs ahead of what is computed, into the following item but never beyond it. (256 dimensions leave no
+// registers to remember two items.)
+template <class C>
+struct Pipeline {
+  static constexpr bool kAhead = C::kSplit == SplitMode::kAuto && C::kHeadDim < 256;
+
+  WarpLoader<C> loader;
+  Schedule<C, C::kSplit> schedule;
+  WorkItem following;
+  bool more = false;   // there is a following item
+  bool ahead = false;  // and it is being loaded
+
+  __device__ __forceinline__ Pipeline(const DecodeParams& p, uint32_t shared) : loader(p, shared), schedule(p) {}
+
+  __device__ __forceinline__ bool start(WorkItem& item) {
+    if (!schedule.next(item)) return false;
+    loader.open(item);
+    if constexpr (kAhead) more = schedule.next(following);
+#pragma unroll
+    for (int i = 0; i < C::kStages - 1; ++i) fetch();
+    return true;
+  }
+
+  __device__ __forceinline__ bool advance(WorkItem& item) {
+    if constexpr (!kAhead) {
+      if (!schedule.next(item)) return false;
+      loader.open(item);
+      return true;
+    }
+    if (!more) return false;
+    if (!ahead) loader.open(following);
+    item = following;
+    ahead = false;
+    more = schedule.next(following);
+    return true;
+  }
+
+  __device__ __forceinline__ void fetch() {
+    loader.fetch();
+    if (kAhead && loader.exhausted() && more && !ahead) {
+      loader.open(following);
+      ahead = true;
+    }
+  }
+
+  __device__ __forceinline__ void attend(const DecodeParams& p, const WorkItem& item, DecodeState<C>& state) {
+    int start = item.begin + threadIdx.x / 32 * kWarpTile;
+#pragma unroll 1
+    while (start < item.end) {
+      cp_async_wait<C::kStages - 2>();
+      __syncwarp();  // the stage is here, and every lane is done with the one to refill
+      const bool filled = loader.oldest_is_filled();
+      fetch();
+      if (filled) {
+        take_tile<C>(p, item, loader.stage(loader.index), start, state);
+        start += C::kWarps * kWarpTile;
+      }
+    }
+  }
+};
+
+// A part whose count is known at the end of the item after it: nobody waits for it in the middle of a stream.
+struct Deferred {
+  int last;  // it completed its run
+  int request, head, run, count;
+};
+
+// Results of the warps; maximum and sum stand in the padding of a row, and so does what is deferred.
 template <class C>
 struct WarpResults {
   static constexpr int kPitch = C::kHeadDim + 8;  // eight rows at one column lie in different banks
   float o[C::kWarps][C::kRows][kPitch];
-  float max[C::kWarps][C::kRows];
-  float sum[C::kWarps][C::kRows];
+
+  __device__ __forceinline__ float& max(int warp, int row) { return o[warp][row][C::kHeadDim]; }
+  __device__ __forceinline__ float& sum(int warp, int row) { return o[warp][row][C::kHeadDim + 1]; }
+  __device__ __forceinline__ volatile Deferred& deferred() {
+    return *reinterpret_cast<volatile Deferred*>(&o[0][0][C::kHeadDim + 2]);
+  }
 };
 
 template <class C>
-__device__ __forceinline__ void publish(DecodeState<C>& state, WarpResults<C>& results) {
+__device__ __forceinline__ void publish(const DecodeState<C>& state, WarpResults<C>& results) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = lane / 4 + half * 8;
     const float sum = quad_sum(state.sum[half]);
     if (row >= C::kRows) continue;
-    results.max[warp][row] = state.max[half];
-    results.sum[warp][row] = sum;
+    results.max(warp, row) = state.max[half];
+    results.sum(warp, row) = sum;
 #pragma unroll
     for (int n = 0; n < DecodeState<C>::kDimBlocks; ++n)
       *reinterpret_cast<float2*>(&results.o[warp][row][n * 8 + lane % 4 * 2]) =
@@ -163,44 +221,90 @@ __device__ __forceinline__ void publish(DecodeState<C>& state, WarpResults<C>& r
   }
 }
 
-template <class C>
-__device__ __forceinline__ void combine(const DecodeParams& p, const WorkItem& item, const WarpResults<C>& results) {
+template <class C, class Rows>
+__device__ __forceinline__ void combine(const DecodeParams& p, const WorkItem& item, WarpResults<C>& results, Rows& rows) {
   constexpr int kColumns = C::kHeadDim / 4;
   for (int i = threadIdx.x; i < num_rows<C>(item) * kColumns; i += C::kWarps * 32) {
     const int row = i / kColumns, column = i % kColumns * 4;
     float row_max = minus_infinity();
 #pragma unroll
-    for (int w = 0; w < C::kWarps; ++w) row_max = fmaxf(row_max, results.max[w][row]);
+    for (int w = 0; w < C::kWarps; ++w) row_max = fmaxf(row_max, results.max(w, row));
     float sum = 0.f;
     float4 o = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
     for (int w = 0; w < C::kWarps; ++w) {
-      const float weight = exp2_approx((results.max[w][row] - finite_max(row_max)) * p.score.log2_scale);
+      const float weight = exp2_approx((results.max(w, row) - finite_max(row_max)) * p.score.log2_scale);
       const float4 part = *reinterpret_cast<const float4*>(&results.o[w][row][column]);
-      sum += weight * results.sum[w][row];
+      sum += weight * results.sum(w, row);
       o.x += weight * part.x, o.y += weight * part.y, o.z += weight * part.z, o.w += weight * part.w;
     }
     const float factor = reciprocal_or_zero(sum);
-    store_output<C>(p, item, row, column, make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor));
-    if (column == 0) store_lse<C>(p, item, row, row_lse(row_max, sum, p.score.scale));
+    rows.o(row, column, make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor));
+    if (column == 0) rows.lse(row, row_lse(row_max, sum, p.score.scale));
+  }
+}
+
+// Merges the part deferred at an earlier item, if that completed its run.
+template <class C>
+__device__ __forceinline__ void settle(const DecodeParams& p, const Pipeline<C>& pipeline, const volatile Deferred& deferred) {
+  if (!deferred.last) return;
+  WorkItem item{};
+  item.request = deferred.request, item.head = deferred.head, item.run = deferred.run, item.count = deferred.count;
+  const Parts parts = pipeline.schedule.parts_of(item);
+  merge_parts<C>(GlobalRows<C>{p, item, parts});
+}
+
+template <class C>
+__device__ __forceinline__ void defer(const DecodeParams& p, const WorkItem& item, const Parts& parts, volatile Deferred& deferred) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  deferred.request = item.request, deferred.head = item.head, deferred.run = item.run, deferred.count = item.count;
+  deferred.last = count_in(p, parts);
+}
+
+template <class C>
+__device__ __forceinline__ void store_item(const DecodeParams& p, const WorkItem& item, const Pipeline<C>& pipeline,
+                                           WarpResults<C>& results, bool& pending) {
+  const Parts parts = pipeline.schedule.parts_of(item);
+  const GlobalRows<C> rows{p, item, parts};
+  combine<C>(p, item, results, rows);
+  if constexpr (C::kPartial) {
+    if (pending) settle<C>(p, pipeline, results.deferred());
+    pending = parts.count > 1 && pipeline.more;
+    if (pending) {
+      defer<C>(p, item, parts, results.deferred());
+    } else if (parts.count > 1) {
+      join<C>(rows, results.deferred().last);
+    }
   }
 }
 
 template <class C>
 __device__ __forceinline__ void decode(const DecodeParams& p) {
-  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
+  begin(p);
   extern __shared__ __align__(1024) unsigned char shared[];
-  static_assert(sizeof(WarpResults<C>) <= C::kWarps * C::kStages * 2 * WarpLoader<C>::kTileBytes, "results fit the stages");
+  WarpResults<C>& results = *reinterpret_cast<WarpResults<C>*>(shared + C::kWarps * C::kStages * 2 * WarpLoader<C>::kTileBytes);
+  TeamRows<C>& team_rows = *reinterpret_cast<TeamRows<C>*>(shared);  // over the stages, which are done with
+  Pipeline<C> pipeline(p, smem_address(shared));
   WorkItem item;
-  if (!find_item<C>(p, item)) return;
-  DecodeState<C> state;
-  reset<C>(state);
-  attend<C>(p, item, smem_address(shared), state);
-  __syncthreads();
-  WarpResults<C>& results = *reinterpret_cast<WarpResults<C>*>(shared);
-  publish<C>(state, results);
-  __syncthreads();
-  combine<C>(p, item, results);
+  bool pending = false, more = pipeline.start(item);
+  stamp_own_counters<C>(p);
+  for (; more; more = pipeline.advance(item)) {
+    DecodeState<C> state;
+    load_query<C>(p, item, state);
+    reset<C>(state);
+    pipeline.attend(p, item, state);
+    __syncthreads();  // the item before is written, and of this one all is computed
+    publish<C>(state, results);
+    __syncthreads();
+    if constexpr (C::kSplit == SplitMode::kCluster) {
+      combine<C>(p, item, results, team_rows);
+    } else {
+      store_item<C>(p, item, pipeline, results, pending);
+    }
+  }
+  cp_async_wait<0>();
+  if constexpr (C::kSplit == SplitMode::kCluster) merge_team<C>(p, item, team_rows);
 }
 
 }  // namespace opfacade

@@ -1,8 +1,7 @@
 // Decode in full f32: no tensor cores (tf32 would drop 13 bits), fused multiply-adds from shared memory. Work split,
 // partials and merge are those of decode.cuh; the block takes tiles of kTileKv tokens together, one lane a key.
 #pragma once
-#include "kernels/attention/decode_output.cuh"
-#include "kernels/common/dependent_launch.cuh"
+#include "kernels/attention/decode_join.cuh"
 #include "kernels/common/softmax.cuh"
 
 namespace opfacade {
@@ -13,7 +12,9 @@ struct F32Smem {
   alignas(16) float k[C::kStages][C::kTileKv][kPitch];
   alignas(16) float v[C::kStages][C::kTileKv][kPitch];
   alignas(16) float q[C::kRows][kPitch];
-  alignas(16) float weights[C::kRows][C::kTileKv + 4];  // the last column holds the rescaling factor
+  alignas(16) float weights[C::kRows][C::kTileKv + 4];  // behind them the rescaling factor
+
+  __device__ __forceinline__ volatile int& scratch() { return *reinterpret_cast<int*>(&weights[0][C::kTileKv + 1]); }
 };
 
 template <class C>
@@ -37,7 +38,7 @@ __device__ __forceinline__ void fetch_f32(const DecodeParams& p, const WorkItem&
     const bool values = i >= C::kTileKv * kChunks, valid = token >= item.first_key && token < item.end;
     const PoolTensor& pool = values ? p.v : p.k;
     const char* src = static_cast<const char*>(pool.data);
-    if (valid) src = token_address(pool, pages.page_of(token), pages.slot_of(token), item.kv_head) + chunk * 16;
+    if (valid) src = token_address(pool, pages.page_of(token), pages.slot_of(token), kv_head<C>(item)) + chunk * 16;
     float* dst = values ? smem.v[stage][row] : smem.k[stage][row];
     fetch_chunk<uint32_t>(smem_address(dst + chunk * 4), src, valid, p.kv_aligned);
   }
@@ -118,7 +119,7 @@ __device__ __forceinline__ void add_values_f32(const F32Smem<C>& smem, int stage
 
 // Leaves normalised rows and their lse in shared memory, then writes them.
 template <class C>
-__device__ __forceinline__ void finish_f32(const DecodeParams& p, const WorkItem& item, F32Smem<C>& smem,
+__device__ __forceinline__ void finish_f32(const DecodeParams& p, const GlobalRows<C>& rows, F32Smem<C>& smem,
                                            F32State<C>& state) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -126,7 +127,7 @@ __device__ __forceinline__ void finish_f32(const DecodeParams& p, const WorkItem
     const int row = threadIdx.x / 32 + i * C::kWarps;
     if (row >= C::kRows || lane != 0) break;
     smem.weights[row][0] = reciprocal_or_zero(state.sum[i]);
-    if (row < num_rows<C>(item)) store_lse<C>(p, item, row, row_lse(state.max[i], state.sum[i], p.score.scale));
+    if (row < num_rows<C>(rows.item)) rows.lse(row, row_lse(state.max[i], state.sum[i], p.score.scale));
   }
   __syncthreads();
 #pragma unroll
@@ -138,26 +139,24 @@ __device__ __forceinline__ void finish_f32(const DecodeParams& p, const WorkItem
     }
   __syncthreads();
   constexpr int kChunks = C::kHeadDim / 4;
-  for (int i = threadIdx.x; i < num_rows<C>(item) * kChunks; i += C::kWarps * 32) {
+  for (int i = threadIdx.x; i < num_rows<C>(rows.item) * kChunks; i += C::kWarps * 32) {
     const int row = i / kChunks, column = i % kChunks * 4;
-    store_output<C>(p, item, row, column, *reinterpret_cast<const float4*>(&smem.q[row][column]));
+    rows.o(row, column, *reinterpret_cast<const float4*>(&smem.q[row][column]));
   }
 }
 
 template <class C>
-__device__ __forceinline__ void decode_f32(const DecodeParams& p) {
-  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
-  extern __shared__ __align__(16) unsigned char shared[];
-  F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(shared);
-  WorkItem item;
-  if (!find_item<C>(p, item)) return;
-  F32State<C> state;
+__device__ __forceinline__ void reset_f32(F32State<C>& state) {
 #pragma unroll
   for (int row = 0; row < C::kRows; ++row)
 #pragma unroll
     for (int c = 0; c < F32State<C>::kColumns; ++c) state.o[row][c] = 0.f;
 #pragma unroll
   for (int i = 0; i < F32State<C>::kWarpRows; ++i) state.max[i] = minus_infinity(), state.sum[i] = 0.f;
+}
+
+template <class C>
+__device__ __forceinline__ void attend_f32(const DecodeParams& p, const WorkItem& item, F32Smem<C>& smem, F32State<C>& state) {
   load_query_f32<C>(p, item, smem);
   if (item.begin < item.end) fetch_f32<C>(p, item, smem, item.begin, 0);
   int stage = 0;
@@ -171,7 +170,26 @@ __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
     add_values_f32<C>(smem, stage, state);
   }
   __syncthreads();
-  finish_f32<C>(p, item, smem, state);
+}
+
+template <class C>
+__device__ __forceinline__ void decode_f32(const DecodeParams& p) {
+  begin(p);
+  stamp_own_counters<C>(p);
+  extern __shared__ __align__(16) unsigned char shared[];
+  F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(shared);
+  Schedule<C, C::kSplit> schedule(p);
+  WorkItem item;
+  while (schedule.next(item)) {
+    F32State<C> state;
+    reset_f32<C>(state);
+    attend_f32<C>(p, item, smem, state);
+    const Parts parts = schedule.parts_of(item);
+    const GlobalRows<C> rows{p, item, parts};
+    finish_f32<C>(p, rows, smem, state);
+    if (C::kPartial && parts.count > 1) join<C>(rows, smem.scratch());
+    __syncthreads();  // the rows are read, and may be overwritten
+  }
 }
 
 }  // namespace opfacade

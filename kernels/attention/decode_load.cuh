@@ -1,6 +1,6 @@
-// One warp's own pipeline of kStages stages of kWarpTile tokens of K and V. A lane resolves one row (lanes 0-15 K, 16-31
-// V) and the others get its address by shuffle; the page index of the following tile is fetched before it is needed, so
-// that waiting for an index never delays a copy.
+// One warp's own pipeline of kStages stages of kWarpTile tokens of K and V, which runs on from one item into the next. A lane
+// resolves one row (lanes 0-15 K, 16-31 V) and the others get its address by shuffle; the page index of the following tile
+// is fetched before it is needed, so that waiting for an index never delays a copy.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
 #include "kernels/common/swizzle.cuh"
@@ -14,40 +14,56 @@ struct WarpLoader {
   static constexpr int kChunks = C::kHeadDim / 8;
   static constexpr int kTileBytes = kWarpTile * C::kHeadDim * 2;  // K or V of a stage
   static constexpr int kRowStep = 32 / kChunks;                   // rows a warp copies at once
+  using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
   const DecodeParams& p;
-  const WorkItem& item;
-  RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
-  uint32_t stages;   // shared address of this warp's first stage
-  int next;          // first token of the tile to fetch next
-  int next_page;     // page of this lane's token in that tile
+  uint32_t stages;     // shared address of this warp's first stage
+  const int32_t* pages;
+  const char* pool;    // K or V of this lane, at the item's head
+  int first_key, end;
+  int next;            // first token of the tile to fetch next
+  int next_page;       // page of this lane's token in that tile
+  int index = 0;       // stage to fill next, the oldest; after a fetch, the one to compute
+  unsigned filled = 0; // bit i: the fetch before the last i ones brought a tile
 
-  __device__ __forceinline__ WarpLoader(const DecodeParams& p, const WorkItem& item, uint32_t shared)
-      : p(p), item(item), pages(p.table, item.request) {
-    const int warp = threadIdx.x / 32;
-    stages = shared + warp * C::kStages * 2 * kTileBytes;
-    next = item.begin + warp * kWarpTile;
+  __device__ __forceinline__ WarpLoader(const DecodeParams& p, uint32_t shared)
+      : p(p), stages(shared + threadIdx.x / 32 * C::kStages * 2 * kTileBytes) {}
+
+  __device__ __forceinline__ void open(const WorkItem& item) {
+    const PoolTensor& tensor = is_key() ? p.k : p.v;
+    pages = Pages(p.table, item.request).pages;
+    pool = static_cast<const char*>(tensor.data) + kv_head<C>(item) * tensor.head_stride;
+    first_key = item.first_key;
+    end = item.end;
+    next = item.begin + threadIdx.x / 32 * kWarpTile;
     next_page = page();
   }
 
+  __device__ __forceinline__ static bool is_key() { return threadIdx.x % 32 < kWarpTile; }
+  __device__ __forceinline__ bool exhausted() const { return next >= end; }
   __device__ __forceinline__ int token() const { return next + threadIdx.x % kWarpTile; }
-  __device__ __forceinline__ bool visible() const { return token() >= item.first_key && token() < item.end; }
-  __device__ __forceinline__ int page() const { return visible() ? pages.page_of(token()) : 0; }
-  __device__ __forceinline__ uint32_t stage(int index) const { return stages + index * 2 * kTileBytes; }
+  __device__ __forceinline__ bool visible() const { return token() >= first_key && token() < end; }
+  __device__ __forceinline__ int page() const { return visible() ? lookup().page_of(token()) : 0; }
+  __device__ __forceinline__ Pages lookup() const { return Pages(p.table, pages); }
+  __device__ __forceinline__ uint32_t stage(int i) const { return stages + i * 2 * kTileBytes; }
 
-  // Fetches the next tile; what is not visible becomes zero. Past the end it only closes an empty group.
-  __device__ __forceinline__ void fetch(int index) {
-    if (next < item.end) {
-      const int lane = threadIdx.x % 32;
-      const PoolTensor& pool = lane < kWarpTile ? p.k : p.v;
-      const char* address = static_cast<const char*>(pool.data);
-      if (visible()) address = token_address(pool, next_page, pages.slot_of(token()), item.kv_head);
+  __device__ __forceinline__ bool oldest_is_filled() const { return filled >> (C::kStages - 2) & 1; }
+
+  // Fetches the next tile of the item, if there is one; what is not visible becomes zero. Always one group of copies.
+  __device__ __forceinline__ void fetch() {
+    filled = filled << 1 | !exhausted();
+    if (!exhausted()) {
+      const PoolTensor& tensor = is_key() ? p.k : p.v;
+      const char* address = static_cast<const char*>(tensor.data);
+      if (visible()) address = pool + next_page * tensor.page_stride + lookup().slot_of(token()) * tensor.token_stride;
       const unsigned shown = __ballot_sync(0xffffffffu, visible());
+      const int lane = threadIdx.x % 32;
       copy(stage(index), address, shown, lane / kChunks, lane % kChunks);
       next += C::kWarps * kWarpTile;
       next_page = page();
     }
     cp_async_commit();
+    index = index == C::kStages - 1 ? 0 : index + 1;
   }
 
   __device__ __forceinline__ void copy(uint32_t dst, const char* address, unsigned shown, int first, int chunk) const {

@@ -1,5 +1,5 @@
-// Where a decode block reads its query heads and writes its results: o and lse when the request has one split, f32
-// partials at the item's place in the workspace otherwise.
+// Where a decode block reads its query heads and writes its results: o and lse when the item is the whole of a
+// request's keys, f32 partials in the item's slot of the workspace otherwise.
 #pragma once
 #include "kernels/attention/decode_schedule.cuh"
 #include "kernels/common/chunk.cuh"
@@ -10,12 +10,17 @@ namespace opfacade {
 // Query heads of this item; the last block of a group may be short.
 template <class C>
 __device__ __forceinline__ int num_rows(const WorkItem& item) {
-  return min(C::kGroup - item.head_block * 16, C::kRows);
+  return min(C::kGroup - item.head % C::kHeadBlocks * 16, C::kRows);
+}
+
+template <class C>
+__device__ __forceinline__ int kv_head(const WorkItem& item) {
+  return item.head / C::kHeadBlocks;
 }
 
 template <class C>
 __device__ __forceinline__ int query_head(const WorkItem& item, int row) {
-  return item.kv_head * C::kGroup + item.head_block * 16 + row;
+  return kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row;
 }
 
 template <class C>
@@ -38,23 +43,35 @@ __device__ __forceinline__ void store_elements_4<F32>(char* row, int column, flo
 }
 
 template <class C>
-__device__ __forceinline__ void store_output(const DecodeParams& p, const WorkItem& item, int row, int column, float4 x) {
-  if (C::kSplit == SplitMode::kOff || item.splits == 1) {
-    char* dst = static_cast<char*>(p.o) + item.request * p.o_row_stride + query_head<C>(item, row) * p.o_head_stride;
-    store_elements_4<typename C::T>(dst, column, x, p.o_aligned);
-  } else {
-    const int64_t slot = static_cast<int64_t>(blockIdx.x) * C::kRows + row;
-    *reinterpret_cast<float4*>(p.partial_o + slot * C::kHeadDim + column) = x;
-  }
+__device__ __forceinline__ void write_o(const DecodeParams& p, const WorkItem& item, int row, int column, float4 x) {
+  char* dst = static_cast<char*>(p.o) + item.request * p.o_row_stride + query_head<C>(item, row) * p.o_head_stride;
+  store_elements_4<typename C::T>(dst, column, x, p.o_aligned);
 }
 
 template <class C>
-__device__ __forceinline__ void store_lse(const DecodeParams& p, const WorkItem& item, int row, float lse) {
-  if (C::kSplit == SplitMode::kOff || item.splits == 1) {
-    if constexpr (C::kReturnLse) p.lse[static_cast<int64_t>(item.request) * p.heads + query_head<C>(item, row)] = lse;
-  } else {
-    p.partial_lse[static_cast<int64_t>(blockIdx.x) * C::kRows + row] = lse;
-  }
+__device__ __forceinline__ void write_lse(const DecodeParams& p, const WorkItem& item, int row, float lse) {
+  if constexpr (C::kReturnLse) p.lse[static_cast<int64_t>(item.request) * p.heads + query_head<C>(item, row)] = lse;
 }
+
+// Where the finished rows of an item go: to the output when it is a request's only part, to its slot otherwise.
+template <class C>
+struct GlobalRows {
+  const DecodeParams& p;
+  const WorkItem& item;
+  const Parts& parts;
+
+  __device__ __forceinline__ bool whole() const { return !C::kPartial || parts.count == 1; }
+  __device__ __forceinline__ int64_t slot_row(int part, int row) const {
+    return static_cast<int64_t>(parts.slot(part)) * C::kRows + row;
+  }
+  __device__ __forceinline__ void o(int row, int column, float4 x) const {
+    if (whole()) return write_o<C>(p, item, row, column, x);
+    *reinterpret_cast<float4*>(p.partial_o + slot_row(parts.part, row) * C::kHeadDim + column) = x;
+  }
+  __device__ __forceinline__ void lse(int row, float x) const {
+    if (whole()) return write_lse<C>(p, item, row, x);
+    p.partial_lse[slot_row(parts.part, row)] = x;
+  }
+};
 
 }  // namespace opfacade

@@ -1,14 +1,15 @@
 // What a decode launch is told; shared by the kernels and their binding.
 //
 // head_blocks = kv_heads * ceil(group / 16); a block has up to kRows = min(group, 16) query heads of one kv head.
-// Launch: grid max_items, block kWarps * 32, dynamic shared memory kWarps * kStages * 64 * head_dim bytes
+// Launch: one, block kWarps * 32, dynamic shared memory
+//   kWarps * (kStages * 64 * head_dim + kRows * (head_dim + 8) * 4) bytes
 //   (f32: 4 * ((2 * kStages * kTileKv + kRows) * (head_dim + 4) + kRows * (kTileKv + 4))).
-// max_items: off    batch * head_blocks
-//            auto   min(target_ctas, head_blocks * ceil(max_tokens / 128)) + batch * head_blocks
-//            fixed  head_blocks * (floor(max_tokens / chunk) + batch)
-//   where max_tokens = page_size * max_kv_indices bounds the sum of all lengths, target_ctas = SMs * blocks per SM.
-// Workspace (auto and fixed): 4 * max_items * kRows * (head_dim + 1) + 8 * batch bytes: partial_o, partial_lse, plan.
-// Merge launch (auto and fixed): grid (heads, batch), block 128.
+// Grid and slots: off    batch * head_blocks, no slots
+//                 auto   up to twice `resident`, the blocks that run at once; two slots for each of those
+//                 cluster  8 * batch * head_blocks, in clusters of 8, no slots
+//                 fixed  head_blocks * (floor(max_tokens / chunk) + batch), one slot a block
+//   where max_tokens = page_size * max_kv_indices bounds the sum of all lengths.
+// Workspace: slots * (4 * kRows * (head_dim + 1) + 8) bytes: partial_o, counters, partial_lse. Any content will do.
 #pragma once
 #include "kernels/common/paged_kv.h"
 
@@ -26,17 +27,19 @@ struct DecodeParams {
   int64_t o_row_stride;
   int64_t o_head_stride;
   float* lse;          // [batch, heads]
-  float* partial_o;    // [max_items, kRows, head_dim], normalised
-  float* partial_lse;  // [max_items, kRows], natural
-  int32_t* plan;       // [batch, 2]: first unit and number of splits of each request
+  float* partial_o;    // [slots, kRows, head_dim], normalised
+  float* partial_lse;  // [slots, kRows], natural
+  unsigned long long* counters;  // [slots]: see decode_join.cuh
+  unsigned long long stamp;      // a number that memory does not hold by chance, 48 bits
   ScoreScale score;
   int32_t batch;
   int32_t heads;
   int32_t kv_heads;
   int32_t window_left;
-  int32_t target_ctas;
-  int32_t max_items;
+  int32_t resident;
+  int32_t slots;
   int32_t chunk;
+  int32_t table_bytes;  // of the page table, to be fetched into the L2 early; 0: not worth it
   bool q_aligned;      // 16-byte accesses are legal
   bool kv_aligned;
   bool o_aligned;

@@ -1,26 +1,16 @@
-// Which request, heads and keys a decode block works on, found from the lengths on the device. A unit is one split of one
-// request, an item one block of heads of a unit; units are numbered request by request. Every warp finds its item on its
-// own (a lane adds up a run of requests, one scan finds the run, another the request), which costs no barrier.
+// Which items a decode block works on, found from the lengths on the device. Every warp finds them on its own (a lane adds
+// up a few requests, one scan finds the lane, another the request), which costs no barrier.
 #pragma once
+#include "kernels/attention/decode_cut.cuh"
 #include "kernels/attention/decode_params.h"
 #include "kernels/common/page_lookup.cuh"
 
 namespace opfacade {
 
-struct WorkItem {
-  int request;
-  int kv_head;
-  int head_block;  // of this kv head
-  int first_unit;  // of the request
-  int splits;
-  int split;
-  int first_key;   // first visible key
-  int begin;       // where this item's tiles start; may precede first_key
-  int end;
-};
-
-constexpr int kShareTokens = 64;   // auto splits are multiples of this
-constexpr int kMinChunk = 128;     // and at least this
+template <class C>
+__device__ __forceinline__ int head_blocks(const DecodeParams& p) {
+  return p.kv_heads * C::kHeadBlocks;
+}
 
 template <class C>
 __device__ __forceinline__ int first_visible(const DecodeParams& p, int kv_len) {
@@ -32,23 +22,10 @@ __device__ __forceinline__ int share_tiles(const DecodeParams& p, int kv_len) {
   return (kv_len + kShareTokens - 1) / kShareTokens - first_visible<C>(p, kv_len) / kShareTokens;
 }
 
-// With a fixed chunk a request is cut by its own length alone: these two see no batch, so that none can change its bits.
-__device__ __forceinline__ int fixed_splits(int kv_len, int first_key, int chunk) {
-  const int chunks = kv_len == 0 ? 0 : (kv_len - 1) / chunk + 1;
-  return max(1, chunks - first_key / chunk);
-}
-
-__device__ __forceinline__ void set_fixed_keys(int kv_len, int chunk, WorkItem& item) {
-  const int start = (item.first_key / chunk + item.split) * chunk;
-  item.begin = start + max(item.first_key - start, 0) / kShareTokens * kShareTokens;
-  item.end = kv_len - start > chunk ? start + chunk : kv_len;
-}
-
+// What one request counts for: tiles when shares are even, splits when they are fixed. Never zero: its output is written.
 template <class C>
-__device__ __forceinline__ int num_splits(const DecodeParams& p, int request, int chunk_tiles) {
-  const int kv_len = kv_length<C::kTable>(p.table, request);
-  if constexpr (C::kSplit == SplitMode::kAuto)
-    return max(1, (share_tiles<C>(p, kv_len) + chunk_tiles / 2) / chunk_tiles);  // nearest: up would start a second wave
+__device__ __forceinline__ int count_of(const DecodeParams& p, int kv_len) {
+  if constexpr (C::kSplit != SplitMode::kFixed) return max(1, share_tiles<C>(p, kv_len));
   return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);
 }
 
@@ -60,83 +37,199 @@ __device__ __forceinline__ int inclusive_scan(int value) {
   return value;
 }
 
-// Tiles per split so that all requests together make about target_ctas items.
-template <class C>
-__device__ __forceinline__ int auto_chunk(const DecodeParams& p, int run, int run_end) {
-  int tiles = 0;
-#pragma unroll 4
-  for (int request = run; request < run_end; ++request)
-    tiles += share_tiles<C>(p, kv_length<C::kTable>(p.table, request));
-  tiles = __shfl_sync(0xffffffffu, inclusive_scan(tiles), 31);
-  const int64_t items = static_cast<int64_t>(tiles) * p.kv_heads * C::kHeadBlocks;
-  return max(kMinChunk / kShareTokens, static_cast<int>((items + p.target_ctas - 1) / p.target_ctas));
-}
+// A request, and what those before it count for.
+struct Place {
+  int request;
+  int before;
+  int count;
+};
 
-// Fills request, first_unit and splits; false if there is no such unit.
 template <class C>
-__device__ __forceinline__ bool find_unit(const DecodeParams& p, int unit, WorkItem& item) {
-  const int lane = threadIdx.x % 32, length = (p.batch + 31) / 32;
-  int run = min(lane * length, p.batch), run_end = min(run + length, p.batch);
-  int chunk_tiles = 0;
-  if constexpr (C::kSplit == SplitMode::kAuto) chunk_tiles = auto_chunk<C>(p, run, run_end);
-  int units = 0;
+struct BatchSums {
+  int run, run_end;  // requests of this lane
+  int count;         // what they count for
+  int through;       // and with all before
+  int most;          // of one request in the whole batch
+
+  __device__ __forceinline__ explicit BatchSums(const DecodeParams& p) {
+    const int length = (p.batch + 31) / 32;
+    run = min(static_cast<int>(threadIdx.x % 32) * length, p.batch);
+    run_end = min(run + length, p.batch);
+    count = most = 0;
 #pragma unroll 4
-  for (int request = run; request < run_end; ++request) units += num_splits<C>(p, request, chunk_tiles);
-  const int units_end = inclusive_scan(units);
-  const unsigned after = __ballot_sync(0xffffffffu, units_end > unit);
-  if (after == 0) return false;
-  const int owner = __ffs(after) - 1;
-  int base = __shfl_sync(0xffffffffu, units_end - units, owner);
-  run = __shfl_sync(0xffffffffu, run, owner);
-  run_end = __shfl_sync(0xffffffffu, run_end, owner);
-  for (;; run += 32) {
-    const int splits = run + lane < run_end ? num_splits<C>(p, run + lane, chunk_tiles) : 0;
-    const int end = base + inclusive_scan(splits);
-    const unsigned beyond = __ballot_sync(0xffffffffu, end > unit);
-    if (beyond == 0) {
-      base = __shfl_sync(0xffffffffu, end, 31);
-      continue;
+    for (int request = run; request < run_end; ++request) {
+      const int own = count_of<C>(p, kv_length<C::kTable>(p.table, request));
+      count += own;
+      most = max(most, own);
     }
-    const int found = __ffs(beyond) - 1;
-    item.request = run + found;
-    item.splits = __shfl_sync(0xffffffffu, splits, found);
-    item.first_unit = __shfl_sync(0xffffffffu, end, found) - item.splits;
+    through = inclusive_scan(count);
+    most = __reduce_max_sync(0xffffffffu, most);
+  }
+
+  __device__ __forceinline__ int total() const { return __shfl_sync(0xffffffffu, through, 31); }
+
+  // The request that holds `position`; false beyond the last.
+  __device__ __forceinline__ bool find(const DecodeParams& p, int position, Place& place) const {
+    const unsigned after = __ballot_sync(0xffffffffu, through > position);
+    if (after == 0) return false;
+    const int owner = __ffs(after) - 1, lane = threadIdx.x % 32;
+    int base = __shfl_sync(0xffffffffu, through - count, owner);
+    int first = __shfl_sync(0xffffffffu, run, owner);
+    const int last = __shfl_sync(0xffffffffu, run_end, owner);
+    for (;; first += 32) {
+      const int own = first + lane < last ? count_of<C>(p, kv_length<C::kTable>(p.table, first + lane)) : 0;
+      const int end = base + inclusive_scan(own);
+      const unsigned beyond = __ballot_sync(0xffffffffu, end > position);
+      if (beyond != 0) {
+        const int found = __ffs(beyond) - 1;
+        place.request = first + found;
+        place.count = __shfl_sync(0xffffffffu, own, found);
+        place.before = __shfl_sync(0xffffffffu, end, found) - place.count;
+        return true;
+      }
+      base = __shfl_sync(0xffffffffu, end, 31);
+    }
+  }
+};
+
+// One item a block: the whole of a request's heads, a fixed chunk of it, or a team member's piece.
+template <class C, SplitMode kSplit>
+class Schedule {
+ public:
+  __device__ __forceinline__ explicit Schedule(const DecodeParams& p) : p_(p) {}
+
+  __device__ __forceinline__ bool next(WorkItem& item) {
+    if (taken_) return false;
+    taken_ = true;
+    const int blocks = head_blocks<C>(p_), index = blockIdx.x / C::kCluster, unit = index / blocks;
+    Place place{unit, unit, 1};
+    if constexpr (kSplit == SplitMode::kFixed)
+      if (!BatchSums<C>(p_).find(p_, unit, place)) return false;
+    item.request = place.request;
+    item.head = index % blocks;
+    item.run = place.before;
+    item.count = place.count;
+    set_keys(unit - place.before, item);
     return true;
   }
-}
 
-template <class C>
-__device__ __forceinline__ void set_keys(const DecodeParams& p, WorkItem& item) {
-  const int kv_len = kv_length<C::kTable>(p.table, item.request);
-  item.first_key = first_visible<C>(p, kv_len);
-  if constexpr (C::kSplit == SplitMode::kFixed) {
-    set_fixed_keys(kv_len, p.chunk, item);
-  } else {
-    const int share = (share_tiles<C>(p, kv_len) + item.splits - 1) / item.splits * kShareTokens;
-    item.begin = item.first_key / kShareTokens * kShareTokens + item.split * share;
-    item.end = min(kv_len, item.begin + share);
+  // Never outside the slots, whatever the lengths.
+  __device__ __forceinline__ Parts parts_of(const WorkItem& item) const {
+    const int blocks = head_blocks<C>(p_), first_slot = item.run * blocks + item.head;
+    const int count = min(item.count, (p_.slots - first_slot + blocks - 1) / blocks);
+    return {static_cast<int>(blockIdx.x) / blocks - item.run, count, first_slot, first_slot + blocks, blocks};
   }
-}
 
-// False if this block is beyond the last item.
-template <class C>
-__device__ __forceinline__ bool find_item(const DecodeParams& p, WorkItem& item) {
-  const int head_blocks = p.kv_heads * C::kHeadBlocks;
-  const int unit = blockIdx.x / head_blocks, head = blockIdx.x % head_blocks;
-  item.kv_head = head / C::kHeadBlocks;
-  item.head_block = head % C::kHeadBlocks;
-  item.request = item.first_unit = unit;
-  item.splits = 1;
-  if constexpr (C::kSplit != SplitMode::kOff)
-    if (!find_unit<C>(p, unit, item)) return false;
-  item.split = unit - item.first_unit;
-  set_keys<C>(p, item);
-  if constexpr (C::kSplit != SplitMode::kOff)
-    if (item.split == 0 && head == 0 && threadIdx.x == 0) {
-      p.plan[2 * item.request] = item.first_unit;
-      p.plan[2 * item.request + 1] = item.splits;
+ private:
+  __device__ __forceinline__ void set_keys(int split, WorkItem& item) const {
+    const int kv_len = kv_length<C::kTable>(p_.table, item.request);
+    item.first_key = first_visible<C>(p_, kv_len);
+    if constexpr (kSplit == SplitMode::kFixed) {
+      set_fixed_keys(kv_len, p_.chunk, split, item);
+    } else if constexpr (kSplit == SplitMode::kCluster) {
+      const int share = team_share(count_of<C>(p_, kv_len), C::kCluster) * kShareTokens;
+      item.begin = item.first_key / kShareTokens * kShareTokens + static_cast<int>(blockIdx.x % C::kCluster) * share;
+      item.end = min(kv_len, item.begin + share);
+    } else {
+      item.begin = item.first_key / kShareTokens * kShareTokens;
+      item.end = kv_len;
     }
-  return true;
-}
+  }
+
+  const DecodeParams& p_;
+  bool taken_ = false;
+};
+
+// Cut by what the lengths ask for.
+template <class C>
+class Schedule<C, SplitMode::kAuto> {
+ public:
+  __device__ __forceinline__ explicit Schedule(const DecodeParams& p) : p_(p) {
+    const BatchSums<C> sums(p);
+    const int runs = p.batch * head_blocks<C>(p);
+    const int64_t tiles = static_cast<int64_t>(sums.total()) * head_blocks<C>(p);
+    share_ = even_share(tiles, runs, sums.most, p.resident);
+    if (share_ != 0) {
+      start_even(sums, tiles < kMost ? static_cast<int>(tiles) : kMost);
+    } else {
+      position_ = blockIdx.x;
+      stop_ = runs;
+    }
+  }
+
+  __device__ __forceinline__ bool next(WorkItem& item) {
+    if (position_ >= stop_) return false;
+    if (share_ != 0) {
+      next_even(item);
+    } else {
+      next_run(item);
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ Parts parts_of(const WorkItem& item) const {
+    if (share_ != 0) return even_parts(item.run, item.count, share_, blockIdx.x);
+    return {0, 1, 0, 0, 0};
+  }
+
+ private:
+  static constexpr int kMost = 0x7fff0000;
+
+  __device__ __forceinline__ void start_even(const BatchSums<C>& sums, int tiles) {
+    position_ = static_cast<int>(min(static_cast<int64_t>(blockIdx.x) * share_, static_cast<int64_t>(tiles)));
+    stop_ = min(position_ + share_, tiles);
+    if (position_ < stop_ && !sums.find(p_, position_ / head_blocks<C>(p_), place_)) stop_ = position_;
+    if (position_ >= stop_) return;
+    kv_len_ = kv_length<C::kTable>(p_.table, place_.request);
+    look_ahead();
+  }
+
+  // Runs are numbered like tiles: request by request, head block by head block.
+  __device__ __forceinline__ void next_run(WorkItem& item) {
+    const int blocks = head_blocks<C>(p_);
+    item.request = position_ / blocks;
+    item.head = position_ % blocks;
+    const int kv_len = kv_length<C::kTable>(p_.table, item.request);
+    set_tiles(item, kv_len, 0, count_of<C>(p_, kv_len));
+    position_ += gridDim.x;
+  }
+
+  __device__ __forceinline__ void next_even(WorkItem& item) {
+    const int blocks = head_blocks<C>(p_);
+    if (position_ >= (place_.before + place_.count) * blocks) advance();
+    const unsigned within = position_ - place_.before * blocks, count = place_.count;
+    const int tile = within % count, length = min(place_.count - tile, stop_ - position_);
+    item.request = place_.request;
+    item.head = min(static_cast<int>(within / count), blocks - 1);
+    item.run = position_ - tile;
+    item.count = place_.count;
+    set_tiles(item, kv_len_, tile, length);
+    position_ += length;
+  }
+
+  __device__ __forceinline__ void set_tiles(WorkItem& item, int kv_len, int tile, int length) const {
+    item.first_key = first_visible<C>(p_, kv_len);
+    item.begin = (item.first_key / kShareTokens + tile) * kShareTokens;
+    item.end = min(kv_len, item.begin + length * kShareTokens);
+  }
+
+  __device__ __forceinline__ void advance() {
+    place_.before += place_.count;
+    place_.request = min(place_.request + 1, p_.batch - 1);
+    kv_len_ = next_len_;
+    place_.count = count_of<C>(p_, kv_len_);
+    look_ahead();
+  }
+  // The next request's length, before anyone waits for it.
+  __device__ __forceinline__ void look_ahead() {
+    next_len_ = place_.request + 1 < p_.batch ? kv_length<C::kTable>(p_.table, place_.request + 1) : 0;
+  }
+
+  const DecodeParams& p_;
+  int share_;
+  int position_, stop_;  // even: tiles; otherwise runs
+  Place place_;          // even only, as the lengths
+  int kv_len_, next_len_;
+};
 
 }  // namespace opfacade

@@ -37,6 +37,12 @@ struct RequestPages {
     if constexpr (kForm == TableForm::kBlock) pages += request * table.row_stride;
   }
 
+  // The same from `pages` found before; not for ragged tensors.
+  __device__ __forceinline__ RequestPages(const PageTable& table, const int32_t* pages)
+      : pages(pages), first_row(0), page_size(table.page_size), page_shift(table.page_shift), num_pages(table.num_pages) {
+    static_assert(kForm != TableForm::kRagged, "a ragged request has a first row and no pages");
+  }
+
   __device__ __forceinline__ int page_of(int token) const {
     if constexpr (kForm == TableForm::kRagged) return 0;
     const int page = pages[kPow2Pages ? token >> page_shift : token / page_size];

@@ -29,14 +29,14 @@ class Timing:
 
 
 @lru_cache(maxsize=8)
-def _flush_buffer(device: int) -> Tensor:
+def _flush_buffer(device: int, number: int = 0) -> Tensor:
     import torch
 
-    return torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=f"cuda:{device}")
+    return torch.zeros(_FLUSH_BYTES, dtype=torch.int8, device=f"cuda:{device}")
 
 
-def time_gpu(call: Callable[[], object], samples: int = 30, warmup: int = 3, flush: bool = True) -> Timing:
-    """Device time of one call."""
+def time_gpu(call: Callable[[], object], samples: int = 30, warmup: int = 3, flush: bool = True, clean: bool = False) -> Timing:
+    """Device time of one call, L2 cold. clean: other memory is read after the flush, and no write-back falls into the call."""
     import torch
 
     for _ in range(warmup):
@@ -46,6 +46,8 @@ def time_gpu(call: Callable[[], object], samples: int = 30, warmup: int = 3, flu
     for _ in range(samples):
         if flush:
             buffer.zero_()
+        if clean:
+            _flush_buffer(torch.cuda.current_device(), 1).view(torch.int32).amax()
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda._sleep(_SLEEP_CYCLES)  # type: ignore[no-untyped-call]
         start.record()

@@ -14,6 +14,8 @@ from opfacade.plans.attention import (
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 
+_LONG = 9000  # tokens that a batch may have: no bound that promises short contexts
+
 
 def _cache(dim: int, dtype: str, page_size: int, layout: str, kv_heads: int = 2, tokens: int = 3000) -> PagedKvCacheDescriptor:
     sizes = {"num_total_pages": tokens // page_size, "page_size": page_size, "num_kv_heads": kv_heads, "head_dim": dim}
@@ -39,11 +41,13 @@ def matrix() -> dict[str, Descriptor[Any]]:
     """{name: descriptor}. The name says the op, the split and what is special."""
     plain, odd = _cache(128, "bf16", 16, "HND"), _cache(64, "f16", 5, "NHD")
     return {
-        "decode-auto": _decode(4, plain),
+        "decode-auto": _decode(4, plain, max_kv_indices=_LONG // 16),
+        "decode-cluster": _decode(4, plain),
+        "decode-cluster-d256-window-cap": _decode(16, _cache(256, "bf16", 7, "NHD"), window_left=900, logits_soft_cap=20.0),
         "decode-fixed-wide-group-block": _decode(20, _cache(128, "bf16", 64, "NHD", 1), kv_split=96, page_table="block"),
         "decode-off-odd-window-cap": _decode(7, odd, kv_split="off", window_left=300, logits_soft_cap=30.0),
         "decode-fixed-odd-window-block": _decode(3, odd, kv_split=100, window_left=777, page_table="block"),
-        "decode-auto-d256": _decode(8, _cache(256, "f16", 1, "HND")),
+        "decode-auto-d256": _decode(8, _cache(256, "f16", 1, "HND"), max_kv_indices=_LONG),
         "decode-auto-f32": _decode(5, _cache(64, "f32", 16, "HND")),
         "decode-fixed-f32": _decode(2, _cache(128, "f32", 3, "NHD"), kv_split=64),
         "prefill-off-causal": _prefill(4, plain, 200, causal=True, kv_split="off"),

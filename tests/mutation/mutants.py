@@ -18,7 +18,7 @@ class Mutant:
     blind: str = ""
 
 
-DECODE = "decode-auto decode-fixed-wide-group-block decode-off-odd-window-cap decode-fixed-odd-window-block"
+DECODE = "decode-auto decode-cluster decode-fixed-wide-group-block decode-off-odd-window-cap decode-fixed-odd-window-block"
 PREFILL = "prefill-off-causal prefill-fixed-odd-window-cap-block prefill-auto-causal"
 F32 = "decode-auto-f32 decode-fixed-f32"
 APPEND = "append-csr append-block-odd append-f32-odd"
@@ -59,8 +59,8 @@ GPU = (
     gpu(
         "decode: warps are merged without a barrier",
         f"{K}/decode.cuh",
-        "  publish<C>(state, results);\n  __syncthreads();\n",
-        "  publish<C>(state, results);\n",
+        "    publish<C>(state, results);\n    __syncthreads();\n",
+        "    publish<C>(state, results);\n",
         DECODE,
     ),
     gpu(
@@ -73,8 +73,8 @@ GPU = (
     gpu(
         "decode: query heads are mapped to the wrong kv head",
         f"{K}/decode_output.cuh",
-        "item.kv_head * C::kGroup + item.head_block * 16 + row",
-        "item.kv_head + item.head_block * 16 + row",
+        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row",
+        "kv_head<C>(item) + item.head % C::kHeadBlocks * 16 + row",
         DECODE,
     ),
     gpu(
@@ -93,9 +93,51 @@ GPU = (
     ),
     gpu(
         "decode: a second block of heads reads the first's",
-        f"{K}/decode_schedule.cuh",
-        "item.head_block = head % C::kHeadBlocks;",
-        "item.head_block = 0;",
+        f"{K}/decode_output.cuh",
+        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row",
+        "kv_head<C>(item) * C::kGroup + row",
+        DECODE,
+    ),
+    gpu(
+        "decode: a part is counted before it is stored",
+        f"{K}/decode_join.cuh",
+        "  __syncthreads();\n  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);\n",
+        "  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);\n",
+        DECODE,
+    ),
+    gpu(
+        "decode: the last part but one merges",
+        f"{K}/decode_join.cuh",
+        "(kMostParts - 1)) + 1 == parts.count",
+        "(kMostParts - 1)) + 2 == parts.count",
+        DECODE,
+    ),
+    gpu(
+        "decode: the counter of parts is not set back",
+        f"{K}/decode_join.cuh",
+        "  if (last) store_counter(counter, p.stamp << kCountBits);\n",
+        "",
+        DECODE,
+    ),
+    gpu(
+        "decode: a deferred part is forgotten",
+        f"{K}/decode.cuh",
+        "  if (!deferred.last) return;\n",
+        "  return;\n",
+        DECODE,
+    ),
+    gpu(
+        "decode: a team reads before all have written",
+        f"{K}/decode_team.cuh",
+        "  cluster_sync();\n  for (int i",
+        "  for (int i",
+        DECODE,
+    ),
+    gpu(
+        "decode: the second part of an even cut lies in the wrong slot",
+        f"{K}/decode_cut.cuh",
+        "first_slot, 2 * (first_block + 1), 2};",
+        "first_slot, 2 * first_block + 1, 2};",
         DECODE,
     ),
     Mutant(
@@ -106,7 +148,10 @@ GPU = (
                 "fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk)",
                 "fixed_splits(kv_len, first_visible<C>(p, kv_len), p.batch > 2 ? p.chunk * 2 : p.chunk)",
             ),
-            ("set_fixed_keys(kv_len, p.chunk, item);", "set_fixed_keys(kv_len, p.batch > 2 ? p.chunk * 2 : p.chunk, item);"),
+            (
+                "set_fixed_keys(kv_len, p_.chunk, split, item);",
+                "set_fixed_keys(kv_len, p_.batch > 2 ? p_.chunk * 2 : p_.chunk, split, item);",
+            ),
         ),
         DECODE,
     ),
@@ -331,14 +376,14 @@ CPU = (
     cpu(
         "reference: lse is in base 2",
         f"{R}/softmax_attention.py",
-        "return o, (top + total.log())",
-        "return o, (top + total.log2())",
+        "(top + total.log()).squeeze(-1)",
+        "(top + total.log2()).squeeze(-1)",
     ),
     cpu(
         "reference: lse forgets the maximum",
         f"{R}/softmax_attention.py",
-        "return o, (top + total.log())",
-        "return o, (total.log())",
+        "(top + total.log()).squeeze(-1)",
+        "(total.log()).squeeze(-1)",
     ),
     cpu(
         "reference: the soft cap is not multiplied back",
@@ -409,10 +454,10 @@ CPU = (
         SCHEDULE,
     ),
     cpu(
-        "decode: the bound on auto items forgets rounding up",
+        "decode: the workspace of an even cut has one slot a block",
         f"{CUDA}/attention_decode.py",
-        "return blocks, min(blocks, useful) + least",
-        "return blocks, min(blocks, useful)",
+        "max(resident, least)), 2 * resident",
+        "max(resident, least)), resident",
         SCHEDULE,
     ),
     cpu(
@@ -438,9 +483,16 @@ CPU = (
     ),
     cpu(
         "device: a fixed split forgets the window",
-        f"{K}/decode_schedule.cuh",
+        f"{K}/decode_cut.cuh",
         "return max(1, chunks - first_key / chunk);",
         "return max(1, chunks);",
+        SCHEDULE,
+    ),
+    cpu(
+        "device: an even cut ends one part early",
+        f"{K}/decode_cut.cuh",
+        "last_block = (run + count - 1) / share;",
+        "last_block = (run + count - 2) / share;",
         SCHEDULE,
     ),
     cpu(
@@ -452,7 +504,7 @@ CPU = (
     ),
     cpu(
         "device: what cuts a fixed split sees the batch",
-        f"{K}/decode_schedule.cuh",
+        f"{K}/decode_cut.cuh",
         "int fixed_splits(int kv_len, int first_key, int chunk) {",
         "int fixed_splits(int kv_len, int first_key, int chunk, int batch = 0) {",
         SCHEDULE,

@@ -1,8 +1,8 @@
-"""CUDA decode: one query row a request, KV shared over the device; items and workspace in closed form."""
+"""CUDA decode: one query row a request, KV shared evenly over the device; grid and workspace in closed form."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
@@ -23,13 +23,25 @@ class Shape:
 
 
 SHAPES = {64: Shape(4, 6, 16), 128: Shape(4, 3, 16), 256: Shape(2, 3, 16)}
+TEAM_SHAPES = {64: Shape(8, 6, 16), 128: Shape(8, 3, 16), 256: Shape(4, 3, 16)}
+_SM_BYTES = 233472  # shared memory of an SM on sm_90
+_SYSTEM_BYTES = 1024  # of it, what a block cannot use
 F32_SHAPES = {64: Shape(4, 2, 32), 128: Shape(4, 2, 32), 256: Shape(4, 2, 16)}
 _ROWS = 16
-_MIN_CHUNK = 128
+_CLUSTER = 8  # blocks; the most that every GPU with clusters grants
+_SHORT_TOKENS = 8192
+_MOST_PARTS = 2**16 - 1  # what a counter of parts holds
+_SHARE_TOKENS = 64
 
 
-def shape_of(descriptor: BatchPagedDecodeDescriptor) -> Shape:
-    return (F32_SHAPES if descriptor.kv_dtype == "f32" else SHAPES)[descriptor.dim]
+def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Shape:
+    """The pipeline is as deep as shared memory allows, beside the results of the warps."""
+    if descriptor.kv_dtype == "f32":
+        return F32_SHAPES[descriptor.dim]
+    alone = is_short(descriptor, target)
+    best = (TEAM_SHAPES if alone else SHAPES)[descriptor.dim]
+    room = (_SM_BYTES if alone else _SM_BYTES // 2) - _SYSTEM_BYTES - results_bytes(best, descriptor)
+    return replace(best, stages=min(best.stages, room // stage_bytes(best, descriptor)))
 
 
 def rows_of(descriptor: BatchPagedDecodeDescriptor) -> int:
@@ -37,19 +49,41 @@ def rows_of(descriptor: BatchPagedDecodeDescriptor) -> int:
     return min(descriptor.group_size, _ROWS)
 
 
+def stage_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
+    """K and V of one stage of every warp."""
+    return shape.warps * shape.keys * 4 * descriptor.dim
+
+
+def results_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
+    """One f32 row a warp and query head, padded against bank conflicts."""
+    return shape.warps * rows_of(descriptor) * (descriptor.dim + 8) * 4
+
+
 def head_blocks(descriptor: BatchPagedDecodeDescriptor) -> int:
     return descriptor.kv_heads * -(-descriptor.group_size // _ROWS)
 
 
-def shared_memory(descriptor: BatchPagedDecodeDescriptor) -> int:
-    shape, dim, rows = shape_of(descriptor), descriptor.dim, rows_of(descriptor)
+def shared_memory(descriptor: BatchPagedDecodeDescriptor, target: Target) -> int:
+    shape, dim, rows = shape_of(descriptor, target), descriptor.dim, rows_of(descriptor)
     if descriptor.kv_dtype == "f32":
         return 4 * ((2 * shape.stages * shape.keys + rows) * (dim + 4) + rows * (shape.keys + 4))
-    return shape.warps * shape.stages * 64 * dim
+    return shape.stages * stage_bytes(shape, descriptor) + results_bytes(shape, descriptor)
 
 
-def split_of(descriptor: BatchPagedDecodeDescriptor) -> tuple[str, int]:
+def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
+    """Whether a cluster takes each request's heads: bounds promise a small batch of short contexts, a matter of latency.
+
+    A cluster of 8 stays inside a group of SMs and leaves some over, so the batch must fit the clusters that run at once.
+    """
+    runs = descriptor.batch_size * head_blocks(descriptor)
+    fits = runs * _CLUSTER <= target.sm_count * 85 // 100 and descriptor.kv_token_bound <= _SHORT_TOKENS
+    return fits and descriptor.kv_split == "auto" and target.sm_version >= 90 and descriptor.kv_dtype != "f32"
+
+
+def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[str, int]:
     """(mode, chunk in tokens)."""
+    if is_short(descriptor, target):
+        return "cluster", 0
     if isinstance(descriptor.kv_split, str):
         return descriptor.kv_split, 0
     return "fixed", descriptor.kv_split
@@ -57,59 +91,61 @@ def split_of(descriptor: BatchPagedDecodeDescriptor) -> tuple[str, int]:
 
 def blocks_per_sm(descriptor: BatchPagedDecodeDescriptor, target: Target) -> int:
     """Blocks that share an SM, at most two: two hide each other's ends, more would only cut the work finer."""
-    return max(1, min(2, target.max_shared_memory // shared_memory(descriptor)))
+    return max(1, min(2, target.max_shared_memory // shared_memory(descriptor, target)))
 
 
-def items_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[int, int]:
-    """(blocks to aim at, bound on work items), whatever the lengths turn out to be."""
-    mode, chunk = split_of(descriptor)
+def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[int, int]:
+    """(blocks, slots for partial results), whatever the lengths turn out to be."""
+    mode, chunk = split_of(descriptor, target)
     least = descriptor.batch_size * head_blocks(descriptor)
-    blocks = target.sm_count * blocks_per_sm(descriptor, target)
-    if mode == "off":
-        return blocks, least
+    if mode in ("off", "cluster"):
+        return least * (_CLUSTER if mode == "cluster" else 1), 0
     if mode == "fixed":
-        return blocks, head_blocks(descriptor) * (descriptor.kv_token_bound // chunk) + least
-    useful = head_blocks(descriptor) * -(-descriptor.kv_token_bound // _MIN_CHUNK)
-    return blocks, min(blocks, useful) + least
+        items = head_blocks(descriptor) * (descriptor.kv_token_bound // chunk) + least
+        return items, items
+    tiles = head_blocks(descriptor) * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
+    resident = min(tiles, target.sm_count * blocks_per_sm(descriptor, target))
+    return min(2 * resident, max(resident, least)), 2 * resident
 
 
 def declines(descriptor: BatchPagedDecodeDescriptor, target: Target) -> list[Reason]:
     reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", "f32"))]
     if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(descriptor), target)
+        reasons += support.shared_memory_reason(shared_memory(descriptor, target), target)
         hint = "Use a larger kv_split or a smaller max_kv_indices."
-        reasons += support.limit_reason("OPF-S006", "work items", items_of(descriptor, target)[1], 2**31 - 1, hint)
-        reasons += support.limit_reason("OPF-S005", "batch_size", descriptor.batch_size, support.MAX_GRID_YZ)
+        reasons += support.limit_reason("OPF-S006", "work items", grid_of(descriptor, target)[0], 2**31 - 1, hint)
+        mode, chunk = split_of(descriptor, target)
+        if mode == "fixed":
+            reasons += support.limit_reason("OPF-S006", "splits", descriptor.kv_token_bound // chunk + 1, _MOST_PARTS, hint)
     return reasons
 
 
-def facts(descriptor: BatchPagedDecodeDescriptor) -> support.SpecPairs:
-    return support.pairs(**facts_of.common_facts(descriptor), split=split_of(descriptor)[0])
+def facts(descriptor: BatchPagedDecodeDescriptor, target: Target) -> support.SpecPairs:
+    return support.pairs(**facts_of.common_facts(descriptor), split=split_of(descriptor, target)[0])
 
 
 def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Any:
-    shape = shape_of(descriptor)
-    constants = dict(facts(descriptor)) | {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
-    return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
+    shape, mode = shape_of(descriptor, target), split_of(descriptor, target)[0]
+    tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
+    tuned |= {"cluster": _CLUSTER if mode == "cluster" else 1, "blocks_per_sm": 1 if mode == "cluster" else 2}
+    return support.spec_of("attention/paged_decode", support.pairs(**dict(facts(descriptor, target)), **tuned), target)
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target) -> KernelSku:
-    tile = shape_of(descriptor).keys
+    tile = shape_of(descriptor, target).keys
     merges = True  # the warps of a block merge in any mode
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", facts(descriptor), tile, merges))
+    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", facts(descriptor, target), tile, merges))
 
 
 def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target) -> int:
-    """Partial o and lse of every work item, f32, and two int32 a request."""
-    if split_of(descriptor)[0] == "off":
-        return 0
-    _, items = items_of(descriptor, target)
-    return 4 * items * rows_of(descriptor) * (descriptor.dim + 1) + 8 * descriptor.batch_size
+    """Partial o and lse of every slot, f32, and its counter."""
+    _, slots = grid_of(descriptor, target)
+    return slots * (4 * rows_of(descriptor) * (descriptor.dim + 1) + 8)
 
 
 def launcher(descriptor: BatchPagedDecodeDescriptor, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
     if descriptor.batch_size == 0:
         return support.nothing_to_do
-    mode, chunk = split_of(descriptor)
-    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), *items_of(descriptor, target), chunk)
-    return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)
+    mode, chunk = split_of(descriptor, target)
+    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), *grid_of(descriptor, target), chunk)
+    return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode in ("auto", "fixed"), scalars)

@@ -1,0 +1,249 @@
+"""Paged decode on one GPU beside FlashInfer, in one run: `python -m bench.decode [--peers] [--out FILE] [--picture FILE]`.
+
+Random normal data, shuffled pages, L2 cold. Every output is held to the SKU's bound before it is timed. A row is a median with
+p10 and p90, in microseconds, the bytes of K and V a second, and that as a fraction of the read ceiling measured here. Two
+ways of being cold: "dirty" (256 MB written before each call, so that write-backs fall into it; what bench/attention.py and
+most others do) and "clean" (another 256 MB read after that). Short contexts are timed as a CUDA graph of many launches, each
+on pages of its own, divided by their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.attention import machine
+from opfacade import Plan, Preference
+from opfacade.plans.attention import BatchPagedDecodeArgs, BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
+from opfacade.sku import ITEMSIZE
+from opfacade.testing import inputs, numerics
+from opfacade.testing.bench import Timing, time_gpu, time_host
+
+CUDA = Preference(backend="cuda")
+IN_A_GRAPH = 40
+
+
+@dataclass(frozen=True)
+class Shape:
+    name: str
+    lengths: tuple[int, ...]
+    heads: int = 32
+    kv_heads: int = 8
+    dim: int = 128
+    page: int = 16
+    dtype: str = "bf16"
+    split: str | int = "auto"
+    short: bool = False
+
+    @property
+    def bytes(self) -> float:
+        return 2.0 * sum(self.lengths) * self.kv_heads * self.dim * ITEMSIZE[self.dtype]
+
+    def descriptor(self, copies: int = 1) -> BatchPagedDecodeDescriptor:
+        pages = sum(-(-length // self.page) for length in self.lengths)
+        cache = PagedKvCacheDescriptor(
+            num_total_pages=pages * copies,
+            page_size=self.page,
+            num_kv_heads=self.kv_heads,
+            head_dim=self.dim,
+            dtype=self.dtype,
+            layout="NHD",
+        )
+        return BatchPagedDecodeDescriptor(
+            batch_size=len(self.lengths), num_qo_heads=self.heads, paged_kv=cache, kv_split=self.split, max_kv_indices=pages
+        )
+
+    def args(self, descriptor: BatchPagedDecodeDescriptor) -> BatchPagedDecodeArgs:
+        lengths = inputs.Lengths(q=[1] * len(self.lengths), kv=list(self.lengths))
+        return inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+
+
+def uniform(batch: int, kv: int, **facts: Any) -> Shape:
+    extra = "".join(f" {key}{value}" for key, value in facts.items())
+    return Shape(f"b{batch} kv{kv}{extra}", (kv,) * batch, **facts)
+
+
+LONG = (
+    uniform(1, 131072),
+    uniform(8, 16384),
+    uniform(16, 8192),
+    uniform(64, 4096, page=1),
+    uniform(64, 4096),
+    uniform(64, 4096, page=64),
+    uniform(64, 4096, heads=64),
+    uniform(128, 2048),
+    uniform(256, 1024),
+    uniform(16, 4096, kv_heads=32),
+    Shape("skew 65536 + 63x1024", (65536, *(1024,) * 63)),
+)
+VARIANTS = (
+    uniform(64, 4096, dim=64),
+    uniform(64, 4096, dim=256, heads=16),
+    uniform(64, 4096, heads=28, kv_heads=4),
+    uniform(64, 4096, heads=8),
+    uniform(64, 4096, heads=40),
+    uniform(64, 4096, heads=128),
+    uniform(64, 4096, split="off"),
+    uniform(64, 4096, split=2048),
+    uniform(256, 1024, split="off"),
+)
+SHORT = (
+    uniform(1, 512, short=True),
+    uniform(1, 1024, kv_heads=4, short=True),
+    uniform(1, 4096, short=True),
+)
+
+
+def traces(folder: Path, batch: int = 64) -> Iterator[Shape]:
+    """Batches of contexts drawn from published request lengths: prompt and answer of 64 requests in their order."""
+    for path in sorted(folder.glob("azure-llm-2023-*.csv")):
+        with path.open() as lines:
+            rows = list(csv.DictReader(lines))[:: max(1, 4000 // batch)][:batch]
+        lengths = tuple(int(row["ContextTokens"]) + int(row["GeneratedTokens"]) for row in rows)
+        yield Shape(f"{path.stem.rpartition('-')[2]} lengths b{len(lengths)} sum{sum(lengths)}", lengths)
+
+
+def checked(shape: Shape, descriptor: BatchPagedDecodeDescriptor, args: BatchPagedDecodeArgs) -> tuple[Plan[Any], float]:
+    plan = Plan.select(descriptor, CUDA)
+    plan.run(args)
+    report = numerics.check(descriptor, args, plan.sku, rows=8)
+    if not report.worst <= 1:
+        raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
+    return plan, round(report.worst, 3)
+
+
+def ours(shape: Shape) -> dict[str, Any]:
+    descriptor = shape.descriptor()
+    args = shape.args(descriptor)
+    plan, error = checked(shape, descriptor, args)
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    run = lambda: plan.run(args, workspace)  # noqa: E731
+    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": error, **timings(run)}
+    row["run_host_us"] = time_host(run, samples=100).median
+    return row
+
+
+def timings(run: Callable[[], object]) -> dict[str, Any]:
+    return {"dirty_us": time_gpu(run).as_dict(), "clean_us": time_gpu(run, clean=True).as_dict()}
+
+
+def on_own_pages(shape: Shape) -> list[BatchPagedDecodeArgs]:
+    """The same problem many times, on disjoint pages of one pool."""
+    args = shape.args(shape.descriptor(IN_A_GRAPH))
+    pages = args.kv_indices.numel() if args.kv_indices is not None else 0
+    order = torch.randperm(shape.descriptor(IN_A_GRAPH).paged_kv.num_total_pages, device="cuda", dtype=torch.int32)
+    return [replace(args, kv_indices=order[i * pages : (i + 1) * pages], o=torch.empty_like(args.o)) for i in range(IN_A_GRAPH)]
+
+
+def time_graph(runs: list[Callable[[], object]]) -> dict[str, Any]:
+    """One replay holds all of them: microseconds of one."""
+    for run in runs:
+        run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for run in runs:
+            run()
+    timing = time_gpu(graph.replay)
+    scale = 1 / len(runs)
+    return Timing(timing.median * scale, timing.p10 * scale, timing.p90 * scale, timing.samples).as_dict()
+
+
+def ours_short(shape: Shape) -> dict[str, Any]:
+    bundles = on_own_pages(shape)
+    plan, error = checked(shape, shape.descriptor(IN_A_GRAPH), bundles[0])
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    runs = [lambda a=args: plan.run(a, workspace) for args in bundles]
+    once = time_gpu(runs[0]).as_dict()
+    return {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": error, "graph_us": time_graph(runs), "dirty_us": once}
+
+
+def flashinfer_run(shape: Shape, args: BatchPagedDecodeArgs, scratch_mb: int = 384) -> Callable[[], object]:
+    import flashinfer
+
+    scratch = torch.empty(scratch_mb << 20, dtype=torch.uint8, device="cuda")
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=True, backend="fa2")
+    table = (args.kv_indptr, args.kv_indices[: args.kv_indptr[-1]].contiguous(), args.last_page_len)
+    wrapper.plan(
+        *table, shape.heads, shape.kv_heads, shape.dim, shape.page, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16
+    )
+    return lambda: wrapper.run(args.q, (args.k_data, args.v_data), out=args.o)
+
+
+def peer(shape: Shape) -> dict[str, Any]:
+    if shape.short:
+        runs = [flashinfer_run(shape, args, 32) for args in on_own_pages(shape)]
+        return {"impl": "flashinfer-fa2", "graph_us": time_graph(runs), "dirty_us": time_gpu(runs[0]).as_dict()}
+    run = flashinfer_run(shape, shape.args(shape.descriptor()))
+    return {"impl": "flashinfer-fa2", **timings(run), "run_host_us": time_host(run, samples=50).median}
+
+
+def ceilings() -> dict[str, float]:
+    """TB/s of a library's reduction over 2 GB and 4 GB: what reading alone reaches; and an empty launch in a graph, in us."""
+    x = torch.randn(2**31, device="cuda", dtype=torch.bfloat16)
+    read = {size: x[: size << 29].view(torch.int32) for size in (2, 4)}
+    found = {
+        f"read_{size}GB_TBs": part.numel() * 4 / time_gpu(part.amax, samples=10).median * 1e-6 for size, part in read.items()
+    }
+    tiny = torch.zeros(32, device="cuda")
+    found["tiny_kernel_graph_us"] = time_graph([lambda: tiny.add_(1)] * IN_A_GRAPH)["median"]
+    found["tiny_kernel_us"] = time_gpu(lambda: tiny.add_(1)).median
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def with_rate(row: dict[str, Any], shape: Shape, ceiling: float) -> dict[str, Any]:
+    rates = {
+        name.replace("_us", "_TBs"): round(shape.bytes / row[name]["median"] * 1e-6, 3)
+        for name in ("dirty_us", "clean_us")
+        if name in row
+    }
+    best = max(rates.values())
+    return {"shape": shape.name, **row, **rates, "of_ceiling": round(best / ceiling, 3)}
+
+
+def shown(row: dict[str, Any]) -> str:
+    short = {k: round(v["median"], 2) if isinstance(v, dict) else v for k, v in row.items() if k not in ("sku",)}
+    return json.dumps(short)
+
+
+def rows(shapes: list[Shape], peers: bool, ceiling: float) -> Iterator[dict[str, Any]]:
+    for shape in shapes:
+        yield with_rate((ours_short if shape.short else ours)(shape), shape, ceiling)
+        if peers:
+            try:
+                yield with_rate(peer(shape), shape, ceiling)
+            except Exception as error:  # a peer that does not take a shape is recorded as such and never left out
+                yield {"shape": shape.name, "impl": "flashinfer-fa2", "failed": f"{type(error).__name__}: {error}"[:200]}
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--only", default="", help="shapes whose name this regular expression finds")
+    parser.add_argument("--variants", action="store_true", help="other head dims, groups and splits too")
+    parser.add_argument("--data", type=Path, help="folder with published request lengths")
+    parser.add_argument("--commit", help="recorded in place of git's answer")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    record: dict[str, Any] = {"machine": machine(), "ceilings": ceilings(), "rows": []}
+    record["machine"]["commit"] = options.commit or record["machine"]["commit"]
+    print(json.dumps(record["ceilings"]), flush=True)
+    shapes = [*LONG, *(traces(options.data) if options.data else ()), *SHORT, *(VARIANTS if options.variants else ())]
+    chosen = [shape for shape in shapes if re.search(options.only, shape.name)]
+    for row in rows(chosen, options.peers, record["ceilings"]["read_4GB_TBs"]):
+        record["rows"].append(row)
+        print(shown(row), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()

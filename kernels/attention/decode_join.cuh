@@ -1,0 +1,144 @@
+// The parts of a run are merged in the launch that makes them, by the block that finishes last: each counts itself in after
+// its part is stored, and who makes the count full merges, in the order of the parts. Nobody waits for anybody's work.
+//
+// A counter holds the stamp of this process in its upper bits, so that workspace needs no clearing: the block of part 0
+// stamps it when it starts, and a count that finds no stamp yet is repeated. Whoever merges sets it back to zero, so that
+// a captured launch can be replayed.
+#pragma once
+#include "kernels/attention/decode_output.cuh"
+#include "kernels/common/cp_async.cuh"
+#include "kernels/common/dependent_launch.cuh"
+#include "kernels/common/merge.cuh"
+
+namespace opfacade {
+
+using Counter = unsigned long long;
+constexpr int kCountBits = 16;
+constexpr int kMostParts = 1 << kCountBits;  // a launch with more is refused by the host
+
+__device__ __forceinline__ Counter load_counter(const Counter* counter) {
+  Counter value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ bool is_stamped(const DecodeParams& p, Counter value) { return value >> kCountBits == p.stamp; }
+
+__device__ __forceinline__ void stamp_counter(const DecodeParams& p, int slot) {
+  if (!is_stamped(p, load_counter(p.counters + slot))) store_counter(p.counters + slot, p.stamp << kCountBits);
+}
+
+// Adds one; what was there before. Orders this block's part before it, and the reading of the others' after it.
+__device__ __forceinline__ Counter add_one(Counter* counter) {
+  Counter before;
+  asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;" : "=l"(before) : "l"(counter) : "memory");
+  return before;
+}
+
+// By one thread, after a barrier behind which all of the block's part is stored: is it the last?
+__device__ __forceinline__ bool count_in(const DecodeParams& p, const Parts& parts) {
+  Counter* counter = p.counters + parts.first_slot;
+  Counter before = add_one(counter);
+  while (!is_stamped(p, before)) {
+    while (!is_stamped(p, load_counter(counter))) {}
+    before = add_one(counter);
+  }
+  const bool last = static_cast<int>(before & (kMostParts - 1)) + 1 == parts.count;
+  if (last) store_counter(counter, p.stamp << kCountBits);
+  return last;
+}
+
+// Before anything else.
+__device__ __forceinline__ void begin(const DecodeParams& p) {
+  allow_dependents();
+  const int line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;
+  if (line < p.table_bytes) prefetch_l2(reinterpret_cast<const char*>(p.table.indices) + line);
+  wait_for_previous();
+}
+
+// When the first copies are on their way. Of the counters, a block stamps those of runs that start in it.
+template <class C>
+__device__ __forceinline__ void stamp_own_counters(const DecodeParams& p) {
+  constexpr int kSlots = C::kSplit == SplitMode::kAuto ? 2 : 1;
+  const int slot = blockIdx.x * kSlots + threadIdx.x;
+  if (C::kPartial && threadIdx.x < kSlots && slot < p.slots) stamp_counter(p, slot);
+}
+
+// The parts of one row. Other blocks wrote them in this launch: past the L1.
+template <class C>
+struct PartRow {
+  const GlobalRows<C>& rows;
+  int row;
+
+  __device__ __forceinline__ int count() const { return rows.parts.count; }
+  __device__ __forceinline__ float lse(int part) const {
+    return part < count() ? __ldcg(rows.p.partial_lse + rows.slot_row(part, row)) : minus_infinity();
+  }
+  __device__ __forceinline__ float4 o(int part, int column) const {
+    if (part >= count()) return make_float4(0.f, 0.f, 0.f, 0.f);
+    return __ldcg(reinterpret_cast<const float4*>(rows.p.partial_o + rows.slot_row(part, row) * C::kHeadDim + column));
+  }
+};
+
+struct MergedColumns {
+  float4 sum;   // not normalised
+  float base;   // maximum of lse so far
+  float total;  // of the weights
+};
+
+// Adds kBatch parts, by a warp; all loads go out together, for the end of the whole launch may be waiting for this.
+template <class C, int kBatch>
+__device__ __forceinline__ void add_parts(const PartRow<C>& row, int first, int column, MergedColumns& merged) {
+  float4 o[kBatch];
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) o[i] = row.o(first + i, column);
+  const float lse = row.lse(first + threadIdx.x % kBatch);
+  const float top = fmaxf(merged.base, warp_max(lse)), base = finite_max(top);
+  const float rescale = state_weight(merged.base, base), own = state_weight(lse, base);
+  float4& sum = merged.sum;
+  sum.x *= rescale, sum.y *= rescale, sum.z *= rescale, sum.w *= rescale, merged.total *= rescale;
+  merged.base = top;
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    const float weight = __shfl_sync(0xffffffffu, own, i);
+    merged.total += weight;
+    sum.x += weight * o[i].x, sum.y += weight * o[i].y, sum.z += weight * o[i].z, sum.w += weight * o[i].w;
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row, int column) {
+  constexpr int kBatch = C::kHeadDim < 256 ? 32 : 8;
+  const PartRow<C> parts{rows, row};
+  const bool valid = column < C::kHeadDim;
+  MergedColumns merged{make_float4(0.f, 0.f, 0.f, 0.f), minus_infinity(), 0.f};
+#pragma unroll 1
+  for (int first = 0; first < parts.count(); first += kBatch) add_parts<C, kBatch>(parts, first, valid ? column : 0, merged);
+  const float factor = reciprocal_or_zero(merged.total);
+  const float4 o = merged.sum;
+  if (valid) write_o<C>(rows.p, rows.item, row, column, make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor));
+  if (column == 0) write_lse<C>(rows.p, rows.item, row, merged_lse({finite_max(merged.base), merged.total}));
+}
+
+// A warp takes a row.
+template <class C>
+__device__ __forceinline__ void merge_parts(const GlobalRows<C>& rows) {
+#pragma unroll 1
+  for (int row = threadIdx.x / 32; row < num_rows<C>(rows.item); row += C::kWarps)
+#pragma unroll 1
+    for (int first = 0; first < C::kHeadDim; first += 128) merge_columns<C>(rows, row, first + threadIdx.x % 32 * 4);
+}
+
+// After a block stored a part: merge now if it was the last. `last` is shared memory that nobody uses meanwhile.
+template <class C>
+__device__ __forceinline__ void join(const GlobalRows<C>& rows, volatile int& last) {
+  __syncthreads();
+  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);
+  __syncthreads();
+  if (last) merge_parts<C>(rows);
+}
+
+}  // namespace opfacade

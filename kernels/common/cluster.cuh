@@ -1,0 +1,39 @@
+// Thread block clusters (sm_90 and later): blocks on neighbouring SMs that can read each other's shared memory.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+// Every thread of every block of the cluster: what they wrote before is visible to all after.
+__device__ __forceinline__ void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The address, in block `rank` of the cluster, of what lies at `address` in this block's shared memory.
+__device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank) {
+  uint32_t out = address;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(rank));
+#endif
+  return out;
+}
+
+__device__ __forceinline__ float cluster_load(uint32_t address) {
+  float value = 0.f;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+#endif
+  return value;
+}
+__device__ __forceinline__ float4 cluster_load_4(uint32_t address) {
+  float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+#endif
+  return v;
+}
+
+}  // namespace opfacade
