@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from opfacade.errors import Issue
+from opfacade.errors import Issue, UnsupportedError
 from opfacade.overlap import extent, overlaps, self_overlaps
 from opfacade.sku import ITEMSIZE
 
@@ -127,6 +127,13 @@ def is_traced(kind: type) -> bool:
 
 def has_memory(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "meta" and not is_traced(type(tensor))
+
+
+def require_memory(op: str, tensor: torch.Tensor) -> None:
+    """Fake and meta tensors can be checked, which is what they are for."""
+    if not has_memory(tensor):
+        message = f"{op}.run: tensors without memory ({tensor.device}) can be checked but not run. [OPF-R001]"
+        raise UnsupportedError(message, code="OPF-R001", op=op, stage="run")
 
 
 def _one(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:

@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get
 
 from opfacade import env, instruments, pins, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
-from opfacade.errors import (
-    FallbackWarning,
-    Issue,
-    UnsupportedError,
-    WorkspaceError,
-    from_issues,
-)
+from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues
 from opfacade.memo import CallMemo
-from opfacade.operands import TensorSpec, check, check_beside, has_memory
+from opfacade.operands import TensorSpec, check, check_beside, require_memory
 from opfacade.registry import Candidate, Launcher
 from opfacade.selection import Option, Preference, choose, count_refusals, survey, wrong_argument
 from opfacade.sku import KernelSku, PrecisionGuarantee
@@ -230,6 +224,14 @@ class Plan(Generic[ArgsT]):
         make = self._candidate.jit_spec
         return None if make is None else make(self.descriptor, self.target)
 
+    @property
+    def cache_state(self) -> str:
+        """Whether its kernel is built: "shared", "private" (see docs/cache.md), "absent"; "none" where none is needed."""
+        from opfacade import jit
+
+        spec = self.jit_spec
+        return "none" if spec is None else jit.cache_state(spec)
+
     def _load(self) -> Launcher:
         with self._lock:
             if self._launch is None:
@@ -285,12 +287,7 @@ class Plan(Generic[ArgsT]):
             if isinstance(error, WorkspaceError):
                 error.needed, error.got = self.workspace_size, getattr(workspace, "nbytes", 0)
             raise error
-        first = getattr(args, next(iter(self._operands)))
-        if not has_memory(first):
-            message = (
-                f"{self.descriptor.op}.run: tensors without memory ({first.device}) can be checked but not run. [OPF-R001]"
-            )
-            raise UnsupportedError(message, code="OPF-R001", op=self.descriptor.op, stage="run")
+        require_memory(self.descriptor.op, getattr(args, next(iter(self._operands))))
 
     def _allocate(self, args: ArgsT) -> Tensor:
         import torch

@@ -192,8 +192,15 @@ def _asked(script: Path) -> list[str]:
 def _parts(cxx: Path) -> list[str]:
     """The compiler proper behind a C++ driver: the driver is a small program that may be the same in two releases."""
     try:
-        asked = [str(cxx), "-print-prog-name=cc1plus"]
-        told = subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        told = subprocess.run(
+            [str(cxx), "-print-prog-name=cc1plus"],
+            cwd="/proc",  # where nothing can be written, whatever was given for a compiler
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [told] if os.path.isabs(told) else []  # a driver that knows none repeats the name, or is the compiler itself

@@ -6,8 +6,9 @@ import time
 import pytest
 import torch
 
-from opfacade import errors, jit, telemetry
+from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade.jit import JitSpec
+from opfacade.plans.cascade import MergeStatesDescriptor
 
 WARM = """
 import sys
@@ -140,3 +141,12 @@ def test_forget_picks_up_an_edit(tiny, root):
     assert jit.load(tiny) is module
     jit.forget(tiny)
     assert jit.load(tiny) is not module
+
+
+def test_a_plan_says_whether_its_kernel_is_built(cache_dir):
+    merge = MergeStatesDescriptor(num_states=2, total_num_rows=3, num_heads=2, head_dim=64, dtype="f16")
+    plan = Plan.select(merge, target=Target.parse("sm_90a"))
+    assert Plan.select(merge, target=Target.cpu()).cache_state == "none"
+    assert plan.cache_state == "absent"
+    plan.compile()
+    assert plan.cache_state == "shared"
