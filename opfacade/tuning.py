@@ -20,23 +20,9 @@ from opfacade.model import Model
 MARGIN = 0.03
 TIE = 0.01
 
-# Sizes of a call, rounded up to a power of two: problems that differ in nothing else share a measurement.
+# Sizes of a call, rounded up to a power of two: problems that differ in nothing else share a measurement. All else is exact.
 BUCKETED = frozenset(
     {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices", "num_states", "window_left"}
-)
-# Integers that a kernel is compiled for, or that change what one block does.
-EXACT = frozenset(
-    {
-        "num_qo_heads",
-        "num_kv_heads",
-        "num_heads",
-        "head_dim",
-        "latent_dim",
-        "rope_dim",
-        "page_size",
-        "kv_split",
-        "schema_version",
-    }
 )
 # Values that cost the same whatever they are; of a soft cap only whether there is one matters.
 _FREE = frozenset({"sm_scale", "allow_unusual_scale", "schema_version"})
@@ -108,7 +94,7 @@ def decide(measured: Sequence[Measured], incumbent: str | None = None) -> Decisi
     best = min(measured, key=lambda m: m.median_us)
     equals = [m for m in measured if _as_fast(m, best) and _beats(m, holder)]
     winner = equals[0] if equals and _beats(best, holder) else holder
-    return Decision(winner.sku, holder.sku, _gain(winner, holder), winner.noise + holder.noise)
+    return Decision(winner.sku, holder.sku, _gain(winner, holder), _noise(winner, holder))
 
 
 def _gain(challenger: Measured, holder: Measured) -> float:
@@ -116,7 +102,12 @@ def _gain(challenger: Measured, holder: Measured) -> float:
 
 
 def _beats(challenger: Measured, holder: Measured) -> bool:
-    return _gain(challenger, holder) > max(MARGIN, challenger.noise + holder.noise)
+    return _gain(challenger, holder) > max(MARGIN, _noise(challenger, holder))
+
+
+def _noise(challenger: Measured, holder: Measured) -> float:
+    """Of a gain: that of a ratio of two times."""
+    return challenger.median_us / holder.median_us * (challenger.noise + holder.noise)
 
 
 def _as_fast(one: Measured, best: Measured) -> bool:
@@ -127,7 +118,7 @@ def clear(measured: Sequence[Measured], incumbent: str | None = None) -> bool:
     """Whether more samples would hardly change the choice: every challenger is on its side of MARGIN by more than the noise."""
     holder = next((m for m in measured if m.sku == incumbent), measured[0])
     others = [m for m in measured if m is not holder]
-    return all(abs(_gain(m, holder) - MARGIN) > m.noise + holder.noise for m in others)
+    return all(abs(_gain(m, holder) - MARGIN) > _noise(m, holder) for m in others)
 
 
 def summary(samples: Sequence[float]) -> tuple[float, float]:
