@@ -66,14 +66,15 @@ def amount(descriptor: Descriptor[Any], lengths: Lengths | None = None) -> Amoun
     d: Any = descriptor
     found = lengths or lengths_of(Work(descriptor))
     if d.op == "paged_kv_append":
-        return Amount(4.0 * d.total_num_rows * d.paged_kv.num_kv_heads * d.paged_kv.head_dim * ITEMSIZE[d.paged_kv.dtype], 0.0)
-    pool = [spec for name, spec in descriptor.operands().items() if name not in ("k_data", "v_data", "k", "v")]
+        moved = ITEMSIZE[d.row_dtype] + ITEMSIZE[d.paged_kv.dtype]
+        return Amount(2.0 * d.total_num_rows * d.paged_kv.num_kv_heads * d.paged_kv.head_dim * moved, 0.0)
+    pool = [spec for name, spec in descriptor.operands().items() if name not in ("k_data", "v_data", "k", "v", "ckv", "kpe")]
     plain = nbytes([spec for spec in pool if all(dim.size is not None for dim in spec.shape)])
     if not hasattr(d, "num_qo_heads") or not hasattr(d, "kv_heads"):
         return Amount(float(plain), 3.0 * plain / 2)
     keys = sum(_visible_keys(d, q, kv) for q, kv in _requests(d, found))
     pairs = sum(_pairs(d, q, kv) for q, kv in _requests(d, found))
-    return Amount(plain + 2.0 * keys * d.kv_heads * d.dim * ITEMSIZE[d.kv_dtype], 4.0 * pairs * d.num_qo_heads * d.dim)
+    return Amount(plain + keys * float(d.kv_elements) * ITEMSIZE[d.kv_dtype], 2.0 * pairs * d.num_qo_heads * d.pair_elements)
 
 
 def _requests(d: Any, lengths: Lengths) -> list[tuple[int, int]]:

@@ -72,6 +72,16 @@ class Attention(Descriptor[ArgsT]):
         return self.num_qo_heads // self.kv_heads
 
     @property
+    def kv_elements(self) -> int:
+        """What a cache holds of one token."""
+        return 2 * self.kv_heads * self.dim
+
+    @property
+    def pair_elements(self) -> int:
+        """A key and a value, as one query head sees them: so many products."""
+        return 2 * self.dim
+
+    @property
     def scale(self) -> float:
         return 1.0 / math.sqrt(self.dim) if self.sm_scale is None else self.sm_scale
 

@@ -3,8 +3,11 @@
 One call shows: the bound, inputs unchanged, outputs written everywhere, nothing written past an output or the workspace.
 """
 
+import itertools
+
 import pytest
 
+from opfacade.paging import FP8
 from opfacade.registry import BACKENDS, candidates_for, examples
 from opfacade.testing import guarded, matrix, numerics, prebuilt, problems
 from opfacade.testing.inputs import Lengths
@@ -12,8 +15,10 @@ from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject
 
 RANDOM_CPU = 12
-RANDOM_GPU = {"paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60}
-RANDOM_GPU["mla_decode"] = 80
+RANDOM_GPU = {
+    "paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60,
+    "mla_decode": 80,
+}  # fmt: skip
 SPECIAL_GPU = 80
 
 
@@ -29,7 +34,6 @@ def hold(subject, seed, interleaved=False, rows=24, lengths=None):
     args = subject.args(seed, lengths, interleaved)
     before = (args.k_data.clone(), args.v_data.clone()) if subject.descriptor.op == "paged_kv_append" else None
     assert guarded.run(subject, args) == []
-    rows = 1 if subject.device == "cpu" and subject.descriptor.op == "mla_decode" else rows  # of up to 128 heads each
     report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=rows, seed=seed, before=before)
     assert report.worst <= 1, f"seed {seed} {subject.descriptor!r}: {report.worst:.3g} of the bound at {report.where}"
     return report
@@ -66,6 +70,39 @@ def test_the_reference_keeps_its_guarantee_on_special_problems(op, seed):
     hold(accepted(subject), seed, interleaved=seed % 3 == 0, rows=6)
 
 
+VARIED = ("paged_prefill", "paged_decode", "ragged_prefill")
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("op", VARIED)
+def test_the_reference_keeps_its_guarantee_for_every_group_and_size_of_a_head(op, special):
+    found = problems.head_variants(op, special, tokens=200)
+    assert {(d.group_size, d.dim) for d in found} == {(g, d) for g in problems.GROUPS for d in problems.HEAD_DIMS}
+    for seed, descriptor in enumerate(found):
+        hold(Subject(descriptor, "reference", "cpu"), seed, rows=1)
+
+
+@pytest.mark.parametrize("op", VARIED)
+def test_random_problems_reach_every_group_size_and_form(op):
+    plain = [problems.random_descriptor(op, seed) for seed in range(RANDOM_GPU[op])]
+    assert {d.group_size for d in plain} >= set(problems.GROUPS)
+    assert {d.dim for d in plain} == set(problems.HEAD_DIMS)
+    special = [problems.special_descriptor(op, seed) for seed in range(SPECIAL_GPU)]
+    assert {d.group_size for d in special} >= set(problems.GROUPS)
+    assert {d.sinks for d in special} == ({True} if op == "ragged_prefill" else {False, True})
+    forms = {(d.kv_dtype, d.query_dtype, d.kv_scale) for d in special if hasattr(d, "kv_scale") and d.kv_dtype in FP8}
+    assert len(forms) == (0 if op == "ragged_prefill" else 2 * 2 * 3)
+
+
+def test_random_appends_reach_every_form():
+    found = [problems.special_descriptor("paged_kv_append", seed) for seed in range(SPECIAL_GPU)]
+    assert {d.rope for d in found} == {"none", "interleaved", "half"}
+    assert {(d.row_dtype, d.kv_scale) for d in found if d.quantises} == set(
+        itertools.product(("f16", "bf16", "f32"), ("none", "tensor", "head"))
+    )
+    assert any(d.rotated < d.paged_kv.head_dim for d in found if d.rotated)
+
+
 @pytest.mark.parametrize("scale", [-0.3, 0.0])
 @pytest.mark.parametrize(("backend", "device"), PLACES)
 @pytest.mark.parametrize("kind", ["decode-auto", "decode-auto-f32", "prefill-off-causal"])
@@ -96,6 +133,15 @@ def test_cuda_keeps_its_guarantee_on_random_problems(op, seed):
     subject = accepted(Subject(problems.random_descriptor(op, seed), "cuda", "cuda"))
     report = hold(subject, seed, interleaved=seed % 3 == 0)
     print(f"{op} seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("at", range(len(problems.GROUPS) * len(problems.HEAD_DIMS)))
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("op", VARIED)
+def test_cuda_keeps_its_guarantee_for_every_group_and_size_of_a_head(op, special, at):
+    subject = accepted(Subject(problems.head_variants(op, special)[at], "cuda", "cuda"))
+    hold(subject, at, interleaved=at % 3 == 0, rows=8)
 
 
 @pytest.mark.gpu

@@ -65,6 +65,14 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
         return self.paged_kv.latent_dim
 
     @property
+    def kv_elements(self) -> int:
+        return self.paged_kv.latent_dim + self.paged_kv.rope_dim
+
+    @property
+    def pair_elements(self) -> int:
+        return self.kv_elements + self.paged_kv.latent_dim
+
+    @property
     def scale(self) -> float:
         return 1.0 / math.sqrt(_UNABSORBED + _ROPE) if self.sm_scale is None else self.sm_scale
 

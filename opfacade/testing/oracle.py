@@ -13,11 +13,17 @@ from opfacade.testing.numerics import Bounded, Row, attention_bounds
 if TYPE_CHECKING:
     from torch import Tensor
 
+_HEADS = 32
 _Piece = tuple[list[Bounded], "dict[str, Tensor]", str]
 
 
 def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None, rng: random.Random) -> Iterator[_Piece]:
-    """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote."""
+    """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote.
+
+    rows: how many; of more than _HEADS heads, fewer, because each head is a row of its own to the bound.
+    """
+    if rows is not None:
+        rows = max(1, rows * _HEADS // max(_HEADS, descriptor.num_qo_heads))
     if not isinstance(descriptor.kv_split, str):
         c = c | {"part": float(descriptor.kv_split)}
     if getattr(descriptor, "kv_scale", "none") != "none":

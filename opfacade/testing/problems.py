@@ -17,6 +17,8 @@ from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
 
 OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states", "mla_decode")
+# What models have; and what kernels must not mind.
+GROUPS, HEAD_DIMS = (1, 4, 5, 7, 8, 16), (64, 128, 256)
 _GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 20)
 
 
@@ -29,6 +31,19 @@ def special_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any
     """The same with what a kernel may lack and decline, such as an fp8 cache or sinks; the reference accepts it."""
     rng, plain = random.Random(f"special {op} {seed}"), random_descriptor(op, seed, tokens)
     return type(plain).model_validate(plain.model_dump() | _SPECIAL[op](rng, plain))
+
+
+def head_variants(op: str, special: bool = False, tokens: int = 2000) -> list[Descriptor[Any]]:
+    """A problem of an attention for each group of query heads and size of a head that models have."""
+    draw = special_descriptor if special else random_descriptor
+    return [_with_heads(draw(op, 1000 * dim + group, tokens), group, dim) for group in GROUPS for dim in HEAD_DIMS]
+
+
+def _with_heads(plain: Any, group: int, dim: int) -> Descriptor[Any]:
+    fields = plain.model_dump() | {"num_qo_heads": plain.kv_heads * group}
+    fields |= {"paged_kv": fields["paged_kv"] | {"head_dim": dim}} if hasattr(plain, "paged_kv") else {"head_dim": dim}
+    made: Descriptor[Any] = type(plain).model_validate(fields)
+    return made
 
 
 def _fp8(rng: random.Random, plain: Any) -> dict[str, Any]:
@@ -91,7 +106,9 @@ def _decode(rng: random.Random, tokens: int) -> Descriptor[Any]:
         num_qo_heads=cache.num_kv_heads * rng.choice(_GROUPS),
         paged_kv=cache,
         page_table=rng.choice(("csr", "block")),
-        **_scores(rng, tokens),
+        **(scores := _scores(rng, tokens)),
+        # Half of the automatic splits have no bound that promises short contexts: those are cut in another way.
+        max_kv_indices=rng.choice((None, 2**15)) if scores["kv_split"] == "auto" else None,
     )
 
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target, explain
+from opfacade.cost import amount
 from opfacade.errors import DescriptorError, IndexDataError, UnsupportedError
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, BatchMlaDecodePlan, PagedLatentCacheDescriptor
+from opfacade.testing.inputs import Lengths
 from tests import naive
 from tests.problems import bits, cloned, i32, mla, on_reference, run
 
@@ -134,6 +136,13 @@ def test_what_cuda_can_is_said_with_reasons():
             Plan.select(descriptor, Preference(backend="cuda"), Target.parse("sm_90a"))
     old = {o.candidate.backend: o for o in explain(descriptor, target=Target.parse("sm_75")).options}
     assert "OPF-S001" in {reason.code for reason in old["cuda"].reasons}
+
+
+def test_its_cost_counts_a_latent_row_once_for_key_and_value():
+    descriptor = BatchMlaDecodeDescriptor(batch_size=2, num_qo_heads=16, paged_kv=WIDE, kv_split="off")
+    short, long = (amount(descriptor, Lengths(kv=[n, 0])) for n in (4, 24))
+    assert long.bytes - short.bytes == 20 * 576 * 2
+    assert long.flops - short.flops == 20 * 16 * 2 * (576 + 512)
 
 
 def test_lengths_past_the_bound_of_the_table_are_refused():
