@@ -2,6 +2,8 @@
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_like: can_implement for the very same bundle, and for new tensors of known shapes. count: telemetry of a run.
+run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with new tensors of known shapes, where the
+launch itself is a stub (csrc/common/contract.h and all Python are real). Needs nvcc and g++, or is left out.
 record, sink, sample_*: what a run pays besides while it is recorded, told to a sink, or timed.
 """
 
@@ -12,17 +14,22 @@ import itertools
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import timeit
 from pathlib import Path
 
-from opfacade import Plan, Target, telemetry, telemetry_latency
+from opfacade import Plan, Target, jit, telemetry, telemetry_latency
+from opfacade.backends.cuda.direct import Direct
+from opfacade.errors import CompileError, ToolchainError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.recorder import Recorder
 from opfacade.testing import inputs
 
+ROOT = Path(__file__).resolve().parent.parent
 CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
 
 
@@ -54,6 +61,37 @@ def telemetry_on(plan, args) -> dict[str, float]:
     return found
 
 
+def stub_runs(descriptor, pair) -> dict[str, float]:
+    """Runs whose kernel is a function that returns at once, on tensors of the host."""
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place) / "root"
+        shutil.copytree(ROOT / "tests/jit/templates", root)
+        for common in ("csrc/common", "kernels/common"):
+            shutil.copytree(ROOT / common, root / common)
+        os.environ |= {"OPFACADE_SOURCE_ROOT": str(root), "OPFACADE_CACHE_DIR": str(Path(place) / "cache")}
+        try:
+            module = jit.load(jit.JitSpec.of("contract", "testing/contract", "sm_90a"))
+        except (CompileError, ToolchainError) as error:
+            print(error, file=sys.stderr)
+            return {}
+        finally:
+            del os.environ["OPFACADE_SOURCE_ROOT"], os.environ["OPFACADE_CACHE_DIR"]
+    plan = Plan.select(descriptor, target=Target.cpu())
+    # As the launcher of the CUDA plan makes it, but on the host; seven scalars, as decode has.
+    direct = Direct(module, descriptor, 0, False, (2, 0.1, 0.0, -1, 264, 400, 0), device_type=1)
+    direct.learn(pair[0])
+    object.__setattr__(plan, "_short", direct.call)
+    like = itertools.cycle(pair)
+    before = module.called()
+    found = {
+        "run_same": microseconds(lambda: plan.run(pair[0])),
+        "run_like": microseconds(lambda: plan.run(next(like))),
+        "short_check_like": microseconds(lambda: plan.can_implement(next(like))),
+    }
+    assert module.called() == before + 2 * 7 * 2000
+    return found
+
+
 def measure() -> dict[str, float]:
     target = Target.parse("sm_90a")
     sizes = itertools.count(1)
@@ -76,6 +114,7 @@ def measure() -> dict[str, float]:
         "select_again": microseconds(lambda: Plan.select(seen, target=target)),
         "check_same": microseconds(lambda: on_cpu.can_implement(a)),
         "check_like": microseconds(lambda: on_cpu.can_implement(next(pair))),
+        **stub_runs(decode(16), (a, b)),
         "count": microseconds(lambda: (on_cpu._count(), telemetry._watched)),
         **telemetry_on(on_cpu, a),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.descriptor import Descriptor, operands_of
 from opfacade.memo import room
@@ -57,7 +57,7 @@ class Direct:
         bound = module.bind(device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
         self._kinds: list[Callable[..., bool]] = []
         self._present = getter(tuple(operands))
-        place = _Place(descriptor.args_type, self._present, getter(tuple(absent)), workspace_bytes)
+        place = _Place(descriptor.args_type, getter((*operands, *absent)), len(operands), workspace_bytes)
         self.call = _short(place, bound, module.vouch, self._kinds)
 
     def learn(self, args: Any) -> None:
@@ -68,45 +68,45 @@ class Direct:
             self._kinds[:] = [same_types(tensors), *self._kinds[: _MAX_KINDS - 1]]
 
 
-class _Place:
-    """What of a bundle goes where."""
+class _Place(NamedTuple):
+    """What of a bundle goes where: all its fields, the first `present` of which are tensors."""
 
-    __slots__ = ("absent", "present", "wanted", "workspace_bytes")
-
-    def __init__(self, wanted: type, present: Any, absent: Any, workspace_bytes: int) -> None:
-        self.wanted, self.present, self.absent, self.workspace_bytes = wanted, present, absent, workspace_bytes
+    wanted: type
+    fields: Callable[[Any], tuple[Any, ...]]
+    present: int
+    workspace_bytes: int
 
 
 def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool]]) -> Short:
     """One flat function: it is all that Python does for a call."""
     import torch
 
-    wanted, present, absent, needed = place.wanted, place.present, place.absent, place.workspace_bytes
+    wanted, fields, present, needed = place
     empty, plain, uint8 = torch.empty, torch.Tensor, torch.uint8
 
     def call(args: Any, workspace: Any, launch: bool) -> bool:
         if type(args) is not wanted:
             return False
-        tensors = present(args)
+        given = fields(args)
         for same in kinds:
-            if same(*tensors):
+            if same(*given[:present]):
                 break
         else:
             return False
         if workspace is None:
             if needed and launch:
-                workspace = empty(needed, dtype=uint8, device=tensors[0].device)
+                workspace = empty(needed, dtype=uint8, device=given[0].device)
         elif type(workspace) is not plain:
             return False
         try:
-            verdict = bound(*tensors, *absent(args), workspace, launch)
+            verdict = bound(*given, workspace, launch)
             if verdict == _UNKNOWN_ROOM:
-                vouch(*_rooms(tensors if workspace is None else (*tensors, workspace)))
-                verdict = bound(*tensors, *absent(args), workspace, launch)
+                vouch(*_rooms(given[:present] if workspace is None else (*given[:present], workspace)))
+                verdict = bound(*given, workspace, launch)
         except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
             # A tensor that cannot be handed over, or a failed launch: the long way says what it is.
             return False
-        return bool(verdict == _DONE)
+        return verdict == _DONE  # type: ignore[no-any-return]
 
     return call
 
