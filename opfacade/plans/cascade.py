@@ -26,7 +26,8 @@ class MergeStatesArgs(Args):
 class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     """o = sum_s exp(lse_s - lse) o_s with lse = log sum_s exp(lse_s): attention over the union of the states' keys.
 
-    A state with lse = -inf is empty and its o is not looked at; merging only empty states gives o = 0, lse = -inf.
+    A state with lse = -inf is empty and its o is not looked at; merging only empty states gives o = 0, lse = -inf. An
+    attention sink is counted by the lse of one of the states, and by no other.
     """
 
     op: Literal["merge_states"] = "merge_states"

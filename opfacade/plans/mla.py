@@ -42,7 +42,8 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
 
     q_nope is the query after absorption of the key's up-projection; the value's is applied to o by the caller.
     sm_scale: None is 1/sqrt(128 + 64), the width of a head before absorption, for latents of 512 + 64; other widths, and
-    models that scale their attention otherwise (YaRN), must say it.
+    models that scale their attention otherwise (YaRN), must say it. The factor of an fp8 pool belongs into sm_scale and
+    into what the caller applies to o.
     """
 
     op: Literal["mla_decode"] = "mla_decode"

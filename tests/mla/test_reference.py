@@ -11,7 +11,9 @@ from opfacade import Plan, Preference, Target, explain
 from opfacade.cost import amount
 from opfacade.errors import DescriptorError, IndexDataError, UnsupportedError
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, BatchMlaDecodePlan, PagedLatentCacheDescriptor
+from opfacade.testing import determinism, numerics
 from opfacade.testing.inputs import Lengths
+from opfacade.testing.subject import Subject
 from tests import naive
 from tests.problems import bits, cloned, i32, mla, on_reference, run
 
@@ -143,6 +145,38 @@ def test_its_cost_counts_a_latent_row_once_for_key_and_value():
     short, long = (amount(descriptor, Lengths(kv=[n, 0])) for n in (4, 24))
     assert long.bytes - short.bytes == 20 * 576 * 2
     assert long.flops - short.flops == 20 * 16 * 2 * (576 + 512)
+
+
+def forget_the_rotated_part(args):
+    args.q_pe.zero_()
+
+
+def take_the_key_of_the_next_token(args):
+    args.kpe.copy_(args.kpe.roll(1, dims=1).nan_to_num(0.0))
+
+
+def take_a_wrong_page(args):
+    args.block_table[0, 0] = args.block_table[0, 1]
+
+
+@pytest.mark.parametrize("fault", [forget_the_rotated_part, take_the_key_of_the_next_token, take_a_wrong_page])
+def test_the_measure_of_error_sees_a_fault(fault):
+    descriptor, args = mla([14, 9], pool=WIDE, heads=16, page_table="block")
+    plan, wrong = on_reference(descriptor), cloned(args)
+    plan.run(args)
+    assert numerics.check(descriptor, args, plan.sku).worst <= 1
+    fault(wrong)
+    plan.run(wrong)
+    assert numerics.check(descriptor, replace(args, o=wrong.o, lse=wrong.lse), plan.sku).worst > 1
+
+
+@pytest.mark.parametrize("kv_split", ["auto", 64])
+def test_the_harness_of_bits_runs_latents(kv_split):
+    descriptor = BatchMlaDecodeDescriptor(batch_size=3, num_qo_heads=16, paged_kv=WIDE, kv_split=kv_split)
+    subject = Subject(descriptor, "reference", "cpu")
+    assert determinism.run_to_run(subject, runs=3, seed=1).different == 0
+    few = determinism.Campaign(needles=3, compositions=2, largest=4, longest=40)
+    assert determinism.batch_invariance(subject, few, seed=1).compared >= 6
 
 
 def test_lengths_past_the_bound_of_the_table_are_refused():
