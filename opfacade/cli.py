@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade import __version__, cli_tools
-from opfacade.cli_bench import bench
+from opfacade.cli_bench import bench, report
 from opfacade.cli_cache import cache
 from opfacade.cli_manifest import manifest
 from opfacade.cli_tune import tune, tuned
@@ -42,6 +42,7 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(report)
 main.add_command(cache)
 main.add_command(manifest)
 main.add_command(tune)

@@ -49,3 +49,40 @@ def bench(
     if image is not None:
         picture(record, image)
     ctx.exit(0 if record["ok"] else 1)
+
+
+@click.command()
+@click.option("--bench", "bench_files", type=_THERE, multiple=True, help="A record of `opfacade bench`; may be repeated.")
+@click.option("--verify", "verify_files", type=_THERE, multiple=True, help="A record of `opfacade verify`; may be repeated.")
+@click.option("--telemetry", "counts", type=_THERE, help="What OPFACADE_TELEMETRY_FILE collected.")
+@click.option("--tuned/--no-tuned", default=True, help="With the measurements of this machine. [default: with]")
+@click.option("--cache/--no-cache", default=True, help="With the kernel cache of this machine. [default: with]")
+@click.option("--title", default="opfacade report", show_default=True)
+@click.option("--out", type=_FILE, default="report.html", show_default=True, help="The page.")
+def report(
+    bench_files: tuple[Path, ...], verify_files: tuple[Path, ...], counts: Path | None, out: Path, title: str, **wanted: bool
+) -> None:
+    """One static HTML page from records of bench and verify, and from what this machine tuned and compiled."""
+    from opfacade.autotune_table import store_here
+    from opfacade.jit.cache import shared
+    from opfacade.jit.upkeep import entries
+    from opfacade.report import Sources, html
+    from opfacade.telemetry_file import read
+
+    sources = Sources(
+        bench=[_record(path) for path in bench_files],
+        verify=[_record(path) for path in verify_files],
+        tuned=store_here().rows() if wanted["tuned"] else (),
+        cache=entries(shared()) if wanted["cache"] else (),
+        counts=read(counts)[0] if counts is not None else {},
+    )
+    text = html(sources, title)
+    out.write_text(text)
+    click.echo(f"{len(text) // 1024} KiB in {out}")
+
+
+def _record(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise click.BadParameter(f"{path} is no JSON: {error}") from error

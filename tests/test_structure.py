@@ -59,6 +59,7 @@ LAYERS = (
     {"autotune_table"},
     {"autotune"},
     {"bench"},
+    {"report"},
     {"change"},
     {"demo", "cli_cache", "cli_bench", "cli_manifest", "cli_tune", "cli_verify"},
     {"cli_tools"},

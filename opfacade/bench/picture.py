@@ -10,6 +10,7 @@ from opfacade.errors import UnsupportedError
 
 _COLOURS = ("#0b6e4f", "#d1495b", "#30638e", "#edae49", "#6c5b7b", "#7d8491")
 _MOST = 24  # problems that a picture can hold and still be read
+_TALL = 6.5  # inches that a roofline may be high
 
 
 def picture(record: dict[str, Any], path: Path) -> None:
@@ -21,8 +22,13 @@ def picture(record: dict[str, Any], path: Path) -> None:
         raise UnsupportedError(message, code="OPF-B001", op="bench", stage="picture") from error
     shown = [rows for rows in problems(record) if fastest(rows)][:_MOST]
     bars = sum(1 for rows in shown for row in rows if "us" in row)
-    figure = Figure(figsize=(15, max(4.5, 0.30 * bars + 0.35 * len(shown) + 1.5)), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
+    height = max(4.5, 0.28 * bars + 0.28 * len(shown) + 1.2)
+    figure = Figure(figsize=(15, height), layout="constrained")
+    rows: Any = [["roof", "bars"], [".", "bars"]] if height > _TALL else [["roof", "bars"]]
+    places = figure.subplot_mosaic(
+        rows, width_ratios=(1, 1.35), height_ratios=(_TALL, height - _TALL) if height > _TALL else (1,)
+    )
+    left, right = places["roof"], places["bars"]
     names = sorted({row["impl"] for rows in shown for row in rows if "us" in row}, key=lambda name: (not _ours(name), name))
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     _roofline(left, record, shown, colours)
@@ -76,7 +82,7 @@ def _bars(axes: Any, shown: list[list[dict[str, Any]]], colours: dict[str, str])
             place += 1
         place += 0.8
     axes.set_yticks(ticks, labels, fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(place - 0.8, -0.8)
     axes.axvline(1, color="#222222", linewidth=1)
     axes.set_xlabel("time over the fastest of the problem")
     axes.set_title("Side by side: shorter is better", loc="left", fontsize=11)

@@ -1,0 +1,8 @@
+"""One static page from what was measured, tuned, proven and compiled, joined on the SKU. No script, no network."""
+
+from __future__ import annotations
+
+from opfacade.report.join import Sources, joined
+from opfacade.report.page import html
+
+__all__ = ["Sources", "html", "joined"]

@@ -1,0 +1,161 @@
+"""Joins records of bench, tune, verify, telemetry and the cache on the SKU: plain values in, plain values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opfacade.bench.table import fastest, problems
+from opfacade.errors import DescriptorError
+from opfacade.jit.upkeep import Entry
+from opfacade.tuning import Row
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a report is made of; all of it may be empty. bench, verify: records as `opfacade bench` and `verify` write them.
+    counts: what `opfacade.telemetry_file.read` adds up."""
+
+    bench: Sequence[Facts] = ()
+    verify: Sequence[Facts] = ()
+    tuned: Sequence[Row] = ()
+    cache: Sequence[Entry] = ()
+    counts: Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SkuLine:
+    """All that is known of one SKU. parts: its id in readable pieces. Numbers that are not known are None."""
+
+    sku: str
+    op: str
+    kernel: str
+    facts: tuple[str, ...]
+    promises: tuple[str, ...] | None
+    held: bool | None
+    worst: float | None
+    problems: int
+    share: float | None
+    lead: float | None
+    chosen: int
+    built: float | None
+    registers: int | None
+    spills: int | None
+    runs: int | None
+
+
+def joined(sources: Sources) -> Facts:
+    """Everything that a page shows."""
+    for name, records, needed in (("bench", sources.bench, ("rows", "ceilings")), ("verify", sources.verify, ("skus", "ok"))):
+        for record in records:
+            _require(name, record, needed)
+    lines = sorted((_line(sku, sources) for sku in _skus(sources)), key=lambda line: (line.op, line.kernel, line.facts))
+    return {"lines": lines, "glance": glance(sources, lines), "sources": sources}
+
+
+def _require(name: str, record: Any, needed: Iterable[str]) -> None:
+    if not isinstance(record, dict) or any(key not in record for key in ("machine", *needed)):
+        message = f"report: {name} expected a record that `opfacade {name}` wrote, got something else. [OPF-P001]"
+        raise DescriptorError(message, code="OPF-P001", op="report", stage="read")
+
+
+def _skus(sources: Sources) -> set[str]:
+    found = {row["sku"] for record in sources.bench for row in record["rows"] if "sku" in row}
+    found |= {row["sku"] for record in sources.verify for row in record["skus"]}
+    found |= {m.sku for row in sources.tuned for m in row.measured}
+    return found | set(sources.counts.get("skus", {}))
+
+
+def _line(sku: str, sources: Sources) -> SkuLine:
+    parts = (sku.split("/") + [""] * 9)[:9]
+    proof = next((row for record in sources.verify for row in record["skus"] if row["sku"] == sku), None)
+    entry = next((e for e in sources.cache if proof and proof.get("cache_key") == e.key), None)
+    timed = list(_timed(sku, sources.bench))
+    return SkuLine(
+        sku=sku,
+        op=parts[1],
+        kernel=f"{parts[2]}/{parts[4]}",
+        facts=tuple(_fact(name, value) for name, value in _pairs(f"{parts[5]},{parts[7]}") if value != "false"),
+        promises=None if proof is None else _promises(proof["promise"]),
+        held=None if proof is None else bool(proof["ok"]),
+        worst=None if proof is None else max((c.get("worst_over_hard", 0.0) for c in proof["tried"].values()), default=0.0),
+        problems=len(timed),
+        share=max((share for share, _ in timed), default=None),
+        lead=max((lead for _, lead in timed if lead is not None), default=None),
+        chosen=sum(row.winner == sku for row in sources.tuned),
+        built=entry.seconds if entry else None,
+        registers=_most(entry, "registers"),
+        spills=_most(entry, "spill_stores"),
+        runs=sources.counts.get("skus", {}).get(sku, {}).get("runs"),
+    )
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Facts of an id; element types that are alike for all operands are said once."""
+    found = [tuple(pair.split("=", 1)) for pair in text.split(",") if "=" in pair]
+    types = [value for name, value in found if name in ("kv", "o", "q")]
+    if types and len(set(types)) == 1:
+        yield "dtype", types[0]
+        found = [(name, value) for name, value in found if name not in ("kv", "o", "q")]
+    yield from ((name, value) for name, value in found)
+
+
+def _fact(name: str, value: str) -> str:
+    return name if value == "true" else f"{name} {value}"
+
+
+def _promises(promise: Facts) -> tuple[str, ...]:
+    names = {"bit_stable_on_same_hardware": "bit-stable", "deterministic": "deterministic"}
+    words = [word for name, word in names.items() if promise.get(name)][:1]
+    return tuple(words + (["batch-invariant"] if promise.get("batch_invariant") == "composition" else []))
+
+
+def _timed(sku: str, records: Sequence[Facts]) -> Iterator[tuple[float, float | None]]:
+    """For each problem that it was timed on: its share of what the machine can do, and how it stands to the best other."""
+    for record in records:
+        for rows in problems(record):
+            for row in (row for row in rows if row.get("sku") == sku and "us" in row):
+                top = record["ceilings"]
+                others = [other for other in rows if other is not row]
+                rival = fastest(others)
+                lead = rival["us"] / row["us"] if rival else None
+                yield max(row["TBs"] / top["TBs"], row["TFLOPs"] / top["TFLOPs"]), lead
+
+
+def _most(entry: Entry | None, name: str) -> int | None:
+    return max((used.get(name, 0) for used in entry.resources.values()), default=None) if entry else None
+
+
+def glance(sources: Sources, lines: Sequence[SkuLine]) -> list[tuple[str, str, str]]:
+    """(number, what it is, what to think of it: "good", "bad" or "") for the head of the page."""
+    held, proven = sum(line.held is True for line in lines), sum(line.held is not None for line in lines)
+    rows = [row for record in sources.bench for row in record["rows"]]
+    timed, wrong = sum("us" in row for row in rows), sum("wrong" in row for row in rows)
+    first, rivals = _firsts(sources.bench)
+    found = [(str(len(lines)), "SKUs seen", "")]
+    found += [(f"{held} of {proven}", "held to their guarantee", "good" if held == proven else "bad")] if proven else []
+    found += [(str(timed), "timings", "")] if timed else []
+    found += [(f"{first} of {rivals}", "problems on which opfacade leads its peers", "")] if rivals else []
+    found += [(str(wrong), "wrong outputs, not timed", "bad")] if wrong else []
+    if sources.tuned:
+        gains = [row.gain for row in sources.tuned]
+        found.append((f"{sum(gains) / len(gains):.1%}", f"mean gain of {len(gains)} tuned choices", ""))
+    if sources.cache:
+        size = sum(entry.size for entry in sources.cache) / 2**20
+        found.append((str(len(sources.cache)), f"kernels in the cache, {size:.1f} MiB", ""))
+    return found
+
+
+def _firsts(records: Sequence[Facts]) -> tuple[int, int]:
+    """Problems on which ours is the fastest, of those that a peer ran too."""
+    first = total = 0
+    for record in records:
+        for rows in problems(record):
+            timed = [row for row in rows if "us" in row]
+            if any("sku" in row for row in timed) and any("sku" not in row for row in timed):
+                best = fastest(timed)
+                total, first = total + 1, first + (best is not None and "sku" in best)
+    return first, total
