@@ -104,7 +104,7 @@ def width(descriptor):
 def scoring(descriptor, args):
     scale = 1 / math.sqrt(width(descriptor)) if descriptor.sm_scale is None else descriptor.sm_scale
     causal = getattr(descriptor, "causal", False)
-    sinks = None if args.sinks is None else wide(args.sinks)
+    sinks = wide(args.sinks) if descriptor.sinks else None
     return {
         "scale": scale,
         "causal": causal,

@@ -81,7 +81,7 @@ def test_parts_of_a_context_merge_into_the_whole():
     descriptor, whole = run(prefill([2], [9], causal=False, paged_kv=kv, seed=4))
     tokens = naive.locations(whole, 4)[0]
     q, k, v = naive.wide(whole.q), *(np.stack([naive.wide(p)[t] for t in tokens]) for p in (whole.k_data, whole.v_data))
-    parts = [naive.attend(q, k[s], v[s], **naive.scoring(descriptor)) for s in (slice(0, 4), slice(4, 9))]
+    parts = [naive.attend(q, k[s], v[s], **naive.scoring(descriptor, whole)) for s in (slice(0, 4), slice(4, 9))]
     merge, args = states(2, 2, heads=4, dim=8, dtype="f32")
     args.states_o.copy_(torch.tensor(np.stack([o for o, _ in parts])))
     args.states_lse.copy_(torch.tensor(np.stack([lse for _, lse in parts])))
