@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.descriptor import Args
 from opfacade.operands import TensorSpec, has_memory
@@ -34,7 +34,7 @@ class CallMemo:
         self._absent = _getter(tuple(name for name in fields if name not in operands))
         self._written = [i for i, name in enumerate(present) if operands[name].written]
         self._last: tuple[weakref.ref[Args], list[int], weakref.ref[Tensor] | None, int] | None = None
-        self._kinds: list[tuple[Callable[..., bool], list[int]]] = []
+        self._kinds: list[_Kind] = []
 
     def is_last(self, args: Args, workspace: Tensor | None) -> bool:
         """Is it the call admitted last, with all its memory where it was? Under a microsecond."""
@@ -52,16 +52,14 @@ class CallMemo:
             return False
         try:
             tensors = self._present(args)
-            sizes = next((sizes for same, sizes in self._kinds if same(*tensors)), None)
-            if sizes is None or any(room(t) < size for t, size in zip(tensors, sizes, strict=True)):
-                return False
+            kind = next((kind for kind in self._kinds if kind.same(*tensors)), None)
+            spans = None if kind is None else kind.spans(tensors)
         except (AttributeError, TypeError, RuntimeError):  # RuntimeError: a tensor without strides or without storage
             return False
-        if any(value is not None for value in self._absent(args)):
+        if spans is None or any(value is not None for value in self._absent(args)):
             return False
-        spans = [(t.data_ptr(), size) for t, size in zip(tensors, sizes, strict=True)]
         extra = [] if workspace is None else [(workspace.data_ptr(), workspace.numel())]
-        if not self._sound(spans, extra):
+        if not self._apart(spans, extra):
             return False
         self._remember(args, [start for start, _ in spans], workspace)
         return True
@@ -72,7 +70,7 @@ class CallMemo:
         if any(t.requires_grad or not has_memory(t) for t in tensors):
             return
         sizes = [extent(t.shape, t.stride()) * t.element_size() if t.numel() else 0 for t in tensors]
-        self._kinds = [(_same_as(tensors), sizes), *self._kinds[: _MAX_KINDS - 1]]
+        self._kinds = [_Kind(_same_as(tensors), sizes, [t.itemsize for t in tensors]), *self._kinds[: _MAX_KINDS - 1]]
         self._remember(args, [t.data_ptr() for t in tensors], workspace)
 
     def _remember(self, args: Args, pointers: list[int], workspace: Tensor | None) -> None:
@@ -84,11 +82,35 @@ class CallMemo:
         last = self._last
         return last is not None and last[2] is not None and last[2]() is workspace and workspace.data_ptr() == last[3]
 
-    def _sound(self, spans: list[_Span], extra: list[_Span]) -> bool:
-        if any(size and (start == 0 or start % 16) for start, size in spans):
-            return False
-        written = [spans[i] for i in self._written] + extra
-        return all(a is b or not _meet(a, b) for a in written for b in (*spans, *extra))
+    def _apart(self, spans: list[_Span], extra: list[_Span]) -> bool:
+        reach = -1
+        for start, size in sorted((*spans, *extra)):
+            if start < reach:  # some two meet: do two that matter?
+                written = [spans[i] for i in self._written] + extra
+                return all(a is b or not _meet(a, b) for a in written for b in (*spans, *extra))
+            reach = start + size
+        return True
+
+
+class _Kind(NamedTuple):
+    """Sound tensors of one form: a test for others of it, and the bytes that each spans and that its elements have."""
+
+    same: Callable[..., bool]
+    sizes: list[int]
+    itemsizes: list[int]
+
+    def spans(self, tensors: tuple[Tensor, ...]) -> list[_Span] | None:
+        """Where the tensors are; None if one is not where it may be, or its storage shrank."""
+        spans, bits = [], 0
+        for tensor, size, itemsize in zip(tensors, self.sizes, self.itemsizes, strict=True):
+            start = tensor.data_ptr()
+            spans.append((start, size))
+            if size == 0:
+                continue
+            if start == 0 or tensor.untyped_storage().nbytes() - tensor.storage_offset() * itemsize < size:
+                return None
+            bits |= start
+        return None if bits % 16 else spans
 
 
 def room(tensor: Tensor) -> int:

@@ -220,8 +220,4 @@ class Exported {
   }                                                                                                             \
   static_assert(true, "a semicolon follows")
 
-// tvm-ffi's own spelling, for bindings that were written with it.
-#define TVM_FFI_DLL_EXPORT_TYPED_FUNC(name, function) OPF_EXPORT(name, function)
-#define TVM_FFI_THROW(kind) throw ::opfacade::Failure(#kind)
-
 }  // namespace opfacade
