@@ -73,14 +73,18 @@ def small(op, rng):
     scores = {
         "num_qo_heads": heads * rng.choice((1, 2, 3)), "kv_split": rng.choice(("auto", "off", 32)),
         "window_left": rng.choice((-1, -1, 0, 5)), "logits_soft_cap": rng.choice((0.0, 0.0, 30.0)),
-        "return_lse": rng.random() < 0.8,
+        "return_lse": rng.random() < 0.8, "sinks": rng.random() < 0.3,
     }  # fmt: skip
     table = {"paged_kv": cache, "page_table": rng.choice(("csr", "block"))}
+    paged = table | scores
+    if rng.random() < 0.3:
+        fp8 = cache.model_dump() | {"dtype": rng.choice(("f8_e4m3", "f8_e5m2"))}
+        paged |= {"paged_kv": fp8, "q_dtype": rng.choice(("f16", "f32")), "kv_scale": rng.choice(("none", "tensor", "head"))}
     batch, rows, causal = rng.randint(1, 4), rng.randint(1, 9), rng.random() < 0.5
     if op == "paged_prefill":
-        return BatchPagedPrefillDescriptor(batch_size=batch, total_num_rows=rows, causal=causal, **table, **scores)
+        return BatchPagedPrefillDescriptor(batch_size=batch, total_num_rows=rows, causal=causal, **paged)
     if op == "paged_decode":
-        return BatchPagedDecodeDescriptor(batch_size=batch, **table, **scores)
+        return BatchPagedDecodeDescriptor(batch_size=batch, **paged)
     if op == "ragged_prefill":
         return BatchRaggedPrefillDescriptor(
             batch_size=batch, total_num_rows=rows, total_kv_rows=rng.randint(0, 30), num_kv_heads=heads, head_dim=dim,
@@ -90,9 +94,11 @@ def small(op, rng):
         latent = PagedLatentCacheDescriptor(
             num_total_pages=cache.num_total_pages, page_size=cache.page_size, dtype=cache.dtype, latent_dim=dim, rope_dim=8
         )
-        scores |= {"sm_scale": 0.3, "sinks": rng.random() < 0.3}
-        return BatchMlaDecodeDescriptor(batch_size=batch, **scores, **table | {"paged_kv": latent})
+        return BatchMlaDecodeDescriptor(batch_size=batch, sm_scale=0.3, **scores, **table | {"paged_kv": latent})
     if op == "paged_kv_append":
+        table |= {"rope": rng.choice(("none", "none", "half", "interleaved"))}
+        if rng.random() < 0.3:
+            table |= {"paged_kv": cache.model_dump() | {"dtype": "f8_e4m3"}, "new_dtype": cache.dtype, "kv_scale": "head"}
         return PagedKvAppendDescriptor(batch_size=1, total_num_rows=rng.randint(0, 5), **table)
     return MergeStatesDescriptor(
         num_states=rng.randint(1, 4), total_num_rows=rows, num_heads=heads, head_dim=dim, dtype=cache.dtype

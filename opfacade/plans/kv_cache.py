@@ -130,7 +130,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     def _angles(self) -> dict[str, TensorSpec]:
         shape = (Dim("max_positions"), Dim("rotary_dim", self.rotated))
-        return {"cos_sin_cache": TensorSpec(shape, "f32", alignment=4)} if self.rotated else {}
+        return {"cos_sin_cache": TensorSpec(shape, "f32")} if self.rotated else {}
 
 
 class PagedKvAppendPlan(Plan[PagedKvAppendArgs]): ...

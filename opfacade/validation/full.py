@@ -65,6 +65,8 @@ class FullGuard:
         wrong = ~_is_finite(tensor)
         if name in ("k", "v"):
             wrong[int(args.kv_indptr[-1]) :] = False
+        if name in ("k_scale", "v_scale"):
+            wrong |= tensor <= 0
         if name == "sinks":
             wrong &= tensor != -torch.inf
         if name == "states_o":
@@ -85,7 +87,10 @@ class FullGuard:
 
     def _not_finite(self, name: str, place: list[int], request: int = -1) -> NoReturn:
         where = f" for request {request}" if request >= 0 else ""
-        issue = Issue("OPF-V003", f"{name}{place}", "finite values", f"NaN or infinity{where}")
+        expected, got = (
+            ("positive finite values", "another") if name.endswith("_scale") else ("finite values", "NaN or infinity")
+        )
+        issue = Issue("OPF-V003", f"{name}{place}", expected, f"{got}{where}")
         op = self._descriptor.op
         raise ArgumentError(f"{op}.run: {issue}", code="OPF-V003", op=op, stage="run", issues=[issue])
 

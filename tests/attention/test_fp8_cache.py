@@ -76,11 +76,12 @@ def test_a_wrong_factor_is_refused(kv_scale, change, code):
     assert (issue.code, issue.argument) == (code, next(iter(change)))
 
 
-def test_level_full_refuses_a_factor_that_is_not_finite(monkeypatch):
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0, -1.0])
+def test_level_full_refuses_a_factor_that_is_not_positive_and_finite(monkeypatch, value):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     descriptor, args = decode([9], paged_kv=fp8(num_total_pages=25), q_dtype="bf16", kv_scale="head")
-    args.v_scale[1] = torch.nan
-    with pytest.raises(ValueError, match=r"v_scale\[1\]"):
+    args.v_scale[1] = value
+    with pytest.raises(ValueError, match=r"v_scale\[1\] expected positive finite values"):
         run((descriptor, args))
 
 
