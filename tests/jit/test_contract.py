@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opfacade import jit
+from opfacade import Plan, Target, errors, jit, telemetry
+from opfacade import plan as plans
 from opfacade.backends.cuda.direct import Direct
 from opfacade.jit import JitSpec
 from opfacade.operands import check, check_beside
@@ -229,3 +230,93 @@ def test_threads_share_a_short_way(module):
 
 def replace_batch(n):
     return DECODE.model_copy(update={"batch_size": n}).revalidated()
+
+
+class Launched:
+    """A launcher with a short way, as support.launcher makes them; `long` are the calls that came the long way."""
+
+    def __init__(self, module, descriptor):
+        self.module, self.descriptor, self.long, self.fails = module, descriptor, [], False
+
+    def make(self, *_):
+        def launch(args, workspace):
+            for direct in made:
+                direct.learn(args)
+            self.long.append(args)
+
+        def direct(needed):
+            scalars = (1, -1.0 if self.fails else 1.0)
+            made.append(Direct(self.module, self.descriptor, needed, needed > 0, scalars, HOST))
+            return made[0].call
+
+        made = []
+        launch.direct = direct
+        return launch
+
+
+@pytest.fixture
+def launched(module, monkeypatch):
+    """A plan on the CPU whose kernel is the stub, and its launcher."""
+    monkeypatch.setattr(plans, "_selected", {})
+    plan = Plan.select(DECODE, target=Target.cpu())
+    stub = Launched(module, DECODE)
+    object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=stub.make))
+    return plan, stub
+
+
+def test_the_second_run_of_a_plan_goes_the_short_way_and_is_counted(launched, module):
+    plan, stub = launched
+    runs, called = telemetry.stats(plan.sku.id).runs.value(), module.called()
+    for seed in range(3):
+        plan.run(inputs.make_args(DECODE, seed=seed))
+    assert (len(stub.long), module.called() - called) == (1, 2)
+    assert telemetry.stats(plan.sku.id).runs.value() - runs == 3
+    assert plan.can_implement(inputs.make_args(DECODE, seed=4))
+    assert module.called() - called == 2
+
+
+def test_what_the_short_way_refuses_is_worded_by_the_long_way(launched, module):
+    plan, stub = launched
+    args = inputs.make_args(DECODE, seed=1)
+    plan.run(args)
+    called = module.called()
+    with pytest.raises(errors.ShapeError, match=r"q expected shape \[batch_size=3, .*, got \[2, 4, 16\]"):
+        plan.run(replace(args, q=args.q[:2]))
+    with pytest.raises(errors.AliasError):
+        plan.run(replace(args, o=args.q))
+    args.q.untyped_storage().resize_(16)
+    with pytest.raises(errors.LayoutError, match="OPF-A024"):
+        plan.run(args)
+    assert (len(stub.long), module.called()) == (1, called)
+
+
+def test_a_launch_that_fails_on_the_short_way_is_made_on_the_long_way(launched):
+    plan, stub = launched
+    stub.fails = True
+    args = inputs.make_args(DECODE, seed=1)
+    plan.run(args)
+    plan.run(args)
+    assert len(stub.long) == 2
+
+
+def test_who_listens_hears_of_a_run_before_it_is_made(launched):
+    plan, stub = launched
+    args = inputs.make_args(DECODE, seed=1)
+    plan.run(args)
+    heard = []
+    stop = telemetry.subscribe(lambda event: heard.append(len(stub.long)))
+    plan.run(args)
+    stop()
+    assert heard == [1]
+    assert len(stub.long) == 2
+
+
+def test_a_plan_that_checks_nothing_takes_no_short_way(module, monkeypatch):
+    monkeypatch.setattr(plans, "_selected", {})
+    monkeypatch.setenv("OPFACADE_VALIDATE", "off")
+    plan = Plan.select(DECODE, target=Target.cpu())
+    stub = Launched(module, DECODE)
+    object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=stub.make))
+    for _ in range(2):
+        plan.run(inputs.make_args(DECODE, seed=1))
+    assert len(stub.long) == 2
