@@ -135,7 +135,18 @@ def test_cuda_keeps_its_guarantee_on_random_problems(op, seed):
     print(f"{op} seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
 
 
+@pytest.fixture(scope="session")
+def _special_built():
+    prebuilt.build(problems.special_descriptor(op, seed) for op in problems.SPECIAL for seed in range(SPECIAL_GPU))
+
+
+@pytest.fixture(scope="session")
+def _variants_built():
+    prebuilt.build(d for op in VARIED for special in (False, True) for d in problems.head_variants(op, special))
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("_variants_built")
 @pytest.mark.parametrize("at", range(len(problems.GROUPS) * len(problems.HEAD_DIMS)))
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("op", VARIED)
@@ -145,6 +156,7 @@ def test_cuda_keeps_its_guarantee_for_every_group_and_size_of_a_head(op, special
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("_special_built")
 @pytest.mark.parametrize(("op", "seed"), [(op, seed) for op in problems.SPECIAL for seed in range(SPECIAL_GPU)])
 def test_cuda_keeps_its_guarantee_on_special_problems(op, seed):
     subject = accepted(Subject(problems.special_descriptor(op, seed), "cuda", "cuda"))

@@ -77,7 +77,13 @@ def test_cuda_is_exact_on_the_examples(descriptor, check):
     assert check(accepted(Subject(descriptor, "cuda", "cuda")), seed=5) == []
 
 
+@pytest.fixture(scope="session")
+def _special_built():
+    prebuilt.build(problems.special_descriptor(op, seed) for op in SPECIAL for seed in range(RANDOM_GPU))
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("_special_built")
 @check_ids
 @pytest.mark.parametrize(("op", "seed"), [(op, seed) for op in SPECIAL for seed in range(RANDOM_GPU)])
 def test_cuda_is_exact_on_special_problems(op, seed, check):
