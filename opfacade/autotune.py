@@ -18,7 +18,7 @@ from opfacade.autotune_table import refresh, store_here
 from opfacade.descriptor import Descriptor
 from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, from_issues
 from opfacade.plan import Plan
-from opfacade.selection import Option, Preference, Require, choose, survey
+from opfacade.selection import Option, Preference, Require, choose, considered
 from opfacade.target import Target
 from opfacade.testing import inputs, numerics
 from opfacade.tuning import Measured, Row, decide, tuning_key
@@ -113,7 +113,7 @@ def eligible(descriptor: Descriptor[Any], prefer: Preference, target: Target) ->
 
     The reference is no rival of kernels: it is what runs where none fits.
     """
-    options = survey(descriptor, prefer.model_copy(update={"autotune": "use"}), target)
+    options = considered(descriptor, prefer, target)
     default = choose(descriptor, target, tuple(o for o in options if not o.candidate.variant))
     return tuple(o for o in options if not o.reasons and o.candidate.backend == default.candidate.backend)
 

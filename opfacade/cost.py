@@ -58,7 +58,7 @@ RATES = {
     "split_kv": Rates(4.25e12, 240e12, 38e9, 2.4e12, 16, 9.5e-6, 2.0e-6),
     "mma_tile": Rates(4.2e12, 342e12, 300e9, 1.75e12, 128, 6e-6, 4e-6),
 }
-_SMS, _BLOCKS_AN_SM = 132, 2
+_SMS, _BLOCKS_AN_SM, _CLUSTER = 132, 2, 8
 
 
 def amount(descriptor: Descriptor[Any], lengths: Lengths | None = None) -> Amount:
@@ -159,6 +159,9 @@ class _Split:
             parts = sum(tile.count * tile.rows * -(-tile.keys // chunk) for tile in tiles)
             blocks = sum(tile.count * -(-tile.keys // chunk) for tile in tiles)
             keys = min(keys, chunk)
+        elif mode == "cluster":
+            # The blocks of a cluster share a request and join their parts on the chip: no second launch, no partial results.
+            blocks, keys = blocks * _CLUSTER, keys / _CLUSTER
         elif mode == "auto" and tiles:
             share = sum(tile.count * tile.keys for tile in tiles) / slots
             parts = sum(tile.count * tile.rows * max(1.0, tile.keys / max(share, 1.0)) for tile in tiles)

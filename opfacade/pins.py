@@ -29,14 +29,14 @@ class Tuned:
     row: Row | None
     origin: str
 
-    def choose(self, eligible: Sequence[str]) -> tuple[str, str]:
-        """The SKU to take of those that may be taken, in their order of preference, and why."""
-        if self.row is None:
-            return eligible[0], self.origin
-        known = {m.sku: m for m in self.row.measured}
+    def choose(self, eligible: Sequence[str]) -> tuple[str | None, str]:
+        """The SKU to take of those that may be taken, in their order of preference, and why; None where nothing is known."""
+        known = {} if self.row is None else {m.sku: m for m in self.row.measured}
         measured = [known[sku] for sku in eligible if sku in known]
+        if self.row is None or not measured:
+            return None, self.origin
         if eligible[0] not in known:
-            return eligible[0], "the default was not among those measured"
+            return None, "the default was not among those measured"
         decision = decide(measured, self.row.incumbent if self.row.incumbent in eligible else None)
         if decision.winner == decision.incumbent:
             faster = "no other was faster by enough"

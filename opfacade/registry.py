@@ -81,7 +81,10 @@ def variant_of(
         changed = change(descriptor)
         if changed is None:
             return (Reason("OPF-S017", "variant", variant, "a descriptor that it means something for"),)
-        return base.declines(changed, target)
+        reasons = base.declines(changed, target)
+        if not reasons and not base.declines(descriptor, target) and sku(descriptor, target) == base.sku(descriptor, target):
+            return (Reason("OPF-S017", "variant", variant, "a descriptor for which it is not the default"),)
+        return reasons
 
     def sku(descriptor: Any, target: Target) -> KernelSku:
         plain = base.sku(change(descriptor), target)

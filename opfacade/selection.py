@@ -96,25 +96,28 @@ def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue 
 def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
     """Every candidate, in order of preference, with every reason against it; what measurements chose comes first.
 
-    Variants of an implementation are looked at only where something can choose them.
+    A variant of an implementation is among them only where it is pinned or was measured to be best.
     """
-    found = variants_for if _named(prefer, pins) or prefer.autotune == "use" else candidates_for
-    options = tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor)))
-    return _measured_first(options, pins) if prefer.autotune == "use" else options
+    if prefer.autotune == "use" and prefer.pin is None:
+        return _measured_first(considered(descriptor, prefer, target, pins), pins)
+    found = candidates_for if prefer.pin is None else variants_for
+    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor)))
 
 
-def _named(prefer: Preference, pins: Pins) -> bool:
-    return prefer.pin is not None or prefer.allow is not None or pins.allowed is not None
+def considered(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
+    """Every candidate and every variant, the variants last, each with every reason against it."""
+    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in variants_for(type(descriptor)))
 
 
 def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ...]:
-    """The options with the one that measurements chose moved to the front; `note` says why, or why there is none."""
-    eligible = tuple(option.sku.id for option in options if option.sku is not None and not option.reasons)
-    if not eligible:
-        return options
-    sku, note = pins.tuned.choose(eligible) if pins.tuned is not None else (eligible[0], "no measurements were given")
-    first = next(o for o in options if not o.reasons and o.sku is not None and o.sku.id == sku)
-    return (replace(first, note=note), *(o for o in options if o is not first))
+    """The defaults, and before them what measurements chose; the note of the first says why, or why there is no choice."""
+    defaults = tuple(option for option in options if not option.candidate.variant)
+    fitting = {option.sku.id: option for option in options if option.sku is not None and not option.reasons}
+    sku, note = pins.tuned.choose(tuple(fitting)) if pins.tuned is not None else (None, "no measurements were given")
+    first = next((o for o in defaults if not o.reasons), None) if sku is None else fitting[sku]
+    if first is None:
+        return defaults
+    return (replace(first, note=note), *(option for option in defaults if option is not first))
 
 
 def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:

@@ -246,11 +246,20 @@ def test_every_other_field_of_a_preference_still_holds(field):
 
 def test_a_variant_is_chosen_only_by_a_pin_or_a_measurement(field):
     field(candidate("plain"), candidate("other"))
-    ids = {way(o.sku.id): o.sku.id for o in selection.survey(DECODE, USE, CPU)}
+    ids = {way(o.sku.id): o.sku.id for o in selection.considered(DECODE, USE, CPU)}
     assert [o.name for o in selection.survey(DECODE, Preference(), CPU)] == ["reference/torch"]
     assert used(prefer=Preference(pin=ids["other"])) == "other"
-    assert used(prefer=Preference(allow=(ids["other"],))) == "other"
+    assert used(prefer=Preference(autotune="use", pin=ids["other"])) == "other"
     assert used(prefer=USE) == "plain"
+    for prefer in (Preference(allow=(ids["other"],)), Preference(allow=(ids["other"],), autotune="use")):
+        with pytest.raises(errors.UnsupportedError, match="OPF-S015"):
+            Plan.select(DECODE, prefer, CPU)
+
+
+def test_a_locked_fleet_gets_a_measured_variant_that_it_allows(field):
+    field(candidate("plain"), candidate("other"))
+    (found,) = tuned(plain=100.0, other=80.0)
+    assert used(prefer=Preference(allow=(found.row.winner,), autotune="use")) == "other"
 
 
 def test_variants_stand_behind_all_defaults():
@@ -262,8 +271,32 @@ def test_variants_stand_behind_all_defaults():
 def test_no_two_candidates_of_a_problem_share_a_sku():
     for example in examples():
         for target in (CPU, SM90):
-            ids = [o.sku.id for o in selection.survey(example, USE, target) if o.sku]
+            ids = [o.sku.id for o in selection.considered(example, USE, target) if o.sku]
             assert len(ids) == len(set(ids))
+
+
+ATTENTION = [e for e in examples() if e.op in ("paged_decode", "paged_prefill", "ragged_prefill") and e.kv_split == "auto"]
+
+
+@pytest.mark.parametrize("example", ATTENTION, ids=lambda e: e.op)
+def test_attention_has_other_splits_to_measure(example):
+    found = selection.considered(example, Preference(backend="cuda"), SM90)
+    default = next((o for o in found if not o.reasons), None)
+    if default is None:
+        pytest.skip("no kernel for this example")
+    variants = [o for o in found if o.candidate.variant and not o.reasons and o.candidate.impl == default.candidate.impl]
+    assert {o.candidate.variant for o in variants} >= {f"chunk={n}" for n in (512, 1024, 2048, 4096)}
+    for option in variants:
+        promise = option.sku.precision_guarantee
+        assert promise.batch_invariant == "composition"
+        assert promise.error_model.id == default.sku.precision_guarantee.error_model.id
+        assert Plan.select(example, Preference(pin=option.sku.id), SM90).sku == option.sku
+
+
+def test_a_split_that_is_the_default_already_is_no_variant():
+    wide = next(e for e in ATTENTION if e.op == "paged_prefill").model_copy(update={"total_num_rows": 4000}).revalidated()
+    (option,) = [o for o in selection.considered(wide, USE, SM90) if o.name == "cuda/mma_tile[split=off]"]
+    assert [r.code for r in option.reasons] == ["OPF-S017"]
 
 
 def test_a_variant_can_be_made_of_another_descriptor():

@@ -90,7 +90,9 @@ def test_every_candidate_of_every_example_has_an_estimate(example):
 
 # -- more is never faster ----------------------------------------------------------------------------------------------
 
-KERNELS = st.sampled_from([("split_kv", "off"), ("split_kv", "fixed"), ("split_kv", "auto"), ("new", "off"), ("new", "auto")])
+KERNELS = st.sampled_from(
+    [("split_kv", "off"), ("split_kv", "fixed"), ("split_kv", "auto"), ("split_kv", "cluster"), ("new", "off"), ("new", "auto")]
+)
 TILED = st.sampled_from([("mma_tile", "off"), ("mma_tile", "fixed"), ("new", "off")])
 
 
@@ -132,6 +134,12 @@ def test_a_finer_split_costs_more_partial_results():
     fine, coarse = (estimate(decode(16, 8192, kv_split=n), kernel("split_kv", "fixed"), SM90) for n in (256, 2048))
     assert fine.bytes > coarse.bytes
     assert fine.blocks == 8 * coarse.blocks
+
+
+def test_a_cluster_shortens_the_longest_block_without_a_second_launch():
+    alone, shared = (estimate(decode(1, 4096), kernel("split_kv", mode), SM90) for mode in ("off", "cluster"))
+    assert shared.seconds < alone.seconds
+    assert shared.bytes == alone.bytes
 
 
 def test_the_chunk_of_a_variant_is_that_of_its_sku():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from opfacade.backends.cuda import attention_decode as decode
 from opfacade.backends.cuda import attention_prefill as prefill
 from opfacade.plans.attention import (
@@ -9,9 +12,9 @@ from opfacade.plans.attention import (
     BatchPagedPrefillDescriptor,
     BatchRaggedPrefillDescriptor,
 )
-from opfacade.registry import Candidate
+from opfacade.registry import Candidate, variant_of
 
-CANDIDATES = (
+_DEFAULTS = (
     *(
         Candidate(
             "cuda", "mma_tile", kind, prefill.declines, prefill.sku, prefill.workspace, prefill.launcher, prefill.jit_spec
@@ -29,3 +32,21 @@ CANDIDATES = (
         decode.jit_spec,
     ),
 )
+
+
+def _split_otherwise(kv_split: str | int) -> Callable[[Any], Any]:
+    """A descriptor that leaves its split to us, with this one."""
+    return lambda d: d.model_copy(update={"kv_split": kv_split}).revalidated() if d.kv_split == "auto" else None
+
+
+# What `opfacade tune` measures against "auto"; the promise of either is no weaker.
+_VARIANTS = (
+    *(variant_of(base, "split=off", _split_otherwise("off"), {}) for base in _DEFAULTS),
+    *(
+        variant_of(base, f"chunk={chunk}", _split_otherwise(chunk), {"chunk": chunk})
+        for base in _DEFAULTS
+        for chunk in (512, 1024, 2048, 4096)
+    ),
+)
+
+CANDIDATES = (*_DEFAULTS, *_VARIANTS)
