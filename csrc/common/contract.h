@@ -148,7 +148,7 @@ class Contract {
     }
     scalars_ = count - read;
     require_room(scalars_, kMaxScalars);
-    for (int i = 0; i < scalars_; ++i) scalar_[i] = args[read + i];
+    for (int i = 0; i < scalars_; ++i) scalar_[i] = plain(args[read + i]);
   }
 
   // Checks a call and, if it is sound and asked for, makes it. -1 where the run itself failed.
@@ -172,6 +172,12 @@ class Contract {
 
   static void require_room(int64_t count, int most) {
     if (count < 0 || count > most) throw Failure("ValueError") << "bind: " << count << " is beyond " << most << ". [OPF-C031]";
+  }
+
+  // What is kept without being counted.
+  static const TVMFFIAny& plain(const TVMFFIAny& scalar) {
+    if (scalar.type_index >= kTVMFFIInt && scalar.type_index <= kTVMFFIFloat) return scalar;
+    throw Failure("TypeError") << "bind: a scalar expected an int, a bool or a float. [OPF-C009]";
   }
 
   // How many arguments the field has.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade import plan as plans
-from opfacade.backends.cuda.direct import Direct
+from opfacade.backends.cuda.direct import Direct, fits
 from opfacade.jit import JitSpec
 from opfacade.operands import check, check_beside
 from opfacade.paging import PagedKvCacheDescriptor
@@ -207,6 +207,15 @@ def test_a_binding_is_told_what_it_can_hold(module):
         module.bind(HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 2, 3)
     with pytest.raises(TypeError, match="OPF-C009"):
         module.bind(HOST)
+    with pytest.raises(TypeError, match="OPF-C009"):
+        module.bind(HOST, False, 0, 0, 1, 2.5, True, "text")
+
+
+def test_what_a_binding_cannot_hold_has_no_short_way(module):
+    assert fits(module, DECODE, (1, 2.5, True))
+    assert not fits(module, DECODE, (1, "text"))
+    assert not fits(module, DECODE, (1,) * 25)
+    assert not fits(object(), DECODE, ())
 
 
 def test_threads_share_a_short_way(module):

@@ -24,6 +24,7 @@ Short = Callable[[Any, Any, bool], bool]
 CUDA = 2  # kDLCUDA
 _DONE, _UNKNOWN_ROOM = 0, 2
 _MAX_KINDS = 4
+_MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 24, 6, 24  # as in contract.h
 # DLPack's type code and bits.
 _DTYPES = {
     "f16": (2, 16),
@@ -34,6 +35,14 @@ _DTYPES = {
     "i32": (0, 32),
     "u8": (1, 8),
 }
+
+
+def fits(module: Any, descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> bool:
+    """Whether a binding can be told of the operands and scalars of a plan."""
+    known = all(spec.dtype in _DTYPES and len(spec.shape) <= _MAX_RANK for spec in operands_of(descriptor).values())
+    plain = all(type(scalar) in (int, float, bool) for scalar in scalars)
+    few = len(descriptor.args_type.__slots__) <= _MAX_FIELDS and len(scalars) <= _MAX_SCALARS
+    return known and plain and few and hasattr(module, "bind")
 
 
 class Direct:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda.direct import Direct, Short, getter
+from opfacade.backends.cuda.direct import Direct, Short, fits, getter
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
 from opfacade.registry import Launcher, Reason
@@ -92,7 +92,7 @@ def launcher(
         learners.append(made.learn)
         return made.call
 
-    if hasattr(module, "bind"):
+    if fits(module, descriptor, scalars):
         launch.direct = direct  # type: ignore[attr-defined]
     return launch
 
