@@ -7,7 +7,8 @@ its own bound first. Selection stays pure: it is handed a row (`opfacade.pins`) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +17,13 @@ from opfacade.autotune_measure import Effort, Timer, device_timer, host_timer, m
 from opfacade.autotune_store import Store
 from opfacade.autotune_table import refresh, store_here
 from opfacade.descriptor import Descriptor
-from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, from_issues
+from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, UnsupportedError, from_issues
 from opfacade.plan import Plan
 from opfacade.selection import Option, Preference, Require, choose, considered
 from opfacade.target import Target
 from opfacade.testing import inputs, numerics
 from opfacade.tuning import Measured, Row, decide, tuning_key
+from opfacade.warmup import warm
 from opfacade.workload import Work, lengths_of
 
 _ROWS_CHECKED = 8
@@ -30,7 +32,7 @@ _ROWS_CHECKED = 8
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What came of one problem. row: None where there was nothing to choose. wrong: candidates beyond their bound, or that
-    failed, and why: never timed. reused: another problem with the same tuning key was measured just before. regret: how much
+    failed, and why: never timed; "select" where there is no candidate at all, and no default. reused: another problem with the same tuning key was measured just before. regret: how much
     slower than the best is what the cost model would have chosen, as a share."""
 
     descriptor: Descriptor[Any]
@@ -79,12 +81,13 @@ def tune(
         raise UnsupportedDeviceError(message, code="OPF-T001", op="tune", stage="tune")
     store, seen, found = setup.store or store_here(), dict[tuple[str, str], Tuning](), []
     before = {_place(row): row for row in store.rows()}
-    for problem in problems:
-        work = problem if isinstance(problem, Work) else Work(problem)
+    works = [problem if isinstance(problem, Work) else Work(problem) for problem in problems]
+    warm(_plans(works, require, here))
+    for work in works:
         prefer = _preference(work, require)
         name = (tuning_key(work.descriptor), prefer.require.canonical_json())
         known = seen.get(name)
-        tuned = _again(work, known) if known else _tuned(work, prefer, here, setup, before)
+        tuned = _again(work, known) if known else _tuned_or_told(work, prefer, here, setup, before)
         seen.setdefault(name, tuned)
         if tuned.row is not None and not tuned.reused:
             store.put([tuned.row])
@@ -93,6 +96,16 @@ def tune(
             report(tuned)
     refresh()
     return tuple(found)
+
+
+def _plans(works: Iterable[Work], require: Require | str | None, target: Target) -> Iterator[Plan[Any]]:
+    """Of everything that will be measured, so that kernels are built side by side. What does not build says so in its turn."""
+    for work in works:
+        prefer = _preference(work, require)
+        with suppress(UnsupportedError):
+            for option in eligible(work.descriptor, prefer, target):
+                if option.sku is not None and option.candidate.jit_spec is not None:
+                    yield Plan.select(work.descriptor, _pinned(prefer, option.sku.id), target)
 
 
 def _preference(work: Work, require: Require | str | None) -> Preference:
@@ -116,6 +129,14 @@ def eligible(descriptor: Descriptor[Any], prefer: Preference, target: Target) ->
     options = considered(descriptor, prefer, target)
     default = choose(descriptor, target, tuple(o for o in options if not o.candidate.variant))
     return tuple(o for o in options if not o.reasons and o.candidate.backend == default.candidate.backend)
+
+
+def _tuned_or_told(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, Row]) -> Tuning:
+    """A problem that nothing solves as required is told of, and stops no other."""
+    try:
+        return _tuned(work, prefer, target, setup, before)
+    except UnsupportedError as error:
+        return Tuning(work.descriptor, "", None, {"select": str(error)})
 
 
 def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, Row]) -> Tuning:

@@ -46,6 +46,8 @@ def _say(tuning: Tuning) -> None:
     op = tuning.descriptor.op
     for sku, why in tuning.wrong.items():
         click.echo(f"{op}: not measured: {sku}: {why}")
+    if not tuning.default:
+        return
     if tuning.row is None:
         click.echo(f"{op}: one candidate, {tuning.default}")
     elif not tuning.reused:

@@ -192,6 +192,15 @@ def test_problems_of_one_key_are_measured_once(field):
     assert used(like) == "other"
 
 
+def test_a_problem_that_nothing_solves_as_required_stops_no_other(field):
+    field(candidate("plain"), candidate("other"))
+    strict = Work(decode([1] * 20)[0], Preference(require="deterministic"))
+    one, two = tuned((strict, DECODE), plain=100.0, other=80.0)
+    assert (one.row, one.default, list(one.wrong)) == (None, "", ["select"])
+    assert "OPF-S020" in one.wrong["select"]
+    assert way(two.row.winner) == "other"
+
+
 def test_measuring_another_machine_is_refused():
     with pytest.raises(errors.UnsupportedDeviceError, match="OPF-T001"):
         tune([DECODE], SM90)

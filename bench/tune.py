@@ -1,0 +1,83 @@
+"""Tunes a workload twice, each time from nothing, and says what it is worth: `python bench/tune.py work.jsonl --out FILE`.
+
+agreement: the share of problems on which both tunings chose the same SKU. gain: what the choice saves over the default, shape
+by shape, as the second tuning measured what the first chose. regret: what the cost model's choice loses to the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import mean
+
+from opfacade.autotune import Setup, tune
+from opfacade.autotune_measure import Effort
+from opfacade.autotune_store import Store, export
+from opfacade.bench.measure import described
+from opfacade.target import Target
+from opfacade.verify import machine
+from opfacade.workload import read
+
+
+def once(works, effort: Effort, say):
+    """One tuning in a store of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        return tune(works, setup=Setup(effort=effort, store=Store(Path(place) / "tune.db")), report=say)
+
+
+def compared(work, one, two) -> dict:
+    """A problem with a choice: what both tunings found."""
+    times = {m.sku: m.median_us for m in two.row.measured}
+    chosen, default = one.row.winner, one.default
+    return {
+        "problem": described(work),
+        "default": default,
+        "chosen": chosen,
+        "same": chosen == two.row.winner,
+        "default_us": times.get(default),
+        "chosen_us": times.get(chosen),
+        "gain": 1 - times[chosen] / times[default] if chosen in times and default in times else None,
+        "regret": two.regret,
+        "measured": {m.sku: [round(m.median_us, 3), round(m.noise, 4), m.samples] for m in two.row.measured},
+        "wrong": one.wrong | two.wrong,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--rounds", type=int, default=Effort().most)
+    parser.add_argument("--top", type=int, help="only the first so many problems")
+    parser.add_argument("--table", type=Path, help="also write the first tuning as a table to ship")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    works, started = read(options.file.read_text())[: options.top], time.monotonic()
+    effort = Effort(least=min(Effort().least, options.rounds), most=options.rounds)
+    tunings = [once(works, effort, lambda t: print(".", end="", flush=True)) for _ in range(2)]
+    print()
+    rows = [compared(w, a, b) for w, a, b in zip(works, *tunings, strict=True) if a.row and b.row and not a.reused]
+    gains = [row["gain"] for row in rows if row["gain"] is not None]
+    record = {
+        "machine": machine("cpu" if Target.current().is_cpu else "cuda") | {"date": time.strftime("%Y-%m-%d")},
+        "seconds": round(time.monotonic() - started, 1),
+        "problems": len(rows),
+        "agreement": mean(row["same"] for row in rows) if rows else None,
+        "mean_gain": mean(gains) if gains else None,
+        "mean_regret": mean(row["regret"] for row in rows) if rows else None,
+        "rows": rows,
+    }
+    for row in sorted(rows, key=lambda row: -(row["gain"] or 0)):
+        spec = row["chosen"].split("/")[7]
+        print(f"{row['gain'] or 0:+7.1%} {'same' if row['same'] else 'OTHER':5} {row['problem']:60} {spec}")
+    print({name: record[name] for name in ("problems", "agreement", "mean_gain", "mean_regret", "seconds")})
+    if options.table:
+        options.table.write_text(export(t.row for t in tunings[0] if t.row and not t.reused))
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
