@@ -7,9 +7,11 @@ import os
 import re
 import select
 import shlex
+import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,17 +73,30 @@ def run(staging: Path, steps: tuple[Step, ...]) -> int:
     if jobs := env.jit_jobs():
         argv += ["-j", str(jobs)]
     with (staging / LOG).open("wb") as log:
-        # A session of its own: a Ctrl-C at the terminal reaches us first, and we end the build.
-        process = subprocess.Popen(
-            argv, cwd=staging, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = None
         try:
+            with _interrupts_held_back():
+                # A session of its own: a Ctrl-C at the terminal reaches us first, and we end the build.
+                process = subprocess.Popen(
+                    argv, cwd=staging, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                )
             faults.at("compiler.started")
             return _wait(process, env.jit_timeout())
         except subprocess.TimeoutExpired as error:
             raise CompileTimeout(f"a build took more than {env.jit_timeout():g} s. Log: {log.name} [OPF-J031]") from error
         finally:
-            _stop(process)
+            if process is not None:
+                _stop(process)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A Ctrl-C waits until the block is over: one inside Popen would leave a build that nobody knows of."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
