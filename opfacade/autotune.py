@@ -31,9 +31,12 @@ _ROWS_CHECKED = 8
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What came of one problem. row: None where there was nothing to choose. wrong: candidates beyond their bound, or that
-    failed, and why: never timed; "select" where there is no candidate at all, and no default. reused: another problem with the same tuning key was measured just before. regret: how much
-    slower than the best is what the cost model would have chosen, as a share."""
+    """What came of one problem.
+
+    row: None where there was nothing to choose. wrong: candidates beyond their bound, or that failed, and why: never timed;
+    "select" where there is no candidate at all, and no default. reused: another problem with the same tuning key was measured
+    just before. regret: how much slower than the best is what the cost model would have chosen, as a share.
+    """
 
     descriptor: Descriptor[Any]
     default: str

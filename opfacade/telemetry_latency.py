@@ -1,7 +1,8 @@
 """Sampled run times per SKU: of every n-th run, on a GPU between two CUDA events that are read when they are over.
 
 Nothing waits: pairs that are not over stay in a short queue and are looked at again at the next sample. A launch that a CUDA
-graph captures is not timed, since its events would be part of the graph.
+graph captures is not timed, since its events would be part of the graph. Where one thread captures in torch's default mode,
+"global", while others run plans, leave sampling off: an event that another thread asks for would break the capture.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def _on_device(launch: Launcher, sku: Any) -> Launcher:
     pending: deque[Any] = deque(maxlen=_PENDING)
 
     def timed(args: Any, workspace: Any) -> None:
-        _collect(pending, stats)
+        # Asking an event whether it is over would break a capture, so not even that.
         if torch.cuda.is_current_stream_capturing():
             launch(args, workspace)
             return
+        _collect(pending, stats)
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         launch(args, workspace)

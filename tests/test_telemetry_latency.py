@@ -46,6 +46,7 @@ class Event:
 
     def query(self):
         assert self.recorded
+        assert not self.clock.capturing
         return self.number < self.clock.over
 
     def elapsed_time(self, stop):
@@ -102,12 +103,13 @@ def test_a_device_that_is_far_behind_costs_bounded_memory(monkeypatch, clock):
     assert samples(DEVICE) == telemetry_latency._PENDING
 
 
-def test_a_captured_launch_gets_no_events(monkeypatch, clock):
+def test_a_captured_launch_gets_no_events_and_asks_none(monkeypatch, clock):
     timed, ran = sampled(monkeypatch, "1", DEVICE), []
+    timed(ran, None)
     clock.capturing = True
     timed(ran, None)
-    assert ran == [None]
-    assert clock.made == []
+    assert ran == [None, None]
+    assert len(clock.made) == 2
 
 
 def test_a_launch_that_fails_is_not_timed(monkeypatch, clock):
