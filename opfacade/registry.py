@@ -77,30 +77,36 @@ def variant_of(
     spec of the SKU, so that the variant can be told and pinned. Where a variant is another binary, make a Candidate of it.
     """
 
+    other = lru_cache(maxsize=1024)(change)  # each of the functions below asks for it
+    named = lru_cache(maxsize=256)(lambda plain: _with_facts(plain, facts))
+
     def declines(descriptor: Any, target: Target) -> Sequence[Reason]:
-        changed = change(descriptor)
+        changed = other(descriptor)
         if changed is None:
             return (Reason("OPF-S017", "variant", variant, "a descriptor that it means something for"),)
         reasons = base.declines(changed, target)
-        if not reasons and not base.declines(descriptor, target) and sku(descriptor, target) == base.sku(descriptor, target):
+        if reasons or facts or base.declines(descriptor, target):
+            return reasons
+        if base.sku(changed, target).id == base.sku(descriptor, target).id:
             return (Reason("OPF-S017", "variant", variant, "a descriptor for which it is not the default"),)
-        return reasons
-
-    def sku(descriptor: Any, target: Target) -> KernelSku:
-        plain = base.sku(change(descriptor), target)
-        spec = tuple(sorted({**dict(plain.spec), **facts}.items()))
-        return plain.model_copy(update={"spec": spec}).revalidated()
+        return ()
 
     jit_spec = base.jit_spec
     return replace(
         base,
         declines=declines,
-        sku=sku,
-        workspace=lambda descriptor, target: base.workspace(change(descriptor), target),
-        launcher=lambda descriptor, target, sku, allow: base.launcher(change(descriptor), target, sku, allow),
-        jit_spec=None if jit_spec is None else lambda descriptor, target: jit_spec(change(descriptor), target),
+        sku=lambda descriptor, target: named(base.sku(other(descriptor), target)),
+        workspace=lambda descriptor, target: base.workspace(other(descriptor), target),
+        launcher=lambda descriptor, target, sku, allow: base.launcher(other(descriptor), target, sku, allow),
+        jit_spec=None if jit_spec is None else lambda descriptor, target: jit_spec(other(descriptor), target),
         variant=variant,
     )
+
+
+def _with_facts(sku: KernelSku, facts: Mapping[str, bool | int | str]) -> KernelSku:
+    """The SKU with more facts in its spec."""
+    spec = tuple(sorted({**dict(sku.spec), **facts}.items()))
+    return sku.model_copy(update={"spec": spec}).revalidated()
 
 
 @lru_cache(maxsize=1)

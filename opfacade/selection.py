@@ -98,10 +98,10 @@ def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins
 
     A variant of an implementation is among them only where it is pinned or was measured to be best.
     """
-    if prefer.autotune == "use" and prefer.pin is None:
-        return _measured_first(considered(descriptor, prefer, target, pins), pins)
-    found = candidates_for if prefer.pin is None else variants_for
-    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor)))
+    measured = pins.tuned is not None and pins.tuned.row is not None
+    found = variants_for if prefer.pin is not None or measured else candidates_for
+    options = tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor)))
+    return _measured_first(options, pins) if prefer.autotune == "use" and prefer.pin is None else options
 
 
 def considered(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:

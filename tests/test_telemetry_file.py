@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import threading
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -181,3 +182,28 @@ def test_counts_are_subtracted_and_added_number_by_number():
     assert without(now, before) == EMPTY | {"skus": {"x": {"runs": 3, "latency": {"counts": [0, 3]}}, "y": {"runs": 1}}}
     assert without(now, {}) == now
     assert added(without(now, before), before) == now
+
+
+def _write_until_killed(path, go):
+    writer = Writer(path, interval=3600)
+    go.set()
+    while True:
+        telemetry.stats("x").runs.add()
+        writer.write()
+
+
+def test_a_writer_that_is_killed_leaves_whole_lines(path):
+    context = multiprocessing.get_context("fork")
+    for _ in range(3):
+        go = context.Event()
+        process = context.Process(target=_write_until_killed, args=(str(path), go))
+        process.start()
+        go.wait(20)
+        time.sleep(0.1)
+        process.kill()
+        process.join(20)
+    total, broken = read(path)
+    assert broken == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    last = {line["pid"]: line["skus"]["x"]["runs"] for line in lines}
+    assert (len(last), total["skus"]["x"]["runs"]) == (3, sum(last.values()))
