@@ -23,6 +23,7 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS tuned (
   date TEXT NOT NULL, row TEXT NOT NULL,
   PRIMARY KEY (key, hardware, toolchain, require))"""
 _VERSION = 1
+_SHARED = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "fuse.sshfs", "fuse.glusterfs")
 _PATIENCE = 30.0
 
 
@@ -51,13 +52,25 @@ class Store:
         if not self.path.exists():
             return ()
         try:
-            with self._open() as database:
-                found = database.execute("SELECT key, hardware, toolchain, require, row FROM tuned ORDER BY rowid").fetchall()
+            found = self._read("mode=ro")
+        except sqlite3.OperationalError as error:
+            try:
+                found = self._read("immutable=1")  # where not even the files beside a database can be made
+            except sqlite3.Error:
+                _failed(self.path, error)
+                return ()
         except (sqlite3.Error, OSError) as error:
             if not self._put_aside(error):
                 _failed(self.path, error)
             return ()
         return tuple(row for *names, text in found if (row := sound(text)) and _names(row) == names)
+
+    def _read(self, how: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(
+            sqlite3.connect(f"{self.path.absolute().as_uri()}?{how}", timeout=_PATIENCE, uri=True)
+        ) as database:
+            _require_known(database)
+            return database.execute("SELECT key, hardware, toolchain, require, row FROM tuned ORDER BY rowid").fetchall()
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -65,10 +78,9 @@ class Store:
         database = sqlite3.connect(self.path, timeout=_PATIENCE)
         try:
             with database:
-                version = database.execute("PRAGMA user_version").fetchone()[0]
-                if version > _VERSION:
-                    raise sqlite3.OperationalError(f"written by a later version of opfacade (schema {version})")
-                database.execute("PRAGMA journal_mode=WAL")
+                _require_known(database)
+                # The index of a WAL lies in memory that only processes of one machine share.
+                database.execute(f"PRAGMA journal_mode={'DELETE' if on_network(self.path) else 'WAL'}")
                 database.execute(_SCHEMA)
                 database.execute(f"PRAGMA user_version={_VERSION}")
                 yield database
@@ -86,6 +98,23 @@ class Store:
         except OSError:
             return False
         return True
+
+
+def _require_known(database: sqlite3.Connection) -> None:
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version > _VERSION:
+        raise sqlite3.NotSupportedError(f"written by a later version of opfacade (schema {version})")
+
+
+def on_network(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:
+    """Whether a path lies on a file system that other machines share, as far as /proc/mounts tells."""
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return False
+    place = path.absolute()
+    above = [fields for fields in lines if len(fields) > 2 and place.is_relative_to(fields[1])]
+    return bool(above) and max(above, key=lambda fields: len(fields[1]))[2] in _SHARED
 
 
 def _failed(path: Path, error: Exception) -> None:

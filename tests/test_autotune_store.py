@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opfacade import telemetry
-from opfacade.autotune_store import Store, export, parse, sound
+from opfacade.autotune_store import Store, export, on_network, parse, sound
 from opfacade.tuning import Measured, Row
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
@@ -94,6 +94,40 @@ def test_a_database_of_a_later_version_is_left_as_it_is(store):
     assert store.rows() == ()
     assert not store.put([row()])
     assert sqlite3.connect(store.path).execute("SELECT count(*) FROM tuned").fetchone() == (1,)
+
+
+def test_what_cannot_be_opened_for_writing_can_be_read(store, monkeypatch):
+    store.put([row()])
+    connect = sqlite3.connect
+
+    def read_only(place, **how):
+        if "immutable" not in str(place):
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect(place, **how)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    assert store.rows() == (row(),)
+    assert not store.put([row("other")])
+    assert telemetry.counts() == {"tuned_store_failed": 1}
+
+
+def test_reading_writes_nothing(store):
+    store.put([row()])
+    before = {p.name: p.stat().st_mtime_ns for p in store.path.parent.iterdir() if p.suffix == ".db"}
+    assert store.rows() == (row(),)
+    assert {p.name: p.stat().st_mtime_ns for p in store.path.parent.iterdir() if p.suffix == ".db"} == before
+
+
+def test_a_network_file_system_gets_no_wal(store, monkeypatch, tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"disk / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\nbroken\ndisk {tmp_path}/place/local xfs rw 0 0\n")
+    assert on_network(store.path, mounts)
+    assert not on_network(tmp_path / "place/local/tune.db", mounts)
+    assert not on_network(store.path, tmp_path / "absent")
+    monkeypatch.setattr("opfacade.autotune_store.on_network", lambda path: True)
+    assert store.put([row()])
+    assert store.rows() == (row(),)
+    assert sqlite3.connect(store.path).execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
 def test_a_table_of_other_columns_raises_nothing(store):
