@@ -324,7 +324,7 @@ def test_a_cuda_plan_checks_meta_tensors_and_refuses_the_cpus(name):  # row 32
 
 def split_plan():
     """A CUDA plan that needs a workspace, and its arguments."""
-    descriptor, args = decode([6, 9], paged_kv=cache(head_dim=64))
+    descriptor, args = decode([6, 9], paged_kv=cache(head_dim=64), kv_split=64)
     return cuda_plan(descriptor), on_meta(args)
 
 

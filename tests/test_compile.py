@@ -10,10 +10,13 @@ from opfacade.registry import examples
 
 WIDE = PagedKvCacheDescriptor(num_total_pages=99, page_size=1, num_kv_heads=2, head_dim=256, dtype="bf16")
 PLAIN = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=2, head_dim=128, dtype="f32")
+FP8 = PagedKvCacheDescriptor(num_total_pages=99, page_size=3, num_kv_heads=2, head_dim=256, dtype="f8_e5m2")
 MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group of more than 16
     BatchPagedPrefillDescriptor(batch_size=1, total_num_rows=900, num_qo_heads=26, causal=True, paged_kv=WIDE, kv_split=512),
     BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=40, paged_kv=WIDE, kv_split="off", return_lse=False),
     BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=10, paged_kv=PLAIN, window_left=5),
+    BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=40, paged_kv=WIDE, logits_soft_cap=9.0),
+    BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=32, paged_kv=FP8, q_dtype="bf16", kv_scale="head", sinks=True),
 )
 
 

@@ -4,124 +4,19 @@
 // and V are read once per group. Warps take tiles in turn and are merged in warp order at the end of an item.
 #pragma once
 #include "kernels/attention/decode_join.cuh"
-#include "kernels/attention/decode_load.cuh"
+#include "kernels/attention/decode_state.cuh"
 #include "kernels/attention/decode_team.cuh"
-#include "kernels/common/mma.cuh"
-#include "kernels/common/q_transform.cuh"
-#include "kernels/common/softmax.cuh"
 
 namespace opfacade {
 
 template <class C>
-struct DecodeState {
-  static constexpr int kSteps = C::kHeadDim / 16;
-  static constexpr int kDimBlocks = C::kHeadDim / 8;
-  uint32_t q[kSteps][4];
-  float o[kDimBlocks][4];
-  float max[2];
-  float sum[2];  // this thread's part
-};
-
-template <class C>
-__device__ __forceinline__ void load_query(const DecodeParams& p, const WorkItem& item, DecodeState<C>& state) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = lane / 4 + half * 8;
-    const bool valid = row < num_rows<C>(item);
-    const uint16_t* src = reinterpret_cast<const uint16_t*>(query_row<C>(p, item, valid ? row : 0)) + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < DecodeState<C>::kSteps * 2; ++i) {
-      const uint16_t* pair = src + i * 8;
-      uint32_t bits = 0;
-      if (valid) bits = p.q_aligned ? *reinterpret_cast<const uint32_t*>(pair) : pair[0] | uint32_t(pair[1]) << 16;
-      state.q[i / 2][i % 2 * 2 + half] = transformed_pair<typename C::T>(bits, p.score.q_transform);
-    }
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void reset(DecodeState<C>& state) {
-  state.max[0] = state.max[1] = minus_infinity();
-  state.sum[0] = state.sum[1] = 0.f;
-#pragma unroll
-  for (int n = 0; n < DecodeState<C>::kDimBlocks; ++n) state.o[n][0] = state.o[n][1] = state.o[n][2] = state.o[n][3] = 0.f;
-}
-
-// Scores of 16 heads and 16 tokens, capped and masked.
-template <class C>
-__device__ __forceinline__ void score_tile(const DecodeParams& p, const WorkItem& item, const DecodeState<C>& state,
-                                           uint32_t keys, int start, float (&s)[2][4]) {
-  const int lane = threadIdx.x % 32;
-  const uint32_t k = keys + swizzled<C::kHeadDim / 8>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-#pragma unroll
-  for (int n = 0; n < 2; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
-#pragma unroll
-  for (int step = 0; step < DecodeState<C>::kSteps; ++step) {
-    uint32_t key[4];
-    ldmatrix_x4(key, k ^ (step * 32));
-    mma_16x8x16<typename C::T>(s[0], state.q[step], key[0], key[1]);
-    mma_16x8x16<typename C::T>(s[1], state.q[step], key[2], key[3]);
-  }
-#pragma unroll
-  for (int n = 0; n < 2; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = start + n * 8 + lane % 4 * 2 + i % 2;
-      if constexpr (C::kSoftCap) s[n][i] = tanhf(s[n][i] * p.score.cap_in);
-      if (key < item.first_key || key >= item.end) s[n][i] = minus_infinity();
-    }
-}
-
-template <class C>
-__device__ __forceinline__ void update_softmax(DecodeState<C>& state, float (&s)[2][4], float log2_scale) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float row_max = fmaxf(fmaxf(s[0][half * 2], s[0][half * 2 + 1]), fmaxf(s[1][half * 2], s[1][half * 2 + 1]));
-    row_max = fmaxf(state.max[half], quad_max(row_max));
-    const float base = finite_max(row_max);
-    const float rescale = exp2_approx((state.max[half] - base) * log2_scale);
-    state.max[half] = row_max;
-    state.sum[half] *= rescale;
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& score = s[n][half * 2 + i];
-        score = exp2_approx((score - base) * log2_scale);
-        state.sum[half] += score;
-      }
-#pragma unroll
-    for (int n = 0; n < DecodeState<C>::kDimBlocks; ++n) {
-      state.o[n][half * 2] *= rescale;
-      state.o[n][half * 2 + 1] *= rescale;
-    }
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void add_values(DecodeState<C>& state, const float (&s)[2][4], uint32_t values) {
-  using T = typename C::T;
-  const int lane = threadIdx.x % 32;
-  const uint32_t v = values + swizzled<C::kHeadDim / 8>(lane % 16, lane / 16);
-  const uint32_t a[4] = {T::pack(s[0][0], s[0][1]), T::pack(s[0][2], s[0][3]), T::pack(s[1][0], s[1][1]),
-                         T::pack(s[1][2], s[1][3])};
-#pragma unroll
-  for (int n = 0; n < DecodeState<C>::kDimBlocks / 2; ++n) {
-    uint32_t value[4];
-    ldmatrix_x4_trans(value, v ^ (n * 32));
-    mma_16x8x16<T>(state.o[2 * n], a, value[0], value[1]);
-    mma_16x8x16<T>(state.o[2 * n + 1], a, value[2], value[3]);
-  }
-}
-
-template <class C>
 __device__ __forceinline__ void take_tile(const DecodeParams& p, const WorkItem& item, uint32_t stage, int start,
                                           DecodeState<C>& state) {
-  float s[2][4];
-  score_tile<C>(p, item, state, stage, start, s);
+  TileScores<C> s;
+  TileMath<C>::scores(state, stage, s);
+  cap_and_mask<C>(p, item, start, s);
   update_softmax<C>(state, s, p.score.log2_scale);
-  add_values<C>(state, s, stage + WarpLoader<C>::kTileBytes);
+  TileMath<C>::add_values(state, s, stage + WarpLoader<C>::kTileBytes);
 }
 
 // What is loaded runs ahead of what is computed, into the following item but never beyond it. (256 dimensions leave no
@@ -170,7 +65,7 @@ struct Pipeline {
   }
 
   __device__ __forceinline__ void attend(const DecodeParams& p, const WorkItem& item, DecodeState<C>& state) {
-    int start = item.begin + threadIdx.x / 32 * kWarpTile;
+    int start = item.begin + threadIdx.x / 32 * WarpLoader<C>::kTokens;
 #pragma unroll 1
     while (start < item.end) {
       cp_async_wait<C::kStages - 2>();
@@ -179,7 +74,7 @@ struct Pipeline {
       fetch();
       if (filled) {
         take_tile<C>(p, item, loader.stage(loader.index), start, state);
-        start += C::kWarps * kWarpTile;
+        start += C::kWarps * WarpLoader<C>::kTokens;
       }
     }
   }
@@ -214,10 +109,7 @@ __device__ __forceinline__ void publish(const DecodeState<C>& state, WarpResults
     if (row >= C::kRows) continue;
     results.max(warp, row) = state.max[half];
     results.sum(warp, row) = sum;
-#pragma unroll
-    for (int n = 0; n < DecodeState<C>::kDimBlocks; ++n)
-      *reinterpret_cast<float2*>(&results.o[warp][row][n * 8 + lane % 4 * 2]) =
-          make_float2(state.o[n][half * 2], state.o[n][half * 2 + 1]);
+    TileMath<C>::store_row(state, half, results.o[warp][row]);
   }
 }
 
@@ -238,9 +130,8 @@ __device__ __forceinline__ void combine(const DecodeParams& p, const WorkItem& i
       sum += weight * results.sum(w, row);
       o.x += weight * part.x, o.y += weight * part.y, o.z += weight * part.z, o.w += weight * part.w;
     }
-    const float factor = reciprocal_or_zero(sum);
-    rows.o(row, column, make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor));
-    if (column == 0) rows.lse(row, row_lse(row_max, sum, p.score.scale));
+    const float factor = reciprocal_or_zero(sum) * value_factor<C>(p, item);
+    rows.store(row, column, o, factor, row_lse(row_max, sum, p.score.scale));
   }
 }
 
@@ -283,7 +174,8 @@ template <class C>
 __device__ __forceinline__ void decode(const DecodeParams& p) {
   begin(p);
   extern __shared__ __align__(1024) unsigned char shared[];
-  WarpResults<C>& results = *reinterpret_cast<WarpResults<C>*>(shared + C::kWarps * C::kStages * 2 * WarpLoader<C>::kTileBytes);
+  constexpr int kStageBytes = C::kWarps * C::kStages * 2 * WarpLoader<C>::kTileBytes;
+  WarpResults<C>& results = *reinterpret_cast<WarpResults<C>*>(shared + kStageBytes);
   TeamRows<C>& team_rows = *reinterpret_cast<TeamRows<C>*>(shared);  // over the stages, which are done with
   Pipeline<C> pipeline(p, smem_address(shared));
   WorkItem item;
@@ -291,7 +183,8 @@ __device__ __forceinline__ void decode(const DecodeParams& p) {
   stamp_own_counters<C>(p);
   for (; more; more = pipeline.advance(item)) {
     DecodeState<C> state;
-    load_query<C>(p, item, state);
+    state.q_at = smem_address(shared + kStageBytes + sizeof(WarpResults<C>)) + threadIdx.x / 32 * DecodeState<C>::kQueryBytes;
+    TileMath<C>::load_query(p, item, state);
     reset<C>(state);
     pipeline.attend(p, item, state);
     __syncthreads();  // the item before is written, and of this one all is computed

@@ -127,7 +127,7 @@ __device__ __forceinline__ void finish_f32(const DecodeParams& p, const GlobalRo
     const int row = threadIdx.x / 32 + i * C::kWarps;
     if (row >= C::kRows || lane != 0) break;
     smem.weights[row][0] = reciprocal_or_zero(state.sum[i]);
-    if (row < num_rows<C>(rows.item)) rows.lse(row, row_lse(state.max[i], state.sum[i], p.score.scale));
+    smem.weights[row][1] = row_lse(state.max[i], state.sum[i], p.score.scale);
   }
   __syncthreads();
 #pragma unroll
@@ -141,7 +141,7 @@ __device__ __forceinline__ void finish_f32(const DecodeParams& p, const GlobalRo
   constexpr int kChunks = C::kHeadDim / 4;
   for (int i = threadIdx.x; i < num_rows<C>(rows.item) * kChunks; i += C::kWarps * 32) {
     const int row = i / kChunks, column = i % kChunks * 4;
-    rows.o(row, column, *reinterpret_cast<const float4*>(&smem.q[row][column]));
+    rows.store(row, column, *reinterpret_cast<const float4*>(&smem.q[row][column]), 1.f, smem.weights[row][1]);
   }
 }
 

@@ -117,10 +117,8 @@ __device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row
   MergedColumns merged{make_float4(0.f, 0.f, 0.f, 0.f), minus_infinity(), 0.f};
 #pragma unroll 1
   for (int first = 0; first < parts.count(); first += kBatch) add_parts<C, kBatch>(parts, first, valid ? column : 0, merged);
-  const float factor = reciprocal_or_zero(merged.total);
-  const float4 o = merged.sum;
-  if (valid) write_o<C>(rows.p, rows.item, row, column, make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor));
-  if (column == 0) write_lse<C>(rows.p, rows.item, row, merged_lse({finite_max(merged.base), merged.total}));
+  const float lse = merged_lse({finite_max(merged.base), merged.total});
+  if (valid) write_columns<C>(rows.p, rows.item, row, column, merged.sum, reciprocal_or_zero(merged.total), lse);
 }
 
 // A warp takes a row.

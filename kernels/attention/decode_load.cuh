@@ -1,25 +1,24 @@
-// One warp's own pipeline of kStages stages of kWarpTile tokens of K and V, which runs on from one item into the next. A lane
-// resolves one row (lanes 0-15 K, 16-31 V) and the others get its address by shuffle; the page index of the following tile
-// is fetched before it is needed, so that waiting for an index never delays a copy.
+// One warp's own pipeline of kStages stages of kTokens tokens of K and V, which runs on from one item into the next. A lane
+// resolves the rows of one token (of 16-bit elements half the lanes K, half V) and the others get its address by shuffle;
+// the page index of the following tile is fetched before it is needed, so that waiting for an index never delays a copy.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
 #include "kernels/common/swizzle.cuh"
 
 namespace opfacade {
 
-constexpr int kWarpTile = 16;
-
 template <class C>
 struct WarpLoader {
-  static constexpr int kChunks = C::kHeadDim / 8;
-  static constexpr int kTileBytes = kWarpTile * C::kHeadDim * 2;  // K or V of a stage
-  static constexpr int kRowStep = 32 / kChunks;                   // rows a warp copies at once
+  static constexpr int kTokens = 32 / C::kKvBytes;
+  static constexpr int kChunks = C::kHeadDim * C::kKvBytes / 16;
+  static constexpr int kTileBytes = 32 * C::kHeadDim;  // K or V of a stage
+  static constexpr int kRowStep = 32 / kChunks;        // rows a warp copies at once
   using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
   const DecodeParams& p;
   uint32_t stages;     // shared address of this warp's first stage
   const int32_t* pages;
-  const char* pool;    // K or V of this lane, at the item's head
+  int head;            // kv head of the item
   int first_key, end;
   int next;            // first token of the tile to fetch next
   int next_page;       // page of this lane's token in that tile
@@ -30,18 +29,16 @@ struct WarpLoader {
       : p(p), stages(shared + threadIdx.x / 32 * C::kStages * 2 * kTileBytes) {}
 
   __device__ __forceinline__ void open(const WorkItem& item) {
-    const PoolTensor& tensor = is_key() ? p.k : p.v;
     pages = Pages(p.table, item.request).pages;
-    pool = static_cast<const char*>(tensor.data) + kv_head<C>(item) * tensor.head_stride;
+    head = kv_head<C>(item);
     first_key = item.first_key;
     end = item.end;
-    next = item.begin + threadIdx.x / 32 * kWarpTile;
+    next = item.begin + threadIdx.x / 32 * kTokens;
     next_page = page();
   }
 
-  __device__ __forceinline__ static bool is_key() { return threadIdx.x % 32 < kWarpTile; }
   __device__ __forceinline__ bool exhausted() const { return next >= end; }
-  __device__ __forceinline__ int token() const { return next + threadIdx.x % kWarpTile; }
+  __device__ __forceinline__ int token() const { return next + threadIdx.x % kTokens; }
   __device__ __forceinline__ bool visible() const { return token() >= first_key && token() < end; }
   __device__ __forceinline__ int page() const { return visible() ? lookup().page_of(token()) : 0; }
   __device__ __forceinline__ Pages lookup() const { return Pages(p.table, pages); }
@@ -53,21 +50,29 @@ struct WarpLoader {
   __device__ __forceinline__ void fetch() {
     filled = filled << 1 | !exhausted();
     if (!exhausted()) {
-      const PoolTensor& tensor = is_key() ? p.k : p.v;
-      const char* address = static_cast<const char*>(tensor.data);
-      if (visible()) address = pool + next_page * tensor.page_stride + lookup().slot_of(token()) * tensor.token_stride;
       const unsigned shown = __ballot_sync(0xffffffffu, visible());
-      const int lane = threadIdx.x % 32;
-      copy(stage(index), address, shown, lane / kChunks, lane % kChunks);
-      next += C::kWarps * kWarpTile;
+      if constexpr (C::kKvBytes == 2) {
+        // Rows 0-15 are K, 16-31 are V, which lies right behind: one run of 32 rows.
+        copy(stage(index), address_in(threadIdx.x % 32 < kTokens ? p.k : p.v), shown);
+      } else {
+        copy(stage(index), address_in(p.k), shown);
+        copy(stage(index) + kTileBytes, address_in(p.v), shown);
+      }
+      next += C::kWarps * kTokens;
       next_page = page();
     }
     cp_async_commit();
     index = index == C::kStages - 1 ? 0 : index + 1;
   }
 
-  __device__ __forceinline__ void copy(uint32_t dst, const char* address, unsigned shown, int first, int chunk) const {
-    // Rows 0-15 are K, 16-31 are V, which lies right behind: one run of 32 rows.
+  // Of this lane's token; any address will do for one that is not visible.
+  __device__ __forceinline__ const char* address_in(const PoolTensor& pool) const {
+    return visible() ? token_address(pool, next_page, lookup().slot_of(token()), head) : static_cast<const char*>(pool.data);
+  }
+
+  // 32 rows, their addresses one a lane.
+  __device__ __forceinline__ void copy(uint32_t dst, const char* address, unsigned shown) const {
+    const int lane = threadIdx.x % 32, first = lane / kChunks, chunk = lane % kChunks;
     if (p.kv_aligned) {
 #pragma unroll
       for (int i = 0; i < 32 / kRowStep; ++i) copy_row<true>(dst, address, shown, first + i * kRowStep, chunk);
@@ -81,7 +86,7 @@ struct WarpLoader {
   __device__ __forceinline__ void copy_row(uint32_t dst, const char* address, unsigned shown, int row, int chunk) const {
     const auto bits = reinterpret_cast<unsigned long long>(address);
     const char* src = reinterpret_cast<const char*>(__shfl_sync(0xffffffffu, bits, row)) + chunk * 16;
-    fetch_chunk<uint16_t>(dst + swizzled<kChunks>(row, chunk), src, shown >> row & 1, kAligned);
+    fetch_chunk<typename C::KvBits>(dst + swizzled<kChunks>(row, chunk), src, shown >> row & 1, kAligned);
   }
 };
 

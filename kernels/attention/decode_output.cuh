@@ -4,6 +4,7 @@
 #include "kernels/attention/decode_schedule.cuh"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/dtype.cuh"
+#include "kernels/common/softmax.cuh"
 
 namespace opfacade {
 
@@ -53,6 +54,36 @@ __device__ __forceinline__ void write_lse(const DecodeParams& p, const WorkItem&
   if constexpr (C::kReturnLse) p.lse[static_cast<int64_t>(item.request) * p.heads + query_head<C>(item, row)] = lse;
 }
 
+template <class C>
+__device__ __forceinline__ float value_factor(const DecodeParams& p, const WorkItem& item) {
+  if constexpr (C::kKvBytes != 1) return 1.f;
+  return p.v_scale == nullptr ? 1.f : p.v_scale[kv_head<C>(item) * p.kv_scale_stride];
+}
+
+// A sink joins a finished row: a state without a value, so that o only shrinks.
+struct Sunk {
+  float lse;
+  float factor;  // of o
+};
+
+template <class C>
+__device__ __forceinline__ Sunk with_sink(const DecodeParams& p, const WorkItem& item, int row, float lse) {
+  if constexpr (!C::kSinks) return {lse, 1.f};
+  const float sink = p.sinks[query_head<C>(item, row)], base = finite_max(fmaxf(lse, sink));
+  const float own = exp2_approx((lse - base) * kLog2E), total = own + exp2_approx((sink - base) * kLog2E);
+  return {total == 0.f ? minus_infinity() : base + logf(total), own * reciprocal_or_zero(total)};
+}
+
+// Writes four columns of a row whose own lse is known, and its lse with the first of them.
+template <class C>
+__device__ __forceinline__ void write_columns(const DecodeParams& p, const WorkItem& item, int row, int column, float4 o,
+                                              float factor, float lse) {
+  const Sunk sunk = with_sink<C>(p, item, row, lse);
+  factor *= sunk.factor;
+  write_o<C>(p, item, row, column, make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor));
+  if (column == 0) write_lse<C>(p, item, row, sunk.lse);
+}
+
 // Where the finished rows of an item go: to the output when it is a request's only part, to its slot otherwise.
 template <class C>
 struct GlobalRows {
@@ -64,13 +95,12 @@ struct GlobalRows {
   __device__ __forceinline__ int64_t slot_row(int part, int row) const {
     return static_cast<int64_t>(parts.slot(part)) * C::kRows + row;
   }
-  __device__ __forceinline__ void o(int row, int column, float4 x) const {
-    if (whole()) return write_o<C>(p, item, row, column, x);
-    *reinterpret_cast<float4*>(p.partial_o + slot_row(parts.part, row) * C::kHeadDim + column) = x;
-  }
-  __device__ __forceinline__ void lse(int row, float x) const {
-    if (whole()) return write_lse<C>(p, item, row, x);
-    p.partial_lse[slot_row(parts.part, row)] = x;
+  __device__ __forceinline__ void store(int row, int column, float4 o, float factor, float lse) const {
+    if (whole()) return write_columns<C>(p, item, row, column, o, factor, lse);
+    const int64_t at = slot_row(parts.part, row);
+    *reinterpret_cast<float4*>(p.partial_o + at * C::kHeadDim + column) =
+        make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+    if (column == 0) p.partial_lse[at] = lse;
   }
 };
 

@@ -2,7 +2,7 @@
 //
 // head_blocks = kv_heads * ceil(group / 16); a block has up to kRows = min(group, 16) query heads of one kv head.
 // Launch: one, block kWarps * 32, dynamic shared memory
-//   kWarps * (kStages * 64 * head_dim + kRows * (head_dim + 8) * 4) bytes
+//   kWarps * (kStages * 64 * head_dim + kRows * (head_dim + 8) * 4) bytes; of an fp8 cache with head_dim 256, 8 KB a warp more
 //   (f32: 4 * ((2 * kStages * kTileKv + kRows) * (head_dim + 4) + kRows * (kTileKv + 4))).
 // Grid and slots: off    batch * head_blocks, no slots
 //                 auto   up to twice `resident`, the blocks that run at once; two slots for each of those
@@ -27,6 +27,9 @@ struct DecodeParams {
   int64_t o_row_stride;
   int64_t o_head_stride;
   float* lse;          // [batch, heads]
+  const float* k_scale;     // of an fp8 cache: [1] or [kv_heads], or null
+  const float* v_scale;
+  const float* sinks;       // [heads]: logits without a value
   float* partial_o;    // [slots, kRows, head_dim], normalised
   float* partial_lse;  // [slots, kRows], natural
   unsigned long long* counters;  // [slots]: see decode_join.cuh
@@ -39,6 +42,7 @@ struct DecodeParams {
   int32_t resident;
   int32_t slots;
   int32_t chunk;
+  int32_t kv_scale_stride;  // 0: one factor for all heads
   int32_t table_bytes;  // of the page table, to be fetched into the L2 early; 0: not worth it
   bool q_aligned;      // 16-byte accesses are legal
   bool kv_aligned;

@@ -13,8 +13,10 @@ struct TeamRows {
   alignas(16) float data[C::kRows][C::kHeadDim];
   float logsum[C::kRows];
 
-  __device__ __forceinline__ void o(int row, int column, float4 x) { *reinterpret_cast<float4*>(&data[row][column]) = x; }
-  __device__ __forceinline__ void lse(int row, float x) { logsum[row] = x; }
+  __device__ __forceinline__ void store(int row, int column, float4 o, float factor, float lse) {
+    *reinterpret_cast<float4*>(&data[row][column]) = make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+    if (column == 0) logsum[row] = lse;
+  }
 };
 
 // What every block of the team says of four columns of a row.
@@ -49,9 +51,7 @@ __device__ __forceinline__ void merge_team_columns(const DecodeParams& p, const 
     total += weight;
     sum.x += weight * all.o[i].x, sum.y += weight * all.o[i].y, sum.z += weight * all.o[i].z, sum.w += weight * all.o[i].w;
   }
-  const float factor = reciprocal_or_zero(total);
-  write_o<C>(p, item, row, column, make_float4(sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor));
-  if (column == 0) write_lse<C>(p, item, row, merged_lse({base, total}));
+  write_columns<C>(p, item, row, column, sum, reciprocal_or_zero(total), merged_lse({base, total}));
 }
 
 // By every thread of the cluster. No block leaves while another reads from it.

@@ -10,6 +10,14 @@ __device__ __forceinline__ uint4 load_elements(const void* src, uint16_t) {
   return make_uint4(e[0] | uint32_t(e[1]) << 16, e[2] | uint32_t(e[3]) << 16, e[4] | uint32_t(e[5]) << 16,
                     e[6] | uint32_t(e[7]) << 16);
 }
+__device__ __forceinline__ uint4 load_elements(const void* src, uint8_t) {
+  const uint8_t* e = static_cast<const uint8_t*>(src);
+  uint32_t word[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    word[i] = e[4 * i] | uint32_t(e[4 * i + 1]) << 8 | uint32_t(e[4 * i + 2]) << 16 | uint32_t(e[4 * i + 3]) << 24;
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
 __device__ __forceinline__ uint4 load_elements(const void* src, uint32_t) {
   const uint32_t* e = static_cast<const uint32_t*>(src);
   return make_uint4(e[0], e[1], e[2], e[3]);
@@ -25,7 +33,7 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t src) {
   return v;
 }
 
-// Global to shared; zeros when not valid. Element is uint16_t or uint32_t.
+// Global to shared; zeros when not valid. Element is uint8_t, uint16_t or uint32_t.
 template <class Element>
 __device__ __forceinline__ void fetch_chunk(uint32_t dst, const void* src, bool valid, bool aligned) {
   if (aligned) {

@@ -5,11 +5,12 @@
 
 namespace opfacade {
 
-// Byte offset of a chunk; kChunks per row, a multiple of 8.
+// Byte offset of a chunk; kChunks per row, 4 or a multiple of 8. Two rows of four chunks fill all banks once.
 template <int kChunks>
 __device__ __forceinline__ uint32_t swizzled(int row, int chunk) {
-  static_assert(kChunks % 8 == 0, "the XOR must stay inside the row");
-  return static_cast<uint32_t>((row * kChunks + (chunk ^ (row & 7))) * 16);
+  static_assert(kChunks == 4 || kChunks % 8 == 0, "the XOR must stay inside the row");
+  const int turn = kChunks == 4 ? row >> 1 & 3 : row & 7;
+  return static_cast<uint32_t>((row * kChunks + (chunk ^ turn)) * 16);
 }
 
 }  // namespace opfacade

@@ -50,6 +50,16 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "decode-auto-d256": _decode(8, _cache(256, "f16", 1, "HND"), max_kv_indices=_LONG),
         "decode-auto-f32": _decode(5, _cache(64, "f32", 16, "HND")),
         "decode-fixed-f32": _decode(2, _cache(128, "f32", 3, "NHD"), kv_split=64),
+        "decode-auto-fp8-head": _decode(
+            4, _cache(128, "f8_e4m3", 16, "HND"), q_dtype="bf16", kv_scale="head", max_kv_indices=_LONG // 16
+        ),
+        "decode-fixed-fp8-d256-sinks": _decode(
+            5, _cache(256, "f8_e5m2", 5, "NHD"), q_dtype="f16", kv_split=160, sinks=True, window_left=1500
+        ),
+        "decode-cluster-fp8-d64-sinks": _decode(
+            8, _cache(64, "f8_e4m3", 64, "NHD"), q_dtype="bf16", kv_scale="tensor", sinks=True
+        ),
+        "decode-auto-sinks": _decode(8, plain, sinks=True, max_kv_indices=_LONG // 16),
         "prefill-off-causal": _prefill(4, plain, 200, causal=True, kv_split="off"),
         "prefill-fixed-odd-window-cap-block": _prefill(
             7, odd, 90, causal=True, kv_split=200, window_left=400, logits_soft_cap=30.0, page_table="block"

@@ -131,7 +131,8 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     u_acc, k_step: roundoff of the accumulator and products summed between two roundings. u_p, eta_p: roundoff and
     underflow of P in the second product. exp, tanh: error of these functions, relative and over the cap. tile: keys
     between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged; part: the
-    fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors.
+    fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors. eta_q:
+    underflow of an element of q over its largest.
     """
     u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
     blind = ~row.seen.any(-1)[None, :, None]
@@ -210,6 +211,9 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
     eta = (row.q.shape[-1] / c["k_step"] + 4) * c["u_acc"] * absolute
     size = raw.abs()
     eta = eta + c.get("scaled", 0.0) * 2 * u * size
+    if c.get("eta_q"):
+        largest = row.q.abs().amax(-1, keepdim=True)
+        eta = eta + c["eta_q"] * abs(row.scale) * largest * row.k.abs().sum(-1)[:, None]
     if row.soft_cap > 0:
         # tanh is steepest near 0: within the error, at the place nearest to it. One more product makes its argument.
         eta = eta + 2 * u * size

@@ -34,7 +34,7 @@ def gpu(name, file, old, new, kinds, **more):
 GPU = (
     gpu(
         "decode: the last key of a split is dropped",
-        f"{K}/decode.cuh",
+        f"{K}/decode_state.cuh",
         "key >= item.end) s[n][i]",
         "key >= item.end - 1) s[n][i]",
         DECODE,
@@ -46,8 +46,8 @@ GPU = (
         "key < item.first_key || key >= item.end - 1 ?",
         F32,
     ),
-    gpu("decode: the sum is not rescaled", f"{K}/decode.cuh", "    state.sum[half] *= rescale;\n", "", DECODE),
-    gpu("decode: o is not rescaled", f"{K}/decode.cuh", "      state.o[n][half * 2] *= rescale;\n", "", DECODE),
+    gpu("decode: the sum is not rescaled", f"{K}/decode_state.cuh", "    state.sum[half] *= rescale;\n", "", DECODE),
+    gpu("decode: o is not rescaled", f"{K}/decode_state.cuh", "      state.o[n][half * 2] *= rescale;\n", "", DECODE),
     gpu("decode f32: o is not rescaled", f"{K}/decode_f32.cuh", "state.o[row][c] *= smem.weights[row][C::kTileKv];", ";", F32),
     gpu(
         "decode: a stage is used before it has arrived",
@@ -79,7 +79,7 @@ GPU = (
     ),
     gpu(
         "decode: the soft cap is left out",
-        f"{K}/decode.cuh",
+        f"{K}/decode_state.cuh",
         "s[n][i] = tanhf(s[n][i] * p.score.cap_in);",
         "s[n][i] *= p.score.cap_in;",
         DECODE,
@@ -516,7 +516,13 @@ CPU = (
         ":",
         CALLS,
     ),
-    cpu("memo: alignment is not looked at again", "opfacade/memo.py", "(start == 0 or start % 16)", "(start == 0)", CALLS),
+    cpu(
+        "memo: alignment is not looked at again",
+        "opfacade/memo.py",
+        "return None if bits % 16 else spans",
+        "return spans",
+        CALLS,
+    ),
     cpu(
         "can_implement: a workspace may be one byte short",
         "opfacade/operands.py",

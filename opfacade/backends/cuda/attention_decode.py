@@ -7,15 +7,16 @@ from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import support
+from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.registry import Launcher, Reason
-from opfacade.sku import KernelSku
+from opfacade.sku import ITEMSIZE, KernelSku
 from opfacade.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Warps of a block, stages of each warp's pipeline, and keys of a stage."""
+    """Warps of a block, stages of each warp's pipeline, and keys of a stage (of 16-bit elements)."""
 
     warps: int
     stages: int
@@ -28,6 +29,7 @@ _SM_BYTES = 233472  # shared memory of an SM on sm_90
 _SYSTEM_BYTES = 1024  # of it, what a block cannot use
 F32_SHAPES = {64: Shape(4, 2, 32), 128: Shape(4, 2, 32), 256: Shape(4, 2, 16)}
 _ROWS = 16
+_FP8_SM = 89
 _CLUSTER = 8  # blocks; the most that every GPU with clusters grants
 _SHORT_TOKENS = 8192
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
@@ -40,6 +42,7 @@ def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Shape:
         return F32_SHAPES[descriptor.dim]
     alone = is_short(descriptor, target)
     best = (TEAM_SHAPES if alone else SHAPES)[descriptor.dim]
+    best = replace(best, keys=best.keys * 2 // ITEMSIZE[descriptor.kv_dtype])
     room = (_SM_BYTES if alone else _SM_BYTES // 2) - _SYSTEM_BYTES - results_bytes(best, descriptor)
     return replace(best, stages=min(best.stages, room // stage_bytes(best, descriptor)))
 
@@ -51,12 +54,13 @@ def rows_of(descriptor: BatchPagedDecodeDescriptor) -> int:
 
 def stage_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
     """K and V of one stage of every warp."""
-    return shape.warps * shape.keys * 4 * descriptor.dim
+    return shape.warps * shape.keys * 2 * descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
 
 
 def results_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
-    """One f32 row a warp and query head, padded against bank conflicts."""
-    return shape.warps * rows_of(descriptor) * (descriptor.dim + 8) * 4
+    """One f32 row a warp and query head, padded against bank conflicts; and q, where registers have no room for it."""
+    query = 32 * descriptor.dim if descriptor.kv_dtype in FP8 and descriptor.dim == 256 else 0
+    return shape.warps * (rows_of(descriptor) * (descriptor.dim + 8) * 4 + query)
 
 
 def head_blocks(descriptor: BatchPagedDecodeDescriptor) -> int:
@@ -109,7 +113,9 @@ def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[int
 
 
 def declines(descriptor: BatchPagedDecodeDescriptor, target: Target) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", "f32"))]
+    reasons = [*facts_of.common_declines(descriptor, target, ("f16", "bf16", "f32", *FP8))]
+    if descriptor.kv_dtype in FP8 and _FP8_SM > target.sm_version >= support.MIN_SM:
+        reasons.append(Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {descriptor.kv_dtype}"))
     if not reasons:
         reasons += support.shared_memory_reason(shared_memory(descriptor, target), target)
         hint = "Use a larger kv_split or a smaller max_kv_indices."
@@ -128,7 +134,8 @@ def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Any:
     shape, mode = shape_of(descriptor, target), split_of(descriptor, target)[0]
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
     tuned |= {"cluster": _CLUSTER if mode == "cluster" else 1, "blocks_per_sm": 1 if mode == "cluster" else 2}
-    return support.spec_of("attention/paged_decode", support.pairs(**dict(facts(descriptor, target)), **tuned), target)
+    plain = {"q_dtype": descriptor.query_dtype, "kv_scale": "none", "sinks": False}
+    return support.spec_of("attention/paged_decode", support.pairs(**plain | dict(facts(descriptor, target)) | tuned), target)
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target) -> KernelSku:

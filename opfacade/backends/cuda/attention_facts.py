@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import support
+from opfacade.paging import FP8
 from opfacade.registry import Reason
 from opfacade.scoring import Attention
 from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
@@ -20,18 +21,26 @@ _BITS = "tests/test_determinism.py::"
 _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
 
 
-def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
+def common_declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
+    """What no attention kernel takes, and a cache of none of `dtypes`."""
     yield from support.arch_reasons(target)
     yield from support.choice_reason("OPF-S002", "dtype of the KV cache", descriptor.kv_dtype, dtypes)
-    if descriptor.query_dtype != descriptor.kv_dtype:
+    if descriptor.kv_dtype in FP8:
+        yield from support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, ("f16", "bf16"))
+    elif descriptor.query_dtype != descriptor.kv_dtype:
         yield Reason("OPF-S002", "q_dtype", descriptor.query_dtype, f"the cache's, {descriptor.kv_dtype}")
     yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, HEAD_DIMS)
+
+
+def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
+    """The same, of a kernel that knows neither factors of K and V nor sinks."""
+    yield from common_declines(descriptor, target, dtypes)
     yield from support.choice_reason("OPF-S007", "kv_scale", getattr(descriptor, "kv_scale", "none"), ("none",))
     yield from support.choice_reason("OPF-S008", "sinks", descriptor.sinks, (False,))
 
 
 def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
-    """Compile-time facts of every attention kernel."""
+    """Compile-time facts of every attention kernel. What few problems have is said of those alone: ids of others stay."""
     facts: dict[str, bool | int | str] = {
         "dtype": descriptor.kv_dtype,
         "head_dim": descriptor.dim,
@@ -40,25 +49,36 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
         "soft_cap": descriptor.logits_soft_cap > 0,
         "return_lse": descriptor.return_lse,
     }
+    if descriptor.kv_dtype in FP8:
+        facts |= {"q_dtype": descriptor.query_dtype, "kv_scale": descriptor.kv_scale}
+    if descriptor.sinks:
+        facts["sinks"] = True
     if hasattr(descriptor, "paged_kv"):
         facts |= support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
     return facts
 
 
-def error_model(dtype: str, tile: int, merges: bool) -> ErrorModel:
-    """Tensor cores round once every 16 products by truncation; f32 runs on CUDA cores, one rounding a product."""
-    plain = dtype == "f32"
+def error_model(dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False) -> ErrorModel:
+    """Tensor cores round once every 16 products by truncation; f32 runs on CUDA cores, one rounding a product.
+
+    An fp8 cache is widened to f16 exactly; a bf16 q then is an f16 whose small elements may underflow (eta_q).
+    """
+    plain, products = dtype == "f32", "f16" if dtype in FP8 else dtype
     constants = {
         "u_acc": 2.0**-24 if plain else 2.0**-23,
         "k_step": 1.0 if plain else 16.0,
-        "u_p": ROUNDOFF[dtype],
-        "eta_p": UNDERFLOW[dtype],
+        "u_p": ROUNDOFF[products],
+        "eta_p": UNDERFLOW[products],
         "exp": 2.0**-21,
         "tanh": 2.0**-20,
         "tile": float(tile),
         "lanes": 1.0 if plain else 4.0,
         "split": float(merges),
     }
+    if scaled:
+        constants["scaled"] = 1.0
+    if dtype in FP8 and query == "bf16":
+        constants["eta_q"] = 2.0**-39
     return ErrorModel(id="attention-f32" if plain else "attention-mma16", constants=tuple(sorted(constants.items())))
 
 
@@ -97,6 +117,8 @@ def make_sku(identity: Identity) -> KernelSku:
     """The SKU; kept, because a serving step selects for a new batch size and gets the same kernel again."""
     facts = dict(identity.facts)
     dtype, split = str(facts.pop("dtype")), str(facts["split"])
+    query, scaled = str(facts.pop("q_dtype", dtype)), facts.get("kv_scale", "none") != "none"
+    model = error_model(dtype, identity.tile, identity.merges, query, scaled)
     return KernelSku(
         category="attention",
         op=identity.op,
@@ -104,10 +126,10 @@ def make_sku(identity: Identity) -> KernelSku:
         arch=identity.arch,
         impl=identity.impl,
         revision=REVISION,
-        dtypes=(("kv", dtype), ("o", dtype), ("q", dtype)),
+        dtypes=(("kv", dtype), ("o", query), ("q", query)),
         layout="strided",
         spec=tuple(facts.items()),
-        precision_guarantee=guarantee(dtype, split, error_model(dtype, identity.tile, identity.merges)),
+        precision_guarantee=guarantee("f16" if dtype in FP8 else dtype, split, model),
     )
 
 

@@ -1,0 +1,143 @@
+// Tiles of an fp8 cache. Bytes are widened to f16, exactly, on their way from shared memory into mma.sync: the order of
+// dimensions in a product of q and k is free, so a thread takes the four neighbours that ldmatrix gives it, and q is laid
+// out alike. Of v a 16-bit column is two dimensions, which become two blocks of the output, even and odd.
+//
+// Factors of K go into the scores; those of V into the result. A bf16 row of q is brought into the range of f16 by a power
+// of two, which the scores undo.
+#pragma once
+#include "kernels/attention/decode_state.cuh"
+#include "kernels/common/fp8.cuh"
+#include "kernels/common/q_transform.cuh"
+
+namespace opfacade {
+
+constexpr int kTopExponent = 14;  // of the largest element of q: the least that matters is then far above underflow
+
+template <class C>
+struct TileMath<C, 1> {
+  using State = DecodeState<C>;
+  static constexpr int kChunks = C::kHeadDim / 16;
+
+  using Fragments = uint32_t[State::kSteps][4];
+
+  static __device__ __forceinline__ void load_query(const DecodeParams& p, const WorkItem& item, State& state) {
+    const float k_factor = p.k_scale == nullptr ? 1.f : p.k_scale[kv_head<C>(item) * p.kv_scale_stride];
+    Fragments q;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float top = load_row(p, item, half, q);
+      state.factor[half] = k_factor * to_f16(q, half, top);
+    }
+    keep(state, q);
+  }
+
+  // One of this thread's two rows; returns its largest absolute value.
+  static __device__ __forceinline__ float load_row(const DecodeParams& p, const WorkItem& item, int half, Fragments& q) {
+    const int lane = threadIdx.x % 32, row = lane / 4 + half * 8;
+    const bool valid = row < num_rows<C>(item);
+    const uint16_t* src = reinterpret_cast<const uint16_t*>(query_row<C>(p, item, valid ? row : 0)) + lane % 4 * 4;
+    float top = 0.f;
+#pragma unroll
+    for (int i = 0; i < State::kSteps * 2; ++i) {
+      const uint16_t* pair = src + i / 2 * 16 + i % 2 * 2;
+      uint32_t bits = 0;
+      if (valid) bits = p.q_aligned ? *reinterpret_cast<const uint32_t*>(pair) : pair[0] | uint32_t(pair[1]) << 16;
+      bits = transformed_pair<typename C::T>(bits, p.score.q_transform);
+      q[i / 2][i % 2 * 2 + half] = bits;
+      top = fmaxf(top, fmaxf(fabsf(C::T::unpack(bits & 0xffff)), fabsf(C::T::unpack(bits >> 16))));
+    }
+    return quad_max(top);
+  }
+
+  // Makes f16 of a row of q; returns what that divided it by.
+  static __device__ __forceinline__ float to_f16(Fragments& q, int half, float top) {
+    if constexpr (C::kQueryIsF16) return 1.f;
+    // Of 0 and of what is not finite: 1. The exponent is kept where both powers of two are normal numbers.
+    const int exponent = static_cast<int>(__float_as_uint(top) >> 23) - 127;
+    const int shift = top == 0.f || exponent == 128 ? 0 : max(-100, min(100, kTopExponent - exponent));
+    const float up = __uint_as_float((127 + shift) << 23);
+#pragma unroll
+    for (int step = 0; step < State::kSteps; ++step)
+#pragma unroll
+      for (int i = half; i < 4; i += 2)
+        q[step][i] = F16::pack(C::T::unpack(q[step][i] & 0xffff) * up, C::T::unpack(q[step][i] >> 16) * up);
+    return __uint_as_float((127 - shift) << 23);
+  }
+
+  static __device__ __forceinline__ void keep(State& state, const Fragments& q) {
+#pragma unroll
+    for (int step = 0; step < State::kSteps; ++step) {
+      const uint4 fragment = make_uint4(q[step][0], q[step][1], q[step][2], q[step][3]);
+      if constexpr (State::kQueryInShared) {
+        store_shared_16(state.q_at + step * 512 + threadIdx.x % 32 * 16, fragment);
+      } else {
+        state.q[step][0] = fragment.x, state.q[step][1] = fragment.y;
+        state.q[step][2] = fragment.z, state.q[step][3] = fragment.w;
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void query(const State& state, int step, uint32_t (&q)[4]) {
+    if constexpr (State::kQueryInShared) {
+      const uint4 fragment = load_shared_16(state.q_at + step * 512 + threadIdx.x % 32 * 16);  // this thread's own
+      q[0] = fragment.x, q[1] = fragment.y, q[2] = fragment.z, q[3] = fragment.w;
+    } else {
+      q[0] = state.q[step][0], q[1] = state.q[step][1], q[2] = state.q[step][2], q[3] = state.q[step][3];
+    }
+  }
+
+  static __device__ __forceinline__ void scores(const State& state, uint32_t keys, TileScores<C>& s) {
+    const uint32_t k = keys + swizzled<kChunks>(threadIdx.x % 32, 0);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+#pragma unroll
+    for (int step = 0; step < State::kSteps; ++step) {
+      uint32_t key[4], q[4];
+      query(state, step, q);
+      ldmatrix_x4(key, k ^ (step * 16));
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        mma_16x8x16<F16>(s[n], q, C::Kv::widen(key[n] & 0xffff), C::Kv::widen(key[n] >> 16));
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] *= state.factor[i / 2];
+  }
+
+  static __device__ __forceinline__ void add_values(State& state, const TileScores<C>& s, uint32_t values) {
+    const uint32_t v = values + swizzled<kChunks>(threadIdx.x % 32, 0);
+    uint32_t a[2][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&pair)[4] = s[half * 2 + i / 2];
+        a[half][i] = F16::pack(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+      }
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      uint32_t value[4];
+      ldmatrix_x4_trans(value, v ^ (chunk * 16));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[i] = __byte_perm(value[i], 0, 0x3120);  // two tokens of one dimension side by side
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t first = value[half * 2], second = value[half * 2 + 1];
+        mma_16x8x16<F16>(state.o[2 * chunk], a[half], C::Kv::widen(first & 0xffff), C::Kv::widen(second & 0xffff));
+        mma_16x8x16<F16>(state.o[2 * chunk + 1], a[half], C::Kv::widen(first >> 16), C::Kv::widen(second >> 16));
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void store_row(const State& state, int half, float* row) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const float* even = &state.o[2 * chunk][half * 2];
+      const float* odd = &state.o[2 * chunk + 1][half * 2];
+      *reinterpret_cast<float4*>(&row[chunk * 16 + threadIdx.x % 4 * 4]) = make_float4(even[0], odd[0], even[1], odd[1]);
+    }
+  }
+};
+
+}  // namespace opfacade
