@@ -224,4 +224,8 @@ def _workspace(plan: Plan[Any], args: Any) -> Any:
     if not plan.workspace_size:
         return None
     first = getattr(args, next(iter(plan.descriptor.operands())))
+    free = torch.cuda.mem_get_info()[0] if first.is_cuda else plan.workspace_size
+    if plan.workspace_size > free:
+        message = f"tune: {plan.sku.id} expected {plan.workspace_size} bytes of workspace, got {free} that are free. [OPF-T003]"
+        raise UnsupportedError(message, code="OPF-T003", op="tune", stage="check")
     return torch.empty(plan.workspace_size, dtype=torch.uint8, device=first.device)

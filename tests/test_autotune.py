@@ -192,6 +192,17 @@ def test_problems_of_one_key_are_measured_once(field):
     assert used(like) == "other"
 
 
+def test_a_workspace_that_does_not_fit_is_told_and_nothing_is_allocated(monkeypatch):
+    from types import SimpleNamespace
+
+    from opfacade.autotune import _workspace
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000, 2000))
+    plan = SimpleNamespace(workspace_size=1001, descriptor=DECODE, sku=SimpleNamespace(id="a/b"))
+    with pytest.raises(errors.UnsupportedError, match=r"1001 bytes of workspace, got 1000 that are free. \[OPF-T003\]"):
+        _workspace(plan, SimpleNamespace(q=SimpleNamespace(is_cuda=True)))
+
+
 def test_a_problem_that_nothing_solves_as_required_stops_no_other(field):
     field(candidate("plain"), candidate("other"))
     strict = Work(decode([1] * 20)[0], Preference(require="deterministic"))
