@@ -9,6 +9,7 @@ from typing import Any
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DescriptorError, Issue, from_issues
 from opfacade.manifest import differences
+from opfacade.model import Model
 from opfacade.selection import Explanation, Preference, explain
 from opfacade.sku import KernelSku
 from opfacade.target import Target
@@ -57,7 +58,7 @@ def explain_change(
             [Issue("OPF-S034", "after", "a descriptor of the type of before", got, kind="ArgumentTypeError")],
         )
     one, two = explain(before, prefer, target), explain(after, prefer, target)
-    fields = _differing(before.model_dump(), after.model_dump())
+    fields = _differing(_content(before), _content(after))
     was, now = _chosen(one), _chosen(two)
     return Change(
         was,
@@ -78,6 +79,12 @@ def _chosen(explanation: Explanation) -> KernelSku | None:
     return explanation.chosen.sku if explanation.chosen else None
 
 
+def _content(model: Model) -> dict[str, Any]:
+    """Every field, also those that the JSON leaves out at their default."""
+    values = {name: getattr(model, name) for name in type(model).model_fields}
+    return {name: _content(value) if isinstance(value, Model) else value for name, value in values.items()}
+
+
 def _differing(one: Mapping[str, Any], two: Mapping[str, Any], above: str = "") -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     for name in one:
@@ -91,7 +98,7 @@ def _differing(one: Mapping[str, Any], two: Mapping[str, Any], above: str = "") 
 
 def _changes(before: Explanation, path: str, value: Any) -> bool:
     """Whether this one field, set in the first descriptor, changes its SKU."""
-    content = before.descriptor.model_dump()
+    content = _content(before.descriptor)
     place = content
     *above, name = path.split(".")
     for step in above:

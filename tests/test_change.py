@@ -53,6 +53,14 @@ def test_a_candidate_that_is_refused_now_comes_with_its_reasons():
     assert list(back.newly_accepted) == ["cuda/split_kv"]
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_a_field_that_the_json_leaves_out_at_its_default_is_seen(back):
+    pair = (DECODE, DECODE.model_copy(update={"sinks": True}).revalidated())
+    found = explain_change(*(pair[::-1] if back else pair), target=SM90)
+    assert found.fields == {"sinks": (True, False) if back else (False, True)}
+    assert found.causes == ("sinks",)
+
+
 def test_a_size_that_changes_the_split_is_the_cause():
     small = PREFILL.model_copy(update={"total_num_rows": 8, "batch_size": 1}).revalidated()
     large = PREFILL.model_copy(update={"total_num_rows": 9000, "batch_size": 1}).revalidated()
