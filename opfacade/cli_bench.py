@@ -27,28 +27,42 @@ _THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def bench(
     ctx: click.Context, /, file: IO[bytes], rounds: int | None, out: Path | None, image: Path | None, **given: Any
 ) -> None:
-    """Time the problems in FILE (descriptors or a recording) here, in turns, cold. Status 1 if an output was wrong."""
+    """Time the problems in FILE (descriptors or a recording) here, in turns, cold. Status 1 if an output was wrong.
+
+    FILE may also be a record that --out wrote elsewhere: it is shown, and nothing is measured.
+    """
     from rich.console import Console
 
-    from opfacade.autotune_measure import Effort
-    from opfacade.bench import Options, measure, picture, table
-    from opfacade.workload import read
+    from opfacade.bench import picture, table
 
-    works, most = read(file.read()), rounds or Effort().most
-    works = tuple(sorted(works, key=lambda work: -work.runs))[: given["top"]]
-    options = Options(
-        backends=given["backends"],
-        variants=given["variants"],
-        peers=None if given["peers"] else (),
-        effort=Effort(least=min(Effort().least, most), most=most, hopeless=1e9, early=False),
-    )
-    record = measure(works, options)
+    text = file.read()
+    record = _written(text) or _measured(text, rounds or 60, given)
     Console(width=160).print(table(record))
     if out is not None:
         out.write_text(json.dumps(record, indent=1) + "\n")
     if image is not None:
         picture(record, image)
     ctx.exit(0 if record["ok"] else 1)
+
+
+def _written(text: bytes) -> dict[str, Any] | None:
+    """The record that a file is, if it is one."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and {"rows", "ceilings", "ok"} <= found.keys() else None
+
+
+def _measured(text: bytes, most: int, given: dict[str, Any]) -> dict[str, Any]:
+    from opfacade.autotune_measure import Effort
+    from opfacade.bench import Options, measure
+    from opfacade.workload import read
+
+    works = tuple(sorted(read(text), key=lambda work: -work.runs))[: given["top"]]
+    effort = Effort(least=min(Effort().least, most), most=most, hopeless=1e9, early=False)
+    peers = None if given["peers"] else ()
+    return measure(works, Options(backends=given["backends"], variants=given["variants"], peers=peers, effort=effort))
 
 
 @click.command()

@@ -255,6 +255,16 @@ def test_the_command_writes_table_record_and_picture(tmp_path):
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
 
+def test_a_record_from_elsewhere_is_shown_and_not_measured(record, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("opfacade.bench.measure", lambda *words: pytest.fail("measured"))
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    result = CliRunner().invoke(main, ["bench", str(tmp_path / "r.json"), f"--picture={tmp_path / 'p.png'}"])
+    assert result.exit_code == 1  # the record holds a wrong output
+    assert "a machine, a clock" in result.output
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 
