@@ -20,6 +20,9 @@ RANDOM_GPU = {
     "mla_decode": 80,
 }  # fmt: skip
 SPECIAL_GPU = 80
+# Candidates that are chosen only where others decline: their ops, and the others.
+RIVALS = {"mma_tile": (("paged_prefill", "ragged_prefill"), ("wgmma_tile",))}
+RIVALS_GPU = 40
 
 
 def where(backend):
@@ -116,7 +119,8 @@ def test_every_candidate_is_among_those_held():
     assert {e.op for e in examples()} == set(problems.OPS) == set(RANDOM_GPU)
     for descriptor in examples():
         found = candidates_for(type(descriptor))
-        assert len({c.backend for c in found}) == len(found), "two candidates of a backend: each needs its own subject"
+        impls = [c.impl for c in found if not c.variant]
+        assert len({c.backend for c in found}) + len(set(impls) & set(RIVALS)) == len(impls), "each candidate needs a subject"
         assert {c.backend for c in found} <= {place.values[0] if hasattr(place, "values") else place[0] for place in PLACES}
 
 
@@ -133,6 +137,16 @@ def test_cuda_keeps_its_guarantee_on_random_problems(op, seed):
     subject = accepted(Subject(problems.random_descriptor(op, seed), "cuda", "cuda"))
     report = hold(subject, seed, interleaved=seed % 3 == 0)
     print(f"{op} seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("impl", "op", "seed"), [(i, op, seed) for i, (ops, _) in RIVALS.items() for op in ops for seed in range(RIVALS_GPU)]
+)
+def test_a_candidate_behind_another_keeps_its_guarantee(impl, op, seed):
+    subject = Subject(problems.random_descriptor(op, seed), "cuda", "cuda", forbid=RIVALS[impl][1])
+    assert subject.plan.sku.impl == impl
+    hold(subject, seed, interleaved=seed % 3 == 0)
 
 
 @pytest.fixture(scope="session")

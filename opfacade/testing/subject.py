@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opfacade.descriptor import Descriptor
@@ -28,10 +28,12 @@ class Subject:
     descriptor: Any
     backend: str
     device: str
+    forbid: tuple[str, ...] = field(default=(), kw_only=True)  # implementations that would be chosen before the one under test
 
     @property
     def plan(self) -> Plan[Any]:
-        return Plan.select(self.descriptor, Preference.model_validate({"backend": self.backend}), self._target)
+        wanted = {"backend": self.backend, "forbid": self.forbid}
+        return Plan.select(self.descriptor, Preference.model_validate(wanted), self._target)
 
     @property
     def _target(self) -> Target:

@@ -1,4 +1,4 @@
-"""CUDA attention, first generation: mma.sync and cp.async, sm_80 and later. Work is assigned on the device."""
+"""CUDA attention: wgmma where it can be (sm_90a), else mma.sync, sm_80 and later. Work is assigned on the device."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from opfacade.backends.cuda import attention_decode as decode
 from opfacade.backends.cuda import attention_prefill as prefill
+from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
@@ -15,6 +16,10 @@ from opfacade.plans.attention import (
 from opfacade.registry import Candidate, variant_of
 
 _DEFAULTS = (
+    *(
+        Candidate("cuda", "wgmma_tile", kind, wgmma.declines, wgmma.sku, prefill.workspace, wgmma.launcher, wgmma.jit_spec)
+        for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+    ),
     *(
         Candidate(
             "cuda", "mma_tile", kind, prefill.declines, prefill.sku, prefill.workspace, prefill.launcher, prefill.jit_spec

@@ -87,8 +87,12 @@ def workspace(descriptor: Prefill, target: Target) -> int:
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+    return launcher_of(jit_spec(descriptor, target), descriptor, target, identity, allow_build)
+
+
+def launcher_of(spec: Any, descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
     if descriptor.total_num_rows == 0 or descriptor.batch_size == 0:
         return support.nothing_to_do
     mode, splits, chunk = splits_of(descriptor, target)
     scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), splits, chunk)
-    return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)
+    return support.launcher(spec, descriptor, identity, allow_build, mode != "off", scalars)

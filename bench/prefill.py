@@ -1,0 +1,93 @@
+"""Prefill on one GPU, ours and peers in one run: `python bench/prefill.py [--peers] [--out FILE] [--picture FILE]`.
+
+Three parts: the shapes of the table, page sizes against our own dense (ragged) kernel, and causal lengths. Data, checks and
+timing are those of bench/attention.py. The picture is TFLOP/s against length, with the product of this run as ceiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import attention
+import torch
+from attention import CUDA, PREFILL, Shape
+
+from opfacade import Plan
+from opfacade.plans.attention import BatchRaggedPrefillDescriptor
+from opfacade.testing import inputs, numerics
+from opfacade.testing.bench import time_gpu
+
+PAGES = tuple(Shape(8192, 1, 8192, 32, 8, 128, page) for page in (1, 8, 16, 32, 64, 128, 256))
+LENGTHS = tuple(Shape(n, max(1, 16384 // n), n, 32, 8, 128, 16) for n in (512, 1024, 2048, 4096, 8192, 16384))
+
+
+def dense(shape: Shape) -> dict:
+    """The same problem without pages."""
+    rows = shape.batch * shape.q
+    descriptor = BatchRaggedPrefillDescriptor(
+        batch_size=shape.batch, total_num_rows=rows, total_kv_rows=shape.batch * shape.kv, num_qo_heads=shape.heads,
+        num_kv_heads=shape.kv_heads, head_dim=shape.dim, causal=shape.causal, dtype="bf16",
+    )  # fmt: skip
+    lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
+    args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+    plan = Plan.select(descriptor, CUDA)
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    plan.run(args, workspace)
+    report = numerics.check(descriptor, args, plan.sku, rows=8)
+    if not report.worst <= 1:
+        raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
+    return {"impl": "opfacade (dense)", "sku": plan.sku.id, "us": time_gpu(lambda: plan.run(args, workspace)).as_dict()}
+
+
+def peers(rows: list, shape: Shape) -> None:
+    for backend in ("fa2", "fa3"):
+        attention.attempt(rows, shape, lambda: attention.flashinfer_rows(shape, backend))
+    if shape.q == shape.kv:
+        attention.attempt(rows, shape, lambda: attention.sdpa_row(shape))
+
+
+def picture(record: dict, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in record["lengths"]:
+        if "TFLOPs" in row:
+            lines.setdefault(row["impl"], []).append((row["length"], row["TFLOPs"]))
+    for impl, points in lines.items():
+        plt.plot(*zip(*points, strict=True), marker="o", label=impl)
+    plt.axhline(record["ceilings"]["bf16_TFLOPs"], linestyle="--", color="gray", label="bf16 product of this run")
+    plt.xscale("log", base=2)
+    plt.xlabel("length (16384 tokens in all, causal, 32/8 heads of 128, pages of 16)")
+    plt.ylabel("TFLOP/s")
+    plt.legend()
+    plt.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--picture", type=Path)
+    options = parser.parse_args()
+    record: dict = {"machine": attention.machine(), "ceilings": attention.ceilings()}
+    for part, shapes in (("table", [s for s in PREFILL if s.q > 16]), ("pages", PAGES), ("lengths", LENGTHS)):
+        rows = record.setdefault(part, [])
+        for shape in shapes:
+            first = len(rows)
+            attention.keep(rows, attention.with_rate(attention.measure(shape), shape))
+            attention.keep(rows, attention.with_rate(dense(shape), shape))
+            if options.peers and part != "pages":
+                peers(rows, shape)
+            for row in rows[first:]:
+                row["length"] = shape.q
+            torch.cuda.empty_cache()
+            if options.out:
+                options.out.write_text(json.dumps(record, indent=1))
+    if options.picture:
+        picture(record, options.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+// The part of a prefill binding for sm_90a that paged and ragged share: tensor maps, and the launch.
+#pragma once
+#include "csrc/attention/prefill.h"
+#include "csrc/common/tensor_map.h"
+#include "kernels/attention/prefill_wgmma_params.h"
+
+namespace opfacade {
+
+// Tokens of one copy: whole boxes must tile both a page and a tile of keys, and start at eight rows.
+inline int32_t box_of(int64_t page_size, int32_t tile) {
+  int64_t box = page_size, rest = tile;
+  while (rest != 0) {
+    const int64_t next = box % rest;
+    box = rest;
+    rest = next;
+  }
+  return box % 8 == 0 ? static_cast<int32_t>(box) : 0;
+}
+
+// Maps as kernels/attention/prefill_wgmma_params.h describes them.
+template <class C>
+bool map_queries(WgmmaPrefillParams& params) {
+  const PrefillParams& p = params.base;
+  return tensor_map(params.q_map, {p.q,
+                                   {C::kHeadDim, C::kGroup, params.kv_heads, p.total_rows, 1},
+                                   {p.q_head_stride, p.q_head_stride * C::kGroup, p.q_row_stride, 0},
+                                   {C::kGroup, 1, C::kTileRows / C::kGroup, 1},
+                                   C::kBf16});
+}
+
+// Heads and pages become one dimension, so a page must be a whole number of steps from head to head.
+template <class C>
+bool map_pages(TensorMap& map, int32_t& page_step, const WgmmaPrefillParams& params, const PoolTensor& pool, int64_t pages) {
+  const int64_t tokens = params.base.table.page_size, heads = params.kv_heads;
+  const int64_t step = heads > 1 ? pool.head_stride : pool.page_stride;
+  if (params.box == 0 || (pages > 1 && (step <= 0 || pool.page_stride % step != 0))) return false;
+  const int64_t per_page = pages > 1 ? pool.page_stride / step : 0;
+  const int64_t places = (pages - 1) * per_page + heads;
+  if (places > INT32_MAX) return false;
+  page_step = static_cast<int32_t>(per_page);
+  return tensor_map(map, {pool.data,
+                          {64, 8, C::kHeadDim / 64, tokens / 8, places},
+                          {pool.token_stride, 128, 8 * pool.token_stride, step},
+                          {8, C::kHeadDim / 64, params.box / 8, 1},
+                          C::kBf16});
+}
+
+template <class C>
+bool map_rows(TensorMap& map, const WgmmaPrefillParams& params, const PoolTensor& pool, int64_t rows) {
+  return tensor_map(map, {pool.data,
+                          {C::kHeadDim, rows, params.kv_heads, 1, 1},
+                          {pool.token_stride, pool.head_stride, 0, 0},
+                          {params.box, 1, 1, 1},
+                          C::kBf16});
+}
+
+template <class C>
+void set_shape(WgmmaPrefillParams& params, int32_t box) {
+  params.kv_heads = params.base.heads / C::kGroup;
+  params.slots = static_cast<int32_t>(int64_t{params.base.total_rows} * C::kGroup / C::kTileRows + params.base.batch);
+  params.box = box;
+}
+
+// Both fill what follows from params.base; where the copy engine cannot load, threads do.
+template <class C>
+void set_paged(WgmmaPrefillParams& params, int64_t pages) {
+  const PrefillParams& p = params.base;
+  set_shape<C>(params, box_of(p.table.page_size, WgmmaTile<C::kHeadDim>::kKeys));
+  params.mapped = map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
+                  map_pages<C>(params.v_map, params.v_page, params, p.v, pages) && map_queries<C>(params);
+}
+template <class C>
+void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
+  set_shape<C>(params, WgmmaTile<C::kHeadDim>::kKeys);
+  params.mapped = map_rows<C>(params.k_map, params, params.base.k, rows) &&
+                  map_rows<C>(params.v_map, params, params.base.v, rows) && map_queries<C>(params);
+}
+
+template <class C>
+Launch wgmma_launch(const WgmmaPrefillParams& params, int device) {
+  const int64_t items = int64_t{params.slots} * params.kv_heads * params.base.num_splits;
+  require(items <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");
+  const int64_t blocks = sm_count(device);
+  return Launch(items < blocks ? items : blocks, 384).shared(WgmmaTile<C::kHeadDim>::kSharedBytes);
+}
+
+}  // namespace opfacade

@@ -1,0 +1,220 @@
+// Attention of many query rows for sm_90a. Blocks stay and take one tile of rows after another. In a block, warpgroup 0 loads
+// (the copy engine does it where it can) and warpgroups 1 and 2 compute 64 rows each with asynchronous products: while one
+// runs its softmax the other has the tensor cores, and within one the scores of the next tile are computed beside the
+// values of this one. Keys go from last to first, so that masked tiles come first. Query heads of one kv head are packed
+// into rows, so a tile is full whatever the group.
+#pragma once
+#include "kernels/attention/prefill_wgmma_gather.cuh"
+#include "kernels/attention/prefill_wgmma_nonfinite.cuh"
+#include "kernels/attention/prefill_wgmma_output.cuh"
+#include "kernels/common/dependent_launch.cuh"
+#include "kernels/common/q_transform.cuh"
+
+#ifdef PF_NOTURN
+#define if (false)
+#else
+#define PF_T
+#endif
+namespace opfacade {
+
+template <class C>
+struct Consumer {
+  using Shared = WgmmaShared<C>;
+  using Scores = float[C::kTileKv / 2];
+  using Weights = uint32_t[C::kTileKv / 4];
+
+  const PrefillParams& p;
+  WgmmaShared<C>& smem;
+  bool mapped;
+  int group;  // 0 or 1
+  WorkQueue<C> queue, held;  // the next work, and the one at hand
+  Ring<C::kStages> keys, values;
+  Ring<Shared::kQStages> queries;
+  uint32_t swept_parity = 0;  // a bit for each stage
+
+  __device__ __forceinline__ void my_turn() const { named_sync(kTurn + group, kConsumers * kWarpgroup); }
+  __device__ __forceinline__ void your_turn() const { named_arrive(kTurn + (group ^ 1), kConsumers * kWarpgroup); }
+
+  // Null when there is no more.
+  __device__ __forceinline__ const Work* take_work() {
+    const Work& work = queue.see();
+    queue.pass();
+    return work.tile.rows == 0 ? nullptr : &work;
+  }
+
+  __device__ __forceinline__ void await_queries() const {
+    await(smem.q_full[queries.stage], queries.parity);
+    if (p.score.q_transform == QTransform::kNone) return;
+    for (int panel = 0; panel < Shared::kPanels; ++panel) {
+      uint32_t* words = reinterpret_cast<uint32_t*>(smem.q[queries.stage] + panel * Shared::kQPanel + group * 64 * 128);
+#pragma unroll 1
+      for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup)
+        words[i] = transformed_pair<typename C::T>(words[i], p.score.q_transform);
+    }
+    fence_async_shared();
+    named_sync(kOwnGroup + group, kWarpgroup);
+  }
+  // What threads have copied is seen by the tensor cores only after a fence.
+  __device__ __forceinline__ void await(const uint64_t& full, uint32_t parity) const {
+    mbarrier_wait(smem_address(&full), parity);
+    if (!mapped) fence_async_shared();
+  }
+  __device__ __forceinline__ void await_keys() const { await(smem.k_full[keys.stage], keys.parity); }
+  __device__ __forceinline__ void release_queries() { warp_arrive(smem.q_empty[queries.stage]), queries.advance(); }
+  __device__ __forceinline__ void release_keys() { warp_arrive(smem.k_empty[keys.stage]), keys.advance(); }
+  __device__ __forceinline__ void release_values() { warp_arrive(smem.v_empty[values.stage]), values.advance(); }
+
+  // Outside a turn: the two warpgroups meet here when a masked tile holds values that are not finite.
+  __device__ __forceinline__ void await_values(const Work& work, int start, bool masked, WgmmaRows<C>& rows) {
+    const int stage = values.stage;
+    await(smem.v_full[stage], values.parity);
+    if (!masked) return;
+    if (mapped) {
+      mbarrier_wait(smem_address(&smem.swept[stage]), swept_parity >> stage & 1);
+      swept_parity ^= 1u << stage;
+    }
+    if constexpr (C::kCausal || C::kWindow) {
+      const uint4 wild = *reinterpret_cast<const uint4*>(smem.wild[stage]);
+      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, work, start, smem.v[stage], rows);
+    }
+  }
+
+  __device__ __forceinline__ void start_scores(Scores& s) const {
+    issue_scores<C>(smem_address(smem.q[queries.stage]) + group * 64 * 128, smem_address(smem.k[keys.stage]), s);
+  }
+  __device__ __forceinline__ void start_values(const Weights& weights, WgmmaRows<C>& rows) const {
+    issue_values<C>(weights, smem_address(smem.v[values.stage]), rows.o);
+  }
+  __device__ __forceinline__ void finish_scores(const Work& work, int start, bool masked, Scores& s) const {
+    if constexpr (C::kSoftCap) {
+#pragma unroll
+      for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
+    }
+    if (masked) mask_keys<C>(p, work, start, s);
+  }
+
+  // One step computes the scores of a tile and adds the values of the one before, which may belong to the work before: so
+  // the tensor cores stay busy from work to work.
+  __device__ __forceinline__ void run() {
+    const Work* work = take_work();
+    if (work == nullptr) return;
+    MaskedTiles<C> masked(p, *work);
+    int left = tile_count<C>(work->range), start = first_start<C>(work->range) + (left - 1) * C::kTileKv;
+    const float log2_scale = p.score.log2_scale;
+    WgmmaRows<C> rows;
+    Scores s;
+    Weights weights, fresh;
+    float factor[2], sum[2];
+    await_queries();
+    await_keys();
+    start_scores(s);
+    wgmma_wait<0>();
+    pin(s);
+    release_keys();
+    if (left == 1) release_queries();
+    finish_scores(*work, start, masked(start), s);
+    follow<C>(rows.scale, s, log2_scale, factor);
+    weigh<C>(s, rows.scale.base, log2_scale, weights, rows.scale.sum);
+#pragma unroll 1
+    for (;;) {
+      const bool ends = --left == 0;
+      const Work* next = ends ? take_work() : work;
+      if (next == nullptr) break;
+      await_values(*work, start, masked(start), rows);
+      start -= C::kTileKv;
+      if (ends) {
+        masked = MaskedTiles<C>(p, *next);
+        left = tile_count<C>(next->range);
+        start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
+        await_queries();
+      }
+      await_keys();
+      my_turn();
+      start_scores(s);
+      start_values(weights, rows);
+      your_turn();
+      wgmma_wait<1>();
+      pin(s);
+      release_keys();
+      if (left == 1) release_queries();
+      finish_scores(*next, start, masked(start), s);
+      // The weights are made before the maximum is known, and once more in the rare case that a base moves with it: the same
+      // bits, without the maximum's latency.
+      const RowScale ended = rows.scale;
+      bool moved = false;
+      if (ends) {
+        rows.scale = RowScale();
+        follow<C>(rows.scale, s, log2_scale, factor);
+        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
+      } else {
+        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
+        moved = follow<C>(rows.scale, s, log2_scale, factor);
+      }
+      pin(fresh);
+      pin(sum);
+      // The waits stand behind branches: the assembler moves one that does not to before the softmax, and then nothing
+      // overlaps. They are spelled apart so that the compiler does not make them one.
+      if (ends) {
+        asm volatile("wgmma.wait_group.sync.aligned 0;  // ended" ::: "memory");
+        pin(rows.o);
+        write_group<C>(p, *work, rows.o, ended);
+        rows.clear();
+        held.let_go();
+        work = next;
+      } else if (__any_sync(0xffffffffu, moved)) {
+        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
+        asm volatile("wgmma.wait_group.sync.aligned 0;  // moved" ::: "memory");
+        pin(rows.o);
+        rows.rescale(factor);
+      } else {
+        asm volatile("wgmma.wait_group.sync.aligned 0;  // kept" ::: "memory");
+        pin(rows.o);
+      }
+      rows.scale.add(factor, sum);
+      pin(weights);
+      release_values();
+#pragma unroll
+      for (int i = 0; i < C::kTileKv / 4; ++i) weights[i] = fresh[i];
+    }
+    await_values(*work, start, masked(start), rows);
+    start_values(weights, rows);
+    wgmma_wait<0>();
+    pin(rows.o);
+    pin(weights);
+    write_group<C>(p, *work, rows.o, rows.scale);
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void compute(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
+  if (group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
+  Consumer<C>{p.base, smem, p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
+}
+
+template <class C>
+__device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
+  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
+  extern __shared__ __align__(1024) unsigned char shared[];
+  WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(shared);
+  static_assert(sizeof(WgmmaShared<C>) <= WgmmaTile<C::kHeadDim>::kSharedBytes, "the launch asks for less");
+  if (threadIdx.x == 0) init_barriers(smem, p.mapped);
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    give_registers<56>();
+    if (!p.mapped) {
+      gather<C>(p, smem);
+    } else if (threadIdx.x < 32) {
+      load_queries_and_keys<C>(p, smem);
+    } else if (threadIdx.x < 64) {
+      load_values<C>(p, smem);
+    } else {
+      sweep_values<C>(p, smem);
+    }
+  } else {
+    take_registers<224>();
+    compute<C>(p, smem);
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,131 @@
+// Warpgroup 0 when the copy engine cannot load (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): its
+// threads copy row by row, and a barrier hears of a copy when it is complete.
+#pragma once
+#include "kernels/attention/prefill_wgmma_load.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct Gatherer {
+  using Shared = WgmmaShared<C>;
+  static constexpr int kChunks = C::kHeadDim / 8;
+  static constexpr int kStep = kWarpgroup / kChunks;  // rows apart that one thread copies
+
+  const WgmmaPrefillParams& p;
+  WgmmaShared<C>& smem;
+  int parity = 0;  // of the table of rows
+
+  // Copies so far will arrive at `full`.
+  __device__ __forceinline__ void committed(uint64_t& full, bool aligned) const {
+    if (aligned) {
+      mbarrier_arrive_after_copies(smem_address(&full));
+    } else {
+      fence_async_shared();
+      mbarrier_arrive(smem_address(&full));
+    }
+  }
+  // A masked tile: each thread looks at what it has copied itself; what is outside the range it has written as zeros.
+  __device__ __forceinline__ void report(int stage) const {
+    cp_async_commit();
+    cp_async_wait<0>();
+    uint32_t found = 0;
+#pragma unroll 2
+    for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep)
+      found |= nonfinite_in<C>(load_shared_16(smem_address(smem.v[stage]) + kv_place<C>(row, threadIdx.x % kChunks)));
+    const bool any = __any_sync(0xffffffffu, found != 0);
+    if (threadIdx.x % 32 == 0) smem.wild[stage][threadIdx.x / 32] = any;
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void copy_q(const Work& work, int stage) {
+    const int chunk = threadIdx.x % kChunks;
+    const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
+#pragma unroll 1
+    for (int row = threadIdx.x / kChunks; row < WgmmaTile<C::kHeadDim>::kRows; row += kStep) {
+      const bool valid = row < work.tile.rows;
+      const int packed = work.tile.first + (valid ? row : 0);
+      const char* src = static_cast<const char*>(p.base.q) + (work.tile.q_start + packed / C::kGroup) * p.base.q_row_stride +
+                        (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride;
+      fetch_chunk<uint16_t>(q + panel_address(row, chunk % 8), src + chunk * 16, valid, p.base.q_aligned);
+    }
+    committed(smem.q_full[stage], p.base.q_aligned);
+  }
+
+  __device__ __forceinline__ bool inside(const Work& work, int token) const {
+    return threadIdx.x < C::kTileKv && token >= work.range.begin && token < work.range.end;
+  }
+  __device__ __forceinline__ int page_of(const Work& work, int start) const {
+    const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.base.table, work.tile.request);
+    const int token = start + threadIdx.x;
+    return inside(work, token) ? pages.page_of(token) : 0;
+  }
+  // Where the rows of a tile lie, one thread a token. The page was looked up one tile ahead.
+  __device__ __forceinline__ void resolve(const Work& work, int start, int page) {
+    parity ^= 1;
+    const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.base.table, work.tile.request);
+    const int token = start + threadIdx.x;
+    if (inside(work, token)) {
+      const int slot = pages.slot_of(token);
+      smem.rows[parity][0][threadIdx.x] = token_address(p.base.k, page, slot, work.head);
+      smem.rows[parity][1][threadIdx.x] = token_address(p.base.v, page, slot, work.head);
+    }
+    named_sync(kLoading, kWarpgroup);
+  }
+
+  __device__ __forceinline__ void copy_tile(const Work& work, int which, int start, unsigned char* dst) const {
+    const int first = work.range.begin - start, last = work.range.end - start;
+    const uint32_t base = smem_address(dst);
+    const char* any = static_cast<const char*>(which == 0 ? p.base.k.data : p.base.v.data);
+#pragma unroll 2
+    for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep) {
+      const bool valid = row >= first && row < last;
+      const char* src = valid ? smem.rows[parity][which][row] + threadIdx.x % kChunks * 16 : any;
+      fetch_chunk<uint16_t>(base + kv_place<C>(row, threadIdx.x % kChunks), src, valid, p.base.kv_aligned);
+    }
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void gather_work(Gatherer<C>& gatherer, const Work& work, Ring<C::kStages>& ring,
+                                            Ring<WgmmaShared<C>::kQStages>& q_ring) {
+  WgmmaShared<C>& smem = gatherer.smem;
+  const int count = tile_count<C>(work.range);
+  const MaskedTiles<C> masked(gatherer.p.base, work);
+  mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
+  gatherer.copy_q(work, q_ring.stage);
+  q_ring.advance();
+  int start = first_start<C>(work.range) + (count - 1) * C::kTileKv;
+  int page = gatherer.page_of(work, start);
+#pragma unroll 1
+  for (int left = count; left > 0; --left, start -= C::kTileKv, ring.advance()) {
+    gatherer.resolve(work, start, page);
+    page = left > 1 ? gatherer.page_of(work, start - C::kTileKv) : 0;
+    const int stage = ring.stage;
+    mbarrier_wait(smem_address(&smem.k_empty[stage]), ring.parity ^ 1);
+    gatherer.copy_tile(work, 0, start, smem.k[stage]);
+    gatherer.committed(smem.k_full[stage], gatherer.p.base.kv_aligned);
+    mbarrier_wait(smem_address(&smem.v_empty[stage]), ring.parity ^ 1);
+    gatherer.copy_tile(work, 1, start, smem.v[stage]);
+    const bool reports = (C::kCausal || C::kWindow) && masked(start);
+    if (reports) gatherer.report(stage);
+    gatherer.committed(smem.v_full[stage], gatherer.p.base.kv_aligned && !reports);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void gather(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  Gatherer<C> gatherer{p, smem};
+  WorkQueue<C> queue(smem);
+  Ring<C::kStages> ring;
+  Ring<WgmmaShared<C>::kQStages> q_ring;
+  Scheduler<C> scheduler(p, smem.lengths);  // warps 1 to 3 have one and leave it alone
+  for (;;) {
+    if (threadIdx.x < 32) queue.publish(scheduler.next());
+    const Work& work = queue.see();
+    if (work.tile.rows == 0) break;
+    gather_work<C>(gatherer, work, ring, q_ring);
+    if (threadIdx.x < 32) queue.pass(); else queue.let_go();
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,173 @@
+// Warpgroup 0 when the copy engine loads: one warp finds work and asks for Q and K, one for V, two sweep the masked tiles of V.
+// Swept are slots outside the range, which become zeros, because 0 * NaN is NaN; values inside it that are not finite are
+// only reported, see prefill_wgmma_nonfinite.cuh.
+#pragma once
+#include "kernels/attention/prefill_wgmma_shared.cuh"
+#include "kernels/common/chunk.cuh"
+
+namespace opfacade {
+
+template <class C>
+__device__ __forceinline__ void ask_for_q(const WgmmaPrefillParams& p, WgmmaShared<C>& smem, int stage, const Work& work) {
+  using Shared = WgmmaShared<C>;
+  const uint32_t full = smem_address(&smem.q_full[stage]), q = smem_address(smem.q[stage]);
+  mbarrier_arrive_expect(full, Shared::kPanels * C::kTileRows * 128);
+  const int row = work.tile.q_start + work.tile.first / C::kGroup;
+#pragma unroll
+  for (int panel = 0; panel < Shared::kPanels; ++panel)
+    tma_load(q + panel * Shared::kQPanel, p.q_map, full, {{panel * 64, 0, work.head, row, 0}});
+}
+
+// The boxes of one tile of K or V. `page` is lane i's: that of box i.
+template <class C>
+struct BoxLoader {
+  using Shared = WgmmaShared<C>;
+  const WgmmaPrefillParams& p;
+  RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
+  PageBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
+  int head;
+  int end;
+
+  __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, PageBox* shared, const Work& work)
+      : p(params), pages(params.base.table, work.tile.request), boxes_at(shared), head(work.head), end(work.range.end) {}
+
+  __device__ __forceinline__ int page_of_lane(int start) const {
+    const int token = start + threadIdx.x % 32 * p.box;
+    return token >= 0 && token < min(end, start + C::kTileKv) ? pages.page_of(token) : 0;
+  }
+  __device__ __forceinline__ void ask(const TensorMap& map, int page_step, uint32_t dst, uint64_t& barrier, int start,
+                                      int page) const {
+    const uint32_t full = smem_address(&barrier);
+    const bool leader = elected();
+    const int boxes = (min(end - start, C::kTileKv) + p.box - 1) / p.box;
+    if (leader) mbarrier_arrive_expect(full, boxes * p.box * C::kHeadDim * 2);
+    if constexpr (Shared::kPaged) {
+      const int group = pages.slot_of(start + threadIdx.x % 32 * p.box) >> 3;
+      boxes_at[threadIdx.x % 32] = {group, page * page_step + head};
+      __syncwarp();
+      if (leader)
+#pragma unroll 4
+        for (int box = 0; box < boxes; ++box)
+          tma_load(dst + box * (p.box >> 3) * Shared::kKvGroup, map, full, {{0, 0, 0, boxes_at[box].group, boxes_at[box].place}});
+      __syncwarp();
+    } else if (leader) {
+#pragma unroll
+      for (int panel = 0; panel < Shared::kPanels; ++panel)
+        tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, pages.slot_of(start), head, 0, 0}});
+    }
+  }
+};
+
+// K when `which` is 0, V when it is 1. `meanwhile` is called once the first tile is under way.
+template <class C, class Meanwhile>
+__device__ __forceinline__ void load_tiles(const WgmmaPrefillParams& p, WgmmaShared<C>& smem, int which, const Work& work,
+                                           Ring<C::kStages>& ring, Meanwhile meanwhile) {
+  const BoxLoader<C> loader(p, smem.boxes[which], work);
+  const int count = tile_count<C>(work.range);
+  int start = first_start<C>(work.range) + (count - 1) * C::kTileKv;
+  int page = loader.page_of_lane(start);
+#pragma unroll 1
+  for (int left = count; left > 0; --left, start -= C::kTileKv, ring.advance()) {
+    const int next_page = left > 1 ? loader.page_of_lane(start - C::kTileKv) : 0;
+    const int stage = ring.stage;
+    mbarrier_wait(smem_address(which == 0 ? &smem.k_empty[stage] : &smem.v_empty[stage]), ring.parity ^ 1);
+    if (which == 0) {
+      loader.ask(p.k_map, p.k_page, smem_address(smem.k[stage]), smem.k_full[stage], start, page);
+    } else {
+      loader.ask(p.v_map, p.v_page, smem_address(smem.v[stage]), smem.v_full[stage], start, page);
+    }
+    page = next_page;
+    if (left == count) meanwhile();
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void load_queries_and_keys(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  if (threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
+  WorkQueue<C> queue(smem);
+  Ring<C::kStages> ring;
+  Ring<WgmmaShared<C>::kQStages> q_ring;
+  Scheduler<C> scheduler(p, smem.lengths);
+  Work work = scheduler.next();
+  queue.publish(work);
+  queue.pass();
+  while (work.tile.rows != 0) {
+    mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
+    if (elected()) ask_for_q<C>(p, smem, q_ring.stage, work);
+    __syncwarp();
+    q_ring.advance();
+    Work next;
+    load_tiles<C>(p, smem, 0, work, ring, [&] {
+      next = scheduler.next();
+      queue.publish(next);
+      queue.pass();
+    });
+    work = next;
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  WorkQueue<C> queue(smem);
+  Ring<C::kStages> ring;
+  for (;;) {
+    const Work& work = queue.see();
+    if (work.tile.rows == 0) break;
+    load_tiles<C>(p, smem, 1, work, ring, [] {});
+    queue.let_go();
+  }
+}
+
+template <class C>
+__device__ __forceinline__ uint32_t nonfinite_in(uint4 c) {
+  using T = typename C::T;
+  return nonfinite_halves<T>(c.x) | nonfinite_halves<T>(c.y) | nonfinite_halves<T>(c.z) | nonfinite_halves<T>(c.w);
+}
+
+// Tokens [begin, end) of a tile of V: those outside `inside` become zeros; of the others, is a value not finite?
+template <class C>
+__device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange inside) {
+  constexpr int kChunks = C::kHeadDim / 8;
+  uint32_t found = 0;
+#pragma unroll 2
+  for (int i = begin * kChunks + threadIdx.x - (4 - kSweepers) * 32; i < end * kChunks; i += kSweepers * 32) {
+    const int token = i / kChunks;
+    const uint32_t at = v + kv_place<C>(token, i % kChunks);
+    if (token < inside.begin || token >= inside.end) {
+      store_shared_16(at, make_uint4(0, 0, 0, 0));
+    } else if constexpr (C::kCausal || C::kWindow) {
+      found |= nonfinite_in<C>(load_shared_16(at));
+    }
+  }
+  return found != 0;
+}
+
+template <class C>
+__device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  WorkQueue<C> queue(smem);
+  Ring<C::kStages> ring;
+  for (;;) {
+    const Work& work = queue.see();
+    if (work.tile.rows == 0) break;
+    const MaskedTiles<C> masked(p.base, work);
+    int start = first_start<C>(work.range) + (tile_count<C>(work.range) - 1) * C::kTileKv;
+#pragma unroll 1
+    for (int left = tile_count<C>(work.range); left > 0; --left, start -= C::kTileKv, ring.advance()) {
+      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);  // of every tile, or parities would be lost
+      if (!masked(start)) continue;
+      // Tokens between the two are seen by every row.
+      const int below = min(max(masked.below - start, 0), C::kTileKv), above = max(masked.above + C::kTileKv - start, below);
+      const KvRange inside{work.range.begin - start, work.range.end - start};
+      const uint32_t v = smem_address(smem.v[ring.stage]);
+      bool found = sweep<C>(v, above, C::kTileKv, inside);
+      if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) found |= sweep<C>(v, 0, below, inside);
+      found = __any_sync(0xffffffffu, found);
+      fence_async_shared();
+      if (threadIdx.x % 32 == 0) smem.wild[ring.stage][threadIdx.x / 32] = found;
+      warp_arrive(smem.swept[ring.stage]);
+    }
+    queue.let_go();
+  }
+}
+
+}  // namespace opfacade

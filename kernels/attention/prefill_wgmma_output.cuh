@@ -1,0 +1,79 @@
+// Writes 64 rows of a warpgroup from its fragments: final rows in 16-byte pieces, for which the four threads of a row trade
+// words, or f32 partials of a split.
+#pragma once
+#include "kernels/attention/prefill_wgmma_math.cuh"
+
+namespace opfacade {
+
+// Word `row` of thread `column` of a quad becomes word `column` of thread `row`.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = threadIdx.x & step;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      const uint32_t theirs = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + step], step);
+      if (upper) w[i] = theirs; else w[i + step] = theirs;
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void write_final(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDim / 2],
+                                            const RowScale& scale) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = wgmma_row(half);
+    const bool mine = row < work.tile.rows;
+    char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, mine ? row : 0, p.o_row_stride, p.o_head_stride);
+#pragma unroll
+    for (int block = 0; block < C::kHeadDim / 8; block += 4) {
+      uint32_t w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        w[i] = C::T::pack(o[(block + i) * 4 + half * 2], o[(block + i) * 4 + half * 2 + 1]);
+      transpose_quad(w);
+      if (mine)
+        store_halves_8(dst + (block + threadIdx.x % 4) * 16, make_uint4(w[0], w[1], w[2], w[3]), p.o_aligned);
+    }
+    if constexpr (C::kReturnLse)
+      if (mine && threadIdx.x % 4 == 0)
+        p.lse[row_in_o<C>(p, work, row, p.heads, 1)] = row_lse(scale.base[half], scale.sum[half], p.score.scale);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void write_partial(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDim / 2],
+                                            const RowScale& scale) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = wgmma_row(half);
+    if (row >= work.tile.rows) continue;
+    const int64_t at = static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
+    if (threadIdx.x % 4 == 0) p.partial_lse[at] = row_lse(scale.base[half], scale.sum[half], p.score.scale);
+    if (scale.sum[half] == 0.f) continue;
+    float* dst = p.partial_o + at * C::kHeadDim + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int block = 0; block < C::kHeadDim / 8; ++block)
+      *reinterpret_cast<float2*>(dst + block * 8) =
+          make_float2(o[block * 4 + half * 2], o[block * 4 + half * 2 + 1]);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void write_group(const PrefillParams& p, const Work& work, float (&o)[C::kHeadDim / 2],
+                                            RowScale scale) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) scale.sum[half] = quad_sum(scale.sum[half]);
+  const float factor[2] = {reciprocal_or_zero(scale.sum[0]), reciprocal_or_zero(scale.sum[1])};
+#pragma unroll
+  for (int i = 0; i < C::kHeadDim / 2; ++i) o[i] *= factor[i % 4 / 2];
+  if constexpr (C::kSplit == SplitMode::kOff) {
+    write_final<C>(p, work, o, scale);
+  } else {
+    write_partial<C>(p, work, o, scale);
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,41 @@
+// What a prefill launch for sm_90a is told; shared by the kernel and its binding.
+//
+// Launch: grid min(SMs, slots * kv_heads * splits), block 384, dynamic shared memory WgmmaShared<head_dim>::kBytes.
+// slots = total_rows * group / kTileRows + batch; kTileRows = 128 / group * group.
+// Workspace, splits and the merge launch: see prefill_params.h.
+#pragma once
+#include "kernels/attention/prefill_params.h"
+#include "kernels/common/tensor_map.h"
+
+namespace opfacade {
+
+struct WgmmaPrefillParams {
+  // Dimensions from the innermost. Q: 64 columns, group, kv head, row. K and V, paged: 64 columns, 8 tokens, panel of 64
+  // columns, 8-token groups of a page, head of a page; ragged: 64 columns, row, head. A box is 64 columns of a tile of rows of
+  // Q, or `box` tokens of K or V: of one page with all columns, or of a ragged tensor with 64.
+  TensorMap q_map;
+  TensorMap k_map;
+  TensorMap v_map;
+  PrefillParams base;
+  int32_t slots;
+  int32_t kv_heads;
+  int32_t box;
+  int32_t k_page;   // from page to page in k_map's last dimension
+  int32_t v_page;
+  bool mapped;      // the copy engine loads; else the maps are unset and threads load
+};
+
+// How a head dimension is cut; sizes in bytes.
+template <int kHeadDim>
+struct WgmmaTile {
+  static constexpr int kRows = 128;
+  static constexpr int kKeys = kHeadDim == 256 ? 64 : 128;
+  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;   // of K and V each
+  static constexpr int kQStages = kHeadDim == 256 ? 1 : 2;
+  static constexpr int kQBytes = kRows * kHeadDim * 2;
+  static constexpr int kKvBytes = kKeys * kHeadDim * 2;
+  static constexpr int kControlBytes = 8192;    // barriers, work, lengths, addresses of rows
+  static constexpr int kSharedBytes = kQStages * kQBytes + 2 * kStages * kKvBytes + kControlBytes;
+};
+
+}  // namespace opfacade

@@ -1,0 +1,210 @@
+// Which tile a block works on next. Blocks stay; the warp that loads finds their work ahead of those that compute.
+#pragma once
+#include "kernels/attention/prefill_schedule.cuh"
+#include "kernels/attention/prefill_wgmma_params.h"
+#include "kernels/common/chunk.cuh"
+#include "kernels/common/softmax.cuh"
+#include "kernels/common/warpgroup.cuh"
+
+namespace opfacade {
+
+struct Work {
+  RowTile tile;  // rows 0: there is no more
+  KvRange range;
+  int head;      // of K and V
+  int split;
+};
+
+// Tiles of keys lie at multiples of kTileKv whatever the range, so that pages lie in them in whole boxes.
+template <class C>
+__device__ __forceinline__ int first_start(const KvRange& range) {
+  return range.begin / C::kTileKv * C::kTileKv;
+}
+template <class C>
+__device__ __forceinline__ int tile_count(const KvRange& range) {
+  return range.end <= range.begin ? 0 : (range.end - first_start<C>(range) + C::kTileKv - 1) / C::kTileKv;
+}
+
+// The part of the visible range that a split takes. With a fixed chunk it is cut by its own number alone.
+template <class C>
+__device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range, int split) {
+  if constexpr (C::kSplit == SplitMode::kFixed) {
+    const int start = split * p.chunk;
+    range.end = range.end - start > p.chunk ? start + p.chunk : range.end;
+    range.begin = max(range.begin, start);
+  }
+  if constexpr (C::kSplit == SplitMode::kAuto) {
+    const int share = (tile_count<C>(range) + p.num_splits - 1) / p.num_splits * C::kTileKv;
+    const int start = first_start<C>(range) + split * share;
+    range.end = min(range.end, start + share);
+    range.begin = max(range.begin, start);
+  }
+  return range;
+}
+
+// Tiles in which some row of the tile does not see some key, or that reach outside the range.
+template <class C>
+struct MaskedTiles {
+  int above;  // those that start later
+  int below;  // those that start earlier
+
+  __device__ __forceinline__ MaskedTiles(const PrefillParams& p, const Work& work) {
+    above = row_range<C>(p, work.tile, work.range, 0).end - C::kTileKv;
+    below = row_range<C>(p, work.tile, work.range, work.tile.rows - 1).begin;
+  }
+  __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
+};
+
+template <class C>
+__device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& work, int row, int64_t row_stride,
+                                            int64_t head_stride) {
+  const int packed = work.tile.first + row;
+  return (work.tile.q_start + packed / C::kGroup) * row_stride + (work.head * C::kGroup + packed % C::kGroup) * head_stride;
+}
+
+// Writes a tile of rows that see no key, by one warp: nobody else hears of it.
+template <class C>
+__device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& work) {
+#pragma unroll 1
+  for (int row = threadIdx.x % 32; row < work.tile.rows; row += 32) {
+    const int64_t at = row_in_o<C>(p, work, row, p.heads, 1);
+    if constexpr (C::kSplit != SplitMode::kOff) {
+      p.partial_lse[static_cast<int64_t>(work.split) * p.total_rows * p.heads + at] = minus_infinity();
+    } else {
+      if constexpr (C::kReturnLse) p.lse[at] = minus_infinity();
+      char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, row, p.o_row_stride, p.o_head_stride);
+#pragma unroll 1
+      for (int chunk = 0; chunk < C::kHeadDim / 8; ++chunk)
+        store_halves_8(dst + chunk * 16, make_uint4(0, 0, 0, 0), p.o_aligned);
+    }
+  }
+}
+
+// Hands this block its work, by one whole warp. Tiles of rows are ranked by their keys, most first, and dealt to the blocks
+// to and fro, so that all end at about the same time; no plan, no atomics. The heads of one tile follow each other, and so do
+// its splits: they share keys in L2. With more requests than fit in shared memory tiles keep their order, last first.
+struct Lengths {
+  int q;
+  int kv;
+};
+constexpr int kMaxRanked = 256;
+
+template <class C>
+struct Scheduler {
+  static constexpr int kTokens = C::kTileRows / C::kGroup;  // of a tile
+
+  const WgmmaPrefillParams& p;
+  Lengths* lengths;  // in shared memory
+  int round;
+  int items;
+  int cost;  // in tiles of keys: no work to come takes more
+
+  __device__ __forceinline__ Scheduler(const WgmmaPrefillParams& params, Lengths* shared)
+      : p(params), lengths(shared), round(0), items(p.slots), cost(0) {
+    if (ranked()) {
+      int longest = 0;
+#pragma unroll 1
+      for (int r = threadIdx.x % 32; r < p.base.batch; r += 32) {
+        lengths[r] = {p.base.q_indptr[r + 1] - p.base.q_indptr[r], kv_length<C::kTable>(p.base.table, r)};
+        longest = max(longest, lengths[r].kv);
+      }
+      __syncwarp();
+      cost = (__reduce_max_sync(0xffffffffu, longest) + C::kTileKv - 1) / C::kTileKv;
+      items = dearer(-1);
+    }
+    items *= p.kv_heads * splits();
+  }
+
+  __device__ __forceinline__ bool ranked() const { return p.base.batch <= kMaxRanked; }
+  __device__ __forceinline__ int splits() const { return C::kSplit == SplitMode::kOff ? 1 : p.base.num_splits; }
+
+  __device__ __forceinline__ static int tiles_of(const Lengths& n) { return (n.q + kTokens - 1) / kTokens; }
+  // How many tiles of a request, counted from its first, take at most `limit` tiles of keys.
+  __device__ __forceinline__ static int cheap_of(const Lengths& n, int limit) {
+    if (limit < 0) return 0;
+    if (n.kv <= limit * C::kTileKv) return tiles_of(n);
+    return C::kCausal ? max(limit * C::kTileKv - n.kv + n.q, 0) / kTokens : 0;
+  }
+  // Over all requests, the tiles that take more than `limit`.
+  __device__ __forceinline__ int dearer(int limit) const {
+    int count = 0;
+#pragma unroll 1
+    for (int r = threadIdx.x % 32; r < p.base.batch; r += 32) count += tiles_of(lengths[r]) - cheap_of(lengths[r], limit);
+    return __reduce_add_sync(0xffffffffu, count);
+  }
+
+  // The request and number of the tile with a rank.
+  __device__ __forceinline__ void find_ranked(int rank, int& request, int& tile) {
+    int low = 0;
+#pragma unroll 1
+    while (low < cost) {  // the least cost that no more than `rank` tiles exceed
+      const int middle = (low + cost) / 2;
+      if (dearer(middle) <= rank) cost = middle; else low = middle + 1;
+    }
+    rank -= dearer(cost);
+    request = tile = 0;
+#pragma unroll 1
+    for (int first = 0; first < p.base.batch; first += 32) {
+      const int r = first + threadIdx.x % 32;
+      const Lengths n = r < p.base.batch ? lengths[r] : Lengths{0, 0};
+      const int cheaper = cheap_of(n, cost - 1), same = cheap_of(n, cost) - cheaper;
+      int until = same;  // sum over this and earlier lanes
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, until, step);
+        if (threadIdx.x % 32 >= step) until += other;
+      }
+      const uint32_t past = __ballot_sync(0xffffffffu, until > rank);
+      if (past != 0) {
+        const int lane = __ffs(past) - 1;
+        request = first + lane;
+        tile = __shfl_sync(0xffffffffu, cheaper + rank - until + same, lane);
+        return;
+      }
+      rank -= __shfl_sync(0xffffffffu, until, 31);
+    }
+  }
+  __device__ __forceinline__ void find_in_order(int place, int& request, int& tile) const {
+    const int slot = p.slots - 1 - place;
+    request = find_request<C>(p.base, slot);
+    tile = slot - slot_start<C>(p.base.q_indptr, request);
+  }
+
+  // False if the item is no work: a slot without rows.
+  __device__ __forceinline__ bool find(int item, Work& work) {
+    work.head = item % p.kv_heads;
+    item /= p.kv_heads;
+    work.split = item % splits();
+    int number;
+    RowTile& tile = work.tile;
+    if (ranked()) {
+      find_ranked(item / splits(), tile.request, number);
+    } else {
+      find_in_order(item / splits(), tile.request, number);
+    }
+    tile.q_start = p.base.q_indptr[tile.request];
+    tile.q_len = p.base.q_indptr[tile.request + 1] - tile.q_start;
+    tile.first = number * C::kTileRows;
+    tile.rows = min(tile.q_len * C::kGroup - tile.first, C::kTileRows);
+    if (tile.rows <= 0) return false;
+    tile.kv_len = kv_length<C::kTable>(p.base.table, tile.request);
+    work.range = part_of<C>(p.base, visible_range<C>(p.base, tile), work.split);
+    return true;
+  }
+
+  // The next work of this block, in every lane; rows 0 when there is none.
+  __device__ __forceinline__ Work next() {
+    Work work{};
+    for (;; ++round) {
+      const int blocks = gridDim.x, block = blockIdx.x;
+      if (round * blocks >= items) break;
+      const int item = round * blocks + (ranked() && (round & 1) ? blocks - 1 - block : block);
+      if (item >= items || !find(item, work)) continue;
+      if (tile_count<C>(work.range) > 0) return ++round, work;
+      write_empty<C>(p.base, work);
+    }
+    work.tile.rows = 0;
+    return work;
+  }
+};
+
+}  // namespace opfacade

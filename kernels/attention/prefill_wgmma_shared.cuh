@@ -1,0 +1,114 @@
+// Shared memory of a prefill block on sm_90a, and the barriers between its roles. Warpgroup 0 loads; warpgroups 1 and 2
+// compute 64 rows each. K and V of one tile of keys share a stage number.
+//
+// Q and ragged K and V lie panel by panel; of paged K and V eight tokens lie together with all their panels, so that one box
+// is one page.
+#pragma once
+#include "kernels/attention/prefill_wgmma_schedule.cuh"
+#include "kernels/common/tma.cuh"
+#include "kernels/common/wgmma.cuh"
+
+namespace opfacade {
+
+constexpr int kConsumers = 2;                   // warpgroups
+constexpr int kConsumerWarps = kConsumers * 4;  // one arrival each
+constexpr int kReaderWarps = kConsumerWarps + 3;
+constexpr int kSweepers = 2;                    // warps
+constexpr int kQueue = 4;                       // pieces of work known ahead
+
+// Named barriers. 1 and 2: whose turn it is to issue products.
+enum : int { kTurn = 1, kComputing = 3, kLoading = 4, kOwnGroup = 5 };
+
+struct PageBox {
+  int group;  // of eight tokens, in its page
+  int place;  // of its page and head
+};
+
+template <class C>
+struct WgmmaShared {
+  static constexpr int kPanels = C::kHeadDim / 64;
+  static constexpr int kQPanel = WgmmaTile<C::kHeadDim>::kRows * 128;
+  static constexpr bool kPaged = C::kTable != TableForm::kRagged;
+  static constexpr int kKvPanel = kPaged ? 1024 : C::kTileKv * 128;  // from panel to panel
+  static constexpr int kKvGroup = kPaged ? kPanels * 1024 : 1024;    // from eight tokens to the next
+  static constexpr int kKvBytes = C::kTileKv * C::kHeadDim * 2;
+  static constexpr int kQStages = WgmmaTile<C::kHeadDim>::kQStages;
+
+  alignas(1024) unsigned char q[kQStages][kPanels * kQPanel];
+  alignas(1024) unsigned char k[C::kStages][kKvBytes];
+  alignas(1024) unsigned char v[C::kStages][kKvBytes];
+  uint64_t q_full[kQStages], q_empty[kQStages];
+  uint64_t work_full[kQueue], work_empty[kQueue];
+  uint64_t k_full[C::kStages], k_empty[C::kStages];
+  uint64_t v_full[C::kStages], v_empty[C::kStages];
+  uint64_t swept[C::kStages];                  // masked tiles only: V is clean, `wild` is set
+  alignas(16) uint32_t wild[C::kStages][4];    // by warp of warpgroup 0: values that are not finite were seen
+  Work work[kQueue];
+  Lengths lengths[kMaxRanked];
+  PageBox boxes[2][32];                        // [K, V]
+  const char* rows[2][2][C::kTileKv];          // [tile parity][K, V][token], when threads load
+};
+
+template <class C>
+__device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped) {
+  const int loaders = mapped ? 1 : kWarpgroup;
+  for (int i = 0; i < WgmmaShared<C>::kQStages; ++i) {
+    mbarrier_init(smem_address(&smem.q_full[i]), loaders);
+    mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps);
+  }
+  for (int i = 0; i < kQueue; ++i) {
+    mbarrier_init(smem_address(&smem.work_full[i]), 1);
+    mbarrier_init(smem_address(&smem.work_empty[i]), kReaderWarps);
+  }
+  for (int i = 0; i < C::kStages; ++i) {
+    mbarrier_init(smem_address(&smem.k_full[i]), loaders);
+    mbarrier_init(smem_address(&smem.v_full[i]), loaders);
+    mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps);
+    mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps);
+    mbarrier_init(smem_address(&smem.swept[i]), kSweepers);
+    for (int warp = 0; warp < 4; ++warp) smem.wild[i][warp] = 0;
+  }
+  mbarrier_init_fence();
+}
+
+// Byte offset of a 16-byte chunk of a token in a tile of K or V.
+template <class C>
+__device__ __forceinline__ uint32_t kv_place(int token, int chunk) {
+  using Shared = WgmmaShared<C>;
+  return chunk / 8 * Shared::kKvPanel + token / 8 * Shared::kKvGroup + panel_address(token % 8, chunk % 8);
+}
+
+// Arrives once for this warp, after all its lanes.
+__device__ __forceinline__ void warp_arrive(uint64_t& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&barrier));
+}
+
+// Hands out work: one warp publishes it, the others look at it where it lies and let it go, in order, when they are done.
+template <class C>
+struct WorkQueue {
+  WgmmaShared<C>& smem;
+  Ring<kQueue> ring{};
+
+  __device__ __forceinline__ explicit WorkQueue(WgmmaShared<C>& shared) : smem(shared) {}
+
+  __device__ __forceinline__ void publish(const Work& work) const {
+    mbarrier_wait(smem_address(&smem.work_empty[ring.stage]), ring.parity ^ 1);
+    if (threadIdx.x % 32 == 0) {
+      smem.work[ring.stage] = work;
+      mbarrier_arrive(smem_address(&smem.work_full[ring.stage]));
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ const Work& see() const {
+    mbarrier_wait(smem_address(&smem.work_full[ring.stage]), ring.parity);
+    return smem.work[ring.stage];
+  }
+  __device__ __forceinline__ void pass() { ring.advance(); }
+  __device__ __forceinline__ void let_go() {
+    warp_arrive(smem.work_empty[ring.stage]);
+    ring.advance();
+  }
+};
+
+}  // namespace opfacade

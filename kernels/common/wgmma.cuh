@@ -1,0 +1,95 @@
+// Products of a warpgroup, 64 x N x 16, asynchronous (sm_90a): B from shared memory, A from shared memory or registers, f32
+// accumulators. Operands in shared memory are panels of 64 elements (128 bytes) a row. Eight rows are 1024 bytes, aligned to
+// that and swizzled by panel_address; the next eight may lie anywhere, but always as far on.
+// requires: ptxas >= 13.3
+//
+// Thread (warp w of its warpgroup, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is column
+// 8 j + 2 t + e of row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. So the accumulators of one product,
+// packed in pairs, are the A of the next.
+#pragma once
+#include "kernels/common/dtype.cuh"
+
+namespace opfacade {
+
+// Byte offset of a 16-byte chunk in a panel.
+__device__ __forceinline__ uint32_t panel_address(int row, int chunk) {
+  return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16));
+}
+
+// groups: bytes from eight rows to the next eight; across: from a panel to the next, read where B is transposed and wider.
+__device__ __forceinline__ uint64_t panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
+  return (uint64_t{1} << 62) | (static_cast<uint64_t>(groups >> 4) << 32) | (static_cast<uint64_t>(across >> 4) << 16) |
+         ((address & 0x3ffffu) >> 4);
+}
+// The same operand `bytes` further on: 32 for the next 16 elements of a row, two groups for the next 16 rows.
+__device__ __forceinline__ uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// After a wait: the compiler may neither use results from before it nor reuse operands before it.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int kCount>
+__device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i])::"memory");
+}
+
+// ss: d = a * b^T or d += a * b^T, b has a row for each column of d. rs: d += a * b, b has a row for each of 16 terms.
+template <class T, int kColumns>
+struct Wgmma;
+
+#define OPF_LIST_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define OPF_LIST_64 \
+  OPF_LIST_32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define OPF_LIST_128 \
+  OPF_LIST_64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define OPF_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define OPF_R16(d, i) OPF_R4(d, i), OPF_R4(d, i + 4), OPF_R4(d, i + 8), OPF_R4(d, i + 12)
+#define OPF_OPERANDS_32(d, i) OPF_R16(d, i), OPF_R16(d, i + 16)
+#define OPF_OPERANDS_64(d, i) OPF_OPERANDS_32(d, i), OPF_OPERANDS_32(d, i + 32)
+#define OPF_OPERANDS_128(d, i) OPF_OPERANDS_64(d, i), OPF_OPERANDS_64(d, i + 64)
+
+// X0 and so on are the placeholders that follow the R accumulators.
+#define OPF_WGMMA(T, NAME, N, R, X0, X1, X2, X3, X4, X5)                                                                \
+  template <>                                                                                                          \
+  struct Wgmma<T, N> {                                                                                                 \
+    static __device__ __forceinline__ void ss(float (&d)[R], uint64_t a, uint64_t b, bool accumulate) {                \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X2 ", 0;\n"                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" OPF_LIST_##R "}, " X0 ", " X1   \
+                   ", p, 1, 1, 0, 0;\n}"                                                                               \
+                   : OPF_OPERANDS_##R(d, 0) : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)) : "memory");            \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void rs(float (&d)[R], const uint32_t* a, uint64_t b) {                          \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X5 ", 0;\n"                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" OPF_LIST_##R "}, {" X0 ", " X1  \
+                   ", " X2 ", " X3 "}, " X4 ", p, 1, 1, 1;\n}"                                                         \
+                   : OPF_OPERANDS_##R(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1) : "memory");   \
+    }                                                                                                                  \
+  }
+
+OPF_WGMMA(F16, "f16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37");
+OPF_WGMMA(F16, "f16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69");
+OPF_WGMMA(F16, "f16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133");
+OPF_WGMMA(BF16, "bf16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37");
+OPF_WGMMA(BF16, "bf16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69");
+OPF_WGMMA(BF16, "bf16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133");
+
+}  // namespace opfacade

@@ -1,0 +1,129 @@
+// Each wrapper of kernels/common that Hopper's kernels stand on, alone in a kernel so small that a wrong result names it.
+#pragma once
+#include "kernels/common/tma.cuh"
+#include "kernels/common/warpgroup.cuh"
+#include "kernels/common/wgmma.cuh"
+#include "kernels/probes/hopper_params.h"
+
+namespace opfacade {
+
+// Row-major [rows, columns] 16-bit elements into panels, by ordinary stores.
+__device__ __forceinline__ void stage_panels(uint32_t shared, const uint16_t* src, int rows, int columns) {
+  for (int i = threadIdx.x; i < rows * columns / 2; i += blockDim.x) {
+    const int row = i / (columns / 2), column = i % (columns / 2) * 2;
+    const uint32_t at = column / 64 * rows * 128 + panel_address(row, column % 64 / 8) + column % 8 * 2;
+    const uint32_t pair = src[row * columns + column] | uint32_t(src[row * columns + column + 1]) << 16;
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared + at), "r"(pair) : "memory");
+  }
+  fence_async_shared();
+  __syncthreads();
+}
+
+// c[64, n] of a fragment layout into row-major f32.
+template <int kColumns>
+__device__ __forceinline__ void unload(float* dst, const float (&d)[kColumns / 2]) {
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  for (int i = 0; i < kColumns / 2; ++i)
+    dst[(warp * 16 + g + i % 4 / 2 * 8) * kColumns + i / 4 * 8 + t * 2 + i % 2] = d[i];
+}
+
+// a [64, 128], b [n, 128]: c = a * b^T.
+template <class T, int kColumns>
+__device__ __forceinline__ void probe_ss(const ProbeParams& p, uint32_t shared) {
+  const uint32_t a = shared, b = shared + 64 * 256;
+  stage_panels(a, static_cast<const uint16_t*>(p.a), 64, 128);
+  stage_panels(b, static_cast<const uint16_t*>(p.b), kColumns, 128);
+  float d[kColumns / 2];
+  for (int i = 0; i < kColumns / 2; ++i) d[i] = 1e30f;  // must be overwritten, not added to
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const uint64_t at_a = panel_descriptor(a + k / 4 * 64 * 128, 1024, 0), at_b = panel_descriptor(b + k / 4 * kColumns * 128, 1024, 0);
+    Wgmma<T, kColumns>::ss(d, descriptor_at(at_a, k % 4 * 32), descriptor_at(at_b, k % 4 * 32), k > 0);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(d);
+  unload<kColumns>(static_cast<float*>(p.c), d);
+}
+
+// a [64, 64], b [64, n]: c = 1 + a * b, with A in registers.
+template <class T, int kColumns>
+__device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) {
+  stage_panels(shared, static_cast<const uint16_t*>(p.b), 64, kColumns);
+  const uint16_t* a = static_cast<const uint16_t*>(p.a);
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  uint32_t x[16];
+  for (int i = 0; i < 16; ++i) {
+    const uint16_t* at = a + (warp * 16 + g + i % 2 * 8) * 64 + i / 4 * 16 + i % 4 / 2 * 8 + t * 2;
+    x[i] = at[0] | uint32_t(at[1]) << 16;
+  }
+  float d[kColumns / 2];
+  for (int i = 0; i < kColumns / 2; ++i) d[i] = 1.f;
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    Wgmma<T, kColumns>::rs(d, x + 4 * k, descriptor_at(panel_descriptor(shared, 1024, 64 * 128), k * 2048));
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(d);
+  pin(x);
+  unload<kColumns>(static_cast<float*>(p.c), d);
+}
+
+// One box of 64 x 16 elements as it lies in shared memory, twice, so that phases wrap.
+__device__ __forceinline__ void probe_tma(const ProbeParams& p, uint32_t shared) {
+  const uint32_t barrier = shared + 4096;
+  if (threadIdx.x == 0) mbarrier_init(barrier, 1), mbarrier_init_fence();
+  __syncthreads();
+  for (int phase = 0; phase < 5; ++phase) {
+    if (threadIdx.x == 0) {
+      mbarrier_arrive_expect(barrier, 2048);
+      tma_load(shared, p.map, barrier, {{p.at[0], p.at[1], p.at[2], p.at[3], 0}});
+    }
+    mbarrier_wait(barrier, phase & 1);
+    uint32_t* dst = static_cast<uint32_t*>(p.c);
+    for (int i = threadIdx.x; i < 512; i += blockDim.x) {
+      uint32_t word;
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(shared + i * 4) : "memory");
+      dst[phase * 512 + i] = word;
+    }
+    __syncthreads();
+  }
+}
+
+// A ring of two stages between one producing warpgroup and two consuming ones that take turns; c[i] counts what was seen.
+__device__ __forceinline__ void probe_ring(const ProbeParams& p, uint32_t shared) {
+  constexpr int kSteps = 23;
+  const uint32_t full = shared, empty = shared + 16, data = shared + 64;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < 2; ++s) mbarrier_init(full + 8 * s, 128), mbarrier_init(empty + 8 * s, 8);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  Ring<2> ring;
+  const int group = threadIdx.x / kWarpgroup, thread = threadIdx.x % kWarpgroup;
+  if (group == 0) {
+    give_registers<40>();
+    for (int i = 0; i < kSteps; ++i, ring.advance()) {
+      mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(data + (ring.stage * 128 + thread) * 4), "r"(i * 1000 + thread) : "memory");
+      mbarrier_arrive(full + 8 * ring.stage);
+    }
+  } else {
+    take_registers<232>();
+    if (group == 1) named_arrive(1, 256);
+    for (int i = 0; i < kSteps; ++i, ring.advance()) {
+      mbarrier_wait(full + 8 * ring.stage, ring.parity);
+      named_sync(group, 256);
+      int word;
+      const uint32_t at = data + (ring.stage * 128 + 127 - thread) * 4;
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+      static_cast<int*>(p.c)[((group - 1) * kSteps + i) * 128 + thread] = word;
+      named_arrive(3 - group, 256);
+      if (thread % 32 == 0) mbarrier_arrive(empty + 8 * ring.stage);
+    }
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,48 @@
+"""CUDA prefill for sm_90a, paged and ragged: asynchronous products, loads by the copy engine, blocks that stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.backends.cuda import attention_facts as facts_of
+from opfacade.backends.cuda import attention_prefill as first
+from opfacade.backends.cuda import ptxas, support
+from opfacade.backends.cuda.attention_prefill import Prefill
+from opfacade.registry import Launcher, Reason
+from opfacade.sku import KernelSku
+from opfacade.target import Target
+
+ARCH = "sm_90a"
+TILE_ROWS = 128
+TILE_KEYS = {64: 128, 128: 128, 256: 64}
+# Stages in shared memory and bytes for barriers, work, lengths, addresses: kernels/attention/prefill_wgmma_params.h.
+_STAGES = {64: 4, 128: 2, 256: 2}
+_Q_STAGES = {64: 2, 128: 2, 256: 1}
+_CONTROL = 8192
+
+
+def shared_memory(head_dim: int) -> int:
+    q, kv = _Q_STAGES[head_dim] * TILE_ROWS, 2 * _STAGES[head_dim] * TILE_KEYS[head_dim]
+    return (q + kv) * head_dim * 2 + _CONTROL
+
+
+def declines(descriptor: Prefill, target: Target) -> list[Reason]:
+    reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *first.declines(descriptor, target)]
+    reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
+    if not reasons:
+        reasons += [*support.shared_memory_reason(shared_memory(descriptor.dim), target), *ptxas.reasons()]
+    return reasons
+
+
+def jit_spec(descriptor: Prefill, target: Target) -> Any:
+    return support.spec_of(f"attention/{descriptor.op}_wgmma", first.facts(descriptor, target), target)
+
+
+def sku(descriptor: Prefill, target: Target) -> KernelSku:
+    facts, merges = first.facts(descriptor, target), first.splits_of(descriptor, target)[0] != "off"
+    tile = TILE_KEYS[descriptor.dim]
+    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", facts, tile, merges))
+
+
+def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+    return first.launcher_of(jit_spec(descriptor, target), descriptor, target, identity, allow_build)

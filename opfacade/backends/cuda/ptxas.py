@@ -1,0 +1,42 @@
+"""Which ptxas builds kernels here: old ones miscompile asynchronous products, and a kernel that needs a newer one declines."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from opfacade import env
+from opfacade.errors import ToolchainError
+from opfacade.registry import Reason
+
+SOUND_WGMMA = (13, 3)
+_NOWHERE = Path("/dev/null/memo")  # selection writes nothing, so nothing about compilers is remembered
+_RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+[\0\n]")
+
+
+@lru_cache(maxsize=1)
+def release() -> tuple[int, int] | None:
+    """(13, 3) for 13.3.x, as the program itself says; None where there is no compiler, or it does not tell."""
+    from opfacade.jit import toolchain
+
+    try:
+        return _release_of(toolchain.find(_NOWHERE).home / "bin/ptxas")
+    except (ToolchainError, OSError, ValueError):
+        return None
+
+
+def _release_of(program: Path) -> tuple[int, int] | None:
+    with program.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        found = _RELEASE.search(text)
+        return (int(found[1]), int(found[2])) if found else None
+
+
+def reasons() -> Iterator[Reason]:
+    """Against a kernel with asynchronous products. Without a compiler, or where none may be run, a bundle may hold it."""
+    found = None if env.jit_disabled() else release()
+    if found is not None and found < SOUND_WGMMA:
+        hint = 'Install a newer one: pip install "opfacade[cuda]".'
+        yield Reason("OPF-S018", "ptxas", ".".join(map(str, found)), ".".join(map(str, SOUND_WGMMA)) + " and later", hint)

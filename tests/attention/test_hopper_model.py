@@ -1,0 +1,113 @@
+"""The layouts that Hopper's kernels assume, against each other on the CPU and against the hardware on a GPU."""
+
+import pytest
+import torch
+
+from tests.attention import hopper_model as model
+
+BOX = 16
+
+
+def numbered(rows, columns):
+    return torch.arange(rows * columns, dtype=torch.float64).view(rows, columns)
+
+
+def test_a_panel_is_what_the_copy_engine_lays_down():
+    matrix = numbered(BOX, 64)
+    assert torch.equal(model.into_panels(matrix), model.box_in_shared(matrix[None, None], 0, 0, 0, 0, BOX))
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+def test_a_descriptor_walks_rows_in_their_order(rows):
+    matrix = numbered(rows, 128)
+    shared = model.into_panels(matrix)
+    for k in range(8):
+        at = model.descriptor_at(k // 4 * rows * 128, 0, k % 4 * 32)
+        assert torch.equal(model.read_rows(shared, at, rows), matrix[:, k * 16 : k * 16 + 16])
+
+
+@pytest.mark.parametrize("columns", [64, 128, 256])
+def test_a_transposed_descriptor_walks_terms_in_their_order(columns):
+    matrix = numbered(64, columns)
+    shared = model.into_panels(matrix)
+    for k in range(4):
+        at = model.descriptor_at(0, 64 * 128, k * 2048)
+        assert torch.equal(model.read_transposed(shared, at, columns), matrix[k * 16 : k * 16 + 16])
+
+
+def test_a_wrong_stride_is_seen():
+    """Negative control: eight rows that are not 1024 bytes apart give another matrix."""
+    matrix = numbered(64, 64)
+    at = model.descriptor_at(0, 0, 0) | {"stride": 512}
+    assert not torch.equal(model.read_rows(model.into_panels(matrix), at, 64), matrix[:, :16])
+
+
+def test_packed_accumulators_are_the_next_operand():
+    for thread in range(128):
+        for step in range(8):
+            for register in range(4):
+                first = (2 * step + register // 2) * 4 + register % 2 * 2
+                pair = tuple(model.accumulator_place(thread, first + i) for i in range(2))
+                wanted = tuple((row, column + step * 16) for row, column in model.operand_places(thread, register))
+                assert pair == wanted
+
+
+def test_accumulators_cover_a_tile_once():
+    places = [model.accumulator_place(t, i) for t in range(128) for i in range(64)]
+    assert sorted(places) == [(r, c) for r in range(64) for c in range(128)]
+
+
+@pytest.fixture(scope="module")
+def probes():
+    from opfacade import jit
+    from opfacade.jit.spec import JitSpec
+
+    return jit.load(JitSpec.of("hopper", "probes/hopper", "sm_90a", ("-DOPF_WAIT_LIMIT=10000000",)))
+
+
+def close(got, want):
+    assert bool(got.isfinite().all())
+    assert float((got.double().cpu() - want).norm() / want.norm()) < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [64, 128, 256])
+def test_products_of_shared_operands(probes, dtype, columns):
+    a, b = torch.randn(64, 128, dtype=dtype), torch.randn(columns, 128, dtype=dtype)
+    c = torch.full((64, columns), float("nan"), device="cuda")
+    name = "f16" if dtype == torch.float16 else "bf16"
+    getattr(probes, f"ss_{name}_{columns}")(a.cuda(), b.cuda(), c)
+    close(c, a.double() @ b.double().T)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [64, 128, 256])
+def test_products_of_an_operand_in_registers(probes, dtype, columns):
+    a, b = torch.randn(64, 64, dtype=dtype), torch.randn(64, columns, dtype=dtype)
+    c = torch.full((64, columns), float("nan"), device="cuda")
+    name = "f16" if dtype == torch.float16 else "bf16"
+    getattr(probes, f"rs_{name}_{columns}")(a.cuda(), b.cuda(), c)
+    close(c, 1 + a.double() @ b.double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("at", [(0, 0, 0, 0), (64, 16, 1, 2), (64, 24, 2, 1), (192, 3, 1, 0)])
+@pytest.mark.parametrize("order", ["HND", "NHD"])
+def test_boxes_lie_as_the_model_says(probes, at, order):
+    pool = torch.randn(3, 3, 30, 256).bfloat16()
+    gpu = pool.cuda() if order == "HND" else pool.transpose(1, 2).contiguous().cuda().transpose(1, 2)
+    c = torch.full((5, BOX * 64), float("nan"), dtype=torch.bfloat16, device="cuda")
+    probes.tma(gpu, c, *at)
+    want = model.box_in_shared(pool, *at, BOX)
+    for phase in range(5):
+        assert torch.equal(c[phase].cpu(), want)
+
+
+@pytest.mark.gpu
+def test_a_ring_hands_every_step_to_both_consumers(probes):
+    c = torch.full((2, 23, 128), -1, dtype=torch.int32, device="cuda")
+    probes.ring(c)
+    want = torch.arange(23)[:, None] * 1000 + torch.arange(127, -1, -1)
+    assert torch.equal(c.cpu(), want.int().expand(2, -1, -1))

@@ -1,0 +1,170 @@
+"""The schedule of the sm_90a prefill, its own code run on the host: every tile once, by rank, and evenly dealt."""
+
+import ctypes
+import itertools
+import random
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOST = r"""
+#include "tests/attention/warp_on_host.h"
+#include "kernels/attention/prefill_wgmma_schedule.cuh"
+using namespace opfacade;
+
+template <int kGroupOf, bool kCausalMask, SplitMode kMode>
+struct Config {
+  struct T {};
+  static constexpr int kHeadDim = 128, kGroup = kGroupOf, kTileRows = 128 / kGroupOf * kGroupOf, kTileKv = 128;
+  static constexpr bool kCausal = kCausalMask, kWindow = false, kReturnLse = true, kPow2Pages = true, kSafePages = false;
+  static constexpr TableForm kTable = TableForm::kRagged;
+  static constexpr SplitMode kSplit = kMode;
+};
+
+// Per work: block, request, first, rows, head, split, begin, end. Returns how many there are.
+template <class C>
+int all_work(const WgmmaPrefillParams& p, int blocks, int* out, int room) {
+  std::vector<Lengths> lengths(kMaxRanked);
+  int count = 0;
+  gridDim.x = blocks;
+  for (int block = 0; block < blocks; ++block) {
+    blockIdx.x = block;
+    std::vector<std::thread> lanes;
+    for (int lane = 0; lane < 32; ++lane)
+      lanes.emplace_back([&, lane] {
+        threadIdx.x = lane;
+        Scheduler<C> scheduler(p, lengths.data());
+        for (;;) {
+          const Work work = scheduler.next();
+          if (work.tile.rows == 0) break;
+          if (lane == 0 && count < room) {
+            const int row[8] = {block, work.tile.request, work.tile.first, work.tile.rows,
+                                work.head, work.split, work.range.begin, work.range.end};
+            std::copy(row, row + 8, out + 8 * count);
+          }
+          if (lane == 0) ++count;
+        }
+      });
+    for (std::thread& lane : lanes) lane.join();
+  }
+  return count;
+}
+
+extern "C" int work_of(int group, int causal, int splits, int batch, const int* q_indptr, const int* kv_indptr, int heads,
+                       int slots, int blocks, float* lse, uint16_t* o, int* out, int room) {
+  WgmmaPrefillParams p{};
+  p.base.q_indptr = q_indptr, p.base.table.indptr = kv_indptr, p.base.batch = batch, p.base.num_splits = splits;
+  p.base.heads = heads * group, p.base.total_rows = q_indptr[batch], p.kv_heads = heads, p.slots = slots;
+  p.base.lse = p.base.partial_lse = lse, p.base.o = o, p.base.o_aligned = false;
+  p.base.o_row_stride = 256ll * heads * group, p.base.o_head_stride = 256;
+  if (splits > 1) return all_work<Config<4, true, SplitMode::kAuto>>(p, blocks, out, room);
+  if (group == 7) return all_work<Config<7, true, SplitMode::kOff>>(p, blocks, out, room);
+  if (causal) return all_work<Config<4, true, SplitMode::kOff>>(p, blocks, out, room);
+  return all_work<Config<4, false, SplitMode::kOff>>(p, blocks, out, room);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("wgmma_schedule")
+    (folder / "host.cc").write_text(HOST)
+    command = [compiler, "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-I", ROOT, "-o", folder / "host.so"]
+    subprocess.run([*command, folder / "host.cc"], check=True)
+    return ctypes.CDLL(str(folder / "host.so"))
+
+
+def ints(values):
+    return (ctypes.c_int * len(values))(*values)
+
+
+def indptr(lens):
+    out = [0]
+    for n in lens:
+        out.append(out[-1] + n)
+    return out
+
+
+def work_of(host, q_lens, kv_lens, heads=2, group=4, causal=True, splits=1, blocks=5):
+    rows, tile = sum(q_lens), 128 // group * group
+    slots = rows * group // tile + len(q_lens)
+    room = 20 * slots * heads * splits + 1
+    out = (ctypes.c_int * (8 * room))()
+    lse = (ctypes.c_float * max(1, rows * heads * group * splits))(*([7.0] * (rows * heads * group * splits)))
+    o = (ctypes.c_uint16 * max(1, rows * heads * group * 128))()
+    count = host.work_of(
+        group, causal, splits, len(q_lens), ints(indptr(q_lens)), ints(indptr(kv_lens)), heads, slots, blocks, lse, o, out, room
+    )  # fmt: skip
+    return [tuple(out[8 * i : 8 * i + 8]) for i in range(count)], list(lse)
+
+
+def expected(q_lens, kv_lens, heads, group, causal):
+    """{(request, first packed row, head): (rows, end of the keys)} of every tile that sees a key."""
+    tile, want = 128 // group * group, {}
+    for request, (q, kv) in enumerate(zip(q_lens, kv_lens, strict=True)):
+        for first in range(0, q * group, tile):
+            rows = min(tile, q * group - first)
+            end = min(kv, (first + rows - 1) // group + kv - q + 1) if causal else kv
+            if end > 0:
+                want |= {(request, first, head): (rows, end) for head in range(heads)}
+    return want
+
+
+CASES = [
+    ([300, 0, 7, 1000], [300, 50, 900, 1200], 4, True),
+    ([64, 64, 64], [10, 64, 0], 4, True),
+    ([500, 3], [100, 3], 7, True),
+    ([200, 100, 900], [5, 0, 3000], 4, False),
+    ([1] * 70 + [400], [333] * 70 + [400], 4, True),
+    ([3] * 300, [40] * 300, 4, True),
+]
+
+
+@pytest.mark.parametrize(("q_lens", "kv_lens", "group", "causal"), CASES)
+def test_every_tile_is_found_once(host, q_lens, kv_lens, group, causal):
+    work, lse = work_of(host, q_lens, kv_lens, group=group, causal=causal)
+    want = expected(q_lens, kv_lens, 2, group, causal)
+    assert Counter((w[1], w[2], w[4]) for w in work) == Counter(want.keys())
+    assert all((w[3], w[7]) == want[w[1], w[2], w[4]] and w[6] == 0 for w in work)
+    unseen = sum(q * 2 * group for q in q_lens) - sum(rows for rows, _ in want.values())
+    assert sum(x == float("-inf") for x in lse) == unseen  # rows without keys are written by the schedule itself
+
+
+def test_auto_splits_cover_the_keys_of_a_tile(host):
+    work, _ = work_of(host, [40, 9], [3000, 777], splits=4)
+    for key, (_, end) in expected([40, 9], [3000, 777], 2, 4, True).items():
+        parts = sorted((w[6], w[7]) for w in work if (w[1], w[2], w[4]) == key)
+        assert parts[0][0] == 0
+        assert parts[-1][1] == end
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
+
+
+@pytest.mark.parametrize("q_lens", [[4096], [1024] * 4, [2000, 100, 700, 31]])
+def test_blocks_end_together(host, q_lens):
+    """Each block's keys are within one of the longest tiles of the mean, and a block's work gets no longer."""
+    work, _ = work_of(host, q_lens, q_lens, blocks=7)
+    loads = Counter()
+    for block, *_, end in work:
+        loads[block] += -(-end // 128)
+    longest = -(-max(q_lens) // 128)
+    assert max(loads.values()) - min(loads.values()) <= longest
+    for block in range(7):
+        costs = [-(-w[7] // 128) for w in work if w[0] == block]
+        assert costs == sorted(costs, reverse=True)
+
+
+def test_random_lengths(host):
+    rng = random.Random(3)
+    for _ in range(12):
+        batch = rng.choice((1, 2, 9, 40))
+        q_lens = [rng.choice((0, 1, 5, 33, 260)) for _ in range(batch)]
+        kv_lens = [rng.choice((0, 1, 100, 129, 700)) for _ in range(batch)]
+        work, _ = work_of(host, q_lens, kv_lens, heads=1, blocks=rng.choice((1, 3, 11)))
+        assert Counter((w[1], w[2], w[4]) for w in work) == Counter(expected(q_lens, kv_lens, 1, 4, True).keys())

@@ -1,0 +1,69 @@
+"""When the prefill for sm_90a is chosen: by architecture, group, and the assembler that would build it."""
+
+from unittest.mock import patch
+
+import pytest
+
+from opfacade import Plan, Preference, Target, explain
+from opfacade.backends.cuda import attention_prefill_wgmma, ptxas
+from opfacade.plans.attention import BatchRaggedPrefillDescriptor
+
+CUDA, SM_90A = Preference(backend="cuda"), Target.parse("sm_90a")
+RELEASE = "opfacade.backends.cuda.ptxas.release"
+
+
+def ragged(heads=8, kv_heads=2, head_dim=128):
+    return BatchRaggedPrefillDescriptor(
+        batch_size=2, total_num_rows=900, total_kv_rows=900, num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim,
+        causal=True, dtype="bf16",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("release", "arch", "chosen"),
+    [
+        ((13, 3), "sm_90a", "wgmma_tile"),
+        ((14, 0), "sm_90a", "wgmma_tile"),
+        (None, "sm_90a", "wgmma_tile"),
+        ((13, 0), "sm_90a", "mma_tile"),
+        ((12, 9), "sm_90a", "mma_tile"),
+        ((13, 5), "sm_90", "mma_tile"),
+        ((13, 5), "sm_80", "mma_tile"),
+    ],
+)
+def test_an_old_assembler_or_another_architecture_gets_the_older_kernel(release, arch, chosen):
+    with patch(RELEASE, return_value=release):
+        options = explain(ragged(), CUDA, Target.parse(arch))
+    assert options.chosen.candidate.impl == chosen
+
+
+def test_the_reason_names_the_assembler_and_the_way_out():
+    with patch(RELEASE, return_value=(13, 0)):
+        text = str(explain(ragged(), CUDA, SM_90A))
+    assert "ptxas=13.0 (allowed: 13.3 and later). Install a newer one" in text
+    assert "OPF-S018" in text
+
+
+def test_where_nothing_is_built_the_assembler_does_not_matter(monkeypatch):
+    monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")
+    with patch(RELEASE, return_value=(13, 0)):
+        assert list(ptxas.reasons()) == []
+
+
+def test_a_group_wider_than_a_tile_is_declined():
+    with patch(RELEASE, return_value=None):
+        sku = Plan.select(ragged(heads=129, kv_heads=1), CUDA, SM_90A).sku
+    assert sku.impl == "mma_tile"
+
+
+def test_the_release_is_read_from_the_program(tmp_path):
+    program = tmp_path / "ptxas"
+    program.write_bytes(b"\0" * 100 + b"Cuda compilation tools, V13.4.7\n" + b"\0" * 9)
+    assert ptxas._release_of(program) == (13, 4)
+    program.write_bytes(b"nothing here")
+    assert ptxas._release_of(program) is None
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_the_shared_memory_of_a_block_fits_the_device(head_dim):
+    assert attention_prefill_wgmma.shared_memory(head_dim) <= SM_90A.max_shared_memory
