@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -86,6 +86,9 @@ class KernelSku(Model):
     facts as sorted (name, value) pairs; `dtypes` the element types by operand.
     """
 
+    __slots__ = ("_text",)
+    _text: ClassVar[str]
+
     schema_version: Literal[1] = 1
     category: Word
     op: Word
@@ -104,6 +107,13 @@ class KernelSku(Model):
 
         Injective: equal ids mean the same facts and the same promise; only the list of evidence may differ.
         """
+        try:
+            return self._text
+        except AttributeError:  # not asked for yet: a slot is no field, and a copy begins without it
+            object.__setattr__(self, "_text", self._made())
+            return self._text
+
+    def _made(self) -> str:
         return "/".join(
             (
                 self.category,

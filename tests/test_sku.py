@@ -1,5 +1,6 @@
 """KernelSku and PrecisionGuarantee: honest, canonical, one id for one SKU."""
 
+import copy
 import pickle
 import re
 from typing import get_args
@@ -216,3 +217,15 @@ def test_ids_do_not_depend_on_the_size_of_a_call():
                 one, other = (candidate.sku(d, Target.parse("sm_90a")) for d in (example, bigger))
                 # A size may choose how an automatic split is made, which is another binary; it is in no id itself.
                 assert one == other or dict(one.spec)["split"] != dict(other.spec)["split"]
+
+
+def test_an_id_that_was_asked_for_is_not_handed_on_to_what_differs():
+    one = next(c for c in candidates_for(type(examples()[0])) if c.backend == "reference").sku(examples()[0], Target.cpu())
+    assert "/torch@" in one.id
+    other = one.model_copy(update={"impl": "other"})
+    assert "/other@" in other.id
+    for same in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one), one.revalidated()):
+        assert same == one
+        assert hash(same) == hash(one)
+        assert same.id == one.id
+    assert "_text" not in one.model_dump()
