@@ -57,6 +57,7 @@ _USUAL = Rates(4.2e12, 500e12, 40e9, 2e12, 128, 2.5e-6, 2.5e-6)
 RATES = {
     "split_kv": Rates(4.25e12, 240e12, 38e9, 2.4e12, 16, 9.5e-6, 2.0e-6),
     "mma_tile": Rates(4.2e12, 342e12, 300e9, 1.75e12, 128, 6e-6, 4e-6),
+    "wgmma_tile": Rates(4.2e12, 700e12, 300e9, 5.3e12, 128, 8e-6, 4e-6),
 }
 _SMS, _BLOCKS_AN_SM, _CLUSTER = 132, 2, 8
 

@@ -216,6 +216,21 @@ def test_times_are_predicted_to_within_a_third():
         assert 0.7 <= ratio <= 1.35, (row["shape"], ratio)
 
 
+def test_of_two_kernels_for_a_prefill_the_faster_is_predicted():
+    first = json.loads((RESULTS / "2026-11-21-h200-attention.json").read_text())["rows"]
+    second = json.loads((RESULTS / "2026-11-21-h200-prefill.json").read_text())["table"]
+    measured = {row["shape"]: {"wgmma_tile": row["us"]} for row in second}
+    for row in first:
+        if row["shape"] in measured:
+            measured[row["shape"]]["mma_tile"] = row["us"]["median"]
+    assert len(measured) == 8
+    for shape, times in measured.items():
+        split = "auto" if " q16 " in shape else "off"
+        predicted = {impl: estimate(_problem(shape, "auto"), kernel(impl, split), SM90).seconds for impl in times}
+        assert regret(predicted, times) == 0, shape
+        assert 0.5 <= predicted["wgmma_tile"] * 1e6 / times["wgmma_tile"] <= 1.3, shape
+
+
 def test_regret_is_what_the_wrong_choice_costs():
     assert regret({"a": 1.0, "b": 2.0}, {"a": 10.0, "b": 8.0}) == pytest.approx(0.25)
     assert regret({"a": 2.0, "b": 1.0}, {"a": 10.0, "b": 8.0}) == 0
