@@ -63,7 +63,7 @@ class Measured(Model):
 
 
 class Row(Model):
-    """The measurements of one tuning key on one machine, all of one session, in the order of preference; and the choice."""
+    """The measurements of one tuning key on one machine, all of one tuning, in the order of preference; and the choice."""
 
     schema_version: Literal[1] = 1
     key: str

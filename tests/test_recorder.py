@@ -2,12 +2,10 @@
 
 import json
 import threading
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-import opfacade
 from opfacade import Plan, Preference, SkuManifest, Target, jit, record, telemetry
 from opfacade.cli import main
 from opfacade.recorder import Recorder, lengths_of
@@ -196,15 +194,3 @@ def test_the_same_file_feeds_warmup_manifest_and_verify(demo_trace, monkeypatch)
     proven = run("verify", demo_trace, "--op=paged_kv_append", "--quick")
     assert proven.exit_code == 0, proven.output
     assert "1 of 1 SKUs held" in proven.output
-
-
-@pytest.mark.skipif(
-    not (trace := Path(opfacade.__file__).parents[2] / "shared/data/azure-llm-2023-conv.csv").is_file(),
-    reason="the trace of real request lengths is not on this machine",
-)
-def test_a_production_trace_is_recorded_with_its_lengths(path):
-    result = serve(trace, path, "--requests=4", "--max-steps=40", "--chunk=256", "--every=100")
-    assert result.exit_code == 0, result.output
-    prompts = [int(line.split(",")[1]) for line in trace.read_text().splitlines()[1:5]]
-    first = next(w for w in read(path.read_text()) if w.descriptor.op == "paged_prefill")
-    assert max(first.lengths.kv) <= max(prompts)
