@@ -173,7 +173,7 @@ __device__ __forceinline__ void store_item(const DecodeParams& p, const WorkItem
 template <class C>
 __device__ __forceinline__ void decode(const DecodeParams& p) {
   begin(p);
-  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const shared = dynamic_shared();
   constexpr int kStageBytes = C::kWarps * C::kStages * 2 * WarpLoader<C>::kTileBytes;
   WarpResults<C>& results = *reinterpret_cast<WarpResults<C>*>(shared + kStageBytes);
   TeamRows<C>& team_rows = *reinterpret_cast<TeamRows<C>*>(shared);  // over the stages, which are done with

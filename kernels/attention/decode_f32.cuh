@@ -176,8 +176,7 @@ template <class C>
 __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
   begin(p);
   stamp_own_counters<C>(p);
-  extern __shared__ __align__(16) unsigned char shared[];
-  F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(shared);
+  F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(dynamic_shared());
   Schedule<C, C::kSplit> schedule(p);
   WorkItem item;
   while (schedule.next(item)) {

@@ -6,36 +6,20 @@
 // a captured launch can be replayed.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
+#include "kernels/common/counter.cuh"
 #include "kernels/common/cp_async.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/merge.cuh"
 
 namespace opfacade {
 
-using Counter = unsigned long long;
 constexpr int kCountBits = 16;
 constexpr int kMostParts = 1 << kCountBits;  // a launch with more is refused by the host
-
-__device__ __forceinline__ Counter load_counter(const Counter* counter) {
-  Counter value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
-}
 
 __device__ __forceinline__ bool is_stamped(const DecodeParams& p, Counter value) { return value >> kCountBits == p.stamp; }
 
 __device__ __forceinline__ void stamp_counter(const DecodeParams& p, int slot) {
   if (!is_stamped(p, load_counter(p.counters + slot))) store_counter(p.counters + slot, p.stamp << kCountBits);
-}
-
-// Adds one; what was there before. Orders this block's part before it, and the reading of the others' after it.
-__device__ __forceinline__ Counter add_one(Counter* counter) {
-  Counter before;
-  asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;" : "=l"(before) : "l"(counter) : "memory");
-  return before;
 }
 
 // By one thread, after a barrier behind which all of the block's part is stored: is it the last?

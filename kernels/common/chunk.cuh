@@ -23,16 +23,6 @@ __device__ __forceinline__ uint4 load_elements(const void* src, uint32_t) {
   return make_uint4(e[0], e[1], e[2], e[3]);
 }
 
-__device__ __forceinline__ void store_shared_16(uint32_t dst, uint4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-__device__ __forceinline__ uint4 load_shared_16(uint32_t src) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(src) : "memory");
-  return v;
-}
-
 // Global to shared; zeros when not valid. Element is uint8_t, uint16_t or uint32_t.
 template <class Element>
 __device__ __forceinline__ void fetch_chunk(uint32_t dst, const void* src, bool valid, bool aligned) {

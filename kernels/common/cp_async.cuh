@@ -1,4 +1,4 @@
-// Asynchronous 16-byte copies from global to shared memory.
+// Sixteen bytes to and from shared memory, and asynchronous copies into it from global memory.
 #pragma once
 #include <stdint.h>
 
@@ -6,6 +6,22 @@ namespace opfacade {
 
 __device__ __forceinline__ uint32_t smem_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// The dynamic shared memory of this block.
+__device__ __forceinline__ unsigned char* dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  return memory;
+}
+
+__device__ __forceinline__ void store_shared_16(uint32_t dst, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ uint4 load_shared_16(uint32_t src) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(src) : "memory");
+  return v;
 }
 
 // Writes zeros, and reads nothing, when `valid` is false.

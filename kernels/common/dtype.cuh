@@ -1,6 +1,6 @@
 // 16-bit floating point as bit patterns: conversions by PTX, because cuda_bf16.h costs more compile time than a kernel.
 #pragma once
-#include <stdint.h>
+#include "kernels/common/ptx.cuh"
 
 namespace opfacade {
 
@@ -9,14 +9,10 @@ struct F16 {
   static constexpr uint32_t kExponentUlp = 0x04000400u;  // their lowest bit
 
   static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
-    uint32_t out;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(hi), "f"(lo));
-    return out;
+    return f16x2_of(lo, hi);
   }
   static __device__ __forceinline__ float unpack(uint16_t bits) {
-    float out;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(bits));
-    return out;
+    return f32_of_f16(bits);
   }
 };
 
@@ -25,9 +21,7 @@ struct BF16 {
   static constexpr uint32_t kExponentUlp = 0x00800080u;
 
   static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
-    uint32_t out;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(hi), "f"(lo));
-    return out;
+    return bf16x2_of(lo, hi);
   }
   static __device__ __forceinline__ float unpack(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
 };

@@ -1,18 +1,12 @@
 // The pieces of an online softmax in base 2.
 #pragma once
-#include "kernels/common/paged_kv.h"
+#include "kernels/common/ptx.cuh"
 
 namespace opfacade {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // A row that has seen no key has maximum -inf; subtracting zero instead keeps -inf - (-inf) out of the exponent.
 __device__ __forceinline__ float finite_max(float row_max) { return row_max == minus_infinity() ? 0.f : row_max; }

@@ -1,0 +1,25 @@
+// A number in global memory that blocks of one launch share.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+using Counter = unsigned long long;
+
+__device__ __forceinline__ Counter load_counter(const Counter* counter) {
+  Counter value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
+}
+
+// Adds one; what was there before. Orders what this thread's block wrote before it, and what is read after it.
+__device__ __forceinline__ Counter add_one(Counter* counter) {
+  Counter before;
+  asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;" : "=l"(before) : "l"(counter) : "memory");
+  return before;
+}
+
+}  // namespace opfacade

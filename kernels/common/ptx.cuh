@@ -1,0 +1,42 @@
+// Instructions without side effects that C++ has no name for.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+__device__ __forceinline__ uint32_t f16x2_of(float lo, float hi) {
+  uint32_t out;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(hi), "f"(lo));
+  return out;
+}
+__device__ __forceinline__ uint32_t bf16x2_of(float lo, float hi) {
+  uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(hi), "f"(lo));
+  return out;
+}
+__device__ __forceinline__ float f32_of_f16(uint16_t bits) {
+  float out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(bits));
+  return out;
+}
+
+// Two fp8 values as two f16, exactly (sm_89 and later).
+__device__ __forceinline__ uint32_t f16x2_of_e4m3x2(uint16_t pair) {
+  uint32_t out;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(pair));
+  return out;
+}
+__device__ __forceinline__ uint32_t f16x2_of_e5m2x2(uint16_t pair) {
+  uint32_t out;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(out) : "h"(pair));
+  return out;
+}
+
+// Two units in the last place; results below the normal range are zero.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace opfacade

@@ -1,0 +1,111 @@
+"""Kernels without a GPU: device code and its binding, compiled for the host and run thread by thread.
+
+A fiber stands for each thread (simt.h); headers here shadow those of kernels/common that wrap instructions, and the launch.
+What a kernel computes, which bytes it reads and writes, and whether it waits for its copies are shown; races, rounding of
+tensor cores and time are not. It is slow: small problems only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+import tvm_ffi
+
+from opfacade.backends.cuda import support
+from opfacade.descriptor import operands_of
+from opfacade.jit import codegen, toolchain
+from opfacade.target import Target
+from opfacade.testing.subject import Subject
+from tests.jit.fake_cuda import _alive, _Device, _Fake, _Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+_CODES = {
+    torch.float16: (2, 16),
+    torch.bfloat16: (4, 16),
+    torch.float32: (2, 32),
+    torch.float8_e4m3fn: (10, 8),
+    torch.float8_e5m2: (12, 8),
+    torch.int32: (0, 32),
+    torch.uint8: (1, 8),
+}
+
+
+def compiler() -> str | None:
+    return shutil.which("g++")
+
+
+def build(spec, folder: Path, first: tuple[Path, ...] = ()) -> Path:
+    """The shared library of a JitSpec, in `folder`. Headers in `first` stand before those of the project."""
+    sources = codegen.render(spec)
+    (folder / "kernel.cc").write_text('#include "tests/emulator/simt.h"\n' + sources.device)
+    (folder / "binding.cc").write_text(sources.binding)
+    includes, library = toolchain.tvm_ffi_paths()
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w"]
+    flags += [token for path in (*first, ROOT / "tests/emulator", ROOT) for token in ("-I", path)]
+    flags += [token for path in includes for token in ("-isystem", path)]
+    out = folder / "emulated.so"
+    inputs = [folder / "kernel.cc", folder / "binding.cc", library, "-ldl"]
+    done = subprocess.run([compiler(), *map(str, flags), "-o", str(out), *map(str, inputs)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    return out
+
+
+def cuda_view(tensor: torch.Tensor) -> object:
+    """The memory of a CPU tensor, said to be a GPU's."""
+    code, bits = _CODES[tensor.dtype]
+    sizes = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
+    steps = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())
+    managed = _Tensor(tensor.data_ptr(), _Device(2, 0), tensor.ndim, code, bits, 1, sizes, steps, 0, None, None)
+    _alive.append((managed, sizes, steps, tensor))
+    return tvm_ffi.from_dlpack(_Fake(managed))
+
+
+@cache
+def library_of(spec) -> Path:
+    """Built once a process."""
+    return build(spec, Path(tempfile.mkdtemp(prefix="opfacade-emulated-")))
+
+
+def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
+    """What stands in for backends.cuda.support.launcher."""
+    module = tvm_ffi.load_module(str(library_of(spec)))
+
+    def launch(args, scratch):
+        tensors = [cuda_view(getattr(args, name)) for name in operands_of(descriptor)]
+        module.run(*tensors, *([cuda_view(scratch)] if workspace else []), *scalars)
+        _alive.clear()
+
+    return launch
+
+
+@dataclass(frozen=True)
+class EmulatedSubject(Subject):
+    """A plan of the CUDA backend, run here."""
+
+    arch: str = "sm_90a"
+
+    @property
+    def _target(self) -> Target:
+        return Target.parse(self.arch)
+
+    def run(self, args, workspace=None) -> None:
+        plan = self.plan
+        if workspace is None:
+            workspace = torch.randint(0, 256, (plan.workspace_size,), dtype=torch.uint8)
+        held, support.launcher = support.launcher, launcher
+        try:
+            launch = plan._candidate.launcher(plan.descriptor, plan.target, plan.sku, True)
+        finally:
+            support.launcher = held
+        launch(args, workspace)
+
+
+def subject(descriptor, **more) -> EmulatedSubject:
+    return EmulatedSubject(descriptor, "cuda", "cpu", **more)

@@ -1,0 +1,52 @@
+// Shadows csrc/common/launch.h: a launch runs the kernel here, by the same symbol.
+#pragma once
+#include <dlfcn.h>
+
+#include "csrc/common/contract.h"
+#include "tests/emulator/simt.h"
+
+namespace opfacade {
+
+struct Dim3 {
+  Dim3(int64_t x, int64_t y = 1, int64_t z = 1) : x(x), y(y), z(z) {}
+  int64_t x, y, z;
+};
+
+struct Launch {
+  Launch(Dim3 grid, Dim3 block) : grid(grid), block(block) {}
+  Launch& shared(int64_t bytes) { return shared_bytes = bytes, *this; }
+  Launch& pdl(bool = true) { return *this; }
+  Launch& cluster(Dim3 size) { return clusters = size, *this; }
+  Dim3 grid, block, clusters{1};
+  int64_t shared_bytes = 0;
+};
+
+inline void* symbol(const char* name) {
+  Dl_info info;
+  dladdr(reinterpret_cast<void*>(&symbol), &info);
+  void* found = dlsym(dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD), name);
+  if (found == nullptr) throw Failure("RuntimeError") << "no kernel " << name;
+  return found;
+}
+
+class Kernel {
+ public:
+  explicit Kernel(const char* name) : name_(name) {}
+
+  template <class Params>
+  void launch(DLDevice, const Launch& launch, const Params& params) {
+    auto* kernel = reinterpret_cast<void (*)(Params)>(symbol(name_));
+    const int grid = static_cast<int>(launch.grid.x), threads = static_cast<int>(launch.block.x);
+    const auto body = [&] { kernel(params); };
+    if (!simt::launch(grid, threads, launch.shared_bytes, static_cast<int>(launch.clusters.x), body))
+      throw Failure("RuntimeError") << name_ << ": threads wait for each other forever";
+  }
+
+ private:
+  const char* name_;
+};
+
+#define OPF_KERNEL(variable, name) static ::opfacade::Kernel variable(name)
+#define OPF_EXPORT_PREPARE() static_assert(true, "nothing to prepare")
+
+}  // namespace opfacade

@@ -1,0 +1,253 @@
+// Device code on the host: one fiber a thread, switched where threads of a warp or a block wait for each other. What is
+// emulated is the meaning of the instructions that the kernels wrap (kernels/common here shadows those wrappers), and the
+// order in which things become visible: a copy that was not waited for has not happened.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+
+using std::max;
+using std::min;
+
+struct uint2 { uint32_t x, y; };
+struct alignas(16) uint4 { uint32_t x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+struct Index { unsigned x = 0, y = 0, z = 0; };
+inline Index threadIdx, blockIdx, gridDim, blockDim;
+
+namespace simt {
+
+constexpr int kStack = 192 << 10;
+
+struct Copy { uint32_t dst; const void* src; bool valid; };
+
+struct Block;
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  Block* block = nullptr;
+  unsigned thread = 0;
+  bool done = false;
+  std::vector<Copy> open;                 // copies of the group that is not closed yet
+  std::deque<std::vector<Copy>> groups;   // closed and not waited for
+};
+
+struct Meeting {
+  int arrived = 0;
+  unsigned round = 0;
+};
+
+constexpr int kLaneWords = 16;
+struct Warp {
+  Meeting meeting;
+  uint32_t words[2][32][kLaneWords];
+  unsigned parity[32] = {};
+};
+
+struct Block {
+  Index index;
+  std::vector<unsigned char> memory;
+  unsigned char* shared = nullptr;
+  Meeting meeting;
+  std::vector<Warp> warps;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+};
+
+struct Cluster {
+  std::vector<std::unique_ptr<Block>> blocks;
+  Meeting meeting;
+  int threads = 0;
+};
+
+inline Fiber* current;
+inline Cluster* cluster;
+inline ucontext_t scheduler;
+
+inline void yield() {
+  swapcontext(&current->context, &scheduler);
+}
+
+inline void meet(Meeting& meeting, int expected) {
+  const unsigned round = meeting.round;
+  if (++meeting.arrived == expected) {
+    meeting.arrived = 0;
+    ++meeting.round;
+    return;
+  }
+  while (meeting.round == round) yield();
+}
+
+inline unsigned lane() { return current->thread % 32; }
+inline Warp& warp() { return current->block->warps[current->thread / 32]; }
+
+// Shows `count` words to the warp; returns everybody's.
+inline const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords] {
+  Warp& w = warp();
+  const unsigned parity = w.parity[lane()] ^= 1;
+  memcpy(w.words[parity][lane()], words, count * 4);
+  meet(w.meeting, 32);
+  return w.words[parity];
+}
+
+inline unsigned char* at(uint32_t address) {
+  const uint32_t rank = address >> 24;
+  Block& block = rank == 0 ? *current->block : *cluster->blocks[rank - 1];
+  return block.shared + (address & 0xffffff);
+}
+
+template <class T>
+uint32_t bits(T value) {
+  uint32_t out;
+  static_assert(sizeof(T) == 4);
+  memcpy(&out, &value, 4);
+  return out;
+}
+template <class T>
+T from_bits(uint32_t value) {
+  T out;
+  memcpy(&out, &value, 4);
+  return out;
+}
+
+using Entry = void (*)();
+inline Entry entry;
+inline void trampoline() {
+  entry();
+  current->done = true;
+  yield();
+}
+
+inline void start(Block& block, int threads, size_t shared_bytes) {
+  block.memory.assign(shared_bytes + 1024, 0x7f);  // NaN in every format
+  block.shared = reinterpret_cast<unsigned char*>((reinterpret_cast<uintptr_t>(block.memory.data()) + 1023) / 1024 * 1024);
+  block.warps.resize((threads + 31) / 32);
+  for (int i = 0; i < threads; ++i) {
+    auto fiber = std::make_unique<Fiber>();
+    fiber->stack.reset(new char[kStack]);
+    fiber->block = &block;
+    fiber->thread = i;
+    getcontext(&fiber->context);
+    fiber->context.uc_stack.ss_sp = fiber->stack.get();
+    fiber->context.uc_stack.ss_size = kStack;
+    fiber->context.uc_link = nullptr;
+    makecontext(&fiber->context, trampoline, 0);
+    block.fibers.push_back(std::move(fiber));
+  }
+}
+
+// Runs one cluster to its end; false if no thread can go on.
+inline bool run(Cluster& all) {
+  cluster = &all;
+  for (unsigned long idle = 0; idle < 100000;) {
+    bool alive = false;
+    const unsigned before = all.meeting.round;
+    for (auto& block : all.blocks) {
+      blockIdx = block->index;
+      for (auto& fiber : block->fibers) {
+        if (fiber->done) continue;
+        alive = true;
+        current = fiber.get();
+        threadIdx.x = fiber->thread;
+        swapcontext(&scheduler, &fiber->context);
+      }
+    }
+    if (!alive) return true;
+    idle = before == all.meeting.round ? idle + 1 : 0;
+  }
+  return false;
+}
+
+// A whole grid, one cluster after the other.
+template <class F>
+bool launch(int grid, int threads, size_t shared_bytes, int cluster_size, F body) {
+  static F* held;
+  held = &body;
+  entry = [] { (*held)(); };
+  gridDim = {static_cast<unsigned>(grid), 1, 1};
+  blockDim = {static_cast<unsigned>(threads), 1, 1};
+  for (int first = 0; first < grid; first += cluster_size) {
+    Cluster all;
+    all.threads = cluster_size * threads;
+    for (int i = 0; i < cluster_size; ++i) {
+      all.blocks.push_back(std::make_unique<Block>());
+      all.blocks.back()->index.x = first + i;
+      start(*all.blocks.back(), threads, shared_bytes);
+    }
+    if (!run(all)) return false;
+  }
+  return true;
+}
+
+}  // namespace simt
+
+inline void __syncthreads() { simt::meet(simt::current->block->meeting, static_cast<int>(blockDim.x)); }
+inline void __syncwarp(unsigned = ~0u) { simt::meet(simt::warp().meeting, 32); }
+inline void __threadfence() {}
+
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  constexpr int kWords = sizeof(T) / 4;
+  uint32_t words[kWords];
+  memcpy(words, &value, sizeof(T));
+  const auto all = simt::exchange(words, kWords);
+  memcpy(&value, all[lane & 31], sizeof(T));
+  return value;
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta) {
+  const unsigned lane = simt::lane();
+  return __shfl_sync(mask, value, lane >= delta ? lane - delta : lane);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int with) {
+  return __shfl_sync(mask, value, simt::lane() ^ with);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  const uint32_t word = vote;
+  const auto all = simt::exchange(&word, 1);
+  unsigned out = 0;
+  for (int i = 0; i < 32; ++i) out |= all[i][0] << i;
+  return out;
+}
+inline bool __all_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) == ~0u; }
+inline int __reduce_max_sync(unsigned, int value) {
+  const uint32_t word = simt::bits(value);
+  const auto all = simt::exchange(&word, 1);
+  for (int i = 0; i < 32; ++i) value = std::max(value, simt::from_bits<int>(all[i][0]));
+  return value;
+}
+inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
+inline int __popc(unsigned value) { return __builtin_popcount(value); }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return out;
+}
+inline float __uint_as_float(uint32_t value) { return simt::from_bits<float>(value); }
+inline float __int_as_float(int value) { return simt::from_bits<float>(static_cast<uint32_t>(value)); }
+inline uint32_t __float_as_uint(float value) { return simt::bits(value); }
+template <class T>
+T __ldcg(const T* pointer) {
+  return *pointer;
+}

@@ -1,0 +1,63 @@
+"""Kernels and bindings run without a GPU, and are held to what the tests on one hold them to."""
+
+import pytest
+
+from opfacade.testing import guarded, matrix, numerics, problems, structural
+from tests import emulator
+
+pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
+
+# Every way of cutting, every size of an element and of a head; the others on the GPU.
+KINDS = [
+    *("decode-auto", "decode-auto-f32", "decode-auto-sinks", "decode-auto-fp8-head"),
+    *("decode-cluster", "decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
+    *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
+    *("append-block-odd", "merge-bf16"),
+]
+HEAVY = sorted(set(matrix.matrix()) - set(KINDS))
+
+
+def hold(subject, seed):
+    args = subject.args(seed)
+    before = (args.k_data.clone(), args.v_data.clone()) if subject.descriptor.op == "paged_kv_append" else None
+    assert guarded.run(subject, args) == []
+    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=8, seed=seed, before=before)
+    assert report.worst <= 1, report
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in HEAVY)])
+def test_a_kernel_keeps_its_guarantee(kind):
+    hold(emulator.subject(matrix.matrix()[kind], arch="sm_80" if kind in HEAVY else "sm_90a"), seed=3)
+
+
+@pytest.mark.parametrize("check", [structural.every_key_is_visited_once, structural.what_is_unused_does_not_matter])
+@pytest.mark.parametrize("kind", ["decode-auto", pytest.param("decode-cluster-fp8-d64-sinks", marks=pytest.mark.heavy)])
+def test_a_kernel_is_exact_where_it_must_be(kind, check):
+    assert check(emulator.subject(matrix.matrix()[kind]), 3) == []
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("draw", [problems.random_descriptor, problems.special_descriptor])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_decodes_keep_the_guarantee(draw, seed):
+    hold(emulator.subject(draw("paged_decode", seed, tokens=800)), seed)
+
+
+def test_a_copy_that_is_not_waited_for_has_not_happened(monkeypatch):
+    """The emulator would see it: with the wait taken out of a copy of the sources, the result is wrong."""
+    descriptor = matrix.matrix()["decode-off-odd-window-cap"]
+    wait = (emulator.ROOT / "kernels/attention/decode.cuh").read_text()
+    assert wait.count("cp_async_wait<C::kStages - 2>();") == 1
+    build = emulator.build
+
+    def without(spec, folder):
+        (folder / "kernels/attention").mkdir(parents=True)
+        path = folder / "kernels/attention/decode.cuh"
+        path.write_text(wait.replace("cp_async_wait<C::kStages - 2>();", "cp_async_wait<C::kStages - 1>();"))
+        return build(spec, folder, (folder,))
+
+    monkeypatch.setattr(emulator, "build", without)
+    emulator.library_of.cache_clear()
+    with pytest.raises(AssertionError):
+        hold(emulator.subject(descriptor), seed=3)
+    emulator.library_of.cache_clear()
