@@ -11,6 +11,8 @@
 #define __device__
 #define __forceinline__ inline
 #define __restrict__
+#define __shared__
+#define __align__(bytes) __attribute__((aligned(bytes)))
 using std::max;
 using std::min;
 
