@@ -28,6 +28,20 @@ struct BF16 {
 
 struct F32 {};
 
+// An element of a tensor, to and from f32.
+template <class T>
+struct Element {
+  using Bits = uint16_t;
+  static __device__ __forceinline__ float load(Bits x) { return T::unpack(x); }
+  static __device__ __forceinline__ Bits store(float x) { return static_cast<Bits>(T::pack(x, 0.f)); }
+};
+template <>
+struct Element<F32> {
+  using Bits = float;
+  static __device__ __forceinline__ float load(Bits x) { return x; }
+  static __device__ __forceinline__ Bits store(float x) { return x; }
+};
+
 // Bit 15 of each half is set where that half is Inf or NaN: the exponent field overflows into the sign place.
 template <class T>
 __device__ __forceinline__ uint32_t nonfinite_halves(uint32_t pair) {

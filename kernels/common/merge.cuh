@@ -6,19 +6,6 @@
 
 namespace opfacade {
 
-template <class T>
-struct Element {
-  using Bits = uint16_t;
-  static __device__ __forceinline__ float load(Bits x) { return T::unpack(x); }
-  static __device__ __forceinline__ Bits store(float x) { return static_cast<Bits>(T::pack(x, 0.f)); }
-};
-template <>
-struct Element<F32> {
-  using Bits = float;
-  static __device__ __forceinline__ float load(Bits x) { return x; }
-  static __device__ __forceinline__ Bits store(float x) { return x; }
-};
-
 template <class T, int kVec>
 struct alignas(sizeof(typename Element<T>::Bits) * kVec) Pack {
   typename Element<T>::Bits e[kVec];

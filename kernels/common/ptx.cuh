@@ -32,10 +32,29 @@ __device__ __forceinline__ uint32_t f16x2_of_e5m2x2(uint16_t pair) {
   return out;
 }
 
+// The nearest fp8 values, the largest finite one for what is beyond it; NaN stays NaN (sm_89 and later).
+__device__ __forceinline__ uint16_t e4m3x2_of(float lo, float hi) {
+  uint16_t out;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(hi), "f"(lo));
+  return out;
+}
+__device__ __forceinline__ uint16_t e5m2x2_of(float lo, float hi) {
+  uint16_t out;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(out) : "f"(hi), "f"(lo));
+  return out;
+}
+
 // Two units in the last place; results below the normal range are zero.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// One unit in the last place.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -39,11 +39,18 @@ __device__ __forceinline__ void copy_row(char* dst, const char* src, int count) 
   for (int i = threadIdx.x % 32; i < count; i += 32) reinterpret_cast<T*>(dst)[i] = reinterpret_cast<const T*>(src)[i];
 }
 
+// Where this warp's new row comes from and goes.
+struct NewPlace {
+  int row;
+  int position;
+  int page;
+  int slot;
+};
+
 template <class C>
-__device__ __forceinline__ void append_row(const NewRows& rows, const PoolTensor& pool, bool aligned, int row, int page,
-                                           int slot) {
-  const char* src = static_cast<const char*>(rows.data) + row * rows.row_stride + blockIdx.y * rows.head_stride;
-  char* dst = const_cast<char*>(token_address(pool, page, slot, blockIdx.y));
+__device__ __forceinline__ void append_row(const NewRows& rows, const PoolTensor& pool, bool aligned, const NewPlace& place) {
+  const char* src = static_cast<const char*>(rows.data) + place.row * rows.row_stride + blockIdx.y * rows.head_stride;
+  char* dst = const_cast<char*>(token_address(pool, place.page, place.slot, blockIdx.y));
   if (C::kHeadDim * C::kElemBytes % 16 == 0 && aligned) {
     copy_row<uint4>(dst, src, C::kHeadDim * C::kElemBytes / 16);
   } else {
@@ -51,17 +58,26 @@ __device__ __forceinline__ void append_row(const NewRows& rows, const PoolTensor
   }
 }
 
+// False if there is no such row.
+template <class C>
+__device__ __forceinline__ bool find_place(const AppendParams& p, NewPlace& place) {
+  place.row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (place.row >= p.total_rows || place.row >= p.append_indptr[p.batch]) return false;
+  const int request = request_of(p, place.row);
+  place.position = kv_length<C::kTable>(p.table, request) - (p.append_indptr[request + 1] - place.row);
+  if (place.position < 0) return false;
+  const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
+  place.page = pages.page_of(place.position);
+  place.slot = pages.slot_of(place.position);
+  return true;
+}
+
 template <class C>
 __device__ __forceinline__ void append(const AppendParams& p) {
-  const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (row >= p.total_rows || row >= p.append_indptr[p.batch]) return;
-  const int request = request_of(p, row);
-  const int position = kv_length<C::kTable>(p.table, request) - (p.append_indptr[request + 1] - row);
-  if (position < 0) return;
-  const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
-  const int page = pages.page_of(position), slot = pages.slot_of(position);
-  append_row<C>(p.k_new, p.k, p.k_aligned, row, page, slot);
-  append_row<C>(p.v_new, p.v, p.v_aligned, row, page, slot);
+  NewPlace place;
+  if (!find_place<C>(p, place)) return;
+  append_row<C>(p.k_new, p.k, p.k_aligned, place);
+  append_row<C>(p.v_new, p.v, p.v_aligned, place);
 }
 
 }  // namespace opfacade

@@ -25,4 +25,14 @@ struct AppendParams {
   bool v_aligned;
 };
 
+struct ComputedAppendParams {
+  AppendParams base;
+  const float* k_scale;  // [1] or [kv_heads], or null
+  const float* v_scale;
+  const float* angles;   // [positions, rotary_dim]: cosines, then sines
+  int64_t angle_stride;  // in elements
+  int32_t positions;
+  int32_t scale_stride;  // 0: one factor for all heads
+};
+
 }  // namespace opfacade

@@ -75,6 +75,22 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "append-f32-odd": PagedKvAppendDescriptor(
             batch_size=3, total_num_rows=50, paged_kv=_cache(65, "f32", 5, "HND", 2, 600)
         ),
+        "append-half-fp8-head": PagedKvAppendDescriptor(
+            batch_size=4,
+            total_num_rows=90,
+            paged_kv=_cache(128, "f8_e4m3", 16, "HND"),
+            new_dtype="bf16",
+            kv_scale="head",
+            rope="half",
+        ),
+        "append-interleaved-odd": PagedKvAppendDescriptor(
+            batch_size=3,
+            total_num_rows=50,
+            paged_kv=_cache(65, "f16", 5, "NHD", 2, 600),
+            page_table="block",
+            rope="interleaved",
+            rotary_dim=24,
+        ),
         "merge-bf16": MergeStatesDescriptor(num_states=5, total_num_rows=33, num_heads=4, head_dim=128, dtype="bf16"),
         "merge-odd": MergeStatesDescriptor(num_states=40, total_num_rows=7, num_heads=3, head_dim=65, dtype="f32"),
     }

@@ -47,7 +47,7 @@ def build(spec, folder: Path, first: tuple[Path, ...] = ()) -> Path:
     (folder / "kernel.cc").write_text('#include "tests/emulator/simt.h"\n' + sources.device)
     (folder / "binding.cc").write_text(sources.binding)
     includes, library = toolchain.tvm_ffi_paths()
-    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-fno-gnu-unique"]
     flags += [token for path in (*first, ROOT / "tests/emulator", ROOT) for token in ("-I", path)]
     flags += [token for path in includes for token in ("-isystem", path)]
     out = folder / "emulated.so"

@@ -69,6 +69,7 @@ struct Block {
   std::vector<unsigned char> memory;
   unsigned char* shared = nullptr;
   Meeting meeting;
+  Meeting named[16];
   std::vector<Warp> warps;
   std::vector<std::unique_ptr<Fiber>> fibers;
 };
@@ -177,20 +178,21 @@ inline bool run(Cluster& all) {
   return false;
 }
 
-// A whole grid, one cluster after the other.
+// A whole grid, one cluster after the other; clusters lie along x.
 template <class F>
-bool launch(int grid, int threads, size_t shared_bytes, int cluster_size, F body) {
+bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, F body) {
   static F* held;
   held = &body;
   entry = [] { (*held)(); };
-  gridDim = {static_cast<unsigned>(grid), 1, 1};
+  gridDim = grid;
   blockDim = {static_cast<unsigned>(threads), 1, 1};
-  for (int first = 0; first < grid; first += cluster_size) {
+  for (unsigned at = 0; at < grid.x * grid.y * grid.z; at += cluster_size) {
     Cluster all;
     all.threads = cluster_size * threads;
     for (int i = 0; i < cluster_size; ++i) {
       all.blocks.push_back(std::make_unique<Block>());
-      all.blocks.back()->index.x = first + i;
+      const unsigned x = at + i;
+      all.blocks.back()->index = {x % grid.x, x / grid.x % grid.y, x / grid.x / grid.y};
       start(*all.blocks.back(), threads, shared_bytes);
     }
     if (!run(all)) return false;
@@ -229,12 +231,20 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   for (int i = 0; i < 32; ++i) out |= all[i][0] << i;
   return out;
 }
+inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
 inline bool __all_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) == ~0u; }
 inline int __reduce_max_sync(unsigned, int value) {
   const uint32_t word = simt::bits(value);
   const auto all = simt::exchange(&word, 1);
   for (int i = 0; i < 32; ++i) value = std::max(value, simt::from_bits<int>(all[i][0]));
   return value;
+}
+inline int __reduce_add_sync(unsigned, int value) {
+  const uint32_t word = simt::bits(value);
+  const auto all = simt::exchange(&word, 1);
+  int sum = 0;
+  for (int i = 0; i < 32; ++i) sum += simt::from_bits<int>(all[i][0]);
+  return sum;
 }
 inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
 inline int __popc(unsigned value) { return __builtin_popcount(value); }

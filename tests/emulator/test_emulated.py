@@ -12,7 +12,7 @@ KINDS = [
     *("decode-auto", "decode-auto-f32", "decode-auto-sinks", "decode-auto-fp8-head"),
     *("decode-cluster", "decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
     *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
-    *("append-block-odd", "merge-bf16"),
+    *("append-block-odd", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
 HEAVY = sorted(set(matrix.matrix()) - set(KINDS))
 
@@ -41,6 +41,12 @@ def test_a_kernel_is_exact_where_it_must_be(kind, check):
 @pytest.mark.parametrize("seed", range(12))
 def test_random_decodes_keep_the_guarantee(draw, seed):
     hold(emulator.subject(draw("paged_decode", seed, tokens=800)), seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(12))
+def test_random_appends_keep_the_guarantee(seed):
+    hold(emulator.subject(problems.special_descriptor("paged_kv_append", seed, tokens=800)), seed)
 
 
 def test_a_copy_that_is_not_waited_for_has_not_happened(monkeypatch):

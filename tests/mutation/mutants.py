@@ -385,8 +385,8 @@ GPU = (
     gpu(
         "append: one position too early",
         "kernels/kv_cache/append.cuh",
-        "(p.append_indptr[request + 1] - row);",
-        "(p.append_indptr[request + 1] - row) - 1;",
+        "(p.append_indptr[request + 1] - place.row);",
+        "(p.append_indptr[request + 1] - place.row) - 1;",
         APPEND,
     ),
     gpu("append: a request's first row goes to the one before", "kernels/kv_cache/append.cuh", "<= row;", "< row;", APPEND),

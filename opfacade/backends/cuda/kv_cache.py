@@ -1,4 +1,4 @@
-"""CUDA paged append: a copy of bits, so that one kernel serves every dtype of a size."""
+"""CUDA paged append: a copy of bits, so that one kernel serves every dtype of a size; or rows that change on their way."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
+_FP8_SM = 89
 _EVIDENCE = (
     "tests/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise",
     "tests/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
@@ -19,42 +20,51 @@ _EVIDENCE = (
 
 def _declines(descriptor: PagedKvAppendDescriptor, target: Target) -> list[Reason]:
     reasons = [*support.arch_reasons(target)]
-    reasons += support.choice_reason("OPF-S002", "new_dtype", descriptor.row_dtype, (descriptor.paged_kv.dtype,))
-    reasons += support.choice_reason("OPF-S007", "kv_scale", descriptor.kv_scale, ("none",))
-    reasons += support.choice_reason("OPF-S009", "rope", descriptor.rope, ("none",))
+    if descriptor.quantises and _FP8_SM > target.sm_version >= support.MIN_SM:
+        hint = f"sm_{_FP8_SM} and later for rows that are cast to {descriptor.paged_kv.dtype}"
+        reasons.append(Reason("OPF-S001", "target.arch", target.arch, hint))
     return reasons
 
 
 def _facts(descriptor: PagedKvAppendDescriptor) -> support.SpecPairs:
     cache = descriptor.paged_kv
-    return support.pairs(
-        elem_bytes=ITEMSIZE[cache.dtype],
-        head_dim=cache.head_dim,
-        **support.page_facts(cache.page_size, descriptor.page_table),
-    )
+    facts: dict[str, bool | int | str] = {"elem_bytes": ITEMSIZE[cache.dtype], "head_dim": cache.head_dim}
+    if not descriptor.copies:
+        facts |= {"dtype": cache.dtype, "new_dtype": descriptor.row_dtype, "kv_scale": descriptor.kv_scale}
+        facts |= {"rope": descriptor.rope, "rotated": descriptor.rotated}
+    return support.pairs(**facts, **support.page_facts(cache.page_size, descriptor.page_table))
 
 
 def _spec(descriptor: PagedKvAppendDescriptor, target: Target) -> Any:
-    return support.spec_of("kv_cache/paged_kv_append", _facts(descriptor), target)
+    name = "paged_kv_append" if descriptor.copies else "paged_kv_append_computed"
+    return support.spec_of(f"kv_cache/{name}", _facts(descriptor), target)
+
+
+def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
+    """A copy knows only sizes."""
+    if descriptor.copies:
+        return (("kv", f"b{8 * ITEMSIZE[descriptor.paged_kv.dtype]}"),)
+    return (("kv", descriptor.paged_kv.dtype), ("new", descriptor.row_dtype))
 
 
 def _sku(descriptor: PagedKvAppendDescriptor, target: Target) -> KernelSku:
+    copies = descriptor.copies
     return KernelSku(
         category=descriptor.category,
         op=descriptor.op,
         backend="cuda",
         arch=target.arch,
-        impl="copy_rows",
+        impl="copy_rows" if copies else "computed_rows",
         revision=1,
-        dtypes=(("kv", f"b{8 * ITEMSIZE[descriptor.paged_kv.dtype]}"),),
+        dtypes=_dtypes(descriptor),
         layout="strided",
-        spec=tuple((name, value) for name, value in _facts(descriptor) if name != "elem_bytes"),
+        spec=tuple((name, value) for name, value in _facts(descriptor) if name not in ("elem_bytes", "dtype", "new_dtype")),
         precision_guarantee=PrecisionGuarantee(
-            math_precision="copy",
+            math_precision="copy" if copies else "f32, one rounding",
             accumulator="none",
             deterministic=True,
             bit_stable_on_same_hardware=True,
-            error_model=ErrorModel(id="exact"),
+            error_model=ErrorModel(id="exact" if copies else "append-f32"),
             conditions=("no two new rows share a slot",),
             evidence=_EVIDENCE,
         ),

@@ -34,6 +34,22 @@ inline uint32_t f16x2_of_e4m3x2(uint16_t pair) {
 // An e5m2 is the upper byte of an f16.
 inline uint32_t f16x2_of_e5m2x2(uint16_t pair) { return (pair & 0xffu) << 8 | static_cast<uint32_t>(pair & 0xff00) << 16; }
 
+inline float reciprocal_approx(float x) { return 1.f / x; }
+// To the nearest, ties to even; `most` is the largest finite number.
+inline uint8_t fp8_of(float x, int mantissa_bits, int bias, float most) {
+  const uint8_t sign = std::signbit(x) ? 0x80 : 0;
+  if (x != x) return sign | 0x7f;
+  const float size = std::min(std::fabs(x), most);
+  if (size == 0.f) return sign;
+  const int exponent = std::max(std::ilogb(size), 1 - bias), step = exponent - mantissa_bits;
+  int steps = static_cast<int>(std::nearbyint(std::ldexp(size, -step)));  // of 2^step; a whole number of them
+  const int one = 1 << mantissa_bits;
+  // A carry into the exponent, or a subnormal, needs no care: the fields are one number.
+  return sign | static_cast<uint8_t>(((exponent + bias) << mantissa_bits) + steps - one);
+}
+inline uint16_t e4m3x2_of(float lo, float hi) { return fp8_of(lo, 3, 7, 448.f) | fp8_of(hi, 3, 7, 448.f) << 8; }
+inline uint16_t e5m2x2_of(float lo, float hi) { return fp8_of(lo, 2, 15, 57344.f) | fp8_of(hi, 2, 15, 57344.f) << 8; }
+
 inline float exp2_approx(float x) {
   const float y = exp2f(x);
   return y < 1.17549435e-38f ? 0.f : y;
