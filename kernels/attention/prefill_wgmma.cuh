@@ -152,10 +152,9 @@ struct Consumer {
       }
       pin(fresh);
       pin(sum);
-      // The waits stand behind branches: the assembler moves one that does not to before the softmax, and then nothing
-      // overlaps. They are spelled apart so that the compiler does not make them one.
+      // The waits stand behind branches: see wgmma_wait_all_at.
       if (ends) {
-        asm volatile("wgmma.wait_group.sync.aligned 0;  // ended" ::: "memory");
+        wgmma_wait_all_at<0>();
         pin(rows.o);
         write_group<C>(p, *work, rows.o, ended);
         rows.clear();
@@ -163,11 +162,11 @@ struct Consumer {
         work = next;
       } else if (__any_sync(0xffffffffu, moved)) {
         weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-        asm volatile("wgmma.wait_group.sync.aligned 0;  // moved" ::: "memory");
+        wgmma_wait_all_at<1>();
         pin(rows.o);
         rows.rescale(factor);
       } else {
-        asm volatile("wgmma.wait_group.sync.aligned 0;  // kept" ::: "memory");
+        wgmma_wait_all_at<2>();
         pin(rows.o);
       }
       rows.scale.add(factor, sum);
@@ -195,8 +194,7 @@ __device__ __forceinline__ void compute(const WgmmaPrefillParams& p, WgmmaShared
 template <class C>
 __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
   if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
-  extern __shared__ __align__(1024) unsigned char shared[];
-  WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(shared);
+  WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
   static_assert(sizeof(WgmmaShared<C>) <= WgmmaTile<C::kHeadDim>::kSharedBytes, "the launch asks for less");
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);
   __syncthreads();

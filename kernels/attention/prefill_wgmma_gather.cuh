@@ -37,16 +37,22 @@ struct Gatherer {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void copy_q(const Work& work, int stage) {
+  __device__ __forceinline__ const char* q_row(const Work& work, int row) const {
+    const int packed = work.tile.first + row;
+    return static_cast<const char*>(p.base.q) + (work.tile.q_start + packed / C::kGroup) * p.base.q_row_stride +
+           (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + threadIdx.x % kChunks * 16;
+  }
+  __device__ __forceinline__ void copy_q(const Work& work, int stage) const {
     const int chunk = threadIdx.x % kChunks;
     const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
+    if (p.base.q_aligned) {
 #pragma unroll 1
-    for (int row = threadIdx.x / kChunks; row < WgmmaTile<C::kHeadDim>::kRows; row += kStep) {
-      const bool valid = row < work.tile.rows;
-      const int packed = work.tile.first + (valid ? row : 0);
-      const char* src = static_cast<const char*>(p.base.q) + (work.tile.q_start + packed / C::kGroup) * p.base.q_row_stride +
-                        (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride;
-      fetch_chunk<uint16_t>(q + panel_address(row, chunk % 8), src + chunk * 16, valid, p.base.q_aligned);
+      for (int row = threadIdx.x / kChunks; row < WgmmaTile<C::kHeadDim>::kRows; row += kStep)
+        cp_async_16(q + panel_address(row, chunk % 8), q_row(work, row < work.tile.rows ? row : 0), row < work.tile.rows);
+    } else {
+#pragma unroll 1
+      for (int row = threadIdx.x / kChunks; row < work.tile.rows; row += kStep)
+        store_shared_16(q + panel_address(row, chunk % 8), load_elements(q_row(work, row), uint16_t{}));
     }
     committed(smem.q_full[stage], p.base.q_aligned);
   }
@@ -76,11 +82,20 @@ struct Gatherer {
     const int first = work.range.begin - start, last = work.range.end - start;
     const uint32_t base = smem_address(dst);
     const char* any = static_cast<const char*>(which == 0 ? p.base.k.data : p.base.v.data);
+    const char* const* rows = smem.rows[parity][which];
+    const int column = threadIdx.x % kChunks * 16;
+    if (p.base.kv_aligned) {
 #pragma unroll 2
-    for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep) {
-      const bool valid = row >= first && row < last;
-      const char* src = valid ? smem.rows[parity][which][row] + threadIdx.x % kChunks * 16 : any;
-      fetch_chunk<uint16_t>(base + kv_place<C>(row, threadIdx.x % kChunks), src, valid, p.base.kv_aligned);
+      for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep) {
+        const bool valid = row >= first && row < last;
+        cp_async_16(base + kv_place<C>(row, threadIdx.x % kChunks), valid ? rows[row] + column : any, valid);
+      }
+    } else {
+#pragma unroll 1
+      for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep) {
+        const bool valid = row >= first && row < last;
+        fetch_chunk<uint16_t>(base + kv_place<C>(row, threadIdx.x % kChunks), valid ? rows[row] + column : any, valid, false);
+      }
     }
   }
 };

@@ -66,10 +66,7 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
 
 // cap * tanh(s / cap) without the cap: its absolute error stays below 2^-21.
 __device__ __forceinline__ float soft_capped(float s, float cap_in) {
-  const float e = exp2_approx(s * cap_in * (2.f * kLog2E));
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(e + 1.f));
-  return fmaf(-2.f, inverse, 1.f);
+  return fmaf(-2.f, reciprocal_approx(exp2_approx(s * cap_in * (2.f * kLog2E)) + 1.f), 1.f);
 }
 
 template <class C>

@@ -32,6 +32,13 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// Waits for all products. The assembler moves a wait to before independent arithmetic of its basic block, and then nothing
+// overlaps: so put it behind a branch, and give each such wait a place of its own, or the compiler makes them one.
+template <int kPlace>
+__device__ __forceinline__ void wgmma_wait_all_at() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;  // place %0" ::"n"(kPlace) : "memory");
+}
+
 // After a wait: the compiler may neither use results from before it nor reuse operands before it.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {

@@ -1,0 +1,29 @@
+// Shadows csrc/common/tensor_map.h: a map holds the shape itself.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/common/tensor_map.h"
+
+namespace opfacade {
+
+struct TensorShape {
+  const void* data;
+  int64_t size[5];
+  int64_t stride[4];
+  int32_t box[4];
+  bool bf16;
+};
+static_assert(sizeof(TensorShape) <= sizeof(TensorMap));
+
+inline bool tensor_map(TensorMap& map, const TensorShape& t) {
+  if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return false;
+  for (int axis = 0; axis < 5; ++axis)
+    if (t.size[axis] <= 0 || t.size[axis] > INT32_MAX) return false;
+  for (int axis = 0; axis < 4; ++axis)
+    if (t.size[axis + 1] > 1 && (t.stride[axis] <= 0 || t.stride[axis] % 16 != 0)) return false;
+  memcpy(&map, &t, sizeof(t));
+  return true;
+}
+
+}  // namespace opfacade

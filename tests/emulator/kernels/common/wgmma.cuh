@@ -1,0 +1,67 @@
+// Shadows kernels/common/wgmma.cuh: a product is made when it is issued, by each thread for its own elements.
+#pragma once
+#include "kernels/common/dtype.cuh"
+#include "kernels/common/tma.cuh"
+
+namespace opfacade {
+
+inline uint32_t panel_address(int row, int chunk) { return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16)); }
+inline uint64_t panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
+  return (uint64_t{1} << 62) | (static_cast<uint64_t>(groups >> 4) << 32) | (static_cast<uint64_t>(across >> 4) << 16) |
+         ((address & 0x3ffffu) >> 4);
+}
+inline uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int kPending>
+void wgmma_wait() {}
+template <int kPlace>
+void wgmma_wait_all_at() {}
+template <class X, int kCount>
+void pin(X (&)[kCount]) {}
+
+template <class T>
+float shared_element(uint32_t address) {
+  uint16_t bits;
+  memcpy(&bits, simt::at(swizzled_128(address)), 2);
+  return T::unpack(bits);
+}
+inline uint32_t field(uint64_t descriptor, int shift) { return static_cast<uint32_t>(descriptor >> shift & 0x3fff) << 4; }
+
+template <class T, int kColumns>
+struct Wgmma {
+  static void add(float (&d)[kColumns / 2], const float (&a)[2][16], uint64_t b, bool transposed) {
+    const uint32_t start = field(b, 0), across = field(b, 16), groups = field(b, 32);
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const int n = i / 4 * 8 + simt::lane() % 4 * 2 + i % 2;
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t at = transposed ? start + n / 64 * across + k / 8 * groups + k % 8 * 128 + n % 64 * 2
+                                       : start + n / 8 * groups + n % 8 * 128 + k * 2;
+        d[i] += a[i % 4 / 2][k] * shared_element<T>(at);
+      }
+    }
+  }
+  static void ss(float (&d)[kColumns / 2], uint64_t a, uint64_t b, bool accumulate) {
+    float rows[2][16];
+    const int first = simt::current->thread % 128 / 32 * 16 + simt::lane() / 4;
+    for (int i = 0; i < 32; ++i) {
+      const int row = first + i / 16 * 8;
+      rows[i / 16][i % 16] = shared_element<T>(field(a, 0) + row / 8 * field(a, 32) + row % 8 * 128 + i % 16 * 2);
+    }
+    for (float& x : d) x = accumulate ? x : 0.f;
+    add(d, rows, b, false);
+  }
+  static void rs(float (&d)[kColumns / 2], const uint32_t* a, uint64_t b) {
+    const auto all = simt::exchange(a, 4);
+    float rows[2][16];
+    for (int half = 0; half < 2; ++half)
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t pair = all[simt::lane() / 4 * 4 + k % 8 / 2][k / 8 * 2 + half];
+        rows[half][k] = T::unpack(static_cast<uint16_t>(k % 2 ? pair >> 16 : pair));
+      }
+    add(d, rows, b, true);
+  }
+};
+
+}  // namespace opfacade

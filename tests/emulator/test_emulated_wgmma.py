@@ -1,0 +1,123 @@
+"""The prefill for sm_90a without a GPU: roles, barriers, boxes, swizzles, descriptors and fragments, in its own code."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.testing import guarded, inputs, numerics, structural
+from tests import emulator
+
+pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        yield
+
+
+def paged(page_size=16, head_dim=64, group=4, rows=70, batch=2, **more):
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=-(-700 // page_size), page_size=page_size, num_kv_heads=2, head_dim=head_dim, dtype="bf16",
+        layout=more.pop("layout", "NHD"),
+    )  # fmt: skip
+    return BatchPagedPrefillDescriptor(
+        batch_size=batch, total_num_rows=rows, num_qo_heads=2 * group, causal=more.pop("causal", True), paged_kv=cache, **more
+    )
+
+
+def ragged(**more):
+    return BatchRaggedPrefillDescriptor(
+        batch_size=2, total_num_rows=90, total_kv_rows=400, num_qo_heads=4, num_kv_heads=2, head_dim=64, dtype="f16",
+        causal=True, **more,
+    )  # fmt: skip
+
+
+KINDS = {
+    "paged": paged(),
+    "page-1": paged(page_size=1, rows=40),
+    "page-100-d128-full": paged(page_size=100, head_dim=128, rows=40, causal=False),
+    "odd-group-window-cap": paged(page_size=8, group=3, window_left=60, logits_soft_cap=9.0, layout="HND"),
+    "d256-off": paged(page_size=64, head_dim=256, group=2, rows=90, kv_split="off"),
+    "fixed-split": paged(page_size=32, kv_split=100, window_left=200),
+    "ragged": ragged(),
+}
+
+
+def hold(descriptor, seed, interleaved=False):
+    subject = emulator.subject(descriptor)
+    assert subject.plan.sku.impl == "wgmma_tile"
+    args = subject.args(seed, None, interleaved)
+    assert guarded.run(subject, args) == []
+    report = numerics.check(descriptor, args, subject.plan.sku, rows=8, seed=seed)
+    assert report.worst <= 1, report
+
+
+PARTLY = 2  # a seed that fills the last page of a request in part
+QUICK = ("page-1", "odd-group-window-cap")
+
+
+@pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])
+def test_it_keeps_its_guarantee(kind):
+    hold(KINDS[kind], seed=3)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("paged", marks=pytest.mark.heavy), "page-1"])
+def test_what_is_unused_does_not_matter(kind):
+    assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS[kind]), PARTLY) == []
+
+
+@pytest.mark.parametrize("pad", [1, 8])
+def test_any_stride_works(pad):
+    descriptor = KINDS["paged"]
+    subject = emulator.subject(descriptor)
+    args = subject.args(4)
+    subject.run(args)
+
+    def padded(t):
+        return torch.empty((*t.shape[:-1], t.shape[-1] + pad), dtype=t.dtype)[..., : t.shape[-1]].copy_(t)
+
+    same = {name: getattr(args, name) for name in ("q_indptr", "kv_indptr", "kv_indices", "last_page_len")}
+    wide = {name: padded(getattr(args, name)) for name in ("q", "k_data", "v_data", "o")}
+    loose = type(args)(lse=torch.empty_like(args.lse), **wide, **same)
+    subject.run(loose)
+    assert torch.equal(loose.o.contiguous(), args.o)
+    assert torch.equal(loose.lse, args.lse)
+
+
+@pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])
+def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
+    descriptor = ragged(window_left=70)
+    subject = emulator.subject(descriptor)
+    args = subject.args(6, inputs.Lengths(q=[90, 0], kv=[90, 0]))
+    subject.run(args)
+    want = args.o.clone()
+    getattr(args, pool)[20, 1, 5] = float("nan")
+    subject.run(args)
+    touched = torch.zeros(90, 4, dtype=torch.bool)
+    touched[20:91, 2:] = True  # rows 20 to 90 see key 20; heads 2 and 3 share kv head 1
+    assert torch.equal(args.o[~touched], want[~touched])
+    assert bool(args.o[touched].isnan().any(-1).all())
+
+
+@pytest.mark.heavy
+def test_values_past_the_end_would_be_seen(monkeypatch):
+    """Negative control: with the sweep taken out of a copy of the sources, what is unused does matter."""
+    name, swept = "kernels/attention/prefill_wgmma_load.cuh", "store_shared_16(at, make_uint4(0, 0, 0, 0));"
+    text, build = (emulator.ROOT / name).read_text(), emulator.build
+    assert text.count(swept) == 1
+
+    def without(spec, folder):
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text.replace(swept, ";"))
+        return build(spec, folder, (folder,))
+
+    monkeypatch.setattr(emulator, "build", without)
+    emulator.library_of.cache_clear()
+    try:
+        assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS["paged"]), PARTLY) != []
+    finally:
+        emulator.library_of.cache_clear()
