@@ -97,6 +97,7 @@ CAMPAIGNS = {
     "decode-off-odd-window-cap": Campaign(longest=8192),
     "decode-fixed-odd-window-block": Campaign(),
     "decode-fixed-f32": Campaign(needles=100, longest=8192),
+    "decode-fixed-fp8-d256-sinks": Campaign(longest=8192),
     "prefill-off-causal": Campaign(),
     "prefill-fixed-odd-window-cap-block": _SHORT,
     "ragged-off-causal": Campaign(longest=8192),

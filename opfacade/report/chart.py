@@ -25,8 +25,8 @@ def _colour(contenders: Sequence[str], name: str) -> str:
     return f"c{contenders.index(name) % 6}"
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{escape(words)}</text>'
+def _text(x: float, y: float, words: str, anchor: str = "start", look: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{look}">{escape(words)}</text>'
 
 
 def roofline(record: dict[str, Any]) -> str:
@@ -50,7 +50,7 @@ def roofline(record: dict[str, Any]) -> str:
     roof = [at(start, start * top["TBs"]), at(ridge, top["TFLOPs"]), at(10.0**high, top["TFLOPs"])]
     parts.append(f'<polyline class="roof" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in roof)}"/>')
     parts.append(_text(roof[2][0] - 4, roof[2][1] - 6, f"{top['TFLOPs']:.3g} TFLOP/s", "end", "note"))
-    parts.append(_text(roof[0][0] + 8, roof[0][1] - 4, f"{top['TBs']:.3g} TB/s", kind="note"))
+    parts.append(_text(roof[0][0] + 8, roof[0][1] - 4, f"{top['TBs']:.3g} TB/s", look="note"))
     contenders = names(record)
     for row, across in zip(rows, xs, strict=True):
         x, y = at(across, row["TFLOPs"])
@@ -101,7 +101,7 @@ def bars(record: dict[str, Any]) -> str:
             shape = f'x="{left:.1f}" y="{y:.1f}" width="{long:.1f}" height="{_BAR - 3}" rx="2"'
             parts.append(f'<rect class="{_colour(contenders, row["impl"])}" {shape}><title>{title}</title></rect>')
             more = f"  {ratio:.1f}x" if ratio > widest else ""
-            parts.append(_text(left + long + 6, y + _BAR - 6, duration(row["us"]) + more, kind="note"))
+            parts.append(_text(left + long + 6, y + _BAR - 6, duration(row["us"]) + more, look="note"))
             y += _BAR
         y += _GAP
     parts.append(f'<line class="roof" x1="{left + scale:.1f}" y1="0" x2="{left + scale:.1f}" y2="{y:.1f}"/>')

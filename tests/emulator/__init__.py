@@ -23,7 +23,7 @@ from opfacade.descriptor import operands_of
 from opfacade.jit import codegen, toolchain
 from opfacade.target import Target
 from opfacade.testing.subject import Subject
-from tests.jit.fake_cuda import _alive, _Device, _Fake, _Tensor
+from tests.jit.fake_cuda import _Device, _Fake, _Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 _CODES = {
@@ -57,13 +57,13 @@ def build(spec, folder: Path, first: tuple[Path, ...] = ()) -> Path:
     return out
 
 
-def cuda_view(tensor: torch.Tensor) -> object:
-    """The memory of a CPU tensor, said to be a GPU's."""
+def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
+    """The memory of a CPU tensor, said to be a GPU's. DLPack borrows what goes into `held`."""
     code, bits = _CODES[tensor.dtype]
     sizes = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
     steps = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())
     managed = _Tensor(tensor.data_ptr(), _Device(2, 0), tensor.ndim, code, bits, 1, sizes, steps, 0, None, None)
-    _alive.append((managed, sizes, steps, tensor))
+    held.append((managed, sizes, steps, tensor))
     return tvm_ffi.from_dlpack(_Fake(managed))
 
 
@@ -78,9 +78,9 @@ def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
     module = tvm_ffi.load_module(str(library_of(spec)))
 
     def launch(args, scratch):
-        tensors = [cuda_view(getattr(args, name)) for name in operands_of(descriptor)]
-        module.run(*tensors, *([cuda_view(scratch)] if workspace else []), *scalars)
-        _alive.clear()
+        held: list[object] = []
+        tensors = [cuda_view(getattr(args, name), held) for name in operands_of(descriptor)]
+        module.run(*tensors, *([cuda_view(scratch, held)] if workspace else []), *scalars)
 
     return launch
 
