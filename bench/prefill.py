@@ -43,7 +43,7 @@ def dense(shape: Shape) -> dict:
 
 def peers(rows: list, shape: Shape) -> None:
     for backend in ("fa2", "fa3"):
-        attention.attempt(rows, shape, lambda: attention.flashinfer_rows(shape, backend))
+        attention.attempt(rows, shape, lambda b=backend: attention.flashinfer_rows(shape, b))
     if shape.q == shape.kv:
         attention.attempt(rows, shape, lambda: attention.sdpa_row(shape))
 
