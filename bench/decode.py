@@ -1,4 +1,5 @@
-"""Paged decode on one GPU beside FlashInfer, in one run: `python -m bench.decode [--peers] [--out FILE] [--picture FILE]`.
+"""Paged decode on one GPU beside FlashInfer, in one run: `python -m bench.decode [--peers] [--out FILE]`, and
+`python -m bench.decode --show RECORD --picture FILE` anywhere.
 
 Random normal data, shuffled pages, L2 cold. Every output is held to the SKU's bound before it is timed. A row is a median with
 p10 and p90, in microseconds, the bytes of K and V a second, and that as a fraction of the read ceiling measured here. Two
@@ -67,7 +68,7 @@ class Shape:
 
 
 def uniform(batch: int, kv: int, **facts: Any) -> Shape:
-    extra = "".join(f" {key}{value}" for key, value in facts.items())
+    extra = "".join(f" {key}{value}" for key, value in facts.items() if key != "short")
     return Shape(f"b{batch} kv{kv}{extra}", (kv,) * batch, **facts)
 
 
@@ -224,6 +225,34 @@ def rows(shapes: list[Shape], peers: bool, ceiling: float) -> Iterator[dict[str,
         torch.cuda.empty_cache()
 
 
+def picture(record: dict[str, Any], path: Path) -> None:
+    """Bytes a second of every row, ours and peers, under the ceiling."""
+    from matplotlib.figure import Figure
+
+    shapes = list(dict.fromkeys(row["shape"] for row in record["rows"]))
+    figure = Figure(figsize=(9, 0.34 * len(shapes) + 1.4), layout="constrained")
+    axes = figure.add_subplot()
+    for impl, mark in (("opfacade", "o"), ("flashinfer-fa2", "s")):
+        for kind, fill in (("clean_TBs", "full"), ("dirty_TBs", "none")):
+            found = [(row[kind], shapes.index(row["shape"])) for row in record["rows"] if row["impl"] == impl and kind in row]
+            if found:
+                axes.plot(
+                    *zip(*found, strict=True),
+                    mark,
+                    fillstyle=fill,
+                    color="C0" if impl == "opfacade" else "C1",
+                    label=f"{impl}, {kind[:5]} L2",
+                )
+    axes.axvline(record["ceilings"]["read_4GB_TBs"], color="0.4", linestyle="--", label="reading 4 GB")
+    axes.set_yticks(range(len(shapes)), shapes)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("TB/s of K and V")
+    axes.set_title(f"Paged decode on one {record['machine']['device']}, 32/8 heads of 128, bf16, pages of 16 unless said")
+    axes.legend(loc="lower left")
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true")
@@ -232,7 +261,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with published request lengths")
     parser.add_argument("--commit", help="recorded in place of git's answer")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", type=Path, help="a record to draw instead of measuring")
+    parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
+    if options.show:
+        picture(json.loads(options.show.read_text()), options.picture)
+        return
     record: dict[str, Any] = {"machine": machine(), "ceilings": ceilings(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     print(json.dumps(record["ceilings"]), flush=True)
@@ -243,6 +277,8 @@ def main() -> None:
         print(shown(row), flush=True)
         if options.out:
             options.out.write_text(json.dumps(record, indent=1))
+    if options.picture:
+        picture(record, options.picture)
 
 
 if __name__ == "__main__":
