@@ -1,6 +1,7 @@
 """Measurements in SQLite: one row for a tuning key, hardware, toolchain and requirement. Nothing here raises into a caller.
 
-WAL lets many processes read while one writes, and a writer waits for another. A file that is no database is put aside; a place
+WAL lets many processes read while one writes, and a writer waits for another: SQLite does so by itself except where a file is
+made, changes its journal or is closed by its last user, and there a locked file is tried again. A file that is no database is put aside; a place
 that cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so is
 each row that is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
 """
@@ -10,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from opfacade import telemetry
 from opfacade.errors import DescriptorError
@@ -25,6 +27,7 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS tuned (
 _VERSION = 1
 _SHARED = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "fuse.sshfs", "fuse.glusterfs")
 _PATIENCE = 30.0
+_T = TypeVar("_T")
 
 
 class Store:
@@ -38,8 +41,7 @@ class Store:
         values = [(r.key, r.hardware, r.toolchain, r.require, r.date, r.model_dump_json()) for r in rows]
         for last in (False, True):
             try:
-                with self._open() as database:
-                    database.executemany("INSERT OR REPLACE INTO tuned VALUES (?, ?, ?, ?, ?, ?)", values)
+                _patiently(lambda: self._write(values))
                 return True
             except (sqlite3.Error, OSError) as error:
                 if last or not self._put_aside(error):
@@ -52,7 +54,7 @@ class Store:
         if not self.path.exists():
             return ()
         try:
-            found = self._read("mode=ro")
+            found = _patiently(lambda: self._read("mode=ro"))
         except sqlite3.OperationalError as error:
             try:
                 found = self._read("immutable=1")  # where not even the files beside a database can be made
@@ -71,6 +73,10 @@ class Store:
         ) as database:
             _require_known(database)
             return database.execute("SELECT key, hardware, toolchain, require, row FROM tuned ORDER BY rowid").fetchall()
+
+    def _write(self, values: list[tuple[str, ...]]) -> None:
+        with self._open() as database:
+            database.executemany("INSERT OR REPLACE INTO tuned VALUES (?, ?, ?, ?, ?, ?)", values)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -98,6 +104,18 @@ class Store:
         except OSError:
             return False
         return True
+
+
+def _patiently(use: Callable[[], _T]) -> _T:
+    """What `use` gives, called again while the file is locked, until patience ends."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return use()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:  # an error has its code from Python 3.11 on only
+                raise
+            time.sleep(0.01)
 
 
 def _require_known(database: sqlite3.Connection) -> None:

@@ -186,6 +186,22 @@ def test_sixteen_writers_lose_nothing_and_leave_one_row_a_key(store, one_key):
     assert telemetry.counts() == {}
 
 
+@pytest.mark.parametrize("use", ["_write", "_read"])
+def test_a_file_locked_for_a_moment_is_tried_again(store, use, monkeypatch):
+    """SQLite answers that a file is locked at once, and waits for nobody, where two processes make or leave one."""
+    store.put([row()])
+    locked, sound = iter([True, True, False]), getattr(Store, use)
+
+    def busy(*arguments):
+        if next(locked):
+            raise sqlite3.OperationalError("database is locked")
+        return sound(*arguments)
+
+    monkeypatch.setattr(Store, use, busy)
+    assert store.put([row("other")]) if use == "_write" else store.rows() == (row(),)
+    assert telemetry.counts() == {}
+
+
 def test_a_table_is_shipped_and_read_back():
     rows = (row("b"), row("a"), row("a", winner="a", hardware="g"))
     text = export(rows)
