@@ -1,9 +1,9 @@
 """Measurements in SQLite: one row for a tuning key, hardware, toolchain and requirement. Nothing here raises into a caller.
 
-WAL lets many processes read while one writes, and a writer waits for another. SQLite does not wait where a file is made, changes
-its journal or is closed by its last user; there a locked file is tried again. A file that is no database is put aside; a place that
-cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so is each row that
-is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
+WAL lets many processes read while one writes, and a writer waits for another. Where a file is made, changes its journal or is
+closed by its last user SQLite does not wait, and a locked file is tried again. A file that is no database is put aside; a place
+that cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so is
+each row that is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
 """
 
 from __future__ import annotations
