@@ -12,7 +12,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ class Store:
             _require_known(database)
             return database.execute("SELECT key, hardware, toolchain, require, row FROM tuned ORDER BY rowid").fetchall()
 
-    def _write(self, values: list[tuple[str, ...]]) -> None:
+    def _write(self, values: Sequence[tuple[str, ...]]) -> None:
         with self._open() as database:
             database.executemany("INSERT OR REPLACE INTO tuned VALUES (?, ?, ?, ?, ?, ?)", values)
 

@@ -10,11 +10,6 @@
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/q_transform.cuh"
 
-#ifdef PF_NOTURN
-#define if (false)
-#else
-#define PF_T
-#endif
 namespace opfacade {
 
 template <class C>
