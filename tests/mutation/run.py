@@ -1,4 +1,4 @@
-"""`scripts/mutate --cpu | --gpu | --emulated`: plants each fault in a copy of the sources, runs its tests, records who caught it.
+"""`scripts/mutate --cpu | --gpu | --emulated`: plants each fault in a copy of the sources and records which test caught it.
 
 A fault is caught when a test fails or the tests do not end in time. Writes bench/results/mutation.json and docs/mutation.md.
 """
