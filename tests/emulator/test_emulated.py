@@ -28,7 +28,7 @@ def hold(subject, seed):
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in HEAVY)])
 def test_a_kernel_keeps_its_guarantee(kind):
-    hold(emulator.subject(matrix.matrix()[kind], arch="sm_89" if kind in HEAVY else "sm_90a"), seed=3)
+    hold(emulator.subject(matrix.matrix()[kind], arch="sm_90" if kind in HEAVY else "sm_90a"), seed=3)
 
 
 @pytest.mark.parametrize("check", [structural.every_key_is_visited_once, structural.what_is_unused_does_not_matter])

@@ -61,8 +61,8 @@ def command(mutant: Mutant, device: str) -> list[str]:
 
 
 def arch_of(mutant: Mutant) -> str:
-    """Where the emulator selects the kernel with the fault: before sm_90a that is `mma_tile`."""
-    return "sm_89" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
+    """Where the emulator selects the kernel with the fault: sm_90, without its asynchronous products, has `mma_tile`."""
+    return "sm_90" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
 
 
 def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
@@ -107,7 +107,7 @@ def sound(mutants: list[Mutant], device: str) -> list[Mutant]:
         archs: dict[str, list[Mutant]] = {}
         for mutant in mutants:
             archs.setdefault(arch_of(mutant), []).append(mutant)
-        names = {"sm_89": "prefill: sources as they are, mma_tile", "sm_90a": "sources as they are"}
+        names = {"sm_90": "prefill: sources as they are, mma_tile", "sm_90a": "sources as they are"}
         return [replace(sound(some, "gpu")[0], name=names[arch]) for arch, some in archs.items()]
     plain = dict.fromkeys(word for m in mutants if " -k " not in m.tests for word in m.tests.split())
     kinds = " ".join(dict.fromkeys(kind for m in mutants for kind in m.kinds.split()))
