@@ -73,8 +73,8 @@ GPU = (
     gpu(
         "decode: query heads are mapped to the wrong kv head",
         f"{K}/decode_output.cuh",
-        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row",
-        "kv_head<C>(item) + item.head % C::kHeadBlocks * 16 + row",
+        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row",
+        "kv_head<C>(item) + item.head % C::kHeadBlocks * C::kBlockHeads + row",
         DECODE,
     ),
     gpu(
@@ -94,7 +94,7 @@ GPU = (
     gpu(
         "decode: a second block of heads reads the first's",
         f"{K}/decode_output.cuh",
-        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row",
+        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row",
         "kv_head<C>(item) * C::kGroup + row",
         DECODE,
     ),
@@ -258,7 +258,7 @@ GPU = (
     ),
     gpu(
         "wgmma prefill: the sum is not rescaled",
-        f"{K}/prefill_wgmma_math.cuh",
+        f"{C}/lazy_softmax.cuh",
         "fmaf(sum[half], factor[half], more[half])",
         "sum[half] + more[half]",
         PREFILL,

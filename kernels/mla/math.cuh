@@ -1,0 +1,91 @@
+// What a computing warpgroup does with a tile: scores of 64 heads and 64 tokens over all 576 columns, weights, and its half of
+// the values. Layout of fragments: kernels/common/wgmma.cuh.
+#pragma once
+#include "kernels/mla/shared.cuh"
+#include "kernels/common/lazy_softmax.cuh"
+
+namespace opfacade {
+
+using MlaScores = float[kMlaKeys / 2];
+using MlaHalf = float[kMlaLatent / 4];  // 256 columns of o
+
+// This thread's first row; the second is eight on.
+__device__ __forceinline__ int mla_row() { return threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4; }
+
+// The products of one piece: kPanels panels of keys against as many of the queries.
+template <class C, int kPanels>
+__device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, bool first, MlaScores& s) {
+  asm volatile("" : "+r"(q), "+r"(k));  // or every descriptor is kept in registers from tile to tile
+#pragma unroll
+  for (int step = 0; step < kPanels * 4; ++step) {
+    const uint64_t a = panel_descriptor(q + step / 4 * kMlaQueryPanel, 1024, 0);
+    const uint64_t b = panel_descriptor(k + step / 4 * 1024, kPanels * 1024, 0);
+    Wgmma<typename C::T, kMlaKeys>::ss(s, descriptor_at(a, step % 4 * 32), descriptor_at(b, step % 4 * 32), !first || step > 0);
+  }
+}
+
+// o += weights * values: the weights lie as one panel, the values are half a tile's latent.
+template <class C>
+__device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHalf& o) {
+  asm volatile("" : "+r"(weights), "+r"(v));
+  const uint64_t a = panel_descriptor(weights, 1024, 0), b = panel_descriptor(v, 4096, 1024);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kMlaKeys / 16; ++step)
+    Wgmma<typename C::T, kMlaLatent / 2>::st(o, descriptor_at(a, step * 32), descriptor_at(b, step * 8192));
+  wgmma_commit();
+}
+
+// Raw scores as the softmax wants them: of a positive scale, capped, -inf where a key is not visible.
+template <class C>
+__device__ __forceinline__ void finish_scores(const DecodeParams& p, const WorkItem& item, int start, MlaScores& s) {
+  if (p.score.q_transform != QTransform::kNone) {
+    const float sign = p.score.q_transform == QTransform::kNegate ? -1.f : 0.f;
+#pragma unroll
+    for (int i = 0; i < kMlaKeys / 2; ++i) s[i] *= sign;
+  }
+  if constexpr (C::kSoftCap) {
+#pragma unroll
+    for (int i = 0; i < kMlaKeys / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
+  }
+  if (start >= item.first_key && start + kMlaKeys <= item.end) return;
+#pragma unroll
+  for (int i = 0; i < kMlaKeys / 2; ++i) {
+    const int key = start + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    if (key < item.first_key || key >= item.end) s[i] = minus_infinity();
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void store_weights(unsigned char* panel, const uint32_t (&weights)[kMlaKeys / 4]) {
+#pragma unroll
+  for (int i = 0; i < kMlaKeys / 4; ++i)
+    *reinterpret_cast<uint32_t*>(panel + panel_address(mla_row() + i % 2 * 8, i / 2) + threadIdx.x % 4 * 4) = weights[i];
+}
+
+// Latents of tokens that are not visible become zeros, because 0 * NaN is NaN. Only of tiles at an end of the item.
+__device__ __forceinline__ void sweep_unseen(const WorkItem& item, int start, uint32_t left) {
+  if (start >= item.first_key && start + kMlaKeys <= item.end) return;
+#pragma unroll 1
+  for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {
+    const int token = i / 64, chunk = i % 32, piece = i % 64 / 32;
+    if (start + token < item.first_key || start + token >= item.end)
+      store_shared_16(left + piece_at(piece) + piece_place(4, token, chunk), make_uint4(0, 0, 0, 0));
+  }
+}
+
+// The base of a row as the other warpgroup has moved it. factor: as that of follow.
+__device__ __forceinline__ bool adopt(RowScale& scale, const float* base, float log2_scale, float (&factor)[2]) {
+  bool moved = false;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float old = scale.base[half], now = base[mla_row() + half * 8];
+    scale.base[half] = now;
+    factor[half] = now == old ? 1.f : exp2_approx((old - now) * log2_scale);
+    scale.sum[half] *= factor[half];
+    moved |= now != old;
+  }
+  return moved;
+}
+
+}  // namespace opfacade
