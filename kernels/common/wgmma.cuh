@@ -41,8 +41,18 @@ __device__ __forceinline__ void wgmma_wait_all_at() {
 // After a wait: the compiler may neither use results from before it nor reuse operands before it.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {
+  constexpr int kMany = kCount % 16 == 0 ? 16 : 1;  // in one statement, for the compiler's time
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+  for (int i = 0; i < kCount; i += kMany) {
+    if constexpr (kMany == 1) {
+      asm volatile("" : "+f"(x[i])::"memory");
+    } else {
+      asm volatile(""
+                   : "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]),
+                     "+f"(x[i + 7]), "+f"(x[i + 8]), "+f"(x[i + 9]), "+f"(x[i + 10]), "+f"(x[i + 11]), "+f"(x[i + 12]),
+                     "+f"(x[i + 13]), "+f"(x[i + 14]), "+f"(x[i + 15])::"memory");
+    }
+  }
 }
 template <int kCount>
 __device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {

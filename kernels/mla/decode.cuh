@@ -47,14 +47,12 @@ struct MlaConsumer {
 
   __device__ __forceinline__ void start_scores(MlaScores& s) const {
     const uint32_t q = smem_address(smem.q);
-    wgmma_fence();
     await_piece(group, kLeft);
     issue_scores<C, 4>(q, smem.piece(group, kLeft), true, s);
     await_piece(group, kRight);
     issue_scores<C, 4>(q + 4 * kMlaQueryPanel, smem.piece(group, kRight), false, s);
     await_piece(group, kRotated);
     issue_scores<C, 1>(q + 8 * kMlaQueryPanel, smem.piece(group, kRotated), false, s);
-    wgmma_commit();
   }
   __device__ __forceinline__ void start_values(int stage, MlaHalf& o) const {
     if (stage != group) await_piece(stage, group);  // its own stage this group has seen already
@@ -110,15 +108,17 @@ struct MlaConsumer {
       }
       start_scores(s);
       if (holds) {
-        wgmma_wait<1>();
+        wgmma_wait<kPieces>();  // the products of scores, a group for each piece
         release(1);
       }
       wgmma_wait_all_at<1>();
       pin(s);
-      pin(o);
       if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
       finish_scores<C>(p, item, start, s);
-      if (weigh_tile(s, weights, factor)) rescale(o, factor);
+      if (weigh_tile(s, weights, factor)) {
+        pin(o);
+        rescale(o, factor);
+      }
       show_weights(item, start, weights);
       start_values(0, o);
       if (tile + 1 == tiles) break;
@@ -161,7 +161,10 @@ struct MlaConsumer {
         pin(s);
       }
       await_weights(0);
-      if (__any_sync(0xffffffffu, adopt(scale, smem.base[0], p.score.log2_scale, factor))) rescale(o, factor);
+      if (__any_sync(0xffffffffu, adopt(scale, smem.base[0], p.score.log2_scale, factor))) {
+        pin(o);
+        rescale(o, factor);
+      }
       start_values(0, o);
       if (!own) break;
       if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
@@ -176,9 +179,8 @@ struct MlaConsumer {
       wgmma_wait<1>();
       release(0);
       wgmma_wait_all_at<7>();
-      pin(o);
       release(1);
-      if (tile + 1 >= tiles) return;
+      if (tile + 1 >= tiles) return pin(o);
     }
     wgmma_wait_all_at<8>();
     pin(o);

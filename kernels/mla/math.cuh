@@ -12,16 +12,22 @@ using MlaHalf = float[kMlaLatent / 4];  // 256 columns of o
 // This thread's first row; the second is eight on.
 __device__ __forceinline__ int mla_row() { return threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4; }
 
+// As descriptor_at, where the high word stays: addresses have 14 bits, and nothing carries.
+__device__ __forceinline__ uint64_t further_on(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xffffffff00000000u) | static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
+
 // The products of one piece: kPanels panels of keys against as many of the queries.
 template <class C, int kPanels>
 __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, bool first, MlaScores& s) {
   asm volatile("" : "+r"(q), "+r"(k));  // or every descriptor is kept in registers from tile to tile
+  wgmma_fence();
+  const uint64_t a = panel_descriptor(q, 1024, 0), b = panel_descriptor(k, kPanels * 1024, 0);
 #pragma unroll
-  for (int step = 0; step < kPanels * 4; ++step) {
-    const uint64_t a = panel_descriptor(q + step / 4 * kMlaQueryPanel, 1024, 0);
-    const uint64_t b = panel_descriptor(k + step / 4 * 1024, kPanels * 1024, 0);
-    Wgmma<typename C::T, kMlaKeys>::ss(s, descriptor_at(a, step % 4 * 32), descriptor_at(b, step % 4 * 32), !first || step > 0);
-  }
+  for (int step = 0; step < kPanels * 4; ++step)
+    Wgmma<typename C::T, kMlaKeys>::ss(s, further_on(a, step / 4 * kMlaQueryPanel + step % 4 * 32),
+                                       further_on(b, step / 4 * 1024 + step % 4 * 32), !first || step > 0);
+  wgmma_commit();
 }
 
 // o += weights * values: the weights lie as one panel, the values are half a tile's latent.
@@ -32,7 +38,7 @@ __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHa
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kMlaKeys / 16; ++step)
-    Wgmma<typename C::T, kMlaLatent / 2>::st(o, descriptor_at(a, step * 32), descriptor_at(b, step * 8192));
+    Wgmma<typename C::T, kMlaLatent / 2>::st(o, further_on(a, step * 32), further_on(b, step * 8192));
   wgmma_commit();
 }
 
@@ -49,11 +55,11 @@ __device__ __forceinline__ void finish_scores(const DecodeParams& p, const WorkI
     for (int i = 0; i < kMlaKeys / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
   }
   if (start >= item.first_key && start + kMlaKeys <= item.end) return;
+  const int column = start + threadIdx.x % 4 * 2;
+  const int begin = max(item.first_key - column, 0), count = max(item.end - column - begin, 0);
 #pragma unroll
-  for (int i = 0; i < kMlaKeys / 2; ++i) {
-    const int key = start + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
-    if (key < item.first_key || key >= item.end) s[i] = minus_infinity();
-  }
+  for (int i = 0; i < kMlaKeys / 2; ++i)
+    if (static_cast<unsigned>(i / 4 * 8 + i % 2 - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
 }
 
 template <class C>
