@@ -1,10 +1,10 @@
-// Products of a warpgroup, 64 x N x 16, asynchronous (sm_90a): operands from shared memory (A from registers: wgmma_registers.cuh),
-// f32 accumulators. Operands are panels of 64 elements (128 bytes) a row. Eight rows are 1024 bytes, aligned to that and
-// swizzled by panel_address; the next eight may lie anywhere, but always as far on.
+// Products of a warpgroup, 64 x N x 16, asynchronous (sm_90a): operands from shared memory (A from registers:
+// wgmma_registers.cuh), f32 accumulators. Operands are panels of 64 elements (128 bytes) a row. Eight rows are 1024 bytes,
+// aligned to that and swizzled by panel_address; the next eight may lie anywhere, but always as far on.
 //
-// Thread (warp w of its warpgroup, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is column
-// 8 j + 2 t + e of row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. So the accumulators of one product,
-// packed in pairs, are the A of the next.
+// Thread (warp w of its warpgroup, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is
+// column 8 j + 2 t + e of row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. So the accumulators of one
+// product, packed in pairs, are the A of the next.
 #pragma once
 #include "kernels/common/dtype.cuh"
 

@@ -1,17 +1,18 @@
-// Latent decode for sm_90a: one query row a request, up to 128 heads that all attend to the same rows, which are key and value at
-// once. A block takes 64 heads, keeps them in shared memory and goes over tiles of 64 tokens. o of 64 heads is 64 x 512 f32 numbers,
-// half of all registers of an SM, so two warpgroups hold 256 columns of it each, and both need all weights of a tile.
+// Latent decode for sm_90a: one query row a request, up to 128 heads that all attend to the same rows, which are key and
+// value at once. A block takes 64 heads, keeps them in shared memory and goes over tiles of 64 tokens. o of 64 heads is 64 x
+// 512 f32 numbers, half of all registers of an SM, so two warpgroups hold 256 columns of it each, and both need all weights
+// of a tile.
 //
-// They take turns at scores: group 0 makes those of even tiles, group 1 those of odd ones, and shows weights and bases to the
-// other through shared memory. While one runs its softmax the tensor cores do the other's products:
+// They take turns at scores: group 0 makes those of even tiles, group 1 those of odd ones, and shows weights and bases to
+// the other through shared memory. While one runs its softmax the tensor cores do the other's products:
 //
 //   group 0   scores 0 |  softmax 0  | values 0, left        | values 1, left  | scores 2 | softmax 2 ...
 //   group 1            |  scores 1   | values 0, right; softmax 1 | values 1, right |          | scores 3 ...
 //
-// A tile is loaded once for all uses, in three pieces that are given back as soon as their last product is made: 1500 cycles or
-// more before the piece that takes their place is needed. Weights go through shared memory and no operand through registers, which
-// any assembler gets right. Head blocks of one request lie along the grid's second axis, so that blocks that read the same tokens
-// run side by side and share them in the L2.
+// A tile is loaded once for all uses, in three pieces that are given back as soon as their last product is made: 1500 cycles
+// or more before the piece that takes their place is needed. Weights go through shared memory and no operand through
+// registers, which any assembler gets right. Head blocks of one request lie along the grid's second axis, so that blocks
+// that read the same tokens run side by side and share them in the L2.
 #pragma once
 #include "kernels/attention/decode_join.cuh"
 #include "kernels/mla/gather.cuh"
@@ -34,7 +35,9 @@ struct MlaConsumer {
     mbarrier_wait(smem_address(&full), parity);
     if (!mapped) fence_async_shared();
   }
-  __device__ __forceinline__ void await_piece(int stage, int piece) const { await(smem.full[stage][piece], ring.parity(stage)); }
+  __device__ __forceinline__ void await_piece(int stage, int piece) const {
+    await(smem.full[stage][piece], ring.parity(stage));
+  }
   __device__ __forceinline__ bool is_there(const uint64_t& barrier, uint32_t parity) const {
     return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&barrier), parity));
   }
@@ -67,8 +70,8 @@ struct MlaConsumer {
     for (int i = 0; i < kMlaLatent / 4; ++i) o[i] *= factor[i % 4 / 2];
   }
 
-  // Scores become weights. Those are made before the maximum is known, and once more in the rare case that a base moves with it:
-  // the same bits, without the maximum's latency. Returns whether a base of this warp has moved.
+  // Scores become weights. Those are made before the maximum is known, and once more in the rare case that a base moves with
+  // it: the same bits, without the maximum's latency. Returns whether a base of this warp has moved.
   __device__ __forceinline__ bool weigh_tile(MlaScores& s, uint32_t (&weights)[kMlaKeys / 4], float (&factor)[2]) {
     const float log2_scale = p.score.log2_scale;
     float sum[2];
@@ -78,7 +81,7 @@ struct MlaConsumer {
     scale.add(factor, sum);
     return moved;
   }
-  // Shows them to the other group. All four warps must have their scores, because the weights take the place of a part of the key.
+  // Shows them to the other group. All four warps must have their scores, because weights take the place of a part of the key.
   __device__ __forceinline__ void show_weights(const WorkItem& item, int start, const uint32_t (&weights)[kMlaKeys / 4]) const {
     named_sync(kMlaOwnGroup + group, kWarpgroup);
     store_weights<C>(smem.kv[group] + piece_at(kRotated), weights);

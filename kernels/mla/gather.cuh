@@ -1,6 +1,6 @@
-// Loading when the copy engine cannot (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): all threads of
-// warpgroup 0 copy, a panel of 64 rows at a time, and a barrier hears of a copy when it is complete. What is not visible becomes
-// zeros.
+// Loading when the copy engine cannot (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): all
+// threads of warpgroup 0 copy, a panel of 64 rows at a time, and a barrier hears of a copy when it is complete. What is not
+// visible becomes zeros.
 #pragma once
 #include "kernels/mla/load.cuh"
 
@@ -23,7 +23,8 @@ struct LatentGatherer {
   }
 
   // Panels of 64 rows, from `column` bytes on, of which `groups` bytes lie between eight rows and the next eight.
-  __device__ __forceinline__ void copy(int pool, int column, int panels, uint32_t dst, int to_panel, int groups, bool aligned) const {
+  __device__ __forceinline__ void copy(int pool, int column, int panels, uint32_t dst, int to_panel, int groups,
+                                       bool aligned) const {
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
     const char* const* rows = smem.rows[parity][pool];
 #pragma unroll 1
@@ -64,7 +65,8 @@ struct LatentGatherer {
     const uint32_t q = smem_address(smem.q);
 #pragma unroll 1
     for (int part = 0; part < 2; ++part)
-      copy(part, 0, part == 0 ? kMlaLatent / 64 : 1, q + part * kMlaLatent / 64 * kMlaQueryPanel, kMlaQueryPanel, 1024, aligned);
+      copy(part, 0, part == 0 ? kMlaLatent / 64 : 1, q + part * kMlaLatent / 64 * kMlaQueryPanel, kMlaQueryPanel, 1024,
+           aligned);
     committed(smem.q_full, aligned);
   }
 
@@ -99,6 +101,7 @@ struct LatentGatherer {
 template <class C>
 __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (p.mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.q_pe_map), prefetch_map(p.ckv_map), prefetch_map(p.kpe_map);
   MlaScheduler<C> scheduler(p);
   LatentGatherer<C> gatherer{p, smem};
   MlaQueue queue(smem);

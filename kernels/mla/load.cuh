@@ -1,5 +1,5 @@
-// Loading by the copy engine: a warp for each piece of the tiles, so that asking for the boxes of small pages is shared, and one for
-// queries. Pages are looked up one tile ahead. And the work of a block, which each of these warps finds on its own.
+// Loading by the copy engine: a warp for each piece of the tiles, so that asking for the boxes of small pages is shared, and
+// one for queries. Pages are looked up one tile ahead. And the work of a block, which each of these warps finds on its own.
 #pragma once
 #include "kernels/mla/shared.cuh"
 

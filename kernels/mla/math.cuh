@@ -1,5 +1,5 @@
-// What a computing warpgroup does with a tile: scores of 64 heads and 64 tokens over all 576 columns, weights, and its half of
-// the values. Layout of fragments: kernels/common/wgmma.cuh.
+// What a computing warpgroup does with a tile: scores of 64 heads and 64 tokens over all 576 columns, weights, and its half
+// of the values. Layout of fragments: kernels/common/wgmma.cuh.
 #pragma once
 #include "kernels/mla/shared.cuh"
 #include "kernels/common/lazy_softmax.cuh"

@@ -1,6 +1,6 @@
-// Second launch of a split latent decode: a part is 64 heads of 512 columns, so merging many by the block that ends last would take
-// longer than to make them. The first launch has said for each unit which run starts there and goes on; a warp merges 128
-// columns of a row, in the order of the parts. Where nothing is split a block reads a few numbers and ends.
+// Second launch of a split latent decode: a part is 64 heads of 512 columns, so merging many by the block that ends last
+// would take longer than to make them. The first launch has said for each unit which run starts there and goes on; a warp
+// merges 128 columns of a row, in the order of the parts. Where nothing is split a block reads a few numbers and ends.
 #pragma once
 #include "kernels/attention/decode_join.cuh"
 #include "kernels/mla/params.h"

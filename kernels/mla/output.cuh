@@ -1,5 +1,5 @@
-// Writes half the columns of an item's rows from their fragments: final ones in 16-byte pieces, for which the four threads of a
-// row trade words, or f32 partials of a split.
+// Writes half the columns of an item's rows from their fragments: final ones in 16-byte pieces, for which the four threads
+// of a row trade words, or f32 partials of a split.
 #pragma once
 #include "kernels/mla/math.cuh"
 #include "kernels/common/quad.cuh"
@@ -26,7 +26,8 @@ __device__ __forceinline__ void write_final(const DecodeParams& p, const WorkIte
 }
 
 template <class C>
-__device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, int half, int column, const MlaHalf& o, float factor) {
+__device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, int half, int column, const MlaHalf& o,
+                                              float factor) {
   float* dst = p.partial_o + at * kMlaLatent + column + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int block = 0; block < kMlaLatent / 16; ++block)

@@ -1,8 +1,8 @@
 // What a launch of latent decode is told; shared by the kernels and their binding.
 //
 // Launch: grid (units, head blocks), block 384, dynamic shared memory kMlaSharedBytes. A head block is 64 query heads. Units
-// are as the blocks of a decode for one head block (decode_params.h): off batch; auto at most SMs / head blocks, two slots each;
-// fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head block h start at h * base.slots.
+// are as the blocks of a decode for one head block (decode_params.h): off batch; auto at most SMs / head blocks, two slots
+// each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head block h start at h * base.slots.
 // Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
 // Second launch, of a split: grid (kMlaMergeStride, heads / 2 rounded up), block 256.
 #pragma once
@@ -32,8 +32,9 @@ struct SplitRun {
 };
 
 struct MlaParams {
-  // Dimensions from the innermost. Queries: columns, head, request; a box is 64 columns of 64 heads. Pools: 64 columns, 8 tokens,
-  // panel of 64 columns, 8-token groups of a page, page; a box is `box` tokens of one page, of half the latent or all of kpe.
+  // Dimensions from the innermost. Queries: columns, head, request; a box is 64 columns of 64 heads. Pools: 64 columns, 8
+  // tokens, panel of 64 columns, 8-token groups of a page, page; a box is `box` tokens of one page, of half the latent or of
+  // all of kpe.
   TensorMap q_map;
   TensorMap q_pe_map;
   TensorMap ckv_map;

@@ -2,12 +2,13 @@
 //
 // A stage is one tile of 64 tokens, in three pieces that come and go on their own: columns 0-255 of the latent, 256-511, and
 // the rotated part of the key. Eight tokens of a piece lie together with all its panels, so that one box is one page. The
-// rotated part is not needed once a tile's scores are made, and is as large as the weights that those become, 64 x 64
-// 16-bit numbers: they take its place. That is what leaves room for two stages beside the queries.
+// rotated part is not needed once a tile's scores are made, and is as large as the weights that those become, 64 x 64 16-bit
+// numbers: they take its place. That is what leaves room for two stages beside the queries.
 //
-// Phases. A use of a stage completes each of its full and empty barriers and its `weighed` once, so one parity a stage serves
-// all of them. None can run ahead of a waiting thread: `full` of the next use needs `empty` of this one, for which every reader
-// arrives after its waits of this use; `weighed` of the next use comes after `full` of the rotated part, which needs
+// Phases. A use of a stage completes each of its full and empty barriers and its `weighed` once, so one parity a stage
+// serves all of them. None can run ahead of a waiting thread. `full` of the next use needs `empty` of this one, which the
+// group arrives at that reads the piece as values: after its own wait for it, and after `weighed`, for which the group that
+// makes the scores has waited for all three. `weighed` of the next use comes after `full` of the rotated part, which needs
 // `empty` from both groups. Queries have one place: q_full of the next item needs q_empty of this one, from both groups.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
@@ -51,7 +52,7 @@ struct MlaShared {
   alignas(1024) unsigned char kv[kMlaStages][kMlaTileBytes];
   uint64_t q_full, q_empty;
   uint64_t full[kMlaStages][kPieces], empty[kMlaStages][kPieces];
-  uint64_t weighed[kMlaStages];                    // weights and base of the stage's tile are there, nothing unseen is left in it
+  uint64_t weighed[kMlaStages];                    // weights and base of the stage's tile are there, and it is swept
   uint64_t work_full[kQueue], work_empty[kQueue];
   MlaWork work[kQueue];
   float base[kMlaStages][kMlaRows];

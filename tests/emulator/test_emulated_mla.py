@@ -7,7 +7,7 @@ import torch
 
 from opfacade import Target
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
-from opfacade.testing import guarded, metamorphic, numerics, structural
+from opfacade.testing import guarded, metamorphic, numerics, oracle, structural
 from opfacade.testing.inputs import Lengths
 from opfacade.testing.requests import Requests, same_bits
 from tests import emulator
@@ -69,6 +69,20 @@ def test_every_way_of_sharing_the_device_keeps_the_guarantee(sms, kv):
 
 def test_two_head_blocks_split_alike():
     hold(SmallDevice(latent(96, 32, 3, 900), "cuda", "cpu", sms=6), kv=[500, 70, 200])
+
+
+@pytest.mark.parametrize("kv_split", ["off", 192])
+def test_bases_may_move_at_every_tile(kv_split):
+    """Keys that grow: each group follows its own maxima and those that the other has seen."""
+    descriptor = latent(16, 16, 2, 1400, kv_split=kv_split)
+    subject = emulator.subject(descriptor)
+    args = subject.args(8, Lengths(kv=[700, 640]))
+    for request, length in enumerate((700, 640)):
+        at = oracle.token_places(descriptor, args, request)
+        args.ckv[at] = args.ckv[at] * torch.linspace(0.1, 12, length)[:, None].to(args.ckv.dtype)
+    subject.run(args)
+    report = numerics.check(descriptor, args, subject.plan.sku)
+    assert report.worst <= 1, report
 
 
 @pytest.mark.parametrize("scale", [-0.1, 0.0])

@@ -23,8 +23,10 @@ PREFILL = "prefill-off-causal prefill-fixed-odd-window-cap-block prefill-auto-ca
 F32 = "decode-auto-f32 decode-fixed-f32"
 APPEND = "append-csr append-block-odd append-f32-odd"
 MERGE = "merge-bf16 merge-odd"
+LATENT = "mla-auto mla-fixed-wide-block mla-off-odd-window-cap-sinks"
 K = "kernels/attention"
 C = "kernels/common"
+L = "kernels/mla"
 
 
 def gpu(name, file, old, new, kinds, **more):
@@ -293,6 +295,21 @@ GPU = (
         "",
         tests="tests/attention/test_wgmma_schedule.py",
     ),
+    # What no run thread by thread shows: another warp still reads.
+    gpu(
+        "latent decode: weights overwrite a key that another warp still reads",
+        f"{L}/decode.cuh",
+        "    named_sync(kMlaOwnGroup + group, kWarpgroup);\n",
+        "",
+        LATENT,
+    ),
+    gpu(
+        "latent decode: a stage is given back before its last product is made",
+        f"{L}/decode.cuh",
+        "        wgmma_wait<kPieces>();  // the products of scores, a group for each piece\n",
+        "",
+        LATENT,
+    ),
     gpu(
         "the page of a token is off by one at its end",
         f"{C}/page_lookup.cuh",
@@ -405,6 +422,9 @@ ON_CPU = "tests/attention/test_reference.py tests/mutation/focus.py"
 REST = "tests/kv_cache tests/cascade tests/mutation/focus.py"
 SCHEDULE = "tests/test_structural_schedule.py"
 CALLS = "tests/test_can_implement.py"
+
+
+EMULATED = "tests/emulator/test_emulated_mla.py"
 
 
 def cpu(name, file, old, new, tests=ON_CPU, **more):
@@ -567,6 +587,62 @@ CPU = (
         "int fixed_splits(int kv_len, int first_key, int chunk) {",
         "int fixed_splits(int kv_len, int first_key, int chunk, int batch = 0) {",
         SCHEDULE,
+    ),
+    cpu(
+        "latent decode: what lies past the end stays",
+        f"{L}/decode.cuh",
+        "    sweep_unseen(item, start, smem.piece(group, kLeft));\n",
+        "",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the weights of the other group are not waited for",
+        f"{L}/decode.cuh",
+        "      await_weights(0);\n",
+        "",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: a base that the other group moved is not followed",
+        f"{L}/math.cuh",
+        "factor[half] = now == old ? 1.f : exp2_approx((old - now) * log2_scale);",
+        "factor[half] = 1.f;",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the sum of one group is left out",
+        f"{L}/decode.cuh",
+        "smem.sum[item_parity][0][row] + smem.sum[item_parity][1][row]",
+        "smem.sum[item_parity][0][row]",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: boxes end one page early",
+        f"{L}/load.cuh",
+        "last = (min(end - start, kMlaKeys) + p.box - 1) / p.box;",
+        "last = (min(end - start, kMlaKeys) - 1) / p.box;",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the right half is loaded from the left",
+        f"{L}/load.cuh",
+        "piece == kRight ? 4 : 0",
+        "piece == kRight ? 0 : 0",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the second block of heads shares the slots of the first",
+        f"{L}/load.cuh",
+        "const int first = blockIdx.y * p.base.slots;",
+        "const int first = 0;",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: a split run is forgotten by the merge",
+        f"{L}/merge.cuh",
+        "__ldcg(&p.runs[unit].count) > 1",
+        "__ldcg(&p.runs[unit].count) > 2",
+        EMULATED,
     ),
     cpu(
         "memo: moved memory is not seen",
