@@ -41,11 +41,15 @@ inline bool map_heads(TensorMap& map, const MlaParams& params, const void* q, in
 inline void set_maps(MlaParams& params, int64_t pages, bool bf16) {
   const DecodeParams& p = params.base;
   params.box = box_of(p.table.page_size, kMlaKeys);
-  params.mapped = params.box != 0 && map_latent(params.ckv_map, params, p.k, pages, kMlaLatent / 64, 4, bf16) &&
+  const int few = params.box == 8 || params.box == 16 ? 4 : 1;  // panels a box
+  params.mapped = params.box != 0 && map_latent(params.ckv_map, params, p.k, pages, kMlaLatent / 64, few, bf16) &&
                   map_latent(params.kpe_map, params, p.v, pages, 1, 1, bf16) &&
                   map_heads(params.q_map, params, p.q, kMlaLatent, p.q_row_stride, p.q_head_stride, bf16) &&
                   map_heads(params.q_pe_map, params, params.q_pe, kMlaRope, params.q_pe_row_stride, params.q_pe_head_stride,
                             bf16);
+  params.box_panels = params.mapped ? few : 1;
+  params.to_panel = params.box_panels == 1 ? kMlaKeys * 128 : 1024;
+  params.to_group = params.box_panels * 1024;
 }
 
 // Partials and the list of split runs.

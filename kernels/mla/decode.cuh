@@ -9,8 +9,8 @@
 //   group 0   scores 0 |  softmax 0  | values 0, left        | values 1, left  | scores 2 | softmax 2 ...
 //   group 1            |  scores 1   | values 0, right; softmax 1 | values 1, right |          | scores 3 ...
 //
-// A tile is loaded once for all uses, in three pieces that are given back as soon as their last product is made: 1500 cycles
-// or more before the piece that takes their place is needed. Weights go through shared memory and no operand through
+// A tile is loaded once for all uses. It comes panel by panel, and goes in three pieces as soon as their last product is made:
+// about 1500 cycles before what takes their place is needed. Weights go through shared memory and no operand through
 // registers, which any assembler gets right. Head blocks of one request lie along the grid's second axis, so that blocks
 // that read the same tokens run side by side and share them in the L2.
 #pragma once
@@ -22,21 +22,18 @@ namespace opfacade {
 
 template <class C>
 struct MlaConsumer {
+  const MlaParams& whole;
   const DecodeParams& p;
   MlaShared& smem;
-  bool mapped;
   int group;  // 0 or 1: also the stage of the tiles whose scores it makes
   MlaStagesRing ring{};
   uint32_t item_parity = 0, q_parity = 0;
   RowScale scale{};
 
   // What threads have copied is seen by the tensor cores only after a fence.
-  __device__ __forceinline__ void await(const uint64_t& full, uint32_t parity) const {
-    mbarrier_wait(smem_address(&full), parity);
-    if (!mapped) fence_async_shared();
-  }
-  __device__ __forceinline__ void await_piece(int stage, int piece) const {
-    await(smem.full[stage][piece], ring.parity(stage));
+  __device__ __forceinline__ void await(uint32_t full, uint32_t parity) const {
+    mbarrier_wait(full, parity);
+    if (!whole.mapped) fence_async_shared();
   }
   __device__ __forceinline__ bool is_there(const uint64_t& barrier, uint32_t parity) const {
     return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&barrier), parity));
@@ -48,18 +45,35 @@ struct MlaConsumer {
     ring.pass(stage);
   }
 
-  __device__ __forceinline__ void start_scores(MlaScores& s) const {
-    const uint32_t q = smem_address(smem.q);
-    await_piece(group, kLeft);
-    issue_scores<C, 4>(q, smem.piece(group, kLeft), true, s);
-    await_piece(group, kRight);
-    issue_scores<C, 4>(q + 4 * kMlaQueryPanel, smem.piece(group, kRight), false, s);
-    await_piece(group, kRotated);
-    issue_scores<C, 1>(q + 8 * kMlaQueryPanel, smem.piece(group, kRotated), false, s);
+  // Panel by panel as they come. holds: values of the other stage are under way; it is given back as soon as they are made,
+  // for which the products of the first panel leave time.
+  __device__ __forceinline__ void start_scores(MlaScores& s, bool holds) {
+    uint32_t q = smem_address(smem.q), stage = smem_address(smem.kv[group]), full = smem_address(smem.full[group]);
+    asm volatile("" : "+r"(q), "+r"(stage), "+r"(full));  // or they are made anew for each panel
+    const int panels = whole.box_panels;                  // a power of two
+#pragma unroll 1
+    for (int piece = 0; piece < kPieces; ++piece) {
+      uint32_t k = stage + piece_at(piece);
+      const int to_group = piece == kRotated ? 1024 : whole.to_group;
+#pragma unroll 1
+      for (int panel = 0; panel < panels_of(piece); ++panel, q += kMlaQueryPanel, k += whole.to_panel, full += 8) {
+        if ((panel & (panels - 1)) == 0) await(full, ring.parity(group));
+        issue_scores<C>(panel_descriptor(q, 1024, 0), panel_descriptor(k, to_group, 0), piece + panel == 0, s);
+        if (holds) {
+          wgmma_wait<1>();
+          release(group ^ 1);
+          holds = false;
+        }
+      }
+    }
   }
+  // Of its own stage a group has seen all panels already.
   __device__ __forceinline__ void start_values(int stage, MlaHalf& o) const {
-    if (stage != group) await_piece(stage, group);  // its own stage this group has seen already
-    issue_values<C>(smem.piece(stage, kRotated), smem.piece(stage, group), o);
+    if (stage != group)
+#pragma unroll 1
+      for (int panel = 0; panel < 4; panel += whole.box_panels)
+        await(smem_address(&smem.full[stage][first_panel(group) + panel]), ring.parity(stage));
+    issue_values<C>(smem.piece(stage, kRotated), smem.piece(stage, group), whole.to_group, whole.to_panel, o);
   }
   __device__ __forceinline__ void await_weights(int stage) const {
     mbarrier_wait(smem_address(&smem.weighed[stage]), ring.parity(stage));
@@ -89,7 +103,7 @@ struct MlaConsumer {
       smem.base[group][mla_row()] = scale.base[0];
       smem.base[group][mla_row() + 8] = scale.base[1];
     }
-    sweep_unseen(item, start, smem.piece(group, kLeft));
+    sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);
     fence_async_shared();
     warp_arrive(smem.weighed[group]);
     await_weights(group);
@@ -104,16 +118,12 @@ struct MlaConsumer {
     for (int tile = 0; tile < tiles; tile += 2) {
       const int start = item.begin + tile * kMlaKeys;
       bool holds = tile > 0;  // the odd tile before: its values may be under way
-      if (holds && !is_there(smem.full[0][kLeft], ring.parity(0))) {
+      if (holds && !is_there(smem.full[0][0], ring.parity(0))) {
         wgmma_wait_all_at<0>();
         release(1);
         holds = false;
       }
-      start_scores(s);
-      if (holds) {
-        wgmma_wait<kPieces>();  // the products of scores, a group for each piece
-        release(1);
-      }
+      start_scores(s, holds);
       wgmma_wait_all_at<1>();
       pin(s);
       if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
@@ -159,7 +169,7 @@ struct MlaConsumer {
       const int start = item.begin + tile * kMlaKeys;
       const bool own = tile < tiles;
       if (own) {
-        start_scores(s);
+        start_scores(s, false);
         wgmma_wait_all_at<5>();
         pin(s);
       }
@@ -220,7 +230,7 @@ struct MlaConsumer {
       float sum[2] = {0.f, 0.f};
       scale = RowScale();
       if (tiles > 0) {
-        if (group == 0 || tiles > 1) await(smem.q_full, q_parity);
+        if (group == 0 || tiles > 1) await(smem_address(&smem.q_full), q_parity);
         q_parity ^= 1;
         if (group == 0) {
           attend_first(work.item, tiles, o);
@@ -247,7 +257,7 @@ __device__ __forceinline__ void mla_decode(const MlaParams& p) {
     produce<C>(p, smem);
   } else {
     take_registers<216>();
-    MlaConsumer<C>{p.base, smem, p.mapped, group - 1}.run();
+    MlaConsumer<C>{p, p.base, smem, group - 1}.run();
   }
 }
 

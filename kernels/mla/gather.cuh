@@ -22,16 +22,16 @@ struct LatentGatherer {
     }
   }
 
-  // Panels of 64 rows, from `column` bytes on, of which `groups` bytes lie between eight rows and the next eight.
-  __device__ __forceinline__ void copy(int pool, int column, int panels, uint32_t dst, int to_panel, int groups,
+  // Panels of 64 rows, from `column` bytes on, one after the other. full: of a tile, one for each panel; of queries one.
+  __device__ __forceinline__ void copy(int pool, int column, int panels, uint32_t dst, uint64_t* full, bool each,
                                        bool aligned) const {
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
     const char* const* rows = smem.rows[parity][pool];
 #pragma unroll 1
-    for (int panel = 0; panel < panels; ++panel, dst += to_panel, column += 128) {
+    for (int panel = 0; panel < panels; ++panel, dst += 64 * 128, column += 128) {
       const auto copy_row = [&](int row, bool fast) {
         const char* src = rows[row];
-        const uint32_t at = dst + row / 8 * groups + panel_address(row % 8, chunk);
+        const uint32_t at = dst + panel_address(row, chunk);
         fetch_chunk<uint16_t>(at, src != nullptr ? src + column + chunk * 16 : p.base.k.data, src != nullptr, fast);
       };
       if (aligned) {
@@ -41,7 +41,9 @@ struct LatentGatherer {
 #pragma unroll 1
         for (int i = 0; i < 64; i += kWarpgroup / 8) copy_row(first + i, false);
       }
+      if (each) committed(full[panel], aligned);
     }
+    if (!each) committed(*full, aligned);
   }
 
   // One thread a row: either half of the threads has a table of its own. Null is a row of zeros.
@@ -65,9 +67,8 @@ struct LatentGatherer {
     const uint32_t q = smem_address(smem.q);
 #pragma unroll 1
     for (int part = 0; part < 2; ++part)
-      copy(part, 0, part == 0 ? kMlaLatent / 64 : 1, q + part * kMlaLatent / 64 * kMlaQueryPanel, kMlaQueryPanel, 1024,
+      copy(part, 0, part == 0 ? kMlaLatent / 64 : 1, q + part * kMlaLatent / 64 * kMlaQueryPanel, &smem.q_full, false,
            aligned);
-    committed(smem.q_full, aligned);
   }
 
   __device__ __forceinline__ void load_tile(const WorkItem& item, int start, int stage, uint32_t stage_parity) {
@@ -79,11 +80,9 @@ struct LatentGatherer {
     });
 #pragma unroll 1
     for (int piece = 0; piece < kPieces; ++piece) {
-      const int panels = panels_of(piece);
       mbarrier_wait(smem_address(&smem.empty[stage][piece]), stage_parity ^ 1);
-      copy(piece == kRotated, piece == kRight ? kMlaLatent : 0, panels, smem.piece(stage, piece), 1024, panels * 1024,
-           p.base.kv_aligned);
-      committed(smem.full[stage][piece], p.base.kv_aligned);
+      copy(piece == kRotated, piece == kRight ? kMlaLatent : 0, panels_of(piece), smem.piece(stage, piece),
+           &smem.full[stage][first_panel(piece)], true, p.base.kv_aligned);
     }
   }
 
@@ -101,7 +100,10 @@ struct LatentGatherer {
 template <class C>
 __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  if (p.mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.q_pe_map), prefetch_map(p.ckv_map), prefetch_map(p.kpe_map);
+  if (p.mapped && threadIdx.x == 0) {
+    prefetch_map(p.q_map), prefetch_map(p.q_pe_map);
+    prefetch_map(p.ckv_map), prefetch_map(p.kpe_map);
+  }
   MlaScheduler<C> scheduler(p);
   LatentGatherer<C> gatherer{p, smem};
   MlaQueue queue(smem);

@@ -29,6 +29,9 @@ struct MlaScheduler {
       work.parts = {parts.part, parts.count, parts.first_slot + first, parts.next_slot + first, parts.step};
     }
     work.item.head = blockIdx.y;  // the schedule knows one head block
+    // Tiles lie at multiples of their size whatever a fixed split begins with, so that pages lie in them in whole boxes.
+    work.item.first_key = max(work.item.first_key, work.item.begin);
+    work.item.begin = work.item.begin / kMlaKeys * kMlaKeys;
     return work;
   }
 };
@@ -53,19 +56,22 @@ struct LatentLoader {
     return token + p.box > first_key && token < min(end, start + kMlaKeys) ? pages.page_of(token) : 0;
   }
   // Boxes without a visible token are not asked for: what lies there is swept.
-  __device__ __forceinline__ void ask(uint32_t dst, uint32_t full, int start, int page) const {
+  __device__ __forceinline__ void ask(uint32_t dst, uint64_t* full, int start, int page) const {
     const bool leader = elected();
     const int first = max(first_key - start, 0) / p.box, last = (min(end - start, kMlaKeys) + p.box - 1) / p.box;
-    const int panels = panels_of(piece);
+    const int panels = piece == kRotated ? 1 : p.box_panels, to_group = piece == kRotated ? 1024 : p.to_group;
     if (threadIdx.x % 32 < kMlaKeys / 8) boxes_at[threadIdx.x % 32] = {pages.slot_of(token_of_lane(start)) >> 3, page};
     __syncwarp();
-    if (leader) {
-      mbarrier_arrive_expect(full, (last - first) * p.box * panels * 128);
+    if (leader)
+#pragma unroll 1
+      for (int panel = 0; panel < panels_of(piece); panel += panels) {
+        const uint32_t barrier = smem_address(full + panel), at = dst + panel * p.to_panel;
+        mbarrier_arrive_expect(barrier, (last - first) * p.box * panels * 128);
 #pragma unroll 2
-      for (int box = first; box < last; ++box)
-        tma_load(dst + box * p.box * panels * 128, map, full,
-                 {{0, 0, piece == kRight ? 4 : 0, boxes_at[box].group, boxes_at[box].page}});
-    }
+        for (int box = first; box < last; ++box)
+          tma_load(at + box * (p.box >> 3) * to_group, map, barrier,
+                   {{0, 0, panel + (piece == kRight ? 4 : 0), boxes_at[box].group, boxes_at[box].page}});
+      }
     __syncwarp();
   }
 };
@@ -80,7 +86,7 @@ __device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, 
     const int next_page = loader.page_of_lane(start + kMlaKeys);
     mbarrier_wait(smem_address(&smem.empty[stage][piece]), ring.parity(stage) ^ 1);
     ring.pass(stage);
-    loader.ask(smem.piece(stage, piece), smem_address(&smem.full[stage][piece]), start, page);
+    loader.ask(smem.piece(stage, piece), &smem.full[stage][first_panel(piece)], start, page);
     page = next_page;
   }
 }

@@ -17,28 +17,25 @@ __device__ __forceinline__ uint64_t further_on(uint64_t descriptor, uint32_t byt
   return (descriptor & 0xffffffff00000000u) | static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));
 }
 
-// The products of one piece: kPanels panels of keys against as many of the queries.
-template <class C, int kPanels>
-__device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, bool first, MlaScores& s) {
-  asm volatile("" : "+r"(q), "+r"(k));  // or every descriptor is kept in registers from tile to tile
+// The products of one panel of keys and of the queries, a group of its own.
+template <class C>
+__device__ __forceinline__ void issue_scores(uint64_t q, uint64_t k, bool first, MlaScores& s) {
   wgmma_fence();
-  const uint64_t a = panel_descriptor(q, 1024, 0), b = panel_descriptor(k, kPanels * 1024, 0);
 #pragma unroll
-  for (int step = 0; step < kPanels * 4; ++step)
-    Wgmma<typename C::T, kMlaKeys>::ss(s, further_on(a, step / 4 * kMlaQueryPanel + step % 4 * 32),
-                                       further_on(b, step / 4 * 1024 + step % 4 * 32), !first || step > 0);
+  for (int step = 0; step < 4; ++step)
+    Wgmma<typename C::T, kMlaKeys>::ss(s, further_on(q, step * 32), further_on(k, step * 32), !first || step > 0);
   wgmma_commit();
 }
 
 // o += weights * values: the weights lie as one panel, the values are half a tile's latent.
 template <class C>
-__device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHalf& o) {
+__device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, int to_group, int to_panel, MlaHalf& o) {
   asm volatile("" : "+r"(weights), "+r"(v));
-  const uint64_t a = panel_descriptor(weights, 1024, 0), b = panel_descriptor(v, 4096, 1024);
+  const uint64_t a = panel_descriptor(weights, 1024, 0), b = panel_descriptor(v, to_group, to_panel);
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kMlaKeys / 16; ++step)
-    Wgmma<typename C::T, kMlaLatent / 2>::st(o, further_on(a, step * 32), further_on(b, step * 8192));
+    Wgmma<typename C::T, kMlaLatent / 2>::st(o, further_on(a, step * 32), further_on(b, step * 2 * to_group));
   wgmma_commit();
 }
 
@@ -70,13 +67,13 @@ __device__ __forceinline__ void store_weights(unsigned char* panel, const uint32
 }
 
 // Latents of tokens that are not visible become zeros, because 0 * NaN is NaN. Only of tiles at an end of the item.
-__device__ __forceinline__ void sweep_unseen(const WorkItem& item, int start, uint32_t left) {
+__device__ __forceinline__ void sweep_unseen(const WorkItem& item, int start, uint32_t left, int to_group, int to_panel) {
   if (start >= item.first_key && start + kMlaKeys <= item.end) return;
 #pragma unroll 1
   for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {
-    const int token = i / 64, chunk = i % 32, piece = i % 64 / 32;
-    if (start + token < item.first_key || start + token >= item.end)
-      store_shared_16(left + piece_at(piece) + piece_place(4, token, chunk), make_uint4(0, 0, 0, 0));
+    const int token = i / 64, panel = i % 64 / 8;
+    const uint32_t at = piece_at(panel / 4) + panel % 4 * to_panel + token / 8 * to_group + panel_address(token % 8, i % 8);
+    if (start + token < item.first_key || start + token >= item.end) store_shared_16(left + at, make_uint4(0, 0, 0, 0));
   }
 }
 

@@ -33,8 +33,7 @@ struct SplitRun {
 
 struct MlaParams {
   // Dimensions from the innermost. Queries: columns, head, request; a box is 64 columns of 64 heads. Pools: 64 columns, 8
-  // tokens, panel of 64 columns, 8-token groups of a page, page; a box is `box` tokens of one page, of half the latent or of
-  // all of kpe.
+  // tokens, panel of 64 columns, 8-token groups of a page, page; a box is `box` tokens of one page, of `box_panels` panels.
   TensorMap q_map;
   TensorMap q_pe_map;
   TensorMap ckv_map;
@@ -46,6 +45,9 @@ struct MlaParams {
   SplitRun* runs;      // [units]
   int32_t units;
   int32_t box;
+  int32_t box_panels;  // of ckv, 1 or 4: the finer the earlier scores begin, the coarser the fewer boxes of small pages
+  int32_t to_panel;    // in a stage, bytes from a panel to the next and from eight tokens to the next; of kpe 1024
+  int32_t to_group;
   bool q_pe_aligned;
   bool mapped;         // the copy engine loads; else the maps are unset and threads load
 };

@@ -47,8 +47,9 @@ KINDS = [
     pytest.param(latent(64, 16, 2, 600, page_table="block"), [513, 63], id="pages-of-16-block"),
     pytest.param(
         latent(70, 8, 3, 1500, kv_split=100, window_left=450, logits_soft_cap=8.0, sinks=True), [900, 0, 130],
-        id="fixed-split-window-cap-sinks", marks=HEAVY,
+        id="fixed-split-window-cap-sinks",
     ),
+    pytest.param(latent(16, 64, 2, 700, kv_split=40), [300, 41], id="split-that-no-tile-divides"),
     pytest.param(latent(16, 100, 3, 900, page_table="block", window_left=70), [500, 71, 128], id="pages-of-100-window"),
     pytest.param(latent(16, 24, 2, return_lse=False, kv_split="off"), [200, 100], id="pages-of-24-no-lse"),
     pytest.param(latent(1, 256, 2, 1024), [255, 257], id="one-head-pages-of-256"),
@@ -151,7 +152,7 @@ def test_a_wild_key_reaches_only_its_request(pool):
 FAULTS = {
     "what lies past the end is not swept": (
         "kernels/mla/decode.cuh",
-        "sweep_unseen(item, start, smem.piece(group, kLeft));",
+        "sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);",
         ";",
     ),
     "the weights of the other group are not waited for": ("kernels/mla/decode.cuh", "await_weights(0);", ";"),

@@ -306,7 +306,7 @@ GPU = (
     gpu(
         "latent decode: a stage is given back before its last product is made",
         f"{L}/decode.cuh",
-        "        wgmma_wait<kPieces>();  // the products of scores, a group for each piece\n",
+        "          wgmma_wait<1>();\n",
         "",
         LATENT,
     ),
@@ -591,7 +591,7 @@ CPU = (
     cpu(
         "latent decode: what lies past the end stays",
         f"{L}/decode.cuh",
-        "    sweep_unseen(item, start, smem.piece(group, kLeft));\n",
+        "    sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);\n",
         "",
         EMULATED,
     ),
@@ -626,8 +626,8 @@ CPU = (
     cpu(
         "latent decode: the right half is loaded from the left",
         f"{L}/load.cuh",
-        "piece == kRight ? 4 : 0",
-        "piece == kRight ? 0 : 0",
+        "(piece == kRight ? 4 : 0)",
+        "0",
         EMULATED,
     ),
     cpu(
