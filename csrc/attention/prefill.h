@@ -31,6 +31,11 @@ inline void set_lse(Args& args, PrefillParams& params, PrefillShape& shape, cons
   params.lse = data_of<float>(lse);
 }
 
+inline void set_sinks(Args& args, PrefillParams& params, PrefillShape& shape, const TensorView& sinks) {
+  args("sinks", sinks).shape({shape.heads}).dtype(kF32).contiguous();
+  params.sinks = data_of<float>(sinks);
+}
+
 // num_splits and chunk come from the plan: see kernels/attention/prefill_params.h.
 inline void set_splits(PrefillParams& params, int64_t num_splits, int64_t chunk) {
   require(num_splits > 0, "num_splits expected at least 1");
@@ -47,7 +52,8 @@ template <class C>
 Launch prefill_launch(const PrefillParams& params) {
   const Dim3 grid(int64_t{params.total_rows} * C::kGroup / C::kTileRows + params.batch, params.heads / C::kGroup,
                   params.num_splits);
-  constexpr int64_t kShared = (C::kTileRows + 2 * C::kTileKv) * C::kHeadDim * 2 + 4 * C::kTileKv * 8 + 1024;
+  constexpr int64_t kRaw = C::kKvBytes == 1 ? C::kTileKv * C::kHeadDim + C::kTileRows * 4 : 0;
+  constexpr int64_t kShared = (C::kTileRows + 2 * C::kTileKv) * C::kHeadDim * 2 + 4 * C::kTileKv * 8 + 1024 + kRaw;
   return Launch(grid, C::kWarps * 32).shared(kShared);
 }
 

@@ -4,11 +4,10 @@
 // values of this one. Keys go from last to first, so that masked tiles come first. Query heads of one kv head are packed
 // into rows, so a tile is full whatever the group.
 #pragma once
-#include "kernels/attention/prefill_wgmma_gather.cuh"
+#include "kernels/attention/prefill_wgmma_feed.cuh"
 #include "kernels/attention/prefill_wgmma_nonfinite.cuh"
 #include "kernels/attention/prefill_wgmma_output.cuh"
 #include "kernels/common/dependent_launch.cuh"
-#include "kernels/common/q_transform.cuh"
 
 namespace opfacade {
 
@@ -37,17 +36,19 @@ struct Consumer {
     return work.tile.rows == 0 ? nullptr : &work;
   }
 
-  __device__ __forceinline__ void await_queries() const {
+  __device__ __forceinline__ void await_queries(const Work& work) {
     await(smem.q_full[queries.stage], queries.parity);
-    if (p.score.q_transform == QTransform::kNone) return;
-    for (int panel = 0; panel < Shared::kPanels; ++panel) {
-      uint32_t* words = reinterpret_cast<uint32_t*>(smem.q[queries.stage] + panel * Shared::kQPanel + group * 64 * 128);
-#pragma unroll 1
-      for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup)
-        words[i] = transformed_pair<typename C::T>(words[i], p.score.q_transform);
+    const bool transforms = p.score.q_transform != QTransform::kNone;
+    unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
+    if (transforms) transform_queries<C>(rows, p.score.q_transform);
+    if constexpr (C::kKvBytes == 1) {
+      if (transforms) named_sync(kOwnGroup + group, kWarpgroup);
+      scale_queries<C>(p, rows, smem.raw.factor + group * 64, work.head);
     }
-    fence_async_shared();
-    named_sync(kOwnGroup + group, kWarpgroup);
+    if (C::kKvBytes == 1 || transforms) {
+      fence_async_shared();
+      named_sync(kOwnGroup + group, kWarpgroup);
+    }
   }
   // What threads have copied is seen by the tensor cores only after a fence.
   __device__ __forceinline__ void await(const uint64_t& full, uint32_t parity) const {
@@ -77,105 +78,104 @@ struct Consumer {
   __device__ __forceinline__ void start_scores(Scores& s) const {
     issue_scores<C>(smem_address(smem.q[queries.stage]) + group * 64 * 128, smem_address(smem.k[keys.stage]), s);
   }
-  __device__ __forceinline__ void start_values(const Weights& weights, WgmmaRows<C>& rows) const {
-    issue_values<C>(weights, smem_address(smem.v[values.stage]), rows.o);
+  __device__ __forceinline__ void start_values(const unsigned char* tile, const Weights& weights, WgmmaRows<C>& rows) const {
+    issue_values<C>(weights, smem_address(tile), rows.o);
   }
   __device__ __forceinline__ void finish_scores(const Work& work, int start, bool masked, Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
-      for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
+      for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, i % 4 / 2));
     }
     if (masked) mask_keys<C>(p, work, start, s);
   }
 
   // One step computes the scores of a tile and adds the values of the one before, which may belong to the work before: so
-  // the tensor cores stay busy from work to work.
+  // the tensor cores stay busy from work to work. The first step has no values to add, the last no scores to compute.
+  // Each thing stands here once: a copy of a softmax takes a tenth of a second to compile.
   __device__ __forceinline__ void run() {
-    const Work* work = take_work();
-    if (work == nullptr) return;
-    MaskedTiles<C> masked(p, *work);
-    int left = tile_count<C>(work->range), start = first_start<C>(work->range) + (left - 1) * C::kTileKv;
-    const float log2_scale = p.score.log2_scale;
+    const Work* next = take_work();
+    if (next == nullptr) return;
+    const Work* work = nullptr;
+    MaskedTiles<C> masked(p, *next);
+    int left = 1, start = 0;
     WgmmaRows<C> rows;
     Scores s;
-    Weights weights, fresh;
-    float factor[2], sum[2];
-    await_queries();
-    await_keys();
-    start_scores(s);
-    wgmma_wait<0>();
-    pin(s);
-    release_keys();
-    if (left == 1) release_queries();
-    finish_scores(*work, start, masked(start), s);
-    follow<C>(rows.scale, s, log2_scale, factor);
-    weigh<C>(s, rows.scale.base, log2_scale, weights, rows.scale.sum);
+    Weights weights = {};
 #pragma unroll 1
     for (;;) {
       const bool ends = --left == 0;
-      const Work* next = ends ? take_work() : work;
-      if (next == nullptr) break;
-      await_values(*work, start, masked(start), rows);
-      start -= C::kTileKv;
-      if (ends) {
-        masked = MaskedTiles<C>(p, *next);
-        left = tile_count<C>(next->range);
-        start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
-        await_queries();
+      if (work != nullptr) {
+        if (ends) next = take_work();
+        await_values(*work, start, masked(start), rows);
       }
-      await_keys();
-      my_turn();
-      start_scores(s);
-      start_values(weights, rows);
-      your_turn();
-      wgmma_wait<1>();
-      pin(s);
-      release_keys();
-      if (left == 1) release_queries();
-      finish_scores(*next, start, masked(start), s);
-      // The weights are made before the maximum is known, and once more in the rare case that a base moves with it: the same
-      // bits, without the maximum's latency.
-      const RowScale ended = rows.scale;
-      bool moved = false;
-      if (ends) {
-        rows.scale = RowScale();
-        follow<C>(rows.scale, s, log2_scale, factor);
-        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-      } else {
-        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-        moved = follow<C>(rows.scale, s, log2_scale, factor);
-      }
-      pin(fresh);
-      pin(sum);
-      // The waits stand behind branches: see wgmma_wait_all_at.
-      if (ends) {
-        wgmma_wait_all_at<0>();
+      RowScale ended = rows.scale;  // its base in the units of scores
+#pragma unroll
+      for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
+      Weights fresh;
+      if (next == nullptr) {
+        start_values(smem.v[values.stage], weights, rows);
+        wgmma_wait<0>();
         pin(rows.o);
-        write_group<C>(p, *work, rows.o, ended);
+        hold(weights);
+      } else {
+        start -= C::kTileKv;
+        if (ends) {
+          masked = MaskedTiles<C>(p, *next);
+          left = tile_count<C>(next->range);
+          start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
+          await_queries(*next);
+        }
+        await_keys();
+        my_turn();
+        start_scores(s);
+        // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
+        start_values(work == nullptr ? smem.k[keys.stage] : smem.v[values.stage], weights, rows);
+        your_turn();
+        wgmma_wait<1>();
+        pin(s);
+        release_keys();
+        if (left == 1) release_queries();
+        finish_scores(*next, start, masked(start), s);
+        // The weights are made before the maximum is known, and once more in the rare case that a base moves with it: the same
+        // bits, without the maximum's latency.
+        const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
+        bool moved = true;
+        float shrunk[2], sum[2];
+        if (ends) {
+          rows.scale = RowScale();
+          follow<C>(rows.scale, s, exponent, shrunk);
+        } else {
+          weigh<C>(s, rows.scale.base, exponent, fresh, sum);
+          moved = follow<C>(rows.scale, s, exponent, shrunk);
+          pin(fresh);
+          pin(sum);
+        }
+        // The waits stand behind branches: see wgmma_wait_all_at.
+        if (__any_sync(0xffffffffu, moved)) {
+          weigh<C>(s, rows.scale.base, exponent, fresh, sum);
+          wgmma_wait_all_at<1>();
+          pin(rows.o);
+          if (!ends) rows.rescale(shrunk);
+        } else {
+          wgmma_wait_all_at<2>();
+          pin(rows.o);
+        }
+        rows.scale.add(shrunk, sum);
+        hold(weights);
+        if (work != nullptr) release_values();
+      }
+      if (ends) {
+        if (work != nullptr) {
+          write_group<C>(p, *work, rows.o, ended);
+          held.let_go();
+        }
+        if (next == nullptr) break;
         rows.clear();
-        held.let_go();
         work = next;
-      } else if (__any_sync(0xffffffffu, moved)) {
-        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-        wgmma_wait_all_at<1>();
-        pin(rows.o);
-        rows.rescale(factor);
-      } else {
-        wgmma_wait_all_at<2>();
-        pin(rows.o);
       }
-      rows.scale.add(factor, sum);
-      pin(weights);
-      release_values();
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 4; ++i) weights[i] = fresh[i];
     }
-    await_values(*work, start, masked(start), rows);
-    start_values(weights, rows);
-    wgmma_wait<0>();
-    pin(rows.o);
-    pin(weights);
-    write_group<C>(p, *work, rows.o, rows.scale);
   }
 };
 
@@ -183,29 +183,29 @@ template <class C>
 __device__ __forceinline__ void compute(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
   if (group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
-  Consumer<C>{p.base, smem, p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
+  Consumer<C>{p.base, smem, C::kKvBytes == 2 && p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
 }
 
 template <class C>
 __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
   if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
   WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
-  static_assert(sizeof(WgmmaShared<C>) <= WgmmaTile<C::kHeadDim>::kSharedBytes, "the launch asks for less");
+  static_assert(sizeof(WgmmaShared<C>) <= WgmmaShared<C>::Tile::kSharedBytes, "the launch asks for less");
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    give_registers<56>();
-    if (!p.mapped) {
-      gather<C>(p, smem);
-    } else if (threadIdx.x < 32) {
-      load_queries_and_keys<C>(p, smem);
+    give_registers<C::kKvBytes == 1 ? 72 : 56>();  // 384 threads of 168 share what they have
+    const bool mapped = C::kKvBytes == 2 && p.mapped;
+    if (mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
+    if (!mapped || threadIdx.x < 32) {
+      Feeder<C>(p, smem).run();
     } else if (threadIdx.x < 64) {
       load_values<C>(p, smem);
     } else {
       sweep_values<C>(p, smem);
     }
   } else {
-    take_registers<224>();
+    take_registers<C::kKvBytes == 1 ? 216 : 224>();
     compute<C>(p, smem);
   }
 }

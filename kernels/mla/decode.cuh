@@ -87,11 +87,11 @@ struct MlaConsumer {
   // Scores become weights. Those are made before the maximum is known, and once more in the rare case that a base moves with
   // it: the same bits, without the maximum's latency. Returns whether a base of this warp has moved.
   __device__ __forceinline__ bool weigh_tile(MlaScores& s, uint32_t (&weights)[kMlaKeys / 4], float (&factor)[2]) {
-    const float log2_scale = p.score.log2_scale;
+    const float exponent[2] = {p.score.log2_scale, p.score.log2_scale};  // of either row
     float sum[2];
-    weigh<C>(s, scale.base, log2_scale, weights, sum);
-    const bool moved = __any_sync(0xffffffffu, follow<C>(scale, s, log2_scale, factor));
-    if (moved) weigh<C>(s, scale.base, log2_scale, weights, sum);
+    weigh<C>(s, scale.base, exponent, weights, sum);
+    const bool moved = __any_sync(0xffffffffu, follow<C>(scale, s, exponent, factor));
+    if (moved) weigh<C>(s, scale.base, exponent, weights, sum);
     scale.add(factor, sum);
     return moved;
   }

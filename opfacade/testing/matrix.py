@@ -79,6 +79,24 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "prefill-auto-full-d256": _prefill(1, _cache(256, "f16", 32, "HND"), 40, causal=False),
         "ragged-off-causal": _ragged(4, 128, "bf16", causal=True, kv_split="off"),
         "ragged-fixed-window": _ragged(3, 64, "f16", causal=False, kv_split=128, window_left=200),
+        "prefill-off-sinks": _prefill(8, plain, 90, causal=True, kv_split="off", sinks=True, window_left=127),
+        "prefill-fixed-odd-sinks": _prefill(3, odd, 60, causal=True, kv_split=200, window_left=300, sinks=True),
+        "ragged-auto-sinks": _ragged(2, 64, "bf16", causal=True, sinks=True, total_num_rows=60),
+        "prefill-off-fp8-head": _prefill(
+            4, _cache(128, "f8_e4m3", 16, "HND"), 90, causal=True, kv_split="off", q_dtype="bf16", kv_scale="head"
+        ),
+        "prefill-fixed-fp8-d256-sinks-cap": _prefill(
+            2,
+            _cache(256, "f8_e5m2", 5, "NHD"),
+            40,
+            causal=True,
+            kv_split=300,
+            q_dtype="f16",
+            kv_scale="tensor",
+            sinks=True,
+            logits_soft_cap=20.0,
+        ),
+        "ragged-auto-fp8": _ragged(3, 64, "f8_e4m3", causal=False, q_dtype="bf16", window_left=300, total_num_rows=60),
         "append-csr": PagedKvAppendDescriptor(batch_size=5, total_num_rows=300, paged_kv=plain),
         "append-block-odd": PagedKvAppendDescriptor(
             batch_size=5, total_num_rows=77, paged_kv=_cache(65, "f8_e4m3", 3, "NHD", 1, 600), page_table="block"

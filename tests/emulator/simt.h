@@ -70,6 +70,7 @@ struct Block {
   unsigned char* shared = nullptr;
   Meeting meeting;
   Meeting named[16];
+  bool voted = false;  // in __syncthreads_or
   std::vector<Warp> warps;
   std::vector<std::unique_ptr<Fiber>> fibers;
 };
@@ -203,6 +204,16 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, F bo
 }  // namespace simt
 
 inline void __syncthreads() { simt::meet(simt::current->block->meeting, static_cast<int>(blockDim.x)); }
+inline int __syncthreads_or(int vote) {
+  bool& voted = simt::current->block->voted;
+  voted |= vote != 0;
+  __syncthreads();
+  const bool result = voted;
+  __syncthreads();
+  voted = false;
+  __syncthreads();
+  return result;
+}
 inline void __syncwarp(unsigned = ~0u) { simt::meet(simt::warp().meeting, 32); }
 inline void __threadfence() {}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import support
+from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
 from opfacade.registry import Launcher, Reason
 from opfacade.sku import KernelSku
@@ -46,17 +47,18 @@ def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
     return ("auto", wanted, 0) if wanted > 1 and blocks < target.sm_count else ("off", 1, 0)
 
 
-def shared_memory(head_dim: int) -> int:
-    """Q, K, V, the double-buffered table of row addresses, and the block's work, in bytes."""
-    tile = TILES[head_dim]
-    return (tile.rows + 2 * tile.keys) * head_dim * 2 + 4 * tile.keys * 8 + 1024
+def shared_memory(descriptor: Prefill) -> int:
+    """Q, K, V, the double-buffered table of row addresses, and the work, in bytes; of fp8 also a tile as it is stored."""
+    tile, dim = TILES[descriptor.dim], descriptor.dim
+    raw = tile.keys * dim + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0
+    return (tile.rows + 2 * tile.keys) * dim * 2 + 4 * tile.keys * 8 + 1024 + raw
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16"))]
+    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", *FP8))]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(descriptor.dim), target)
+        reasons += support.shared_memory_reason(shared_memory(descriptor), target)
         _, splits, _ = splits_of(descriptor, target)
         hint = "Use a larger kv_split or a smaller max_kv_indices."
         reasons += support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
@@ -67,9 +69,14 @@ def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
     return support.pairs(**facts_of.common_facts(descriptor), causal=descriptor.causal, split=splits_of(descriptor, target)[0])
 
 
+def constants_of(descriptor: Prefill, target: Target) -> dict[str, bool | int | str]:
+    """The facts with those that an id leaves out."""
+    return facts_of.unsaid(descriptor) | dict(facts(descriptor, target))
+
+
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
     tile = TILES[descriptor.dim]
-    constants = dict(facts(descriptor, target)) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
+    constants = constants_of(descriptor, target) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
     return support.spec_of(f"attention/{descriptor.op}", support.pairs(**constants), target)
 
 
