@@ -98,12 +98,24 @@ CAMPAIGNS = {
     "decode-fixed-odd-window-block": Campaign(),
     "decode-fixed-f32": Campaign(needles=100, longest=8192),
     "decode-fixed-fp8-d256-sinks": Campaign(longest=8192),
+    "mla-fixed-wide-block": _SHORT,
+    "mla-off-odd-window-cap-sinks": Campaign(longest=8192),
     "prefill-off-causal": Campaign(),
     "prefill-fixed-odd-window-cap-block": _SHORT,
+    "prefill-off-sinks": Campaign(longest=8192),
+    "prefill-fixed-odd-sinks": _SHORT,
+    "prefill-off-fp8-head": Campaign(longest=8192),
+    "prefill-fixed-fp8-d256-sinks-cap": _SHORT,
     "ragged-off-causal": Campaign(longest=8192),
     "ragged-fixed-window": _SHORT,
 }
-CHUNKS = {"prefill-fixed-odd-window-cap-block": 1000, "ragged-fixed-window": 768}
+CHUNKS = {
+    "mla-fixed-wide-block": 512,
+    "prefill-fixed-odd-window-cap-block": 1000,
+    "prefill-fixed-odd-sinks": 1000,
+    "prefill-fixed-fp8-d256-sinks-cap": 1000,
+    "ragged-fixed-window": 768,
+}
 
 
 def test_every_class_that_claims_invariance_is_tried():

@@ -20,7 +20,7 @@ KERNELS, PROBLEMS = 30, 10_000
 def base(i):
     """A problem whose kernel the others of its number share: no split that follows the batch, or its sizes."""
     rng = random.Random(f"kernel {i}")
-    descriptor = problems.random_descriptor(problems.OPS[i % 5], i, tokens=600)
+    descriptor = problems.random_descriptor(problems.OPS[i % len(problems.OPS)], i, tokens=600)
     split = {"kv_split": rng.choice(("off", 64))} if hasattr(descriptor, "kv_split") else {}
     return varied(descriptor, rng, **split)
 
@@ -38,8 +38,9 @@ def varied(descriptor, rng, **more):
         fields["paged_kv"] = cache | {
             "page_size": rng.choice((1, 2, 16, 64) if power else (3, 5, 7, 100)),
             "num_total_pages": rng.randint(40, 60),
-            "layout": rng.choice(("HND", "NHD")),
         }
+        if "layout" in cache:
+            fields["paged_kv"]["layout"] = rng.choice(("HND", "NHD"))
         if "total_num_rows" in fields:
             fields["total_num_rows"] = min(fields["total_num_rows"], 30)
     return type(descriptor).model_validate(fields)

@@ -225,10 +225,15 @@ def test_other_modules_with_public_lists_keep_them_sorted():
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)', re.MULTILINE)
 
 
+# Latent attention is a decode with other tiles: how work is cut, split and merged is that of attention.
+STANDS_ON = {"mla": ("attention",)}
+
+
 @pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_own_includes_start_at_the_root_and_point_down(path):
     folder, family = path.relative_to(ROOT).parts[:2]
-    allowed = [f"kernels/{family}/", "kernels/common/"] + ([f"csrc/{family}/", "csrc/common/"] if folder == "csrc" else [])
+    families = (family, *STANDS_ON.get(family, ()), "common")
+    allowed = [f"{place}/{one}/" for place in (("kernels", "csrc") if folder == "csrc" else ("kernels",)) for one in families]
     for quote, name in INCLUDE.findall(path.read_text()):
         own = (ROOT / name).exists() or quote == '"'
         assert not own or (quote == '"' and (ROOT / name).is_file() and name.startswith(tuple(allowed))), name

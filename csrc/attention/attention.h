@@ -59,6 +59,17 @@ inline uint64_t process_stamp() {
   return stamp;
 }
 
+// Tokens of one copy: whole boxes must tile both a page and a tile of keys, and start at eight rows.
+inline int32_t box_of(int64_t page_size, int32_t tile) {
+  int64_t box = page_size, rest = tile;
+  while (rest != 0) {
+    const int64_t next = box % rest;
+    box = rest;
+    rest = next;
+  }
+  return box % 8 == 0 ? static_cast<int32_t>(box) : 0;
+}
+
 // Places partial_o and partial_lse of `slots` rows in the workspace, and returns what follows them.
 template <class Params>
 void* set_partials(Args& args, Params& params, const TensorView& workspace, int64_t slots, int64_t head_dim, int64_t rest) {

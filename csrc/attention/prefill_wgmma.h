@@ -6,17 +6,6 @@
 
 namespace opfacade {
 
-// Tokens of one copy: whole boxes must tile both a page and a tile of keys, and start at eight rows.
-inline int32_t box_of(int64_t page_size, int32_t tile) {
-  int64_t box = page_size, rest = tile;
-  while (rest != 0) {
-    const int64_t next = box % rest;
-    box = rest;
-    rest = next;
-  }
-  return box % 8 == 0 ? static_cast<int32_t>(box) : 0;
-}
-
 // Maps as kernels/attention/prefill_wgmma_params.h describes them.
 template <class C>
 bool map_queries(WgmmaPrefillParams& params) {

@@ -93,9 +93,8 @@ __device__ __forceinline__ void add_parts(const PartRow<C>& row, int first, int 
   }
 }
 
-template <class C>
+template <class C, int kBatch>
 __device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row, int column) {
-  constexpr int kBatch = C::kHeadDim < 256 ? 32 : 8;
   const PartRow<C> parts{rows, row};
   const bool valid = column < C::kHeadDim;
   MergedColumns merged{make_float4(0.f, 0.f, 0.f, 0.f), minus_infinity(), 0.f};
@@ -108,10 +107,11 @@ __device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row
 // A warp takes a row.
 template <class C>
 __device__ __forceinline__ void merge_parts(const GlobalRows<C>& rows) {
+  constexpr int kBatch = C::kHeadDim < 256 ? 32 : 8;
 #pragma unroll 1
   for (int row = threadIdx.x / 32; row < num_rows<C>(rows.item); row += C::kWarps)
 #pragma unroll 1
-    for (int first = 0; first < C::kHeadDim; first += 128) merge_columns<C>(rows, row, first + threadIdx.x % 32 * 4);
+    for (int first = 0; first < C::kHeadDim; first += 128) merge_columns<C, kBatch>(rows, row, first + threadIdx.x % 32 * 4);
 }
 
 // After a block stored a part: merge now if it was the last. `last` is shared memory that nobody uses meanwhile.

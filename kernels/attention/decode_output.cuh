@@ -11,7 +11,7 @@ namespace opfacade {
 // Query heads of this item; the last block of a group may be short.
 template <class C>
 __device__ __forceinline__ int num_rows(const WorkItem& item) {
-  return min(C::kGroup - item.head % C::kHeadBlocks * 16, C::kRows);
+  return min(C::kGroup - item.head % C::kHeadBlocks * C::kBlockHeads, C::kRows);
 }
 
 template <class C>
@@ -21,7 +21,7 @@ __device__ __forceinline__ int kv_head(const WorkItem& item) {
 
 template <class C>
 __device__ __forceinline__ int query_head(const WorkItem& item, int row) {
-  return kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row;
+  return kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row;
 }
 
 template <class C>

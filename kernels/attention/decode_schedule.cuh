@@ -7,9 +7,10 @@
 
 namespace opfacade {
 
+// Those that items are made of; a kernel may lay head blocks along another axis of the grid instead.
 template <class C>
 __device__ __forceinline__ int head_blocks(const DecodeParams& p) {
-  return p.kv_heads * C::kHeadBlocks;
+  return p.kv_heads * C::kItemHeadBlocks;
 }
 
 template <class C>

@@ -2,23 +2,9 @@
 // Layout of fragments: kernels/common/wgmma.cuh.
 #pragma once
 #include "kernels/attention/prefill_wgmma_shared.cuh"
-#include "kernels/common/softmax.cuh"
+#include "kernels/common/lazy_softmax.cuh"
 
 namespace opfacade {
-
-// Weights are relative to a base that follows the maximum of a row only when that has grown by a factor of 2^8: most tiles
-// then need no rescaling. Each row decides for itself, so that no row's bits depend on another.
-constexpr float kSlack = 8.f;
-
-struct RowScale {
-  float base[2];
-  float sum[2];  // this thread's part
-  __device__ __forceinline__ RowScale() : base{minus_infinity(), minus_infinity()}, sum{0.f, 0.f} {}
-  __device__ __forceinline__ void add(const float (&factor)[2], const float (&more)[2]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) sum[half] = fmaf(sum[half], factor[half], more[half]);
-  }
-};
 
 template <class C>
 struct WgmmaRows {
@@ -60,13 +46,8 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
   const uint64_t b = panel_descriptor(v, WgmmaShared<C>::kKvGroup, WgmmaShared<C>::kKvPanel);
 #pragma unroll
   for (int step = 0; step < C::kTileKv / 16; ++step)
-    Wgmma<typename C::T, C::kHeadDim>::rs(o, weights + 4 * step, descriptor_at(b, step * 2 * WgmmaShared<C>::kKvGroup));
+    WgmmaRegisters<typename C::T, C::kHeadDim>::rs(o, weights + 4 * step, descriptor_at(b, step * 2 * WgmmaShared<C>::kKvGroup));
   wgmma_commit();
-}
-
-// cap * tanh(s / cap) without the cap: its absolute error stays below 2^-21.
-__device__ __forceinline__ float soft_capped(float s, float cap_in) {
-  return fmaf(-2.f, reciprocal_approx(exp2_approx(s * cap_in * (2.f * kLog2E)) + 1.f), 1.f);
 }
 
 template <class C>
@@ -84,51 +65,6 @@ __device__ __forceinline__ void mask_keys(const PrefillParams& p, const Work& wo
       if (hidden) s[i / 2 * 4 + half * 2 + i % 2] = minus_infinity();
     }
   }
-}
-
-template <class C>
-__device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int half) {
-  float top = fmaxf(s[half * 2], s[half * 2 + 1]);
-#pragma unroll
-  for (int i = 4; i < C::kTileKv / 2; i += 4) top = fmaxf(top, fmaxf(s[i + half * 2], s[i + half * 2 + 1]));
-  return quad_max(top);
-}
-
-// Lets the base of a row follow its maximum where that has grown enough. factor: what sum and output so far must be
-// multiplied with, exactly 1 where the base stays. Returns whether a base of this thread has moved.
-template <class C>
-__device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2],
-                                       float (&factor)[2]) {
-  bool moved = false;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float top = largest<C>(s, half), old = scale.base[half];
-    const bool grown = (top - old) * exponent[half] > kSlack;
-    scale.base[half] = grown ? top : old;
-    factor[half] = grown ? exp2_approx((old - top) * exponent[half]) : 1.f;
-    moved |= grown;
-  }
-  return moved;
-}
-
-// Scores become packed weights relative to `base`, and their sums of this thread.
-template <class C>
-__device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
-                                      uint32_t (&weights)[C::kTileKv / 4], float (&sum)[2]) {
-  const float shift[2] = {-finite_max(base[0]) * exponent[0], -finite_max(base[1]) * exponent[1]};
-  float parts[2][2] = {};
-#pragma unroll
-  for (int i = 0; i < C::kTileKv / 4; ++i) {
-    float pair[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      pair[e] = exp2_approx(fmaf(s[2 * i + e], exponent[i % 2], shift[i % 2]));
-      parts[i % 2][e] += pair[e];
-    }
-    weights[i] = C::T::pack(pair[0], pair[1]);
-  }
-  sum[0] = parts[0][0] + parts[0][1];
-  sum[1] = parts[1][0] + parts[1][1];
 }
 
 }  // namespace opfacade

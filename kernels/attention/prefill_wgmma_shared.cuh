@@ -6,7 +6,8 @@
 #pragma once
 #include "kernels/attention/prefill_wgmma_schedule.cuh"
 #include "kernels/common/tma.cuh"
-#include "kernels/common/wgmma.cuh"
+#include "kernels/common/wgmma_registers.cuh"
+#include "kernels/common/work_queue.cuh"
 
 namespace opfacade {
 
@@ -14,7 +15,6 @@ constexpr int kConsumers = 2;                   // warpgroups
 constexpr int kConsumerWarps = kConsumers * 4;  // one arrival each
 constexpr int kReaderWarps = kConsumerWarps + 3;
 constexpr int kSweepers = 2;                    // warps
-constexpr int kQueue = 4;                       // pieces of work known ahead
 
 // Named barriers. 1 and 2: whose turn it is to issue products.
 enum : int { kTurn = 1, kComputing = 3, kLoading = 4, kOwnGroup = 5 };
@@ -88,37 +88,7 @@ __device__ __forceinline__ uint32_t kv_place(int token, int chunk) {
   return chunk / 8 * Shared::kKvPanel + token / 8 * Shared::kKvGroup + panel_address(token % 8, chunk % 8);
 }
 
-// Arrives once for this warp, after all its lanes.
-__device__ __forceinline__ void warp_arrive(uint64_t& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&barrier));
-}
-
-// Hands out work: one warp publishes it, the others look at it where it lies and let it go, in order, when they are done.
 template <class C>
-struct WorkQueue {
-  WgmmaShared<C>& smem;
-  Ring<kQueue> ring{};
-
-  __device__ __forceinline__ explicit WorkQueue(WgmmaShared<C>& shared) : smem(shared) {}
-
-  __device__ __forceinline__ void publish(const Work& work) const {
-    mbarrier_wait(smem_address(&smem.work_empty[ring.stage]), ring.parity ^ 1);
-    if (threadIdx.x % 32 == 0) {
-      smem.work[ring.stage] = work;
-      mbarrier_arrive(smem_address(&smem.work_full[ring.stage]));
-    }
-    __syncwarp();
-  }
-  __device__ __forceinline__ const Work& see() const {
-    mbarrier_wait(smem_address(&smem.work_full[ring.stage]), ring.parity);
-    return smem.work[ring.stage];
-  }
-  __device__ __forceinline__ void pass() { ring.advance(); }
-  __device__ __forceinline__ void let_go() {
-    warp_arrive(smem.work_empty[ring.stage]);
-    ring.advance();
-  }
-};
+using WorkQueue = WorkQueueIn<WgmmaShared<C>, Work>;
 
 }  // namespace opfacade

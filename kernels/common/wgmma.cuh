@@ -1,11 +1,10 @@
-// Products of a warpgroup, 64 x N x 16, asynchronous (sm_90a): B from shared memory, A from shared memory or registers, f32
-// accumulators. Operands in shared memory are panels of 64 elements (128 bytes) a row. Eight rows are 1024 bytes, aligned to
-// that and swizzled by panel_address; the next eight may lie anywhere, but always as far on.
-// requires: ptxas >= 13.3
+// Products of a warpgroup, 64 x N x 16, asynchronous (sm_90a): operands from shared memory (A from registers:
+// wgmma_registers.cuh), f32 accumulators. Operands are panels of 64 elements (128 bytes) a row. Eight rows are 1024 bytes,
+// aligned to that and swizzled by panel_address; the next eight may lie anywhere, but always as far on.
 //
-// Thread (warp w of its warpgroup, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is column
-// 8 j + 2 t + e of row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. So the accumulators of one product,
-// packed in pairs, are the A of the next.
+// Thread (warp w of its warpgroup, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is
+// column 8 j + 2 t + e of row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. So the accumulators of one
+// product, packed in pairs, are the A of the next.
 #pragma once
 #include "kernels/common/dtype.cuh"
 
@@ -42,8 +41,18 @@ __device__ __forceinline__ void wgmma_wait_all_at() {
 // After a wait, on results: the compiler may not use them from before it. On other values: they are made before this.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {
+  constexpr int kMany = kCount % 16 == 0 ? 16 : 1;  // in one statement, for the compiler's time
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+  for (int i = 0; i < kCount; i += kMany) {
+    if constexpr (kMany == 1) {
+      asm volatile("" : "+f"(x[i])::"memory");
+    } else {
+      asm volatile(""
+                   : "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]),
+                     "+f"(x[i + 7]), "+f"(x[i + 8]), "+f"(x[i + 9]), "+f"(x[i + 10]), "+f"(x[i + 11]), "+f"(x[i + 12]),
+                     "+f"(x[i + 13]), "+f"(x[i + 14]), "+f"(x[i + 15])::"memory");
+    }
+  }
 }
 template <int kCount>
 __device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {
@@ -58,7 +67,7 @@ __device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" ::"r"(x[i]) : "memory");
 }
 
-// ss: d = a * b^T or d += a * b^T, b has a row for each column of d. rs: d += a * b, b has a row for each of 16 terms.
+// ss: d = a * b^T or d += a * b^T, b has a row for each column of d. st: d += a * b, b has a row for each of 16 terms.
 template <class T, int kColumns>
 struct Wgmma;
 
@@ -82,7 +91,7 @@ struct Wgmma;
 #define OPF_OPERANDS_128(d, i) OPF_OPERANDS_64(d, i), OPF_OPERANDS_64(d, i + 64)
 
 // X0 and so on are the placeholders that follow the R accumulators.
-#define OPF_WGMMA(T, NAME, N, R, X0, X1, X2, X3, X4, X5)                                                                \
+#define OPF_WGMMA(T, NAME, N, R, X0, X1, X2)                                                                \
   template <>                                                                                                          \
   struct Wgmma<T, N> {                                                                                                 \
     static __device__ __forceinline__ void ss(float (&d)[R], uint64_t a, uint64_t b, bool accumulate) {                \
@@ -91,19 +100,19 @@ struct Wgmma;
                    ", p, 1, 1, 0, 0;\n}"                                                                               \
                    : OPF_OPERANDS_##R(d, 0) : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)) : "memory");            \
     }                                                                                                                  \
-    static __device__ __forceinline__ void rs(float (&d)[R], const uint32_t* a, uint64_t b) {                          \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X5 ", 0;\n"                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" OPF_LIST_##R "}, {" X0 ", " X1  \
-                   ", " X2 ", " X3 "}, " X4 ", p, 1, 1, 1;\n}"                                                         \
-                   : OPF_OPERANDS_##R(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1) : "memory");   \
+    static __device__ __forceinline__ void st(float (&d)[R], uint64_t a, uint64_t b) {                                 \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X2 ", 0;\n"                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" OPF_LIST_##R "}, " X0 ", " X1   \
+                   ", p, 1, 1, 0, 1;\n}"                                                                               \
+                   : OPF_OPERANDS_##R(d, 0) : "l"(a), "l"(b), "n"(1) : "memory");                                       \
     }                                                                                                                  \
   }
 
-OPF_WGMMA(F16, "f16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37");
-OPF_WGMMA(F16, "f16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69");
-OPF_WGMMA(F16, "f16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133");
-OPF_WGMMA(BF16, "bf16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37");
-OPF_WGMMA(BF16, "bf16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69");
-OPF_WGMMA(BF16, "bf16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133");
+OPF_WGMMA(F16, "f16", 64, 32, "%32", "%33", "%34");
+OPF_WGMMA(F16, "f16", 128, 64, "%64", "%65", "%66");
+OPF_WGMMA(F16, "f16", 256, 128, "%128", "%129", "%130");
+OPF_WGMMA(BF16, "bf16", 64, 32, "%32", "%33", "%34");
+OPF_WGMMA(BF16, "bf16", 128, 64, "%64", "%65", "%66");
+OPF_WGMMA(BF16, "bf16", 256, 128, "%128", "%129", "%130");
 
 }  // namespace opfacade

@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/common/tma.cuh"
 #include "kernels/common/warpgroup.cuh"
-#include "kernels/common/wgmma.cuh"
+#include "kernels/common/wgmma_registers.cuh"
 #include "kernels/probes/hopper_params.h"
 
 namespace opfacade {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) 
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 4; ++k)
-    Wgmma<T, kColumns>::rs(d, x + 4 * k, descriptor_at(panel_descriptor(shared, 1024, 64 * 128), k * 2048));
+    WgmmaRegisters<T, kColumns>::rs(d, x + 4 * k, descriptor_at(panel_descriptor(shared, 1024, 64 * 128), k * 2048));
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);

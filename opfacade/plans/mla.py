@@ -92,6 +92,7 @@ class BatchMlaDecodePlan(Plan[BatchMlaDecodeArgs]): ...
 
 
 _DEEPSEEK = PagedLatentCacheDescriptor(num_total_pages=16, page_size=64, dtype="bf16")
+_SMALL_PAGES = PagedLatentCacheDescriptor(num_total_pages=48, page_size=16, dtype="f16")
 _ODD = PagedLatentCacheDescriptor(num_total_pages=63, page_size=5, latent_dim=96, rope_dim=24, dtype="f16")
 
 EXAMPLES = (
@@ -99,4 +100,5 @@ EXAMPLES = (
     BatchMlaDecodeDescriptor(
         batch_size=7, num_qo_heads=11, paged_kv=_ODD, page_table="block", kv_split=100, sm_scale=0.1, sinks=True
     ),
+    BatchMlaDecodeDescriptor(batch_size=3, num_qo_heads=128, paged_kv=_SMALL_PAGES, page_table="block", kv_split=128),
 )

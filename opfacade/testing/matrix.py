@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opfacade.descriptor import Descriptor
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.paging import PagedKvCacheDescriptor, PagedLatentCacheDescriptor
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
@@ -13,6 +13,7 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.plans.mla import BatchMlaDecodeDescriptor
 
 _LONG = 9000  # tokens that a batch may have: no bound that promises short contexts
 
@@ -35,6 +36,11 @@ def _prefill(group: int, cache: PagedKvCacheDescriptor, rows: int, **more: Any) 
 def _ragged(group: int, dim: int, dtype: Any, **more: Any) -> BatchRaggedPrefillDescriptor:
     shape = {"batch_size": 4, "total_num_rows": 150, "total_kv_rows": 1500, "num_kv_heads": 2, "num_qo_heads": 2 * group}
     return BatchRaggedPrefillDescriptor.model_validate(shape | {"head_dim": dim, "dtype": dtype} | more)
+
+
+def _latent(heads: int, dtype: Any, page_size: int, **more: Any) -> BatchMlaDecodeDescriptor:
+    cache = PagedLatentCacheDescriptor(num_total_pages=1200 // page_size, page_size=page_size, dtype=dtype)
+    return BatchMlaDecodeDescriptor(batch_size=5, num_qo_heads=heads, paged_kv=cache, **more)
 
 
 def matrix() -> dict[str, Descriptor[Any]]:
@@ -60,6 +66,11 @@ def matrix() -> dict[str, Descriptor[Any]]:
             8, _cache(64, "f8_e4m3", 64, "NHD"), q_dtype="bf16", kv_scale="tensor", sinks=True
         ),
         "decode-auto-sinks": _decode(8, plain, sinks=True, max_kv_indices=_LONG // 16),
+        "mla-auto": _latent(16, "bf16", 64),
+        "mla-fixed-wide-block": _latent(128, "f16", 16, kv_split=128, page_table="block"),
+        "mla-off-odd-window-cap-sinks": _latent(
+            24, "bf16", 5, kv_split="off", window_left=300, logits_soft_cap=30.0, sinks=True
+        ),
         "prefill-off-causal": _prefill(4, plain, 200, causal=True, kv_split="off"),
         "prefill-fixed-odd-window-cap-block": _prefill(
             7, odd, 90, causal=True, kv_split=200, window_left=400, logits_soft_cap=30.0, page_table="block"
@@ -115,4 +126,4 @@ def matrix() -> dict[str, Descriptor[Any]]:
 
 
 def attention() -> dict[str, Descriptor[Any]]:
-    return {name: d for name, d in matrix().items() if name.split("-")[0] in ("decode", "prefill", "ragged")}
+    return {name: d for name, d in matrix().items() if name.split("-")[0] in ("decode", "mla", "prefill", "ragged")}

@@ -16,6 +16,7 @@ KINDS = [
     *("append-block-odd", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
 HEAVY = sorted(set(matrix.matrix()) - set(KINDS))
+OLD = {kind for kind in HEAVY if not kind.startswith("mla")}  # latents have a kernel for sm_90a alone
 
 
 def hold(subject, seed):
@@ -28,7 +29,7 @@ def hold(subject, seed):
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in HEAVY)])
 def test_a_kernel_keeps_its_guarantee(kind):
-    hold(emulator.subject(matrix.matrix()[kind], arch="sm_90" if kind in HEAVY else "sm_90a"), seed=3)
+    hold(emulator.subject(matrix.matrix()[kind], arch="sm_90" if kind in OLD else "sm_90a"), seed=3)
 
 
 @pytest.mark.parametrize("check", [structural.every_key_is_visited_once, structural.what_is_unused_does_not_matter])

@@ -24,8 +24,10 @@ FP8_PREFILL = "prefill-off-fp8-head prefill-fixed-fp8-d256-sinks-cap ragged-auto
 F32 = "decode-auto-f32 decode-fixed-f32"
 APPEND = "append-csr append-block-odd append-f32-odd"
 MERGE = "merge-bf16 merge-odd"
+LATENT = "mla-auto mla-fixed-wide-block mla-off-odd-window-cap-sinks"
 K = "kernels/attention"
 C = "kernels/common"
+L = "kernels/mla"
 
 
 def gpu(name, file, old, new, kinds, **more):
@@ -74,8 +76,8 @@ GPU = (
     gpu(
         "decode: query heads are mapped to the wrong kv head",
         f"{K}/decode_output.cuh",
-        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row",
-        "kv_head<C>(item) + item.head % C::kHeadBlocks * 16 + row",
+        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row",
+        "kv_head<C>(item) + item.head % C::kHeadBlocks * C::kBlockHeads + row",
         DECODE,
     ),
     gpu(
@@ -95,7 +97,7 @@ GPU = (
     gpu(
         "decode: a second block of heads reads the first's",
         f"{K}/decode_output.cuh",
-        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * 16 + row",
+        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row",
         "kv_head<C>(item) * C::kGroup + row",
         DECODE,
     ),
@@ -287,7 +289,7 @@ GPU = (
     ),
     gpu(
         "wgmma prefill: the sum is not rescaled",
-        f"{K}/prefill_wgmma_math.cuh",
+        f"{C}/lazy_softmax.cuh",
         "fmaf(sum[half], factor[half], more[half])",
         "sum[half] + more[half]",
         PREFILL,
@@ -349,6 +351,21 @@ GPU = (
         "? block / 2 : block);",
         "",
         tests="tests/attention/test_wgmma_schedule.py",
+    ),
+    # What no run thread by thread shows: another warp still reads.
+    gpu(
+        "latent decode: weights overwrite a key that another warp still reads",
+        f"{L}/decode.cuh",
+        "    named_sync(kMlaOwnGroup + group, kWarpgroup);\n",
+        "",
+        LATENT,
+    ),
+    gpu(
+        "latent decode: a stage is given back before its last product is made",
+        f"{L}/decode.cuh",
+        "          wgmma_wait<1>();\n",
+        "",
+        LATENT,
     ),
     gpu(
         "the page of a token is off by one at its end",
@@ -462,6 +479,9 @@ ON_CPU = "tests/attention/test_reference.py tests/mutation/focus.py"
 REST = "tests/kv_cache tests/cascade tests/mutation/focus.py"
 SCHEDULE = "tests/test_structural_schedule.py"
 CALLS = "tests/test_can_implement.py"
+
+
+EMULATED = "tests/emulator/test_emulated_mla.py"
 
 
 def cpu(name, file, old, new, tests=ON_CPU, **more):
@@ -624,6 +644,62 @@ CPU = (
         "int fixed_splits(int kv_len, int first_key, int chunk) {",
         "int fixed_splits(int kv_len, int first_key, int chunk, int batch = 0) {",
         SCHEDULE,
+    ),
+    cpu(
+        "latent decode: what lies past the end stays",
+        f"{L}/decode.cuh",
+        "    sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);\n",
+        "",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the weights of the other group are not waited for",
+        f"{L}/decode.cuh",
+        "      await_weights(0);\n",
+        "",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: a base that the other group moved is not followed",
+        f"{L}/math.cuh",
+        "factor[half] = now == old ? 1.f : exp2_approx((old - now) * log2_scale);",
+        "factor[half] = 1.f;",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the sum of one group is left out",
+        f"{L}/decode.cuh",
+        "smem.sum[item_parity][0][row] + smem.sum[item_parity][1][row]",
+        "smem.sum[item_parity][0][row]",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: boxes end one page early",
+        f"{L}/load.cuh",
+        "last = (min(end - start, kMlaKeys) + p.box - 1) / p.box;",
+        "last = (min(end - start, kMlaKeys) - 1) / p.box;",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the right half is loaded from the left",
+        f"{L}/load.cuh",
+        "(piece == kRight ? 4 : 0)",
+        "0",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: the second block of heads shares the slots of the first",
+        f"{L}/load.cuh",
+        "const int first = blockIdx.y * p.base.slots;",
+        "const int first = 0;",
+        EMULATED,
+    ),
+    cpu(
+        "latent decode: a split run is forgotten by the merge",
+        f"{L}/merge.cuh",
+        "__ldcg(&p.runs[unit].count) > 1",
+        "__ldcg(&p.runs[unit].count) > 2",
+        EMULATED,
     ),
     cpu(
         "memo: moved memory is not seen",

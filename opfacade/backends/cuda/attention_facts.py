@@ -18,6 +18,7 @@ REVISION = 1
 HEAD_DIMS = (64, 128, 256)
 _FP8_SM = 89  # the first that converts fp8
 _EVIDENCE = "tests/attention/test_attention_gpu.py::"
+_EVIDENCE_OF = {"mla_decode": "tests/mla/test_mla_gpu.py::"}  # where not the tests of all attention
 _BITS = "tests/test_determinism.py::"
 _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
 
@@ -83,12 +84,12 @@ def error_model(dtype: str, tile: int, merges: bool, query: str = "", scaled: bo
     return ErrorModel(id="attention-f32" if plain else "attention-mma16", constants=tuple(sorted(constants.items())))
 
 
-def guarantee(dtype: str, split: str, model: ErrorModel) -> PrecisionGuarantee:
+def guarantee(dtype: str, split: str, model: ErrorModel, tests: str = _EVIDENCE) -> PrecisionGuarantee:
     """Sums run in a fixed order without atomics. Where a split follows the batch, the order of a request's sum does too."""
     invariant = split in ("off", "fixed")
-    evidence = [_EVIDENCE + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
+    evidence = [tests + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
     if invariant:
-        evidence += [_EVIDENCE + "test_a_request_does_not_see_its_batch", _BITS + "test_a_request_keeps_its_bits_in_any_batch"]
+        evidence += [tests + "test_a_request_does_not_see_its_batch", _BITS + "test_a_request_keeps_its_bits_in_any_batch"]
     return PrecisionGuarantee(
         math_precision="f32" if dtype == "f32" else f"{dtype} products, P rounded to {dtype}",
         accumulator="f32",
@@ -130,7 +131,7 @@ def make_sku(identity: Identity) -> KernelSku:
         dtypes=(("kv", dtype), ("o", query), ("q", query)),
         layout="strided",
         spec=tuple(facts.items()),
-        precision_guarantee=guarantee("f16" if dtype in FP8 else dtype, split, model),
+        precision_guarantee=guarantee("f16" if dtype in FP8 else dtype, split, model, _EVIDENCE_OF.get(identity.op, _EVIDENCE)),
     )
 
 

@@ -1,24 +1,108 @@
-"""CUDA latent attention: no kernel yet, so the candidate says what is missing and is never chosen."""
+"""CUDA latent attention for sm_90a: 64 query heads a block, latents read once as key and value."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any
 
+from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import support
-from opfacade.errors import UnsupportedError
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
-from opfacade.registry import Candidate, Reason
+from opfacade.registry import Candidate, Launcher, Reason
+from opfacade.sku import KernelSku
 from opfacade.target import Target
 
-
-def _declines(descriptor: BatchMlaDecodeDescriptor, target: Target) -> list[Reason]:
-    missing = Reason("OPF-S009", "op", descriptor.op, "an op with a CUDA kernel", 'Use Preference(backend="reference").')
-    return [*support.arch_reasons(target), missing]
-
-
-def _absent(descriptor: BatchMlaDecodeDescriptor, *rest: object) -> NoReturn:
-    message = f"{descriptor.op}: a candidate that declined was asked to run. [OPF-S009]"
-    raise UnsupportedError(message, code="OPF-S009", op=descriptor.op, stage="select")
+ARCH = "sm_90a"
+LATENT, ROPE, MOST_HEADS = 512, 64, 128
+# As in kernels/mla/params.h: heads of a block, tokens of a tile, stages, and bytes of barriers and messages.
+ROWS, TILE, _STAGES, _CONTROL = 64, 64, 2, 6144
+_SPLIT_RUN_BYTES = 20
+_MOST_UNITS = 2**31 - 1
 
 
-CANDIDATES = (Candidate("cuda", "latent_tiles", BatchMlaDecodeDescriptor, _declines, _absent, _absent, _absent),)
+def shared_memory() -> int:
+    return (ROWS + _STAGES * TILE) * (LATENT + ROPE) * 2 + _CONTROL
+
+
+def head_blocks(descriptor: BatchMlaDecodeDescriptor) -> int:
+    return -(-descriptor.num_qo_heads // ROWS)
+
+
+def split_of(descriptor: BatchMlaDecodeDescriptor) -> tuple[str, int]:
+    """(mode, chunk in tokens)."""
+    if isinstance(descriptor.kv_split, str):
+        return descriptor.kv_split, 0
+    return "fixed", descriptor.kv_split
+
+
+def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, int]:
+    """(units, slots of each head block), whatever the lengths. A unit is as many blocks as there are head blocks."""
+    mode, chunk = split_of(descriptor)
+    if mode == "off":
+        return descriptor.batch_size, 0
+    if mode == "fixed":
+        units = descriptor.kv_token_bound // chunk + descriptor.batch_size
+        return units, units
+    tiles = descriptor.kv_token_bound // TILE + descriptor.batch_size
+    units = max(1, min(tiles, target.sm_count // head_blocks(descriptor)))
+    return units, 2 * units
+
+
+def declines(descriptor: BatchMlaDecodeDescriptor, target: Target) -> list[Reason]:
+    kv, cache = descriptor.kv_dtype, descriptor.paged_kv
+    reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))]
+    reasons += support.choice_reason("OPF-S002", "dtype of the KV cache", kv, ("f16", "bf16"))
+    reasons += support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (kv,))
+    reasons += support.choice_reason("OPF-S003", "latent_dim", cache.latent_dim, (LATENT,))
+    reasons += support.choice_reason("OPF-S003", "rope_dim", cache.rope_dim, (ROPE,))
+    reasons += support.limit_reason("OPF-S005", "num_qo_heads", descriptor.num_qo_heads, MOST_HEADS)
+    if not reasons:
+        reasons += support.shared_memory_reason(shared_memory(), target)
+        units, slots = grid_of(descriptor, target)
+        hint = "Use a larger kv_split or a smaller max_kv_indices."
+        most = max(units, slots * head_blocks(descriptor))
+        reasons += support.limit_reason("OPF-S006", "work items", most, _MOST_UNITS, hint)
+    return reasons
+
+
+def facts(descriptor: BatchMlaDecodeDescriptor) -> support.SpecPairs:
+    said: dict[str, bool | int | str] = {
+        "dtype": descriptor.kv_dtype,
+        "heads": descriptor.num_qo_heads,
+        "window": descriptor.window_left >= 0,
+        "soft_cap": descriptor.logits_soft_cap > 0,
+        "return_lse": descriptor.return_lse,
+        "split": split_of(descriptor)[0],
+    }
+    if descriptor.sinks:
+        said["sinks"] = True
+    return support.pairs(**said, **support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table))
+
+
+def jit_spec(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Any:
+    return support.spec_of("mla/mla_decode", support.pairs(**{"sinks": False} | dict(facts(descriptor))), target)
+
+
+def sku(descriptor: BatchMlaDecodeDescriptor, target: Target) -> KernelSku:
+    merges = split_of(descriptor)[0] != "off"
+    identity = facts_of.Identity(descriptor.op, target.arch, "latent_tiles", facts(descriptor), TILE, merges)
+    return facts_of.make_sku(identity)
+
+
+def workspace(descriptor: BatchMlaDecodeDescriptor, target: Target) -> int:
+    """Partial o and lse of every slot, f32, and for every unit which run goes on in others."""
+    units, slots = grid_of(descriptor, target)
+    if slots == 0:
+        return 0
+    rows = min(descriptor.num_qo_heads, ROWS) * head_blocks(descriptor)
+    return slots * rows * 4 * (LATENT + 1) + units * _SPLIT_RUN_BYTES
+
+
+def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+    if descriptor.batch_size == 0:
+        return support.nothing_to_do
+    mode, chunk = split_of(descriptor)
+    scalars = (*facts_of.scalars(descriptor), *grid_of(descriptor, target), chunk)
+    return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)
+
+
+CANDIDATES = (Candidate("cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec),)

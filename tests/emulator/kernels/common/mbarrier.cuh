@@ -38,6 +38,7 @@ inline void mbarrier_arrive_after_copies(uint32_t address) {
   mbarrier_arrive(address);
 }
 inline bool mbarrier_try_wait(uint32_t address, uint32_t parity) { return barrier_at(address).phase != parity; }
+inline bool mbarrier_is_over(uint32_t address, uint32_t parity) { return mbarrier_try_wait(address, parity); }
 inline void mbarrier_wait(uint32_t address, uint32_t parity) {
   while (!mbarrier_try_wait(address, parity)) simt::yield();
 }

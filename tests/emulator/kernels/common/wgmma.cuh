@@ -44,24 +44,22 @@ struct Wgmma {
       }
     }
   }
-  static void ss(float (&d)[kColumns / 2], uint64_t a, uint64_t b, bool accumulate) {
-    float rows[2][16];
+  static void load(float (&rows)[2][16], uint64_t a) {
     const int first = simt::current->thread % 128 / 32 * 16 + simt::lane() / 4;
     for (int i = 0; i < 32; ++i) {
       const int row = first + i / 16 * 8;
       rows[i / 16][i % 16] = shared_element<T>(field(a, 0) + row / 8 * field(a, 32) + row % 8 * 128 + i % 16 * 2);
     }
+  }
+  static void ss(float (&d)[kColumns / 2], uint64_t a, uint64_t b, bool accumulate) {
+    float rows[2][16];
+    load(rows, a);
     for (float& x : d) x = accumulate ? x : 0.f;
     add(d, rows, b, false);
   }
-  static void rs(float (&d)[kColumns / 2], const uint32_t* a, uint64_t b) {
-    const auto all = simt::exchange(a, 4);
+  static void st(float (&d)[kColumns / 2], uint64_t a, uint64_t b) {
     float rows[2][16];
-    for (int half = 0; half < 2; ++half)
-      for (int k = 0; k < 16; ++k) {
-        const uint32_t pair = all[simt::lane() / 4 * 4 + k % 8 / 2][k / 8 * 2 + half];
-        rows[half][k] = T::unpack(static_cast<uint16_t>(k % 2 ? pair >> 16 : pair));
-      }
+    load(rows, a);
     add(d, rows, b, true);
   }
 };

@@ -1,0 +1,158 @@
+"""Latent decode (MLA, 512 + 64) on one GPU beside FlashInfer, in one run: `python -m bench.mla [--peers] [--out FILE]`.
+
+Random normal bf16 data, shuffled pages, L2 cold in the two ways of bench/decode.py. Every output is held to the SKU's bound
+before it is timed, a peer's to the same. A row is a median with p10 and p90, in microseconds, TFLOP/s (of 2 * heads * keys *
+(576 + 512)), bytes of latents a second, and both as fractions of what a library's product and reduction reach here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.attention import machine
+from bench.decode import ceilings, shown, timings
+from opfacade import Plan, Preference
+from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
+from opfacade.testing import inputs, numerics
+from opfacade.testing.bench import time_gpu, time_host
+
+CUDA = Preference(backend="cuda")
+LATENT, ROPE = 512, 64
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Shape:
+    batch: int
+    kv: int
+    heads: int
+    page: int = 64
+    split: str | int = "auto"
+
+    @property
+    def name(self) -> str:
+        split = "" if self.split == "auto" else f" split{self.split}"
+        return f"b{self.batch} kv{self.kv} h{self.heads} page{self.page}{split}"
+
+    @property
+    def bytes(self) -> float:
+        return 2.0 * self.batch * self.kv * (LATENT + ROPE)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.heads * self.kv * (LATENT + ROPE + LATENT)
+
+    def descriptor(self) -> BatchMlaDecodeDescriptor:
+        pages = self.batch * -(-self.kv // self.page)
+        cache = PagedLatentCacheDescriptor(num_total_pages=pages, page_size=self.page, dtype="bf16")
+        return BatchMlaDecodeDescriptor(
+            batch_size=self.batch, num_qo_heads=self.heads, paged_kv=cache, kv_split=self.split, return_lse=False
+        )
+
+
+SHAPES = (
+    *(Shape(128, 4096, 128, page) for page in (1, 16, 64)),
+    Shape(32, 8192, 128),
+    Shape(64, 4096, 128),
+    Shape(1, 32768, 128),
+    Shape(1, 65536, 128),
+    Shape(64, 2048, 64),
+    *(Shape(64, 8192, 16, page) for page in (1, 16, 64)),
+    Shape(128, 4096, 16),
+    Shape(128, 4096, 128, split="off"),
+    Shape(128, 4096, 128, split=2048),
+)
+
+
+def check(shape: Shape, descriptor: BatchMlaDecodeDescriptor, args: BatchMlaDecodeArgs, sku: Any) -> float:
+    report = numerics.check(descriptor, args, sku, rows=8)
+    if not report.worst <= 1:
+        raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
+    return round(report.worst, 3)
+
+
+def flashinfer_call(shape: Shape, args: BatchMlaDecodeArgs, scale: float, backend: str) -> Call:
+    import flashinfer
+
+    scratch = torch.empty(384 << 20, dtype=torch.uint8, device="cuda")
+    wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(scratch, backend=backend)
+    rows = torch.arange(shape.batch + 1, dtype=torch.int32, device="cuda")
+    lengths = torch.full((shape.batch,), shape.kv, dtype=torch.int32, device="cuda")
+    indices = args.kv_indices[: int(args.kv_indptr[-1])].contiguous()
+    table = (rows, args.kv_indptr, indices, lengths)
+    wrapper.plan(*table, shape.heads, LATENT, ROPE, shape.page, False, scale, torch.bfloat16, torch.bfloat16)
+    return lambda: wrapper.run(args.q_nope, args.q_pe, args.ckv, args.kpe, out=args.o)
+
+
+def rows(shape: Shape, peers: bool) -> Iterator[dict[str, Any]]:
+    descriptor = shape.descriptor()
+    args = inputs.make_args(descriptor, 1, "cuda", inputs.Lengths(kv=[shape.kv] * shape.batch))
+    plan = Plan.select(descriptor, CUDA)
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+
+    def run() -> object:
+        return plan.run(args, workspace)
+
+    run()
+    error = check(shape, descriptor, args, plan.sku)
+    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": error, **timings(run)}
+    yield row | {"run_host_us": time_host(run, samples=100).median}
+    for backend in ("fa3", "fa2") if peers else ():
+        name = f"flashinfer-{backend}"
+        try:
+            own = replace(args, o=torch.full_like(args.o, float("nan")))
+            call = flashinfer_call(shape, own, descriptor.scale, backend)
+            call()
+            error = check(shape, descriptor, own, plan.sku)
+            yield {"impl": name, "error_over_bound": error, **timings(call)}
+        except Exception as failure:  # a peer that does not take a shape is recorded as such and never left out
+            yield {"impl": name, "failed": f"{type(failure).__name__}: {failure}"[:200]}
+
+
+def product_ceiling() -> float:
+    """TFLOP/s of a library's product of 8192 x 8192 bf16 matrices."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    return 2.0 * 8192**3 / time_gpu(lambda: a @ a, samples=20).median * 1e-6
+
+
+def with_rates(row: dict[str, Any], shape: Shape, ceiling: dict[str, float]) -> dict[str, Any]:
+    if "clean_us" not in row:
+        return {"shape": shape.name, **row}
+    us = row["clean_us"]["median"]
+    rates = {"TFLOPs": shape.flops / us * 1e-6, "TBs": shape.bytes / us * 1e-6}
+    found = {"shape": shape.name, **row, **{name: round(rate, 3) for name, rate in rates.items()}}
+    found["of_product"] = round(rates["TFLOPs"] / ceiling["bf16_TFLOPs"], 3)
+    found["of_reading"] = round(rates["TBs"] / ceiling["read_4GB_TBs"], 3)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--only", default="", help="shapes whose name this regular expression finds")
+    parser.add_argument("--commit", help="recorded in place of git's answer")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    found = ceilings() | {"bf16_TFLOPs": round(product_ceiling(), 1)}
+    record: dict[str, Any] = {"machine": machine(), "ceilings": found, "rows": []}
+    record["machine"]["commit"] = options.commit or record["machine"]["commit"]
+    print(json.dumps(found), flush=True)
+    for shape in (shape for shape in SHAPES if re.search(options.only, shape.name)):
+        for row in rows(shape, options.peers):
+            record["rows"].append(with_rates(row, shape, found))
+            print(shown(record["rows"][-1]), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(record, indent=1))
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+// Operands and tensor maps of latent decode.
+#pragma once
+#include "csrc/attention/attention.h"
+#include "csrc/common/tensor_map.h"
+#include "kernels/mla/params.h"
+
+namespace opfacade {
+
+// One pool of latents [pages, page_size, columns] as a pool of one head.
+inline PoolTensor latent_pool(Args& args, const char* name, const TensorView& view, DLDataType dtype, PoolShape& shape,
+                              int64_t columns) {
+  args(name, view).shape({shape.pages, shape.page_size, columns}).dtype(dtype).last_contiguous();
+  return {view.data_ptr(), byte_stride(view, 0), byte_stride(view, 1), 0};
+}
+
+inline void set_latent_queries(MlaParams& params, const TensorView& q_nope, const TensorView& q_pe, const TensorView& o) {
+  set_rows(params.base, q_nope, o);
+  params.q_pe = q_pe.data_ptr();
+  params.q_pe_row_stride = byte_stride(q_pe, 0);
+  params.q_pe_head_stride = byte_stride(q_pe, 1);
+  params.q_pe_aligned = aligned_16(q_pe);
+}
+
+// Maps as kernels/mla/params.h describes them; false where the copy engine cannot load.
+inline bool map_latent(TensorMap& map, const MlaParams& params, const PoolTensor& pool, int64_t pages, int panels,
+                       int box_panels, bool bf16) {
+  return tensor_map(map, {pool.data,
+                          {64, 8, panels, params.base.table.page_size / 8, pages},
+                          {pool.token_stride, 128, 8 * pool.token_stride, pool.page_stride},
+                          {8, box_panels, params.box / 8, 1},
+                          bf16});
+}
+inline bool map_heads(TensorMap& map, const MlaParams& params, const void* q, int64_t columns, int64_t row_stride,
+                      int64_t head_stride, bool bf16) {
+  return tensor_map(map, {q,
+                          {columns, params.base.heads, params.base.batch, 1, 1},
+                          {head_stride, row_stride, 0, 0},
+                          {kMlaRows, 1, 1, 1},
+                          bf16});
+}
+inline void set_maps(MlaParams& params, int64_t pages, bool bf16) {
+  const DecodeParams& p = params.base;
+  params.box = box_of(p.table.page_size, kMlaKeys);
+  const int few = params.box == 8 || params.box == 16 ? 4 : 1;  // panels a box
+  params.mapped = params.box != 0 && map_latent(params.ckv_map, params, p.k, pages, kMlaLatent / 64, few, bf16) &&
+                  map_latent(params.kpe_map, params, p.v, pages, 1, 1, bf16) &&
+                  map_heads(params.q_map, params, p.q, kMlaLatent, p.q_row_stride, p.q_head_stride, bf16) &&
+                  map_heads(params.q_pe_map, params, params.q_pe, kMlaRope, params.q_pe_row_stride, params.q_pe_head_stride,
+                            bf16);
+  params.box_panels = params.mapped ? few : 1;
+  params.to_panel = params.box_panels == 1 ? kMlaKeys * 128 : 1024;
+  params.to_group = params.box_panels * 1024;
+}
+
+// Partials and the list of split runs.
+inline void set_latent_parts(Args& args, MlaParams& params, const TensorView& workspace, int64_t head_blocks, int64_t rows) {
+  const int64_t slots = head_blocks * params.base.slots * rows;
+  void* rest = set_partials(args, params.base, workspace, slots, kMlaLatent, int64_t{params.units} * int64_t{sizeof(SplitRun)});
+  params.runs = static_cast<SplitRun*>(rest);
+}
+
+}  // namespace opfacade

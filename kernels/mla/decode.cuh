@@ -1,0 +1,264 @@
+// Latent decode for sm_90a: one query row a request, up to 128 heads that all attend to the same rows, which are key and
+// value at once. A block takes 64 heads, keeps them in shared memory and goes over tiles of 64 tokens. o of 64 heads is 64 x
+// 512 f32 numbers, half of all registers of an SM, so two warpgroups hold 256 columns of it each, and both need all weights
+// of a tile.
+//
+// They take turns at scores: group 0 makes those of even tiles, group 1 those of odd ones, and shows weights and bases to
+// the other through shared memory. While one runs its softmax the tensor cores do the other's products:
+//
+//   group 0   scores 0 |  softmax 0  | values 0, left        | values 1, left  | scores 2 | softmax 2 ...
+//   group 1            |  scores 1   | values 0, right; softmax 1 | values 1, right |          | scores 3 ...
+//
+// A tile is loaded once for all uses. It comes panel by panel, and goes in three pieces as soon as their last product is made:
+// about 1500 cycles before what takes their place is needed. Weights go through shared memory and no operand through
+// registers, which any assembler gets right. Head blocks of one request lie along the grid's second axis, so that blocks
+// that read the same tokens run side by side and share them in the L2.
+#pragma once
+#include "kernels/attention/decode_join.cuh"
+#include "kernels/mla/gather.cuh"
+#include "kernels/mla/output.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct MlaConsumer {
+  const MlaParams& whole;
+  const DecodeParams& p;
+  MlaShared& smem;
+  int group;  // 0 or 1: also the stage of the tiles whose scores it makes
+  MlaStagesRing ring{};
+  uint32_t item_parity = 0, q_parity = 0;
+  RowScale scale{};
+
+  // What threads have copied is seen by the tensor cores only after a fence.
+  __device__ __forceinline__ void await(uint32_t full, uint32_t parity) const {
+    mbarrier_wait(full, parity);
+    if (!whole.mapped) fence_async_shared();
+  }
+  __device__ __forceinline__ bool is_there(const uint64_t& barrier, uint32_t parity) const {
+    return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&barrier), parity));
+  }
+  // The last look at a stage: this group's piece, and the weights.
+  __device__ __forceinline__ void release(int stage) {
+    warp_arrive(smem.empty[stage][group]);
+    warp_arrive(smem.empty[stage][kRotated]);
+    ring.pass(stage);
+  }
+
+  // Panel by panel as they come. holds: values of the other stage are under way; it is given back as soon as they are made,
+  // for which the products of the first panel leave time.
+  __device__ __forceinline__ void start_scores(MlaScores& s, bool holds) {
+    uint32_t q = smem_address(smem.q), stage = smem_address(smem.kv[group]), full = smem_address(smem.full[group]);
+    asm volatile("" : "+r"(q), "+r"(stage), "+r"(full));  // or they are made anew for each panel
+    const int panels = whole.box_panels;                  // a power of two
+#pragma unroll 1
+    for (int piece = 0; piece < kPieces; ++piece) {
+      uint32_t k = stage + piece_at(piece);
+      const int to_group = piece == kRotated ? 1024 : whole.to_group;
+#pragma unroll 1
+      for (int panel = 0; panel < panels_of(piece); ++panel, q += kMlaQueryPanel, k += whole.to_panel, full += 8) {
+        if ((panel & (panels - 1)) == 0) await(full, ring.parity(group));
+        issue_scores<C>(panel_descriptor(q, 1024, 0), panel_descriptor(k, to_group, 0), piece + panel == 0, s);
+        if (holds) {
+          wgmma_wait<1>();
+          release(group ^ 1);
+          holds = false;
+        }
+      }
+    }
+  }
+  // Of its own stage a group has seen all panels already.
+  __device__ __forceinline__ void start_values(int stage, MlaHalf& o) const {
+    if (stage != group)
+#pragma unroll 1
+      for (int panel = 0; panel < 4; panel += whole.box_panels)
+        await(smem_address(&smem.full[stage][first_panel(group) + panel]), ring.parity(stage));
+    issue_values<C>(smem.piece(stage, kRotated), smem.piece(stage, group), whole.to_group, whole.to_panel, o);
+  }
+  __device__ __forceinline__ void await_weights(int stage) const {
+    mbarrier_wait(smem_address(&smem.weighed[stage]), ring.parity(stage));
+  }
+
+  __device__ __forceinline__ static void rescale(MlaHalf& o, const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kMlaLatent / 4; ++i) o[i] *= factor[i % 4 / 2];
+  }
+
+  // Scores become weights. Those are made before the maximum is known, and once more in the rare case that a base moves with
+  // it: the same bits, without the maximum's latency. Returns whether a base of this warp has moved.
+  __device__ __forceinline__ bool weigh_tile(MlaScores& s, uint32_t (&weights)[kMlaKeys / 4], float (&factor)[2]) {
+    const float exponent[2] = {p.score.log2_scale, p.score.log2_scale};  // of either row
+    float sum[2];
+    weigh<C>(s, scale.base, exponent, weights, sum);
+    const bool moved = __any_sync(0xffffffffu, follow<C>(scale, s, exponent, factor));
+    if (moved) weigh<C>(s, scale.base, exponent, weights, sum);
+    scale.add(factor, sum);
+    return moved;
+  }
+  // Shows them to the other group. All four warps must have their scores, because weights take the place of a part of the key.
+  __device__ __forceinline__ void show_weights(const WorkItem& item, int start, const uint32_t (&weights)[kMlaKeys / 4]) const {
+    named_sync(kMlaOwnGroup + group, kWarpgroup);
+    store_weights<C>(smem.kv[group] + piece_at(kRotated), weights);
+    if (threadIdx.x % 4 == 0) {
+      smem.base[group][mla_row()] = scale.base[0];
+      smem.base[group][mla_row() + 8] = scale.base[1];
+    }
+    sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);
+    fence_async_shared();
+    warp_arrive(smem.weighed[group]);
+    await_weights(group);
+  }
+
+  // Even tiles' scores. Every wait for products that may be early stands in a branch of its own: see wgmma_wait_all_at.
+  __device__ __forceinline__ void attend_first(const WorkItem& item, int tiles, MlaHalf& o) {
+    MlaScores s;
+    uint32_t weights[kMlaKeys / 4];
+    float factor[2];
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile += 2) {
+      const int start = item.begin + tile * kMlaKeys;
+      bool holds = tile > 0;  // the odd tile before: its values may be under way
+      if (holds && !is_there(smem.full[0][0], ring.parity(0))) {
+        wgmma_wait_all_at<0>();
+        release(1);
+        holds = false;
+      }
+      start_scores(s, holds);
+      wgmma_wait_all_at<1>();
+      pin(s);
+      if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
+      finish_scores<C>(p, item, start, s);
+      if (weigh_tile(s, weights, factor)) {
+        pin(o);
+        rescale(o, factor);
+      }
+      show_weights(item, start, weights);
+      start_values(0, o);
+      if (tile + 1 == tiles) break;
+      holds = true;
+      if (!is_there(smem.weighed[1], ring.parity(1))) {
+        wgmma_wait_all_at<2>();
+        release(0);
+        holds = false;
+      }
+      await_weights(1);
+      if (__any_sync(0xffffffffu, adopt(scale, smem.base[1], p.score.log2_scale, factor))) {
+        wgmma_wait_all_at<3>();
+        pin(o);
+        rescale(o, factor);
+      }
+      start_values(1, o);
+      if (holds) {
+        wgmma_wait<1>();
+        release(0);
+      }
+    }
+    wgmma_wait_all_at<4>();
+    pin(o);
+    release(tiles % 2 == 0);
+  }
+
+  // Odd tiles' scores.
+  __device__ __forceinline__ void attend_second(const WorkItem& item, int tiles, MlaHalf& o) {
+    MlaScores s;
+    uint32_t weights[kMlaKeys / 4];
+    float factor[2];
+    if (tiles == 1) warp_arrive(smem.q_empty);
+#pragma unroll 1
+    for (int tile = 1;; tile += 2) {
+      const int start = item.begin + tile * kMlaKeys;
+      const bool own = tile < tiles;
+      if (own) {
+        start_scores(s, false);
+        wgmma_wait_all_at<5>();
+        pin(s);
+      }
+      await_weights(0);
+      if (__any_sync(0xffffffffu, adopt(scale, smem.base[0], p.score.log2_scale, factor))) {
+        pin(o);
+        rescale(o, factor);
+      }
+      start_values(0, o);
+      if (!own) break;
+      if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
+      finish_scores<C>(p, item, start, s);
+      if (weigh_tile(s, weights, factor)) {
+        wgmma_wait_all_at<6>();
+        pin(o);
+        rescale(o, factor);
+      }
+      show_weights(item, start, weights);
+      start_values(1, o);
+      wgmma_wait<1>();
+      release(0);
+      wgmma_wait_all_at<7>();
+      release(1);
+      if (tile + 1 >= tiles) return pin(o);
+    }
+    wgmma_wait_all_at<8>();
+    pin(o);
+    release(0);
+  }
+
+  // Both groups have added up the weights of their own tiles; a row's sum is that of both, in the same order in each.
+  __device__ __forceinline__ void join_sums(float (&sum)[2]) {
+    float* const mine = smem.sum[item_parity][group];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float own = quad_sum(scale.sum[half]);
+      if (threadIdx.x % 4 == 0) mine[mla_row() + half * 8] = own;
+    }
+    named_sync(kMlaBoth, kMlaGroups * kWarpgroup);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = mla_row() + half * 8;
+      sum[half] = smem.sum[item_parity][0][row] + smem.sum[item_parity][1][row];
+    }
+    item_parity ^= 1;  // two items on, all have read these
+  }
+
+  __device__ __forceinline__ void run() {
+    MlaQueue queue(smem);
+#pragma unroll 1
+    for (;;) {
+      const MlaWork& work = queue.see();
+      if (work.item.request < 0) break;
+      const int tiles = mla_tiles(work.item);
+      MlaHalf o;
+#pragma unroll
+      for (int i = 0; i < kMlaLatent / 4; ++i) o[i] = 0.f;
+      float sum[2] = {0.f, 0.f};
+      scale = RowScale();
+      if (tiles > 0) {
+        if (group == 0 || tiles > 1) await(smem_address(&smem.q_full), q_parity);
+        q_parity ^= 1;
+        if (group == 0) {
+          attend_first(work.item, tiles, o);
+        } else {
+          attend_second(work.item, tiles, o);
+        }
+        join_sums(sum);
+      }
+      write_half<C>(p, work, group, scale, sum, o);
+      queue.let_go();
+    }
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void mla_decode(const MlaParams& p) {
+  MlaShared& smem = *reinterpret_cast<MlaShared*>(dynamic_shared());
+  if (threadIdx.x == 0) init_barriers(smem, p.mapped);
+  begin(p.base);
+  __syncthreads();
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
+  if (group == 0) {
+    give_registers<72>();
+    produce<C>(p, smem);
+  } else {
+    take_registers<216>();
+    MlaConsumer<C>{p, p.base, smem, group - 1}.run();
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,135 @@
+// Loading when the copy engine cannot (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): all
+// threads of warpgroup 0 copy, a panel of 64 rows at a time, and a barrier hears of a copy when it is complete. What is not
+// visible becomes zeros.
+#pragma once
+#include "kernels/mla/load.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct LatentGatherer {
+  const MlaParams& p;
+  MlaShared& smem;
+  int parity = 0;  // of the table of rows
+
+  // Copies so far will arrive at `full`.
+  __device__ __forceinline__ static void committed(uint64_t& full, bool aligned) {
+    if (aligned) {
+      mbarrier_arrive_after_copies(smem_address(&full));
+    } else {
+      fence_async_shared();
+      mbarrier_arrive(smem_address(&full));
+    }
+  }
+
+  // Panels of 64 rows, from `column` bytes on, one after the other. full: of a tile, one for each panel; of queries one.
+  __device__ __forceinline__ void copy(int pool, int column, int panels, uint32_t dst, uint64_t* full, bool each,
+                                       bool aligned) const {
+    const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
+    const char* const* rows = smem.rows[parity][pool];
+#pragma unroll 1
+    for (int panel = 0; panel < panels; ++panel, dst += 64 * 128, column += 128) {
+      const auto copy_row = [&](int row, bool fast) {
+        const char* src = rows[row];
+        const uint32_t at = dst + panel_address(row, chunk);
+        fetch_chunk<uint16_t>(at, src != nullptr ? src + column + chunk * 16 : p.base.k.data, src != nullptr, fast);
+      };
+      if (aligned) {
+#pragma unroll
+        for (int i = 0; i < 64; i += kWarpgroup / 8) copy_row(first + i, true);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < 64; i += kWarpgroup / 8) copy_row(first + i, false);
+      }
+      if (each) committed(full[panel], aligned);
+    }
+    if (!each) committed(*full, aligned);
+  }
+
+  // One thread a row: either half of the threads has a table of its own. Null is a row of zeros.
+  template <class Address>
+  __device__ __forceinline__ void set_rows(Address address) {
+    parity ^= 1;
+    const int row = threadIdx.x % 64, pool = threadIdx.x / 64;
+    smem.rows[parity][pool][row] = address(pool, row);
+    named_sync(kMlaLoading, kWarpgroup);
+  }
+
+  __device__ __forceinline__ void load_queries(const WorkItem& item) {
+    const DecodeParams& d = p.base;
+    const bool aligned = d.q_aligned && p.q_pe_aligned;
+    set_rows([&](int part, int row) {
+      const char* q = static_cast<const char*>(part == 0 ? d.q : p.q_pe);
+      const int64_t row_stride = part == 0 ? d.q_row_stride : p.q_pe_row_stride;
+      const int64_t head_stride = part == 0 ? d.q_head_stride : p.q_pe_head_stride;
+      return row < num_rows<C>(item) ? q + item.request * row_stride + query_head<C>(item, row) * head_stride : nullptr;
+    });
+    const uint32_t q = smem_address(smem.q);
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part)
+      copy(part, 0, part == 0 ? kMlaLatent / 64 : 1, q + part * kMlaLatent / 64 * kMlaQueryPanel, &smem.q_full, false,
+           aligned);
+  }
+
+  __device__ __forceinline__ void load_tile(const WorkItem& item, int start, int stage, uint32_t stage_parity) {
+    const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.base.table, item.request);
+    set_rows([&](int pool, int row) {
+      const int token = start + row;
+      if (token < item.first_key || token >= item.end) return static_cast<const char*>(nullptr);
+      return token_address(pool == 0 ? p.base.k : p.base.v, pages.page_of(token), pages.slot_of(token), 0);
+    });
+#pragma unroll 1
+    for (int piece = 0; piece < kPieces; ++piece) {
+      mbarrier_wait(smem_address(&smem.empty[stage][piece]), stage_parity ^ 1);
+      copy(piece == kRotated, piece == kRight ? kMlaLatent : 0, panels_of(piece), smem.piece(stage, piece),
+           &smem.full[stage][first_panel(piece)], true, p.base.kv_aligned);
+    }
+  }
+
+  __device__ __forceinline__ void load(const WorkItem& item, MlaStagesRing& ring) {
+    load_queries(item);
+#pragma unroll 1
+    for (int stage = 0, start = item.begin; start < item.end; stage ^= 1, start += kMlaKeys) {
+      load_tile(item, start, stage, ring.parity(stage));
+      ring.pass(stage);
+    }
+  }
+};
+
+// All that warpgroup 0 does: its last warp hands out the work and, with the copy engine, loads queries.
+template <class C>
+__device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (p.mapped && threadIdx.x == 0) {
+    prefetch_map(p.q_map), prefetch_map(p.q_pe_map);
+    prefetch_map(p.ckv_map), prefetch_map(p.kpe_map);
+  }
+  MlaScheduler<C> scheduler(p);
+  LatentGatherer<C> gatherer{p, smem};
+  MlaQueue queue(smem);
+  MlaStagesRing ring;
+  uint32_t q_parity = 0;
+#pragma unroll 1
+  for (;;) {
+    const MlaWork work = scheduler.next();
+    if (warp == kPieces) {
+      queue.publish(work);
+      queue.pass();
+    }
+    if (work.item.request < 0) break;
+    if (mla_tiles(work.item) == 0) continue;
+    if (p.mapped && warp < kPieces) {
+      load_piece<C>(p, smem, warp, work.item, ring);
+      continue;
+    }
+    mbarrier_wait(smem_address(&smem.q_empty), q_parity ^ 1);
+    q_parity ^= 1;
+    if (p.mapped) {
+      load_queries<C>(p, smem, work.item);
+    } else {
+      gatherer.load(work.item, ring);
+    }
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,109 @@
+// Loading by the copy engine: a warp for each piece of the tiles, so that asking for the boxes of small pages is shared, and
+// one for queries. Pages are looked up one tile ahead. And the work of a block, which each of these warps finds on its own.
+#pragma once
+#include "kernels/mla/shared.cuh"
+
+namespace opfacade {
+
+// Finds the items of this block, by each warp for itself, and what the second launch must merge.
+template <class C>
+struct MlaScheduler {
+  const MlaParams& p;
+  Schedule<C, C::kSplit> schedule;
+  SplitRun run{};
+
+  __device__ __forceinline__ explicit MlaScheduler(const MlaParams& params) : p(params), schedule(params.base) {}
+
+  __device__ __forceinline__ MlaWork next() {
+    MlaWork work{};
+    if (!schedule.next(work.item)) {
+      work.item.request = -1;
+      if (C::kPartial && blockIdx.y == 0 && threadIdx.x == 0) p.runs[blockIdx.x] = run;
+      return work;
+    }
+    if constexpr (C::kPartial) {
+      const Parts parts = schedule.parts_of(work.item);
+      if (parts.part == 0 && parts.count > 1)
+        run = {work.item.request, parts.count, parts.first_slot, parts.next_slot, parts.step};
+      const int first = blockIdx.y * p.base.slots;
+      work.parts = {parts.part, parts.count, parts.first_slot + first, parts.next_slot + first, parts.step};
+    }
+    work.item.head = blockIdx.y;  // the schedule knows one head block
+    // Tiles lie at multiples of their size whatever a fixed split begins with, so that pages lie in them in whole boxes.
+    work.item.first_key = max(work.item.first_key, work.item.begin);
+    work.item.begin = work.item.begin / kMlaKeys * kMlaKeys;
+    return work;
+  }
+};
+
+// The boxes of one piece of the tiles of an item.
+template <class C>
+struct LatentLoader {
+  const MlaParams& p;
+  const TensorMap& map;
+  int piece;
+  LatentBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
+  RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
+  int first_key, end;
+
+  __device__ __forceinline__ LatentLoader(const MlaParams& params, MlaShared& smem, int piece, const WorkItem& item)
+      : p(params), map(piece == kRotated ? params.kpe_map : params.ckv_map), piece(piece), boxes_at(smem.boxes[piece]),
+        pages(params.base.table, item.request), first_key(item.first_key), end(item.end) {}
+
+  __device__ __forceinline__ int token_of_lane(int start) const { return start + threadIdx.x % 32 * p.box; }
+  __device__ __forceinline__ int page_of_lane(int start) const {
+    const int token = token_of_lane(start);
+    return token + p.box > first_key && token < min(end, start + kMlaKeys) ? pages.page_of(token) : 0;
+  }
+  // Boxes without a visible token are not asked for: what lies there is swept.
+  __device__ __forceinline__ void ask(uint32_t dst, uint64_t* full, int start, int page) const {
+    const bool leader = elected();
+    const int first = max(first_key - start, 0) / p.box, last = (min(end - start, kMlaKeys) + p.box - 1) / p.box;
+    const int panels = piece == kRotated ? 1 : p.box_panels, to_group = piece == kRotated ? 1024 : p.to_group;
+    if (threadIdx.x % 32 < kMlaKeys / 8) boxes_at[threadIdx.x % 32] = {pages.slot_of(token_of_lane(start)) >> 3, page};
+    __syncwarp();
+    if (leader)
+#pragma unroll 1
+      for (int panel = 0; panel < panels_of(piece); panel += panels) {
+        const uint32_t barrier = smem_address(full + panel), at = dst + panel * p.to_panel;
+        mbarrier_arrive_expect(barrier, (last - first) * p.box * panels * 128);
+#pragma unroll 2
+        for (int box = first; box < last; ++box)
+          tma_load(at + box * (p.box >> 3) * to_group, map, barrier,
+                   {{0, 0, panel + (piece == kRight ? 4 : 0), boxes_at[box].group, boxes_at[box].page}});
+      }
+    __syncwarp();
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, int piece, const WorkItem& item,
+                                           MlaStagesRing& ring) {
+  const LatentLoader<C> loader(p, smem, piece, item);
+  int start = item.begin, page = loader.page_of_lane(start);
+#pragma unroll 1
+  for (int stage = 0; start < item.end; stage ^= 1, start += kMlaKeys) {
+    const int next_page = loader.page_of_lane(start + kMlaKeys);
+    mbarrier_wait(smem_address(&smem.empty[stage][piece]), ring.parity(stage) ^ 1);
+    ring.pass(stage);
+    loader.ask(smem.piece(stage, piece), &smem.full[stage][first_panel(piece)], start, page);
+    page = next_page;
+  }
+}
+
+// By one warp, which waits for all its lanes.
+template <class C>
+__device__ __forceinline__ void load_queries(const MlaParams& p, MlaShared& smem, const WorkItem& item) {
+  if (elected()) {
+    const uint32_t full = smem_address(&smem.q_full), q = smem_address(smem.q);
+    const int head = item.head * kMlaRows;
+    mbarrier_arrive_expect(full, kMlaQueryBytes);
+#pragma unroll 1
+    for (int panel = 0; panel < kMlaLatent / 64; ++panel)
+      tma_load(q + panel * kMlaQueryPanel, p.q_map, full, {{panel * 64, head, item.request, 0, 0}});
+    tma_load(q + kMlaLatent / 64 * kMlaQueryPanel, p.q_pe_map, full, {{0, head, item.request, 0, 0}});
+  }
+  __syncwarp();
+}
+
+}  // namespace opfacade

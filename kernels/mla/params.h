@@ -1,0 +1,55 @@
+// What a launch of latent decode is told; shared by the kernels and their binding.
+//
+// Launch: grid (units, head blocks), block 384, dynamic shared memory kMlaSharedBytes. A head block is 64 query heads. Units
+// are as the blocks of a decode for one head block (decode_params.h): off batch; auto at most SMs / head blocks, two slots
+// each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head block h start at h * base.slots.
+// Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
+// Second launch, of a split: grid (kMlaMergeStride, heads / 2 rounded up), block 256.
+#pragma once
+#include "kernels/attention/decode_params.h"
+#include "kernels/common/tensor_map.h"
+
+namespace opfacade {
+
+constexpr int kMlaLatent = 512;
+constexpr int kMlaRope = 64;
+constexpr int kMlaRows = 64;    // query heads of a block
+constexpr int kMlaKeys = 64;    // tokens of a tile
+constexpr int kMlaStages = 2;
+constexpr int kMlaTileBytes = kMlaKeys * (kMlaLatent + kMlaRope) * 2;
+constexpr int kMlaQueryBytes = kMlaRows * (kMlaLatent + kMlaRope) * 2;
+constexpr int kMlaControlBytes = 6144;  // barriers, work, what the computing warpgroups tell each other, addresses
+constexpr int kMlaSharedBytes = kMlaQueryBytes + kMlaStages * kMlaTileBytes + kMlaControlBytes;
+constexpr int kMlaMergeStride = 8;
+
+// The run that starts in a unit and goes on in others, if count > 1.
+struct SplitRun {
+  int32_t request;
+  int32_t count;
+  int32_t first_slot;  // the rest as in Parts, of head block 0
+  int32_t next_slot;
+  int32_t step;
+};
+
+struct MlaParams {
+  // Dimensions from the innermost. Queries: columns, head, request; a box is 64 columns of 64 heads. Pools: 64 columns, 8
+  // tokens, panel of 64 columns, 8-token groups of a page, page; a box is `box` tokens of one page, of `box_panels` panels.
+  TensorMap q_map;
+  TensorMap q_pe_map;
+  TensorMap ckv_map;
+  TensorMap kpe_map;
+  DecodeParams base;   // q is q_nope, k is ckv, v is kpe; no counters
+  const void* q_pe;
+  int64_t q_pe_row_stride;
+  int64_t q_pe_head_stride;
+  SplitRun* runs;      // [units]
+  int32_t units;
+  int32_t box;
+  int32_t box_panels;  // of ckv, 1 or 4: the finer the earlier scores begin, the coarser the fewer boxes of small pages
+  int32_t to_panel;    // in a stage, bytes from a panel to the next and from eight tokens to the next; of kpe 1024
+  int32_t to_group;
+  bool q_pe_aligned;
+  bool mapped;         // the copy engine loads; else the maps are unset and threads load
+};
+
+}  // namespace opfacade

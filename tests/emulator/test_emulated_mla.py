@@ -1,0 +1,185 @@
+"""Latent decode without a GPU: roles, phases, boxes, weights in the place of a part of the key, splits and their merge."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from opfacade import Target
+from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
+from opfacade.testing import guarded, metamorphic, numerics, oracle, structural
+from opfacade.testing.inputs import Lengths
+from opfacade.testing.requests import Requests, same_bits
+from tests import emulator
+
+pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
+
+
+@dataclass(frozen=True)
+class SmallDevice(emulator.EmulatedSubject):
+    """Few SMs, so that a block takes several requests, or a share of one long one."""
+
+    sms: int = 4
+
+    @property
+    def _target(self) -> Target:
+        return Target("sm_90a", self.sms, 232448)
+
+
+def latent(heads=16, page_size=16, batch=2, tokens=700, dtype="bf16", **more):
+    cache = PagedLatentCacheDescriptor(num_total_pages=-(-tokens // page_size), page_size=page_size, dtype=dtype)
+    return BatchMlaDecodeDescriptor(batch_size=batch, num_qo_heads=heads, paged_kv=cache, **more)
+
+
+def hold(subject, seed=3, kv=None, interleaved=False):
+    args = subject.args(seed, Lengths(kv=kv) if kv else None, interleaved)
+    assert subject.plan.sku.impl == "latent_tiles"
+    assert guarded.run(subject, args) == []
+    report = numerics.check(subject.descriptor, args, subject.plan.sku, seed=seed)
+    assert report.worst <= 1, report
+    return args
+
+
+HEAVY = pytest.mark.heavy
+KINDS = [
+    pytest.param(latent(24, 1, 4, dtype="f16"), [300, 0, 65, 64], id="odd-heads-pages-of-1"),
+    pytest.param(latent(128, 64, 3, kv_split="off"), [129, 1, 0], id="two-head-blocks-pages-of-64"),
+    pytest.param(latent(64, 16, 2, 600, page_table="block"), [513, 63], id="pages-of-16-block"),
+    pytest.param(
+        latent(70, 8, 3, 1500, kv_split=100, window_left=450, logits_soft_cap=8.0, sinks=True), [900, 0, 130],
+        id="fixed-split-window-cap-sinks",
+    ),
+    pytest.param(latent(16, 64, 2, 700, kv_split=40), [300, 41], id="split-that-no-tile-divides"),
+    pytest.param(latent(16, 100, 3, 900, page_table="block", window_left=70), [500, 71, 128], id="pages-of-100-window"),
+    pytest.param(latent(16, 24, 2, return_lse=False, kv_split="off"), [200, 100], id="pages-of-24-no-lse"),
+    pytest.param(latent(1, 256, 2, 1024), [255, 257], id="one-head-pages-of-256"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("descriptor", "kv"), KINDS)
+def test_it_keeps_its_guarantee(descriptor, kv):
+    hold(emulator.subject(descriptor), kv=kv)
+
+
+@pytest.mark.parametrize("sms", [1, 2, 5])
+@pytest.mark.parametrize("kv", [[64] * 11, [1000, 1, 0, 130], [0, 0, 300, 20, 20, 20, 700]], ids=str)
+def test_every_way_of_sharing_the_device_keeps_the_guarantee(sms, kv):
+    """Whole requests in turn, shares that begin and end inside of requests, and empty requests between."""
+    hold(SmallDevice(latent(16, 16, len(kv), 1300), "cuda", "cpu", sms=sms), kv=kv)
+
+
+def test_two_head_blocks_split_alike():
+    hold(SmallDevice(latent(96, 32, 3, 900), "cuda", "cpu", sms=6), kv=[500, 70, 200])
+
+
+@pytest.mark.parametrize("kv_split", ["off", 192])
+def test_bases_may_move_at_every_tile(kv_split):
+    """Keys that grow: each group follows its own maxima and those that the other has seen."""
+    descriptor = latent(16, 16, 2, 1400, kv_split=kv_split)
+    subject = emulator.subject(descriptor)
+    args = subject.args(8, Lengths(kv=[700, 640]))
+    for request, length in enumerate((700, 640)):
+        at = oracle.token_places(descriptor, args, request)
+        args.ckv[at] = args.ckv[at] * torch.linspace(0.1, 12, length)[:, None].to(args.ckv.dtype)
+    subject.run(args)
+    report = numerics.check(descriptor, args, subject.plan.sku)
+    assert report.worst <= 1, report
+
+
+@pytest.mark.parametrize("scale", [-0.1, 0.0])
+def test_an_unusual_scale_keeps_the_guarantee(scale):
+    hold(emulator.subject(latent(sm_scale=scale, allow_unusual_scale=True)), kv=[200, 64])
+
+
+@pytest.mark.parametrize(
+    "descriptor", [latent(batch=3), latent(70, 5, 2, 400, kv_split=64, window_left=100)], ids=["boxes", "threads"]
+)
+@pytest.mark.parametrize("check", structural.CHECKS, ids=lambda check: check.__name__)
+def test_it_is_exact_where_it_must_be(descriptor, check):
+    assert check(emulator.subject(descriptor), 3) == []
+
+
+@HEAVY
+@pytest.mark.parametrize("check", metamorphic.CHECKS, ids=lambda check: check.__name__)
+def test_the_same_call_put_differently_gives_the_same(check):
+    assert check(emulator.subject(latent(batch=3, kv_split=128)), 3) == []
+
+
+@pytest.mark.parametrize("split", ["off", 64])
+def test_a_request_does_not_see_its_batch(split):
+    subject = emulator.subject(latent(16, 16, 4, 900, kv_split=split))
+    args = subject.args(5, Lengths(kv=[300, 0, 65, 400]))
+    subject.run(args)
+    for request in range(4):
+        descriptor, alone = Requests(subject.descriptor, args).batch([request])
+        subject.on(descriptor).run(alone)
+        assert same_bits(alone.o[0], args.o[request])
+        assert same_bits(alone.lse[0], args.lse[request])
+
+
+@pytest.mark.parametrize("pad", [1, 8])
+def test_any_stride_works(pad):
+    """Sixteen bytes more a row go through the copy engine, two bytes more through threads: the same bits."""
+    descriptor = latent(24, 16)
+    subject = emulator.subject(descriptor)
+    args = subject.args(4)
+    subject.run(args)
+
+    def padded(t):
+        return torch.empty((*t.shape[:-1], t.shape[-1] + pad), dtype=t.dtype)[..., : t.shape[-1]].copy_(t)
+
+    same = {name: getattr(args, name) for name in ("kv_indptr", "kv_indices", "last_page_len")}
+    wide = {name: padded(getattr(args, name)) for name in ("q_nope", "q_pe", "ckv", "kpe", "o")}
+    loose = type(args)(lse=torch.empty_like(args.lse), **wide, **same)
+    subject.run(loose)
+    assert same_bits(loose.o, args.o)
+    assert same_bits(loose.lse, args.lse)
+
+
+@pytest.mark.parametrize("pool", ["ckv", "kpe"])
+def test_a_wild_key_reaches_only_its_request(pool):
+    descriptor = latent(16, 16, 3)
+    subject = emulator.subject(descriptor)
+    args = subject.args(6, Lengths(kv=[100, 90, 70]))
+    subject.run(args)
+    want = args.o.clone()
+    getattr(args, pool)[int(args.kv_indices[int(args.kv_indptr[1]) + 1]), 3, 5] = float("nan")
+    subject.run(args)
+    assert same_bits(args.o[[0, 2]], want[[0, 2]])
+    assert bool(args.o[1].isnan().any(-1).all())
+
+
+FAULTS = {
+    "what lies past the end is not swept": (
+        "kernels/mla/decode.cuh",
+        "sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);",
+        ";",
+    ),
+    "the weights of the other group are not waited for": ("kernels/mla/decode.cuh", "await_weights(0);", ";"),
+    "a base moved by the other group is not seen": ("kernels/mla/math.cuh", "scale.base[half] = now;", ";"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_would_be_seen(fault, monkeypatch):
+    """Negative control, in a copy of the sources."""
+    name, right, wrong = FAULTS[fault]
+    text, build = (emulator.ROOT / name).read_text(), emulator.build
+    assert text.count(right) == 1
+
+    def faulty(spec, folder):
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text.replace(right, wrong))
+        return build(spec, folder, (folder,))
+
+    monkeypatch.setattr(emulator, "build", faulty)
+    emulator.library_of.cache_clear()
+    subject = emulator.subject(latent(16, 16, 2, 400, kv_split="off"))
+    try:
+        wrong = structural.what_is_unused_does_not_matter(subject, 2)
+        if not wrong:
+            with pytest.raises(AssertionError):
+                hold(subject, kv=[200, 130])
+    finally:
+        emulator.library_of.cache_clear()
