@@ -26,10 +26,10 @@ LAYERS = (
     {"env", "telemetry"},
     {"exporters", "telemetry_file", "telemetry_latency", "telemetry_nvtx"},
     {"model", "overlap"},
-    {"sku", "target"},
+    {"sku", "target", "expression"},
     {"operands", "verdict"},
-    {"descriptor"},
-    {"paging", "jit"},
+    {"descriptor", "variant"},
+    {"paging", "jit", "variant_eval", "variant_examples"},
     {"scoring"},
     {"registry", "memo"},
     {"dumps"},
@@ -385,7 +385,7 @@ def test_tests_mirror_the_package():
     through = {
         "descriptor": {"model", "paging", "registry", "scoring"}, "can_implement": {"plan", "memo", "verdict"},
         "structure": {"__init__", "__main__"}, "cli": {"catalogue"}, "verify": {"cli_verify"},
-        "manifest": {"cli_manifest"},
+        "manifest": {"cli_manifest"}, "variant": {"variant_eval", "variant_examples"},
         "autotune": {"autotune_stamp", "autotune_table", "pins", "cli_tune"}, "bench": {"cli_bench"},
     }  # fmt: skip
     core = {p.stem for p in PACKAGE.glob("*.py")} - set().union(*through.values())

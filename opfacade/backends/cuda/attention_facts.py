@@ -10,7 +10,7 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.paging import FP8
 from opfacade.registry import Reason
-from opfacade.scoring import Attention
+from opfacade.scoring import Attention, Varied
 from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
@@ -37,6 +37,13 @@ def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) 
     yield from common_declines(descriptor, target, dtypes)
     yield from support.choice_reason("OPF-S007", "kv_scale", getattr(descriptor, "kv_scale", "none"), ("none",))
     yield from support.choice_reason("OPF-S008", "sinks", descriptor.sinks, (False,))
+
+
+def varied_declines(descriptor: Varied) -> Iterator[Reason]:
+    """Of a kernel that knows neither variants nor masks of a call."""
+    yield from support.choice_reason("OPF-S019", "custom_mask", descriptor.custom_mask, (False,))
+    if descriptor.variant is not None:
+        yield Reason("OPF-S019", "variant", descriptor.variant.key, "None")
 
 
 def common_facts(descriptor: Any) -> dict[str, bool | int | str]:

@@ -53,7 +53,7 @@ def shared_memory(head_dim: int) -> int:
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16"))]
+    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16")), *facts_of.varied_declines(descriptor)]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
         reasons += support.shared_memory_reason(shared_memory(descriptor.dim), target)
