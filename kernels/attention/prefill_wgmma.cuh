@@ -4,7 +4,7 @@
 // values of this one. Keys go from last to first, so that masked tiles come first. Query heads of one kv head are packed
 // into rows, so a tile is full whatever the group.
 #pragma once
-#include "kernels/attention/prefill_wgmma_gather.cuh"
+#include "kernels/attention/prefill_wgmma_feed.cuh"
 #include "kernels/attention/prefill_wgmma_nonfinite.cuh"
 #include "kernels/attention/prefill_wgmma_output.cuh"
 #include "kernels/common/dependent_launch.cuh"
@@ -77,8 +77,8 @@ struct Consumer {
   __device__ __forceinline__ void start_scores(Scores& s) const {
     issue_scores<C>(smem_address(smem.q[queries.stage]) + group * 64 * 128, smem_address(smem.k[keys.stage]), s);
   }
-  __device__ __forceinline__ void start_values(const Weights& weights, WgmmaRows<C>& rows) const {
-    issue_values<C>(weights, smem_address(smem.v[values.stage]), rows.o);
+  __device__ __forceinline__ void start_values(const unsigned char* tile, const Weights& weights, WgmmaRows<C>& rows) const {
+    issue_values<C>(weights, smem_address(tile), rows.o);
   }
   __device__ __forceinline__ void finish_scores(const Work& work, int start, bool masked, Scores& s) const {
     if constexpr (C::kSoftCap) {
@@ -89,93 +89,90 @@ struct Consumer {
   }
 
   // One step computes the scores of a tile and adds the values of the one before, which may belong to the work before: so
-  // the tensor cores stay busy from work to work.
+  // the tensor cores stay busy from work to work. The first step has no values to add, the last no scores to compute.
+  // Each thing stands here once: a copy of a softmax takes a tenth of a second to compile.
   __device__ __forceinline__ void run() {
-    const Work* work = take_work();
-    if (work == nullptr) return;
-    MaskedTiles<C> masked(p, *work);
-    int left = tile_count<C>(work->range), start = first_start<C>(work->range) + (left - 1) * C::kTileKv;
+    const Work* next = take_work();
+    if (next == nullptr) return;
+    const Work* work = nullptr;
+    MaskedTiles<C> masked(p, *next);
+    int left = 1, start = 0;
     const float log2_scale = p.score.log2_scale;
     WgmmaRows<C> rows;
     Scores s;
-    Weights weights, fresh;
-    float factor[2], sum[2];
-    await_queries();
-    await_keys();
-    start_scores(s);
-    wgmma_wait<0>();
-    pin(s);
-    release_keys();
-    if (left == 1) release_queries();
-    finish_scores(*work, start, masked(start), s);
-    follow<C>(rows.scale, s, log2_scale, factor);
-    weigh<C>(s, rows.scale.base, log2_scale, weights, rows.scale.sum);
+    Weights weights = {};
 #pragma unroll 1
     for (;;) {
       const bool ends = --left == 0;
-      const Work* next = ends ? take_work() : work;
-      if (next == nullptr) break;
-      await_values(*work, start, masked(start), rows);
-      start -= C::kTileKv;
-      if (ends) {
-        masked = MaskedTiles<C>(p, *next);
-        left = tile_count<C>(next->range);
-        start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
-        await_queries();
+      if (work != nullptr) {
+        if (ends) next = take_work();
+        await_values(*work, start, masked(start), rows);
       }
-      await_keys();
-      my_turn();
-      start_scores(s);
-      start_values(weights, rows);
-      your_turn();
-      wgmma_wait<1>();
-      pin(s);
-      release_keys();
-      if (left == 1) release_queries();
-      finish_scores(*next, start, masked(start), s);
-      // The weights are made before the maximum is known, and once more in the rare case that a base moves with it: the same
-      // bits, without the maximum's latency.
       const RowScale ended = rows.scale;
-      bool moved = false;
-      if (ends) {
-        rows.scale = RowScale();
-        follow<C>(rows.scale, s, log2_scale, factor);
-        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-      } else {
-        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-        moved = follow<C>(rows.scale, s, log2_scale, factor);
-      }
-      pin(fresh);
-      pin(sum);
-      // The waits stand behind branches: see wgmma_wait_all_at.
-      if (ends) {
-        wgmma_wait_all_at<0>();
+      Weights fresh;
+      if (next == nullptr) {
+        start_values(smem.v[values.stage], weights, rows);
+        wgmma_wait<0>();
         pin(rows.o);
-        write_group<C>(p, *work, rows.o, ended);
+        hold(weights);
+      } else {
+        start -= C::kTileKv;
+        if (ends) {
+          masked = MaskedTiles<C>(p, *next);
+          left = tile_count<C>(next->range);
+          start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
+          await_queries();
+        }
+        await_keys();
+        my_turn();
+        start_scores(s);
+        // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
+        start_values(work == nullptr ? smem.k[keys.stage] : smem.v[values.stage], weights, rows);
+        your_turn();
+        wgmma_wait<1>();
+        pin(s);
+        release_keys();
+        if (left == 1) release_queries();
+        finish_scores(*next, start, masked(start), s);
+        // The weights are made before the maximum is known, and once more in the rare case that a base moves with it: the same
+        // bits, without the maximum's latency.
+        bool moved = true;
+        float factor[2], sum[2];
+        if (ends) {
+          rows.scale = RowScale();
+          follow<C>(rows.scale, s, log2_scale, factor);
+        } else {
+          weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
+          moved = follow<C>(rows.scale, s, log2_scale, factor);
+          pin(fresh);
+          pin(sum);
+        }
+        // The waits stand behind branches: see wgmma_wait_all_at.
+        if (__any_sync(0xffffffffu, moved)) {
+          weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
+          wgmma_wait_all_at<1>();
+          pin(rows.o);
+          if (!ends) rows.rescale(factor);
+        } else {
+          wgmma_wait_all_at<2>();
+          pin(rows.o);
+        }
+        rows.scale.add(factor, sum);
+        hold(weights);
+        if (work != nullptr) release_values();
+      }
+      if (ends) {
+        if (work != nullptr) {
+          write_group<C>(p, *work, rows.o, ended);
+          held.let_go();
+        }
+        if (next == nullptr) break;
         rows.clear();
-        held.let_go();
         work = next;
-      } else if (__any_sync(0xffffffffu, moved)) {
-        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-        wgmma_wait_all_at<1>();
-        pin(rows.o);
-        rows.rescale(factor);
-      } else {
-        wgmma_wait_all_at<2>();
-        pin(rows.o);
       }
-      rows.scale.add(factor, sum);
-      pin(weights);
-      release_values();
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 4; ++i) weights[i] = fresh[i];
     }
-    await_values(*work, start, masked(start), rows);
-    start_values(weights, rows);
-    wgmma_wait<0>();
-    pin(rows.o);
-    pin(weights);
-    write_group<C>(p, *work, rows.o, rows.scale);
   }
 };
 
@@ -195,10 +192,9 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     give_registers<56>();
-    if (!p.mapped) {
-      gather<C>(p, smem);
-    } else if (threadIdx.x < 32) {
-      load_queries_and_keys<C>(p, smem);
+    if (p.mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
+    if (!p.mapped || threadIdx.x < 32) {
+      Feeder<C>(p, smem).run();
     } else if (threadIdx.x < 64) {
       load_values<C>(p, smem);
     } else {

@@ -60,15 +60,9 @@ struct Gatherer {
   __device__ __forceinline__ bool inside(const Work& work, int token) const {
     return threadIdx.x < C::kTileKv && token >= work.range.begin && token < work.range.end;
   }
-  __device__ __forceinline__ int page_of(const Work& work, int start) const {
-    const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.base.table, work.tile.request);
-    const int token = start + threadIdx.x;
-    return inside(work, token) ? pages.page_of(token) : 0;
-  }
-  // Where the rows of a tile lie, one thread a token. The page was looked up one tile ahead.
-  __device__ __forceinline__ void resolve(const Work& work, int start, int page) {
+  // Where the rows of a tile lie, one thread a token.
+  __device__ __forceinline__ void resolve(const Pages<C>& pages, const Work& work, int start, int page) {
     parity ^= 1;
-    const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.base.table, work.tile.request);
     const int token = start + threadIdx.x;
     if (inside(work, token)) {
       const int slot = pages.slot_of(token);
@@ -98,49 +92,19 @@ struct Gatherer {
       }
     }
   }
-};
 
-template <class C>
-__device__ __forceinline__ void gather_work(Gatherer<C>& gatherer, const Work& work, Ring<C::kStages>& ring,
-                                            Ring<WgmmaShared<C>::kQStages>& q_ring) {
-  WgmmaShared<C>& smem = gatherer.smem;
-  const int count = tile_count<C>(work.range);
-  const MaskedTiles<C> masked(gatherer.p.base, work);
-  mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
-  gatherer.copy_q(work, q_ring.stage);
-  q_ring.advance();
-  int start = first_start<C>(work.range) + (count - 1) * C::kTileKv;
-  int page = gatherer.page_of(work, start);
-#pragma unroll 1
-  for (int left = count; left > 0; --left, start -= C::kTileKv, ring.advance()) {
-    gatherer.resolve(work, start, page);
-    page = left > 1 ? gatherer.page_of(work, start - C::kTileKv) : 0;
+  // K and V of one tile, each as soon as its stage is free.
+  __device__ __forceinline__ void copy(const Work& work, const Ring<C::kStages>& ring, int start) const {
     const int stage = ring.stage;
     mbarrier_wait(smem_address(&smem.k_empty[stage]), ring.parity ^ 1);
-    gatherer.copy_tile(work, 0, start, smem.k[stage]);
-    gatherer.committed(smem.k_full[stage], gatherer.p.base.kv_aligned);
+    copy_tile(work, 0, start, smem.k[stage]);
+    committed(smem.k_full[stage], p.base.kv_aligned);
     mbarrier_wait(smem_address(&smem.v_empty[stage]), ring.parity ^ 1);
-    gatherer.copy_tile(work, 1, start, smem.v[stage]);
-    const bool reports = (C::kCausal || C::kWindow) && masked(start);
-    if (reports) gatherer.report(stage);
-    gatherer.committed(smem.v_full[stage], gatherer.p.base.kv_aligned && !reports);
+    copy_tile(work, 1, start, smem.v[stage]);
+    const bool reports = (C::kCausal || C::kWindow) && MaskedTiles<C>(p.base, work)(start);
+    if (reports) report(stage);
+    committed(smem.v_full[stage], p.base.kv_aligned && !reports);
   }
-}
-
-template <class C>
-__device__ __forceinline__ void gather(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
-  Gatherer<C> gatherer{p, smem};
-  WorkQueue<C> queue(smem);
-  Ring<C::kStages> ring;
-  Ring<WgmmaShared<C>::kQStages> q_ring;
-  Scheduler<C> scheduler(p, smem.lengths);  // warps 1 to 3 have one and leave it alone
-  for (;;) {
-    if (threadIdx.x < 32) queue.publish(scheduler.next());
-    const Work& work = queue.see();
-    if (work.tile.rows == 0) break;
-    gather_work<C>(gatherer, work, ring, q_ring);
-    if (threadIdx.x < 32) queue.pass(); else queue.let_go();
-  }
-}
+};
 
 }  // namespace opfacade

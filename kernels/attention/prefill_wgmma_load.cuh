@@ -1,4 +1,5 @@
-// Warpgroup 0 when the copy engine loads: one warp finds work and asks for Q and K, one for V, two sweep the masked tiles of V.
+// Warpgroup 0 when the copy engine loads: one warp finds work and asks for Q and K (prefill_wgmma_feed.cuh), one for V, two sweep
+// the masked tiles of V.
 // Swept are slots outside the range, which become zeros, because 0 * NaN is NaN; values inside it that are not finite are
 // only reported, see prefill_wgmma_nonfinite.cuh.
 #pragma once
@@ -18,32 +19,34 @@ __device__ __forceinline__ void ask_for_q(const WgmmaPrefillParams& p, WgmmaShar
     tma_load(q + panel * Shared::kQPanel, p.q_map, full, {{panel * 64, 0, work.head, row, 0}});
 }
 
-// The boxes of one tile of K or V. `page` is lane i's: that of box i.
+template <class C>
+using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
+
+// The page of a token of the tile of keys at `start`; 0 if it lies past the tile or its range.
+template <class C>
+__device__ __forceinline__ int page_in_tile(const Pages<C>& pages, const Work& work, int start, int token) {
+  return start + token < min(work.range.end, start + C::kTileKv) ? pages.page_of(start + token) : 0;
+}
+
+// Asks for tiles of K or of V, by one whole warp.
 template <class C>
 struct BoxLoader {
   using Shared = WgmmaShared<C>;
   const WgmmaPrefillParams& p;
-  RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
+  const TensorMap& map;
+  int page_step;
   PageBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
-  int head;
-  int end;
 
-  __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, PageBox* shared, const Work& work)
-      : p(params), pages(params.base.table, work.tile.request), boxes_at(shared), head(work.head), end(work.range.end) {}
-
-  __device__ __forceinline__ int page_of_lane(int start) const {
-    const int token = start + threadIdx.x % 32 * p.box;
-    return token >= 0 && token < min(end, start + C::kTileKv) ? pages.page_of(token) : 0;
-  }
-  __device__ __forceinline__ void ask(const TensorMap& map, int page_step, uint32_t dst, uint64_t& barrier, int start,
+  // `page` is that of this lane's box.
+  __device__ __forceinline__ void ask(const Pages<C>& pages, const Work& work, uint32_t dst, uint64_t& barrier, int start,
                                       int page) const {
     const uint32_t full = smem_address(&barrier);
     const bool leader = elected();
-    const int boxes = (min(end - start, C::kTileKv) + p.box - 1) / p.box;
+    const int boxes = (min(work.range.end - start, C::kTileKv) + p.box - 1) / p.box;
     if (leader) mbarrier_arrive_expect(full, boxes * p.box * C::kHeadDim * 2);
     if constexpr (Shared::kPaged) {
       const int group = pages.slot_of(start + threadIdx.x % 32 * p.box) >> 3;
-      boxes_at[threadIdx.x % 32] = {group, page * page_step + head};
+      boxes_at[threadIdx.x % 32] = {group, page * page_step + work.head};
       __syncwarp();
       if (leader)
 #pragma unroll 4
@@ -53,67 +56,30 @@ struct BoxLoader {
     } else if (leader) {
 #pragma unroll
       for (int panel = 0; panel < Shared::kPanels; ++panel)
-        tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, pages.slot_of(start), head, 0, 0}});
+        tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, pages.slot_of(start), work.head, 0, 0}});
     }
   }
 };
-
-// K when `which` is 0, V when it is 1. `meanwhile` is called once the first tile is under way.
-template <class C, class Meanwhile>
-__device__ __forceinline__ void load_tiles(const WgmmaPrefillParams& p, WgmmaShared<C>& smem, int which, const Work& work,
-                                           Ring<C::kStages>& ring, Meanwhile meanwhile) {
-  const BoxLoader<C> loader(p, smem.boxes[which], work);
-  const int count = tile_count<C>(work.range);
-  int start = first_start<C>(work.range) + (count - 1) * C::kTileKv;
-  int page = loader.page_of_lane(start);
-#pragma unroll 1
-  for (int left = count; left > 0; --left, start -= C::kTileKv, ring.advance()) {
-    const int next_page = left > 1 ? loader.page_of_lane(start - C::kTileKv) : 0;
-    const int stage = ring.stage;
-    mbarrier_wait(smem_address(which == 0 ? &smem.k_empty[stage] : &smem.v_empty[stage]), ring.parity ^ 1);
-    if (which == 0) {
-      loader.ask(p.k_map, p.k_page, smem_address(smem.k[stage]), smem.k_full[stage], start, page);
-    } else {
-      loader.ask(p.v_map, p.v_page, smem_address(smem.v[stage]), smem.v_full[stage], start, page);
-    }
-    page = next_page;
-    if (left == count) meanwhile();
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void load_queries_and_keys(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
-  if (threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
-  WorkQueue<C> queue(smem);
-  Ring<C::kStages> ring;
-  Ring<WgmmaShared<C>::kQStages> q_ring;
-  Scheduler<C> scheduler(p, smem.lengths);
-  Work work = scheduler.next();
-  queue.publish(work);
-  queue.pass();
-  while (work.tile.rows != 0) {
-    mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
-    if (elected()) ask_for_q<C>(p, smem, q_ring.stage, work);
-    __syncwarp();
-    q_ring.advance();
-    Work next;
-    load_tiles<C>(p, smem, 0, work, ring, [&] {
-      next = scheduler.next();
-      queue.publish(next);
-      queue.pass();
-    });
-    work = next;
-  }
-}
 
 template <class C>
 __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   WorkQueue<C> queue(smem);
   Ring<C::kStages> ring;
+  const BoxLoader<C> loader{p, p.v_map, p.v_page, smem.boxes[1]};
   for (;;) {
     const Work& work = queue.see();
     if (work.tile.rows == 0) break;
-    load_tiles<C>(p, smem, 1, work, ring, [] {});
+    const Pages<C> pages(p.base.table, work.tile.request);
+    int left = tile_count<C>(work.range), start = first_start<C>(work.range) + (left - 1) * C::kTileKv;
+    const int token = threadIdx.x % 32 * p.box;  // of this lane's box
+    int page = page_in_tile<C>(pages, work, start, token);
+#pragma unroll 1
+    for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
+      const int next_page = left > 1 ? page_in_tile<C>(pages, work, start - C::kTileKv, token) : 0;
+      mbarrier_wait(smem_address(&smem.v_empty[ring.stage]), ring.parity ^ 1);
+      loader.ask(pages, work, smem_address(smem.v[ring.stage]), smem.v_full[ring.stage], start, page);
+      page = next_page;
+    }
     queue.let_go();
   }
 }

@@ -97,20 +97,26 @@ struct Scheduler {
   Lengths* lengths;  // in shared memory
   int round;
   int items;
-  int cost;  // in tiles of keys: no work to come takes more
+  int cost;   // in tiles of keys: no work to come takes more
+  int above;  // tiles that take more
 
   __device__ __forceinline__ Scheduler(const WgmmaPrefillParams& params, Lengths* shared)
-      : p(params), lengths(shared), round(0), items(p.slots), cost(0) {
+      : p(params), lengths(shared), round(0), items(params.slots), cost(0), above(0) {}
+
+  // Once, before the first work.
+  __device__ __forceinline__ void survey() {
     if (ranked()) {
-      int longest = 0;
+      int longest = 0, tiles = 0;
 #pragma unroll 1
       for (int r = threadIdx.x % 32; r < p.base.batch; r += 32) {
-        lengths[r] = {p.base.q_indptr[r + 1] - p.base.q_indptr[r], kv_length<C::kTable>(p.base.table, r)};
-        longest = max(longest, lengths[r].kv);
+        const Lengths n{p.base.q_indptr[r + 1] - p.base.q_indptr[r], kv_length<C::kTable>(p.base.table, r)};
+        lengths[r] = n;
+        longest = max(longest, n.kv);
+        tiles += tiles_of(n);
       }
       __syncwarp();
       cost = (__reduce_max_sync(0xffffffffu, longest) + C::kTileKv - 1) / C::kTileKv;
-      items = dearer(-1);
+      items = __reduce_add_sync(0xffffffffu, tiles);
     }
     items *= p.kv_heads * splits();
   }
@@ -121,7 +127,7 @@ struct Scheduler {
   __device__ __forceinline__ static int tiles_of(const Lengths& n) { return (n.q + kTokens - 1) / kTokens; }
   // How many tiles of a request, counted from its first, take at most `limit` tiles of keys.
   __device__ __forceinline__ static int cheap_of(const Lengths& n, int limit) {
-    if (limit < 0) return 0;
+    if (limit < 0) return 0;  // cost - 1 can be
     if (n.kv <= limit * C::kTileKv) return tiles_of(n);
     return C::kCausal ? max(limit * C::kTileKv - n.kv + n.q, 0) / kTokens : 0;
   }
@@ -138,10 +144,10 @@ struct Scheduler {
     int low = 0;
 #pragma unroll 1
     while (low < cost) {  // the least cost that no more than `rank` tiles exceed
-      const int middle = (low + cost) / 2;
-      if (dearer(middle) <= rank) cost = middle; else low = middle + 1;
+      const int middle = (low + cost) / 2, count = dearer(middle);
+      if (count <= rank) cost = middle, above = count; else low = middle + 1;
     }
-    rank -= dearer(cost);
+    rank -= above;
     request = tile = 0;
 #pragma unroll 1
     for (int first = 0; first < p.base.batch; first += 32) {

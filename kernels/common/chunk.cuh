@@ -46,8 +46,11 @@ __device__ __forceinline__ void store_halves_8(void* dst, uint4 v, bool aligned)
   if (aligned) {
     *static_cast<uint4*>(dst) = v;
   } else {
-    store_halves_4(dst, make_uint2(v.x, v.y), false);
-    store_halves_4(static_cast<char*>(dst) + 8, make_uint2(v.z, v.w), false);
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {  // a loop, because this stands many times in a kernel and hardly ever runs
+      static_cast<uint16_t*>(dst)[i] = v.x;
+      v = make_uint4(v.x >> 16 | v.y << 16, v.y >> 16 | v.z << 16, v.z >> 16 | v.w << 16, v.w >> 16);
+    }
   }
 }
 

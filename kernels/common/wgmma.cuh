@@ -39,7 +39,7 @@ __device__ __forceinline__ void wgmma_wait_all_at() {
   asm volatile("wgmma.wait_group.sync.aligned 0;  // place %0" ::"n"(kPlace) : "memory");
 }
 
-// After a wait: the compiler may neither use results from before it nor reuse operands before it.
+// After a wait, on results: the compiler may not use them from before it. On other values: they are made before this.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {
 #pragma unroll
@@ -49,6 +49,13 @@ template <int kCount>
 __device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i])::"memory");
+}
+
+// After a wait, on operands in registers: they may not be reused before it.
+template <int kCount>
+__device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" ::"r"(x[i]) : "memory");
 }
 
 // ss: d = a * b^T or d += a * b^T, b has a row for each column of d. rs: d += a * b, b has a row for each of 16 terms.

@@ -17,7 +17,7 @@ from typing import Any
 from .. import env, telemetry
 from ..errors import CacheError, JitDisabledError, ToolchainError
 from . import build as _build
-from . import cache, codegen, identity, toolchain
+from . import cache, codegen, identity, rendered, toolchain
 from .codegen import Sources
 from .spec import JitSpec, source_root
 
@@ -46,12 +46,12 @@ def build(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Path:
 
 def is_built(spec: JitSpec) -> bool:
     """Whether a `load` would find a valid binary; builds nothing."""
-    return _ready(spec, codegen.render(spec)) is not None
+    return _ready(spec, rendered.sources(spec)) is not None
 
 
 def cache_state(spec: JitSpec) -> str:
     """ "shared", "private" (built by this process for itself, because the cache cannot be used) or "absent"."""
-    found = _ready(spec, codegen.render(spec))
+    found = _ready(spec, rendered.sources(spec))
     return cache.state(found) if found else "absent"
 
 
@@ -124,10 +124,10 @@ def _unloadable(path: Path, error: Exception) -> CacheError:
 
 
 def _ensure(spec: JitSpec, allow_build: bool, label: str) -> Path:
-    sources = codegen.render(spec)
-    found = _ready(spec, sources)
+    found = _ready(spec, rendered.sources(spec))
     if found is not None:
         return found
+    sources = rendered.refresh(spec)
     if not allow_build or env.jit_disabled():
         # What another compiler made of these sources is better than nothing.
         found = _portable(spec, sources)

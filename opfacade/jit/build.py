@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import env
 from ..errors import CompileError, ToolchainError
-from . import faults, inspect, options, runner
+from . import faults, options, runner
 from .codegen import DEVICE_HEADER, Sources
 from .runner import LOG, Step
 from .spec import JitSpec
@@ -59,6 +59,8 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
 
     Returns what to record of the build. Raises CompileError (with log and command), CompileTimeout or ToolchainError.
     """
+    from . import inspect  # not needed to find a binary, and takes as long to import as that takes
+
     _refuse_old_ptxas(sources, toolchain)
     _write_sources(staging, spec, sources)
     faults.at("sources.written")

@@ -55,8 +55,17 @@ class Sources:
 def render(spec: JitSpec, root: Path | None = None) -> Sources:
     """Render `csrc/<template>.cu.jinja` and `.cc.jinja` and read their headers. TemplateError says what failed where."""
     root = root or source_root()
-    device = _render(spec, root, f"csrc/{spec.template}.cu.jinja")
-    binding = _render(spec, root, f"csrc/{spec.template}.cc.jinja")
+    device, binding = (_render(spec, root, path) for path in templates(spec))
+    return with_headers(device, binding, root)
+
+
+def templates(spec: JitSpec) -> tuple[str, str]:
+    """Of the device source and of the binding, relative to the root."""
+    return f"csrc/{spec.template}.cu.jinja", f"csrc/{spec.template}.cc.jinja"
+
+
+def with_headers(device: str, binding: str, root: Path) -> Sources:
+    """Rendered sources, with every header of ours that they reach. TemplateError if one is not there."""
     texts = {"device source": device, "binding source": binding}
     if (root / DEVICE_HEADER).is_file() and not _WHOLE_RUNTIME.search(device):
         texts["build"] = f'#include "{DEVICE_HEADER}"'

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import CacheError, CacheLockTimeout
 from . import files
 from .leftovers import discard
+from .rendered import FOLDER
 from .store import Store, examine
 
 _CLEAR_WAIT_SECONDS = 10.0
@@ -57,7 +58,7 @@ def collect(store: Store, max_bytes: int | None = None, max_age: float | None = 
             removed.append(entry)
             total -= entry.size
     store.sweep()
-    for place in (store.root / "quarantine", store.root / "failed"):
+    for place in (store.root / "quarantine", store.root / "failed", store.root / FOLDER):
         for path in _listed(place):
             with suppress(OSError):
                 if max_age is not None and time.time() - path.lstat().st_mtime > max_age:
@@ -70,7 +71,7 @@ def clear(store: Store) -> int:
     keys = store.published()
     removed = sum(_remove(store, key, _CLEAR_WAIT_SECONDS) for key in keys)
     store.sweep()
-    for place in (store.root / "quarantine", store.root / "failed", store.root / "by-source"):
+    for place in (store.root / "quarantine", store.root / "failed", store.root / "by-source", store.root / FOLDER):
         discard(place)
     return removed
 

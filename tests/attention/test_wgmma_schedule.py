@@ -38,6 +38,7 @@ int all_work(const WgmmaPrefillParams& p, int blocks, int* out, int room) {
       lanes.emplace_back([&, lane] {
         threadIdx.x = lane;
         Scheduler<C> scheduler(p, lengths.data());
+        scheduler.survey();
         for (;;) {
           const Work work = scheduler.next();
           if (work.tile.rows == 0) break;

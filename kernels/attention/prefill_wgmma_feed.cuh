@@ -1,0 +1,83 @@
+// Finds work and loads it: Q and K by one warp that asks the copy engine, or Q, K and V by all of warpgroup 0. One loop for both,
+// because what finds work is most of its code, and every copy of it is time to compile.
+#pragma once
+#include "kernels/attention/prefill_wgmma_gather.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct Feeder {
+  const WgmmaPrefillParams& p;
+  WgmmaShared<C>& smem;
+  Scheduler<C> scheduler;  // of warp 0; the others leave it alone
+  WorkQueue<C> queue, held;  // the next work, and the one at hand
+  Gatherer<C> gatherer;
+  BoxLoader<C> loader;
+  Ring<C::kStages> ring{};
+  Ring<WgmmaShared<C>::kQStages> q_ring{};
+
+  __device__ __forceinline__ Feeder(const WgmmaPrefillParams& params, WgmmaShared<C>& shared)
+      : p(params), smem(shared), scheduler(p, smem.lengths), queue(smem), held(smem), gatherer{p, smem},
+        loader{p, p.k_map, p.k_page, smem.boxes[0]} {}
+
+  // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
+  __device__ __forceinline__ const Work* find() {
+    if (threadIdx.x < 32) queue.publish(scheduler.next());
+    const Work& work = queue.see();
+    queue.pass();
+    return &work;
+  }
+  __device__ __forceinline__ void let_go() {
+    if (threadIdx.x < 32) held.pass(); else held.let_go();
+  }
+
+  __device__ __forceinline__ void load_queries(const Work& work) {
+    mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
+    if (!p.mapped) {
+      gatherer.copy_q(work, q_ring.stage);
+    } else if (elected()) {
+      ask_for_q<C>(p, smem, q_ring.stage, work);
+    }
+    __syncwarp();
+    q_ring.advance();
+  }
+
+  __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, int page) {
+    if (p.mapped) {
+      mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
+      loader.ask(pages, work, smem_address(smem.k[ring.stage]), smem.k_full[ring.stage], start, page);
+    } else {
+      gatherer.resolve(pages, work, start, page);
+      gatherer.copy(work, ring, start);
+    }
+  }
+
+  // Work is found one ahead, when the first tile of the work at hand is under way.
+  __device__ __forceinline__ void run() {
+    if (threadIdx.x < 32) scheduler.survey();
+    const Work *work = nullptr, *next = nullptr;
+    Pages<C> pages(p.base.table, 0);
+    const int token = p.mapped ? threadIdx.x % 32 * p.box : threadIdx.x;  // whose page this thread looks up, a tile ahead
+    int left = 0, start = 0, page = 0;
+#pragma unroll 1
+    for (bool begins = true;; --left, start -= C::kTileKv, ring.advance()) {
+      if (begins) next = find();
+      begins = left == 0;
+      if (begins) {
+        if (work != nullptr) let_go();
+        if (next->tile.rows == 0) break;
+        work = next;
+        pages = Pages<C>(p.base.table, work->tile.request);
+        left = tile_count<C>(work->range);
+        start = first_start<C>(work->range) + (left - 1) * C::kTileKv;
+        load_queries(*work);
+        page = page_in_tile<C>(pages, *work, start, token);
+      }
+      const int next_page = left > 1 ? page_in_tile<C>(pages, *work, start - C::kTileKv, token) : 0;
+      load_tile(*work, pages, start, page);
+      page = next_page;
+    }
+  }
+};
+
+}  // namespace opfacade

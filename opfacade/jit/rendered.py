@@ -1,0 +1,82 @@
+"""What templates gave, remembered, so that finding a binary in a new process neither imports nor runs jinja2.
+
+Only to find one: what is compiled is rendered anew. A remembered text is found by the digests of the templates, the values
+they are filled with and the renderer; a template that reads others is never remembered. Losing the files costs some
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import re
+import uuid
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import CacheError, CacheSecurityError
+from . import cache, codegen
+from .codegen import Sources
+from .files import make_private, read_private, write_private
+from .spec import JitSpec, source_root
+
+FOLDER = "rendered"
+_READS_OTHERS = re.compile(rb"{%[-+]?\s*(include|import|extends|from)\b")
+
+
+def sources(spec: JitSpec) -> Sources:
+    """The sources of a spec, to look for its binary: recalled, or rendered and remembered."""
+    return _recall(spec) or _remember(spec)
+
+
+def refresh(spec: JitSpec) -> Sources:
+    """The sources of a spec, to compile them: rendered now."""
+    return _remember(spec)
+
+
+def _recall(spec: JitSpec) -> Sources | None:
+    try:
+        stored = json.loads(read_private(_place(spec)))
+        device, binding = stored["device"], stored["binding"]
+        intact = stored["sha256"] == _digest(device, binding)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, CacheSecurityError):
+        return None
+    return codegen.with_headers(device, binding, source_root()) if intact else None
+
+
+def _remember(spec: JitSpec) -> Sources:
+    made = codegen.render(spec)
+    text = {"device": made.device, "binding": made.binding, "sha256": _digest(made.device, made.binding)}
+    with suppress(OSError, ValueError, CacheError, CacheSecurityError):  # a read-only cache only means rendering again
+        place = _place(spec)
+        make_private(place.parent)
+        aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+        write_private(aside, json.dumps(text).encode())
+        aside.replace(place)
+    return made
+
+
+def _place(spec: JitSpec) -> Path:
+    """Where the text of a spec lies. ValueError if it cannot be known by its templates alone."""
+    store, templates = cache.shared(), [(source_root() / path).read_bytes() for path in codegen.templates(spec)]
+    if any(_READS_OTHERS.search(text) for text in templates):
+        raise ValueError("a template reads another")
+    store.require_private()
+    fields = {
+        "templates": [hashlib.sha256(text).hexdigest() for text in templates],
+        "params": spec.params,
+        "arch": spec.arch,
+        "renderer": _renderer(),
+    }
+    return store.root / FOLDER / f"{codegen.canonical_digest(fields)}.json"
+
+
+@lru_cache(maxsize=1)
+def _renderer() -> list[str]:
+    return [hashlib.sha256(Path(codegen.__file__).read_bytes()).hexdigest(), importlib.metadata.version("jinja2")]
+
+
+def _digest(device: str, binding: str) -> str:
+    return hashlib.sha256(json.dumps([device, binding]).encode()).hexdigest()

@@ -1,0 +1,143 @@
+"""What templates gave is remembered to find binaries, and never trusted further than that."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from opfacade import jit
+from opfacade.jit import JitSpec, cache, codegen, rendered, upkeep
+
+from .conftest import TINY
+
+LOAD = """
+import sys
+from opfacade import jit
+from opfacade.jit import JitSpec
+jit.build(JitSpec.of("tiny", "testing/tiny", "sm_80", value=42), allow_build=False)
+print("jinja2" in sys.modules)
+"""
+
+
+def files():
+    return sorted((cache.root() / rendered.FOLDER).glob("*.json"))
+
+
+def lie(text):
+    """Remember another text for TINY, with the right digest."""
+    stored = json.loads(files()[0].read_text())
+    stored["device"] = text
+    stored["sha256"] = rendered._digest(stored["device"], stored["binding"])
+    files()[0].write_text(json.dumps(stored))
+
+
+def test_a_new_process_finds_a_binary_without_jinja2(toolkit):
+    jit.build(TINY)
+    told = subprocess.run([sys.executable, "-c", LOAD], check=True, capture_output=True, text=True).stdout
+    assert told == "False\n"
+
+
+def test_it_recalls_what_it_would_render(root, cache_dir):
+    first = rendered.sources(TINY)
+    assert rendered._recall(TINY) == first == codegen.render(TINY)
+    assert len(files()) == 1
+
+
+@pytest.mark.parametrize("change", ["template", "params", "arch", "renderer"])
+def test_whatever_a_text_depends_on_is_in_its_place(root, cache_dir, change, monkeypatch):
+    rendered.sources(TINY)
+    spec = TINY
+    if change == "template":
+        path = root / "csrc/testing/tiny.cu.jinja"
+        path.write_text(path.read_text() + "// {{ value }}\n")
+    elif change == "renderer":
+        monkeypatch.setattr(rendered, "_renderer", lambda: ["another"])
+    else:
+        value, arch = (True, "sm_80") if change == "params" else (42, "sm_90a")
+        spec = JitSpec.of("tiny", "testing/tiny", arch, value=value)
+    assert rendered._recall(spec) is None
+    assert rendered.sources(spec) == codegen.render(spec)
+    assert len(files()) == 2
+
+
+def test_headers_are_read_anew(root, cache_dir):
+    before = rendered.sources(TINY)
+    path = root / "csrc/common/shared.h"
+    path.write_text(path.read_text() + "// edited\n")
+    recalled = rendered._recall(TINY)
+    assert recalled == codegen.render(TINY)
+    assert (recalled != before) is any(name == "csrc/common/shared.h" for name, _ in before.headers)
+
+
+@pytest.mark.parametrize("harm", ["torn", "empty", "list", "altered", "writable by all", "link", "folder"])
+def test_a_harmed_memory_is_rendered_anew(root, cache_dir, harm, tmp_path):
+    wanted, (path,) = rendered.sources(TINY), files()
+    text = path.read_text()
+    match harm:
+        case "torn":
+            path.write_text(text[: len(text) // 2])
+        case "empty":
+            path.write_text("")
+        case "list":
+            path.write_text("[1]")
+        case "altered":
+            path.write_text(text.replace("42", "43"))
+        case "writable by all":
+            path.chmod(0o666)
+        case "link":
+            path.rename(tmp_path / "elsewhere")
+            path.symlink_to(tmp_path / "elsewhere")
+        case "folder":
+            path.unlink()
+            path.mkdir()
+    assert rendered._recall(TINY) is None
+    assert rendered.sources(TINY) == wanted
+
+
+def test_what_is_compiled_is_never_what_was_remembered(toolkit):
+    wanted = codegen.render(TINY)
+    rendered.sources(TINY)
+    lie("#error remembered\n")
+    built = jit.build(TINY)
+    assert rendered._recall(TINY) == wanted
+    assert jit.build(TINY, allow_build=False) == built == cache.valid(jit.key(TINY))
+    assert len(toolkit.calls()) == 1
+
+
+def test_a_memory_that_lies_hides_no_binary(toolkit):
+    built = jit.build(TINY)
+    lie("// nothing\n")
+    assert jit.build(TINY, allow_build=False) == built
+
+
+def test_a_template_that_reads_another_is_never_remembered(root, cache_dir):
+    (root / "csrc/testing/made.cu.jinja").write_text('{%- include "csrc/testing/other.h" %}\n')
+    (root / "csrc/testing/made.cc.jinja").write_text("")
+    (root / "csrc/testing/other.h").write_text("int a;\n")
+    spec = JitSpec.of("made", "testing/made", "sm_80")
+    assert rendered.sources(spec).device == "int a;\n"
+    (root / "csrc/testing/other.h").write_text("int b;\n")
+    assert rendered.sources(spec).device == "int b;\n"
+    assert files() == []
+
+
+def test_a_cache_that_cannot_be_written_only_means_rendering(root, cache_dir, monkeypatch):
+    monkeypatch.setattr(rendered, "write_private", _full)
+    assert rendered.sources(TINY) == codegen.render(TINY)
+    assert files() == []
+
+
+def _full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_clear_and_gc_remove_what_was_remembered(root, cache_dir):
+    rendered.sources(TINY)
+    upkeep.collect(cache.shared(), max_age=3600)
+    assert len(files()) == 1
+    upkeep.collect(cache.shared(), max_age=-1)
+    assert files() == []
+    rendered.sources(TINY)
+    upkeep.clear(cache.shared())
+    assert files() == []
