@@ -18,9 +18,10 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
   load_q<C>(p, smem, tile);
   __syncthreads();
   loader.load(0, range.begin, 0);
-  if (p.score.q_transform != QTransform::kNone) {
+  if (Variant<C>::kQuery || p.score.q_transform != QTransform::kNone) {
     cp_async_wait<0>();
     __syncthreads();
+    if constexpr (Variant<C>::kQuery) vary_q<C>(p, smem);
     transform_q<C>(smem, p.score.q_transform);
   }
   int parity = 0;
@@ -34,15 +35,16 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
     Scores<C> s;
     compute_scores<C>(smem, s);
     if constexpr (C::kSoftCap) soft_cap<C>(s, p.score.cap_in);
-    const bool masked = needs_mask<C>(p, tile, range, start);
-    if (masked) mask_scores<C>(p, tile, range, start, s);
+    if constexpr (Variant<C>::kLogits) vary_scores<C>(p, tile, key_table(smem, parity), start, s);
+    const bool masked = kHidesMore<C> || needs_mask<C>(p, tile, range, start);
+    if (masked) mask_scores<C>(p, tile, range, key_table(smem, parity), start, s);
     update_softmax<C>(state, s, p.score.log2_scale);
     loader.resolve(next, next_page, parity ^ 1);
     cp_async_wait<0>();
     __syncthreads();  // V is here, K is free
     if (next < range.end) loader.load(0, next, parity ^ 1);
-    if constexpr (C::kCausal || C::kWindow)
-      if (masked) isolate_nonfinite_values<C>(p, tile, range, start, smem, state);
+    if constexpr (C::kCausal || C::kWindow || kHidesMore<C>)
+      if (masked) isolate_nonfinite_values<C>(p, tile, range, key_table(smem, parity), start, smem, state);
     add_values<C>(smem, s, state);
   }
 }

@@ -1,7 +1,7 @@
 // Moves Q once and K, V tile by tile into swizzled shared memory. The addresses of a tile's rows are resolved once, one
 // tile ahead, into a small double-buffered table, so that a 16-byte copy costs one shared load and one 64-bit add.
 #pragma once
-#include "kernels/attention/prefill_schedule.cuh"
+#include "kernels/attention/prefill_variant.cuh"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/q_transform.cuh"
 #include "kernels/common/swizzle.cuh"
@@ -18,6 +18,12 @@ struct PrefillSmem {
   RowTile tile;                        // read again after each barrier: registers are scarcer than shared loads
   KvRange range;
 };
+
+// Parameters of keys, [tile parity][kKey][kTileKv], lie behind the rest.
+template <class C>
+__device__ __forceinline__ int32_t* key_table(PrefillSmem<C>& smem, int parity) {
+  return reinterpret_cast<int32_t*>(&smem + 1) + parity * Variant<C>::kKey * C::kTileKv;
+}
 
 template <class C>
 struct KvLoader {
@@ -40,6 +46,11 @@ struct KvLoader {
     const char* address = static_cast<const char*>(pool.data);
     if (token(start) < end) address = token_address(pool, page, pages.slot_of(token(start)), blockIdx.y);
     smem.rows[parity][which][threadIdx.x % C::kTileKv] = address;
+    if constexpr (Variant<C>::kKey > 0) {
+      const int key = threadIdx.x % C::kTileKv;
+      if (which == 0 && token(start) < end)
+        fetch_key_params<C>(p, key_table(smem, parity), key, page, pages.slot_of(token(start)));
+    }
   }
 
   __device__ __forceinline__ void load(int which, int start, int parity) const {
@@ -90,6 +101,20 @@ __device__ __forceinline__ void transform_q(PrefillSmem<C>& smem, QTransform tra
 #pragma unroll 1
   for (int i = threadIdx.x; i < sizeof(smem.q) / 4; i += C::kWarps * 32)
     words[i] = transformed_pair<typename C::T>(words[i], transform);
+}
+
+// Queries as the expression has them, rounded back to their type. Padding changes too, and is read by nobody.
+template <class C>
+__device__ __forceinline__ void vary_q(const PrefillParams& p, PrefillSmem<C>& smem) {
+  using T = typename C::T;
+  constexpr int kRowWords = PrefillSmem<C>::kRowBytes / 4;
+  uint32_t* words = reinterpret_cast<uint32_t*>(smem.q);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < C::kTileRows * kRowWords; i += C::kWarps * 32) {
+    const auto row = variant_row<C>(p, smem.tile, blockIdx.y, i / kRowWords);
+    words[i] = T::pack(Variant<C>::query(T::unpack(static_cast<uint16_t>(words[i])), row),
+                       Variant<C>::query(T::unpack(static_cast<uint16_t>(words[i] >> 16)), row));
+  }
 }
 
 }  // namespace opfacade

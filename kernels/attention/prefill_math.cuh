@@ -77,21 +77,44 @@ __device__ __forceinline__ void soft_cap(Scores<C>& s, float factor) {
       for (int i = 0; i < 4; ++i) s[b][n][i] = tanhf(s[b][n][i] * factor);
 }
 
+// Scores as the user's expression has them. `table`: parameters of the keys of this tile.
 template <class C>
-__device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTile& tile, const KvRange& range, int start,
+__device__ __forceinline__ void vary_scores(const PrefillParams& p, const RowTile& tile, const int32_t* table, int start,
                                             Scores<C>& s) {
+  const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto row = variant_row<C>(p, tile, blockIdx.y, tile_row<C>(b, half));
+#pragma unroll
+      for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& score = s[b][n][half * 2 + i];
+          score = Variant<C>::logits(score * p.score.cap_in, row, variant_key<C>(table, start, column, n * 8 + i));
+        }
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTile& tile, const KvRange& range,
+                                            const int32_t* table, int start, Scores<C>& s) {
   const int column = start + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const KvRange seen = row_range<C>(p, tile, range, tile_row<C>(b, half));
+      const RowSight<C> sight(p, tile, blockIdx.y, tile_row<C>(b, half), table, start);
 #pragma unroll
       for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int key = column + n * 8 + i;
           if (key < seen.begin || key >= seen.end) s[b][n][half * 2 + i] = minus_infinity();
+          if constexpr (kHidesMore<C>)
+            if (!sight.sees(threadIdx.x % 4 * 2, n * 8 + i)) s[b][n][half * 2 + i] = minus_infinity();
         }
     }
 }

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
+from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import support
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
 from opfacade.registry import Launcher, Reason
+from opfacade.scoring import transforms_scores
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -46,17 +48,18 @@ def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
     return ("auto", wanted, 0) if wanted > 1 and blocks < target.sm_count else ("off", 1, 0)
 
 
-def shared_memory(head_dim: int) -> int:
-    """Q, K, V, the double-buffered table of row addresses, and the block's work, in bytes."""
-    tile = TILES[head_dim]
-    return (tile.rows + 2 * tile.keys) * head_dim * 2 + 4 * tile.keys * 8 + 1024
+def shared_memory(descriptor: Prefill) -> int:
+    """Q, K, V, the double-buffered tables of row addresses and key parameters, and the block's work, in bytes."""
+    tile = TILES[descriptor.dim]
+    plain = (tile.rows + 2 * tile.keys) * descriptor.dim * 2 + 4 * tile.keys * 8 + 1024
+    return plain + variant.key_table_bytes(descriptor, tile.keys, 2)
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16")), *facts_of.varied_declines(descriptor)]
+    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16"))]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(descriptor.dim), target)
+        reasons += support.shared_memory_reason(shared_memory(descriptor), target)
         _, splits, _ = splits_of(descriptor, target)
         hint = "Use a larger kv_split or a smaller max_kv_indices."
         reasons += support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
@@ -70,12 +73,15 @@ def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
     tile = TILES[descriptor.dim]
     constants = dict(facts(descriptor, target)) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
-    return support.spec_of(f"attention/{descriptor.op}", support.pairs(**constants), target)
+    return variant.spec_of(f"attention/{descriptor.op}", constants, descriptor, target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
     tile, merges = TILES[descriptor.dim].keys, splits_of(descriptor, target)[0] != "off"
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "mma_tile", facts(descriptor, target), tile, merges))
+    made = facts_of.Identity(
+        descriptor.op, target.arch, "mma_tile", facts(descriptor, target), tile, merges, transforms_scores(descriptor)
+    )
+    return facts_of.make_sku(made)
 
 
 def workspace(descriptor: Prefill, target: Target) -> int:

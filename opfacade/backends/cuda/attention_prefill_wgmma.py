@@ -9,6 +9,7 @@ from opfacade.backends.cuda import attention_prefill as first
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
 from opfacade.registry import Launcher, Reason
+from opfacade.scoring import transforms_scores
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -28,6 +29,7 @@ def shared_memory(head_dim: int) -> int:
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
     reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *first.declines(descriptor, target)]
+    reasons += facts_of.varied_declines(descriptor)
     reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
     if not reasons:
         reasons += [*support.shared_memory_reason(shared_memory(descriptor.dim), target), *ptxas.reasons()]
@@ -41,7 +43,8 @@ def jit_spec(descriptor: Prefill, target: Target) -> Any:
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
     facts, merges = first.facts(descriptor, target), first.splits_of(descriptor, target)[0] != "off"
     tile = TILE_KEYS[descriptor.dim]
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", facts, tile, merges))
+    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", facts, tile, merges, transforms_scores(descriptor))
+    return facts_of.make_sku(made)
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
