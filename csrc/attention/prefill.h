@@ -31,6 +31,11 @@ inline void set_lse(Args& args, PrefillParams& params, PrefillShape& shape, cons
   params.lse = data_of<float>(lse);
 }
 
+inline void set_sinks(Args& args, PrefillParams& params, PrefillShape& shape, const TensorView& sinks) {
+  args("sinks", sinks).shape({shape.heads}).dtype(kF32).contiguous();
+  params.sinks = data_of<float>(sinks);
+}
+
 // num_splits and chunk come from the plan: see kernels/attention/prefill_params.h.
 inline void set_splits(PrefillParams& params, int64_t num_splits, int64_t chunk) {
   require(num_splits > 0, "num_splits expected at least 1");

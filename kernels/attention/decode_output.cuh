@@ -2,9 +2,9 @@
 // request's keys, f32 partials in the item's slot of the workspace otherwise.
 #pragma once
 #include "kernels/attention/decode_schedule.cuh"
+#include "kernels/attention/sink.cuh"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/dtype.cuh"
-#include "kernels/common/softmax.cuh"
 
 namespace opfacade {
 
@@ -60,18 +60,10 @@ __device__ __forceinline__ float value_factor(const DecodeParams& p, const WorkI
   return p.v_scale == nullptr ? 1.f : p.v_scale[kv_head<C>(item) * p.kv_scale_stride];
 }
 
-// A sink joins a finished row: a state without a value, so that o only shrinks.
-struct Sunk {
-  float lse;
-  float factor;  // of o
-};
-
 template <class C>
 __device__ __forceinline__ Sunk with_sink(const DecodeParams& p, const WorkItem& item, int row, float lse) {
   if constexpr (!C::kSinks) return {lse, 1.f};
-  const float sink = p.sinks[query_head<C>(item, row)], base = finite_max(fmaxf(lse, sink));
-  const float own = exp2_approx((lse - base) * kLog2E), total = own + exp2_approx((sink - base) * kLog2E);
-  return {total == 0.f ? minus_infinity() : base + logf(total), own * reciprocal_or_zero(total)};
+  return with_sink(p.sinks[query_head<C>(item, row)], lse);
 }
 
 // Writes four columns of a row whose own lse is known, and its lse with the first of them.

@@ -52,8 +52,7 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
 template <class C>
 __device__ __forceinline__ void prefill(const PrefillParams& p) {
   if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
-  extern __shared__ __align__(1024) unsigned char shared[];
-  PrefillSmem<C>& smem = *reinterpret_cast<PrefillSmem<C>*>(shared);
+  PrefillSmem<C>& smem = *reinterpret_cast<PrefillSmem<C>*>(dynamic_shared());
   RowTile tile;
   if (!find_row_tile<C>(p, tile)) return;
   if (threadIdx.x == 0) {
@@ -63,7 +62,7 @@ __device__ __forceinline__ void prefill(const PrefillParams& p) {
   __syncthreads();
   RowState<C> state;
   if (smem.range.begin < smem.range.end) attend<C>(p, smem, state);
-  normalise<C>(state);
+  normalise<C>(p, smem.tile, state);
   if constexpr (C::kSplit == SplitMode::kOff) {
     if constexpr (C::kReturnLse) write_lse<C>(p, smem.tile, state, p.lse);
     write_rows<C>(p, smem.tile, smem, state);

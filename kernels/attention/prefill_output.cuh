@@ -1,6 +1,7 @@
 // Writes what a block has accumulated: final rows through shared memory in 16-byte pieces, or f32 partials of one split.
 #pragma once
 #include "kernels/attention/prefill_math.cuh"
+#include "kernels/attention/prefill_sink.cuh"
 
 namespace opfacade {
 
@@ -9,15 +10,23 @@ __device__ __forceinline__ int64_t lse_index(const PrefillParams& p, const RowTi
   return packed_offset<C>(tile, row, p.heads, 1);
 }
 
+// The end of a row of a tile, whose sum is that of all its quad.
+template <class C>
+__device__ __forceinline__ Sunk finished_row(const PrefillParams& p, const RowTile& tile, int row, float max, float sum) {
+  return finished<C>(p, blockIdx.y * C::kGroup + (tile.first + row) % C::kGroup, row_lse(max, sum, p.score.scale));
+}
+
 // Sums the row sums over their quads and leaves the output normalised.
 template <class C>
-__device__ __forceinline__ void normalise(RowState<C>& state) {
+__device__ __forceinline__ void normalise(const PrefillParams& p, const RowTile& tile, RowState<C>& state) {
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       state.sum[b][half] = quad_sum(state.sum[b][half]);
-      const float factor = reciprocal_or_zero(state.sum[b][half]);
+      const float sum = state.sum[b][half];
+      const Sunk sunk = finished_row<C>(p, tile, tile_row<C>(b, half), state.max[b][half], sum);
+      const float factor = reciprocal_or_zero(sum) * sunk.factor;
 #pragma unroll
       for (int n = 0; n < RowState<C>::kDimBlocks; ++n) {
         state.o[b][n][half * 2] *= factor;
@@ -36,7 +45,7 @@ __device__ __forceinline__ void write_lse(const PrefillParams& p, const RowTile&
     for (int half = 0; half < 2; ++half) {
       const int row = tile_row<C>(b, half);
       if (row < tile.rows)
-        lse[lse_index<C>(p, tile, row)] = row_lse(state.max[b][half], state.sum[b][half], p.score.scale);
+        lse[lse_index<C>(p, tile, row)] = finished_row<C>(p, tile, row, state.max[b][half], state.sum[b][half]).lse;
     }
 }
 

@@ -23,6 +23,7 @@ struct PrefillParams {
   void* o;
   int64_t o_row_stride;
   int64_t o_head_stride;
+  const float* sinks;  // [heads]: logits without a value
   float* lse;          // [total_rows, heads]
   float* partial_o;    // [splits, total_rows, heads, head_dim], normalised
   float* partial_lse;  // [splits, total_rows, heads], natural; -inf: partial_o is unwritten

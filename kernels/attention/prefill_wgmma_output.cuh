@@ -1,6 +1,7 @@
 // Writes 64 rows of a warpgroup from its fragments: final rows in 16-byte pieces, for which the four threads of a row trade
 // words, or f32 partials of a split.
 #pragma once
+#include "kernels/attention/prefill_sink.cuh"
 #include "kernels/attention/prefill_wgmma_math.cuh"
 
 namespace opfacade {
@@ -21,7 +22,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
 
 template <class C>
 __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDim / 2],
-                                            const RowScale& scale) {
+                                            const float (&lse)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = wgmma_row(half);
@@ -39,20 +40,20 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
     }
     if constexpr (C::kReturnLse)
       if (mine && threadIdx.x % 4 == 0)
-        p.lse[row_in_o<C>(p, work, row, p.heads, 1)] = row_lse(scale.base[half], scale.sum[half], p.score.scale);
+        p.lse[row_in_o<C>(p, work, row, p.heads, 1)] = lse[half];
   }
 }
 
 template <class C>
 __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDim / 2],
-                                            const RowScale& scale) {
+                                              const float (&lse)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = wgmma_row(half);
     if (row >= work.tile.rows) continue;
     const int64_t at = static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
-    if (threadIdx.x % 4 == 0) p.partial_lse[at] = row_lse(scale.base[half], scale.sum[half], p.score.scale);
-    if (scale.sum[half] == 0.f) continue;
+    if (threadIdx.x % 4 == 0) p.partial_lse[at] = lse[half];
+    if (lse[half] == minus_infinity()) continue;
     float* dst = p.partial_o + at * C::kHeadDim + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int block = 0; block < C::kHeadDim / 8; ++block)
@@ -63,16 +64,22 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
 
 template <class C>
 __device__ __forceinline__ void write_group(const PrefillParams& p, const Work& work, float (&o)[C::kHeadDim / 2],
-                                            RowScale scale) {
+                                            const RowScale& scale) {
+  float factor[2], lse[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) scale.sum[half] = quad_sum(scale.sum[half]);
-  const float factor[2] = {reciprocal_or_zero(scale.sum[0]), reciprocal_or_zero(scale.sum[1])};
+  for (int half = 0; half < 2; ++half) {
+    const float sum = quad_sum(scale.sum[half]);
+    const int head = work.head * C::kGroup + (work.tile.first + wgmma_row(half)) % C::kGroup;
+    const Sunk sunk = finished<C>(p, head, row_lse(scale.base[half], sum, p.score.scale));
+    factor[half] = reciprocal_or_zero(sum) * sunk.factor;
+    lse[half] = sunk.lse;
+  }
 #pragma unroll
   for (int i = 0; i < C::kHeadDim / 2; ++i) o[i] *= factor[i % 4 / 2];
   if constexpr (C::kSplit == SplitMode::kOff) {
-    write_final<C>(p, work, o, scale);
+    write_final<C>(p, work, o, lse);
   } else {
-    write_partial<C>(p, work, o, scale);
+    write_partial<C>(p, work, o, lse);
   }
 }
 

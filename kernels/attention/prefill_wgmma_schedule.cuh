@@ -1,6 +1,7 @@
 // Which tile a block works on next. Blocks stay; the warp that loads finds their work ahead of those that compute.
 #pragma once
 #include "kernels/attention/prefill_schedule.cuh"
+#include "kernels/attention/prefill_sink.cuh"
 #include "kernels/attention/prefill_wgmma_params.h"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/softmax.cuh"
@@ -71,7 +72,8 @@ __device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& 
     if constexpr (C::kSplit != SplitMode::kOff) {
       p.partial_lse[static_cast<int64_t>(work.split) * p.total_rows * p.heads + at] = minus_infinity();
     } else {
-      if constexpr (C::kReturnLse) p.lse[at] = minus_infinity();
+      const int head = work.head * C::kGroup + (work.tile.first + row) % C::kGroup;
+      if constexpr (C::kReturnLse) p.lse[at] = finished<C>(p, head, minus_infinity()).lse;
       char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, row, p.o_row_stride, p.o_head_stride);
 #pragma unroll 1
       for (int chunk = 0; chunk < C::kHeadDim / 8; ++chunk)

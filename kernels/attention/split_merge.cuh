@@ -1,7 +1,7 @@
 // Second launch of a split prefill: merges the partials of each row in the order of the splits. There are many rows and few
 // splits, so a warp takes a row. (A decode merges in its own launch: decode_join.cuh.)
 #pragma once
-#include "kernels/attention/prefill_params.h"
+#include "kernels/attention/prefill_sink.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/merge.cuh"
 
@@ -17,15 +17,16 @@ __device__ __forceinline__ void merge_prefill(const PrefillParams& p) {
   if (row >= p.total_rows || row >= p.q_indptr[p.batch]) return;
   const RowStates states{p.partial_o + index * C::kHeadDim, p.partial_lse + index, plane * C::kHeadDim, plane, p.num_splits};
   const RowWeights weights = row_weights(states);
+  const Sunk sunk = merged_row<C>(p, head, merged_lse(weights));
   char* dst = static_cast<char*>(p.o) + row * p.o_row_stride + head * p.o_head_stride;
 #pragma unroll 1
   for (int column = threadIdx.x % 32 * 4; column < C::kHeadDim; column += 128) {
     float sum[4] = {};
     add_states<F32>(states, weights, column, 0, 1, sum);
-    store_merged<typename C::T>(dst, column, sum, weights.total, p.o_aligned);
+    store_merged<typename C::T>(dst, column, sum, reciprocal_or_zero(weights.total) * sunk.factor, p.o_aligned);
   }
   if constexpr (C::kReturnLse)
-    if (threadIdx.x % 32 == 0) p.lse[index] = merged_lse(weights);
+    if (threadIdx.x % 32 == 0) p.lse[index] = sunk.lse;
 }
 
 }  // namespace opfacade

@@ -19,7 +19,7 @@ __device__ __forceinline__ void merge_states(const MergeStatesParams& p) {
   for (int column = threadIdx.x % 32 * kVec; column < C::kHeadDim; column += 32 * kVec) {
     float sum[kVec] = {};
     add_states<typename C::T>(states, weights, column, 0, 1, sum);
-    store_merged<typename C::T>(static_cast<Bits*>(p.o) + row * C::kHeadDim, column, sum, weights.total, true);
+    store_merged<typename C::T>(static_cast<Bits*>(p.o) + row * C::kHeadDim, column, sum, reciprocal_or_zero(weights.total), true);
   }
   if (threadIdx.x % 32 == 0) p.lse[row] = merged_lse(weights);
 }

@@ -58,11 +58,10 @@ __device__ __forceinline__ void add_states(const RowStates& states, const RowWei
   }
 }
 
-// Divides by the total and writes; zeros if every state is empty.
+// Writes a row times a factor: one over the total, or 0 if every state is empty.
 template <class T, int kVec>
-__device__ __forceinline__ void store_merged(void* row, int column, const float (&sum)[kVec], float total, bool aligned) {
+__device__ __forceinline__ void store_merged(void* row, int column, const float (&sum)[kVec], float factor, bool aligned) {
   using Bits = typename Element<T>::Bits;
-  const float factor = reciprocal_or_zero(total);
   Pack<T, kVec> out;
 #pragma unroll
   for (int i = 0; i < kVec; ++i) out.e[i] = Element<T>::store(sum[i] * factor);

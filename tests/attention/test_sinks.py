@@ -7,7 +7,6 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
-from opfacade.selection import survey
 from opfacade.testing import inputs, numerics, problems
 from tests import naive
 from tests.problems import bits, cache, cloned, decode, on_reference, prefill, ragged, run
@@ -118,13 +117,20 @@ def test_level_full_knows_what_a_sink_may_be(monkeypatch, value, wrong):
         run((descriptor, args))
 
 
-def test_a_sink_is_a_fact_of_the_sku_and_a_kernel_without_it_declines():
-    (plain, _), (sunk, _) = decode([9], paged_kv=cache(head_dim=64)), decode([9], paged_kv=cache(head_dim=64), sinks=True)
-    assert on_reference(plain).sku.id != on_reference(sunk).sku.id
+KERNEL_SIZES = [
+    lambda **f: decode([9], paged_kv=cache(head_dim=64), **f),
+    lambda **f: prefill([5, 2], [9, 7], paged_kv=cache(head_dim=64), **f),
+    lambda **f: ragged([5, 2], [2, 9], dim=64, **f),
+]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("make", KERNEL_SIZES)
+def test_a_sink_is_a_fact_of_the_sku_and_no_reason_to_decline(make, arch):
+    (plain, _), (sunk, _) = make(), make(sinks=True)
+    ids = [Plan.select(d, Preference(backend="cuda"), Target.parse(arch)).sku.id for d in (plain, sunk)]
+    assert ["sinks=true" in name for name in ids] == [False, True]
     assert "sinks" not in plain.model_dump_json()
-    for option in survey(sunk, Preference(), Target.parse("sm_90a")):
-        for reason in option.reasons:
-            assert (option.candidate.backend, reason.code, reason.field, reason.got) == ("cuda", "OPF-S008", "sinks", "True")
 
 
 def test_the_measure_of_error_sees_a_sink_left_out_and_one_that_lse_forgets():

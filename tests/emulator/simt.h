@@ -70,6 +70,7 @@ struct Block {
   unsigned char* shared = nullptr;
   Meeting meeting;
   Meeting named[16];
+  bool voted = false;  // in __syncthreads_or
   std::vector<Warp> warps;
   std::vector<std::unique_ptr<Fiber>> fibers;
 };
@@ -203,6 +204,16 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, F bo
 }  // namespace simt
 
 inline void __syncthreads() { simt::meet(simt::current->block->meeting, static_cast<int>(blockDim.x)); }
+inline int __syncthreads_or(int vote) {
+  bool& voted = simt::current->block->voted;
+  voted |= vote != 0;
+  __syncthreads();
+  const bool result = voted;
+  __syncthreads();
+  voted = false;
+  __syncthreads();
+  return result;
+}
 inline void __syncwarp(unsigned = ~0u) { simt::meet(simt::warp().meeting, 32); }
 inline void __threadfence() {}
 
@@ -253,6 +264,15 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   uint32_t out = 0;
   for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return out;
+}
+// Rounded once: the host fuses nothing.
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline int __float2int_rz(float a) {
+  return std::isnan(a) ? 0 : a >= 2147483648.f ? INT32_MAX : a <= -2147483648.f ? INT32_MIN : static_cast<int>(a);
 }
 inline float __uint_as_float(uint32_t value) { return simt::from_bits<float>(value); }
 inline float __int_as_float(int value) { return simt::from_bits<float>(static_cast<uint32_t>(value)); }

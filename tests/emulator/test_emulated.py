@@ -12,6 +12,8 @@ KINDS = [
     *("decode-auto", "decode-auto-f32", "decode-auto-sinks", "decode-auto-fp8-head"),
     *("decode-cluster", "decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
     *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
+    *("prefill-off-sinks", "ragged-auto-sinks"),
+    *("prefill-off-everything-varied", "prefill-auto-alibi", "ragged-off-documents-masked", "ragged-fixed-mask"),
     *("append-block-odd", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
 HEAVY = sorted(set(matrix.matrix()) - set(KINDS))

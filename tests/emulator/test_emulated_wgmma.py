@@ -43,6 +43,8 @@ KINDS = {
     "d256-off": paged(page_size=64, head_dim=256, group=2, rows=90, kv_split="off"),
     "fixed-split": paged(page_size=32, kv_split=100, window_left=200),
     "ragged": ragged(),
+    "sinks": paged(group=8, window_left=127, kv_split="off", sinks=True, rows=40),
+    "sinks-split": paged(kv_split=100, window_left=150, sinks=True, rows=40),
 }
 
 
@@ -56,7 +58,7 @@ def hold(descriptor, seed, interleaved=False):
 
 
 PARTLY = 2  # a seed that fills the last page of a request in part
-QUICK = ("page-1", "odd-group-window-cap")
+QUICK = ("page-1", "odd-group-window-cap", "sinks")
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])

@@ -33,10 +33,9 @@ def common_declines(descriptor: Attention[Any], target: Target, dtypes: Sequence
 
 
 def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
-    """The same, of a kernel that knows neither factors of K and V nor sinks."""
+    """The same, of a kernel that knows no factors of K and V."""
     yield from common_declines(descriptor, target, dtypes)
     yield from support.choice_reason("OPF-S007", "kv_scale", getattr(descriptor, "kv_scale", "none"), ("none",))
-    yield from support.choice_reason("OPF-S008", "sinks", descriptor.sinks, (False,))
 
 
 def varied_declines(descriptor: Varied) -> Iterator[Reason]:

@@ -70,9 +70,14 @@ def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
     return support.pairs(**facts_of.common_facts(descriptor), causal=descriptor.causal, split=splits_of(descriptor, target)[0])
 
 
+def constants_of(descriptor: Prefill, target: Target) -> dict[str, bool | int | str]:
+    """The facts with those that an id leaves out."""
+    return {"sinks": False} | dict(facts(descriptor, target))
+
+
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
     tile = TILES[descriptor.dim]
-    constants = dict(facts(descriptor, target)) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
+    constants = constants_of(descriptor, target) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
     return variant.spec_of(f"attention/{descriptor.op}", constants, descriptor, target)
 
 

@@ -37,7 +37,7 @@ def declines(descriptor: Prefill, target: Target) -> list[Reason]:
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
-    return support.spec_of(f"attention/{descriptor.op}_wgmma", first.facts(descriptor, target), target)
+    return support.spec_of(f"attention/{descriptor.op}_wgmma", support.pairs(**first.constants_of(descriptor, target)), target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
