@@ -169,9 +169,11 @@ def test_a_family_is_a_complete_slice(family):
 
 def test_every_template_belongs_to_an_op():
     # Index tensors are checked by one kernel for all families: it is a service, not an operator with a plan of its own.
-    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma.
+    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma. What prints a
+    # user's expressions is for all of attention.
     ops = {(e.family(), e.op) for e in examples()} | {("validation", "index_check"), ("probes", "hopper")}
-    ops |= {(family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed")}
+    ops |= {(family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed", "varied")}
+    ops.add(("attention", "variant"))
     found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}
     assert found <= ops
 

@@ -98,25 +98,64 @@ __device__ __forceinline__ void vary_scores(const PrefillParams& p, const RowTil
 }
 
 template <class C>
-__device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTile& tile, const KvRange& range,
-                                            const int32_t* table, int start, Scores<C>& s) {
+__device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTile& tile, const KvRange& range, int start,
+                                            Scores<C>& s) {
   const int column = start + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const KvRange seen = row_range<C>(p, tile, range, tile_row<C>(b, half));
-      const RowSight<C> sight(p, tile, blockIdx.y, tile_row<C>(b, half), table, start);
 #pragma unroll
       for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int key = column + n * 8 + i;
           if (key < seen.begin || key >= seen.end) s[b][n][half * 2 + i] = minus_infinity();
-          if constexpr (kHidesMore<C>)
-            if (!sight.sees(threadIdx.x % 4 * 2, n * 8 + i)) s[b][n][half * 2 + i] = minus_infinity();
         }
     }
+}
+
+// Which of this thread's elements of a tile are shown: bit half * 16 + n * 2 + i of a row block.
+template <class C>
+using Shown = uint32_t[RowState<C>::kRowBlocks];
+
+// Where more than a range hides keys. Before the scores are there, and one row after the other: registers are scarce.
+template <class C>
+__device__ __forceinline__ void find_shown(const PrefillParams& p, const RowTile& tile, const KvRange& range,
+                                           const int32_t* table, int start, Shown<C>& shown) {
+  static_assert(RowState<C>::kKeyBlocks == 8 && RowState<C>::kRowBlocks <= 2, "16 bits are the elements of a row");
+  const int column = threadIdx.x % 4 * 2;
+  uint64_t all = 0;
+#pragma unroll 1
+  for (int r = RowState<C>::kRowBlocks * 2 - 1; r >= 0; --r) {
+    const int row = tile_row<C>(r / 2, r % 2);
+    const KvRange seen = row_range<C>(p, tile, range, row);
+    const RowSight<C> sight(p, tile, blockIdx.y, row, table, start);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int key = start + column + n * 8 + i;
+        const bool sees = key >= seen.begin && key < seen.end && sight.sees(column, n * 8 + i);
+        bits |= sees ? 1u << (n * 2 + i) : 0u;
+      }
+    all = all << 16 | bits;
+  }
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b) shown[b] = static_cast<uint32_t>(all >> b * 32);
+}
+
+template <class C>
+__device__ __forceinline__ void hide_scores(const Shown<C>& shown, Scores<C>& s) {
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
+#pragma unroll
+    for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if ((shown[b] >> (i / 2 * 16 + n * 2 + i % 2) & 1) == 0) s[b][n][i] = minus_infinity();
 }
 
 // Scores become weights; the state is rescaled to the new maximum. (max - new max) is exactly zero when a tile adds
