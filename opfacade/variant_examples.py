@@ -39,7 +39,7 @@ def document_mask() -> Variant:
 
 
 def soft_cap(cap: float) -> Variant:
-    """cap * tanh(score / cap), as `logits_soft_cap` has it."""
+    """cap * tanh(score / cap), as `logits_soft_cap` has it, by a product with the nearest f32 to 1 / cap."""
     if not cap > 0:
         raise ValueError(f"cap expected a positive number, got {cap}")
-    return Variant(logits=cap * tanh(score / cap))
+    return Variant(logits=cap * tanh((1.0 / cap) * score))

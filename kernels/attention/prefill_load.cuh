@@ -106,14 +106,11 @@ __device__ __forceinline__ void transform_q(PrefillSmem<C>& smem, QTransform tra
 // Queries as the expression has them, rounded back to their type. Padding changes too, and is read by nobody.
 template <class C>
 __device__ __forceinline__ void vary_q(const PrefillParams& p, PrefillSmem<C>& smem) {
-  using T = typename C::T;
   constexpr int kRowWords = PrefillSmem<C>::kRowBytes / 4;
   uint32_t* words = reinterpret_cast<uint32_t*>(smem.q);
 #pragma unroll 1
   for (int i = threadIdx.x; i < C::kTileRows * kRowWords; i += C::kWarps * 32) {
-    const auto row = variant_row<C>(p, smem.tile, blockIdx.y, i / kRowWords);
-    words[i] = T::pack(Variant<C>::query(T::unpack(static_cast<uint16_t>(words[i])), row),
-                       Variant<C>::query(T::unpack(static_cast<uint16_t>(words[i] >> 16)), row));
+    words[i] = varied_pair<C>(words[i], variant_row<C>(p, smem.tile, blockIdx.y, i / kRowWords));
   }
 }
 

@@ -125,24 +125,10 @@ template <class C>
 __device__ __forceinline__ void find_shown(const PrefillParams& p, const RowTile& tile, const KvRange& range,
                                            const int32_t* table, int start, Shown<C>& shown) {
   static_assert(RowState<C>::kKeyBlocks == 8 && RowState<C>::kRowBlocks <= 2, "16 bits are the elements of a row");
-  const int column = threadIdx.x % 4 * 2;
   uint64_t all = 0;
 #pragma unroll 1
-  for (int r = RowState<C>::kRowBlocks * 2 - 1; r >= 0; --r) {
-    const int row = tile_row<C>(r / 2, r % 2);
-    const KvRange seen = row_range<C>(p, tile, range, row);
-    const RowSight<C> sight(p, tile, blockIdx.y, row, table, start);
-    uint32_t bits = 0;
-#pragma unroll
-    for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int key = start + column + n * 8 + i;
-        const bool sees = key >= seen.begin && key < seen.end && sight.sees(column, n * 8 + i);
-        bits |= sees ? 1u << (n * 2 + i) : 0u;
-      }
-    all = all << 16 | bits;
-  }
+  for (int r = RowState<C>::kRowBlocks * 2 - 1; r >= 0; --r)
+    all = all << 16 | shown_elements<C>(p, tile, range, blockIdx.y, tile_row<C>(r / 2, r % 2), table, start);
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b) shown[b] = static_cast<uint32_t>(all >> b * 32);
 }

@@ -3,32 +3,15 @@
 //   kLogits, kMask, kQuery: which there are; kPacked: whether the call has a mask; kHead, kRow, kKey: parameters of each kind
 //   float logits(float score, row, key), bool mask(row, key), float query(float query, row)
 //
-// A kernel without C::Variant has none of this. Everything here may only hide more than row_range does.
+// C::operands(p) are those of the call. A kernel without C::Variant has none of this. Everything here may only hide more than row_range does.
 #pragma once
 #include "kernels/attention/prefill_schedule.cuh"
+#include "kernels/attention/prefill_variant_of.cuh"
 #include "kernels/attention/prefill_variant_params.h"
+#include "kernels/common/dtype.cuh"
 #include "kernels/common/expression.cuh"
 
 namespace opfacade {
-
-struct NoVariant {
-  static constexpr bool kLogits = false, kMask = false, kQuery = false, kPacked = false;
-  static constexpr int kHead = 0, kRow = 0, kKey = 0;
-};
-
-template <class C, class = void>
-struct VariantOf {
-  using Type = NoVariant;
-};
-template <class C>
-struct VariantOf<C, decltype(static_cast<void>(C::Variant::kLogits))> {
-  using Type = typename C::Variant;
-};
-template <class C>
-using Variant = typename VariantOf<C>::Type;
-
-template <class C>
-constexpr bool kHidesMore = Variant<C>::kMask || Variant<C>::kPacked;
 
 // Arrays of no elements do not exist.
 constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
@@ -51,16 +34,11 @@ struct VariantKey {
   __device__ __forceinline__ int32_t kv_pos() const { return base + step; }
 };
 
-// The parameters of a kernel with a variant come behind those of every prefill.
-__device__ __forceinline__ const VariantOperands& variant_of(const PrefillParams& p) {
-  return static_cast<const VariedPrefillParams&>(p).variant;
-}
-
 // row: of the tile; one past its rows is taken for the last, so that nothing is read that is not there.
 template <class C>
 __device__ __forceinline__ VariantRow<Variant<C>> variant_row(const PrefillParams& p, const RowTile& tile, int kv_head, int row) {
   using V = Variant<C>;
-  const VariantOperands& operands = variant_of(p);
+  const VariantOperands& operands = C::operands(p);
   const int packed = tile.first + min(row, tile.rows - 1), token = packed / C::kGroup;
   VariantRow<V> out;
   out.q_pos = token + tile.kv_len - tile.q_len;
@@ -73,6 +51,14 @@ __device__ __forceinline__ VariantRow<Variant<C>> variant_row(const PrefillParam
 #pragma unroll
   for (int i = 0; i < V::kRow; ++i) out.row_param[i] = operands.row[int64_t{i} * p.total_rows + tile.q_start + token];
   return out;
+}
+
+// Two elements of q as the expression has them, rounded back to their type.
+template <class C>
+__device__ __forceinline__ uint32_t varied_pair(uint32_t pair, const VariantRow<Variant<C>>& row) {
+  using T = typename C::T;
+  return T::pack(Variant<C>::query(T::unpack(static_cast<uint16_t>(pair)), row),
+                 Variant<C>::query(T::unpack(static_cast<uint16_t>(pair >> 16)), row));
 }
 
 // table: parameters of the keys of a tile, [kKey][kTileKv].
@@ -90,7 +76,7 @@ __device__ __forceinline__ VariantKey<Variant<C>> variant_key(const int32_t* tab
 // Parameters of one key into the table; page and slot are its place in the cache.
 template <class C>
 __device__ __forceinline__ void fetch_key_params(const PrefillParams& p, int32_t* table, int key, int page, int slot) {
-  const VariantOperands& operands = variant_of(p);
+  const VariantOperands& operands = C::operands(p);
 #pragma unroll
   for (int i = 0; i < Variant<C>::kKey; ++i)
     table[i * C::kTileKv + key] = operands.key[i * operands.key_count + page * operands.key_page + slot];
@@ -110,7 +96,7 @@ __device__ __forceinline__ uint32_t mask_word(const VariantOperands& operands, i
 template <class C>
 __device__ __forceinline__ void fetch_row_bits(const PrefillParams& p, const RowTile& tile, int row, int start,
                                                uint32_t (&bits)[C::kTileKv / 32]) {
-  const VariantOperands& operands = variant_of(p);
+  const VariantOperands& operands = C::operands(p);
   const int64_t token = (tile.first + min(row, tile.rows - 1)) / C::kGroup;
   const int64_t bit = int64_t{operands.mask_indptr[tile.request]} * 8 + token * tile.kv_len + start;
   const int shift = static_cast<int>(bit & 31);
@@ -123,35 +109,38 @@ __device__ __forceinline__ void fetch_row_bits(const PrefillParams& p, const Row
   }
 }
 
-// What a row sees of one tile beside its range: made once a row, asked for each key.
+// Which keys of a tile one row sees, of this thread's elements: keys n * 8 + threadIdx.x % 4 * 2 + i, bit n * 2 + i for each.
+// In small loops: it is called where registers are scarce.
 template <class C>
-struct RowSight {
+__device__ __forceinline__ uint32_t shown_elements(const PrefillParams& p, const RowTile& tile, const KvRange& range,
+                                                   int kv_head, int row_of_tile, const int32_t* table, int start) {
   using V = Variant<C>;
+  constexpr int kWords = C::kTileKv / 32;
+  const KvRange seen = row_range<C>(p, tile, range, row_of_tile);
+  const int column = threadIdx.x % 4 * 2;
   VariantRow<V> row;
-  uint32_t bits[C::kTileKv / 32];
-  const int32_t* table;
-  int start;
-
-  __device__ __forceinline__ RowSight(const PrefillParams& p, const RowTile& tile, int kv_head, int row_of_tile,
-                                      const int32_t* table, int start)
-      : table(table), start(start) {
-    if constexpr (V::kMask) row = variant_row<C>(p, tile, kv_head, row_of_tile);
-    if constexpr (V::kPacked) fetch_row_bits<C>(p, tile, row_of_tile, start, bits);
-  }
-
-  // The key is column + step of the tile: column at most 7, step a multiple of 8 and 0 or 1 that column leaves room for.
-  __device__ __forceinline__ bool sees(int column, int step) const {
-    bool out = true;
-    if constexpr (V::kPacked) {
-      uint32_t word = bits[0];
+  if constexpr (V::kMask) row = variant_row<C>(p, tile, kv_head, row_of_tile);
+  uint32_t words[kWords];
+  if constexpr (V::kPacked) fetch_row_bits<C>(p, tile, row_of_tile, start, words);
+  uint32_t out = 0;
+#pragma unroll 1
+  for (int first = 0; first < C::kTileKv; first += 32) {
+    uint32_t bits = 0;
 #pragma unroll
-      for (int i = 1; i < C::kTileKv / 32; ++i)
-        if (step / 32 == i) word = bits[i];
-      out = word >> (column + step % 32) & 1;
+    for (int i = 0; i < 8; ++i) {
+      const int step = i / 2 * 8 + i % 2, key = start + first + column + step;
+      bool sees = key >= seen.begin && key < seen.end;
+      if constexpr (V::kPacked) sees = sees && (words[0] >> (column + step) & 1);
+      if constexpr (V::kMask) sees = sees && V::mask(row, variant_key<C>(table + first, start + first, column, step));
+      bits |= sees ? 1u << i : 0u;
     }
-    if constexpr (V::kMask) out = out && V::mask(row, variant_key<C>(table, start, column, step));
-    return out;
+    out |= bits << first / 4;
+    if constexpr (V::kPacked) {
+#pragma unroll
+      for (int i = 1; i < kWords; ++i) words[i - 1] = words[i];
+    }
   }
-};
+  return out;
+}
 
 }  // namespace opfacade

@@ -26,6 +26,7 @@ struct Consumer {
   Ring<C::kStages> keys, values;
   Ring<Shared::kQStages> queries;
   uint32_t swept_parity = 0;  // a bit for each stage
+  WgmmaShown shown = {};      // where more than a range hides keys: of the tile whose scores were computed last
 
   __device__ __forceinline__ void my_turn() const { named_sync(kTurn + group, kConsumers * kWarpgroup); }
   __device__ __forceinline__ void your_turn() const { named_arrive(kTurn + (group ^ 1), kConsumers * kWarpgroup); }
@@ -37,14 +38,17 @@ struct Consumer {
     return work.tile.rows == 0 ? nullptr : &work;
   }
 
-  __device__ __forceinline__ void await_queries() const {
+  __device__ __forceinline__ void await_queries(const Work& work) const {
     await(smem.q_full[queries.stage], queries.parity);
-    if (p.score.q_transform == QTransform::kNone) return;
+    if (!Variant<C>::kQuery && p.score.q_transform == QTransform::kNone) return;
     for (int panel = 0; panel < Shared::kPanels; ++panel) {
       uint32_t* words = reinterpret_cast<uint32_t*>(smem.q[queries.stage] + panel * Shared::kQPanel + group * 64 * 128);
 #pragma unroll 1
-      for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup)
+      for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup) {
+        if constexpr (Variant<C>::kQuery)
+          words[i] = varied_pair<C>(words[i], variant_row<C>(p, work.tile, work.head, group * 64 + i / 32));
         words[i] = transformed_pair<typename C::T>(words[i], p.score.q_transform);
+      }
     }
     fence_async_shared();
     named_sync(kOwnGroup + group, kWarpgroup);
@@ -68,9 +72,9 @@ struct Consumer {
       mbarrier_wait(smem_address(&smem.swept[stage]), swept_parity >> stage & 1);
       swept_parity ^= 1u << stage;
     }
-    if constexpr (C::kCausal || C::kWindow) {
+    if constexpr (C::kCausal || C::kWindow || kHidesMore<C>) {
       const uint4 wild = *reinterpret_cast<const uint4*>(smem.wild[stage]);
-      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, work, start, smem.v[stage], rows);
+      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, work, start, smem.v[stage], shown, rows);
     }
   }
 
@@ -85,7 +89,12 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
     }
-    if (masked) mask_keys<C>(p, work, start, s);
+    if constexpr (Variant<C>::kLogits) vary_scores<C>(p, work, start, s);
+    if constexpr (kHidesMore<C>) {
+      hide_keys<C>(shown, s);
+    } else {
+      if (masked) mask_keys<C>(p, work, start, s);
+    }
   }
 
   // One step computes the scores of a tile and adds the values of the one before, which may belong to the work before: so
@@ -121,8 +130,9 @@ struct Consumer {
           masked = MaskedTiles<C>(p, *next);
           left = tile_count<C>(next->range);
           start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
-          await_queries();
+          await_queries(*next);
         }
+        if constexpr (kHidesMore<C>) find_shown<C>(p, *next, start, shown);
         await_keys();
         my_turn();
         start_scores(s);

@@ -31,7 +31,7 @@ class Ball(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Roundoff:
-    """u: of one operation. function: relative error of exp2, log2 and tanh."""
+    """u: of one operation. function: relative error of exp2 and log2, absolute error of tanh."""
 
     u: float
     function: float
@@ -61,6 +61,8 @@ def _walk(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
         value = exact(node, values).double()
         return Ball(value, torch.zeros_like(value))
     v, r = _STEPS[node.op](*(_walk(arg, values, score, unit) for arg in node.args))
+    if node.op == "tanh":
+        return Ball(v, r + unit.function)
     free = ("neg", "abs", "min", "max")
     return _rounded(v, r, 0.0 if node.op in free else unit.function if node.op in INEXACT else unit.u)
 

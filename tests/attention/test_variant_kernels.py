@@ -4,6 +4,7 @@ import ctypes
 import re
 import subprocess
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,9 +17,9 @@ from opfacade.jit import JitSpec, codegen, source_root
 from opfacade.selection import survey
 from opfacade.testing import guarded, inputs, matrix, numerics, problems, structural
 from opfacade.testing.requests import changed
-from opfacade.variant import Variant, equal, f32, kv_pos, per_head, per_key, per_row, q_pos, score
+from opfacade.variant import Variant, equal, f32, kv_pos, log2, per_head, per_key, per_row, q_pos, score
 from opfacade.variant_eval import exact, values_of
-from opfacade.variant_examples import alibi, document_mask, soft_cap
+from opfacade.variant_examples import alibi, document_mask, sliding_window, soft_cap
 from tests import emulator, expressions
 from tests.test_variant import EVERYWHERE, KV_HEADS, KV_LEN, Q_LEN, place_and_stacks, spread
 
@@ -48,7 +49,7 @@ TOKEN = re.compile(
 @given(expressions.variants())
 def test_only_checked_words_and_exact_numbers_are_printed(variant):
     text = rendered(changed(PLAIN, variant=variant, logits_soft_cap=0.0)).device
-    bodies = re.findall(r"^    return (.*)$", text, re.MULTILINE)
+    bodies = re.findall(r"^    return (.*)$", text.partition("struct Config")[0], re.MULTILINE)
     assert len(bodies) == len(variant.parts())
     for body in bodies:
         assert TOKEN.sub("", body) == "", TOKEN.sub("", body)
@@ -279,11 +280,23 @@ def test_far_positions_are_told_to_the_last():
     assert "distance" not in str(attention_variant.tree(node.args[1], alibi(1), exact=True))
 
 
-def test_who_lacks_variants_declines_them_by_name():
-    reasons = [
-        (r.code, r.field)
-        for option in survey(changed(PLAIN, variant=alibi(8), custom_mask=True), Preference(), SM_90A)
-        if option.candidate.impl == "wgmma_tile"
-        for r in option.reasons
-    ]
-    assert {("OPF-S019", "variant"), ("OPF-S019", "custom_mask")} <= set(reasons)
+@pytest.mark.parametrize(
+    ("variant", "field", "got"),
+    [
+        (document_mask(), "variant parameters per key", "1"),
+        (Variant(logits=score / 3.0), "variant.logits", "div"),
+        (Variant(logits=log2(abs(score) + 1.0)), "variant.logits", "log2"),
+        (Variant(logits=sum((score * c for c in range(1, 9)), score)), "nodes of variant.logits", "33"),
+    ],
+)
+def test_the_kernel_for_sm_90a_declines_by_name_what_it_lacks(variant, field, got):
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        options = {o.candidate.impl: o for o in survey(changed(PLAIN, variant=variant), Preference(), SM_90A)}
+    assert [(r.code, r.field, r.got) for r in options["wgmma_tile"].reasons] == [("OPF-S019", field, got)]
+    assert options["mma_tile"].reasons == ()
+
+
+@pytest.mark.parametrize("variant", [alibi(8), sliding_window(9), soft_cap(5.0), None])
+def test_the_kernel_for_sm_90a_takes_the_others(variant):
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        assert Plan.select(changed(PLAIN, variant=variant, custom_mask=True), target=SM_90A).sku.impl == "wgmma_tile"

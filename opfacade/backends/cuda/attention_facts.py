@@ -10,7 +10,7 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.paging import FP8
 from opfacade.registry import Reason
-from opfacade.scoring import FINITE_LOGITS, Attention, Varied, transforms_scores, varied_facts
+from opfacade.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
 from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
@@ -36,13 +36,6 @@ def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) 
     """The same, of a kernel that knows no factors of K and V."""
     yield from common_declines(descriptor, target, dtypes)
     yield from support.choice_reason("OPF-S007", "kv_scale", getattr(descriptor, "kv_scale", "none"), ("none",))
-
-
-def varied_declines(descriptor: Varied) -> Iterator[Reason]:
-    """Of a kernel that knows neither variants nor masks of a call."""
-    yield from support.choice_reason("OPF-S019", "custom_mask", descriptor.custom_mask, (False,))
-    if descriptor.variant is not None:
-        yield Reason("OPF-S019", "variant", descriptor.variant.key, "None")
 
 
 def common_facts(descriptor: Any) -> dict[str, bool | int | str]:

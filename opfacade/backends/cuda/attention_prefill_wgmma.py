@@ -6,6 +6,7 @@ from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_prefill as first
+from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
 from opfacade.registry import Launcher, Reason
@@ -29,7 +30,7 @@ def shared_memory(head_dim: int) -> int:
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
     reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *first.declines(descriptor, target)]
-    reasons += facts_of.varied_declines(descriptor)
+    reasons += variant.asynchronous_reasons(descriptor)
     reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
     if not reasons:
         reasons += [*support.shared_memory_reason(shared_memory(descriptor.dim), target), *ptxas.reasons()]
@@ -37,7 +38,7 @@ def declines(descriptor: Prefill, target: Target) -> list[Reason]:
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
-    return support.spec_of(f"attention/{descriptor.op}_wgmma", support.pairs(**first.constants_of(descriptor, target)), target)
+    return variant.spec_of(f"attention/{descriptor.op}_wgmma", first.constants_of(descriptor, target), descriptor, target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:

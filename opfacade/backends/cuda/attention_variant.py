@@ -5,10 +5,12 @@ Names of parameters stay here: a kernel knows them by their place in a stack.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from opfacade.backends.cuda import support
-from opfacade.expression import Apply, Constant, Input, Node, Parameter
+from opfacade.expression import SIGNATURES, Apply, Constant, Input, Node, Parameter
+from opfacade.registry import Reason
 from opfacade.scoring import Varied
 from opfacade.target import Target
 from opfacade.variant import Variant, kv_pos, q_pos
@@ -57,6 +59,24 @@ def spec_of(template: str, facts: dict[str, bool | int | str], descriptor: Varie
     more = constants(descriptor)
     plain = {name: value for name, value in facts.items() if name not in ("variant", "custom_mask")}
     return support.spec_of(f"{template}_varied" if more else template, support.pairs(**plain, **more), target)
+
+
+# What has no branch in machine code, so that it can stand between asynchronous products and the wait for them.
+_STRAIGHT = frozenset(SIGNATURES) - {"div", "sqrt", "floordiv", "mod", "log2"}
+_MAX_STRAIGHT_NODES = 24
+
+
+def asynchronous_reasons(descriptor: Varied) -> Iterator[Reason]:
+    """Of a kernel whose threads do not know where in the cache a key lies, and whose products go on beside the scores."""
+    if descriptor.variant is None:
+        return
+    keys, logits = descriptor.variant.parameters("key"), descriptor.variant.logits
+    yield from support.limit_reason("OPF-S019", "variant parameters per key", len(keys), 0)
+    if logits is not None:
+        used = {node.op for _, node in logits.walk() if isinstance(node, Apply)}
+        for op in sorted(used - _STRAIGHT):
+            yield Reason("OPF-S019", "variant.logits", op, "what needs no branch")
+        yield from support.limit_reason("OPF-S019", "nodes of variant.logits", logits.facts().nodes, _MAX_STRAIGHT_NODES)
 
 
 def key_table_bytes(descriptor: Varied, tile_keys: int, tiles: int) -> int:
