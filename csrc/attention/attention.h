@@ -38,6 +38,17 @@ void set_rows(Params& params, const TensorView& q, const TensorView& o) {
   params.o_aligned = aligned_16(o);
 }
 
+// The factors of an fp8 cache: one each, or one for each kv head, `stride` apart.
+template <class Params>
+void set_factors(Args& args, Params& params, const TensorView& k_scale, const TensorView& v_scale, int64_t count,
+                 int32_t stride) {
+  args("k_scale", k_scale).shape({count}).dtype(kF32).contiguous();
+  args("v_scale", v_scale).shape({count}).dtype(kF32).contiguous();
+  params.k_scale = data_of<float>(k_scale);
+  params.v_scale = data_of<float>(v_scale);
+  params.kv_scale_stride = stride;
+}
+
 // 48 bits that memory does not hold by chance: an odd multiplication spreads the time of the first call over all of them.
 inline uint64_t process_stamp() {
   static const uint64_t stamp = [] {

@@ -53,7 +53,8 @@ template <class C>
 Launch prefill_launch(const PrefillParams& params, int64_t more_shared = 0) {
   const Dim3 grid(int64_t{params.total_rows} * C::kGroup / C::kTileRows + params.batch, params.heads / C::kGroup,
                   params.num_splits);
-  constexpr int64_t kShared = (C::kTileRows + 2 * C::kTileKv) * C::kHeadDim * 2 + 4 * C::kTileKv * 8 + 1024;
+  constexpr int64_t kRaw = C::kKvBytes == 1 ? C::kTileKv * C::kHeadDim + C::kTileRows * 4 : 0;
+  constexpr int64_t kShared = (C::kTileRows + 2 * C::kTileKv) * C::kHeadDim * 2 + 4 * C::kTileKv * 8 + 1024 + kRaw;
   return Launch(grid, C::kWarps * 32).shared(kShared + more_shared);
 }
 

@@ -61,18 +61,18 @@ void set_shape(WgmmaPrefillParams& params, int32_t box) {
   params.box = box;
 }
 
-// Both fill what follows from params.base; where the copy engine cannot load, threads do.
+// Both fill what follows from params.base; where the copy engine cannot load, and of an fp8 cache, threads do.
 template <class C>
 void set_paged(WgmmaPrefillParams& params, int64_t pages) {
   const PrefillParams& p = params.base;
   set_shape<C>(params, box_of(p.table.page_size, WgmmaTile<C::kHeadDim>::kKeys));
-  params.mapped = map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
+  params.mapped = C::kKvBytes == 2 && map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
                   map_pages<C>(params.v_map, params.v_page, params, p.v, pages) && map_queries<C>(params);
 }
 template <class C>
 void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
   set_shape<C>(params, WgmmaTile<C::kHeadDim>::kKeys);
-  params.mapped = map_rows<C>(params.k_map, params, params.base.k, rows) &&
+  params.mapped = C::kKvBytes == 2 && map_rows<C>(params.k_map, params, params.base.k, rows) &&
                   map_rows<C>(params.v_map, params, params.base.v, rows) && map_queries<C>(params);
 }
 
@@ -81,7 +81,7 @@ Launch wgmma_launch(const WgmmaPrefillParams& params, int device) {
   const int64_t items = int64_t{params.slots} * params.kv_heads * params.base.num_splits;
   require(items <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");
   const int64_t blocks = sm_count(device);
-  return Launch(items < blocks ? items : blocks, 384).shared(WgmmaTile<C::kHeadDim>::kSharedBytes);
+  return Launch(items < blocks ? items : blocks, 384).shared(WgmmaTile<C::kHeadDim, C::kKvBytes>::kSharedBytes);
 }
 
 }  // namespace opfacade

@@ -11,8 +11,6 @@
 
 namespace opfacade {
 
-constexpr int kTopExponent = 14;  // of the largest element of q: the least that matters is then far above underflow
-
 template <class C>
 struct TileMath<C, 1> {
   using State = DecodeState<C>;
@@ -52,16 +50,14 @@ struct TileMath<C, 1> {
   // Makes f16 of a row of q; returns what that divided it by.
   static __device__ __forceinline__ float to_f16(Fragments& q, int half, float top) {
     if constexpr (C::kQueryIsF16) return 1.f;
-    // Of 0 and of what is not finite: 1. The exponent is kept where both powers of two are normal numbers.
-    const int exponent = static_cast<int>(__float_as_uint(top) >> 23) - 127;
-    const int shift = top == 0.f || exponent == 128 ? 0 : max(-100, min(100, kTopExponent - exponent));
-    const float up = __uint_as_float((127 + shift) << 23);
+    const int shift = f16_shift(top);
+    const float up = power_of_two(shift);
 #pragma unroll
     for (int step = 0; step < State::kSteps; ++step)
 #pragma unroll
       for (int i = half; i < 4; i += 2)
-        q[step][i] = F16::pack(C::T::unpack(q[step][i] & 0xffff) * up, C::T::unpack(q[step][i] >> 16) * up);
-    return __uint_as_float((127 - shift) << 23);
+        q[step][i] = f16_pair(q[step][i], up);
+    return power_of_two(-shift);
   }
 
   static __device__ __forceinline__ void keep(State& state, const Fragments& q) {

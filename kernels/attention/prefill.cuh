@@ -18,17 +18,18 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
   load_q<C>(p, smem, tile);
   __syncthreads();
   loader.load(0, range.begin, 0);
-  if (Variant<C>::kQuery || p.score.q_transform != QTransform::kNone) {
+  if (Variant<C>::kQuery || C::kKvBytes == 1 || p.score.q_transform != QTransform::kNone) {
     cp_async_wait<0>();
     __syncthreads();
     if constexpr (Variant<C>::kQuery) vary_q<C>(p, smem);
-    transform_q<C>(smem, p.score.q_transform);
+    prepare_q<C>(p, smem);
   }
   int parity = 0;
 #pragma unroll 1
   for (int start = range.begin; start < range.end; start += C::kTileKv, parity ^= 1) {
     const int next = start + C::kTileKv;
     cp_async_wait<0>();
+    loader.land(0);
     __syncthreads();  // K is here, V is free
     loader.load(1, start, parity);
     Shown<C> shown;
@@ -36,7 +37,7 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
     const int next_page = loader.page(next);
     Scores<C> s;
     compute_scores<C>(smem, s);
-    if constexpr (C::kSoftCap) soft_cap<C>(s, p.score.cap_in);
+    if constexpr (C::kSoftCap) soft_cap<C>(smem, s, p.score.cap_in);
     if constexpr (Variant<C>::kLogits) vary_scores<C>(p, tile, key_table(smem, parity), start, s);
     const bool masked = kHidesMore<C> || needs_mask<C>(p, tile, range, start);
     if constexpr (kHidesMore<C>) {
@@ -44,9 +45,10 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
     } else {
       if (masked) mask_scores<C>(p, tile, range, start, s);
     }
-    update_softmax<C>(state, s, p.score.log2_scale);
+    update_softmax<C>(smem, state, s, p.score.log2_scale);
     loader.resolve(next, next_page, parity ^ 1);
     cp_async_wait<0>();
+    loader.land(1);
     __syncthreads();  // V is here, K is free
     if (next < range.end) loader.load(0, next, parity ^ 1);
     if constexpr (C::kCausal || C::kWindow || kHidesMore<C>)
@@ -68,12 +70,12 @@ __device__ __forceinline__ void prefill(const PrefillParams& p) {
   __syncthreads();
   RowState<C> state;
   if (smem.range.begin < smem.range.end) attend<C>(p, smem, state);
-  normalise<C>(p, smem.tile, state);
+  normalise<C>(p, smem, state);
   if constexpr (C::kSplit == SplitMode::kOff) {
-    if constexpr (C::kReturnLse) write_lse<C>(p, smem.tile, state, p.lse);
+    if constexpr (C::kReturnLse) write_lse<C>(p, smem, state, p.lse);
     write_rows<C>(p, smem.tile, smem, state);
   } else {
-    write_partials<C>(p, smem.tile, state);
+    write_partials<C>(p, smem, state);
   }
 }
 

@@ -3,10 +3,20 @@
 #pragma once
 #include "kernels/attention/prefill_variant.cuh"
 #include "kernels/common/chunk.cuh"
+#include "kernels/common/fp8.cuh"
 #include "kernels/common/q_transform.cuh"
 #include "kernels/common/swizzle.cuh"
 
 namespace opfacade {
+
+// An fp8 cache: a tile of K or V as it is stored, and what scores of a row are to be multiplied with.
+template <int kKvBytes, int kBytes, int kRows>
+struct RawTile {};
+template <int kBytes, int kRows>
+struct RawTile<1, kBytes, kRows> {
+  alignas(16) unsigned char bytes[kBytes];
+  float factor[kRows];
+};
 
 template <class C>
 struct PrefillSmem {
@@ -17,6 +27,7 @@ struct PrefillSmem {
   const char* rows[2][2][C::kTileKv];  // [tile parity][K, V][token]
   RowTile tile;                        // read again after each barrier: registers are scarcer than shared loads
   KvRange range;
+  RawTile<C::kKvBytes, C::kTileKv * C::kHeadDim, C::kTileRows> raw;
 };
 
 // Parameters of keys, [tile parity][kKey][kTileKv], lie behind the rest.
@@ -25,6 +36,8 @@ __device__ __forceinline__ int32_t* key_table(PrefillSmem<C>& smem, int parity) 
   return reinterpret_cast<int32_t*>(&smem + 1) + parity * Variant<C>::kKey * C::kTileKv;
 }
 
+// `load` asks for a tile and `land`, when it has arrived, leaves it as products read it: fp8 widened to f16, exactly, by the
+// thread that has copied it.
 template <class C>
 struct KvLoader {
   static constexpr int kChunks = C::kHeadDim / 8;
@@ -53,7 +66,35 @@ struct KvLoader {
     }
   }
 
+  static constexpr int kRawChunks = C::kHeadDim / 16;
+  __device__ __forceinline__ uint32_t raw_place(int i) const {
+    return smem_address(smem.raw.bytes) + (i * kThreads + threadIdx.x) * 16;
+  }
+  __device__ __forceinline__ static int raw_row(int i) { return threadIdx.x / kRawChunks + i * (kThreads / kRawChunks); }
+
+  __device__ __forceinline__ void load_raw(int which, int start, int parity) const {
+#pragma unroll
+    for (int i = 0; i < C::kTileKv * kRawChunks / kThreads; ++i)
+      fetch_chunk<uint8_t>(raw_place(i), smem.rows[parity][which][raw_row(i)] + threadIdx.x % kRawChunks * 16,
+                           start + raw_row(i) < end, p.kv_aligned);
+    cp_async_commit();
+  }
+  __device__ __forceinline__ void land(int which) const {
+    if constexpr (C::kKvBytes == 1) {
+      const uint32_t dst = smem_address(which == 0 ? smem.k : smem.v);
+#pragma unroll 1
+      for (int i = 0; i < C::kTileKv * kRawChunks / kThreads; ++i) {
+        uint4 wide[2];
+        widen_16<typename C::Kv>(load_shared_16(raw_place(i)), wide);
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+          store_shared_16(dst + swizzled<kChunks>(raw_row(i), threadIdx.x % kRawChunks * 2 + part), wide[part]);
+      }
+    }
+  }
+
   __device__ __forceinline__ void load(int which, int start, int parity) const {
+    if constexpr (C::kKvBytes == 1) return load_raw(which, start, parity);
     const uint32_t dst = smem_address(which == 0 ? smem.k : smem.v);
     const int chunk = threadIdx.x % kChunks;
     constexpr int kStep = kThreads / kChunks;
@@ -100,7 +141,40 @@ __device__ __forceinline__ void transform_q(PrefillSmem<C>& smem, QTransform tra
   uint32_t* words = reinterpret_cast<uint32_t*>(smem.q);
 #pragma unroll 1
   for (int i = threadIdx.x; i < sizeof(smem.q) / 4; i += C::kWarps * 32)
-    words[i] = transformed_pair<typename C::T>(words[i], transform);
+    words[i] = transformed_pair<typename C::Q>(words[i], transform);
+}
+
+// For an fp8 cache: what the scores of each row are to be multiplied with, and bf16 brought into f16. A thread takes a row.
+template <class C>
+__device__ __forceinline__ void scale_q(const PrefillParams& p, PrefillSmem<C>& smem) {
+  constexpr int kChunks = C::kHeadDim / 8;
+  const float key = p.k_scale == nullptr ? 1.f : p.k_scale[blockIdx.y * p.kv_scale_stride];
+#pragma unroll 1
+  for (int row = threadIdx.x; row < C::kTileRows; row += C::kWarps * 32) {
+    const auto word_at = [&](int i) {
+      return reinterpret_cast<uint32_t*>(smem.q + swizzled<kChunks>(row, i / 4)) + i % 4;
+    };
+    int shift = 0;
+    if constexpr (C::kNarrowQuery) {
+      float top = 0.f;
+#pragma unroll 4
+      for (int i = 0; i < kChunks * 4; ++i) top = fmaxf(top, largest_of(*word_at(i)));
+      shift = f16_shift(top);
+#pragma unroll 4
+      for (int i = 0; i < kChunks * 4; ++i) *word_at(i) = f16_pair(*word_at(i), power_of_two(shift));
+    }
+    smem.raw.factor[row] = key * power_of_two(-shift);
+  }
+}
+
+// Needs all of Q, and a barrier before and after it.
+template <class C>
+__device__ __forceinline__ void prepare_q(const PrefillParams& p, PrefillSmem<C>& smem) {
+  if (p.score.q_transform != QTransform::kNone) transform_q<C>(smem, p.score.q_transform);
+  if constexpr (C::kKvBytes == 1) {
+    __syncthreads();
+    scale_q<C>(p, smem);
+  }
 }
 
 // Queries as the expression has them, rounded back to their type. Padding changes too, and is read by nobody.

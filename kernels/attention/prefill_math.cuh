@@ -36,6 +36,18 @@ __device__ __forceinline__ int tile_row(int block, int half) {
   return (threadIdx.x / 32 * RowState<C>::kRowBlocks + block) * 16 + half * 8 + threadIdx.x % 32 / 4;
 }
 
+// What a product of q and k is to be multiplied with: 1 where both are what they stand for.
+template <class C>
+__device__ __forceinline__ float score_factor(const PrefillSmem<C>& smem, int block, int half) {
+  if constexpr (C::kKvBytes != 1) return 1.f;
+  else return smem.raw.factor[tile_row<C>(block, half)];
+}
+// The same of what a softmax sees: a soft cap has taken it in already.
+template <class C>
+__device__ __forceinline__ float softmax_factor(const PrefillSmem<C>& smem, int block, int half) {
+  return C::kSoftCap ? 1.f : score_factor<C>(smem, block, half);
+}
+
 template <class C>
 __device__ __forceinline__ void compute_scores(const PrefillSmem<C>& smem, Scores<C>& s) {
   using State = RowState<C>;
@@ -68,13 +80,17 @@ __device__ __forceinline__ void compute_scores(const PrefillSmem<C>& smem, Score
 }
 
 template <class C>
-__device__ __forceinline__ void soft_cap(Scores<C>& s, float factor) {
+__device__ __forceinline__ void soft_cap(const PrefillSmem<C>& smem, Scores<C>& s, float cap_in) {
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
 #pragma unroll
-    for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+    for (int half = 0; half < 2; ++half) {
+      const float factor = cap_in * score_factor<C>(smem, b, half);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[b][n][i] = tanhf(s[b][n][i] * factor);
+      for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+        for (int i = half * 2; i < half * 2 + 2; ++i) s[b][n][i] = tanhf(s[b][n][i] * factor);
+    }
 }
 
 // Scores as the user's expression has them. `table`: parameters of the keys of this tile.
@@ -147,18 +163,20 @@ __device__ __forceinline__ void hide_scores(const Shown<C>& shown, Scores<C>& s)
 // Scores become weights; the state is rescaled to the new maximum. (max - new max) is exactly zero when a tile adds
 // nothing to a row, so that a tile a row does not see leaves its bits alone.
 template <class C>
-__device__ __forceinline__ void update_softmax(RowState<C>& state, Scores<C>& s, float log2_scale) {
+__device__ __forceinline__ void update_softmax(const PrefillSmem<C>& smem, RowState<C>& state, Scores<C>& s,
+                                               float log2_scale) {
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const float exponent = log2_scale * softmax_factor<C>(smem, b, half);
       float row_max = state.max[b][half];
 #pragma unroll
       for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
         row_max = fmaxf(row_max, fmaxf(s[b][n][half * 2], s[b][n][half * 2 + 1]));
       row_max = quad_max(row_max);
       const float base = finite_max(row_max);
-      const float rescale = exp2_approx((state.max[b][half] - base) * log2_scale);
+      const float rescale = exp2_approx((state.max[b][half] - base) * exponent);
       state.max[b][half] = row_max;
       float sum = state.sum[b][half] * rescale;
 #pragma unroll
@@ -166,7 +184,7 @@ __device__ __forceinline__ void update_softmax(RowState<C>& state, Scores<C>& s,
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& score = s[b][n][half * 2 + i];
-          score = exp2_approx(fmaf(score, log2_scale, -base * log2_scale));
+          score = exp2_approx(fmaf(score, exponent, -base * exponent));
           sum += score;
         }
       state.sum[b][half] = sum;

@@ -1,7 +1,7 @@
 // Writes what a block has accumulated: final rows through shared memory in 16-byte pieces, or f32 partials of one split.
 #pragma once
 #include "kernels/attention/prefill_math.cuh"
-#include "kernels/attention/prefill_sink.cuh"
+#include "kernels/attention/prefill_finish.cuh"
 
 namespace opfacade {
 
@@ -12,21 +12,23 @@ __device__ __forceinline__ int64_t lse_index(const PrefillParams& p, const RowTi
 
 // The end of a row of a tile, whose sum is that of all its quad.
 template <class C>
-__device__ __forceinline__ Sunk finished_row(const PrefillParams& p, const RowTile& tile, int row, float max, float sum) {
-  return finished<C>(p, blockIdx.y * C::kGroup + (tile.first + row) % C::kGroup, row_lse(max, sum, p.score.scale));
+__device__ __forceinline__ Sunk finished_row(const PrefillParams& p, const PrefillSmem<C>& smem, const RowState<C>& state,
+                                             int block, int half) {
+  const int head = blockIdx.y * C::kGroup + (smem.tile.first + tile_row<C>(block, half)) % C::kGroup;
+  const float scale = p.score.scale * softmax_factor<C>(smem, block, half);
+  return finished<C>(p, head, row_lse(state.max[block][half], state.sum[block][half], scale));
 }
 
 // Sums the row sums over their quads and leaves the output normalised.
 template <class C>
-__device__ __forceinline__ void normalise(const PrefillParams& p, const RowTile& tile, RowState<C>& state) {
+__device__ __forceinline__ void normalise(const PrefillParams& p, const PrefillSmem<C>& smem, RowState<C>& state) {
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       state.sum[b][half] = quad_sum(state.sum[b][half]);
-      const float sum = state.sum[b][half];
-      const Sunk sunk = finished_row<C>(p, tile, tile_row<C>(b, half), state.max[b][half], sum);
-      const float factor = reciprocal_or_zero(sum) * sunk.factor;
+      const Sunk sunk = finished_row<C>(p, smem, state, b, half);
+      const float factor = reciprocal_or_zero(state.sum[b][half]) * sunk.factor * value_factor<C>(p, blockIdx.y);
 #pragma unroll
       for (int n = 0; n < RowState<C>::kDimBlocks; ++n) {
         state.o[b][n][half * 2] *= factor;
@@ -36,8 +38,9 @@ __device__ __forceinline__ void normalise(const PrefillParams& p, const RowTile&
 }
 
 template <class C>
-__device__ __forceinline__ void write_lse(const PrefillParams& p, const RowTile& tile, const RowState<C>& state,
+__device__ __forceinline__ void write_lse(const PrefillParams& p, const PrefillSmem<C>& smem, const RowState<C>& state,
                                           float* lse) {
+  const RowTile& tile = smem.tile;
   if (threadIdx.x % 4 != 0) return;
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
@@ -45,7 +48,7 @@ __device__ __forceinline__ void write_lse(const PrefillParams& p, const RowTile&
     for (int half = 0; half < 2; ++half) {
       const int row = tile_row<C>(b, half);
       if (row < tile.rows)
-        lse[lse_index<C>(p, tile, row)] = finished_row<C>(p, tile, row, state.max[b][half], state.sum[b][half]).lse;
+        lse[lse_index<C>(p, tile, row)] = finished_row<C>(p, smem, state, b, half).lse;
     }
 }
 
@@ -64,7 +67,7 @@ __device__ __forceinline__ void write_rows(const PrefillParams& p, const RowTile
 #pragma unroll
       for (int n = 0; n < RowState<C>::kDimBlocks; ++n)
         *reinterpret_cast<uint32_t*>(smem.q + swizzled<kChunks>(tile_row<C>(b, half), n) + lane % 4 * 4) =
-            C::T::pack(state.o[b][n][half * 2], state.o[b][n][half * 2 + 1]);
+            C::Q::pack(state.o[b][n][half * 2], state.o[b][n][half * 2 + 1]);
   __syncwarp();
 #pragma unroll 4
   for (int i = lane; i < kWarpRows * kChunks; i += 32) {
@@ -76,9 +79,10 @@ __device__ __forceinline__ void write_rows(const PrefillParams& p, const RowTile
 }
 
 template <class C>
-__device__ __forceinline__ void write_partials(const PrefillParams& p, const RowTile& tile, const RowState<C>& state) {
+__device__ __forceinline__ void write_partials(const PrefillParams& p, const PrefillSmem<C>& smem, const RowState<C>& state) {
+  const RowTile& tile = smem.tile;
   const int64_t split_rows = static_cast<int64_t>(blockIdx.z) * p.total_rows * p.heads;
-  write_lse<C>(p, tile, state, p.partial_lse + split_rows);
+  write_lse<C>(p, smem, state, p.partial_lse + split_rows);
 #pragma unroll
   for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
 #pragma unroll

@@ -2,7 +2,7 @@
 //
 // Launch: grid (total_rows * group / kTileRows + batch, kv_heads, splits), block kWarps * 32,
 //   dynamic shared memory = (kTileRows + 2 * kTileKv) * head_dim * 2 + 4 * kTileKv * 8 + 1024 bytes, and
-//   8 * kTileKv bytes for each parameter that a variant has of a key.
+//   8 * kTileKv bytes for each parameter that a variant has of a key, kTileKv * head_dim + kTileRows * 4 for an fp8 cache.
 //   splits: off 1; auto num_splits (host's choice, >= 1); fixed num_splits = ceil(bound on kv length / chunk).
 // Workspace (auto and fixed): 4 * splits * total_rows * heads * (head_dim + 1) bytes, partial_o first, then partial_lse.
 // Merge launch (auto and fixed): grid ceil(total_rows * heads / 4), block 128.
@@ -24,6 +24,9 @@ struct PrefillParams {
   int64_t o_row_stride;
   int64_t o_head_stride;
   const float* sinks;  // [heads]: logits without a value
+  const float* k_scale;  // fp8: null, [1] or [kv_heads]; what is stored is multiplied with it
+  const float* v_scale;
+  int32_t kv_scale_stride;  // 0 or 1
   float* lse;          // [total_rows, heads]
   float* partial_o;    // [splits, total_rows, heads, head_dim], normalised
   float* partial_lse;  // [splits, total_rows, heads], natural; -inf: partial_o is unwritten

@@ -8,7 +8,6 @@
 #include "kernels/attention/prefill_wgmma_nonfinite.cuh"
 #include "kernels/attention/prefill_wgmma_output.cuh"
 #include "kernels/common/dependent_launch.cuh"
-#include "kernels/common/q_transform.cuh"
 
 namespace opfacade {
 
@@ -38,20 +37,20 @@ struct Consumer {
     return work.tile.rows == 0 ? nullptr : &work;
   }
 
-  __device__ __forceinline__ void await_queries(const Work& work) const {
+  __device__ __forceinline__ void await_queries(const Work& work) {
     await(smem.q_full[queries.stage], queries.parity);
-    if (!Variant<C>::kQuery && p.score.q_transform == QTransform::kNone) return;
-    for (int panel = 0; panel < Shared::kPanels; ++panel) {
-      uint32_t* words = reinterpret_cast<uint32_t*>(smem.q[queries.stage] + panel * Shared::kQPanel + group * 64 * 128);
-#pragma unroll 1
-      for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup) {
-        if constexpr (Variant<C>::kQuery)
-          words[i] = varied_pair<C>(words[i], variant_row<C>(p, work.tile, work.head, group * 64 + i / 32));
-        words[i] = transformed_pair<typename C::T>(words[i], p.score.q_transform);
-      }
+    const bool transforms = p.score.q_transform != QTransform::kNone;
+    unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
+    if constexpr (Variant<C>::kQuery) vary_queries<C>(p, work, rows, group);
+    if (transforms) transform_queries<C>(rows, p.score.q_transform);
+    if constexpr (C::kKvBytes == 1) {
+      if (transforms) named_sync(kOwnGroup + group, kWarpgroup);
+      scale_queries<C>(p, rows, smem.raw.factor + group * 64, work.head);
     }
-    fence_async_shared();
-    named_sync(kOwnGroup + group, kWarpgroup);
+    if (Variant<C>::kQuery || C::kKvBytes == 1 || transforms) {
+      fence_async_shared();
+      named_sync(kOwnGroup + group, kWarpgroup);
+    }
   }
   // What threads have copied is seen by the tensor cores only after a fence.
   __device__ __forceinline__ void await(const uint64_t& full, uint32_t parity) const {
@@ -87,7 +86,7 @@ struct Consumer {
   __device__ __forceinline__ void finish_scores(const Work& work, int start, bool masked, Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
-      for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
+      for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, i % 4 / 2));
     }
     if constexpr (Variant<C>::kLogits) vary_scores<C>(p, work, start, s);
     if constexpr (kHidesMore<C>) {
@@ -106,7 +105,6 @@ struct Consumer {
     const Work* work = nullptr;
     MaskedTiles<C> masked(p, *next);
     int left = 1, start = 0;
-    const float log2_scale = p.score.log2_scale;
     WgmmaRows<C> rows;
     Scores s;
     Weights weights = {};
@@ -117,7 +115,9 @@ struct Consumer {
         if (ends) next = take_work();
         await_values(*work, start, masked(start), rows);
       }
-      const RowScale ended = rows.scale;
+      RowScale ended = rows.scale;  // its base in the units of scores
+#pragma unroll
+      for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
       Weights fresh;
       if (next == nullptr) {
         start_values(smem.v[values.stage], weights, rows);
@@ -146,28 +146,29 @@ struct Consumer {
         finish_scores(*next, start, masked(start), s);
         // The weights are made before the maximum is known, and once more in the rare case that a base moves with it: the same
         // bits, without the maximum's latency.
+        const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
         bool moved = true;
-        float factor[2], sum[2];
+        float shrunk[2], sum[2];
         if (ends) {
           rows.scale = RowScale();
-          follow<C>(rows.scale, s, log2_scale, factor);
+          follow<C>(rows.scale, s, exponent, shrunk);
         } else {
-          weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
-          moved = follow<C>(rows.scale, s, log2_scale, factor);
+          weigh<C>(s, rows.scale.base, exponent, fresh, sum);
+          moved = follow<C>(rows.scale, s, exponent, shrunk);
           pin(fresh);
           pin(sum);
         }
         // The waits stand behind branches: see wgmma_wait_all_at.
         if (__any_sync(0xffffffffu, moved)) {
-          weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);
+          weigh<C>(s, rows.scale.base, exponent, fresh, sum);
           wgmma_wait_all_at<1>();
           pin(rows.o);
-          if (!ends) rows.rescale(factor);
+          if (!ends) rows.rescale(shrunk);
         } else {
           wgmma_wait_all_at<2>();
           pin(rows.o);
         }
-        rows.scale.add(factor, sum);
+        rows.scale.add(shrunk, sum);
         hold(weights);
         if (work != nullptr) release_values();
       }
@@ -190,20 +191,21 @@ template <class C>
 __device__ __forceinline__ void compute(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
   if (group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
-  Consumer<C>{p.base, smem, p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
+  Consumer<C>{p.base, smem, C::kKvBytes == 2 && p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
 }
 
 template <class C>
 __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
   if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
   WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
-  static_assert(sizeof(WgmmaShared<C>) <= WgmmaTile<C::kHeadDim>::kSharedBytes, "the launch asks for less");
+  static_assert(sizeof(WgmmaShared<C>) <= WgmmaShared<C>::Tile::kSharedBytes, "the launch asks for less");
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    give_registers<56>();
-    if (p.mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
-    if (!p.mapped || threadIdx.x < 32) {
+    give_registers<C::kKvBytes == 1 ? 72 : 56>();  // 384 threads of 168 share what they have
+    const bool mapped = C::kKvBytes == 2 && p.mapped;
+    if (mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
+    if (!mapped || threadIdx.x < 32) {
       Feeder<C>(p, smem).run();
     } else if (threadIdx.x < 64) {
       load_values<C>(p, smem);
@@ -211,7 +213,7 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
       sweep_values<C>(p, smem);
     }
   } else {
-    take_registers<224>();
+    take_registers<C::kKvBytes == 1 ? 216 : 224>();
     compute<C>(p, smem);
   }
 }

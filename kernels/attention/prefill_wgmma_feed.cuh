@@ -1,7 +1,7 @@
 // Finds work and loads it: Q and K by one warp that asks the copy engine, or Q, K and V by all of warpgroup 0. One loop for both,
 // because what finds work is most of its code, and every copy of it is time to compile.
 #pragma once
-#include "kernels/attention/prefill_wgmma_gather.cuh"
+#include "kernels/attention/prefill_wgmma_widen.cuh"
 
 namespace opfacade {
 
@@ -11,13 +11,13 @@ struct Feeder {
   WgmmaShared<C>& smem;
   Scheduler<C> scheduler;  // of warp 0; the others leave it alone
   WorkQueue<C> queue, held;  // the next work, and the one at hand
-  Gatherer<C> gatherer;
+  Widener<C> threads;  // that copy, where the copy engine does not
   BoxLoader<C> loader;
   Ring<C::kStages> ring{};
   Ring<WgmmaShared<C>::kQStages> q_ring{};
 
   __device__ __forceinline__ Feeder(const WgmmaPrefillParams& params, WgmmaShared<C>& shared)
-      : p(params), smem(shared), scheduler(p, smem.lengths), queue(smem), held(smem), gatherer{p, smem},
+      : p(params), smem(shared), scheduler(p, smem.lengths), queue(smem), held(smem), threads{{p, smem}},
         loader{p, p.k_map, p.k_page, smem.boxes[0]} {}
 
   // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
@@ -34,7 +34,7 @@ struct Feeder {
   __device__ __forceinline__ void load_queries(const Work& work) {
     mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
     if (!p.mapped) {
-      gatherer.copy_q(work, q_ring.stage);
+      threads.copy_q(work, q_ring.stage);
     } else if (elected()) {
       ask_for_q<C>(p, smem, q_ring.stage, work);
     }
@@ -42,13 +42,16 @@ struct Feeder {
     q_ring.advance();
   }
 
-  __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, int page) {
-    if (p.mapped) {
+  __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, int page, int next_page,
+                                            bool begins, bool more) {
+    if constexpr (C::kKvBytes == 1) {
+      threads.load(work, pages, ring, start, page, next_page, begins, more);
+    } else if (p.mapped) {
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
       loader.ask(pages, work, smem_address(smem.k[ring.stage]), smem.k_full[ring.stage], start, page);
     } else {
-      gatherer.resolve(pages, work, start, page);
-      gatherer.copy(work, ring, start);
+      threads.resolve(pages, work, start, page);
+      threads.copy(work, ring, start);
     }
   }
 
@@ -74,7 +77,7 @@ struct Feeder {
         page = page_in_tile<C>(pages, *work, start, token);
       }
       const int next_page = left > 1 ? page_in_tile<C>(pages, *work, start - C::kTileKv, token) : 0;
-      load_tile(*work, pages, start, page);
+      load_tile(*work, pages, start, page, next_page, begins, left > 1);
       page = next_page;
     }
   }

@@ -32,7 +32,10 @@ struct Gatherer {
 #pragma unroll 2
     for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep)
       found |= nonfinite_in<C>(load_shared_16(smem_address(smem.v[stage]) + kv_place<C>(row, threadIdx.x % kChunks)));
-    const bool any = __any_sync(0xffffffffu, found != 0);
+    tell(stage, found != 0);
+  }
+  __device__ __forceinline__ void tell(int stage, bool found) const {
+    const bool any = __any_sync(0xffffffffu, found);
     if (threadIdx.x % 32 == 0) smem.wild[stage][threadIdx.x / 32] = any;
     __syncwarp();
   }
@@ -47,7 +50,7 @@ struct Gatherer {
     const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
     if (p.base.q_aligned) {
 #pragma unroll 1
-      for (int row = threadIdx.x / kChunks; row < WgmmaTile<C::kHeadDim>::kRows; row += kStep)
+      for (int row = threadIdx.x / kChunks; row < Shared::Tile::kRows; row += kStep)
         cp_async_16(q + panel_address(row, chunk % 8), q_row(work, row < work.tile.rows ? row : 0), row < work.tile.rows);
     } else {
 #pragma unroll 1

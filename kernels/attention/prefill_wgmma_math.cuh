@@ -87,6 +87,17 @@ __device__ __forceinline__ void mask_keys(const PrefillParams& p, const Work& wo
   }
 }
 
+// Queries of this warpgroup as the user's expression has them; each thread the words that it transforms further.
+template <class C>
+__device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work& work, unsigned char* rows, int group) {
+  for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
+    uint32_t* words = reinterpret_cast<uint32_t*>(rows + panel * WgmmaShared<C>::kQPanel);
+#pragma unroll 1
+    for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup)
+      words[i] = varied_pair<C>(words[i], variant_row<C>(p, work.tile, work.head, group * 64 + i / 32));
+  }
+}
+
 // Scores as the user's expression has them.
 template <class C>
 __device__ __forceinline__ void vary_scores(const PrefillParams& p, const Work& work, int start, float (&s)[C::kTileKv / 2]) {
@@ -135,14 +146,15 @@ __device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int h
 // Lets the base of a row follow its maximum where that has grown enough. factor: what sum and output so far must be
 // multiplied with, exactly 1 where the base stays. Returns whether a base of this thread has moved.
 template <class C>
-__device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], float log2_scale, float (&factor)[2]) {
+__device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2],
+                                       float (&factor)[2]) {
   bool moved = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float top = largest<C>(s, half), old = scale.base[half];
-    const bool grown = (top - old) * log2_scale > kSlack;
+    const bool grown = (top - old) * exponent[half] > kSlack;
     scale.base[half] = grown ? top : old;
-    factor[half] = grown ? exp2_approx((old - top) * log2_scale) : 1.f;
+    factor[half] = grown ? exp2_approx((old - top) * exponent[half]) : 1.f;
     moved |= grown;
   }
   return moved;
@@ -150,16 +162,16 @@ __device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTil
 
 // Scores become packed weights relative to `base`, and their sums of this thread.
 template <class C>
-__device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const float (&base)[2], float log2_scale,
+__device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
                                       uint32_t (&weights)[C::kTileKv / 4], float (&sum)[2]) {
-  const float shift[2] = {-finite_max(base[0]) * log2_scale, -finite_max(base[1]) * log2_scale};
+  const float shift[2] = {-finite_max(base[0]) * exponent[0], -finite_max(base[1]) * exponent[1]};
   float parts[2][2] = {};
 #pragma unroll
   for (int i = 0; i < C::kTileKv / 4; ++i) {
     float pair[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      pair[e] = exp2_approx(fmaf(s[2 * i + e], log2_scale, shift[i % 2]));
+      pair[e] = exp2_approx(fmaf(s[2 * i + e], exponent[i % 2], shift[i % 2]));
       parts[i % 2][e] += pair[e];
     }
     weights[i] = C::T::pack(pair[0], pair[1]);

@@ -1,8 +1,8 @@
 // Writes 64 rows of a warpgroup from its fragments: final rows in 16-byte pieces, for which the four threads of a row trade
 // words, or f32 partials of a split.
 #pragma once
-#include "kernels/attention/prefill_sink.cuh"
-#include "kernels/attention/prefill_wgmma_math.cuh"
+#include "kernels/attention/prefill_finish.cuh"
+#include "kernels/attention/prefill_wgmma_query.cuh"
 
 namespace opfacade {
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
       uint32_t w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        w[i] = C::T::pack(o[(block + i) * 4 + half * 2], o[(block + i) * 4 + half * 2 + 1]);
+        w[i] = C::Q::pack(o[(block + i) * 4 + half * 2], o[(block + i) * 4 + half * 2 + 1]);
       transpose_quad(w);
       if (mine)
         store_halves_8(dst + (block + threadIdx.x % 4) * 16, make_uint4(w[0], w[1], w[2], w[3]), p.o_aligned);
@@ -71,7 +71,7 @@ __device__ __forceinline__ void write_group(const PrefillParams& p, const Work& 
     const float sum = quad_sum(scale.sum[half]);
     const int head = work.head * C::kGroup + (work.tile.first + wgmma_row(half)) % C::kGroup;
     const Sunk sunk = finished<C>(p, head, row_lse(scale.base[half], sum, p.score.scale));
-    factor[half] = reciprocal_or_zero(sum) * sunk.factor;
+    factor[half] = reciprocal_or_zero(sum) * sunk.factor * value_factor<C>(p, work.head);
     lse[half] = sunk.lse;
   }
 #pragma unroll

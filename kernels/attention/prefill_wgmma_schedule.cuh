@@ -1,7 +1,7 @@
 // Which tile a block works on next. Blocks stay; the warp that loads finds their work ahead of those that compute.
 #pragma once
 #include "kernels/attention/prefill_schedule.cuh"
-#include "kernels/attention/prefill_sink.cuh"
+#include "kernels/attention/prefill_finish.cuh"
 #include "kernels/attention/prefill_variant_of.cuh"
 #include "kernels/attention/prefill_wgmma_params.h"
 #include "kernels/common/chunk.cuh"

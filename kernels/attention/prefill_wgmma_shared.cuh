@@ -24,19 +24,28 @@ struct PageBox {
   int place;  // of its page and head
 };
 
+// An fp8 cache on its way, and what the scores of each row are to be multiplied with.
+template <int kSlots, int kSlotBytes, int kRows>
+struct RawShared {
+  alignas(16) unsigned char slots[kSlots][kSlotBytes];
+  float factor[kRows];
+};
+template <int kSlotBytes, int kRows>
+struct RawShared<0, kSlotBytes, kRows> {};
+
 template <class C>
 struct WgmmaShared {
+  using Tile = WgmmaTile<C::kHeadDim, C::kKvBytes>;
   static constexpr int kPanels = C::kHeadDim / 64;
-  static constexpr int kQPanel = WgmmaTile<C::kHeadDim>::kRows * 128;
+  static constexpr int kQPanel = Tile::kRows * 128;
   static constexpr bool kPaged = C::kTable != TableForm::kRagged;
   static constexpr int kKvPanel = kPaged ? 1024 : C::kTileKv * 128;  // from panel to panel
   static constexpr int kKvGroup = kPaged ? kPanels * 1024 : 1024;    // from eight tokens to the next
-  static constexpr int kKvBytes = C::kTileKv * C::kHeadDim * 2;
-  static constexpr int kQStages = WgmmaTile<C::kHeadDim>::kQStages;
+  static constexpr int kQStages = Tile::kQStages;
 
   alignas(1024) unsigned char q[kQStages][kPanels * kQPanel];
-  alignas(1024) unsigned char k[C::kStages][kKvBytes];
-  alignas(1024) unsigned char v[C::kStages][kKvBytes];
+  alignas(1024) unsigned char k[C::kStages][Tile::kTileBytes];
+  alignas(1024) unsigned char v[C::kStages][Tile::kTileBytes];
   uint64_t q_full[kQStages], q_empty[kQStages];
   uint64_t work_full[kQueue], work_empty[kQueue];
   uint64_t k_full[C::kStages], k_empty[C::kStages];
@@ -47,6 +56,7 @@ struct WgmmaShared {
   Lengths lengths[kMaxRanked];
   PageBox boxes[2][32];                        // [K, V]
   const char* rows[2][2][C::kTileKv];          // [tile parity][K, V][token], when threads load
+  RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRows> raw;
 };
 
 template <class C>

@@ -1,7 +1,7 @@
 // Second launch of a split prefill: merges the partials of each row in the order of the splits. There are many rows and few
 // splits, so a warp takes a row. (A decode merges in its own launch: decode_join.cuh.)
 #pragma once
-#include "kernels/attention/prefill_sink.cuh"
+#include "kernels/attention/prefill_finish.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/merge.cuh"
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ void merge_prefill(const PrefillParams& p) {
   for (int column = threadIdx.x % 32 * 4; column < C::kHeadDim; column += 128) {
     float sum[4] = {};
     add_states<F32>(states, weights, column, 0, 1, sum);
-    store_merged<typename C::T>(dst, column, sum, reciprocal_or_zero(weights.total) * sunk.factor, p.o_aligned);
+    store_merged<typename C::Q>(dst, column, sum, reciprocal_or_zero(weights.total) * sunk.factor, p.o_aligned);
   }
   if constexpr (C::kReturnLse)
     if (threadIdx.x % 32 == 0) p.lse[index] = sunk.lse;

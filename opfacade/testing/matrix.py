@@ -84,6 +84,21 @@ def matrix() -> dict[str, Descriptor[Any]]:
             2, 128, "bf16", causal=True, kv_split="off", variant=document_mask(), custom_mask=True
         ),
         "ragged-fixed-mask": _ragged(5, 64, "f16", causal=False, kv_split=100, custom_mask=True),
+        "prefill-off-fp8-head": _prefill(
+            4, _cache(128, "f8_e4m3", 16, "HND"), 90, causal=True, kv_split="off", q_dtype="bf16", kv_scale="head"
+        ),
+        "prefill-fixed-fp8-d256-sinks-cap": _prefill(
+            2,
+            _cache(256, "f8_e5m2", 5, "NHD"),
+            40,
+            causal=True,
+            kv_split=300,
+            q_dtype="f16",
+            kv_scale="tensor",
+            sinks=True,
+            logits_soft_cap=20.0,
+        ),
+        "ragged-auto-fp8": _ragged(3, 64, "f8_e4m3", causal=False, q_dtype="bf16", window_left=300, total_num_rows=60),
         "append-csr": PagedKvAppendDescriptor(batch_size=5, total_num_rows=300, paged_kv=plain),
         "append-block-odd": PagedKvAppendDescriptor(
             batch_size=5, total_num_rows=77, paged_kv=_cache(65, "f8_e4m3", 3, "NHD", 1, 600), page_table="block"

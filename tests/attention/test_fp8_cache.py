@@ -95,13 +95,15 @@ def test_the_factor_is_a_fact_of_the_sku_and_silent_where_there_is_none():
     assert skus["none"].spec == ()
 
 
-def test_a_kernel_that_does_not_know_factors_declines_with_a_reason():
-    descriptor, _ = decode([9], paged_kv=fp8(head_dim=64), q_dtype="bf16", kv_scale="head")
-    for option in survey(descriptor, Preference(), Target.parse("sm_90a")):
-        reasons = {reason.code: reason for reason in option.reasons}
-        assert not reasons if option.candidate.backend == "reference" else not reasons or "OPF-S007" in reasons
-        if "OPF-S007" in reasons:
-            assert (reasons["OPF-S007"].field, reasons["OPF-S007"].got) == ("kv_scale", "head")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+@pytest.mark.parametrize("make", [decode, lambda lens, **f: prefill(lens, lens, **f)])
+def test_kernels_know_factors_and_decline_where_the_hardware_does_not_know_fp8(make, arch):
+    descriptor, _ = make([9], paged_kv=fp8(head_dim=64), q_dtype="bf16", kv_scale="head")
+    options = {
+        o.candidate.impl: o for o in survey(descriptor, Preference(), Target.parse(arch)) if o.candidate.backend == "cuda"
+    }
+    reasons = options["split_kv" if "split_kv" in options else "mma_tile"].reasons
+    assert [(r.code, r.allowed) for r in reasons] == ([("OPF-S001", "sm_89 and later for f8_e4m3")] if arch == "sm_80" else [])
 
 
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])

@@ -292,7 +292,7 @@ def test_far_positions_are_told_to_the_last():
 def test_the_kernel_for_sm_90a_declines_by_name_what_it_lacks(variant, field, got):
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         options = {o.candidate.impl: o for o in survey(changed(PLAIN, variant=variant), Preference(), SM_90A)}
-    assert [(r.code, r.field, r.got) for r in options["wgmma_tile"].reasons] == [("OPF-S019", field, got)]
+    assert [(r.code, r.field, r.got) for r in options["wgmma_tile"].reasons] == [("OPF-S021", field, got)]
     assert options["mma_tile"].reasons == ()
 
 

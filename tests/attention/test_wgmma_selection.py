@@ -12,10 +12,10 @@ CUDA, SM_90A = Preference(backend="cuda"), Target.parse("sm_90a")
 RELEASE = "opfacade.backends.cuda.ptxas.release"
 
 
-def ragged(heads=8, kv_heads=2, head_dim=128):
+def ragged(heads=8, kv_heads=2, head_dim=128, dtype="bf16", **fields):
     return BatchRaggedPrefillDescriptor(
         batch_size=2, total_num_rows=900, total_kv_rows=900, num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim,
-        causal=True, dtype="bf16",
+        causal=True, dtype=dtype, **fields,
     )  # fmt: skip
 
 
@@ -64,6 +64,15 @@ def test_the_release_is_read_from_the_program(tmp_path):
     assert ptxas._release_of(program) is None
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_the_shared_memory_of_a_block_fits_the_device(head_dim):
-    assert attention_prefill_wgmma.shared_memory(head_dim) <= SM_90A.max_shared_memory
+def test_the_shared_memory_of_a_block_fits_the_device(head_dim, dtype):
+    descriptor = ragged(head_dim=head_dim, dtype=dtype, q_dtype="bf16")
+    assert attention_prefill_wgmma.shared_memory(descriptor) <= SM_90A.max_shared_memory
+
+
+@pytest.mark.parametrize(("head_dim", "chosen"), [(64, "wgmma_tile"), (128, "mma_tile"), (256, "wgmma_tile")])
+def test_a_soft_cap_of_fp8_at_128_dimensions_is_left_to_the_older_kernel(head_dim, chosen):
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        descriptor = ragged(head_dim=head_dim, dtype="f8_e4m3", q_dtype="bf16", logits_soft_cap=30.0)
+        assert Plan.select(descriptor, CUDA, SM_90A).sku.impl == chosen

@@ -22,8 +22,8 @@ def _any_assembler():
 
 def paged(page_size=16, head_dim=64, group=4, rows=70, batch=2, **more):
     cache = PagedKvCacheDescriptor(
-        num_total_pages=-(-700 // page_size), page_size=page_size, num_kv_heads=2, head_dim=head_dim, dtype="bf16",
-        layout=more.pop("layout", "NHD"),
+        num_total_pages=-(-700 // page_size), page_size=page_size, num_kv_heads=2, head_dim=head_dim,
+        dtype=more.pop("dtype", "bf16"), layout=more.pop("layout", "NHD"),
     )  # fmt: skip
     return BatchPagedPrefillDescriptor(
         batch_size=batch, total_num_rows=rows, num_qo_heads=2 * group, causal=more.pop("causal", True), paged_kv=cache, **more
@@ -32,8 +32,8 @@ def paged(page_size=16, head_dim=64, group=4, rows=70, batch=2, **more):
 
 def ragged(**more):
     return BatchRaggedPrefillDescriptor(
-        batch_size=2, total_num_rows=90, total_kv_rows=400, num_qo_heads=4, num_kv_heads=2, head_dim=64, dtype="f16",
-        causal=True, **more,
+        batch_size=2, total_num_rows=90, total_kv_rows=400, num_qo_heads=4, num_kv_heads=2, head_dim=64,
+        dtype=more.pop("dtype", "f16"), causal=True, **more,
     )  # fmt: skip
 
 
@@ -45,6 +45,12 @@ KINDS = {
     "d256-off": paged(page_size=64, head_dim=256, group=2, rows=90, kv_split="off"),
     "fixed-split": paged(page_size=32, kv_split=100, window_left=200),
     "ragged": ragged(),
+    "fp8": paged(dtype="f8_e4m3", q_dtype="bf16", kv_scale="head", rows=40, head_dim=128),
+    "fp8-cap-window": paged(dtype="f8_e5m2", q_dtype="f16", logits_soft_cap=9.0, window_left=60, page_size=5),
+    "fp8-d256-split": paged(
+        dtype="f8_e4m3", q_dtype="bf16", kv_scale="tensor", head_dim=256, kv_split=200, rows=30, sinks=True
+    ),
+    "fp8-ragged": ragged(dtype="f8_e4m3", q_dtype="bf16"),
     "sinks": paged(group=8, window_left=127, kv_split="off", sinks=True, rows=40),
     "alibi-masked": paged(rows=40, variant=alibi(8), custom_mask=True),
     "varied-page-1-full": paged(
@@ -75,7 +81,7 @@ def hold(descriptor, seed, interleaved=False):
 
 
 PARTLY = 2  # a seed that fills the last page of a request in part
-QUICK = ("page-1", "odd-group-window-cap", "sinks", "alibi-masked", "varied-page-1-full")
+QUICK = ("page-1", "odd-group-window-cap", "sinks", "fp8-cap-window", "alibi-masked", "varied-page-1-full")
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])

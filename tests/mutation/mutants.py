@@ -20,6 +20,7 @@ class Mutant:
 
 DECODE = "decode-auto decode-cluster decode-fixed-wide-group-block decode-off-odd-window-cap decode-fixed-odd-window-block"
 PREFILL = "prefill-off-causal prefill-fixed-odd-window-cap-block prefill-auto-causal"
+FP8_PREFILL = "prefill-off-fp8-head prefill-fixed-fp8-d256-sinks-cap ragged-auto-fp8"
 F32 = "decode-auto-f32 decode-fixed-f32"
 APPEND = "append-csr append-block-odd append-f32-odd"
 MERGE = "merge-bf16 merge-odd"
@@ -237,15 +238,15 @@ GPU = (
     gpu(
         "prefill: no barrier before K is used",
         f"{K}/prefill.cuh",
-        "    cp_async_wait<0>();\n    __syncthreads();  // K is here, V is free\n",
-        "    cp_async_wait<0>();\n",
+        "    loader.land(0);\n    __syncthreads();  // K is here, V is free\n",
+        "    loader.land(0);\n",
         PREFILL,
     ),
     gpu(
         "prefill: V is used before it has arrived",
         f"{K}/prefill.cuh",
-        "    cp_async_wait<0>();\n    __syncthreads();  // V is here, K is free\n",
-        "    __syncthreads();  // V is here, K is free\n",
+        "    cp_async_wait<0>();\n    loader.land(1);\n",
+        "    loader.land(1);\n",
         PREFILL,
         tests="tests/mutation/focus.py tests/test_structural_schedule.py",
     ),
@@ -271,6 +272,34 @@ GPU = (
         "",
         tests="tests/attention/test_attention_gpu.py -k wild",
     ),
+    gpu(
+        "prefill: the sink joins every part of a row",
+        f"{K}/prefill_finish.cuh",
+        "  if constexpr (C::kSplit != SplitMode::kOff) return {lse, 1.f};\n",
+        "",
+        "prefill-fixed-odd-sinks ragged-auto-sinks",
+    ),
+    gpu(
+        "fp8 prefill: the factor of V is left out",
+        f"{K}/prefill_finish.cuh",
+        "p.v_scale[kv_head * p.kv_scale_stride]",
+        "1.f",
+        FP8_PREFILL,
+    ),
+    gpu(
+        "fp8 prefill: bytes are not widened before they are used",
+        f"{K}/prefill.cuh",
+        "    loader.land(0);\n    __syncthreads();",
+        "    __syncthreads();",
+        FP8_PREFILL,
+    ),
+    gpu(
+        "fp8 prefill: scores keep the power of two of q",
+        f"{K}/prefill_load.cuh",
+        "smem.raw.factor[row] = key * power_of_two(-shift);",
+        "smem.raw.factor[row] = key;",
+        FP8_PREFILL,
+    ),
     # The next ones need a ptxas that builds wgmma_tile (13.3); elsewhere mma_tile is chosen and none of them is seen.
     gpu(
         "wgmma prefill: the mask uses > for >=",
@@ -282,14 +311,14 @@ GPU = (
     gpu(
         "wgmma prefill: the output is not rescaled when a base moves",
         f"{K}/prefill_wgmma.cuh",
-        "        rows.rescale(factor);\n",
+        "          if (!ends) rows.rescale(shrunk);\n",
         "",
         PREFILL,
     ),
     gpu(
         "wgmma prefill: weights are not made again when a base moves",
         f"{K}/prefill_wgmma.cuh",
-        "moved)) {\n        weigh<C>(s, rows.scale.base, log2_scale, fresh, sum);\n",
+        "moved)) {\n          weigh<C>(s, rows.scale.base, exponent, fresh, sum);\n",
         "moved)) {\n",
         PREFILL,
     ),
@@ -318,9 +347,37 @@ GPU = (
     gpu(
         "wgmma prefill: every box comes from the first head of its page",
         f"{K}/prefill_wgmma_load.cuh",
-        "page * page_step + head}",
+        "page * page_step + work.head}",
         "page * page_step}",
         PREFILL,
+    ),
+    gpu(
+        "wgmma prefill: the sink of the first head serves its group",
+        f"{K}/prefill_wgmma_output.cuh",
+        "(work.tile.first + wgmma_row(half)) % C::kGroup;",
+        "0;",
+        "prefill-off-sinks",
+    ),
+    gpu(
+        "wgmma fp8 prefill: half a tile is widened before it has arrived",
+        f"{K}/prefill_wgmma_widen.cuh",
+        "cp_async_wait<kAhead>();",
+        "cp_async_wait<kAhead + 1>();",
+        FP8_PREFILL,
+    ),
+    gpu(
+        "wgmma fp8 prefill: eight values take the place of their neighbours",
+        f"{K}/prefill_wgmma_widen.cuh",
+        "swap ? wide[1] : wide[0]",
+        "swap ? wide[0] : wide[1]",
+        FP8_PREFILL,
+    ),
+    gpu(
+        "wgmma fp8 prefill: scores keep the power of two of q",
+        f"{K}/prefill_wgmma_query.cuh",
+        "factors[row] = key * power_of_two(-shift);",
+        "factors[row] = key;",
+        FP8_PREFILL,
     ),
     gpu(
         "wgmma prefill: two blocks are dealt the same work",

@@ -1,4 +1,4 @@
-"""`scripts/mutate --cpu | --gpu`: plants every fault in a copy of the sources, runs its tests, records who caught it.
+"""`scripts/mutate --cpu | --gpu | --emulated`: plants each fault in a copy of the sources and records which test caught it.
 
 A fault is caught when a test fails or the tests do not end in time. Writes bench/results/mutation.json and docs/mutation.md.
 """
@@ -14,15 +14,16 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.mutation.mutants import CPU, GPU, Mutant
 
 ROOT = Path(__file__).parents[2]
+FOCUSED = "tests/mutation/focus.py"
 RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
 COPIED = ("opfacade", "kernels", "csrc", "tests", "pyproject.toml")
-TIMEOUT = {"gpu": 150, "cpu": 500}
+TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500}
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,18 @@ def command(mutant: Mutant, device: str) -> list[str]:
     return [sys.executable, "-m", "pytest", *quiet, *files.split(), *chosen, *(["-k", words] if words else [])]
 
 
+def arch_of(mutant: Mutant) -> str:
+    """Where the emulator selects the kernel with the fault: before sm_90a that is `mma_tile`."""
+    return "sm_89" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
+
+
 def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
     own = {
         "OPFACADE_SOURCE_ROOT": str(root),
         "OPFACADE_CACHE_DIR": str(place.folder / "cache"),
         "OPFACADE_FOCUS": place.device,
         "OPFACADE_FOCUS_KINDS": mutant.kinds,
+        "OPFACADE_FOCUS_ARCH": arch_of(mutant),
         "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
@@ -94,8 +101,14 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
     return row | {"seconds": round(time.monotonic() - started, 1), "ran": status not in (4, 5)}
 
 
-def sound(mutants: list[Mutant]) -> list[Mutant]:
+def sound(mutants: list[Mutant], device: str) -> list[Mutant]:
     """No fault: what these mutants run, on sources as they are. If one fails, nothing was shown."""
+    if device == "emulated":
+        archs: dict[str, list[Mutant]] = {}
+        for mutant in mutants:
+            archs.setdefault(arch_of(mutant), []).append(mutant)
+        names = {"sm_89": "prefill: sources as they are, mma_tile", "sm_90a": "sources as they are"}
+        return [replace(sound(some, "gpu")[0], name=names[arch]) for arch, some in archs.items()]
     plain = dict.fromkeys(word for m in mutants if " -k " not in m.tests for word in m.tests.split())
     kinds = " ".join(dict.fromkeys(kind for m in mutants for kind in m.kinds.split()))
     runs = [Mutant("sources as they are", "", (), kinds, " ".join(plain))] if plain else []
@@ -143,7 +156,9 @@ def page(results: dict[str, dict]) -> str:
 
 
 def chosen(words: argparse.Namespace) -> list[Mutant]:
-    mutants = GPU if words.gpu else CPU
+    mutants = CPU if words.cpu else GPU
+    if words.emulated:
+        mutants = tuple(m for m in mutants if m.tests == FOCUSED)
     return [m for m in mutants if not words.only or words.only in m.name]
 
 
@@ -152,15 +167,16 @@ def main() -> int:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--gpu", action="store_true")
     where.add_argument("--cpu", action="store_true")
+    where.add_argument("--emulated", action="store_true", help="faults of kernels, without a GPU: slow, and blind to races")
     parser.add_argument("--jobs", type=int, default=0, help="mutants at a time; default 8 on a GPU, 2 on the CPU")
     parser.add_argument("--only", default="", help="faults whose name has this text; nothing is written")
     parser.add_argument("--out", type=Path, help="a folder for mutation.json and mutation.md in place of the repository's")
     words = parser.parse_args()
-    device = "gpu" if words.gpu else "cpu"
+    device = next(name for name in TIMEOUT if getattr(words, name))
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         place = Place(Path(folder), device)
-        for number, run in enumerate(sound(chosen(words))):
+        for number, run in enumerate(sound(chosen(words), device)):
             if tried(run, place, -number)["caught_by"]:
                 print("the sound sources fail: nothing is shown")
                 return 2

@@ -29,7 +29,6 @@ _SM_BYTES = 233472  # shared memory of an SM on sm_90
 _SYSTEM_BYTES = 1024  # of it, what a block cannot use
 F32_SHAPES = {64: Shape(4, 2, 32), 128: Shape(4, 2, 32), 256: Shape(4, 2, 16)}
 _ROWS = 16
-_FP8_SM = 89
 _CLUSTER = 8  # blocks; the most that every GPU with clusters grants
 _SHORT_TOKENS = 8192
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
@@ -113,9 +112,7 @@ def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[int
 
 
 def declines(descriptor: BatchPagedDecodeDescriptor, target: Target) -> list[Reason]:
-    reasons = [*facts_of.common_declines(descriptor, target, ("f16", "bf16", "f32", *FP8))]
-    if descriptor.kv_dtype in FP8 and _FP8_SM > target.sm_version >= support.MIN_SM:
-        reasons.append(Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {descriptor.kv_dtype}"))
+    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", "f32", *FP8))]
     if not reasons:
         reasons += support.shared_memory_reason(shared_memory(descriptor, target), target)
         hint = "Use a larger kv_split or a smaller max_kv_indices."
@@ -134,8 +131,8 @@ def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Any:
     shape, mode = shape_of(descriptor, target), split_of(descriptor, target)[0]
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
     tuned |= {"cluster": _CLUSTER if mode == "cluster" else 1, "blocks_per_sm": 1 if mode == "cluster" else 2}
-    plain = {"q_dtype": descriptor.query_dtype, "kv_scale": "none", "sinks": False}
-    return support.spec_of("attention/paged_decode", support.pairs(**plain | dict(facts(descriptor, target)) | tuned), target)
+    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target)) | tuned
+    return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target) -> KernelSku:

@@ -16,14 +16,17 @@ from opfacade.target import Target
 
 REVISION = 1
 HEAD_DIMS = (64, 128, 256)
+_FP8_SM = 89  # the first that converts fp8
 _EVIDENCE = "tests/attention/test_attention_gpu.py::"
 _BITS = "tests/test_determinism.py::"
 _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
 
 
-def common_declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
+def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
     """What no attention kernel takes, and a cache of none of `dtypes`."""
     yield from support.arch_reasons(target)
+    if descriptor.kv_dtype in FP8 and _FP8_SM > target.sm_version >= support.MIN_SM:
+        yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {descriptor.kv_dtype}")
     yield from support.choice_reason("OPF-S002", "dtype of the KV cache", descriptor.kv_dtype, dtypes)
     if descriptor.kv_dtype in FP8:
         yield from support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, ("f16", "bf16"))
@@ -32,10 +35,9 @@ def common_declines(descriptor: Attention[Any], target: Target, dtypes: Sequence
     yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, HEAD_DIMS)
 
 
-def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
-    """The same, of a kernel that knows no factors of K and V."""
-    yield from common_declines(descriptor, target, dtypes)
-    yield from support.choice_reason("OPF-S007", "kv_scale", getattr(descriptor, "kv_scale", "none"), ("none",))
+def unsaid(descriptor: Any) -> dict[str, bool | int | str]:
+    """What `common_facts` leaves out, for templates: it is the same for most problems."""
+    return {"q_dtype": descriptor.query_dtype, "kv_scale": "none", "sinks": False}
 
 
 def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
@@ -49,7 +51,7 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
         "return_lse": descriptor.return_lse,
     }
     if descriptor.kv_dtype in FP8:
-        facts |= {"q_dtype": descriptor.query_dtype, "kv_scale": descriptor.kv_scale}
+        facts |= {"q_dtype": descriptor.query_dtype, "kv_scale": getattr(descriptor, "kv_scale", "none")}
     if descriptor.sinks:
         facts["sinks"] = True
     facts |= varied_facts(descriptor)

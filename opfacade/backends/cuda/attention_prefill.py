@@ -8,6 +8,7 @@ from typing import Any
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import support
+from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
 from opfacade.registry import Launcher, Reason
 from opfacade.scoring import transforms_scores
@@ -49,14 +50,15 @@ def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
 
 
 def shared_memory(descriptor: Prefill) -> int:
-    """Q, K, V, the double-buffered tables of row addresses and key parameters, and the block's work, in bytes."""
-    tile = TILES[descriptor.dim]
-    plain = (tile.rows + 2 * tile.keys) * descriptor.dim * 2 + 4 * tile.keys * 8 + 1024
-    return plain + variant.key_table_bytes(descriptor, tile.keys, 2)
+    """Q, K, V, the double-buffered tables of rows and key parameters, and the work; of fp8 also a tile as it is stored."""
+    tile, dim = TILES[descriptor.dim], descriptor.dim
+    raw = tile.keys * dim + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0
+    tables = variant.key_table_bytes(descriptor, tile.keys, 2)
+    return (tile.rows + 2 * tile.keys) * dim * 2 + 4 * tile.keys * 8 + 1024 + raw + tables
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16"))]
+    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", *FP8)), *variant.narrow_reasons(descriptor)]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
         reasons += support.shared_memory_reason(shared_memory(descriptor), target)
@@ -72,7 +74,7 @@ def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
 
 def constants_of(descriptor: Prefill, target: Target) -> dict[str, bool | int | str]:
     """The facts with those that an id leaves out."""
-    return {"sinks": False} | dict(facts(descriptor, target))
+    return facts_of.unsaid(descriptor) | dict(facts(descriptor, target))
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:

@@ -9,6 +9,7 @@ from opfacade.backends.cuda import attention_prefill as first
 from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
+from opfacade.paging import FP8
 from opfacade.registry import Launcher, Reason
 from opfacade.scoring import transforms_scores
 from opfacade.sku import KernelSku
@@ -23,17 +24,22 @@ _Q_STAGES = {64: 2, 128: 2, 256: 1}
 _CONTROL = 8192
 
 
-def shared_memory(head_dim: int) -> int:
-    q, kv = _Q_STAGES[head_dim] * TILE_ROWS, 2 * _STAGES[head_dim] * TILE_KEYS[head_dim]
-    return (q + kv) * head_dim * 2 + _CONTROL
+def shared_memory(descriptor: Prefill) -> int:
+    """Q, K and V in stages, and control; of fp8 also three half tiles as they are stored, and a factor for each row."""
+    dim = descriptor.dim
+    q, kv = _Q_STAGES[dim] * TILE_ROWS, 2 * _STAGES[dim] * TILE_KEYS[dim]
+    raw = 3 * TILE_KEYS[dim] // 2 * dim + TILE_ROWS * 4 if descriptor.kv_dtype in FP8 else 0
+    return (q + kv) * dim * 2 + _CONTROL + raw
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
     reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *first.declines(descriptor, target)]
     reasons += variant.asynchronous_reasons(descriptor)
     reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
+    if descriptor.kv_dtype in FP8 and descriptor.dim == 128:  # 216 registers a thread are not enough for this
+        reasons += support.choice_reason("OPF-S019", "logits_soft_cap of an fp8 cache", descriptor.logits_soft_cap, (0.0,))
     if not reasons:
-        reasons += [*support.shared_memory_reason(shared_memory(descriptor.dim), target), *ptxas.reasons()]
+        reasons += [*support.shared_memory_reason(shared_memory(descriptor), target), *ptxas.reasons()]
     return reasons
 
 

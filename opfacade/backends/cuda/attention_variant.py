@@ -15,6 +15,7 @@ from opfacade.scoring import Varied
 from opfacade.target import Target
 from opfacade.variant import Variant, kv_pos, q_pos
 
+WIDE = ("f16", "bf16")
 Tree = tuple[Any, ...]
 # Conversions that come down to one a row: see VariantKey in kernels/attention/prefill_variant.cuh. None of them wraps.
 _DISTANCES: dict[Node, Tree] = {
@@ -61,6 +62,12 @@ def spec_of(template: str, facts: dict[str, bool | int | str], descriptor: Varie
     return support.spec_of(f"{template}_varied" if more else template, support.pairs(**plain, **more), target)
 
 
+def narrow_reasons(descriptor: Any) -> Iterator[Reason]:
+    """Of kernels that bring factors of an fp8 cache into the exponents, where no expression sees them."""
+    if constants(descriptor):
+        yield from support.choice_reason("OPF-S021", "dtype of a KV cache with a variant or a mask", descriptor.kv_dtype, WIDE)
+
+
 # What has no branch in machine code, so that it can stand between asynchronous products and the wait for them.
 _STRAIGHT = frozenset(SIGNATURES) - {"div", "sqrt", "floordiv", "mod", "log2"}
 _MAX_STRAIGHT_NODES = 24
@@ -71,12 +78,12 @@ def asynchronous_reasons(descriptor: Varied) -> Iterator[Reason]:
     if descriptor.variant is None:
         return
     keys, logits = descriptor.variant.parameters("key"), descriptor.variant.logits
-    yield from support.limit_reason("OPF-S019", "variant parameters per key", len(keys), 0)
+    yield from support.limit_reason("OPF-S021", "variant parameters per key", len(keys), 0)
     if logits is not None:
         used = {node.op for _, node in logits.walk() if isinstance(node, Apply)}
         for op in sorted(used - _STRAIGHT):
-            yield Reason("OPF-S019", "variant.logits", op, "what needs no branch")
-        yield from support.limit_reason("OPF-S019", "nodes of variant.logits", logits.facts().nodes, _MAX_STRAIGHT_NODES)
+            yield Reason("OPF-S021", "variant.logits", op, "what needs no branch")
+        yield from support.limit_reason("OPF-S021", "nodes of variant.logits", logits.facts().nodes, _MAX_STRAIGHT_NODES)
 
 
 def key_table_bytes(descriptor: Varied, tile_keys: int, tiles: int) -> int:
