@@ -339,7 +339,7 @@ GPU = (
     gpu(
         "wgmma prefill: values that are not finite are not isolated",
         f"{K}/prefill_wgmma.cuh",
-        "isolate_nonfinite<C>(p, work, start, smem.v[stage], rows);",
+        "isolate_nonfinite<C>(p, work, start, smem.v[stage], shown, rows);",
         ";",
         "",
         tests="tests/attention/test_attention_gpu.py -k wild",
