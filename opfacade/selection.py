@@ -77,6 +77,11 @@ class Option:
     note: str = ""
 
     @property
+    def is_pointless(self) -> bool:
+        """A variant that means nothing for this descriptor: no answer to a question about what may run."""
+        return bool(self.candidate.variant) and any(reason.code == "OPF-S017" for reason in self.reasons)
+
+    @property
     def name(self) -> str:
         variant = f"[{self.candidate.variant}]" if self.candidate.variant else ""
         return f"{self.candidate.backend}/{self.candidate.impl}{variant}"
@@ -101,6 +106,7 @@ def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins
     measured = pins.tuned is not None and pins.tuned.row is not None
     found = variants_for if prefer.pin is not None or measured else candidates_for
     options = tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor)))
+    options = tuple(option for option in options if not option.is_pointless)
     return _measured_first(options, pins) if prefer.autotune == "use" and prefer.pin is None else options
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from opfacade.descriptor import Descriptor
 from opfacade.plan import Plan
-from opfacade.registry import candidates_for
+from opfacade.registry import candidates_for, variants_for
 from opfacade.selection import Preference
 from opfacade.target import Target
 from opfacade.testing import inputs
@@ -29,11 +29,22 @@ class Subject:
     backend: str
     device: str
     forbid: tuple[str, ...] = field(default=(), kw_only=True)  # implementations that would be chosen before the one under test
+    variant: str = field(default="", kw_only=True)
 
     @property
     def plan(self) -> Plan[Any]:
-        wanted = {"backend": self.backend, "forbid": self.forbid}
+        wanted = {"backend": self.backend, "forbid": self.forbid, "pin": self._pin}
         return Plan.select(self.descriptor, Preference.model_validate(wanted), self._target)
+
+    @property
+    def _pin(self) -> str | None:
+        """The SKU of the variant, which nothing but a pin or a measurement chooses."""
+        kind: type[Descriptor[Any]] = type(self.descriptor)
+        named = [c for c in variants_for(kind) if self.variant and (c.backend, c.variant) == (self.backend, self.variant)]
+        eligible = [c for c in named if c.impl not in self.forbid and not c.declines(self.descriptor, self._target)]
+        if self.variant and not eligible:
+            raise LookupError(f"no {self.variant} for {self.descriptor.op} on {self._target.arch}")
+        return eligible[0].sku(self.descriptor, self._target).id if eligible else None
 
     @property
     def _target(self) -> Target:

@@ -8,6 +8,7 @@ from typing import Any
 from opfacade.backends.cuda import attention_decode as decode
 from opfacade.backends.cuda import attention_prefill as prefill
 from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
+from opfacade.backends.cuda.attention_decode_variants import VARIANTS as DECODE_VARIANTS
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
@@ -54,4 +55,4 @@ _VARIANTS = (
     ),
 )
 
-CANDIDATES = (*_DEFAULTS, *_VARIANTS)
+CANDIDATES = (*_DEFAULTS, *_VARIANTS, *DECODE_VARIANTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
@@ -23,26 +23,38 @@ class Shape:
     keys: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a variant does otherwise. warps: of a block, 0 the usual; blocks: that share an SM; cluster: blocks of a cluster."""
+
+    warps: int = 0
+    blocks: int = 2
+    cluster: int = 8  # the most that every GPU with clusters grants
+
+
+PLAIN = Tuning()
 SHAPES = {64: Shape(4, 6, 16), 128: Shape(4, 3, 16), 256: Shape(2, 3, 16)}
 TEAM_SHAPES = {64: Shape(8, 6, 16), 128: Shape(8, 3, 16), 256: Shape(4, 3, 16)}
 _SM_BYTES = 233472  # shared memory of an SM on sm_90
 _SYSTEM_BYTES = 1024  # of it, what a block cannot use
 F32_SHAPES = {64: Shape(4, 2, 32), 128: Shape(4, 2, 32), 256: Shape(4, 2, 16)}
 _ROWS = 16
-_CLUSTER = 8  # blocks; the most that every GPU with clusters grants
 _SHORT_TOKENS = 8192
+_MOST_STAGES = 6
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64
 
 
-def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Shape:
+def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Shape:
     """The pipeline is as deep as shared memory allows, beside the results of the warps."""
     if descriptor.kv_dtype == "f32":
         return F32_SHAPES[descriptor.dim]
-    alone = is_short(descriptor, target)
+    alone = split_of(descriptor, target, tuning)[0] == "cluster"
     best = (TEAM_SHAPES if alone else SHAPES)[descriptor.dim]
+    if tuning.warps:
+        best = replace(best, warps=tuning.warps, stages=_MOST_STAGES)
     best = replace(best, keys=best.keys * 2 // ITEMSIZE[descriptor.kv_dtype])
-    room = (_SM_BYTES if alone else _SM_BYTES // 2) - _SYSTEM_BYTES - results_bytes(best, descriptor)
+    room = _SM_BYTES // (1 if alone else tuning.blocks) - _SYSTEM_BYTES - results_bytes(best, descriptor)
     return replace(best, stages=min(best.stages, room // stage_bytes(best, descriptor)))
 
 
@@ -66,8 +78,8 @@ def head_blocks(descriptor: BatchPagedDecodeDescriptor) -> int:
     return descriptor.kv_heads * -(-descriptor.group_size // _ROWS)
 
 
-def shared_memory(descriptor: BatchPagedDecodeDescriptor, target: Target) -> int:
-    shape, dim, rows = shape_of(descriptor, target), descriptor.dim, rows_of(descriptor)
+def shared_memory(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
+    shape, dim, rows = shape_of(descriptor, target, tuning), descriptor.dim, rows_of(descriptor)
     if descriptor.kv_dtype == "f32":
         return 4 * ((2 * shape.stages * shape.keys + rows) * (dim + 4) + rows * (shape.keys + 4))
     return shape.stages * stage_bytes(shape, descriptor) + results_bytes(shape, descriptor)
@@ -79,77 +91,85 @@ def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     A cluster of 8 stays inside a group of SMs and leaves some over, so the batch must fit the clusters that run at once.
     """
     runs = descriptor.batch_size * head_blocks(descriptor)
-    fits = runs * _CLUSTER <= target.sm_count * 85 // 100 and descriptor.kv_token_bound <= _SHORT_TOKENS
+    fits = runs * PLAIN.cluster <= target.sm_count * 85 // 100 and descriptor.kv_token_bound <= _SHORT_TOKENS
     return fits and descriptor.kv_split == "auto" and target.sm_version >= 90 and descriptor.kv_dtype != "f32"
 
 
-def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[str, int]:
+def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[str, int]:
     """(mode, chunk in tokens)."""
-    if is_short(descriptor, target):
+    if is_short(descriptor, target) and tuning.cluster > 1:
         return "cluster", 0
     if isinstance(descriptor.kv_split, str):
         return descriptor.kv_split, 0
     return "fixed", descriptor.kv_split
 
 
-def blocks_per_sm(descriptor: BatchPagedDecodeDescriptor, target: Target) -> int:
-    """Blocks that share an SM, at most two: two hide each other's ends, more would only cut the work finer."""
-    return max(1, min(2, target.max_shared_memory // shared_memory(descriptor, target)))
+def blocks_per_sm(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
+    """Blocks that share an SM, at most two by default: two hide each other's ends, more would only cut the work finer."""
+    return max(1, min(tuning.blocks, target.max_shared_memory // shared_memory(descriptor, target, tuning)))
 
 
-def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[int, int]:
+def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[int, int]:
     """(blocks, slots for partial results), whatever the lengths turn out to be."""
-    mode, chunk = split_of(descriptor, target)
+    mode, chunk = split_of(descriptor, target, tuning)
     least = descriptor.batch_size * head_blocks(descriptor)
     if mode in ("off", "cluster"):
-        return least * (_CLUSTER if mode == "cluster" else 1), 0
+        return least * (tuning.cluster if mode == "cluster" else 1), 0
     if mode == "fixed":
         items = head_blocks(descriptor) * (descriptor.kv_token_bound // chunk) + least
         return items, items
     tiles = head_blocks(descriptor) * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
-    resident = min(tiles, target.sm_count * blocks_per_sm(descriptor, target))
+    resident = min(tiles, target.sm_count * blocks_per_sm(descriptor, target, tuning))
     return min(2 * resident, max(resident, least)), 2 * resident
 
 
-def declines(descriptor: BatchPagedDecodeDescriptor, target: Target) -> list[Reason]:
+def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> list[Reason]:
     reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", "f32", *FP8))]
     if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(descriptor, target), target)
+        reasons += support.shared_memory_reason(shared_memory(descriptor, target, tuning), target)
         hint = "Use a larger kv_split or a smaller max_kv_indices."
-        reasons += support.limit_reason("OPF-S006", "work items", grid_of(descriptor, target)[0], 2**31 - 1, hint)
-        mode, chunk = split_of(descriptor, target)
+        reasons += support.limit_reason("OPF-S006", "work items", grid_of(descriptor, target, tuning)[0], 2**31 - 1, hint)
+        mode, chunk = split_of(descriptor, target, tuning)
         if mode == "fixed":
             reasons += support.limit_reason("OPF-S006", "splits", descriptor.kv_token_bound // chunk + 1, _MOST_PARTS, hint)
     return reasons
 
 
-def facts(descriptor: BatchPagedDecodeDescriptor, target: Target) -> support.SpecPairs:
-    return support.pairs(**facts_of.common_facts(descriptor), split=split_of(descriptor, target)[0])
+def facts(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> support.SpecPairs:
+    other = {name: value for name, value in asdict(tuning).items() if value != getattr(PLAIN, name)}
+    return support.pairs(**facts_of.common_facts(descriptor), split=split_of(descriptor, target, tuning)[0], **other)
 
 
-def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Any:
-    shape, mode = shape_of(descriptor, target), split_of(descriptor, target)[0]
+def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Any:
+    shape, team = shape_of(descriptor, target, tuning), split_of(descriptor, target, tuning)[0] == "cluster"
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
-    tuned |= {"cluster": _CLUSTER if mode == "cluster" else 1, "blocks_per_sm": 1 if mode == "cluster" else 2}
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target)) | tuned
+    tuned |= {"cluster": tuning.cluster if team else 1, "blocks_per_sm": 1 if team else tuning.blocks}
+    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target, tuning)) | tuned
+    constants.pop("blocks", None)
     return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
 
 
-def sku(descriptor: BatchPagedDecodeDescriptor, target: Target) -> KernelSku:
-    tile = shape_of(descriptor, target).keys
+def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
+    tile = shape_of(descriptor, target, tuning).keys
     merges = True  # the warps of a block merge in any mode
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", facts(descriptor, target), tile, merges))
+    return facts_of.make_sku(
+        facts_of.Identity(descriptor.op, target.arch, "split_kv", facts(descriptor, target, tuning), tile, merges)
+    )
 
 
-def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target) -> int:
+def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
     """Partial o and lse of every slot, f32, and its counter."""
-    _, slots = grid_of(descriptor, target)
+    _, slots = grid_of(descriptor, target, tuning)
     return slots * (4 * rows_of(descriptor) * (descriptor.dim + 1) + 8)
 
 
-def launcher(descriptor: BatchPagedDecodeDescriptor, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+def launcher(
+    descriptor: BatchPagedDecodeDescriptor, target: Target, identity: KernelSku, allow_build: bool, tuning: Tuning = PLAIN
+) -> Launcher:
     if descriptor.batch_size == 0:
         return support.nothing_to_do
-    mode, chunk = split_of(descriptor, target)
-    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), *grid_of(descriptor, target), chunk)
-    return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode in ("auto", "fixed"), scalars)
+    mode, chunk = split_of(descriptor, target, tuning)
+    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), *grid_of(descriptor, target, tuning), chunk)
+    return support.launcher(
+        jit_spec(descriptor, target, tuning), descriptor, identity, allow_build, mode in ("auto", "fixed"), scalars
+    )

@@ -1,0 +1,58 @@
+"""Decode with other pipelines: variants, which only a pin or a measurement chooses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from opfacade.backends.cuda.attention_decode import (
+    PLAIN,
+    Tuning,
+    declines,
+    is_short,
+    jit_spec,
+    launcher,
+    shape_of,
+    sku,
+    workspace,
+)
+from opfacade.plans.attention import BatchPagedDecodeDescriptor
+from opfacade.registry import Candidate, Reason
+from opfacade.target import Target
+
+
+def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
+    """Whether a variant means something, and something else: clusters where contexts are short, warps and blocks elsewhere."""
+    if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
+        return False
+    usual, shape = shape_of(descriptor, target), shape_of(descriptor, target, tuning)
+    return shape.stages >= 2 and (shape, replace(tuning, warps=0)) != (usual, PLAIN)
+
+
+def variant(name: str, tuning: Tuning) -> Candidate:
+    """Decode with another pipeline, to be measured against the default: `opfacade tune`."""
+
+    def declining(descriptor: BatchPagedDecodeDescriptor, target: Target) -> list[Reason]:
+        reasons = declines(descriptor, target)  # of the default: a variant serves no more than that
+        if not reasons and not _differs(tuning, descriptor, target):
+            return [Reason("OPF-S017", "variant", name, "a descriptor for which it is not the default")]
+        return reasons or declines(descriptor, target, tuning)
+
+    return Candidate(
+        "cuda",
+        "split_kv",
+        BatchPagedDecodeDescriptor,
+        declining,
+        partial(sku, tuning=tuning),
+        partial(workspace, tuning=tuning),
+        partial(launcher, tuning=tuning),
+        partial(jit_spec, tuning=tuning),
+        name,
+    )
+
+
+# Fewer and more warps, and one block with a deeper pipeline or four with a shallow one; smaller clusters, and none.
+VARIANTS = (
+    *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 1), (8, 1))),
+    *(variant(f"cluster={n}", Tuning(cluster=n)) for n in (1, 2, 4)),
+)
