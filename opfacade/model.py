@@ -43,13 +43,20 @@ def _wrap(name: str, error: ValidationError) -> DescriptorError:
     issues = []
     for item in error.errors(include_url=False):
         path = ".".join(str(part) for part in item["loc"]) or name
-        value = "nothing" if item["type"] == "missing" else repr(item["input"])[:80]
+        value = "nothing" if item["type"] == "missing" else _shown(item["input"])
         expected = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         issues.append(Issue(_code(item["type"]), path, expected, value, kind="DescriptorError"))
     first = issues[0]
     more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
     message = f"{name}.descriptor: {first}{more}"
     return DescriptorError(message, code=first.code, op=name, stage="descriptor", issues=issues)
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except RecursionError:
+        return "something nested without end"
 
 
 def _code(kind: str) -> str:

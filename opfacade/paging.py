@@ -46,9 +46,14 @@ class PagedKvCacheDescriptor(PagePool):
     def token_axis(self) -> int:
         return 2 if self.layout == "HND" else 1
 
+    @property
+    def token_dims(self) -> tuple[Dim, Dim]:
+        """One number a token, as the pool has them."""
+        return Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size)
+
     def pool_spec(self, role: Literal["in", "inout"]) -> TensorSpec:
         """One of the two pools."""
-        pages, tokens = Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size)
+        pages, tokens = self.token_dims
         heads, dim = Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)
         shape = (pages, heads, tokens, dim) if self.layout == "HND" else (pages, tokens, heads, dim)
         return TensorSpec(shape, self.dtype, role)

@@ -8,10 +8,11 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from opfacade.descriptor import Args, Descriptor
-from opfacade.model import INT32_MAX, Count, Integer, Real, Size, as_index
+from opfacade.model import INT32_MAX, Count, Integer, Model, Real, Size, as_index
 from opfacade.operands import Dim, TensorSpec
 from opfacade.paging import PagePool, PageTable, check_token_bound
 from opfacade.sku import DType
+from opfacade.variant import Variant, mask_operands
 
 ArgsT = TypeVar("ArgsT", bound=Args)
 KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32_MAX)], BeforeValidator(as_index)]
@@ -85,19 +86,68 @@ class Attention(Descriptor[ArgsT]):
     def scale(self) -> float:
         return 1.0 / math.sqrt(self.dim) if self.sm_scale is None else self.sm_scale
 
+    @property
+    def _heads(self) -> Dim:
+        return Dim("num_qo_heads", self.num_qo_heads)
+
     def _query(self, rows: Dim) -> TensorSpec:
-        return TensorSpec((rows, Dim("num_qo_heads", self.num_qo_heads), Dim("head_dim", self.dim)), self.query_dtype)
+        return TensorSpec((rows, self._heads, Dim("head_dim", self.dim)), self.query_dtype)
 
     def _sinks(self) -> dict[str, TensorSpec]:
-        heads = Dim("num_qo_heads", self.num_qo_heads)
-        return {"sinks": TensorSpec((heads,), "f32", "in", "contiguous", alignment=4)} if self.sinks else {}
+        return {"sinks": TensorSpec((self._heads,), "f32", "in", "contiguous", alignment=4)} if self.sinks else {}
 
     def _outputs(self, rows: Dim) -> dict[str, TensorSpec]:
-        heads, dim = Dim("num_qo_heads", self.num_qo_heads), Dim("head_dim", self.dim)
+        heads, dim = self._heads, Dim("head_dim", self.dim)
         outputs = {"o": TensorSpec((rows, heads, dim), self.query_dtype, "out")}
         if self.return_lse:
             outputs["lse"] = TensorSpec((rows, heads), "f32", "out", "contiguous", alignment=4)
         return outputs
+
+
+class Varied(Model):
+    """What a prefill may have besides: a variant, and a mask of the call. Both only hide more than causal and window do.
+
+    variant: see `opfacade.variant.Variant`; its parameters are operands.
+    custom_mask: `packed_mask [n]` uint8 and `mask_indptr [batch_size + 1]` int32 say for each pair of a row and a key of a
+    request whether the row sees the key. The bits of request b are row-major [q_len, kv_len] and begin with byte
+    mask_indptr[b]: pair (i, j) is bit (i * kv_len + j) % 8, the least significant being 0, of byte
+    mask_indptr[b] + (i * kv_len + j) // 8. Bits that belong to no pair may be anything. mask_indptr starts at 0, and a request
+    has at least ceil(q_len * kv_len / 8) bytes. A kernel takes what lies past the end of packed_mask for hidden.
+    """
+
+    variant: Variant | None = None
+    custom_mask: bool = False
+
+    @model_validator(mode="after")
+    def _varied(self) -> Varied:
+        if self.variant is not None and self.variant.logits is not None and getattr(self, "logits_soft_cap", 0.0) > 0:
+            raise ValueError("logits_soft_cap and variant.logits both replace the score; write the cap in the expression")
+        return self
+
+    @property
+    def masks(self) -> bool:
+        """Whether anything but causal and window hides keys."""
+        return self.custom_mask or (self.variant is not None and self.variant.mask is not None)
+
+    def _more(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...], batch_size: int) -> dict[str, TensorSpec]:
+        mask = mask_operands(Dim("batch_size", batch_size)) if self.custom_mask else {}
+        return (self.variant.operands(heads, rows, keys) if self.variant is not None else {}) | mask
+
+
+FINITE_LOGITS = "where a step of variant.logits is beyond f32, no bound holds"
+
+
+def transforms_scores(descriptor: object) -> bool:
+    """Whether an expression stands between q.k and the softmax, and in the bound."""
+    return isinstance(descriptor, Varied) and descriptor.variant is not None and descriptor.variant.logits is not None
+
+
+def varied_facts(descriptor: object) -> dict[str, bool | str]:
+    """What a SKU says of a variant and a mask: nothing where there are none."""
+    if not isinstance(descriptor, Varied):
+        return {}
+    facts: dict[str, bool | str] = {"custom_mask": True} if descriptor.custom_mask else {}
+    return facts if descriptor.variant is None else facts | {"variant": descriptor.variant.key}
 
 
 class PagedAttention(Attention[ArgsT]):

@@ -80,15 +80,18 @@ def small(op, rng):
     if rng.random() < 0.3:
         fp8 = cache.model_dump() | {"dtype": rng.choice(("f8_e4m3", "f8_e5m2"))}
         paged |= {"paged_kv": fp8, "q_dtype": rng.choice(("f16", "f32")), "kv_scale": rng.choice(("none", "tensor", "head"))}
+    more = {"custom_mask": rng.random() < 0.3}
+    if rng.random() < 0.3 and scores["logits_soft_cap"] == 0:
+        more["variant"] = rng.choice(problems.VARIANTS)
     batch, rows, causal = rng.randint(1, 4), rng.randint(1, 9), rng.random() < 0.5
     if op == "paged_prefill":
-        return BatchPagedPrefillDescriptor(batch_size=batch, total_num_rows=rows, causal=causal, **paged)
+        return BatchPagedPrefillDescriptor(batch_size=batch, total_num_rows=rows, causal=causal, **paged, **more)
     if op == "paged_decode":
         return BatchPagedDecodeDescriptor(batch_size=batch, **paged)
     if op == "ragged_prefill":
         return BatchRaggedPrefillDescriptor(
             batch_size=batch, total_num_rows=rows, total_kv_rows=rng.randint(0, 30), num_kv_heads=heads, head_dim=dim,
-            causal=causal, dtype=cache.dtype, **scores,
+            causal=causal, dtype=cache.dtype, **scores, **more,
         )  # fmt: skip
     if op == "mla_decode":
         latent = PagedLatentCacheDescriptor(

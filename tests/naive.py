@@ -5,8 +5,10 @@ import math
 import numpy as np
 import torch
 
+from tests.naive_variant import Request
 
-def attend(q, k, v, *, scale, causal=False, window=-1, cap=0.0, sinks=None):
+
+def attend(q, k, v, *, scale, causal=False, window=-1, cap=0.0, sinks=None, varied=None):
     """q [n, heads, dim]; k, v [m, kv_heads, dim]; float64 in and out: o [n, heads, dim], lse [n, heads]."""
     (n, heads, _), (m, kv_heads, _) = q.shape, k.shape
     o, lse = np.zeros((n, heads, v.shape[-1])), np.full((n, heads), -math.inf)
@@ -14,12 +16,18 @@ def attend(q, k, v, *, scale, causal=False, window=-1, cap=0.0, sinks=None):
     lse[:] = sinks
     for i in range(n):
         position = i + m - n
-        seen = [j for j in range(m) if (not causal or j <= position) and (window < 0 or j >= position - window)]
-        for h in range(heads if seen else 0):
+        near = [j for j in range(m) if (not causal or j <= position) and (window < 0 or j >= position - window)]
+        for h in range(heads):
             own = h // (heads // kv_heads)
-            scores = np.array([scale * sum(float(a) * float(b) for a, b in zip(q[i, h], k[j, own], strict=True)) for j in seen])
+            seen = near if varied is None else [j for j in near if varied.sees(i, j, h)]
+            if not seen:
+                continue
+            row = q[i, h] if varied is None else varied.query(q[i, h], i, h)
+            scores = np.array([scale * sum(float(a) * float(b) for a, b in zip(row, k[j, own], strict=True)) for j in seen])
             if cap > 0:
                 scores = cap * np.tanh(scores / cap)
+            if varied is not None:
+                scores = np.array([varied.score(s, i, j, h) for s, j in zip(scores, seen, strict=True)])
             top = max(scores.max(), sinks[h]) if not np.isnan(scores).any() else math.nan
             p = np.exp(scores - top)
             total = p.sum() + np.exp(sinks[h] - top)
@@ -63,7 +71,8 @@ def paged(descriptor, args):
         empty = np.zeros((0, cache.num_kv_heads, cache.head_dim))
         k, v = (np.stack([slot(p, cache.layout, *t) for t in tokens]) if tokens else empty for p in (k_pool, v_pool))
         k, v = scaled(k, args.k_scale), scaled(v, args.v_scale)
-        o[rows], lse[rows] = attend(q[rows], k, v, **scoring(descriptor, args))
+        more = varied(descriptor, args, b, rows, tokens)
+        o[rows], lse[rows] = attend(q[rows], k, v, **scoring(descriptor, args), varied=more)
     return o, lse
 
 
@@ -79,8 +88,16 @@ def ragged(descriptor, args):
     q_indptr, kv_indptr = args.q_indptr.tolist(), args.kv_indptr.tolist()
     for b in range(descriptor.batch_size):
         rows, keys = slice(q_indptr[b], q_indptr[b + 1]), slice(kv_indptr[b], kv_indptr[b + 1])
-        o[rows], lse[rows] = attend(q[rows], k[keys], v[keys], **scoring(descriptor, args))
+        more = varied(descriptor, args, b, rows, [(j,) for j in range(keys.start, keys.stop)])
+        o[rows], lse[rows] = attend(q[rows], k[keys], v[keys], **scoring(descriptor, args), varied=more)
     return o, lse
+
+
+def varied(descriptor, args, request, rows, places):
+    """A variant or a mask in one request, or None."""
+    if getattr(descriptor, "variant", None) is None and not getattr(descriptor, "custom_mask", False):
+        return None
+    return Request(descriptor, args, request, rows.start, rows.stop - rows.start, places)
 
 
 def mla(descriptor, args):

@@ -102,6 +102,21 @@ def sinks(descriptor):
     )
 
 
+def varied(descriptor, q_lens, kv_lens):
+    """Parameters of a variant, and a packed mask with a stray byte behind each request."""
+    found = {}
+    for name, spec in descriptor.operands().items():
+        shape = [dim.size for dim in spec.shape]
+        if name == "head_params":
+            found[name] = torch.randn(*shape)
+        elif name in ("row_params", "key_params"):
+            found[name] = torch.randint(0, 3, shape).int()
+    if descriptor.custom_mask:
+        sizes = [-(-q * kv // 8) + 1 for q, kv in zip(q_lens, kv_lens, strict=True)]
+        found |= {"packed_mask": torch.randint(0, 256, (sum(sizes),)).to(torch.uint8), "mask_indptr": indptr(sizes)}
+    return found
+
+
 def scales(descriptor):
     """Factors of an fp8 cache, each its own odd number."""
     if descriptor.kv_scale == "none":
@@ -126,7 +141,7 @@ def prefill(
     args = BatchPagedPrefillArgs(
         q=noise(rows, heads, paged_kv.head_dim, dtype=dtype), q_indptr=indptr(q_lens),
         **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists), **scales(descriptor),
-        **sinks(descriptor),
+        **sinks(descriptor), **varied(descriptor, q_lens, kv_lens),
         o=poison(rows, heads, paged_kv.head_dim, dtype=dtype),
         lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
@@ -184,7 +199,7 @@ def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dtype="f16", causal=T
     q_dtype = descriptor.query_dtype
     args = BatchRaggedPrefillArgs(
         q=noise(rows, heads, dim, dtype=q_dtype), q_indptr=indptr(q_lens), k=k, v=v, kv_indptr=indptr(kv_lens),
-        **sinks(descriptor),
+        **sinks(descriptor), **varied(descriptor, q_lens, kv_lens),
         o=poison(rows, heads, dim, dtype=q_dtype), lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
     return descriptor, args

@@ -5,12 +5,30 @@ import json
 import pytest
 
 from opfacade import Plan, Preference, Target, explain, jit
-from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.plans.attention import (
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillDescriptor,
+    PagedKvCacheDescriptor,
+)
 from opfacade.registry import examples
+from opfacade.testing.problems import VARIANTS
 
 WIDE = PagedKvCacheDescriptor(num_total_pages=99, page_size=1, num_kv_heads=2, head_dim=256, dtype="bf16")
 PLAIN = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=2, head_dim=128, dtype="f32")
 FP8 = PagedKvCacheDescriptor(num_total_pages=99, page_size=3, num_kv_heads=2, head_dim=256, dtype="f8_e5m2")
+WIDE_RAGGED = {
+    "batch_size": 2,
+    "total_num_rows": 900,
+    "total_kv_rows": 900,
+    "num_qo_heads": 8,
+    "num_kv_heads": 2,
+    "head_dim": 128,
+}
+VARIED = tuple(
+    BatchRaggedPrefillDescriptor(**WIDE_RAGGED, causal=True, dtype="bf16", kv_split="off", variant=variant, custom_mask=masked)
+    for variant, masked in (*((v, False) for v in VARIANTS), (None, True), (VARIANTS[4], True))
+)
 MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group of more than 16
     BatchPagedPrefillDescriptor(batch_size=1, total_num_rows=900, num_qo_heads=26, causal=True, paged_kv=WIDE, kv_split=512),
     BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=40, paged_kv=WIDE, kv_split="off", return_lse=False),
@@ -23,7 +41,7 @@ MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group
 CUDA = Preference(backend="cuda")
 KERNELS = [
     (descriptor, arch)
-    for descriptor in (*examples(), *MORE)
+    for descriptor in (*examples(), *MORE, *VARIED)
     for arch in ("sm_80", "sm_90a")
     if explain(descriptor, CUDA, Target.parse(arch)).chosen is not None
 ]

@@ -19,7 +19,7 @@ RANDOM_GPU = {
     "paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60,
     "mla_decode": 80,
 }  # fmt: skip
-SPECIAL_GPU = 80
+SPECIAL_GPU = 120
 # Candidates that are chosen only where others decline: their ops, and the others.
 RIVALS = {"mma_tile": (("paged_prefill", "ragged_prefill"), ("wgmma_tile",))}
 RIVALS_GPU = 40
@@ -92,7 +92,10 @@ def test_random_problems_reach_every_group_size_and_form(op):
     assert {d.dim for d in plain} == set(problems.HEAD_DIMS)
     special = [problems.special_descriptor(op, seed) for seed in range(SPECIAL_GPU)]
     assert {d.group_size for d in special} >= set(problems.GROUPS)
-    assert {d.sinks for d in special} == ({True} if op == "ragged_prefill" else {False, True})
+    assert {d.sinks for d in special} == {False, True}
+    if op != "paged_decode":
+        assert {d.variant for d in special} == {None, *problems.VARIANTS}
+        assert {(d.custom_mask, d.variant is None) for d in special} == set(itertools.product((False, True), repeat=2))
     forms = {(d.kv_dtype, d.query_dtype, d.kv_scale) for d in special if hasattr(d, "kv_scale") and d.kv_dtype in FP8}
     assert len(forms) == (0 if op == "ragged_prefill" else 2 * 2 * 3)
 

@@ -106,13 +106,19 @@ CAMPAIGNS = {
     "prefill-fixed-odd-sinks": _SHORT,
     "prefill-off-fp8-head": Campaign(longest=8192),
     "prefill-fixed-fp8-d256-sinks-cap": _SHORT,
+    "prefill-off-everything-varied": Campaign(longest=8192),
+    "prefill-fixed-documents-d256": _SHORT,
     "ragged-off-causal": Campaign(longest=8192),
+    "ragged-off-documents-masked": Campaign(longest=8192),
+    "ragged-fixed-mask": _SHORT,
     "ragged-fixed-window": _SHORT,
 }
 CHUNKS = {
     "mla-fixed-wide-block": 512,
     "prefill-fixed-odd-window-cap-block": 1000,
     "prefill-fixed-odd-sinks": 1000,
+    "prefill-fixed-documents-d256": 1000,
+    "ragged-fixed-mask": 1000,
     "prefill-fixed-fp8-d256-sinks-cap": 1000,
     "ragged-fixed-window": 768,
 }

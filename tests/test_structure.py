@@ -26,10 +26,10 @@ LAYERS = (
     {"env", "telemetry"},
     {"exporters", "telemetry_file", "telemetry_latency", "telemetry_nvtx"},
     {"model", "overlap"},
-    {"sku", "target"},
+    {"sku", "target", "expression"},
     {"operands", "verdict"},
-    {"descriptor"},
-    {"paging", "jit"},
+    {"descriptor", "variant"},
+    {"paging", "jit", "variant_eval", "variant_examples"},
     {"scoring"},
     {"registry", "memo"},
     {"dumps"},
@@ -169,9 +169,11 @@ def test_a_family_is_a_complete_slice(family):
 
 def test_every_template_belongs_to_an_op():
     # Index tensors are checked by one kernel for all families: it is a service, not an operator with a plan of its own.
-    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma.
+    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma. What prints a
+    # user's expressions is for all of attention.
     ops = {(e.family(), e.op) for e in examples()} | {("validation", "index_check"), ("probes", "hopper")}
-    ops |= {(family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed")}
+    ops |= {(family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed", "varied", "wgmma_varied")}
+    ops.add(("attention", "variant"))
     found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}
     assert found <= ops
 
@@ -390,7 +392,7 @@ def test_tests_mirror_the_package():
     through = {
         "descriptor": {"model", "paging", "registry", "scoring"}, "can_implement": {"plan", "memo", "verdict"},
         "structure": {"__init__", "__main__"}, "cli": {"catalogue"}, "verify": {"cli_verify"},
-        "manifest": {"cli_manifest"},
+        "manifest": {"cli_manifest"}, "variant": {"variant_eval", "variant_examples"},
         "autotune": {"autotune_stamp", "autotune_table", "pins", "cli_tune"}, "bench": {"cli_bench"},
     }  # fmt: skip
     core = {p.stem for p in PACKAGE.glob("*.py")} - set().union(*through.values())

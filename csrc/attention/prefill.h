@@ -48,13 +48,14 @@ inline void set_workspace(Args& args, PrefillParams& params, const TensorView& w
   set_partials(args, params, workspace, slots, head_dim, 0);
 }
 
+// more_shared: bytes behind what every prefill has.
 template <class C>
-Launch prefill_launch(const PrefillParams& params) {
+Launch prefill_launch(const PrefillParams& params, int64_t more_shared = 0) {
   const Dim3 grid(int64_t{params.total_rows} * C::kGroup / C::kTileRows + params.batch, params.heads / C::kGroup,
                   params.num_splits);
   constexpr int64_t kRaw = C::kKvBytes == 1 ? C::kTileKv * C::kHeadDim + C::kTileRows * 4 : 0;
   constexpr int64_t kShared = (C::kTileRows + 2 * C::kTileKv) * C::kHeadDim * 2 + 4 * C::kTileKv * 8 + 1024 + kRaw;
-  return Launch(grid, C::kWarps * 32).shared(kShared);
+  return Launch(grid, C::kWarps * 32).shared(kShared + more_shared);
 }
 
 // Four warps a block, one row each.

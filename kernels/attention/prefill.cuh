@@ -18,9 +18,10 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
   load_q<C>(p, smem, tile);
   __syncthreads();
   loader.load(0, range.begin, 0);
-  if (C::kKvBytes == 1 || p.score.q_transform != QTransform::kNone) {
+  if (Variant<C>::kQuery || C::kKvBytes == 1 || p.score.q_transform != QTransform::kNone) {
     cp_async_wait<0>();
     __syncthreads();
+    if constexpr (Variant<C>::kQuery) vary_q<C>(p, smem);
     prepare_q<C>(p, smem);
   }
   int parity = 0;
@@ -31,20 +32,27 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
     loader.land(0);
     __syncthreads();  // K is here, V is free
     loader.load(1, start, parity);
+    Shown<C> shown;
+    if constexpr (kHidesMore<C>) find_shown<C>(p, tile, range, key_table(smem, parity), start, shown);
     const int next_page = loader.page(next);
     Scores<C> s;
     compute_scores<C>(smem, s);
     if constexpr (C::kSoftCap) soft_cap<C>(smem, s, p.score.cap_in);
-    const bool masked = needs_mask<C>(p, tile, range, start);
-    if (masked) mask_scores<C>(p, tile, range, start, s);
+    if constexpr (Variant<C>::kLogits) vary_scores<C>(p, tile, key_table(smem, parity), start, s);
+    const bool masked = kHidesMore<C> || needs_mask<C>(p, tile, range, start);
+    if constexpr (kHidesMore<C>) {
+      hide_scores<C>(shown, s);
+    } else {
+      if (masked) mask_scores<C>(p, tile, range, start, s);
+    }
     update_softmax<C>(smem, state, s, p.score.log2_scale);
     loader.resolve(next, next_page, parity ^ 1);
     cp_async_wait<0>();
     loader.land(1);
     __syncthreads();  // V is here, K is free
     if (next < range.end) loader.load(0, next, parity ^ 1);
-    if constexpr (C::kCausal || C::kWindow)
-      if (masked) isolate_nonfinite_values<C>(p, tile, range, start, smem, state);
+    if constexpr (C::kCausal || C::kWindow || kHidesMore<C>)
+      if (masked) isolate_nonfinite_values<C>(p, tile, range, start, shown, smem, state);
     add_values<C>(smem, s, state);
   }
 }

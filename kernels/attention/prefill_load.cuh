@@ -1,7 +1,7 @@
 // Moves Q once and K, V tile by tile into swizzled shared memory. The addresses of a tile's rows are resolved once, one
 // tile ahead, into a small double-buffered table, so that a 16-byte copy costs one shared load and one 64-bit add.
 #pragma once
-#include "kernels/attention/prefill_schedule.cuh"
+#include "kernels/attention/prefill_variant.cuh"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/fp8.cuh"
 #include "kernels/common/q_transform.cuh"
@@ -30,6 +30,12 @@ struct PrefillSmem {
   RawTile<C::kKvBytes, C::kTileKv * C::kHeadDim, C::kTileRows> raw;
 };
 
+// Parameters of keys, [tile parity][kKey][kTileKv], lie behind the rest.
+template <class C>
+__device__ __forceinline__ int32_t* key_table(PrefillSmem<C>& smem, int parity) {
+  return reinterpret_cast<int32_t*>(&smem + 1) + parity * Variant<C>::kKey * C::kTileKv;
+}
+
 // `load` asks for a tile and `land`, when it has arrived, leaves it as products read it: fp8 widened to f16, exactly, by the
 // thread that has copied it.
 template <class C>
@@ -53,6 +59,11 @@ struct KvLoader {
     const char* address = static_cast<const char*>(pool.data);
     if (token(start) < end) address = token_address(pool, page, pages.slot_of(token(start)), blockIdx.y);
     smem.rows[parity][which][threadIdx.x % C::kTileKv] = address;
+    if constexpr (Variant<C>::kKey > 0) {
+      const int key = threadIdx.x % C::kTileKv;
+      if (which == 0 && token(start) < end)
+        fetch_key_params<C>(p, key_table(smem, parity), key, page, pages.slot_of(token(start)));
+    }
   }
 
   static constexpr int kRawChunks = C::kHeadDim / 16;
@@ -163,6 +174,17 @@ __device__ __forceinline__ void prepare_q(const PrefillParams& p, PrefillSmem<C>
   if constexpr (C::kKvBytes == 1) {
     __syncthreads();
     scale_q<C>(p, smem);
+  }
+}
+
+// Queries as the expression has them, rounded back to their type. Padding changes too, and is read by nobody.
+template <class C>
+__device__ __forceinline__ void vary_q(const PrefillParams& p, PrefillSmem<C>& smem) {
+  constexpr int kRowWords = PrefillSmem<C>::kRowBytes / 4;
+  uint32_t* words = reinterpret_cast<uint32_t*>(smem.q);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < C::kTileRows * kRowWords; i += C::kWarps * 32) {
+    words[i] = varied_pair<C>(words[i], variant_row<C>(p, smem.tile, blockIdx.y, i / kRowWords));
   }
 }
 

@@ -93,6 +93,26 @@ __device__ __forceinline__ void soft_cap(const PrefillSmem<C>& smem, Scores<C>& 
     }
 }
 
+// Scores as the user's expression has them. `table`: parameters of the keys of this tile.
+template <class C>
+__device__ __forceinline__ void vary_scores(const PrefillParams& p, const RowTile& tile, const int32_t* table, int start,
+                                            Scores<C>& s) {
+  const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto row = variant_row<C>(p, tile, blockIdx.y, tile_row<C>(b, half));
+#pragma unroll
+      for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& score = s[b][n][half * 2 + i];
+          score = Variant<C>::logits(score * p.score.cap_in, row, variant_key<C>(table, start, column, n * 8 + i));
+        }
+    }
+}
+
 template <class C>
 __device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTile& tile, const KvRange& range, int start,
                                             Scores<C>& s) {
@@ -110,6 +130,34 @@ __device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTil
           if (key < seen.begin || key >= seen.end) s[b][n][half * 2 + i] = minus_infinity();
         }
     }
+}
+
+// Which of this thread's elements of a tile are shown: bit half * 16 + n * 2 + i of a row block.
+template <class C>
+using Shown = uint32_t[RowState<C>::kRowBlocks];
+
+// Where more than a range hides keys. Before the scores are there, and one row after the other: registers are scarce.
+template <class C>
+__device__ __forceinline__ void find_shown(const PrefillParams& p, const RowTile& tile, const KvRange& range,
+                                           const int32_t* table, int start, Shown<C>& shown) {
+  static_assert(RowState<C>::kKeyBlocks == 8 && RowState<C>::kRowBlocks <= 2, "16 bits are the elements of a row");
+  uint64_t all = 0;
+#pragma unroll 1
+  for (int r = RowState<C>::kRowBlocks * 2 - 1; r >= 0; --r)
+    all = all << 16 | shown_elements<C>(p, tile, range, blockIdx.y, tile_row<C>(r / 2, r % 2), table, start);
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b) shown[b] = static_cast<uint32_t>(all >> b * 32);
+}
+
+template <class C>
+__device__ __forceinline__ void hide_scores(const Shown<C>& shown, Scores<C>& s) {
+#pragma unroll
+  for (int b = 0; b < RowState<C>::kRowBlocks; ++b)
+#pragma unroll
+    for (int n = 0; n < RowState<C>::kKeyBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if ((shown[b] >> (i / 2 * 16 + n * 2 + i % 2) & 1) == 0) s[b][n][i] = minus_infinity();
 }
 
 // Scores become weights; the state is rescaled to the new maximum. (max - new max) is exactly zero when a tile adds

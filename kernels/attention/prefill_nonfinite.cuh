@@ -20,7 +20,8 @@ __device__ __forceinline__ bool has_nonfinite_value(const PrefillSmem<C>& smem) 
 
 template <class C>
 __device__ __forceinline__ void add_nonfinite_values(const PrefillParams& p, const RowTile& tile, const KvRange& range,
-                                                     int start, const PrefillSmem<C>& smem, RowState<C>& state) {
+                                                     int start, const Shown<C>& shown, const PrefillSmem<C>& smem,
+                                                     RowState<C>& state) {
   using State = RowState<C>;
   using T = typename C::T;
 #pragma unroll 1
@@ -32,6 +33,10 @@ __device__ __forceinline__ void add_nonfinite_values(const PrefillParams& p, con
       for (int half = 0; half < 2; ++half) {
         const KvRange seen = row_range<C>(p, tile, range, tile_row<C>(b, half));
         sees[b][half] = start + key >= seen.begin && start + key < seen.end;
+        if constexpr (kHidesMore<C>) {  // the thread that has this element knows
+          const uint32_t bits = __shfl_sync(0xffffffffu, shown[b], (threadIdx.x & 28) + key % 8 / 2);
+          sees[b][half] = bits >> (half * 16 + key / 8 * 2 + key % 2) & 1;
+        }
       }
 #pragma unroll
     for (int n = 0; n < State::kDimBlocks; ++n) {
@@ -62,9 +67,10 @@ __device__ __forceinline__ void drop_nonfinite_values(PrefillSmem<C>& smem) {
 // Call after the values have arrived and before they are used, in every thread of the block.
 template <class C>
 __device__ __forceinline__ void isolate_nonfinite_values(const PrefillParams& p, const RowTile& tile, const KvRange& range,
-                                                         int start, PrefillSmem<C>& smem, RowState<C>& state) {
+                                                         int start, const Shown<C>& shown, PrefillSmem<C>& smem,
+                                                         RowState<C>& state) {
   if (!has_nonfinite_value(smem)) return;
-  add_nonfinite_values<C>(p, tile, range, start, smem, state);
+  add_nonfinite_values<C>(p, tile, range, start, shown, smem, state);
   __syncthreads();
   drop_nonfinite_values(smem);
   __syncthreads();

@@ -25,6 +25,7 @@ struct Consumer {
   Ring<C::kStages> keys, values;
   Ring<Shared::kQStages> queries;
   uint32_t swept_parity = 0;  // a bit for each stage
+  WgmmaShown shown = {};      // where more than a range hides keys: of the tile whose scores were computed last
 
   __device__ __forceinline__ void my_turn() const { named_sync(kTurn + group, kConsumers * kWarpgroup); }
   __device__ __forceinline__ void your_turn() const { named_arrive(kTurn + (group ^ 1), kConsumers * kWarpgroup); }
@@ -40,12 +41,13 @@ struct Consumer {
     await(smem.q_full[queries.stage], queries.parity);
     const bool transforms = p.score.q_transform != QTransform::kNone;
     unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
+    if constexpr (Variant<C>::kQuery) vary_queries<C>(p, work, rows, group);
     if (transforms) transform_queries<C>(rows, p.score.q_transform);
     if constexpr (C::kKvBytes == 1) {
       if (transforms) named_sync(kOwnGroup + group, kWarpgroup);
       scale_queries<C>(p, rows, smem.raw.factor + group * 64, work.head);
     }
-    if (C::kKvBytes == 1 || transforms) {
+    if (Variant<C>::kQuery || C::kKvBytes == 1 || transforms) {
       fence_async_shared();
       named_sync(kOwnGroup + group, kWarpgroup);
     }
@@ -69,9 +71,9 @@ struct Consumer {
       mbarrier_wait(smem_address(&smem.swept[stage]), swept_parity >> stage & 1);
       swept_parity ^= 1u << stage;
     }
-    if constexpr (C::kCausal || C::kWindow) {
+    if constexpr (C::kCausal || C::kWindow || kHidesMore<C>) {
       const uint4 wild = *reinterpret_cast<const uint4*>(smem.wild[stage]);
-      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, work, start, smem.v[stage], rows);
+      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, work, start, smem.v[stage], shown, rows);
     }
   }
 
@@ -86,7 +88,12 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, i % 4 / 2));
     }
-    if (masked) mask_keys<C>(p, work, start, s);
+    if constexpr (Variant<C>::kLogits) vary_scores<C>(p, work, start, s);
+    if constexpr (kHidesMore<C>) {
+      hide_keys<C>(shown, s);
+    } else {
+      if (masked) mask_keys<C>(p, work, start, s);
+    }
   }
 
   // One step computes the scores of a tile and adds the values of the one before, which may belong to the work before: so
@@ -125,6 +132,7 @@ struct Consumer {
           start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
           await_queries(*next);
         }
+        if constexpr (kHidesMore<C>) find_shown<C>(p, *next, start, shown);
         await_keys();
         my_turn();
         start_scores(s);

@@ -104,7 +104,7 @@ struct Gatherer {
     committed(smem.k_full[stage], p.base.kv_aligned);
     mbarrier_wait(smem_address(&smem.v_empty[stage]), ring.parity ^ 1);
     copy_tile(work, 1, start, smem.v[stage]);
-    const bool reports = (C::kCausal || C::kWindow) && MaskedTiles<C>(p.base, work)(start);
+    const bool reports = (C::kCausal || C::kWindow || kHidesMore<C>) && MaskedTiles<C>(p.base, work)(start);
     if (reports) report(stage);
     committed(smem.v_full[stage], p.base.kv_aligned && !reports);
   }

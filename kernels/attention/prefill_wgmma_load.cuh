@@ -101,7 +101,7 @@ __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange in
     const uint32_t at = v + kv_place<C>(token, i % kChunks);
     if (token < inside.begin || token >= inside.end) {
       store_shared_16(at, make_uint4(0, 0, 0, 0));
-    } else if constexpr (C::kCausal || C::kWindow) {
+    } else if constexpr (C::kCausal || C::kWindow || kHidesMore<C>) {
       found |= nonfinite_in<C>(load_shared_16(at));
     }
   }

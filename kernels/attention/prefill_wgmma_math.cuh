@@ -1,6 +1,7 @@
 // What a computing warpgroup does with one tile of keys: 64 rows of scores, an online softmax, weights packed in registers.
 // Layout of fragments: kernels/common/wgmma.cuh.
 #pragma once
+#include "kernels/attention/prefill_variant.cuh"
 #include "kernels/attention/prefill_wgmma_shared.cuh"
 #include "kernels/common/lazy_softmax.cuh"
 
@@ -65,6 +66,54 @@ __device__ __forceinline__ void mask_keys(const PrefillParams& p, const Work& wo
       if (hidden) s[i / 2 * 4 + half * 2 + i % 2] = minus_infinity();
     }
   }
+}
+
+// Queries of this warpgroup as the user's expression has them; each thread the words that it transforms further.
+template <class C>
+__device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work& work, unsigned char* rows, int group) {
+  for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
+    uint32_t* words = reinterpret_cast<uint32_t*>(rows + panel * WgmmaShared<C>::kQPanel);
+#pragma unroll 1
+    for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup)
+      words[i] = varied_pair<C>(words[i], variant_row<C>(p, work.tile, work.head, group * 64 + i / 32));
+  }
+}
+
+// Scores as the user's expression has them.
+template <class C>
+__device__ __forceinline__ void vary_scores(const PrefillParams& p, const Work& work, int start, float (&s)[C::kTileKv / 2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const auto row = variant_row<C>(p, work.tile, work.head, wgmma_row(half));
+#pragma unroll
+    for (int i = 0; i < C::kTileKv / 4; ++i) {
+      float& score = s[i / 2 * 4 + half * 2 + i % 2];
+      const auto key = variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, i / 2 * 8 + i % 2);
+      score = Variant<C>::logits(score * p.score.cap_in, row, key);
+    }
+  }
+}
+
+// Where more than a range hides keys: which of this thread's elements are shown, bit i of a row for its i-th element.
+using WgmmaShown = uint32_t[2];
+
+template <class C>
+__device__ __forceinline__ void find_shown(const PrefillParams& p, const Work& work, int start, WgmmaShown& shown) {
+  static_assert(C::kTileKv <= 128, "a word is the elements of a row");
+#pragma unroll 1
+  for (int half = 1; half >= 0; --half) {
+    shown[1] = shown[0];
+    shown[0] = shown_elements<C>(p, work.tile, work.range, work.head, wgmma_row(half), nullptr, start);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void hide_keys(const WgmmaShown& shown, float (&s)[C::kTileKv / 2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int i = 0; i < C::kTileKv / 4; ++i)
+      if ((shown[half] >> i & 1) == 0) s[i / 2 * 4 + half * 2 + i % 2] = minus_infinity();
 }
 
 }  // namespace opfacade

@@ -12,7 +12,7 @@ __device__ __forceinline__ uint32_t pair_address(int key, int block) {
 
 template <class C>
 __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work& work, int start, const unsigned char* v,
-                                              WgmmaRows<C>& rows) {
+                                              const WgmmaShown& shown, WgmmaRows<C>& rows) {
   using T = typename C::T;
 #pragma unroll 1
   for (int key = 0; key < C::kTileKv; ++key) {
@@ -21,6 +21,8 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
     for (int half = 0; half < 2; ++half) {
       const KvRange seen = row_range<C>(p, work.tile, work.range, wgmma_row(half));
       sees[half] = start + key >= seen.begin && start + key < seen.end;
+      if constexpr (kHidesMore<C>)  // the thread that has this element knows
+        sees[half] = __shfl_sync(0xffffffffu, shown[half], (threadIdx.x & 28) + key % 8 / 2) >> (key / 8 * 2 + key % 2) & 1;
     }
 #pragma unroll
     for (int block = 0; block < C::kHeadDim / 8; ++block) {
@@ -40,8 +42,8 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
 // By both computing warpgroups at the same tile, with no product under way that writes o or reads this tile.
 template <class C>
 __device__ __forceinline__ void isolate_nonfinite(const PrefillParams& p, const Work& work, int start, unsigned char* v,
-                                                  WgmmaRows<C>& rows) {
-  add_nonfinite<C>(p, work, start, v, rows);
+                                                  const WgmmaShown& shown, WgmmaRows<C>& rows) {
+  add_nonfinite<C>(p, work, start, v, shown, rows);
   named_sync(kComputing, kConsumers * kWarpgroup);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1

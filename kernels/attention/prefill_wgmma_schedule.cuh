@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/attention/prefill_schedule.cuh"
 #include "kernels/attention/prefill_finish.cuh"
+#include "kernels/attention/prefill_variant_of.cuh"
 #include "kernels/attention/prefill_wgmma_params.h"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/softmax.cuh"
@@ -43,7 +44,7 @@ __device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range
   return range;
 }
 
-// Tiles in which some row of the tile does not see some key, or that reach outside the range.
+// Tiles in which some row of the tile does not see some key, or that reach outside the range: all where more hides keys.
 template <class C>
 struct MaskedTiles {
   int above;  // those that start later
@@ -52,6 +53,7 @@ struct MaskedTiles {
   __device__ __forceinline__ MaskedTiles(const PrefillParams& p, const Work& work) {
     above = row_range<C>(p, work.tile, work.range, 0).end - C::kTileKv;
     below = row_range<C>(p, work.tile, work.range, work.tile.rows - 1).begin;
+    if constexpr (kHidesMore<C>) above = -2 * C::kTileKv, below = 0;
   }
   __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
 };

@@ -7,11 +7,12 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .. import env
 from ..errors import ArgumentError, ToolchainError
 
-Param = str | int | bool | float
+Param = str | int | bool | float | tuple[Any, ...]  # a tuple holds Params
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _TEMPLATE = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
@@ -27,7 +28,8 @@ class JitSpec:
     """One binary to build. Two specs are equal when name, template, arch, flags and *typed* params are: True is not 1.
 
     `name` is cosmetic (file names and messages), `params` is sorted by name, `flags` go to nvcc in the given order.
-    Raises ArgumentError on anything that could not be written safely into a source file or a command line.
+    A param that is a tuple is a tree for a template to print. Raises ArgumentError on anything that could not be written
+    safely into a source file or a command line.
     """
 
     name: str
@@ -74,8 +76,13 @@ def _check_param(name: str, value: object) -> None:
         raise ArgumentError(f"JitSpec: parameter name {name} is reserved. [OPF-J001]")
     if isinstance(value, str):
         _require(_WORD, f"parameter {name}", value)
+    elif isinstance(value, tuple):
+        for part in value:
+            _check_param(name, part)
     elif not isinstance(value, int | float) or not math.isfinite(value):
-        raise ArgumentError(f"JitSpec: parameter {name} expected str, int, bool or finite float, got {value!r}. [OPF-J001]")
+        raise ArgumentError(
+            f"JitSpec: parameter {name} expected str, int, bool, finite float or a tuple of such, got {value!r}. [OPF-J001]"
+        )
 
 
 def source_root() -> Path:

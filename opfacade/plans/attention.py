@@ -12,8 +12,9 @@ from opfacade.model import Count, Size
 from opfacade.operands import Dim, TensorSpec, index_spec
 from opfacade.paging import KvScale, PagedKvCacheDescriptor, check_scale, page_table_operands, scale_operands
 from opfacade.plan import Plan
-from opfacade.scoring import ArgsT, Attention, PagedAttention
+from opfacade.scoring import ArgsT, Attention, PagedAttention, Varied
 from opfacade.sku import DType
+from opfacade.variant_examples import alibi, document_mask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,11 +64,16 @@ class BatchPagedPrefillArgs(Args):
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
     sinks: Tensor | None = None
+    head_params: Tensor | None = None
+    row_params: Tensor | None = None
+    key_params: Tensor | None = None
+    packed_mask: Tensor | None = None
+    mask_indptr: Tensor | None = None
     o: Tensor
     lse: Tensor | None = None
 
 
-class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs]):
+class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Varied):
     """softmax(scale * q k^T) v for the last q_len rows of each request, over its pages.
 
     total_num_rows: rows of q over all requests. causal: row i sees keys j <= i + kv_len - q_len.
@@ -75,13 +81,15 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs]):
 
     op: Literal["paged_prefill"] = "paged_prefill"
     args_type: ClassVar[type[Args]] = BatchPagedPrefillArgs
+    later: ClassVar[frozenset[str]] = PagedKvAttention.later | set(Varied.model_fields)
     total_num_rows: Count
     causal: bool
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Dim("total_num_rows", self.total_num_rows)
         indptr = {"q_indptr": index_spec(Dim("batch_size+1", self.batch_size + 1))}
-        return {"q": self._query(rows)} | indptr | self._cache() | self._sinks() | self._outputs(rows)
+        inputs = {"q": self._query(rows)} | indptr | self._cache() | self._sinks()
+        return inputs | self._more(self._heads, rows, self.paged_kv.token_dims, self.batch_size) | self._outputs(rows)
 
 
 class BatchPagedPrefillPlan(Plan[BatchPagedPrefillArgs]): ...
@@ -126,11 +134,16 @@ class BatchRaggedPrefillArgs(Args):
     v: Tensor
     kv_indptr: Tensor
     sinks: Tensor | None = None
+    head_params: Tensor | None = None
+    row_params: Tensor | None = None
+    key_params: Tensor | None = None
+    packed_mask: Tensor | None = None
+    mask_indptr: Tensor | None = None
     o: Tensor
     lse: Tensor | None = None
 
 
-class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs]):
+class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], Varied):
     """softmax(scale * q k^T) v with K and V as plain rows: request b owns rows kv_indptr[b] to kv_indptr[b+1].
 
     total_num_rows: rows of q; total_kv_rows: rows of k and v. causal as in paged prefill.
@@ -138,6 +151,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs]):
 
     op: Literal["ragged_prefill"] = "ragged_prefill"
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
+    later: ClassVar[frozenset[str]] = Attention.later | set(Varied.model_fields)
     batch_size: Count
     total_num_rows: Count
     total_kv_rows: Count
@@ -167,7 +181,8 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs]):
         indptr = index_spec(Dim("batch_size+1", self.batch_size + 1))
         kv = TensorSpec((kv_rows, Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)), self.dtype)
         inputs = {"q": self._query(rows), "q_indptr": indptr, "k": kv, "v": kv, "kv_indptr": indptr}
-        return inputs | self._sinks() | self._outputs(rows)
+        more = self._more(self._heads, rows, (kv_rows,), self.batch_size)
+        return inputs | self._sinks() | more | self._outputs(rows)
 
 
 class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]): ...
@@ -225,5 +240,41 @@ EXAMPLES: tuple[Attention[Any], ...] = (
         causal=True,
         dtype="bf16",
         sinks=True,
+    ),
+    BatchPagedPrefillDescriptor(
+        batch_size=3, total_num_rows=63, num_qo_heads=8, causal=True, paged_kv=_SLIDING, variant=alibi(8)
+    ),
+    BatchPagedPrefillDescriptor(
+        batch_size=3,
+        total_num_rows=63,
+        num_qo_heads=7,
+        causal=False,
+        paged_kv=_ODD,
+        page_table="block",
+        variant=document_mask(),
+        custom_mask=True,
+    ),
+    BatchRaggedPrefillDescriptor(
+        batch_size=2,
+        total_num_rows=300,
+        total_kv_rows=300,
+        num_qo_heads=8,
+        num_kv_heads=2,
+        head_dim=128,
+        causal=True,
+        dtype="bf16",
+        variant=document_mask(),
+    ),
+    BatchRaggedPrefillDescriptor(
+        batch_size=3,
+        total_num_rows=63,
+        total_kv_rows=131,
+        num_qo_heads=5,
+        num_kv_heads=1,
+        head_dim=64,
+        causal=False,
+        dtype="f16",
+        variant=alibi(5),
+        custom_mask=True,
     ),
 )

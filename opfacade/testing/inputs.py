@@ -86,10 +86,15 @@ class _Maker:
             if "cos_sin_cache" in operands:
                 values["cos_sin_cache"] = self._angles(max([1, *kv_lens]))
         elif "kv_indptr" in operands:
-            kv = (
+            kv_lens = (
                 lengths.kv if lengths.kv is not None else split_total(self.rng, descriptor.total_kv_rows, descriptor.batch_size)
             )
-            values["kv_indptr"] = self._indptr(kv)
+            values["kv_indptr"] = self._indptr(kv_lens)
+        for name in ("row_params", "key_params"):
+            if name in operands:  # few values, so that some are equal
+                values[name] = torch.randint(0, 3, values[name].shape, generator=self.generator, device=self.device).int()
+        if "packed_mask" in operands:
+            values |= self._packed_mask(list(zip(q_lens, kv_lens, strict=True)))
         for name in ("k_scale", "v_scale"):
             if name in operands:
                 values[name] = values[name].clamp(-1.5, 1.5).exp()
@@ -191,6 +196,22 @@ class _Maker:
             "kv_indices": torch.cat([pages, tail]),
             "last_page_len": torch.tensor(last, dtype=torch.int32, device=self.device),
         }
+
+    def _packed_mask(self, shapes: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+        """About two of three bits set, some rows without any; between requests and behind them bytes that nobody has."""
+        import torch
+
+        own, starts = [], [0]
+        for q_len, kv_len in shapes:
+            shown = torch.rand(q_len, kv_len, generator=self.generator, device=self.device) < 0.66
+            shown[torch.rand(q_len, generator=self.generator, device=self.device) < 0.05] = False
+            stray = 7 + 8 * self.rng.randint(0, 3)
+            bits = torch.nn.functional.pad(shown.flatten(), (0, stray), value=True)
+            bits = bits[: bits.numel() // 8 * 8].view(-1, 8).long()
+            own.append((bits << torch.arange(8, device=self.device)).sum(-1).to(torch.uint8))
+            starts.append(starts[-1] + own[-1].numel())
+        packed = torch.cat(own) if own else torch.zeros(0, dtype=torch.uint8, device=self.device)
+        return {"packed_mask": packed, "mask_indptr": torch.tensor(starts, dtype=torch.int32, device=self.device)}
 
     def _angles(self, positions: int) -> Tensor:
         """Cosines and sines as models have them; rows past the last position are NaN."""

@@ -14,6 +14,8 @@ from opfacade.plans.attention import (
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
+from opfacade.testing.problems import VARIANTS
+from opfacade.variant_examples import alibi, document_mask
 
 _LONG = 9000  # tokens that a batch may have: no bound that promises short contexts
 
@@ -82,6 +84,17 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "prefill-off-sinks": _prefill(8, plain, 90, causal=True, kv_split="off", sinks=True, window_left=127),
         "prefill-fixed-odd-sinks": _prefill(3, odd, 60, causal=True, kv_split=200, window_left=300, sinks=True),
         "ragged-auto-sinks": _ragged(2, 64, "bf16", causal=True, sinks=True, total_num_rows=60),
+        "prefill-off-everything-varied": _prefill(
+            3, odd, 60, causal=False, kv_split="off", window_left=700, page_table="block", variant=VARIANTS[4], custom_mask=True
+        ),
+        "prefill-auto-alibi": _prefill(4, plain, 50, causal=True, variant=alibi(8), sinks=True),
+        "prefill-fixed-documents-d256": _prefill(
+            2, _cache(256, "bf16", 16, "NHD"), 40, causal=True, kv_split=300, variant=document_mask()
+        ),
+        "ragged-off-documents-masked": _ragged(
+            2, 128, "bf16", causal=True, kv_split="off", variant=document_mask(), custom_mask=True
+        ),
+        "ragged-fixed-mask": _ragged(5, 64, "f16", causal=False, kv_split=100, custom_mask=True),
         "prefill-off-fp8-head": _prefill(
             4, _cache(128, "f8_e4m3", 16, "HND"), 90, causal=True, kv_split="off", q_dtype="bf16", kv_scale="head"
         ),

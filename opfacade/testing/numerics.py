@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,19 +103,14 @@ def _ratio(got: Tensor, want: Tensor, bound: Tensor) -> Tensor:
 
 
 def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
-    index = []
-    for size in reversed(shape):
-        flat, at = divmod(flat, size)
-        index.append(at)
-    return index[::-1]
+    return [flat // math.prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape)]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One batch of rows that share their keys, in fp64: q [g, rows, d], k [g, n, d], v [g, n, dv], seen [rows, n].
-
-    sink [g, rows]: a logit of each row without a value, or None.
-    """
+    """One batch of rows that share their keys, in fp64: q [g, rows, d], k [g, n, d], v [g, n, dv], seen [rows, n] or
+    [g, rows, n]. sink [g, rows]: a logit of each row without a value. logits: (scores, their errors, constants) to what goes
+    into the softmax instead, and its errors."""
 
     q: Tensor
     k: Tensor
@@ -123,6 +119,7 @@ class Row:
     scale: float
     soft_cap: float
     sink: Tensor | None = None
+    logits: Callable[[Tensor, Tensor, dict[str, float]], tuple[Tensor, Tensor]] | None = None
 
 
 def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Bounded]:
@@ -135,12 +132,13 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     underflow of an element of q over its largest.
     """
     u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
-    blind = ~row.seen.any(-1)[None, :, None]
+    row = row if row.seen.dim() == 3 else replace(row, seen=row.seen[None])
+    blind = ~row.seen.any(-1, keepdim=True)
     row = _with_sink(row)
     raw = row.q @ row.k.transpose(1, 2) * row.scale
     weights = _softmax(row, raw)
     eta = _score_error(row, raw, weights, c, u)
-    n = row.seen.sum(-1).to(raw.dtype)[None, :, None]
+    n = row.seen.sum(-1, keepdim=True).to(raw.dtype)
     o, first, sizes = _weighted_sums(row, weights.p, eta)
     tiles = n / c["tile"] + 1
     hard, tight = _product_error(c, u, _Counts(n, tiles), weights, o, sizes)
@@ -191,7 +189,7 @@ def _with_sink(row: Row) -> Row:
 def _softmax(row: Row, raw: Tensor) -> _Weights:
     import torch
 
-    s = row.soft_cap * torch.tanh(raw / row.soft_cap) if row.soft_cap > 0 else raw
+    s = row.soft_cap * torch.tanh(raw / row.soft_cap) if row.soft_cap > 0 else _logits(row, raw, 0 * raw, {})[0]
     if row.sink is not None:
         s = torch.cat([s[..., :-1], row.sink[..., None]], -1)
     s = s.masked_fill(~row.seen, -math.inf)
@@ -201,6 +199,18 @@ def _softmax(row: Row, raw: Tensor) -> _Weights:
     p = (s - top).exp()
     total = p.sum(-1, keepdim=True)
     return _Weights(p / torch.where(empty, torch.ones_like(total), total), top, total, empty)
+
+
+def _logits(row: Row, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tuple[Tensor, Tensor]:
+    """Scores and their error behind the transform, where there is one; the column of a sink, which is last, stays."""
+    import torch
+
+    if row.logits is None:
+        return raw, eta
+    keys = raw.shape[-1] - (row.sink is not None)
+    made = zip(row.logits(raw[..., :keys], eta[..., :keys], c), (raw, eta), strict=True)
+    s, off = (torch.cat([new, old[..., keys:]], -1) for new, old in made)
+    return s, off
 
 
 def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], u: float) -> Tensor:
@@ -220,6 +230,9 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
         nearest = (size - eta).clamp(min=0.0) / row.soft_cap
         eta = eta * (1 - torch.tanh(nearest) ** 2) + c["tanh"] * row.soft_cap
         size = size.clamp(max=row.soft_cap)
+    if row.logits is not None:  # one more product makes its argument
+        raw, eta = _logits(row, raw, eta + 2 * u * size, c | {"u": u})
+        size = raw.abs()
     if row.sink is not None:  # given, not computed
         eta[..., -1] = 0.0
         size[..., -1] = row.sink.abs().nan_to_num(posinf=0.0)
@@ -245,7 +258,7 @@ def _weighted_sums(row: Row, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, di
         away = (v_all - o[:, i, None]).abs_()
         shift = ((moved[:, i, None] @ away).squeeze(1) / left[:, i, None]).nan_to_num(math.inf)
         if bool((eta[:, i] > _LARGE).any()):
-            shift = torch.minimum(shift, away.masked_fill_(~row.seen[i, None, :, None], 0.0).amax(1))
+            shift = torch.minimum(shift, away.masked_fill_(~row.seen[:, i, :, None], 0.0).amax(1))
         first[:, i] = shift
         terms = p[:, i, :, None] * v_all
         running[:, i] = terms.cumsum(1).abs_().amax(1) + terms.abs_().amax(1)
@@ -259,7 +272,7 @@ def _with_wild(row: Row, p: Tensor, o: Tensor) -> Tensor:
     for key in (~row.v.isfinite()).any(-1).any(0).nonzero().flatten().tolist():
         bad = ~row.v[:, key].isfinite()
         term = torch.where(bad[:, None], p[:, :, key, None] * row.v[:, key][:, None], torch.zeros_like(o))
-        o = o + torch.where(row.seen[None, :, key, None], term, torch.zeros_like(o))
+        o = o + torch.where(row.seen[:, :, key, None], term, torch.zeros_like(o))
     return o
 
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from opfacade.sku import ROUNDOFF, UNDERFLOW
+from opfacade.testing import variation
 from opfacade.testing.numerics import Bounded, Row, attention_bounds
+from opfacade.variant_eval import Place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,18 +45,19 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
     k, v = scaled_kv(descriptor, args, request)
     at = torch.tensor(mine, device=args.o.device)
     group, kv_heads = descriptor.group_size, k.shape[1]
+    place = Place(at - first, q_len, k.shape[0], descriptor.num_qo_heads, kv_heads)
+    known = variation.values(descriptor, args, request, place, first, key_places(descriptor, args, request))
     row = Row(
-        q=query(args)[at]
-        .double()
-        .reshape(len(mine), kv_heads, group, -1)
-        .permute(1, 0, 2, 3)
-        .reshape(kv_heads, len(mine) * group, -1),
+        q=variation.query(descriptor, _grouped(query(args)[at], kv_heads), known).double(),
         k=k.transpose(0, 1),
         v=v.transpose(0, 1),
-        seen=seen(descriptor, at - first + k.shape[0] - q_len, k.shape[0]).repeat_interleave(group, 0),
+        seen=variation.shown(
+            descriptor, args, request, place, known, seen(descriptor, at - first + k.shape[0] - q_len, k.shape[0])
+        ),
         scale=descriptor.scale,
         soft_cap=descriptor.logits_soft_cap,
         sink=None if args.sinks is None else args.sinks.double().reshape(kv_heads, group).repeat(1, len(mine)),
+        logits=variation.logits(descriptor, known),
     )
     got = {"o": _grouped(args.o[at], kv_heads)}
     bounded = attention_bounds(row, c, descriptor.query_dtype) if k.shape[0] or descriptor.sinks else _nothing(row)
@@ -71,7 +74,19 @@ def _grouped(x: Tensor, kv_heads: int) -> Tensor:
     return x.reshape(rows, kv_heads, heads // kv_heads, d).permute(1, 0, 2, 3).reshape(kv_heads, -1, d)
 
 
+def shown(descriptor: Any, args: Any, request: int, first: int, q_len: int, kv_len: int) -> Tensor:
+    """[q_len, kv_len] of what the rows of a request see; where heads see different keys, of the first."""
+    import torch
+
+    rows = torch.arange(q_len, device=args.o.device)
+    place = Place(rows, q_len, kv_len, descriptor.num_qo_heads, descriptor.kv_heads)
+    known = variation.values(descriptor, args, request, place, first, key_places(descriptor, args, request))
+    visible = seen(descriptor, rows + kv_len - q_len, kv_len)
+    return variation.shown(descriptor, args, request, place, known, visible)[0, :: descriptor.group_size]
+
+
 def seen(descriptor: Any, position: Tensor, kv_len: int) -> Tensor:
+    """[rows, kv_len] of what causal and window leave."""
     import torch
 
     key = torch.arange(kv_len, device=position.device)[None]
@@ -113,10 +128,9 @@ def request_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor
     """The K and V rows of one request, [kv_len, kv_heads, head_dim], wherever they lie."""
     import torch
 
+    at = key_places(descriptor, args, request)
     if not hasattr(descriptor, "paged_kv"):
-        first, stop = args.kv_indptr[request : request + 2].tolist()
-        return args.k[first:stop], args.v[first:stop]
-    at = token_places(descriptor, args, request)
+        return args.k[at], args.v[at]
     first, second = (by_token(pool, descriptor)[at] for pool in pools(args).values())
     if hasattr(args, "ckv"):  # the latent row is value and key at once
         return torch.cat([first, second], -1)[:, None], first[:, None]
@@ -129,6 +143,14 @@ def scaled_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]
     if getattr(descriptor, "kv_scale", "none") == "none":
         return k, v
     return k * args.k_scale.double()[:, None], v * args.v_scale.double()[:, None]
+
+
+def key_places(descriptor: Any, args: Any, request: int) -> tuple[Any, ...]:
+    """The index of the keys of a request in what lies as K lies."""
+    if hasattr(descriptor, "paged_kv"):
+        return token_places(descriptor, args, request)
+    first, stop = args.kv_indptr[request : request + 2].tolist()
+    return (slice(first, stop),)
 
 
 def by_token(pool: Tensor, descriptor: Any) -> Tensor:

@@ -15,6 +15,8 @@ from opfacade.plans.attention import (
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
+from opfacade.variant import Variant, exp2, kv_pos, minimum, per_head, per_key, per_row, q_pos, query, score, select
+from opfacade.variant_examples import alibi, document_mask, sliding_window, soft_cap
 
 OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states", "mla_decode")
 # What models have; and what kernels must not mind.
@@ -59,6 +61,27 @@ def _attention(rng: random.Random, plain: Any) -> dict[str, Any]:
     """Sinks, an fp8 cache, or both."""
     fp8 = hasattr(plain, "paged_kv") and rng.random() < 0.7
     return {"sinks": not fp8 or rng.random() < 0.4} | (_fp8(rng, plain) if fp8 else {})
+
+
+VARIANTS = (
+    alibi(1),
+    sliding_window(100),
+    document_mask(),
+    soft_cap(5.0),
+    Variant(
+        logits=select(kv_pos % 5 < per_row("phase") + 2, 0.5 * score, score - exp2(minimum(score, 4.0))),
+        mask=(kv_pos <= q_pos) | (per_key("shared") < 1),
+        query=query * select(q_pos > 50, 1.25, 0.75) / (1.0 + abs(per_head("damping"))),
+    ),
+)
+
+
+def _prefill_more(rng: random.Random, plain: Any) -> dict[str, Any]:
+    """What all attentions may have, or a variant, a packed mask or both."""
+    if rng.random() < 0.5:
+        return _attention(rng, plain)
+    fields = rng.choice(({"custom_mask": True}, {"variant": rng.choice(VARIANTS), "custom_mask": rng.random() < 0.4}))
+    return fields | {"logits_soft_cap": 0.0}
 
 
 def _cache(rng: random.Random, dtypes: tuple[str, ...], head_dims: tuple[int, ...], tokens: int) -> PagedKvCacheDescriptor:
@@ -182,9 +205,9 @@ def _latent(rng: random.Random, plain: Any) -> dict[str, Any]:
 
 _DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge, _mla), strict=True))
 _SPECIAL = {
-    "paged_prefill": _attention,
+    "paged_prefill": _prefill_more,
     "paged_decode": _attention,
-    "ragged_prefill": _attention,
+    "ragged_prefill": _prefill_more,
     "paged_kv_append": _append_more,
     "mla_decode": _latent,
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EMPTY = -1
 _QUERIES = ("q", "q_nope", "q_pe")
 # Operands that all requests of a call share.
-_SHARED = ("k_scale", "v_scale", "sinks")
+_SHARED = ("k_scale", "v_scale", "sinks", "head_params")
 
 
 def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
@@ -97,10 +97,25 @@ class Requests:
         if hasattr(self.args, "q_indptr"):
             fields["total_num_rows"] = len(rows)
             values["q_indptr"] = _indptr(q_lens, device)
+            values |= self._varied(order, rows)
         more_fields, more_values = (
             self._paged(order, spare) if hasattr(self.descriptor, "paged_kv") else self._ragged(order, spare)
         )
         return changed(self.descriptor, **fields, **more_fields), type(self.args)(**values, **more_values)
+
+    def _varied(self, order: Sequence[int], rows: list[int]) -> dict[str, Any]:
+        """Parameters of rows and a packed mask; parameters of keys go with the keys."""
+        import torch
+
+        args, device, values = self.args, self.args.o.device, {}
+        if args.row_params is not None:
+            values["row_params"] = args.row_params[:, _index(rows, device)]
+        if args.packed_mask is not None:
+            starts = args.mask_indptr.tolist()
+            own = [args.packed_mask[:0] if r == EMPTY else args.packed_mask[starts[r] : starts[r + 1]] for r in order]
+            values["packed_mask"] = torch.cat(own) if own else args.packed_mask[:0]
+            values["mask_indptr"] = _indptr([part.numel() for part in own], device)
+        return values
 
     @property
     def _empty_rows(self) -> int:
@@ -120,6 +135,7 @@ class Requests:
         counts = [0 if r == EMPTY else self.counts[r] for r in order]
         lens = [0 if r == EMPTY else self.kv_lens[r] for r in order]
         values = oracle.pools(self.args)
+        values |= {"key_params": self.args.key_params} if hasattr(self.args, "key_params") else {}
         table = self.table[_index(list(order), device)][:, : max([1, *counts])]
         if self.descriptor.page_table == "block":
             values["block_table"] = table.contiguous()
@@ -140,6 +156,8 @@ class Requests:
         for name in ("k", "v"):
             whole = getattr(self.args, name)
             values[name] = torch.cat([whole[index], torch.full_like(whole[:1].expand(spare, -1, -1), float("nan"))])
+        if self.args.key_params is not None:
+            values["key_params"] = torch.nn.functional.pad(self.args.key_params[:, index], (0, spare), value=-(2**31))
         return {"total_kv_rows": sum(lens) + spare}, values
 
 
@@ -186,6 +204,8 @@ def repaged(requests: Requests, seed: int) -> Requests:
     place[order] = torch.arange(order.numel(), dtype=torch.int32)
     at = order.to(device)
     moved = {name: pool[at] for name, pool in pools.items()}
+    if getattr(args, "key_params", None) is not None:
+        moved["key_params"] = args.key_params[:, at]
     same = {name: getattr(args, name) for name in type(args).__slots__ if name not in moved}
     other = object.__new__(Requests)
     other.__dict__ |= requests.__dict__

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from opfacade.testing import inputs, numerics, oracle
+from opfacade.testing import inputs, numerics, oracle, variation
 from opfacade.testing.requests import Requests, bits, put_kv, same_bits
 from opfacade.testing.subject import Subject, outputs
 
@@ -22,14 +22,12 @@ _NATS = 220.0  # exp(-220) is nothing beside 1 in f32 and in f64
 
 def request_views(subject: Subject, args: Any) -> Iterator[tuple[int, slice, int, Tensor]]:
     """(request, its rows, kv_len, [rows, kv_len] of what each row sees) of every request with rows."""
-    import torch
-
     requests = Requests(subject.descriptor, args)
     for request, (q_len, kv_len) in enumerate(zip(requests.q_lens, requests.kv_lens, strict=True)):
         if q_len:
             first = requests.first[request]
-            position = torch.arange(q_len, device=args.o.device) + kv_len - q_len
-            yield request, slice(first, first + q_len), kv_len, oracle.seen(subject.descriptor, position, kv_len)
+            seen = oracle.shown(subject.descriptor, args, request, first, q_len, kv_len)
+            yield request, slice(first, first + q_len), kv_len, seen
 
 
 def plain(args: Any) -> Any:
@@ -44,6 +42,8 @@ def plain(args: Any) -> Any:
 
 def every_key_is_visited_once(subject: Subject, seed: int) -> list[str]:
     """q = 0 makes all weights equal and values that are one-hot over some keys count how often each was read."""
+    if not variation.predictable(subject.descriptor):
+        return []
     args = plain(subject.args(seed))
     for q in oracle.queries(args):
         q.zero_()
@@ -81,7 +81,7 @@ def _padded(seen: Tensor, width: int) -> Tensor:
 def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
     """K holds codes of +-1 and q points at one of them, so sharply that o must be the value of that key, bit for bit."""
     descriptor = subject.descriptor
-    if descriptor.logits_soft_cap > 0 or descriptor.scale <= 0:
+    if descriptor.logits_soft_cap > 0 or descriptor.scale <= 0 or not variation.predictable(descriptor):
         return []  # a cap levels the scores that a needle needs apart
     args = plain(subject.args(seed))
     for q in oracle.queries(args):
@@ -146,6 +146,8 @@ def equal_values_stay(subject: Subject, seed: int) -> list[str]:
 def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
     """Requests of one key: o is its V bit for bit where the row sees it, else exactly empty."""
     descriptor = subject.descriptor
+    if not variation.predictable(descriptor):
+        return []
     pages = descriptor.kv_token_bound if not hasattr(descriptor, "paged_kv") else min(
         descriptor.paged_kv.num_total_pages, descriptor.kv_index_bound
     )  # fmt: skip
@@ -180,11 +182,19 @@ def _unused(subject: Subject, args: Any) -> dict[str, Tensor]:
         by_token = oracle.by_token(found[name], descriptor)
         for request in range(descriptor.batch_size):
             by_token[oracle.token_places(descriptor, args, request)] = False
+    if getattr(args, "key_params", None) is not None:
+        of_keys = torch.ones(args.key_params.shape[1:], dtype=torch.bool, device=args.o.device)
+        for request in range(descriptor.batch_size):
+            of_keys[oracle.key_places(descriptor, args, request)] = False
+        found["key_params"] = of_keys
     return found
 
 
 def _fill(tensor: Tensor, where: Tensor, value: float) -> None:
     """Through integers, because torch cannot fill 8-bit floats."""
+    if not tensor.is_floating_point():
+        tensor.masked_fill_(where, -(2**31) if value < 0 else int(value))
+        return
     stored = bits(tensor.new_full((1,), value))
     tensor.view(stored.dtype).masked_fill_(where[..., None], int(stored))
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opfacade.descriptor import Descriptor
 from opfacade.errors import ArgumentError, Issue, PlanStateError
 from opfacade.validation import host, moment
-from opfacade.validation.rules import Tables, error_of, index_error
+from opfacade.validation.rules import Tables, check_mask_starts, error_of, index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.registry import Launcher
 
-_FLOATS = ("q", "q_nope", "q_pe", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale", "sinks")
+_FLOATS = ("q", "q_nope", "q_pe", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale", "sinks", "head_params")
 _POOLS = ("k_data", "v_data", "ckv", "kpe")
 
 
@@ -52,6 +53,7 @@ class FullGuard:
             if tables.appends:
                 _refuse_shared_pages(tables, args)
                 _refuse_far_positions(tables, args)
+            _refuse_short_mask(tables, args)
         for name in _FLOATS:
             if getattr(args, name, None) is not None:
                 self._finite(name, getattr(args, name), args)
@@ -139,6 +141,18 @@ def _refuse_far_positions(tables: Tables, args: Any) -> None:
         if rows[request + 1] > rows[request] and length > known:
             allowed = f"a length in the {known} positions of cos_sin_cache"
             raise index_error(tables.op, tables.lens, request, length, allowed, request)
+
+
+def _refuse_short_mask(tables: Tables, args: Any) -> None:
+    """A packed mask has a bit for each row and key of a request."""
+    if getattr(args, "mask_indptr", None) is None:
+        return
+    if tables.pages:
+        lengths = [length for _, length in host.requests_pages(tables, args)]
+    else:
+        lengths = [b - a for a, b in pairwise(args.kv_indptr.tolist())]
+    q_lens = [b - a for a, b in pairwise(args.q_indptr.tolist())]
+    check_mask_starts(tables.op, args.mask_indptr.tolist(), q_lens, lengths, args.packed_mask.numel())
 
 
 def _shared(tables: Tables, page: int, request: int, place: int, first: tuple[int, int, bool], race: bool) -> NoReturn:

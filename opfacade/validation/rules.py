@@ -130,3 +130,16 @@ def error_of(tables: Tables, findings: Sequence[Finding]) -> IndexDataError:
 def _one(tables: Tables, found: Finding) -> IndexDataError:
     allowed, name = ALLOWED[found.rule].format(limit=found.limit), tables.names[found.place]
     return index_error(tables.op, name, found.position, found.value, allowed, found.request, found.call)
+
+
+def check_mask_starts(op: str, starts: Sequence[int], q_lens: Sequence[int], kv_lens: Sequence[int], size: int) -> None:
+    """mask_indptr: from 0 on, a bit for each row and key of a request, within packed_mask."""
+    if starts[0] != 0:
+        raise index_error(op, "mask_indptr", 0, starts[0], "0")
+    for request, (q_len, kv_len) in enumerate(zip(q_lens, kv_lens, strict=True)):
+        least = starts[request] + -(-q_len * kv_len // 8)
+        if starts[request + 1] < least:
+            allowed = f"at least {least}, a bit for each row and key"
+            raise index_error(op, "mask_indptr", request + 1, starts[request + 1], allowed, request)
+    if starts[-1] > size:
+        raise index_error(op, "mask_indptr", len(starts) - 1, starts[-1], f"at most {size}")

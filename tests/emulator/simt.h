@@ -265,6 +265,15 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return out;
 }
+// Rounded once: the host fuses nothing.
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline int __float2int_rz(float a) {
+  return std::isnan(a) ? 0 : a >= 2147483648.f ? INT32_MAX : a <= -2147483648.f ? INT32_MIN : static_cast<int>(a);
+}
 inline float __uint_as_float(uint32_t value) { return simt::from_bits<float>(value); }
 inline float __int_as_float(int value) { return simt::from_bits<float>(static_cast<uint32_t>(value)); }
 inline uint32_t __float_as_uint(float value) { return simt::bits(value); }

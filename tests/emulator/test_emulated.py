@@ -13,6 +13,7 @@ KINDS = [
     *("decode-cluster", "decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
     *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
     *("prefill-off-sinks", "ragged-auto-sinks", "prefill-off-fp8-head", "ragged-auto-fp8"),
+    *("prefill-off-everything-varied", "prefill-auto-alibi", "ragged-off-documents-masked", "ragged-fixed-mask"),
     *("append-block-odd", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
 HEAVY = sorted(set(matrix.matrix()) - set(KINDS))

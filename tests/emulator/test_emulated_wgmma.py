@@ -7,6 +7,8 @@ import torch
 
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import guarded, inputs, numerics, structural
+from opfacade.variant import Variant, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
+from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
@@ -50,6 +52,21 @@ KINDS = {
     ),
     "fp8-ragged": ragged(dtype="f8_e4m3", q_dtype="bf16"),
     "sinks": paged(group=8, window_left=127, kv_split="off", sinks=True, rows=40),
+    "alibi-masked": paged(rows=40, variant=alibi(8), custom_mask=True),
+    "varied-page-1-full": paged(
+        page_size=1,
+        group=3,
+        rows=40,
+        causal=False,
+        kv_split=100,
+        window_left=300,
+        variant=Variant(
+            logits=select(kv_pos < 50 * per_row("phase"), soft_cap(3.0).logits, 0.5 * score),
+            mask=not_equal((kv_pos + q_pos) % 4, per_row("phase")),
+            query=query / (1.0 + abs(per_head("damping"))),
+        ),
+    ),
+    "window-as-mask-ragged": ragged(variant=sliding_window(70), sm_scale=-0.1, allow_unusual_scale=True),
     "sinks-split": paged(kv_split=100, window_left=150, sinks=True, rows=40),
 }
 
@@ -64,7 +81,7 @@ def hold(descriptor, seed, interleaved=False):
 
 
 PARTLY = 2  # a seed that fills the last page of a request in part
-QUICK = ("page-1", "odd-group-window-cap", "sinks", "fp8-cap-window")
+QUICK = ("page-1", "odd-group-window-cap", "sinks", "fp8-cap-window", "alibi-masked", "varied-page-1-full")
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])

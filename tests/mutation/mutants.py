@@ -34,7 +34,44 @@ def gpu(name, file, old, new, kinds, **more):
     return Mutant(name, file, ((old, new),), kinds, **more)
 
 
+VARIED = "prefill-off-everything-varied prefill-auto-alibi ragged-off-documents-masked ragged-fixed-mask"
+
 GPU = (
+    gpu(
+        "variants: a mask bit of the next row is read",
+        f"{K}/prefill_variant.cuh",
+        "token * tile.kv_len + start;",
+        "(token + 1) * tile.kv_len + start;",
+        VARIED,
+    ),
+    gpu(
+        "variants: the parameters of keys are those of the other tile",
+        f"{K}/prefill_load.cuh",
+        "key_table(smem, parity), key, page",
+        "key_table(smem, parity ^ 1), key, page",
+        VARIED,
+    ),
+    gpu(
+        "variants: the scores of the second half of a row block are masked as those of the first",
+        f"{K}/prefill_math.cuh",
+        "(shown[b] >> (i / 2 * 16 +",
+        "(shown[b] >> (0 * 16 +",
+        VARIED,
+    ),
+    gpu(
+        "variants: a query head takes the slope of its kv head",
+        f"{K}/prefill_variant.cuh",
+        "int64_t{i} * p.heads + out.head]",
+        "int64_t{i} * p.heads + out.kv_head]",
+        VARIED,
+    ),
+    gpu(
+        "variants: the distance of a key is that of its tile",
+        "csrc/attention/variant.jinja",
+        "float(key.step))",
+        "0.f)",
+        VARIED,
+    ),
     gpu(
         "decode: the last key of a split is dropped",
         f"{K}/decode_state.cuh",
@@ -304,7 +341,7 @@ GPU = (
     gpu(
         "wgmma prefill: values that are not finite are not isolated",
         f"{K}/prefill_wgmma.cuh",
-        "isolate_nonfinite<C>(p, work, start, smem.v[stage], rows);",
+        "isolate_nonfinite<C>(p, work, start, smem.v[stage], shown, rows);",
         ";",
         "",
         tests="tests/attention/test_attention_gpu.py -k wild",
@@ -530,7 +567,7 @@ CPU = (
     cpu(
         "reference: a wild value reaches rows that do not see it",
         f"{R}/softmax_attention.py",
-        "out = out + torch.where(seen[None, :, key, None], term, torch.zeros_like(out))",
+        "out = out + torch.where(seen[:, :, key, None], term, torch.zeros_like(out))",
         "out = out + term",
     ),
     cpu(
@@ -555,8 +592,29 @@ CPU = (
     cpu(
         "reference: heads are grouped by the wrong number",
         f"{R}/softmax_attention.py",
-        ".reshape(stop - start, kv_heads, group, dim)\n        rows = grouped.transpose(0, 1)",
-        ".reshape(stop - start, group, kv_heads, dim)\n        rows = grouped.permute(2, 0, 1, 3)",
+        ".reshape(stop - start, kv_heads, group, dim)\n        rows = scoring.varied.query(grouped.transpose(0, 1)",
+        ".reshape(stop - start, group, kv_heads, dim)\n        rows = scoring.varied.query(grouped.permute(2, 0, 1, 3)",
+    ),
+    cpu(
+        "reference: bits of a mask are read from the highest",
+        f"{R}/variation.py",
+        "own[:, None] >> torch.arange(8,",
+        "own[:, None] >> 7 - torch.arange(8,",
+        kinds="ragged-fixed-mask",
+    ),
+    cpu(
+        "reference: what a variant hides is shown",
+        f"{R}/variation.py",
+        "else seen & exact(self.variant.mask, values)",
+        "else seen",
+        kinds="ragged-off-documents-masked",
+    ),
+    cpu(
+        "reference: the parameters of keys are those of the next",
+        f"{R}/variation.py",
+        "args.key_params[(slice(None), *at)],",
+        "args.key_params[(slice(None), *at)].roll(1, -1),",
+        kinds="ragged-off-documents-masked",
     ),
     cpu(
         "reference append: rows go to the start of a request",

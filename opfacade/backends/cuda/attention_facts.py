@@ -10,7 +10,7 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.paging import FP8
 from opfacade.registry import Reason
-from opfacade.scoring import Attention
+from opfacade.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
 from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
@@ -55,12 +55,15 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
         facts |= {"q_dtype": descriptor.query_dtype, "kv_scale": getattr(descriptor, "kv_scale", "none")}
     if descriptor.sinks:
         facts["sinks"] = True
+    facts |= varied_facts(descriptor)
     if hasattr(descriptor, "paged_kv"):
         facts |= support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
     return facts
 
 
-def error_model(dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False) -> ErrorModel:
+def error_model(
+    dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False, transforms: bool = False
+) -> ErrorModel:
     """Tensor cores round once every 16 products by truncation; f32 runs on CUDA cores, one rounding a product.
 
     An fp8 cache is widened to f16 exactly; a bf16 q then is an f16 whose small elements may underflow (eta_q).
@@ -79,17 +82,22 @@ def error_model(dtype: str, tile: int, merges: bool, query: str = "", scaled: bo
     }
     if scaled:
         constants["scaled"] = 1.0
+    if transforms:
+        constants["function"] = 2.0**-21
     if dtype in FP8 and query == "bf16":
         constants["eta_q"] = 2.0**-39
     return ErrorModel(id="attention-f32" if plain else "attention-mma16", constants=tuple(sorted(constants.items())))
 
 
-def guarantee(dtype: str, split: str, model: ErrorModel, tests: str = _EVIDENCE) -> PrecisionGuarantee:
+def guarantee(
+    dtype: str, split: str, model: ErrorModel, transforms: bool = False, tests: str = _EVIDENCE
+) -> PrecisionGuarantee:
     """Sums run in a fixed order without atomics. Where a split follows the batch, the order of a request's sum does too."""
     invariant = split in ("off", "fixed")
     evidence = [tests + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
     if invariant:
         evidence += [tests + "test_a_request_does_not_see_its_batch", _BITS + "test_a_request_keeps_its_bits_in_any_batch"]
+    conditions = ("both batches select this SKU, with the same kv_split",) if invariant else ()
     return PrecisionGuarantee(
         math_precision="f32" if dtype == "f32" else f"{dtype} products, P rounded to {dtype}",
         accumulator="f32",
@@ -97,14 +105,15 @@ def guarantee(dtype: str, split: str, model: ErrorModel, tests: str = _EVIDENCE)
         bit_stable_on_same_hardware=True,
         batch_invariant="composition" if invariant else "none",
         error_model=model,
-        conditions=("both batches select this SKU, with the same kv_split",) if invariant else (),
+        conditions=(*conditions, FINITE_LOGITS) if transforms else conditions,
         evidence=tuple(evidence),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """All that a SKU of attention is made of. tile: keys between two rescalings; merges: partial results may be merged."""
+    """All that a SKU of attention is made of. tile: keys between two rescalings; merges: partial results may be merged;
+    transforms: an expression makes the scores."""
 
     op: str
     arch: str
@@ -112,6 +121,7 @@ class Identity:
     facts: support.SpecPairs
     tile: int
     merges: bool
+    transforms: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -120,7 +130,7 @@ def make_sku(identity: Identity) -> KernelSku:
     facts = dict(identity.facts)
     dtype, split = str(facts.pop("dtype")), str(facts["split"])
     query, scaled = str(facts.pop("q_dtype", dtype)), facts.get("kv_scale", "none") != "none"
-    model = error_model(dtype, identity.tile, identity.merges, query, scaled)
+    model = error_model(dtype, identity.tile, identity.merges, query, scaled, identity.transforms)
     return KernelSku(
         category="attention",
         op=identity.op,
@@ -131,12 +141,16 @@ def make_sku(identity: Identity) -> KernelSku:
         dtypes=(("kv", dtype), ("o", query), ("q", query)),
         layout="strided",
         spec=tuple(facts.items()),
-        precision_guarantee=guarantee("f16" if dtype in FP8 else dtype, split, model, _EVIDENCE_OF.get(identity.op, _EVIDENCE)),
+        precision_guarantee=guarantee(
+            "f16" if dtype in FP8 else dtype, split, model, identity.transforms, _EVIDENCE_OF.get(identity.op, _EVIDENCE)
+        ),
     )
 
 
 def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
-    return (float(descriptor.scale), float(descriptor.logits_soft_cap), descriptor.window_left)
+    """Scale, cap and window. Where an expression makes the scores, it is told them as a cap of 1 is, scaled and no more."""
+    cap = 1.0 if transforms_scores(descriptor) else float(descriptor.logits_soft_cap)
+    return (float(descriptor.scale), cap, descriptor.window_left)
 
 
 def token_axis(descriptor: Any) -> tuple[int, ...]:

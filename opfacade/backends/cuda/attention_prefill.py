@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
+from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import support
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
 from opfacade.registry import Launcher, Reason
+from opfacade.scoring import transforms_scores
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -48,14 +50,15 @@ def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
 
 
 def shared_memory(descriptor: Prefill) -> int:
-    """Q, K, V, the double-buffered table of row addresses, and the work, in bytes; of fp8 also a tile as it is stored."""
+    """Q, K, V, the double-buffered tables of rows and key parameters, and the work; of fp8 also a tile as it is stored."""
     tile, dim = TILES[descriptor.dim], descriptor.dim
     raw = tile.keys * dim + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0
-    return (tile.rows + 2 * tile.keys) * dim * 2 + 4 * tile.keys * 8 + 1024 + raw
+    tables = variant.key_table_bytes(descriptor, tile.keys, 2)
+    return (tile.rows + 2 * tile.keys) * dim * 2 + 4 * tile.keys * 8 + 1024 + raw + tables
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", *FP8))]
+    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", *FP8)), *variant.narrow_reasons(descriptor)]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
         reasons += support.shared_memory_reason(shared_memory(descriptor), target)
@@ -77,12 +80,15 @@ def constants_of(descriptor: Prefill, target: Target) -> dict[str, bool | int | 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
     tile = TILES[descriptor.dim]
     constants = constants_of(descriptor, target) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
-    return support.spec_of(f"attention/{descriptor.op}", support.pairs(**constants), target)
+    return variant.spec_of(f"attention/{descriptor.op}", constants, descriptor, target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
     tile, merges = TILES[descriptor.dim].keys, splits_of(descriptor, target)[0] != "off"
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "mma_tile", facts(descriptor, target), tile, merges))
+    made = facts_of.Identity(
+        descriptor.op, target.arch, "mma_tile", facts(descriptor, target), tile, merges, transforms_scores(descriptor)
+    )
+    return facts_of.make_sku(made)
 
 
 def workspace(descriptor: Prefill, target: Target) -> int:

@@ -6,10 +6,12 @@ from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_prefill as first
+from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
 from opfacade.paging import FP8
 from opfacade.registry import Launcher, Reason
+from opfacade.scoring import transforms_scores
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -32,6 +34,7 @@ def shared_memory(descriptor: Prefill) -> int:
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
     reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *first.declines(descriptor, target)]
+    reasons += variant.asynchronous_reasons(descriptor)
     reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
     if descriptor.kv_dtype in FP8 and descriptor.dim == 128:  # 216 registers a thread are not enough for this
         reasons += support.choice_reason("OPF-S019", "logits_soft_cap of an fp8 cache", descriptor.logits_soft_cap, (0.0,))
@@ -41,13 +44,14 @@ def declines(descriptor: Prefill, target: Target) -> list[Reason]:
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
-    return support.spec_of(f"attention/{descriptor.op}_wgmma", support.pairs(**first.constants_of(descriptor, target)), target)
+    return variant.spec_of(f"attention/{descriptor.op}_wgmma", first.constants_of(descriptor, target), descriptor, target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
     facts, merges = first.facts(descriptor, target), first.splits_of(descriptor, target)[0] != "off"
     tile = TILE_KEYS[descriptor.dim]
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", facts, tile, merges))
+    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", facts, tile, merges, transforms_scores(descriptor))
+    return facts_of.make_sku(made)
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from opfacade.backends.reference import attention_promise as promise
 from opfacade.backends.reference.page_table import by_token, offsets, pages_and_lengths, token_index
+from opfacade.backends.reference.variation import mask_starts, of_request
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
@@ -28,11 +31,13 @@ def _paged(descriptor: PagedKvAttention[Any], args: Any, q_indptr: Sequence[int]
     cache, scoring = descriptor.paged_kv, promise.scoring(descriptor, args, causal)
     pages, lengths = pages_and_lengths(descriptor.op, cache, args)
     k_pool, v_pool = by_token(args.k_data, cache), by_token(args.v_data, cache)
+    starts = mask_starts(descriptor.op, args, q_indptr, lengths)
     for request, length in enumerate(lengths):
         rows = slice(q_indptr[request], q_indptr[request + 1])
         at = token_index(cache, pages[request], 0, length)
         lse = args.lse[rows] if args.lse is not None else None
-        attend(args.q[rows], k_pool[at], v_pool[at], scoring, args.o[rows], lse)
+        own = replace(scoring, varied=of_request(descriptor, args, rows, at, length, starts[request]))
+        attend(args.q[rows], k_pool[at], v_pool[at], own, args.o[rows], lse)
 
 
 def _prefill(descriptor: BatchPagedPrefillDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
@@ -57,11 +62,13 @@ def _ragged(descriptor: BatchRaggedPrefillDescriptor, target: Target, sku: Kerne
         scoring = promise.scoring(descriptor, args, descriptor.causal)
         q_indptr = offsets(descriptor.op, "q_indptr", args.q_indptr, descriptor.total_num_rows, exact=True)
         kv_indptr = offsets(descriptor.op, "kv_indptr", args.kv_indptr, descriptor.total_kv_rows, exact=False)
+        starts = mask_starts(descriptor.op, args, q_indptr, [b - a for a, b in pairwise(kv_indptr)])
         for request in range(descriptor.batch_size):
             rows = slice(q_indptr[request], q_indptr[request + 1])
             keys = slice(kv_indptr[request], kv_indptr[request + 1])
             lse = args.lse[rows] if args.lse is not None else None
-            attend(args.q[rows], args.k[keys], args.v[keys], scoring, args.o[rows], lse)
+            own = of_request(descriptor, args, rows, (keys,), keys.stop - keys.start, starts[request])
+            attend(args.q[rows], args.k[keys], args.v[keys], replace(scoring, varied=own), args.o[rows], lse)
 
     return launch
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.registry import Reason
-from opfacade.scoring import Attention
+from opfacade.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
 from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
@@ -22,7 +22,7 @@ def no_workspace(descriptor: Attention[Any], target: Target) -> int:
     return 0
 
 
-def _error_model(wide: bool) -> ErrorModel:
+def _error_model(wide: bool, transforms: bool) -> ErrorModel:
     """Every operation in f32 (or f64), sums in any order: the dot product and P lose one roundoff an operation."""
     u = 2.0**-53 if wide else 2.0**-24
     facts = {
@@ -36,33 +36,38 @@ def _error_model(wide: bool) -> ErrorModel:
         "lanes": 1,
         "split": 0,
     }
+    facts |= {"function": 4 * u} if transforms else {}
     return ErrorModel(
         id="attention-f64" if wide else "attention-f32", constants=tuple(sorted((k, float(v)) for k, v in facts.items()))
     )
 
 
-def _guarantee(wide: bool) -> PrecisionGuarantee:
+def _guarantee(wide: bool, transforms: bool) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f64" if wide else "f32",
         accumulator="f64" if wide else "f32",
-        error_model=_error_model(wide),
-        conditions=(_SYNCHRONISES,),
+        error_model=_error_model(wide, transforms),
+        conditions=(_SYNCHRONISES, FINITE_LOGITS) if transforms else (_SYNCHRONISES,),
     )
 
 
 def sku(descriptor: Attention[Any], target: Target) -> KernelSku:
-    return _make_sku(descriptor.op, target.arch, descriptor.kv_dtype, descriptor.query_dtype, _facts(descriptor))
+    transforms = transforms_scores(descriptor)
+    return _make_sku(descriptor.op, target.arch, descriptor.kv_dtype, descriptor.query_dtype, _facts(descriptor), transforms)
 
 
 def _facts(descriptor: Attention[Any]) -> tuple[tuple[str, bool | str], ...]:
     """What changes the meaning of a result, where it is not as usual."""
     kv_scale = getattr(descriptor, "kv_scale", "none")
-    scaled = (("kv_scale", kv_scale),) if kv_scale != "none" else ()
-    return (*scaled, ("sinks", True)) if descriptor.sinks else scaled
+    facts: dict[str, bool | str] = {"kv_scale": kv_scale} if kv_scale != "none" else {}
+    facts |= {"sinks": True} if descriptor.sinks else {}
+    return tuple(sorted((facts | varied_facts(descriptor)).items()))
 
 
 @lru_cache(maxsize=256)
-def _make_sku(op: str, arch: str, kv_dtype: str, q_dtype: str, facts: tuple[tuple[str, bool | str], ...]) -> KernelSku:
+def _make_sku(
+    op: str, arch: str, kv_dtype: str, q_dtype: str, facts: tuple[tuple[str, bool | str], ...], transforms: bool
+) -> KernelSku:
     # One Python function serves all: the dtypes decide what is promised, and nothing is compiled in.
     return KernelSku(
         category="attention",
@@ -74,7 +79,7 @@ def _make_sku(op: str, arch: str, kv_dtype: str, q_dtype: str, facts: tuple[tupl
         dtypes=(("kv", kv_dtype), ("o", q_dtype), ("q", q_dtype)),
         layout="strided",
         spec=facts,
-        precision_guarantee=_guarantee(q_dtype == "f32"),
+        precision_guarantee=_guarantee(q_dtype == "f32", transforms),
     )
 
 

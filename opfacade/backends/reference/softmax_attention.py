@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from opfacade.backends.reference.variation import PLAIN, Variation
+from opfacade.variant_eval import Place, Values
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -18,7 +21,8 @@ _SCORE_BUDGET = 8 * 2**20
 class Scoring:
     """What turns q.k into a score, and which keys a row sees.
 
-    k_scale, v_scale: factors of K and V, [1] or [kv_heads]. sinks: [heads], logits without a value.
+    k_scale, v_scale: factors of K and V, [1] or [kv_heads]. sinks: [heads], logits without a value. varied: what the
+    request has of a variant or a mask.
     """
 
     scale: float
@@ -28,6 +32,7 @@ class Scoring:
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
     sinks: Tensor | None = None
+    varied: Variation = PLAIN
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -50,11 +55,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Te
     block = max(1, _SCORE_BUDGET // max(1, heads * kv_len))
     for start in range(0, q.shape[0], block):
         stop = min(start + block, q.shape[0])
-        row = torch.arange(start, stop, device=q.device)[:, None] + offset
-        seen = _visible(row, torch.arange(kv_len, device=q.device), scoring).repeat_interleave(group, dim=0)
-        grouped = q[start:stop].to(math_dtype).reshape(stop - start, kv_heads, group, dim)
-        rows = grouped.transpose(0, 1).reshape(kv_heads, -1, dim)
-        out, log_sum = _softmax_product(rows, keys, values, seen, scoring)
+        row = torch.arange(start, stop, device=q.device)
+        place = Place(row, q.shape[0], kv_len, heads, kv_heads)
+        known = scoring.varied.values(place)
+        seen = _visible(row[:, None] + offset, torch.arange(kv_len, device=q.device), scoring).repeat_interleave(group, dim=0)
+        seen = scoring.varied.seen(seen[None], place, known)
+        grouped = q[start:stop].reshape(stop - start, kv_heads, group, dim)
+        rows = scoring.varied.query(grouped.transpose(0, 1).reshape(kv_heads, -1, dim), known).to(math_dtype)
+        out, log_sum = _softmax_product(rows, keys, values, seen, scoring, known)
         o[start:stop] = out.reshape(kv_heads, stop - start, group, -1).transpose(0, 1).reshape(stop - start, heads, -1)
         if lse is not None:
             lse[start:stop] = log_sum.reshape(kv_heads, -1, group).transpose(0, 1).reshape(-1, heads).to(torch.float32)
@@ -72,14 +80,16 @@ def _visible(row: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     return seen
 
 
-def _softmax_product(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+def _softmax_product(
+    q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring, known: Values
+) -> tuple[Tensor, Tensor]:
     """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row that sees nothing gets 0 and its sink, -inf where it has none."""
     import torch
 
     scores = torch.matmul(q, keys) * _factor(scoring.k_scale, scoring.scale, q)
     if scoring.soft_cap > 0:
         scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
-    scores = scores.masked_fill_(~seen, -math.inf)
+    scores = scoring.varied.scores(scores, known).masked_fill_(~seen, -math.inf)
     sink = _sink_of_rows(scoring, q)
     if scores.shape[-1] == 0:
         return torch.zeros(*q.shape[:2], values.shape[-1], dtype=q.dtype, device=q.device), sink.squeeze(-1)
@@ -115,5 +125,5 @@ def _weighted(p: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     for key in (~finite).any(dim=-1).any(dim=0).nonzero().flatten().tolist():
         wild = torch.where(finite[:, key], torch.zeros_like(values[:, key]), values[:, key])
         term = torch.where((~finite[:, key])[:, None, :], p[:, :, key, None] * wild[:, None, :], torch.zeros_like(out))
-        out = out + torch.where(seen[None, :, key, None], term, torch.zeros_like(out))
+        out = out + torch.where(seen[:, :, key, None], term, torch.zeros_like(out))
     return out
