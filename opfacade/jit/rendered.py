@@ -1,8 +1,8 @@
 """What templates gave, remembered, so that finding a binary in a new process neither imports nor runs jinja2.
 
-Only to find one: what is compiled is rendered anew. A remembered text is found by the digests of the templates, the values
-they are filled with and the renderer; a template that reads others is never remembered. Losing the files costs some
-milliseconds.
+Only to find one: what is compiled is rendered anew. A remembered text is found by the digests of the templates and of those
+they read, the values they are filled with and the renderer; where a template reads one whose name it computes, nothing is
+remembered. Losing the files costs some milliseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from .files import make_private, read_private, write_private
 from .spec import JitSpec, source_root
 
 FOLDER = "rendered"
-_READS_OTHERS = re.compile(rb"{%[-+]?\s*(include|import|extends|from)\b")
+# A name in quotes and nothing that is joined to it; else the group is empty.
+_READS = re.compile(
+    r"""{%[-+]?\s*(?:include|import|extends|from)\b(?:\s*['"]([^'"]+)['"]\s*(?=[-+]?%}|as\b|import\b|with|ignore\b))?"""
+)
 
 
 def sources(spec: JitSpec) -> Sources:
@@ -60,17 +63,29 @@ def _remember(spec: JitSpec) -> Sources:
 
 def _place(spec: JitSpec) -> Path:
     """Where the text of a spec lies. ValueError if it cannot be known by its templates alone."""
-    store, templates = cache.shared(), [(source_root() / path).read_bytes() for path in codegen.templates(spec)]
-    if any(_READS_OTHERS.search(text) for text in templates):
-        raise ValueError("a template reads another")
+    store, texts = cache.shared(), _texts(codegen.templates(spec))
     store.require_private()
     fields = {
-        "templates": [hashlib.sha256(text).hexdigest() for text in templates],
+        "templates": [[path, hashlib.sha256(text.encode()).hexdigest()] for path, text in texts.items()],
         "params": spec.params,
         "arch": spec.arch,
         "renderer": _renderer(),
     }
     return store.root / FOLDER / f"{codegen.canonical_digest(fields)}.json"
+
+
+def _texts(paths: tuple[str, ...]) -> dict[str, str]:
+    """Templates, and all that they read, by name, in the order in which they are met."""
+    texts: dict[str, str] = {}
+    todo = list(paths)
+    while todo:
+        path = todo.pop(0)
+        if path not in texts:
+            texts[path] = (source_root() / path).read_text()
+            todo += _READS.findall(texts[path])
+    if "" in texts:
+        raise ValueError("a template reads one whose name it computes")
+    return texts
 
 
 @lru_cache(maxsize=1)

@@ -111,15 +111,20 @@ def test_a_memory_that_lies_hides_no_binary(toolkit):
     assert jit.build(TINY, allow_build=False) == built
 
 
-def test_a_template_that_reads_another_is_never_remembered(root, cache_dir):
-    (root / "csrc/testing/made.cu.jinja").write_text('{%- include "csrc/testing/other.h" %}\n')
+@pytest.mark.parametrize(
+    ("text", "remembered"),
+    [('{%- include "csrc/testing/other.h" %}\n', 2), ("{% include 'csrc/testing/' ~ part ~ '.h' %}\n", 0)],
+)
+def test_a_template_is_remembered_with_those_it_reads(root, cache_dir, text, remembered):
+    """Also those that these read; where a name is computed nobody can tell which they are."""
+    (root / "csrc/testing/made.cu.jinja").write_text(text)
     (root / "csrc/testing/made.cc.jinja").write_text("")
-    (root / "csrc/testing/other.h").write_text("int a;\n")
-    spec = JitSpec.of("made", "testing/made", "sm_80")
-    assert rendered.sources(spec).device == "int a;\n"
-    (root / "csrc/testing/other.h").write_text("int b;\n")
-    assert rendered.sources(spec).device == "int b;\n"
-    assert files() == []
+    (root / "csrc/testing/other.h").write_text('{% include "csrc/testing/last.h" %}\n')
+    spec = JitSpec.of("made", "testing/made", "sm_80", part="other")
+    for line in ("int a;\n", "int b;\n"):
+        (root / "csrc/testing/last.h").write_text(line)
+        assert rendered.sources(spec).device == line == (rendered._recall(spec) or codegen.render(spec)).device
+    assert len(files()) == remembered
 
 
 def test_a_cache_that_cannot_be_written_only_means_rendering(root, cache_dir, monkeypatch):
