@@ -51,6 +51,7 @@ KINDS = {
         dtype="f8_e4m3", q_dtype="bf16", kv_scale="tensor", head_dim=256, kv_split=200, rows=30, sinks=True
     ),
     "fp8-ragged": ragged(dtype="f8_e4m3", q_dtype="bf16"),
+    "maxima-move": paged(rows=40, sm_scale=4.0),
     "sinks": paged(group=8, window_left=127, kv_split="off", sinks=True, rows=40),
     "alibi-masked": paged(rows=40, variant=alibi(8), custom_mask=True),
     "varied-page-1-full": paged(
@@ -81,7 +82,7 @@ def hold(descriptor, seed, interleaved=False):
 
 
 PARTLY = 2  # a seed that fills the last page of a request in part
-QUICK = ("page-1", "odd-group-window-cap", "sinks", "fp8-cap-window", "alibi-masked", "varied-page-1-full")
+QUICK = ("page-1", "odd-group-window-cap", "sinks", "maxima-move", "fp8-cap-window", "alibi-masked", "varied-page-1-full")
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])

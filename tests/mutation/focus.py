@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from opfacade.testing import determinism, guarded, inputs, matrix, metamorphic, numerics, prebuilt, structural
+from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject, invariant
 
 FOCUS = os.environ.get("OPFACADE_FOCUS", "gpu")
@@ -69,6 +70,12 @@ def test_bound_of_short_requests(kind):
     if hasattr(descriptor, "total_kv_rows") and sum(kv) > descriptor.total_kv_rows:
         pytest.skip("too few rows")
     hold(subject_of(kind), 3, inputs.Lengths(q=q, kv=kv))
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_bound_where_maxima_move(kind):
+    """Scores so far apart that the base of a row moves from tile to tile; at the usual scale it stays after the first."""
+    hold(subject_of(kind).on(changed(ALL[kind], sm_scale=4.0)), seed=2)
 
 
 @pytest.mark.skipif(EMULATED, reason="the emulator has one order")
