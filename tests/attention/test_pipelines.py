@@ -79,7 +79,7 @@ def hold(subject, seed):
     assert report.worst <= 1, report
 
 
-@pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
+@emulator.needed
 @pytest.mark.parametrize("name", [n if n[-1] in "14" else pytest.param(n, marks=pytest.mark.heavy) for n in CASES])
 def test_a_variant_is_right_in_the_emulator(name):
     hold(emulator.subject(CASES[name], variant=name), seed=3)

@@ -25,7 +25,6 @@ from tests.test_variant import EVERYWHERE, KV_HEADS, KV_LEN, Q_LEN, place_and_st
 
 SM_90A = Target.parse("sm_90a")
 PLAIN = matrix.matrix()["ragged-off-causal"]
-needs_compiler = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
 
 
 def plan_of(descriptor, impl="mma_tile"):
@@ -119,7 +118,7 @@ NAMES = Variant(
 )  # fmt: skip
 
 
-@needs_compiler
+@emulator.needed
 def test_printed_expressions_have_the_bits_that_the_rules_say(tmp_path):
     drawn = []
 
@@ -201,7 +200,7 @@ def hold(descriptor, seed=1):
     return subject, args, report
 
 
-@needs_compiler
+@emulator.needed
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(1, 12))])
 def test_random_variants_keep_the_guarantee(seed):
     drawn = []
@@ -218,13 +217,13 @@ def test_random_variants_keep_the_guarantee(seed):
 CHECKS = (structural.every_key_is_visited_once, structural.a_needle_is_found, structural.what_is_unused_does_not_matter)
 
 
-@needs_compiler
+@emulator.needed
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 def test_a_masked_kernel_is_exact_where_it_must_be(check):
     assert check(subject_of(small(variant=document_mask(), custom_mask=True, window_left=150)), 2) == []
 
 
-@needs_compiler
+@emulator.needed
 def test_a_wild_value_reaches_only_the_rows_that_a_mask_shows_it_to():
     subject = subject_of(small(variant=Variant(mask=equal(kv_pos % 7, per_row("phase"))), custom_mask=True, causal=False))
     args = subject.args(3, inputs.Lengths(q=[40, 0], kv=[130, 0]))
@@ -241,7 +240,7 @@ def test_a_wild_value_reaches_only_the_rows_that_a_mask_shows_it_to():
     assert bool(args.o[touched].isnan().any(-1).all())
 
 
-@needs_compiler
+@emulator.needed
 def test_a_mask_that_is_too_short_hides_and_is_not_read_past_its_end():
     subject = subject_of(small(custom_mask=True, causal=False))
     args = subject.args(3, inputs.Lengths(q=[40, 0], kv=[130, 0]))
@@ -251,7 +250,7 @@ def test_a_mask_that_is_too_short_hides_and_is_not_read_past_its_end():
     assert bool((args.lse[:20] > float("-inf")).any())
 
 
-@needs_compiler
+@emulator.needed
 def test_the_bound_sees_a_fault_of_a_kernel_with_a_variant():
     """Negative control: a slope, a mask bit or a key's parameter that the kernel was not told shows."""
     subject = subject_of(small(variant=Variant(logits=alibi(4).logits, mask=per_key("doc") < 2), custom_mask=True))
@@ -263,7 +262,7 @@ def test_the_bound_sees_a_fault_of_a_kernel_with_a_variant():
         assert numerics.check(subject.descriptor, args, subject.plan.sku, rows=40).worst > 1, change
 
 
-@needs_compiler
+@emulator.needed
 def test_a_cap_as_an_expression_is_the_built_in_one_in_a_kernel():
     _, args, _ = hold(small(variant=soft_cap(5.0)))
     plain = subject_of(small(logits_soft_cap=5.0))

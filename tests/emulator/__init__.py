@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 import tvm_ffi
 
@@ -39,6 +40,9 @@ _CODES = {
 
 def compiler() -> str | None:
     return shutil.which("g++")
+
+
+needed = pytest.mark.skipif(compiler() is None, reason="no g++ to build kernels for the host with")
 
 
 def build(spec, folder: Path, first: tuple[Path, ...] = ()) -> Path:

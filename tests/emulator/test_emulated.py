@@ -5,7 +5,7 @@ import pytest
 from opfacade.testing import guarded, matrix, numerics, problems, structural
 from tests import emulator
 
-pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
+pytestmark = emulator.needed
 
 # Every way of cutting, every size of an element and of a head; the others on the GPU.
 KINDS = [

@@ -12,7 +12,7 @@ from opfacade.testing.inputs import Lengths
 from opfacade.testing.requests import Requests, same_bits
 from tests import emulator
 
-pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
+pytestmark = emulator.needed
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from opfacade.variant import Variant, kv_pos, not_equal, per_head, per_row, q_po
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator
 
-pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="no g++ to build kernels for the host with")
+pytestmark = emulator.needed
 
 
 @pytest.fixture(autouse=True)
