@@ -1,0 +1,53 @@
+"""What a planted fault is, and the words that lists of them share: kinds of the matrix, places, tests."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: (old, new) texts, each once in `file`; what to run; kinds of the matrix that a GPU run needs.
+
+    `blind` says why no test here is expected to see it: such a fault is counted and reported as missed.
+    """
+
+    name: str
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    kinds: str = ""
+    tests: str = "tests/mutation/focus.py"
+    blind: str = ""
+
+
+DECODE = "decode-auto decode-cluster decode-fixed-wide-group-block decode-off-odd-window-cap decode-fixed-odd-window-block"
+PREFILL = "prefill-off-causal prefill-fixed-odd-window-cap-block prefill-auto-causal"
+FP8_PREFILL = "prefill-off-fp8-head prefill-fixed-fp8-d256-sinks-cap ragged-auto-fp8"
+F32 = "decode-auto-f32 decode-fixed-f32"
+APPEND = "append-csr append-block-odd append-f32-odd"
+MERGE = "merge-bf16 merge-odd"
+LATENT = "mla-auto mla-fixed-wide-block mla-off-odd-window-cap-sinks"
+K = "kernels/attention"
+C = "kernels/common"
+L = "kernels/mla"
+VARIED = "prefill-off-everything-varied prefill-auto-alibi ragged-off-documents-masked ragged-fixed-mask"
+R = "opfacade/backends/reference"
+CUDA = "opfacade/backends/cuda"
+ON_CPU = "tests/attention/test_reference.py tests/mutation/focus.py"
+REST = "tests/kv_cache tests/cascade tests/mutation/focus.py"
+SCHEDULE = "tests/test_structural_schedule.py"
+CALLS = "tests/test_can_implement.py"
+EMULATED = "tests/emulator/test_emulated_mla.py"
+
+
+def gpu(name, file, old, new, kinds, **more):
+    return Mutant(name, file, ((old, new),), kinds, **more)
+
+
+def cpu(name, file, old, new, tests=ON_CPU, **more):
+    return Mutant(
+        name,
+        file,
+        ((old, new),),
+        more.pop("kinds", "decode-fixed-odd-window-block prefill-fixed-odd-window-cap-block"),
+        tests,
+        **more,
+    )
