@@ -16,7 +16,6 @@ from opfacade.target import Target
 
 REVISION = 1
 HEAD_DIMS = (64, 128, 256)
-_FP8_SM = 89  # the first that converts fp8
 _EVIDENCE = "tests/attention/test_attention_gpu.py::"
 _EVIDENCE_OF = {"mla_decode": "tests/mla/test_mla_gpu.py::"}  # where not the tests of all attention
 _BITS = "tests/test_determinism.py::"
@@ -26,8 +25,8 @@ _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bit
 def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
     """What no attention kernel takes, and a cache of none of `dtypes`."""
     yield from support.arch_reasons(target)
-    if descriptor.kv_dtype in FP8 and _FP8_SM > target.sm_version >= support.MIN_SM:
-        yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {descriptor.kv_dtype}")
+    if descriptor.kv_dtype in FP8:
+        yield from support.fp8_reasons(target, descriptor.kv_dtype)
     yield from support.choice_reason("OPF-S002", "dtype of the KV cache", descriptor.kv_dtype, dtypes)
     if descriptor.kv_dtype in FP8:
         yield from support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, ("f16", "bf16"))

@@ -10,7 +10,6 @@ from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 
-_FP8_SM = 89
 _EVIDENCE = (
     "tests/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise",
     "tests/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
@@ -20,9 +19,8 @@ _EVIDENCE = (
 
 def _declines(descriptor: PagedKvAppendDescriptor, target: Target) -> list[Reason]:
     reasons = [*support.arch_reasons(target)]
-    if descriptor.quantises and _FP8_SM > target.sm_version >= support.MIN_SM:
-        hint = f"sm_{_FP8_SM} and later for rows that are cast to {descriptor.paged_kv.dtype}"
-        reasons.append(Reason("OPF-S001", "target.arch", target.arch, hint))
+    if descriptor.quantises:
+        reasons += support.fp8_reasons(target, f"rows that are cast to {descriptor.paged_kv.dtype}")
     return reasons
 
 

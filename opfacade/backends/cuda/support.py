@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 MIN_SM = 80
+_FP8_SM = 89  # the first that converts fp8
 MAX_GRID_YZ = 65535
 
 # Page ids that are no page of the pool read page 0: memory-safe at every level of validation. See bench/clamp.py.
@@ -39,6 +40,12 @@ def arch_reasons(target: Target) -> Iterator[Reason]:
     if target.sm_version < MIN_SM:
         hint = "Select for a GPU target, or use the reference backend." if target.is_cpu else ""
         yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{MIN_SM} and later", hint)
+
+
+def fp8_reasons(target: Target, what: str) -> Iterator[Reason]:
+    """Refuse hardware that is new enough for us and does not know fp8, for the sake of `what`."""
+    if _FP8_SM > target.sm_version >= MIN_SM:
+        yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {what}")
 
 
 def choice_reason(code: str, field: str, got: Any, allowed: Sequence[Any], hint: str = "") -> Iterator[Reason]:
