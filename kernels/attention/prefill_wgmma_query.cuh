@@ -35,6 +35,7 @@ __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned c
     for (int i = 0; i < kWords; ++i) *word_at(i) = f16_pair(*word_at(i), power_of_two(shift));
   }
   const float key = p.k_scale == nullptr ? 1.f : p.k_scale[kv_head * p.kv_scale_stride];
+  __syncwarp();  // this warp, whose rows these are and nobody else's, has read the factors of the work before
   if (half == 0) factors[row] = key * power_of_two(-shift);
 }
 
