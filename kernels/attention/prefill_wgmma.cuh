@@ -15,7 +15,8 @@ template <class C>
 struct Consumer {
   using Shared = WgmmaShared<C>;
   using Scores = float[C::kTileKv / 2];
-  using Weights = uint32_t[C::kTileKv / 4];
+  static constexpr int kWords = C::kTileKv / 4, kEarly = kWords / 2;
+  using Weights = uint32_t[kWords];
 
   const PrefillParams& p;
   WgmmaShared<C>& smem;
@@ -24,6 +25,7 @@ struct Consumer {
   WorkQueue<C> queue, held;  // the next work, and the one at hand
   Ring<C::kStages> keys, values;
   Ring<Shared::kQStages> queries;
+  bool keys_came = false, values_came = true;  // of the next step; the first has no values
   uint32_t swept_parity = 0;  // a bit for each stage
   WgmmaShown shown = {};      // where more than a range hides keys: of the tile whose scores were computed last
 
@@ -52,28 +54,38 @@ struct Consumer {
       named_sync(kOwnGroup + group, kWarpgroup);
     }
   }
-  // What threads have copied is seen by the tensor cores only after a fence.
   __device__ __forceinline__ void await(const uint64_t& full, uint32_t parity) const {
     mbarrier_wait(smem_address(&full), parity);
-    if (!mapped) fence_async_shared();
   }
-  __device__ __forceinline__ void await_keys() const { await(smem.k_full[keys.stage], keys.parity); }
-  __device__ __forceinline__ void release_queries() { warp_arrive(smem.q_empty[queries.stage]), queries.advance(); }
+  __device__ __forceinline__ void await_keys() const {
+    if (rarely(!keys_came)) await(smem.k_full[keys.stage], keys.parity);
+  }
+  // Long before they are needed: a look at a barrier takes fifty cycles.
+  __device__ __forceinline__ void look_ahead() {
+    values_came = __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.v_full[values.stage]), values.parity));
+    keys_came = __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
+  }
   __device__ __forceinline__ void release_keys() { warp_arrive(smem.k_empty[keys.stage]), keys.advance(); }
-  __device__ __forceinline__ void release_values() { warp_arrive(smem.v_empty[values.stage]), values.advance(); }
+  // Without a branch, for what is not done at each step.
+  template <int kCount>
+  __device__ __forceinline__ static void release_if(bool any, uint64_t (&empty)[kCount], Ring<kCount>& ring) {
+    __syncwarp();
+    if (any && threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&empty[ring.stage]));
+    if (any) ring.advance();
+  }
 
   // Outside a turn: the two warpgroups meet here when a masked tile holds values that are not finite.
-  __device__ __forceinline__ void await_values(const Work& work, int start, bool masked, WgmmaRows<C>& rows) {
+  __device__ __forceinline__ void await_values(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
     const int stage = values.stage;
-    await(smem.v_full[stage], values.parity);
-    if (!masked) return;
+    if (rarely(!values_came)) await(smem.v_full[stage], values.parity);
+    if (!rarely(masked)) return;
     if (mapped) {
       mbarrier_wait(smem_address(&smem.swept[stage]), swept_parity >> stage & 1);
       swept_parity ^= 1u << stage;
     }
     if constexpr (C::kCausal || C::kWindow || kHidesMore<C>) {
       const uint4 wild = *reinterpret_cast<const uint4*>(smem.wild[stage]);
-      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, work, start, smem.v[stage], shown, rows);
+      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, *work, start, smem.v[stage], shown, rows);
     }
   }
 
@@ -92,88 +104,95 @@ struct Consumer {
     if constexpr (kHidesMore<C>) {
       hide_keys<C>(shown, s);
     } else {
-      if (masked) mask_keys<C>(p, work, start, s);
+      if (rarely(masked)) mask_keys<C>(p, work, start, s);
     }
   }
 
   // One step computes the scores of a tile and adds the values of the one before, which may belong to the work before: so
   // the tensor cores stay busy from work to work. The first step has no values to add, the last no scores to compute.
-  // Each thing stands here once: a copy of a softmax takes a tenth of a second to compile.
+  // Each thing stands here once: a copy of a softmax takes a tenth of a second to compile. And what a step does only at the
+  // end of a work stands together: each branch that is not taken costs a warp ten cycles of a step, each that is taken thirty.
   __device__ __forceinline__ void run() {
-    const Work* next = take_work();
+    const Work* next = take_work();  // whose scores are made
     if (next == nullptr) return;
-    const Work* work = nullptr;
+    const Work* work = nullptr;  // whose values are added
     MaskedTiles<C> masked(p, *next);
-    int left = 1, start = 0;
+    int left = 0, start = 0;  // of the tiles of `next`
+    bool hides = false;       // whether the tile at hand is masked
     WgmmaRows<C> rows;
+    RowScale ended;
     Scores s;
-    Weights weights = {};
+    Weights weights = {}, early;
 #pragma unroll 1
     for (;;) {
-      const bool ends = --left == 0;
-      if (work != nullptr) {
-        if (ends) next = take_work();
-        await_values(*work, start, masked(start), rows);
-      }
-      RowScale ended = rows.scale;  // its base in the units of scores
+      const bool ends = left == 0, first = work == nullptr;
+      await_values(work, start, hides, rows);
+      if (rarely(ends)) {
+        ended = rows.scale;  // its base in the units of scores
 #pragma unroll
-      for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
-      Weights fresh;
-      if (next == nullptr) {
+        for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
+        if (!first) next = take_work();
+        if (next != nullptr) {
+          masked = MaskedTiles<C>(p, *next);
+          left = tile_count<C>(next->range);
+          start = first_start<C>(next->range) + left * C::kTileKv;
+          await_queries(*next);
+        }
+      }
+      if (rarely(next == nullptr)) {
         start_values(smem.v[values.stage], weights, rows);
         wgmma_wait<0>();
         pin(rows.o);
         hold(weights);
       } else {
         start -= C::kTileKv;
-        if (ends) {
-          masked = MaskedTiles<C>(p, *next);
-          left = tile_count<C>(next->range);
-          start = first_start<C>(next->range) + (left - 1) * C::kTileKv;
-          await_queries(*next);
-        }
+        hides = masked(start);
         if constexpr (kHidesMore<C>) find_shown<C>(p, *next, start, shown);
         await_keys();
         my_turn();
         start_scores(s);
         // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
-        start_values(work == nullptr ? smem.k[keys.stage] : smem.v[values.stage], weights, rows);
+        start_values(first ? smem.k[keys.stage] : smem.v[values.stage], weights, rows);
         your_turn();
         wgmma_wait<1>();
         pin(s);
         release_keys();
-        if (left == 1) release_queries();
-        finish_scores(*next, start, masked(start), s);
-        // The weights are made before the maximum is known, and once more in the rare case that a base moves with it: the same
-        // bits, without the maximum's latency.
+        release_if(--left == 0, smem.q_empty, queries);
+        finish_scores(*next, start, hides, s);
         const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
-        bool moved = true;
-        float shrunk[2], sum[2];
-        if (ends) {
-          rows.scale = RowScale();
-          follow<C>(rows.scale, s, exponent, shrunk);
-        } else {
-          weigh<C>(s, rows.scale.base, exponent, fresh, sum);
-          moved = follow<C>(rows.scale, s, exponent, shrunk);
-          pin(fresh);
-          pin(sum);
-        }
+        float parts[2][2] = {}, sum[2], shrunk[2];
+        if (rarely(ends)) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, shrunk);
+        // Weights are made before the maximum is known. The last ones take the place of those that the products have read:
+        // until these are done the first ones wait in other registers.
+        weigh<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
+        pin(early);
         // The waits stand behind branches: see wgmma_wait_all_at.
-        if (__any_sync(0xffffffffu, moved)) {
-          weigh<C>(s, rows.scale.base, exponent, fresh, sum);
+        if (rarely(ends)) {
           wgmma_wait_all_at<1>();
-          pin(rows.o);
-          if (!ends) rows.rescale(shrunk);
         } else {
           wgmma_wait_all_at<2>();
-          pin(rows.o);
         }
-        rows.scale.add(shrunk, sum);
+        pin(rows.o);
         hold(weights);
-        if (work != nullptr) release_values();
+        release_if(!first, smem.v_empty, values);
+        look_ahead();
+#pragma unroll
+        for (int i = 0; i < kEarly; ++i) weights[i] = early[i];
+        weigh<C, kEarly, kWords>(s, rows.scale.base, exponent, weights, parts);
+        add_up(parts, sum);
+        const bool doubtful = may_outgrow(sum[0], rows.scale.base[0]) || may_outgrow(sum[1], rows.scale.base[1]);
+        // Once more in the rare case that a base moves with the maximum, which is not found before.
+        if (rarely(__any_sync(0xffffffffu, doubtful))) {
+          follow<C>(rows.scale, s, exponent, shrunk);
+          weigh<C>(s, rows.scale.base, exponent, weights, sum);
+          rows.rescale(shrunk);
+          rows.scale.add(shrunk, sum);
+        } else {
+          rows.scale.add(sum);
+        }
       }
-      if (ends) {
-        if (work != nullptr) {
+      if (rarely(ends)) {
+        if (!first) {
           write_group<C>(p, *work, rows.o, ended);
           held.let_go();
         }
@@ -181,8 +200,6 @@ struct Consumer {
         rows.clear();
         work = next;
       }
-#pragma unroll
-      for (int i = 0; i < C::kTileKv / 4; ++i) weights[i] = fresh[i];
     }
   }
 };

@@ -22,6 +22,7 @@ struct Feeder {
 
   // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
   __device__ __forceinline__ const Work* find() {
+    threads.settle();  // the search takes longer than the first tile, which those that compute may be waiting for
     if (threadIdx.x < 32) queue.publish(scheduler.next());
     const Work& work = queue.see();
     queue.pass();
@@ -32,7 +33,7 @@ struct Feeder {
   }
 
   __device__ __forceinline__ void load_queries(const Work& work) {
-    mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
+    threads.await_empty(smem.q_empty[q_ring.stage], q_ring.parity ^ 1);
     if (!p.mapped) {
       threads.copy_q(work, q_ring.stage);
     } else if (elected()) {
@@ -80,6 +81,7 @@ struct Feeder {
       load_tile(*work, pages, start, page, next_page, begins, left > 1);
       page = next_page;
     }
+    threads.settle();
   }
 };
 

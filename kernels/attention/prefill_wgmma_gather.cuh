@@ -1,5 +1,7 @@
 // Warpgroup 0 when the copy engine cannot load (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): its
-// threads copy row by row, and a barrier hears of a copy when it is complete.
+// threads copy row by row. What threads write is seen by the tensor cores only after a fence of the thread that wrote it. So a
+// thread waits for its copies before it tells a barrier, but only when those that follow are under way, or when it would
+// have to wait for something else.
 #pragma once
 #include "kernels/attention/prefill_wgmma_load.cuh"
 
@@ -10,22 +12,45 @@ struct Gatherer {
   using Shared = WgmmaShared<C>;
   static constexpr int kChunks = C::kHeadDim / 8;
   static constexpr int kStep = kWarpgroup / kChunks;  // rows apart that one thread copies
+  static constexpr int kBatch = 4;
+  static_assert(C::kTileKv % (kStep * kBatch) == 0, "whole batches");
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
   int parity = 0;  // of the table of rows
 
-  // Copies so far will arrive at `full`.
-  __device__ __forceinline__ void committed(uint64_t& full, bool aligned) const {
-    if (aligned) {
-      mbarrier_arrive_after_copies(smem_address(&full));
-    } else {
-      fence_async_shared();
-      mbarrier_arrive(smem_address(&full));
-    }
+  uint32_t pending = 0;  // the barrier of copies under way
+
+  // What this thread has written is for `full`.
+  __device__ __forceinline__ static void tell_done(uint32_t full) {
+    fence_async_shared();
+    mbarrier_arrive(full);
+  }
+  // The copies that a barrier has not heard of are complete.
+  __device__ __forceinline__ void tell_pending() {
+    if (pending != 0) tell_done(pending);
+    pending = 0;
+  }
+  __device__ __forceinline__ void settle() {
+    if (pending == 0) return;
+    cp_async_wait<0>();
+    tell_pending();
+  }
+  // The copies since the last call are for `full`; copied: or threads have stored them themselves.
+  __device__ __forceinline__ void committed(uint64_t& full, bool copied) {
+    if (!copied) return tell_done(smem_address(&full));
+    cp_async_commit();
+    cp_async_wait<1>();
+    tell_pending();
+    pending = smem_address(&full);
+  }
+  __device__ __forceinline__ void await_empty(const uint64_t& empty, uint32_t parity) {
+    if (!mbarrier_is_over(smem_address(&empty), parity)) settle();
+    mbarrier_wait(smem_address(&empty), parity);
   }
   // A masked tile: each thread looks at what it has copied itself; what is outside the range it has written as zeros.
-  __device__ __forceinline__ void report(int stage) const {
+  __device__ __forceinline__ void report(int stage) {
+    settle();
     cp_async_commit();
     cp_async_wait<0>();
     uint32_t found = 0;
@@ -45,7 +70,7 @@ struct Gatherer {
     return static_cast<const char*>(p.base.q) + (work.tile.q_start + packed / C::kGroup) * p.base.q_row_stride +
            (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + threadIdx.x % kChunks * 16;
   }
-  __device__ __forceinline__ void copy_q(const Work& work, int stage) const {
+  __device__ __forceinline__ void copy_q(const Work& work, int stage) {
     const int chunk = threadIdx.x % kChunks;
     const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
     if (p.base.q_aligned) {
@@ -69,40 +94,63 @@ struct Gatherer {
     const int token = start + threadIdx.x;
     if (inside(work, token)) {
       const int slot = pages.slot_of(token);
+      page = pages.checked(page);
       smem.rows[parity][0][threadIdx.x] = token_address(p.base.k, page, slot, work.head);
       smem.rows[parity][1][threadIdx.x] = token_address(p.base.v, page, slot, work.head);
     }
     named_sync(kLoading, kWarpgroup);
   }
 
+  // The rows of a tile that this thread copies: kStep apart, and so their places.
+  __device__ __forceinline__ static uint32_t place_of(uint32_t base, int i) {
+    const int first = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
+    if constexpr (kStep % 8 == 0) return base + kv_place<C>(first, chunk) + i * (kStep / 8) * Shared::kKvGroup;
+    return base + kv_place<C>(first + i * kStep, chunk);
+  }
+  // Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the range.
+  template <bool kWhole>
+  __device__ __forceinline__ void copy_rows(const char* const* rows, uint32_t base, const char* any, int begin, int end) const {
+    const int first = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 16;
+#pragma unroll 1
+    for (int done = 0; done < C::kTileKv / kStep; done += kBatch, rows += kStep * kBatch) {
+      const char* src[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) src[i] = rows[first + i * kStep];
+      const uint32_t at = place_of(base, done);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int row = first + (done + i) * kStep;
+        const bool valid = kWhole || (row >= begin && row < end);
+        cp_async_16(kStep % 8 == 0 ? at + place_of(0, i) - place_of(0, 0) : place_of(base, done + i), valid ? src[i] + column : any, valid);
+      }
+    }
+  }
   __device__ __forceinline__ void copy_tile(const Work& work, int which, int start, unsigned char* dst) const {
-    const int first = work.range.begin - start, last = work.range.end - start;
+    const int begin = work.range.begin - start, end = work.range.end - start;
     const uint32_t base = smem_address(dst);
     const char* any = static_cast<const char*>(which == 0 ? p.base.k.data : p.base.v.data);
     const char* const* rows = smem.rows[parity][which];
-    const int column = threadIdx.x % kChunks * 16;
-    if (p.base.kv_aligned) {
-#pragma unroll 2
-      for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep) {
-        const bool valid = row >= first && row < last;
-        cp_async_16(base + kv_place<C>(row, threadIdx.x % kChunks), valid ? rows[row] + column : any, valid);
-      }
-    } else {
+    if (!p.base.kv_aligned) {
+      const int chunk = threadIdx.x % kChunks;
 #pragma unroll 1
       for (int row = threadIdx.x / kChunks; row < C::kTileKv; row += kStep) {
-        const bool valid = row >= first && row < last;
-        fetch_chunk<uint16_t>(base + kv_place<C>(row, threadIdx.x % kChunks), valid ? rows[row] + column : any, valid, false);
+        const bool valid = row >= begin && row < end;
+        fetch_chunk<uint16_t>(base + kv_place<C>(row, chunk), valid ? rows[row] + chunk * 16 : any, valid, false);
       }
+    } else if (begin <= 0 && end >= C::kTileKv) {
+      copy_rows<true>(rows, base, any, begin, end);
+    } else {
+      copy_rows<false>(rows, base, any, begin, end);
     }
   }
 
   // K and V of one tile, each as soon as its stage is free.
-  __device__ __forceinline__ void copy(const Work& work, const Ring<C::kStages>& ring, int start) const {
+  __device__ __forceinline__ void copy(const Work& work, const Ring<C::kStages>& ring, int start) {
     const int stage = ring.stage;
-    mbarrier_wait(smem_address(&smem.k_empty[stage]), ring.parity ^ 1);
+    await_empty(smem.k_empty[stage], ring.parity ^ 1);
     copy_tile(work, 0, start, smem.k[stage]);
     committed(smem.k_full[stage], p.base.kv_aligned);
-    mbarrier_wait(smem_address(&smem.v_empty[stage]), ring.parity ^ 1);
+    await_empty(smem.v_empty[stage], ring.parity ^ 1);
     copy_tile(work, 1, start, smem.v[stage]);
     const bool reports = (C::kCausal || C::kWindow || kHidesMore<C>) && MaskedTiles<C>(p.base, work)(start);
     if (reports) report(stage);

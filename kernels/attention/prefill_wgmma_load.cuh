@@ -22,10 +22,10 @@ __device__ __forceinline__ void ask_for_q(const WgmmaPrefillParams& p, WgmmaShar
 template <class C>
 using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
-// The page of a token of the tile of keys at `start`; 0 if it lies past the tile or its range.
+// The entry for a token of the tile of keys at `start`, not checked; 0 if it lies past the tile or its range.
 template <class C>
 __device__ __forceinline__ int page_in_tile(const Pages<C>& pages, const Work& work, int start, int token) {
-  return start + token < min(work.range.end, start + C::kTileKv) ? pages.page_of(start + token) : 0;
+  return start + token < min(work.range.end, start + C::kTileKv) ? pages.entry_of(start + token) : 0;
 }
 
 // Asks for tiles of K or of V, by one whole warp.
@@ -37,7 +37,7 @@ struct BoxLoader {
   int page_step;
   PageBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
 
-  // `page` is that of this lane's box.
+  // `page` is the entry of this lane's box.
   __device__ __forceinline__ void ask(const Pages<C>& pages, const Work& work, uint32_t dst, uint64_t& barrier, int start,
                                       int page) const {
     const uint32_t full = smem_address(&barrier);
@@ -46,7 +46,7 @@ struct BoxLoader {
     if (leader) mbarrier_arrive_expect(full, boxes * p.box * C::kHeadDim * 2);
     if constexpr (Shared::kPaged) {
       const int group = pages.slot_of(start + threadIdx.x % 32 * p.box) >> 3;
-      boxes_at[threadIdx.x % 32] = {group, page * page_step + work.head};
+      boxes_at[threadIdx.x % 32] = {group, pages.checked(page) * page_step + work.head};
       __syncwarp();
       if (leader)
 #pragma unroll 4

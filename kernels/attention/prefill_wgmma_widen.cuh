@@ -14,7 +14,7 @@ struct Widener : Gatherer<C> {
   static constexpr int kStep = kWarpgroup / kChunks;  // rows apart that one thread copies
   static constexpr int kAhead = 2;
 
-  using Gatherer<C>::smem, Gatherer<C>::parity, Gatherer<C>::resolve, Gatherer<C>::committed, Gatherer<C>::tell;
+  using Gatherer<C>::smem, Gatherer<C>::parity, Gatherer<C>::resolve, Gatherer<C>::tell, Gatherer<C>::tell_done;
   int asked = 0;  // the slot of the next half
   int first = 0;  // of the oldest one
 
@@ -71,13 +71,14 @@ struct Widener : Gatherer<C> {
       cp_async_commit();
       if (part < 0) continue;
       cp_async_wait<kAhead>();
+      this->tell_pending();  // queries, which were asked for before
       if (part == 0) mbarrier_wait(smem_address(&smem.k_empty[stage]), ring.parity ^ 1);
       if (part == 2) mbarrier_wait(smem_address(&smem.v_empty[stage]), ring.parity ^ 1), found = false;
       found |= widen(part, smem_address(part < 2 ? smem.k[stage] : smem.v[stage]));
-      if (part == 1) committed(smem.k_full[stage], false);
+      if (part == 1) tell_done(smem_address(&smem.k_full[stage]));
     }
     if ((C::kCausal || C::kWindow) && MaskedTiles<C>(this->p.base, work)(start)) tell(stage, found);
-    committed(smem.v_full[stage], false);
+    tell_done(smem_address(&smem.v_full[stage]));
   }
 };
 

@@ -6,6 +6,9 @@
 
 namespace opfacade {
 
+// A condition that hardly ever holds: what follows from it is laid out far from a loop, which then runs straight on.
+__device__ __forceinline__ bool rarely(bool condition) { return __builtin_expect(condition, false); }
+
 // Weights are relative to a base that follows the maximum of a row only when that has grown by a factor of 2^8: most tiles
 // then need no rescaling. Each row decides for itself, so that no row's bits depend on another.
 constexpr float kSlack = 8.f;
@@ -18,6 +21,7 @@ struct RowScale {
 #pragma unroll
     for (int half = 0; half < 2; ++half) sum[half] = fmaf(sum[half], factor[half], more[half]);
   }
+  __device__ __forceinline__ void add(const float (&more)[2]) { sum[0] += more[0], sum[1] += more[1]; }
 };
 
 // cap * tanh(s / cap) without the cap: its absolute error stays below 2^-21.
@@ -33,6 +37,10 @@ __device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int h
   return quad_max(top);
 }
 
+// Whether a base may have to move, from the sum of a tile's weights relative to it: the maximum itself is not found for that.
+// A weight of more than 2^8 makes it so (a little less: weights are approximate), and so does a row that had no keys.
+__device__ __forceinline__ bool may_outgrow(float sum, float base) { return !(sum <= 255.f) || base == minus_infinity(); }
+
 // Lets the base of a row follow its maximum where that has grown enough. factor: what sum and output so far must be
 // multiplied with, exactly 1 where the base stays. Returns whether a base of this thread has moved.
 template <class C>
@@ -41,23 +49,22 @@ __device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTil
   bool moved = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float top = largest<C>(s, half), old = scale.base[half];
-    const bool grown = (top - old) * exponent[half] > kSlack;
-    scale.base[half] = grown ? top : old;
-    factor[half] = grown ? exp2_approx((old - top) * exponent[half]) : 1.f;
+    const float highest = largest<C>(s, half), old = scale.base[half];
+    const bool grown = (highest - old) * exponent[half] > kSlack;
+    scale.base[half] = grown ? highest : old;
+    factor[half] = grown ? exp2_approx((old - highest) * exponent[half]) : 1.f;
     moved |= grown;
   }
   return moved;
 }
 
-// Scores become packed weights relative to `base`, and their sums of this thread.
-template <class C>
+// Scores become packed weights relative to `base`: those of words kFrom to kTo. parts: their sums, added to what is there.
+template <class C, int kFrom, int kTo>
 __device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
-                                      uint32_t (&weights)[C::kTileKv / 4], float (&sum)[2]) {
+                                      uint32_t (&weights)[C::kTileKv / 4], float (&parts)[2][2]) {
   const float shift[2] = {-finite_max(base[0]) * exponent[0], -finite_max(base[1]) * exponent[1]};
-  float parts[2][2] = {};
 #pragma unroll
-  for (int i = 0; i < C::kTileKv / 4; ++i) {
+  for (int i = kFrom; i < kTo; ++i) {
     float pair[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -66,8 +73,20 @@ __device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const fl
     }
     weights[i] = C::T::pack(pair[0], pair[1]);
   }
+}
+
+__device__ __forceinline__ void add_up(const float (&parts)[2][2], float (&sum)[2]) {
   sum[0] = parts[0][0] + parts[0][1];
   sum[1] = parts[1][0] + parts[1][1];
+}
+
+// All of them, and their sums of this thread.
+template <class C>
+__device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
+                                      uint32_t (&weights)[C::kTileKv / 4], float (&sum)[2]) {
+  float parts[2][2] = {};
+  weigh<C, 0, C::kTileKv / 4>(s, base, exponent, weights, parts);
+  add_up(parts, sum);
 }
 
 }  // namespace opfacade

@@ -43,10 +43,15 @@ struct RequestPages {
     static_assert(kForm != TableForm::kRagged, "a ragged request has a first row and no pages");
   }
 
-  __device__ __forceinline__ int page_of(int token) const {
+  __device__ __forceinline__ int page_of(int token) const { return checked(entry_of(token)); }
+  // In two steps, so that nothing waits for an entry before it is needed.
+  __device__ __forceinline__ int entry_of(int token) const {
     if constexpr (kForm == TableForm::kRagged) return 0;
-    const int page = pages[kPow2Pages ? token >> page_shift : token / page_size];
-    return !kSafePages || static_cast<unsigned>(page) < static_cast<unsigned>(num_pages) ? page : 0;
+    return pages[kPow2Pages ? token >> page_shift : token / page_size];
+  }
+  __device__ __forceinline__ int checked(int entry) const {
+    if constexpr (kForm == TableForm::kRagged) return 0;
+    return !kSafePages || static_cast<unsigned>(entry) < static_cast<unsigned>(num_pages) ? entry : 0;
   }
   __device__ __forceinline__ int slot_of(int token) const {
     if constexpr (kForm == TableForm::kRagged) return first_row + token;

@@ -90,8 +90,13 @@ struct MlaConsumer {
     const float exponent[2] = {p.score.log2_scale, p.score.log2_scale};  // of either row
     float sum[2];
     weigh<C>(s, scale.base, exponent, weights, sum);
+    const bool doubtful = may_outgrow(sum[0], scale.base[0]) || may_outgrow(sum[1], scale.base[1]);
+    if (!__any_sync(0xffffffffu, doubtful)) {
+      scale.add(sum);
+      return false;
+    }
     const bool moved = __any_sync(0xffffffffu, follow<C>(scale, s, exponent, factor));
-    if (moved) weigh<C>(s, scale.base, exponent, weights, sum);
+    weigh<C>(s, scale.base, exponent, weights, sum);
     scale.add(factor, sum);
     return moved;
   }

@@ -45,33 +45,44 @@ struct LatentLoader {
   LatentBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
   RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
   int first_key, end;
+  int first = 0, last = 0;  // of the boxes of the tile at hand
+  LatentBox front{};        // the first of them
+  bool leader = false;
 
   __device__ __forceinline__ LatentLoader(const MlaParams& params, MlaShared& smem, int piece, const WorkItem& item)
       : p(params), map(piece == kRotated ? params.kpe_map : params.ckv_map), piece(piece), boxes_at(smem.boxes[piece]),
         pages(params.base.table, item.request), first_key(item.first_key), end(item.end) {}
 
   __device__ __forceinline__ int token_of_lane(int start) const { return start + threadIdx.x % 32 * p.box; }
-  __device__ __forceinline__ int page_of_lane(int start) const {
+  // The entry of this lane's box, not checked.
+  __device__ __forceinline__ int entry_of_lane(int start) const {
     const int token = token_of_lane(start);
-    return token + p.box > first_key && token < min(end, start + kMlaKeys) ? pages.page_of(token) : 0;
+    return token + p.box > first_key && token < min(end, start + kMlaKeys) ? pages.entry_of(token) : 0;
+  }
+  // Which boxes to ask for, found before there is room: then they are asked for at once.
+  __device__ __forceinline__ void prepare(int start, int entry) {
+    first = max(first_key - start, 0) / p.box, last = (min(end - start, kMlaKeys) + p.box - 1) / p.box;
+    if (threadIdx.x % 32 < kMlaKeys / 8)
+      boxes_at[threadIdx.x % 32] = {pages.slot_of(token_of_lane(start)) >> 3, pages.checked(entry)};
+    __syncwarp();
+    front = boxes_at[first];
+    leader = elected();
   }
   // Boxes without a visible token are not asked for: what lies there is swept.
-  __device__ __forceinline__ void ask(uint32_t dst, uint64_t* full, int start, int page) const {
-    const bool leader = elected();
-    const int first = max(first_key - start, 0) / p.box, last = (min(end - start, kMlaKeys) + p.box - 1) / p.box;
-    const int panels = piece == kRotated ? 1 : p.box_panels, to_group = piece == kRotated ? 1024 : p.to_group;
-    if (threadIdx.x % 32 < kMlaKeys / 8) boxes_at[threadIdx.x % 32] = {pages.slot_of(token_of_lane(start)) >> 3, page};
-    __syncwarp();
-    if (leader)
+  __device__ __forceinline__ void ask(uint32_t dst, uint64_t* full) const {
+    const int panels = piece == kRotated ? 1 : p.box_panels, pitch = (piece == kRotated ? 1024 : p.to_group) * (p.box >> 3);
+    if (leader) {
+      uint32_t at = dst + first * pitch, barrier = smem_address(full);
+      const int begin = piece == kRight ? 4 : 0, bytes = (last - first) * p.box * panels * 128;
 #pragma unroll 1
-      for (int panel = 0; panel < panels_of(piece); panel += panels) {
-        const uint32_t barrier = smem_address(full + panel), at = dst + panel * p.to_panel;
-        mbarrier_arrive_expect(barrier, (last - first) * p.box * panels * 128);
-#pragma unroll 2
-        for (int box = first; box < last; ++box)
-          tma_load(at + box * (p.box >> 3) * to_group, map, barrier,
-                   {{0, 0, panel + (piece == kRight ? 4 : 0), boxes_at[box].group, boxes_at[box].page}});
+      for (int panel = begin; panel < begin + panels_of(piece); panel += panels, at += panels * p.to_panel, barrier += panels * 8) {
+        mbarrier_arrive_expect(barrier, bytes);
+        tma_load(at, map, barrier, {{0, 0, panel, front.group, front.page}});
+#pragma unroll 1
+        for (int box = 1; box < last - first; ++box)
+          tma_load(at + box * pitch, map, barrier, {{0, 0, panel, boxes_at[first + box].group, boxes_at[first + box].page}});
       }
+    }
     __syncwarp();
   }
 };
@@ -79,15 +90,15 @@ struct LatentLoader {
 template <class C>
 __device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, int piece, const WorkItem& item,
                                            MlaStagesRing& ring) {
-  const LatentLoader<C> loader(p, smem, piece, item);
-  int start = item.begin, page = loader.page_of_lane(start);
+  LatentLoader<C> loader(p, smem, piece, item);
+  int start = item.begin, entry = loader.entry_of_lane(start);
 #pragma unroll 1
   for (int stage = 0; start < item.end; stage ^= 1, start += kMlaKeys) {
-    const int next_page = loader.page_of_lane(start + kMlaKeys);
+    loader.prepare(start, entry);
+    entry = loader.entry_of_lane(start + kMlaKeys);
     mbarrier_wait(smem_address(&smem.empty[stage][piece]), ring.parity(stage) ^ 1);
     ring.pass(stage);
-    loader.ask(smem.piece(stage, piece), &smem.full[stage][first_panel(piece)], start, page);
-    page = next_page;
+    loader.ask(smem.piece(stage, piece), &smem.full[stage][first_panel(piece)]);
   }
 }
 

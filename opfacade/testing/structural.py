@@ -192,10 +192,12 @@ def _unused(subject: Subject, args: Any) -> dict[str, Tensor]:
 
 def _fill(tensor: Tensor, where: Tensor, value: float) -> None:
     """Through integers, because torch cannot fill 8-bit floats."""
+    import torch
+
     if not tensor.is_floating_point():
         tensor.masked_fill_(where, -(2**31) if value < 0 else int(value))
         return
-    stored = bits(tensor.new_full((1,), value))
+    stored = bits(torch.full((1,), value, device=tensor.device).to(tensor.dtype))  # what an 8-bit float cannot hold is NaN
     tensor.view(stored.dtype).masked_fill_(where[..., None], int(stored))
 
 
