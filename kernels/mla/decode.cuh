@@ -46,24 +46,25 @@ struct MlaConsumer {
   }
 
   // Panel by panel as they come. holds: values of the other stage are under way; it is given back as soon as they are made,
-  // for which the products of the first panel leave time.
+  // for which the products of the first panel leave time. A panel takes 128 cycles of products, and a loop over panels, with
+  // its branches and addresses, took 200: so it is unrolled, and looks for the next panel before it starts those of one.
   __device__ __forceinline__ void start_scores(MlaScores& s, bool holds) {
-    uint32_t q = smem_address(smem.q), stage = smem_address(smem.kv[group]), full = smem_address(smem.full[group]);
-    asm volatile("" : "+r"(q), "+r"(stage), "+r"(full));  // or they are made anew for each panel
-    const int panels = whole.box_panels;                  // a power of two
-#pragma unroll 1
-    for (int piece = 0; piece < kPieces; ++piece) {
-      uint32_t k = stage + piece_at(piece);
+    const uint32_t q = smem_address(smem.q), stage = smem_address(smem.kv[group]);
+    const uint64_t(&full)[kMlaPanels] = smem.full[group];
+    const bool each = whole.box_panels == 1;
+    bool came = false;
+#pragma unroll
+    for (int panel = 0; panel < kMlaPanels; ++panel) {
+      const int piece = panel / 4, in_piece = panel % 4;
+      if (!came && (each || in_piece == 0)) mbarrier_wait(smem_address(&full[panel]), ring.parity(group));
+      if (rarely(!whole.mapped)) fence_async_shared();
+      if (panel + 1 < kMlaPanels) came = is_there(full[panel + 1], ring.parity(group));
+      const uint32_t k = stage + piece_at(piece) + in_piece * whole.to_panel;
       const int to_group = piece == kRotated ? 1024 : whole.to_group;
-#pragma unroll 1
-      for (int panel = 0; panel < panels_of(piece); ++panel, q += kMlaQueryPanel, k += whole.to_panel, full += 8) {
-        if ((panel & (panels - 1)) == 0) await(full, ring.parity(group));
-        issue_scores<C>(panel_descriptor(q, 1024, 0), panel_descriptor(k, to_group, 0), piece + panel == 0, s);
-        if (holds) {
-          wgmma_wait<1>();
-          release(group ^ 1);
-          holds = false;
-        }
+      issue_scores<C>(panel_descriptor(q + panel * kMlaQueryPanel, 1024, 0), panel_descriptor(k, to_group, 0), panel == 0, s);
+      if (panel == 0 && holds) {
+        wgmma_wait<1>();
+        release(group ^ 1);
       }
     }
   }
@@ -101,7 +102,7 @@ struct MlaConsumer {
     return moved;
   }
   // Shows them to the other group. All four warps must have their scores, because weights take the place of a part of the key.
-  __device__ __forceinline__ void show_weights(const WorkItem& item, int start, const uint32_t (&weights)[kMlaKeys / 4]) const {
+  __device__ __forceinline__ void show_weights(const MlaSpan& item, int start, const uint32_t (&weights)[kMlaKeys / 4]) const {
     named_sync(kMlaOwnGroup + group, kWarpgroup);
     store_weights<C>(smem.kv[group] + piece_at(kRotated), weights);
     if (threadIdx.x % 4 == 0) {
@@ -115,7 +116,7 @@ struct MlaConsumer {
   }
 
   // Even tiles' scores. Every wait for products that may be early stands in a branch of its own: see wgmma_wait_all_at.
-  __device__ __forceinline__ void attend_first(const WorkItem& item, int tiles, MlaHalf& o) {
+  __device__ __forceinline__ void attend_first(const MlaSpan item, int tiles, MlaHalf& o) {
     MlaScores s;
     uint32_t weights[kMlaKeys / 4];
     float factor[2];
@@ -164,7 +165,7 @@ struct MlaConsumer {
   }
 
   // Odd tiles' scores.
-  __device__ __forceinline__ void attend_second(const WorkItem& item, int tiles, MlaHalf& o) {
+  __device__ __forceinline__ void attend_second(const MlaSpan item, int tiles, MlaHalf& o) {
     MlaScores s;
     uint32_t weights[kMlaKeys / 4];
     float factor[2];
@@ -229,6 +230,7 @@ struct MlaConsumer {
       const MlaWork& work = queue.see();
       if (work.item.request < 0) break;
       const int tiles = mla_tiles(work.item);
+      const MlaSpan span = {work.item.begin, work.item.first_key, work.item.end};
       MlaHalf o;
 #pragma unroll
       for (int i = 0; i < kMlaLatent / 4; ++i) o[i] = 0.f;
@@ -238,9 +240,9 @@ struct MlaConsumer {
         if (group == 0 || tiles > 1) await(smem_address(&smem.q_full), q_parity);
         q_parity ^= 1;
         if (group == 0) {
-          attend_first(work.item, tiles, o);
+          attend_first(span, tiles, o);
         } else {
-          attend_second(work.item, tiles, o);
+          attend_second(span, tiles, o);
         }
         join_sums(sum);
       }

@@ -65,7 +65,7 @@ struct LatentLoader {
     if (threadIdx.x % 32 < kMlaKeys / 8)
       boxes_at[threadIdx.x % 32] = {pages.slot_of(token_of_lane(start)) >> 3, pages.checked(entry)};
     __syncwarp();
-    front = boxes_at[first];
+    front = boxes_at[min(first, kMlaKeys / 8 - 1)];
     leader = elected();
   }
   // Boxes without a visible token are not asked for: what lies there is swept.
@@ -77,10 +77,11 @@ struct LatentLoader {
 #pragma unroll 1
       for (int panel = begin; panel < begin + panels_of(piece); panel += panels, at += panels * p.to_panel, barrier += panels * 8) {
         mbarrier_arrive_expect(barrier, bytes);
-        tma_load(at, map, barrier, {{0, 0, panel, front.group, front.page}});
 #pragma unroll 1
-        for (int box = 1; box < last - first; ++box)
-          tma_load(at + box * pitch, map, barrier, {{0, 0, panel, boxes_at[first + box].group, boxes_at[first + box].page}});
+        for (int box = 0; box < last - first; ++box) {
+          const LatentBox lies = box == 0 ? front : boxes_at[first + box];
+          tma_load(at + box * pitch, map, barrier, {{0, 0, panel, lies.group, lies.page}});
+        }
       }
     }
     __syncwarp();

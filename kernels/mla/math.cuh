@@ -9,6 +9,11 @@ namespace opfacade {
 using MlaScores = float[kMlaKeys / 2];
 using MlaHalf = float[kMlaLatent / 4];  // 256 columns of o
 
+// The tokens of an item, in registers: what lies in shared memory is read anew behind each barrier.
+struct MlaSpan {
+  int begin, first_key, end;
+};
+
 // This thread's first row; the second is eight on.
 __device__ __forceinline__ int mla_row() { return threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4; }
 
@@ -41,7 +46,7 @@ __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, int t
 
 // Raw scores as the softmax wants them: of a positive scale, capped, -inf where a key is not visible.
 template <class C>
-__device__ __forceinline__ void finish_scores(const DecodeParams& p, const WorkItem& item, int start, MlaScores& s) {
+__device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSpan& item, int start, MlaScores& s) {
   if (p.score.q_transform != QTransform::kNone) {
     const float sign = p.score.q_transform == QTransform::kNegate ? -1.f : 0.f;
 #pragma unroll
@@ -67,7 +72,7 @@ __device__ __forceinline__ void store_weights(unsigned char* panel, const uint32
 }
 
 // Latents of tokens that are not visible become zeros, because 0 * NaN is NaN. Only of tiles at an end of the item.
-__device__ __forceinline__ void sweep_unseen(const WorkItem& item, int start, uint32_t left, int to_group, int to_panel) {
+__device__ __forceinline__ void sweep_unseen(const MlaSpan& item, int start, uint32_t left, int to_group, int to_panel) {
   if (start >= item.first_key && start + kMlaKeys <= item.end) return;
 #pragma unroll 1
   for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {

@@ -211,8 +211,8 @@ CPU = (
     cpu(
         "latent decode: the right half is loaded from the left",
         f"{L}/load.cuh",
-        "(piece == kRight ? 4 : 0)",
-        "0",
+        "begin = piece == kRight ? 4 : 0,",
+        "begin = 0,",
         EMULATED,
     ),
     cpu(

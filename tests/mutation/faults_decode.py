@@ -137,8 +137,8 @@ DECODE_FAULTS = (
     gpu(
         "latent decode: a stage is given back before its last product is made",
         f"{L}/decode.cuh",
-        "          wgmma_wait<1>();\n",
-        "",
+        "        wgmma_wait<1>();\n        release(group ^ 1);",
+        "        release(group ^ 1);",
         LATENT,
     ),
 )

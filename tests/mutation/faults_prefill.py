@@ -156,15 +156,36 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: the output is not rescaled when a base moves",
         f"{K}/prefill_wgmma.cuh",
-        "          if (!ends) rows.rescale(shrunk);\n",
+        "          rows.rescale(shrunk);\n",
         "",
         PREFILL,
     ),
     gpu(
         "wgmma prefill: weights are not made again when a base moves",
         f"{K}/prefill_wgmma.cuh",
-        "moved)) {\n          weigh<C>(s, rows.scale.base, exponent, fresh, sum);\n",
-        "moved)) {\n",
+        "          weigh<C>(s, rows.scale.base, exponent, weights, sum);\n",
+        "",
+        PREFILL,
+    ),
+    gpu(
+        "wgmma prefill: a sum that says a base must move is not heeded",
+        f"{C}/lazy_softmax.cuh",
+        "!(sum <= 255.f)",
+        "!(sum <= 1e30f)",
+        PREFILL,
+    ),
+    gpu(
+        "wgmma prefill: a row that had no keys keeps a base of none",
+        f"{C}/lazy_softmax.cuh",
+        " || base == minus_infinity()",
+        "",
+        PREFILL,
+    ),
+    gpu(
+        "wgmma prefill: the first weights of a tile are those of the tile before",
+        f"{K}/prefill_wgmma.cuh",
+        "for (int i = 0; i < kEarly; ++i) weights[i] = early[i];",
+        "for (int i = 1; i < kEarly; ++i) weights[i] = early[i];",
         PREFILL,
     ),
     gpu(
@@ -184,7 +205,7 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: values that are not finite are not isolated",
         f"{K}/prefill_wgmma.cuh",
-        "isolate_nonfinite<C>(p, work, start, smem.v[stage], shown, rows);",
+        "isolate_nonfinite<C>(p, *work, start, smem.v[stage], shown, rows);",
         ";",
         "",
         tests="tests/attention/test_attention_gpu.py -k wild",
@@ -192,8 +213,8 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: every box comes from the first head of its page",
         f"{K}/prefill_wgmma_load.cuh",
-        "page * page_step + work.head}",
-        "page * page_step}",
+        "pages.checked(page) * page_step + work.head}",
+        "pages.checked(page) * page_step}",
         PREFILL,
     ),
     gpu(
