@@ -219,7 +219,7 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    give_registers<C::kKvBytes == 1 ? 72 : 56>();  // 384 threads of 168 share what they have
+    give_registers<72>();  // 384 threads of 168 share what they have
     const bool mapped = C::kKvBytes == 2 && p.mapped;
     if (mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
     if (!mapped || threadIdx.x < 32) {
@@ -230,7 +230,7 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
       sweep_values<C>(p, smem);
     }
   } else {
-    take_registers<C::kKvBytes == 1 ? 216 : 224>();
+    take_registers<216>();
     compute<C>(p, smem);
   }
 }

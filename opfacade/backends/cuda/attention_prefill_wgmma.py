@@ -36,8 +36,6 @@ def declines(descriptor: Prefill, target: Target) -> list[Reason]:
     reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *first.declines(descriptor, target)]
     reasons += variant.asynchronous_reasons(descriptor)
     reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
-    if descriptor.kv_dtype in FP8 and descriptor.dim == 128:  # 216 registers a thread are not enough for this
-        reasons += support.choice_reason("OPF-S019", "logits_soft_cap of an fp8 cache", descriptor.logits_soft_cap, (0.0,))
     if not reasons:
         reasons += [*support.shared_memory_reason(shared_memory(descriptor), target), *ptxas.reasons()]
     return reasons
