@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from opfacade.backends.cuda import attention_decode
+from opfacade.target import Target
 from opfacade.testing import inputs, matrix, numerics, prebuilt
 from opfacade.testing.subject import Subject
 
@@ -30,12 +32,23 @@ def on_gpu(args):
     return type(args)(**{n: t.cuda() for n in type(args).__slots__ if (t := getattr(args, n)) is not None})
 
 
+def counters(descriptor, workspace):
+    """Where a split decode has counters: it looks at them first, whatever they hold. See kernels/attention/decode_join.cuh."""
+    target = Target.current()
+    if descriptor.op != "paged_decode" or not workspace.numel():
+        return workspace[:0]
+    slots = attention_decode.grid_of(descriptor, target)[1]
+    begin = slots * attention_decode.rows_of(descriptor) * descriptor.dim * 4
+    return workspace[begin : begin + 8 * slots]
+
+
 def run(kind, descriptor, seed):
     args = on_gpu(inputs.make_args(descriptor, seed, "cpu", small(kind, descriptor) if seed == SEEDS[0] else None))
     plan = Subject(descriptor, "cuda", "cuda").plan
     # Uninitialised on purpose: initcheck then sees a read of what the kernels have not written.
-    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda") if plan.workspace_size else None
-    plan.run(args, workspace)
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    counters(descriptor, workspace).copy_(torch.full_like(counters(descriptor, workspace), 0xA5, device="cpu"))
+    plan.run(args, workspace if plan.workspace_size else None)
     torch.cuda.synchronize()
     back = type(args)(**{n: t.cpu() for n in type(args).__slots__ if (t := getattr(args, n)) is not None})
     report = numerics.check(descriptor, back, plan.sku, rows=8)

@@ -93,8 +93,8 @@ def test_the_shared_memory_of_a_block_fits_the_device(head_dim, dtype):
     assert attention_prefill_wgmma.shared_memory(descriptor) <= SM_90A.max_shared_memory
 
 
-@pytest.mark.parametrize(("head_dim", "chosen"), [(64, "wgmma_tile"), (128, "mma_tile"), (256, "wgmma_tile")])
-def test_a_soft_cap_of_fp8_at_128_dimensions_is_left_to_the_older_kernel(head_dim, chosen):
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_a_soft_cap_of_fp8_is_taken_at_each_size_of_a_head(head_dim):
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         descriptor = ragged(head_dim=head_dim, dtype="f8_e4m3", q_dtype="bf16", logits_soft_cap=30.0)
-        assert Plan.select(descriptor, CUDA, SM_90A).sku.impl == chosen
+        assert Plan.select(descriptor, CUDA, SM_90A).sku.impl == "wgmma_tile"
