@@ -72,10 +72,10 @@ KINDS = {
 }
 
 
-def hold(descriptor, seed, interleaved=False):
+def hold(descriptor, seed, interleaved=False, lengths=None):
     subject = emulator.subject(descriptor)
     assert subject.plan.sku.impl == "wgmma_tile"
-    args = subject.args(seed, None, interleaved)
+    args = subject.args(seed, lengths, interleaved)
     assert guarded.run(subject, args) == []
     report = numerics.check(descriptor, args, subject.plan.sku, rows=8, seed=seed)
     assert report.worst <= 1, report
@@ -88,6 +88,14 @@ QUICK = ("page-1", "odd-group-window-cap", "sinks", "maxima-move", "fp8-cap-wind
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])
 def test_it_keeps_its_guarantee(kind):
     hold(KINDS[kind], seed=3)
+
+
+@pytest.mark.parametrize("kv", [130, 150])
+def test_rows_may_see_no_key_of_the_tile_they_begin_with(kv):
+    """Keys go from last to first, and a tile of 128 ends amid the positions of the rows: they have no base until the next one.
+    Scores are so low that weights relative to none would all be zero."""
+    low = paged(rows=40, batch=1, kv_split="off", variant=Variant(logits=score - 300.0))
+    hold(low, seed=5, lengths=inputs.Lengths(q=[40], kv=[kv]))
 
 
 @pytest.mark.parametrize("kind", [pytest.param("paged", marks=pytest.mark.heavy), "page-1"])

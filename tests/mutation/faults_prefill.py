@@ -175,13 +175,6 @@ PREFILL_FAULTS = (
         PREFILL,
     ),
     gpu(
-        "wgmma prefill: a row that had no keys keeps a base of none",
-        f"{C}/lazy_softmax.cuh",
-        " || base == minus_infinity()",
-        "",
-        PREFILL,
-    ),
-    gpu(
         "wgmma prefill: the first weights of a tile are those of the tile before",
         f"{K}/prefill_wgmma.cuh",
         "for (int i = 0; i < kEarly; ++i) weights[i] = early[i];",
