@@ -1,8 +1,6 @@
 """When the prefill for sm_90a is chosen: by architecture, group, and the assembler that would build it."""
 
-import shutil
 import subprocess
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -10,8 +8,8 @@ import pytest
 from opfacade import Plan, Preference, Target, explain
 from opfacade.backends.cuda import attention_prefill_wgmma, ptxas
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
+from tests import emulator
 
-ROOT = Path(__file__).parents[2]
 CUDA, SM_90A = Preference(backend="cuda"), Target.parse("sm_90a")
 RELEASE = "opfacade.backends.cuda.ptxas.release"
 
@@ -75,13 +73,13 @@ int main() { printf("%d", opfacade::WgmmaTile<HEAD_DIM, KV_BYTES>::kSharedBytes)
 """
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@emulator.needed
 @pytest.mark.parametrize(("dtype", "kv_bytes"), [("bf16", 2), ("f8_e4m3", 1)])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_the_shared_memory_that_is_reckoned_with_is_what_the_kernel_asks_for(head_dim, dtype, kv_bytes, tmp_path):
     (tmp_path / "tile.cc").write_text(TILE.replace("HEAD_DIM", str(head_dim)).replace("KV_BYTES", str(kv_bytes)))
     program = tmp_path / "tile"
-    subprocess.run(["g++", "-std=c++17", "-I", ROOT, "-o", program, tmp_path / "tile.cc"], check=True)
+    subprocess.run([emulator.compiler(), "-std=c++17", "-I", emulator.ROOT, "-o", program, tmp_path / "tile.cc"], check=True)
     asked = int(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
     assert asked == attention_prefill_wgmma.shared_memory(ragged(head_dim=head_dim, dtype=dtype, q_dtype="bf16"))
 
