@@ -12,13 +12,18 @@ import json
 import platform
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from opfacade import Plan, Preference
-from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.plans.attention import (
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillDescriptor,
+    PagedKvCacheDescriptor,
+)
 from opfacade.testing import inputs, numerics
 from opfacade.testing.bench import time_gpu, time_host
 
@@ -124,7 +129,7 @@ def measure(shape: Shape) -> dict:
 def flashinfer_rows(shape: Shape, backend: str) -> dict:
     import flashinfer
 
-    _, args = problem(shape)
+    descriptor, args = problem(shape)
     scratch = torch.empty(384 << 20, dtype=torch.uint8, device="cuda")
     common = (args.kv_indptr, args.kv_indices[: args.kv_indptr[-1]].contiguous(), args.last_page_len)
     heads = (shape.heads, shape.kv_heads, shape.dim, shape.page)
@@ -135,18 +140,40 @@ def flashinfer_rows(shape: Shape, backend: str) -> dict:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend=backend)
         wrapper.plan(args.q_indptr, *common, *heads, causal=shape.causal, q_data_type=torch.bfloat16)
     run = lambda: wrapper.run(args.q, (args.k_data, args.v_data), out=args.o)  # noqa: E731
-    return {"impl": f"flashinfer-{backend}", "us": time_gpu(run).as_dict(), "run_host_us": time_host(run, samples=50).median}
+    run()
+    row = {"impl": f"flashinfer-{backend}", "error_over_bound": hold_peer(descriptor, args)}
+    return row | {"us": time_gpu(run).as_dict(), "run_host_us": time_host(run, samples=50).median}
+
+
+def hold_peer(descriptor, args) -> float:
+    """A peer's error over the bound of our kernel. Of `o` alone: what a peer calls lse has another base or is not there."""
+    report = numerics.check(descriptor, replace(args, lse=None), Plan.select(descriptor, CUDA).sku, rows=8)
+    if not report.worst <= 1:
+        raise ValueError(f"wrong result, not timed: {report}")
+    return round(report.worst, 3)
+
+
+def dense_problem(shape: Shape):
+    """The same problem without pages."""
+    rows, keys = shape.batch * shape.q, shape.batch * shape.kv
+    sizes = {"batch_size": shape.batch, "total_num_rows": rows, "total_kv_rows": keys, "num_qo_heads": shape.heads}
+    sizes |= {"num_kv_heads": shape.kv_heads, "head_dim": shape.dim}
+    descriptor = BatchRaggedPrefillDescriptor.model_validate({**sizes, "causal": shape.causal, "dtype": "bf16"})
+    lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
+    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
 
 def sdpa_row(shape: Shape) -> dict:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    q = torch.randn(shape.batch, shape.heads, shape.q, shape.dim, device="cuda", dtype=torch.bfloat16)
-    k, v = (torch.randn(shape.batch, shape.kv_heads, shape.kv, shape.dim, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    descriptor, args = dense_problem(shape)
+    q, k, v = (x.view(shape.batch, -1, *x.shape[1:]).transpose(1, 2) for x in (args.q, args.k, args.v))
     attention = torch.nn.functional.scaled_dot_product_attention
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        timing = time_gpu(lambda: attention(q, k, v, is_causal=shape.causal, enable_gqa=True))
-    return {"impl": "sdpa-cudnn (dense)", "us": timing.as_dict()}
+        run = lambda: attention(q, k, v, is_causal=shape.causal, enable_gqa=True)  # noqa: E731
+        args.o.copy_(run().transpose(1, 2).reshape(args.o.shape))
+        row = {"impl": "sdpa-cudnn (dense)", "error_over_bound": hold_peer(descriptor, args)}
+        return row | {"us": time_gpu(run).as_dict()}
 
 
 def ceilings() -> dict:

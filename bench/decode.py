@@ -21,8 +21,10 @@ from typing import Any
 
 import torch
 
+from bench import attention
 from bench.attention import machine
 from opfacade import Plan, Preference
+from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeArgs, BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.sku import ITEMSIZE
 from opfacade.testing import inputs, numerics
@@ -58,8 +60,14 @@ class Shape:
             dtype=self.dtype,
             layout="NHD",
         )
+        wide: dict[str, Any] = {"q_dtype": "bf16", "kv_scale": "tensor"} if self.dtype in FP8 else {}
         return BatchPagedDecodeDescriptor(
-            batch_size=len(self.lengths), num_qo_heads=self.heads, paged_kv=cache, kv_split=self.split, max_kv_indices=pages
+            batch_size=len(self.lengths),
+            num_qo_heads=self.heads,
+            paged_kv=cache,
+            kv_split=self.split,
+            max_kv_indices=pages,
+            **wide,
         )
 
     def args(self, descriptor: BatchPagedDecodeDescriptor) -> BatchPagedDecodeArgs:
@@ -92,6 +100,10 @@ VARIANTS = (
     uniform(64, 4096, heads=8),
     uniform(64, 4096, heads=40),
     uniform(64, 4096, heads=128),
+    uniform(64, 4096, dtype="f8_e4m3"),
+    uniform(64, 4096, dtype="f8_e5m2"),
+    uniform(1, 131072, dtype="f8_e4m3"),
+    uniform(64, 4096, dtype="f16"),
     uniform(64, 4096, split="off"),
     uniform(64, 4096, split=2048),
     uniform(256, 1024, split="off"),
@@ -172,18 +184,35 @@ def flashinfer_run(shape: Shape, args: BatchPagedDecodeArgs, scratch_mb: int = 3
     scratch = torch.empty(scratch_mb << 20, dtype=torch.uint8, device="cuda")
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=True, backend="fa2")
     table = (args.kv_indptr, args.kv_indices[: args.kv_indptr[-1]].contiguous(), args.last_page_len)
-    wrapper.plan(
-        *table, shape.heads, shape.kv_heads, shape.dim, shape.page, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16
-    )
-    return lambda: wrapper.run(args.q, (args.k_data, args.v_data), out=args.o)
+    dtypes = {"q_data_type": args.q.dtype, "kv_data_type": args.k_data.dtype}
+    wrapper.plan(*table, shape.heads, shape.kv_heads, shape.dim, shape.page, **dtypes)
+    scales = {} if args.k_scale is None else {"k_scale": float(args.k_scale), "v_scale": float(args.v_scale)}
+    return lambda: wrapper.run(args.q, (args.k_data, args.v_data), out=args.o, **scales)
+
+
+def hold_peer(descriptor: BatchPagedDecodeDescriptor, args: BatchPagedDecodeArgs, run: Callable[[], object]) -> float:
+    args.o.fill_(float("nan"))
+    run()
+    return attention.hold_peer(descriptor, args)
 
 
 def peer(shape: Shape) -> dict[str, Any]:
+    descriptor = shape.descriptor(IN_A_GRAPH if shape.short else 1)
     if shape.short:
-        runs = [flashinfer_run(shape, args, 32) for args in on_own_pages(shape)]
-        return {"impl": "flashinfer-fa2", "graph_us": time_graph(runs), "dirty_us": time_gpu(runs[0]).as_dict()}
-    run = flashinfer_run(shape, shape.args(shape.descriptor()))
-    return {"impl": "flashinfer-fa2", **timings(run), "run_host_us": time_host(run, samples=50).median}
+        bundles = on_own_pages(shape)
+        runs = [flashinfer_run(shape, args, 32) for args in bundles]
+        error = hold_peer(descriptor, bundles[0], runs[0])
+        return {
+            "impl": "flashinfer-fa2",
+            "error_over_bound": error,
+            "graph_us": time_graph(runs),
+            "dirty_us": time_gpu(runs[0]).as_dict(),
+        }
+    args = shape.args(descriptor)
+    run = flashinfer_run(shape, args)
+    error = hold_peer(descriptor, args, run)
+    host = time_host(run, samples=50).median
+    return {"impl": "flashinfer-fa2", "error_over_bound": error, **timings(run), "run_host_us": host}
 
 
 def ceilings() -> dict[str, float]:

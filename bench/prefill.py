@@ -15,8 +15,7 @@ import torch
 from attention import CUDA, PREFILL, Shape
 
 from opfacade import Plan
-from opfacade.plans.attention import BatchRaggedPrefillDescriptor
-from opfacade.testing import inputs, numerics
+from opfacade.testing import numerics
 from opfacade.testing.bench import time_gpu
 
 PAGES = tuple(Shape(8192, 1, 8192, 32, 8, 128, page) for page in (1, 8, 16, 32, 64, 128, 256))
@@ -25,13 +24,7 @@ LENGTHS = tuple(Shape(n, max(1, 16384 // n), n, 32, 8, 128, 16) for n in (512, 1
 
 def dense(shape: Shape) -> dict:
     """The same problem without pages."""
-    rows = shape.batch * shape.q
-    descriptor = BatchRaggedPrefillDescriptor(
-        batch_size=shape.batch, total_num_rows=rows, total_kv_rows=shape.batch * shape.kv, num_qo_heads=shape.heads,
-        num_kv_heads=shape.kv_heads, head_dim=shape.dim, causal=shape.causal, dtype="bf16",
-    )  # fmt: skip
-    lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
-    args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+    descriptor, args = attention.dense_problem(shape)
     plan = Plan.select(descriptor, CUDA)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     plan.run(args, workspace)

@@ -1,0 +1,139 @@
+"""Prefill of batches as servers have them, beside peers: `python -m bench.batches --data DIR [--peers] [--out FILE]`.
+
+DIR holds published request lengths (azure-llm-2023-*.csv). Of each service: whole prompts; the second half of each prompt, the
+first being cached; and 64 decodes beside a chunk of 2048 tokens in one launch. Then what a variant, a mask or an fp8 cache
+costs beside the plain kernel on 8192 tokens. TFLOP/s count visible pairs alone. Outputs are held to the bound first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.attention import CUDA, ceilings, machine
+from opfacade import Plan, Target
+from opfacade.bench import peers
+from opfacade.demo.lengths import from_trace
+from opfacade.errors import OpfacadeError
+from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plans.attention import BatchPagedPrefillDescriptor
+from opfacade.testing import inputs, numerics
+from opfacade.testing.bench import time_gpu
+from opfacade.variant_examples import alibi, alibi_slopes, document_mask
+from opfacade.workload import Lengths, Work
+
+HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
+
+
+@dataclass(frozen=True)
+class Batch:
+    name: str
+    q: tuple[int, ...]
+    kv: tuple[int, ...]
+    dtype: str = "bf16"
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def flops(self) -> float:
+        hidden = 1 if self.facts.get("causal", True) else 0
+        pairs = sum(q * kv - hidden * q * (q - 1) // 2 for q, kv in zip(self.q, self.kv, strict=True))
+        return 4.0 * pairs * HEADS * DIM
+
+    @property
+    def work(self) -> Work:
+        pages = sum(-(-n // PAGE) for n in self.kv)
+        sizes = {"num_total_pages": pages, "page_size": PAGE, "num_kv_heads": KV_HEADS, "head_dim": DIM}
+        cache = PagedKvCacheDescriptor(**sizes, dtype=self.dtype, layout="NHD")
+        rows = {"batch_size": len(self.q), "total_num_rows": sum(self.q), "num_qo_heads": HEADS, "causal": True}
+        descriptor = BatchPagedPrefillDescriptor.model_validate({**rows, "paged_kv": cache, "return_lse": False, **self.facts})
+        return Work(descriptor, lengths=Lengths(q=self.q, kv=self.kv))
+
+
+def served(folder: Path) -> Iterator[Batch]:
+    for path in sorted(folder.glob("azure-llm-2023-*.csv")):
+        name, requests = path.stem.rpartition("-")[2], from_trace(path, 4096)
+        prompts = tuple(x.context for x in requests[::256])
+        yield Batch(f"{name}, {len(prompts)} prompts of {sum(prompts)} tokens", prompts, prompts)
+        fresh = tuple(n - n // 2 for n in prompts)
+        yield Batch(f"{name}, the second halves of {len(prompts)} prompts", fresh, prompts)
+        decodes = tuple(x.cached for x in requests[::64][:64])
+        chunk = max(prompts)
+        yield Batch(
+            f"{name}, 64 decodes and a chunk of {min(2048, chunk)} at {chunk}",
+            (*(1,) * len(decodes), min(2048, chunk)),
+            (*decodes, chunk),
+        )
+
+
+def changed() -> Iterator[Batch]:
+    """One prompt of 8192 tokens: plain, and what may be changed about it."""
+    one = (8192,)
+    yield Batch("8192, plain", one, one)
+    yield Batch("8192, ALiBi", one, one, facts={"variant": alibi(HEADS)})
+    yield Batch("8192, document mask", one, one, facts={"variant": document_mask()})
+    yield Batch("8192, packed mask", one, one, facts={"causal": False, "custom_mask": True})
+    yield Batch("8192, soft cap", one, one, facts={"logits_soft_cap": 30.0})
+    yield Batch("8192, sinks", one, one, facts={"sinks": True})
+    for dtype in ("f8_e4m3", "f8_e5m2"):
+        yield Batch(f"8192, {dtype} cache", one, one, dtype, {"q_dtype": "bf16", "kv_scale": "tensor"})
+
+
+def args_of(batch: Batch) -> Any:
+    args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.Lengths(q=list(batch.q), kv=list(batch.kv)))
+    if batch.facts.get("variant") == alibi(HEADS):
+        args.head_params.copy_(torch.tensor([alibi_slopes(HEADS)]))
+    return args
+
+
+def ours(batch: Batch, args: Any) -> dict[str, Any]:
+    plan: Plan[Any] = Plan.select(batch.work.descriptor, CUDA)
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    plan.run(args, workspace)
+    report = numerics.check(batch.work.descriptor, args, plan.sku, rows=8)
+    if not report.worst <= 1:
+        raise SystemExit(f"{batch.name}: wrong result, not timed: {report}")
+    timing = time_gpu(lambda: plan.run(args, workspace)).as_dict()
+    return {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": round(report.worst, 3), "us": timing}
+
+
+def theirs(peer: peers.Peer, batch: Batch, args: Any) -> dict[str, Any]:
+    try:
+        call, facts = peers.call(peer, batch.work, args, Target.current())
+    except OpfacadeError as error:  # a peer that does not take a batch is recorded as such and never left out
+        return {"impl": peer.name, "declined": str(error)[:200]}
+    return {"impl": peer.name, **facts, "us": time_gpu(call).as_dict()}
+
+
+def rows(batch: Batch, beside: bool) -> Iterator[dict[str, Any]]:
+    args = args_of(batch)
+    for row in (ours(batch, args), *(theirs(peer, batch, args) for peer in (peers.PEERS if beside else ()))):
+        rate = {"TFLOPs": round(batch.flops / row["us"]["median"] * 1e-6, 1)} if "us" in row else {}
+        yield {"batch": batch.name, **row, **rate}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--commit", help="recorded in place of git's answer")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    record: dict[str, Any] = {"machine": machine(), "ceilings": ceilings(), "rows": []}
+    record["machine"]["commit"] = options.commit or record["machine"]["commit"]
+    for batch in (*(served(options.data) if options.data else ()), *changed()):
+        for row in rows(batch, options.peers):
+            record["rows"].append(row)
+            print(json.dumps({k: v["median"] if isinstance(v, dict) else v for k, v in row.items() if k != "sku"}), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(record, indent=1))
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
