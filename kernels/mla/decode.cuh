@@ -111,7 +111,7 @@ struct MlaConsumer {
     }
     sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);
     fence_async_shared();
-    warp_arrive(smem.weighed[group]);
+    mbarrier_arrive(smem_address(&smem.weighed[group]));
     await_weights(group);
   }
 
@@ -206,21 +206,19 @@ struct MlaConsumer {
     release(0);
   }
 
-  // Both groups have added up the weights of their own tiles; a row's sum is that of both, in the same order in each.
+  // Both groups have added up the weights of their own tiles; a row's sum is that of both, and the same in each.
   __device__ __forceinline__ void join_sums(float (&sum)[2]) {
-    float* const mine = smem.sum[item_parity][group];
+    const int other = group ^ 1, turn = item_parity;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float own = quad_sum(scale.sum[half]);
-      if (threadIdx.x % 4 == 0) mine[mla_row() + half * 8] = own;
+      sum[half] = quad_sum(scale.sum[half]);
+      if (threadIdx.x % 4 == 0) smem.sum[turn][group][mla_row() + half * 8] = sum[half];
     }
-    named_sync(kMlaBoth, kMlaGroups * kWarpgroup);
+    mbarrier_arrive(smem_address(&smem.summed[group]));
+    mbarrier_wait(smem_address(&smem.summed[other]), turn);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = mla_row() + half * 8;
-      sum[half] = smem.sum[item_parity][0][row] + smem.sum[item_parity][1][row];
-    }
-    item_parity ^= 1;  // two items on, all have read these
+    for (int half = 0; half < 2; ++half) sum[half] += smem.sum[turn][other][mla_row() + half * 8];
+    item_parity ^= 1;  // two items on, the other group has arrived after it has read these
   }
 
   __device__ __forceinline__ void run() {

@@ -6,6 +6,9 @@
 // part is not needed once a tile's scores are made, and is as large as the weights that those become, 64 x 64 16-bit
 // numbers: they take its place. That is what leaves room for two stages beside the queries.
 //
+// What threads write for other threads goes by barriers that every thread arrives at (`weighed`, `summed`), which racecheck
+// follows; what the copy engine and the tensor cores read and write, by one arrival a warp.
+//
 // Phases. A use of a stage completes each of its full and empty barriers and its `weighed` once, so one parity a stage
 // serves all of them. None can run ahead of a waiting thread. `full` of the next use needs `empty` of this one, which the
 // group arrives at that reads the piece as values: after its own wait for it, and after `weighed`, for which the group that
@@ -22,13 +25,13 @@
 namespace opfacade {
 
 constexpr int kMlaGroups = 2;      // computing warpgroups; each holds all rows of half the latent
-constexpr int kMlaGroupWarps = 4;  // one arrival each
+constexpr int kMlaGroupWarps = 4;
 constexpr int kMlaPanels = (kMlaLatent + kMlaRope) / 64;
 constexpr int kMlaQueryPanel = kMlaRows * 128;
 
 enum Piece : int { kLeft, kRight, kRotated, kPieces };
 // Named barriers.
-enum : int { kMlaBoth = 1, kMlaLoading = 2, kMlaOwnGroup = 3 };
+enum : int { kMlaLoading = 1, kMlaOwnGroup = 2 };
 
 // Panels of a piece, the first of them, and where it lies in its stage.
 __device__ __forceinline__ constexpr int panels_of(int piece) { return piece == kRotated ? 1 : 4; }
@@ -57,6 +60,7 @@ struct MlaShared {
   uint64_t full[kMlaStages][kMlaPanels];           // of what came in one box only the first panel's is used
   uint64_t empty[kMlaStages][kPieces];
   uint64_t weighed[kMlaStages];                    // weights and base of the stage's tile are there, and it is swept
+  uint64_t summed[kMlaGroups];                     // the group's sums of an item are there
   uint64_t work_full[kQueue], work_empty[kQueue];
   MlaWork work[kQueue];
   float base[kMlaStages][kMlaRows];
@@ -79,8 +83,9 @@ __device__ __forceinline__ void init_barriers(MlaShared& smem, bool mapped) {
     for (int piece = 0; piece < kPieces; ++piece) {
       mbarrier_init(smem_address(&smem.empty[stage][piece]), piece == kRotated ? kMlaGroups * kMlaGroupWarps : kMlaGroupWarps);
     }
-    mbarrier_init(smem_address(&smem.weighed[stage]), kMlaGroupWarps);
+    mbarrier_init(smem_address(&smem.weighed[stage]), kWarpgroup);
   }
+  for (uint64_t& summed : smem.summed) mbarrier_init(smem_address(&summed), kWarpgroup);
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
     mbarrier_init(smem_address(&smem.work_empty[i]), kMlaGroups * kMlaGroupWarps);

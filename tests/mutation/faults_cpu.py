@@ -204,8 +204,8 @@ CPU = (
     cpu(
         "latent decode: the sum of one group is left out",
         f"{L}/decode.cuh",
-        "smem.sum[item_parity][0][row] + smem.sum[item_parity][1][row]",
-        "smem.sum[item_parity][0][row]",
+        "sum[half] += smem.sum[turn][other][mla_row() + half * 8];",
+        "sum[half] += 0.f;",
         EMULATED,
     ),
     cpu(
