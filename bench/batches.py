@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,12 +122,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--only", default="", help="batches whose name this regular expression finds")
     parser.add_argument("--commit", help="recorded in place of git's answer")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     record: dict[str, Any] = {"machine": machine(), "ceilings": ceilings(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
-    for batch in (*(served(options.data) if options.data else ()), *changed()):
+    batches = (*(served(options.data) if options.data else ()), *changed())
+    for batch in (batch for batch in batches if re.search(options.only, batch.name)):
         for row in rows(batch, options.peers):
             record["rows"].append(row)
             print(json.dumps({k: v["median"] if isinstance(v, dict) else v for k, v in row.items() if k != "sku"}), flush=True)

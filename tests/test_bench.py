@@ -15,6 +15,7 @@ from opfacade.bench.measure import described
 from opfacade.cli import main
 from opfacade.errors import UnsupportedError
 from opfacade.registry import examples
+from opfacade.variant_examples import alibi
 from opfacade.workload import Lengths, Work
 from tests.problems import append, decode, prefill, ragged
 from tests.test_autotune import candidate
@@ -130,6 +131,8 @@ def test_a_peer_that_is_not_installed_says_so(monkeypatch):
         (prefill([2, 2], [5, 5]), Lengths(q=(2, 2), kv=(5, 5)), "top left"),
         (decode([5], window_left=2), Lengths(kv=(5,)), "window"),
         (append([1], [3]), Lengths(q=(1,), kv=(3,)), "no attention"),
+        (prefill([4], [4], variant=alibi(2)), Lengths(q=(4,), kv=(4,)), "variant"),
+        (prefill([4], [4], custom_mask=True, causal=False), Lengths(q=(4,), kv=(4,)), "mask"),
     ],
 )
 def test_what_torch_does_not_take_is_declined_with_the_reason(problem, lengths, why):

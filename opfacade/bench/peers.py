@@ -88,6 +88,7 @@ def _sdpa(work: Work, args: Any) -> Call:
     import torch
 
     d: Any = work.descriptor
+    _plain_only(d)
     lengths = lengths_of(work)
     q_len = 1 if lengths.q is None else _same(lengths.q, "q")
     kv_len = _same(lengths.kv or (), "kv")
@@ -106,6 +107,11 @@ def _sdpa(work: Work, args: Any) -> Call:
         o.copy_(attend(q, k, v, is_causal=causal, scale=d.scale, enable_gqa=d.group_size > 1).transpose(1, 2))
 
     return run
+
+
+def _plain_only(d: Any) -> None:
+    if getattr(d, "variant", None) is not None or getattr(d, "custom_mask", False):
+        raise declined("no variant or packed mask: it would have to be written in its own terms")
 
 
 def _pools(d: Any, args: Any) -> tuple[Any, Any]:
@@ -144,6 +150,7 @@ def _flashinfer(backend: str) -> Callable[[Work, Any], Call]:
         import torch
 
         d: Any = work.descriptor
+        _plain_only(d)
         if not hasattr(d, "paged_kv") or d.page_table != "csr" or not args.q.is_cuda:
             raise declined("paged attention with csr page tables on a GPU only")
         if getattr(d, "sinks", False) or getattr(d, "kv_scale", "none") != "none":
