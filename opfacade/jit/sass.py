@@ -39,7 +39,9 @@ _NO_RESULT = (
     "BRA",
     "FCHK",
 )
-_DOUBLE = re.compile(r"^(?:D(?:ADD|MUL|FMA|MNMX)|(?:I2F|F2F)\.F64|IMAD\.WIDE|CS2R(?!\.32)|HMMA\.\d+\.F16|.*\.64(?:\.|$))")
+_DOUBLE = re.compile(
+    r"^(?:D(?:ADD|MUL|FMA|MNMX)|(?:I2F|F2F)\.F64|F2I\.\S*[SU]64|IMAD\.WIDE|CS2R(?!\.32)|HMMA\.\d+\.F16|.*\.64(?:\.|$))"
+)
 _QUAD = re.compile(r"^(?:(?:HMMA\.\d+\.F32|[IDQ]MMA)|.*\.128(?:\.|$))")
 _MATRICES = re.compile(r"^LDSM\..*\.([24])$")
 _RESULT = re.compile(r"^(?:!?U?PT?\d*,\s*)*R(\d+)\b(?!\])")
