@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/mla/shared.cuh"
 #include "kernels/common/lazy_softmax.cuh"
+#include "kernels/common/wgmma_steps.cuh"
 
 namespace opfacade {
 
@@ -22,13 +23,23 @@ __device__ __forceinline__ uint64_t further_on(uint64_t descriptor, uint32_t byt
   return (descriptor & 0xffffffff00000000u) | static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));
 }
 
+// Of an operand at each step, `bytes` apart.
+struct Descriptors {
+  uint64_t steps[kWgmmaSteps];
+
+  __device__ __forceinline__ Descriptors(uint64_t first, uint32_t bytes) {
+#pragma unroll
+    for (int step = 0; step < kWgmmaSteps; ++step) steps[step] = further_on(first, step * bytes);
+  }
+};
+static_assert(kMlaKeys == 16 * kWgmmaSteps, "a tile of values is so many steps");
+
 // The products of one panel of keys and of the queries, a group of its own.
 template <class C>
 __device__ __forceinline__ void issue_scores(uint64_t q, uint64_t k, bool first, MlaScores& s) {
+  const Descriptors at_q(q, 32), at_k(k, 32);
   wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < 4; ++step)
-    Wgmma<typename C::T, kMlaKeys>::ss(s, further_on(q, step * 32), further_on(k, step * 32), !first || step > 0);
+  WgmmaSteps<typename C::T, kMlaKeys>::ss(s, at_q.steps, at_k.steps, !first);
   wgmma_commit();
 }
 
@@ -36,11 +47,9 @@ __device__ __forceinline__ void issue_scores(uint64_t q, uint64_t k, bool first,
 template <class C>
 __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, int to_group, int to_panel, MlaHalf& o) {
   asm volatile("" : "+r"(weights), "+r"(v));
-  const uint64_t a = panel_descriptor(weights, 1024, 0), b = panel_descriptor(v, to_group, to_panel);
+  const Descriptors a(panel_descriptor(weights, 1024, 0), 32), b(panel_descriptor(v, to_group, to_panel), 2 * to_group);
   wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < kMlaKeys / 16; ++step)
-    Wgmma<typename C::T, kMlaLatent / 2>::st(o, further_on(a, step * 32), further_on(b, step * 2 * to_group));
+  WgmmaSteps<typename C::T, kMlaLatent / 2>::st(o, a.steps, b.steps);
   wgmma_commit();
 }
 

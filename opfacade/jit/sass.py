@@ -2,7 +2,7 @@
 
 A wgmma with A in registers (`HGMMA ... R24, R4, gdesc[..]`) reads R4..R7 until its group is waited for. Old assemblers
 reused such registers too early, which gives wrong numbers now and then and no error. The check follows the control flow,
-back edges of loops too, until nothing changes: a pure function of the text of `nvdisasm -c` or `cuobjdump -sass`.
+back edges of loops too, until nothing changes: a pure function of the text of nvdisasm, of cuobjdump or of sass_words.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _NO_RESULT = (
     "BRA",
     "FCHK",
 )
-_DOUBLE = re.compile(r"^(?:D(?:ADD|MUL|FMA|MNMX)|(?:I2F|F2F)\.F64|IMAD\.WIDE|CS2R(?!\.32)|HMMA\.\d+\.F16|.*\.64(?:\.|$))")
+_DOUBLE = re.compile(
+    r"^(?:D(?:ADD|MUL|FMA|MNMX)|(?:I2F|F2F)\.F64|F2I\.\S*[SU]64|IMAD\.WIDE|CS2R(?!\.32)|HMMA\.\d+\.F16|.*\.64(?:\.|$))"
+)
 _QUAD = re.compile(r"^(?:(?:HMMA\.\d+\.F32|[IDQ]MMA)|.*\.128(?:\.|$))")
 _MATRICES = re.compile(r"^LDSM\..*\.([24])$")
 _RESULT = re.compile(r"^(?:!?U?PT?\d*,\s*)*R(\d+)\b(?!\])")

@@ -10,7 +10,7 @@ _TARGET = re.compile(r"`\((\.L\w+)\)|(?<!\[)\b0x([0-9a-f]+)\s*$")
 _LISTED = re.compile(r"BRANCH_TARGETS ([^*\"]+)")
 _BARRIER = re.compile(r"\b(B\d+)\b")
 # A branch with an operand before its target is taken by some threads and not by others.
-_CONDITION = re.compile(r"^BRA\S*\s+!?[~U]")
+_CONDITION = re.compile(r"^BRA\S*\s+!?[~UP]")
 _ENDS = ("EXIT", "RET", "KILL", "BPT.TRAP")
 
 

@@ -98,10 +98,32 @@ def wgmma(**facts):
 
 
 @pytest.mark.parametrize("steps", [4, 1000])
-def test_a_wgmma_kernel_is_disassembled_and_judged(root, cache_dir, steps):
+def test_a_wgmma_kernel_is_judged_without_a_disassembler(root, cache_dir, steps, monkeypatch):
+    monkeypatch.setattr(inspect, "disassembly", None)
     facts = json.loads((jit.build(wgmma(steps=steps)).parent / "meta.json").read_text())
-    there = toolchain.find_disassembler(toolchain.find(cache_dir / "v1/toolchain.json"))
+    assert facts["sass"] == "clean"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_not_known_by_its_words_is_disassembled(root, cache_dir, monkeypatch, there):
+    monkeypatch.setattr(inspect.sass_words, "listing", unknown)
+    monkeypatch.setattr(inspect, "disassembly", lambda cubin, tools: "        /*0000*/  EXIT ;" if there else "")
+    facts = json.loads((jit.build(wgmma()).parent / "meta.json").read_text())
     assert facts["sass"] == ("clean" if there else "no disassembler")
+
+
+def test_a_disassembler_that_is_killed_is_an_error(root, cache_dir, monkeypatch, tmp_path):
+    program = tmp_path / "nvdisasm"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(inspect.sass_words, "listing", unknown)
+    monkeypatch.setattr(inspect, "find_disassembler", lambda tools: program)
+    with pytest.raises(errors.CompileError, match=r"nvdisasm cannot disassemble .* \[OPF-J034\]"):
+        jit.build(wgmma())
+
+
+def unknown(cubin):
+    raise inspect.sass_words.UnknownCodeError("all of it")
 
 
 def test_serialised_wgmma_is_refused_unless_allowed(root, cache_dir):
@@ -117,6 +139,7 @@ def test_wrong_code_of_the_assembler_is_refused_whatever_the_source_allows(root,
         /*0010*/  MOV R5, R9 ;
         /*0020*/  EXIT ;
 """
+    monkeypatch.setattr(inspect, "is_doubtful", lambda cubin: True)
     monkeypatch.setattr(inspect, "disassembly", lambda cubin, tools: listing)
     with pytest.raises(errors.CompileError, match=r"OPF-J034") as caught:
         jit.build(wgmma(allows=True))

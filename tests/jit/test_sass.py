@@ -115,6 +115,7 @@ def test_each_function_is_judged_alone():
         ("BAR.SYNC.DEFER_BLOCKING R4, R5", 0, 0), ("R2UR UR4, R5", 0, 0), ("IADD3 R4, P0, R5, R6, RZ", 4, 1),
         ("SYNCS.ARRIVE.TRANS64 RZ, [R4], R5", 0, 0), ("HGMMA.64x64x16.F32 R24, gdesc[UR4], RZ, !UPT", 24, 32),
         ("HGMMA.64x64x16.F16 R24, gdesc[UR4], RZ, !UPT", 24, 16), ("EXIT", 0, 0),
+        ("F2I.U64.TRUNC R12, R12", 12, 2), ("F2I.FTZ.U32.TRUNC.NTZ R12, R12", 12, 1),
     ],
 )  # fmt: skip
 def test_what_an_instruction_writes(text, first, count):
@@ -128,6 +129,7 @@ def test_what_an_instruction_writes(text, first, count):
         (("@P0 EXIT", "EXIT"), [(1,), ()]),
         (("BRA 0x0",), [(0,)]),
         (("BRA.DIV UR4, 0x20", "EXIT", "EXIT"), [(1, 2), (), ()]),
+        (("BRA !P2, 0x20", "EXIT", "EXIT"), [(1, 2), (), ()]),
         (("WARPSYNC.COLLECTIVE R4, 0x20", "EXIT", "EXIT"), [(1, 2), (), ()]),
         (("BSSY B1, 0x30", "@P0 BRA 0x30", "BSYNC B1", "BRX R2 -0x10", "EXIT"), [(1,), (2, 3), (3,), (3,), ()]),
     ],

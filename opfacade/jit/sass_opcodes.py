@@ -1,0 +1,112 @@
+"""Words of sm_90: which opcodes are known, and what an instruction writes, reads late, and may go to."""
+
+from __future__ import annotations
+
+INSTRUCTION_BYTES = 16
+_ALWAYS = 7  # of a predicate
+_PLAIN_BRANCH = 0xE0  # the bits of a branch between its target and its scheduling
+_NO_REGISTER = 255
+_A_REGISTERS = 4
+
+
+class UnknownCodeError(Exception):
+    """There is something in a cubin that is not known here."""
+
+
+def _table(text: str) -> dict[int, str]:
+    """The low nine bits of a word, and the name; the next three bits say of what kind the sources are."""
+    return {int(code, 16): name for code, _, name in (entry.partition(":") for entry in text.split())}
+
+
+_ONE = _table(
+    "002:MOV 003:P2R 006:VOTE 007:SEL 008:FSEL 009:FMNMX 010:IADD3 011:LEA 012:LOP3 013:IABS 016:PRMT 019:SHF 020:FMUL "
+    "021:FADD 023:FFMA 024:IMAD 027:IMAD.HI 030:HADD2 035:HFMA2 036:VIADD 03e:F2FP 045:I2FP 046:VIADDMNMX 048:VIMNMX 100:FLO "
+    "101:BREV 105:F2I 106:I2F 108:MUFU 109:POPC 119:S2R 189:SHFL"
+)
+_TWO = _table("005:CS2R 025:IMAD.WIDE 111:F2I 112:I2F")
+_SIZED = _table("180:LD 181:LDG 182:LDC 184:LDS")
+# Of local memory there is nothing: what uses it is for a disassembler to name.
+_NONE = _table(
+    "004:R2P 00b:FSETP 00c:ISETP 01c:PLOP3 02d:PREEXIT 02e:ACQBULK 02f:ELECT 118:NOP 11a:DEPBAR 11b:ENDCOLLECTIVE 11d:BAR "
+    "142:BREAK 146:YIELD 186:STG 188:STS 18f:CCTL 192:MEMBAR 1a7:SYNCS 1ae:LDGSTS 1af:LDGDEPBAR 1b0:ARRIVES 1b2:SYNCS "
+    "1b4:UTMALDG 1b9:UTMACCTL 1c6:FENCE 1c8:USETMAXREG "
+    # What writes uniform registers.
+    "082:UMOV 086:VOTEU 087:USEL 08c:UISETP 090:UIADD3 091:ULEA 092:ULOP3 097:UIADD3 099:USHF 0a4:UIMAD 0a5:UIMAD 0b9:ULDC "
+    "0bd:UFLO 0be:UBREV 0ca:R2UR 1c3:S2UR 1c4:REDUX"
+)
+_BRANCHES = _table("144:CALL.REL 147:BRA 148:WARPSYNC")
+_OTHER_FLOW = _table("141:BSYNC 145:BSSY 14d:EXIT 150:RET 1c5:WARPGROUP 1f0:HGMMA")
+FLOW = {**_BRANCHES, **_OTHER_FLOW}
+NAMES = {**_ONE, **_TWO, **_SIZED, **_NONE, **FLOW}
+BRA, BSYNC, BSSY, WARPGROUP, HGMMA = 0x147, 0x141, 0x145, 0x1C5, 0x1F0
+
+_WARPSYNC_ALL = 0x948
+_HGMMA_OF_MEMORY, _HGMMA_OF_REGISTERS = 0x9F0, 0xDF0
+
+
+def opcode(word: int) -> int:
+    found = word & 0x1FF
+    if found not in NAMES:
+        raise UnknownCodeError(f"opcode 0x{word & 0xFFF:03x}")
+    return found
+
+
+def destination(word: int) -> int:
+    return word >> 16 & 0xFF
+
+
+def width(word: int) -> int:
+    """How many registers an instruction may write, from its destination on."""
+    code = opcode(word)
+    if code in _SIZED:
+        return {5: 2, 6: 4}.get(word >> 73 & 7, 1)
+    if code == HGMMA:
+        return columns(word) // 2
+    return 1 if code in _ONE else 2 if code in _TWO else 0
+
+
+def written(word: int) -> range:
+    first = destination(word)
+    return range(0) if first == _NO_REGISTER else range(first, first + width(word))
+
+
+def columns(word: int) -> int:
+    """The N of a wgmma."""
+    return 8 * ((word >> 53 & 0x3F) + 1)
+
+
+def late_sources(word: int) -> range:
+    """The registers that a wgmma reads long after it was issued."""
+    if word & 0x1FF != HGMMA or word & 0xFFF == _HGMMA_OF_MEMORY:
+        return range(0)
+    if word & 0xFFF != _HGMMA_OF_REGISTERS:
+        raise UnknownCodeError(f"opcode 0x{word & 0xFFF:03x}")
+    return range(word >> 24 & 0xFF, (word >> 24 & 0xFF) + _A_REGISTERS)
+
+
+def is_guarded(word: int) -> bool:
+    return word >> 12 & 0xF != _ALWAYS
+
+
+def is_conditional(word: int) -> bool:
+    """Whether only some threads take a branch, whatever its guard."""
+    return word >> 82 & 0x7FFFFF != _PLAIN_BRANCH
+
+
+def target(at: int, word: int) -> int | None:
+    """The number of the instruction that the `at`th names: where it may go, or where threads meet again."""
+    code = word & 0x1FF
+    if code == BSSY:
+        offset = _signed(word >> 32, 32)
+    elif code in _BRANCHES and word & 0xFFF != _WARPSYNC_ALL:
+        offset = _signed((word >> 34 & (1 << 48) - 1) << 8 | word >> 16 & 0xFF, 56) * 4
+    else:
+        return None
+    if offset % INSTRUCTION_BYTES:
+        raise UnknownCodeError("a branch into the middle of an instruction")
+    return at + 1 + offset // INSTRUCTION_BYTES
+
+
+def _signed(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> bits - 1 else value

@@ -1,0 +1,23 @@
+"""What a disassembler says of a cubin beside what its words say."""
+
+from opfacade.jit import inspect, sass, sass_flow, sass_opcodes, sass_words
+
+
+def assert_read_alike(cubin, tools):
+    """Every instruction is known by its name, writes no register that is not known, and leads where it is known to lead."""
+    told = sass.functions(inspect.disassembly(cubin, tools))
+    words = sass_words.functions(cubin.read_bytes())
+    assert told.keys() == words.keys()
+    for name, flow in told.items():
+        assert [instruction.address for instruction in flow.instructions] == [16 * at for at in range(len(words[name]))]
+        ways = zip(flow.instructions, words[name], sass_flow.successors(flow), followed(words[name]), strict=True)
+        for instruction, word, wanted, found in ways:
+            assert instruction.body.startswith(sass_opcodes.NAMES[sass_opcodes.opcode(word)]), instruction
+            assert set(sass.results(instruction.text)) <= set(sass_opcodes.written(word)), instruction
+            # nvdisasm names the functions that are called, and our check does not look them up.
+            assert set(found) >= set(wanted) if instruction.body.startswith("CALL") else found == wanted, instruction
+
+
+def followed(words):
+    lines = (f".L_{at:x}:\n/*{16 * at:04x}*/ {sass_words.instruction(at, word)} ;" for at, word in enumerate(words))
+    return sass_flow.successors(sass.functions("\n".join([".text.k:", *lines]))["k"])
