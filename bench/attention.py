@@ -38,22 +38,29 @@ class Shape:
     heads: int
     kv_heads: int
     dim: int
-    page: int
+    page: int  # 0: plain rows
     causal: bool = True
+    dim_vo: int | None = None
 
     @property
     def name(self) -> str:
-        mask = "causal" if self.causal else "full"
-        return f"{self.batch}x q{self.q} kv{self.kv} h{self.heads}/{self.kv_heads} d{self.dim} page{self.page} {mask}"
+        mask, memory = "causal" if self.causal else "full", f"page{self.page}" if self.page else "rows"
+        dims = f"d{self.dim}" if self.dim_vo is None else f"d{self.dim}/{self.dim_vo}"
+        return f"{self.batch}x q{self.q} kv{self.kv} h{self.heads}/{self.kv_heads} {dims} {memory} {mask}"
+
+    @property
+    def dims(self) -> int:
+        """Of a key and a value together."""
+        return self.dim + (self.dim if self.dim_vo is None else self.dim_vo)
 
     @property
     def flops(self) -> float:
         pairs = self.q * self.kv - (self.q * (self.q - 1) // 2 if self.causal else 0)
-        return 4.0 * self.batch * pairs * self.heads * self.dim
+        return 2.0 * self.batch * pairs * self.heads * self.dims
 
     @property
     def bytes(self) -> float:
-        return 4.0 * self.batch * self.kv * self.kv_heads * self.dim
+        return 2.0 * self.batch * self.kv * self.kv_heads * self.dims
 
     @property
     def cache(self) -> PagedKvCacheDescriptor:
@@ -157,7 +164,7 @@ def dense_problem(shape: Shape):
     """The same problem without pages."""
     rows, keys = shape.batch * shape.q, shape.batch * shape.kv
     sizes = {"batch_size": shape.batch, "total_num_rows": rows, "total_kv_rows": keys, "num_qo_heads": shape.heads}
-    sizes |= {"num_kv_heads": shape.kv_heads, "head_dim": shape.dim}
+    sizes |= {"num_kv_heads": shape.kv_heads, "head_dim": shape.dim, "head_dim_vo": shape.dim_vo}
     descriptor = BatchRaggedPrefillDescriptor.model_validate({**sizes, "causal": shape.causal, "dtype": "bf16"})
     lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
     return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)

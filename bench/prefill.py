@@ -1,7 +1,8 @@
-"""Prefill on one GPU, ours and peers in one run: `python bench/prefill.py [--peers] [--out FILE] [--picture FILE]`.
+"""Prefill on one GPU, ours and peers in one run: `bench/prefill.py [--peers] [--part NAME] [--out FILE] [--picture FILE]`.
 
-Three parts: the shapes of the table, page sizes against our own dense (ragged) kernel, and causal lengths. Data, checks and
-timing are those of bench/attention.py. The picture is TFLOP/s against length, with the product of this run as ceiling.
+Four parts: the shapes of the table, page sizes against our own dense (ragged) kernel, causal lengths, and heads of latent
+attention before absorption. Data, checks and timing are those of bench/attention.py. The picture is TFLOP/s against length,
+with the product of this run as ceiling.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from opfacade.testing.bench import time_gpu
 
 PAGES = tuple(Shape(8192, 1, 8192, 32, 8, 128, page) for page in (1, 8, 16, 32, 64, 128, 256))
 LENGTHS = tuple(Shape(n, max(1, 16384 // n), n, 32, 8, 128, 16) for n in (512, 1024, 2048, 4096, 8192, 16384))
+UNEVEN = (Shape(8192, 1, 8192, 128, 128, 192, 0, dim_vo=128),)
+PARTS = {"table": tuple(s for s in PREFILL if s.q > 16), "pages": PAGES, "lengths": LENGTHS, "uneven": UNEVEN}
 
 
 def dense(shape: Shape) -> dict:
@@ -34,10 +37,25 @@ def dense(shape: Shape) -> dict:
     return {"impl": "opfacade (dense)", "sku": plan.sku.id, "us": time_gpu(lambda: plan.run(args, workspace)).as_dict()}
 
 
+def flashinfer_dense(shape: Shape, backend: str) -> dict:
+    import flashinfer
+
+    descriptor, args = attention.dense_problem(shape)
+    scratch = torch.empty(384 << 20, dtype=torch.uint8, device="cuda")
+    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(scratch, "NHD", backend=backend)
+    widths = {"head_dim_qk": descriptor.dim, "head_dim_vo": descriptor.dim_vo, "q_data_type": torch.bfloat16}
+    wrapper.plan(args.q_indptr, args.kv_indptr, shape.heads, shape.kv_heads, causal=shape.causal, **widths)
+    run = lambda: wrapper.run(args.q, args.k, args.v, out=args.o)  # noqa: E731
+    run()
+    row = {"impl": f"flashinfer-{backend} (dense)", "error_over_bound": attention.hold_peer(descriptor, args)}
+    return row | {"us": time_gpu(run).as_dict()}
+
+
 def peers(rows: list, shape: Shape) -> None:
+    flashinfer_rows = attention.flashinfer_rows if shape.page else flashinfer_dense
     for backend in ("fa2", "fa3"):
-        attention.attempt(rows, shape, lambda b=backend: attention.flashinfer_rows(shape, b))
-    if shape.q == shape.kv:
+        attention.attempt(rows, shape, lambda b=backend: flashinfer_rows(shape, b))
+    if shape.dim_vo is None and shape.q == shape.kv:
         attention.attempt(rows, shape, lambda: attention.sdpa_row(shape))
 
 
@@ -61,15 +79,18 @@ def picture(record: dict, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this one; more than once for more")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     record: dict = {"machine": attention.machine(), "ceilings": attention.ceilings()}
-    for part, shapes in (("table", [s for s in PREFILL if s.q > 16]), ("pages", PAGES), ("lengths", LENGTHS)):
+    for part in options.part or PARTS:
+        shapes = PARTS[part]
         rows = record.setdefault(part, [])
         for shape in shapes:
             first = len(rows)
-            attention.keep(rows, attention.with_rate(attention.measure(shape), shape))
+            if shape.page:
+                attention.keep(rows, attention.with_rate(attention.measure(shape), shape))
             attention.keep(rows, attention.with_rate(dense(shape), shape))
             if options.peers and part != "pages":
                 peers(rows, shape)

@@ -103,6 +103,7 @@ def _pairs(d: Any, q: int, kv: int) -> float:
 
 def estimate(descriptor: Descriptor[Any], sku: KernelSku, target: Target, lengths: Lengths | None = None) -> Estimate:
     """What `sku` is predicted to take for these lengths (default: a full batch) on a GPU target."""
+    d: Any = descriptor
     found, rates = lengths or lengths_of(Work(descriptor)), RATES.get(sku.impl, _USUAL)
     least = amount(descriptor, found)
     if not hasattr(descriptor, "kv_split"):
@@ -112,8 +113,8 @@ def estimate(descriptor: Descriptor[Any], sku: KernelSku, target: Target, length
     sms = max(1, target.sm_count)
     slots = sms * _BLOCKS_AN_SM
     split = _Split.of(descriptor, sku, tiles, slots, rates.rows)
-    partial = 8.0 * split.parts * (getattr(descriptor, "dim", 0) + 1)
-    padded = sum(4.0 * tile.count * rates.rows * tile.keys * getattr(descriptor, "dim", 0) for tile in tiles)
+    partial = 8.0 * split.parts * (d.dim_vo + 1)
+    padded = sum(2.0 * tile.count * rates.rows * tile.keys * (d.dim + d.dim_vo) for tile in tiles)
     scale = sms / _SMS
     moving = (least.bytes + partial) / (rates.bandwidth * scale)
     doing = padded / (rates.flops * scale) + partial / (rates.bandwidth * scale)
@@ -167,7 +168,8 @@ class _Split:
             share = sum(tile.count * tile.keys for tile in tiles) / slots
             parts = sum(tile.count * tile.rows * max(1.0, tile.keys / max(share, 1.0)) for tile in tiles)
             blocks, keys = max(blocks, float(slots)), min(keys, max(share, 64.0))
-        return _Split(blocks, 2.0 * keys * d.dim * ITEMSIZE[d.kv_dtype], 4.0 * rows * keys * d.dim, parts)
+        pair = keys * (d.dim + d.dim_vo)
+        return _Split(blocks, pair * ITEMSIZE[d.kv_dtype], 2.0 * rows * pair, parts)
 
 
 def regret(predicted: Mapping[Any, float], measured: Mapping[Any, float]) -> float:

@@ -56,8 +56,13 @@ class Attention(Descriptor[ArgsT]):
 
     @property
     def dim(self) -> int:
-        """Elements of a row of o."""
+        """Elements of a head of q and k; of latent attention, those of its latent."""
         raise NotImplementedError
+
+    @property
+    def dim_vo(self) -> int:
+        """Elements of a head of v and o."""
+        return self.dim
 
     @property
     def kv_dtype(self) -> DType:
@@ -75,12 +80,12 @@ class Attention(Descriptor[ArgsT]):
     @property
     def kv_elements(self) -> int:
         """What a cache holds of one token."""
-        return 2 * self.kv_heads * self.dim
+        return self.kv_heads * (self.dim + self.dim_vo)
 
     @property
     def pair_elements(self) -> int:
         """A key and a value, as one query head sees them: so many products."""
-        return 2 * self.dim
+        return self.dim + self.dim_vo
 
     @property
     def scale(self) -> float:
@@ -90,6 +95,10 @@ class Attention(Descriptor[ArgsT]):
     def _heads(self) -> Dim:
         return Dim("num_qo_heads", self.num_qo_heads)
 
+    @property
+    def _value_dim(self) -> Dim:
+        return Dim("head_dim" if self.dim_vo == self.dim else "head_dim_vo", self.dim_vo)
+
     def _query(self, rows: Dim) -> TensorSpec:
         return TensorSpec((rows, self._heads, Dim("head_dim", self.dim)), self.query_dtype)
 
@@ -97,8 +106,8 @@ class Attention(Descriptor[ArgsT]):
         return {"sinks": TensorSpec((self._heads,), "f32", "in", "contiguous", alignment=4)} if self.sinks else {}
 
     def _outputs(self, rows: Dim) -> dict[str, TensorSpec]:
-        heads, dim = self._heads, Dim("head_dim", self.dim)
-        outputs = {"o": TensorSpec((rows, heads, dim), self.query_dtype, "out")}
+        heads = self._heads
+        outputs = {"o": TensorSpec((rows, heads, self._value_dim), self.query_dtype, "out")}
         if self.return_lse:
             outputs["lse"] = TensorSpec((rows, heads), "f32", "out", "contiguous", alignment=4)
         return outputs

@@ -91,7 +91,7 @@ def small(op, rng):
     if op == "ragged_prefill":
         return BatchRaggedPrefillDescriptor(
             batch_size=batch, total_num_rows=rows, total_kv_rows=rng.randint(0, 30), num_kv_heads=heads, head_dim=dim,
-            causal=causal, dtype=cache.dtype, **scores, **more,
+            causal=causal, dtype=cache.dtype, **scores, **more, head_dim_vo=rng.choice((None, None, 24)),
         )  # fmt: skip
     if op == "mla_decode":
         latent = PagedLatentCacheDescriptor(

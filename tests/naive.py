@@ -84,7 +84,7 @@ def scaled(rows, factors):
 def ragged(descriptor, args):
     """o and lse of a ragged prefill."""
     q, k, v = wide(args.q), wide(args.k), wide(args.v)
-    o, lse = np.zeros(q.shape), np.full(q.shape[:2], -math.inf)
+    o, lse = np.zeros(args.o.shape), np.full(q.shape[:2], -math.inf)
     q_indptr, kv_indptr = args.q_indptr.tolist(), args.kv_indptr.tolist()
     for b in range(descriptor.batch_size):
         rows, keys = slice(q_indptr[b], q_indptr[b + 1]), slice(kv_indptr[b], kv_indptr[b + 1])

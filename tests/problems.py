@@ -186,21 +186,22 @@ def mla(kv_lens, *, heads=5, page_table="csr", pool=None, seed=0, columns=False,
     return descriptor, args
 
 
-def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dtype="f16", causal=True, seed=0, **fields):
+def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dim_vo=None, dtype="f16", causal=True, seed=0, **fields):
     """(descriptor, args) of a ragged prefill; one K and V row more than is used, and it is NaN."""
     torch.manual_seed(seed)
     rows, kv_rows = sum(q_lens), sum(kv_lens) + 1
     descriptor = BatchRaggedPrefillDescriptor(
         batch_size=len(q_lens), total_num_rows=rows, total_kv_rows=kv_rows, num_qo_heads=heads, num_kv_heads=kv_heads,
-        head_dim=dim, causal=causal, dtype=dtype, **fields,
+        head_dim=dim, head_dim_vo=dim_vo, causal=causal, dtype=dtype, **fields,
     )  # fmt: skip
-    k, v = noise(kv_rows, kv_heads, dim, dtype=dtype), noise(kv_rows, kv_heads, dim, dtype=dtype)
-    k[-1:], v[-1:] = poison(1, kv_heads, dim, dtype=dtype), poison(1, kv_heads, dim, dtype=dtype)
+    wide = descriptor.dim_vo
+    k, v = noise(kv_rows, kv_heads, dim, dtype=dtype), noise(kv_rows, kv_heads, wide, dtype=dtype)
+    k[-1:], v[-1:] = poison(1, kv_heads, dim, dtype=dtype), poison(1, kv_heads, wide, dtype=dtype)
     q_dtype = descriptor.query_dtype
     args = BatchRaggedPrefillArgs(
         q=noise(rows, heads, dim, dtype=q_dtype), q_indptr=indptr(q_lens), k=k, v=v, kv_indptr=indptr(kv_lens),
         **sinks(descriptor), **varied(descriptor, q_lens, kv_lens),
-        o=poison(rows, heads, dim, dtype=q_dtype), lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
+        o=poison(rows, heads, wide, dtype=q_dtype), lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
     return descriptor, args
 

@@ -93,6 +93,8 @@ def test_random_problems_reach_every_group_size_and_form(op):
     special = [problems.special_descriptor(op, seed) for seed in range(SPECIAL_GPU)]
     assert {d.group_size for d in special} >= set(problems.GROUPS)
     assert {d.sinks for d in special} == {False, True}
+    if op == "ragged_prefill":
+        assert {(192, 128), (64, 96), (128, 128)} <= {(d.dim, d.dim_vo) for d in special}
     if op != "paged_decode":
         assert {d.variant for d in special} == {None, *problems.VARIANTS}
         assert {(d.custom_mask, d.variant is None) for d in special} == set(itertools.product((False, True), repeat=2))

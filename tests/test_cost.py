@@ -72,6 +72,13 @@ def test_a_window_hides_keys_and_saves_their_bytes():
     assert wide.bytes - narrow.bytes == 2 * 3996 * 8 * 128 * 2
 
 
+def test_a_value_may_be_narrower_than_a_key():
+    wide = {"batch_size": 1, "total_num_rows": 3, "total_kv_rows": 7, "num_qo_heads": 4, "num_kv_heads": 2, "dtype": "bf16"}
+    found = amount(BatchRaggedPrefillDescriptor(**wide, causal=False, head_dim=192, head_dim_vo=128), Lengths(q=(3,), kv=(7,)))
+    assert found.flops == 2 * 3 * 7 * 4 * (192 + 128)
+    assert found.bytes == 3 * 4 * (192 * 2 + 128 * 2 + 4) + 4 * (2 + 2) + 7 * 2 * (192 + 128) * 2
+
+
 def test_append_and_merge_move_their_rows():
     append = PagedKvAppendDescriptor(batch_size=2, total_num_rows=10, paged_kv=cache(64))
     assert amount(append).bytes == 2 * 2 * 10 * 8 * 128 * 2

@@ -179,7 +179,7 @@ def test_different_binaries_or_promises_of_the_library_have_different_ids(target
 CHANGES = {
     "window_left": [0, 64], "logits_soft_cap": [30.0], "kv_split": ["off", 256], "causal": [True, False], "return_lse": [False],
     "page_table": ["csr", "block"], "sm_scale": [0.5], "batch_size": [1, 900], "num_qo_heads": [8, 56],
-    "head_dim": [64, 128, 256], "kv_scale": ["none", "tensor", "head"],
+    "head_dim": [64, 128, 192, 256], "head_dim_vo": [None, 64, 128], "kv_scale": ["none", "tensor", "head"],
     "dtype": ["f16", "bf16", "f32", "f8_e4m3"], "total_num_rows": [1, 100000],
 }  # fmt: skip
 CACHES = {

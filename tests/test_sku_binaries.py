@@ -56,6 +56,8 @@ def ragged():
     axes = {"num_kv_heads": (1, 2), "head_dim": (64, 256), "causal": (True, False), "dtype": ("f16", "bf16")}
     for point in grid(**axes, total_kv_rows=(10, 9000), batch_size=(1, 3)):
         yield BatchRaggedPrefillDescriptor(total_num_rows=40, num_qo_heads=8, **point)
+    for point in grid(**axes | {"head_dim": (128, 192), "head_dim_vo": (None, 64, 128)}, total_kv_rows=(10, 9000)):
+        yield BatchRaggedPrefillDescriptor(total_num_rows=40, num_qo_heads=8, batch_size=1, **point)
 
 
 def others():

@@ -16,7 +16,7 @@ template <class C>
 void set_queries(Args& args, PrefillParams& params, PrefillShape& shape, const TensorView& q, const TensorView& q_indptr,
                  const TensorView& o) {
   args("q", q).shape({shape.rows, shape.heads, C::kHeadDim}).dtype(C::kDType).last_contiguous();
-  args("o", o).shape({shape.rows, shape.heads, C::kHeadDim}).dtype(C::kDType).last_contiguous();
+  args("o", o).shape({shape.rows, shape.heads, C::kHeadDimVo}).dtype(C::kDType).last_contiguous();
   args("q_indptr", q_indptr).shape({shape.bounds}).dtype(kI32).contiguous();
   require(shape.bounds > 0, "q_indptr expected batch_size + 1 elements");
   set_rows(params, q, o);
@@ -43,9 +43,9 @@ inline void set_splits(PrefillParams& params, int64_t num_splits, int64_t chunk)
   params.chunk = bounded(chunk);
 }
 
-inline void set_workspace(Args& args, PrefillParams& params, const TensorView& workspace, int64_t head_dim) {
+inline void set_workspace(Args& args, PrefillParams& params, const TensorView& workspace, int64_t head_dim_vo) {
   const int64_t slots = int64_t{params.num_splits} * params.total_rows * params.heads;
-  set_partials(args, params, workspace, slots, head_dim, 0);
+  set_partials(args, params, workspace, slots, head_dim_vo, 0);
 }
 
 // more_shared: bytes behind what every prefill has.

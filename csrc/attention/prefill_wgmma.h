@@ -35,9 +35,9 @@ bool map_pages(TensorMap& map, int32_t& page_step, const WgmmaPrefillParams& par
 }
 
 template <class C>
-bool map_rows(TensorMap& map, const WgmmaPrefillParams& params, const PoolTensor& pool, int64_t rows) {
+bool map_rows(TensorMap& map, const WgmmaPrefillParams& params, const PoolTensor& pool, int64_t rows, int64_t width) {
   return tensor_map(map, {pool.data,
-                          {C::kHeadDim, rows, params.kv_heads, 1, 1},
+                          {width, rows, params.kv_heads, 1, 1},
                           {pool.token_stride, pool.head_stride, 0, 0},
                           {params.box, 1, 1, 1},
                           C::kBf16});
@@ -61,8 +61,8 @@ void set_paged(WgmmaPrefillParams& params, int64_t pages) {
 template <class C>
 void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
   set_shape<C>(params, WgmmaTile<C::kHeadDim>::kKeys);
-  params.mapped = C::kKvBytes == 2 && map_rows<C>(params.k_map, params, params.base.k, rows) &&
-                  map_rows<C>(params.v_map, params, params.base.v, rows) && map_queries<C>(params);
+  params.mapped = C::kKvBytes == 2 && map_rows<C>(params.k_map, params, params.base.k, rows, C::kHeadDim) &&
+                  map_rows<C>(params.v_map, params, params.base.v, rows, C::kHeadDimVo) && map_queries<C>(params);
 }
 
 template <class C>
@@ -70,7 +70,7 @@ Launch wgmma_launch(const WgmmaPrefillParams& params, int device) {
   const int64_t items = int64_t{params.slots} * params.kv_heads * params.base.num_splits;
   require(items <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");
   const int64_t blocks = sm_count(device);
-  return Launch(items < blocks ? items : blocks, 384).shared(WgmmaTile<C::kHeadDim, C::kKvBytes>::kSharedBytes);
+  return Launch(items < blocks ? items : blocks, 384).shared(WgmmaTile<C::kHeadDim, C::kKvBytes, C::kHeadDimVo>::kSharedBytes);
 }
 
 }  // namespace opfacade

@@ -12,7 +12,7 @@ struct Feeder {
   Scheduler<C> scheduler;  // of warp 0; the others leave it alone
   WorkQueue<C> queue, held;  // the next work, and the one at hand
   Widener<C> threads;  // that copy, where the copy engine does not
-  BoxLoader<C> loader;
+  BoxLoader<C, C::kHeadDim> loader;
   Ring<C::kStages> ring{};
   Ring<WgmmaShared<C>::kQStages> q_ring{};
 

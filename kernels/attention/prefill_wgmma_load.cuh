@@ -28,8 +28,8 @@ __device__ __forceinline__ int page_in_tile(const Pages<C>& pages, const Work& w
   return start + token < min(work.range.end, start + C::kTileKv) ? pages.entry_of(start + token) : 0;
 }
 
-// Asks for tiles of K or of V, by one whole warp.
-template <class C>
+// Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows.
+template <class C, int kDim>
 struct BoxLoader {
   using Shared = WgmmaShared<C>;
   const WgmmaPrefillParams& p;
@@ -43,7 +43,7 @@ struct BoxLoader {
     const uint32_t full = smem_address(&barrier);
     const bool leader = elected();
     const int boxes = (min(work.range.end - start, C::kTileKv) + p.box - 1) / p.box;
-    if (leader) mbarrier_arrive_expect(full, boxes * p.box * C::kHeadDim * 2);
+    if (leader) mbarrier_arrive_expect(full, boxes * p.box * kDim * 2);
     if constexpr (Shared::kPaged) {
       const int group = pages.slot_of(start + threadIdx.x % 32 * p.box) >> 3;
       boxes_at[threadIdx.x % 32] = {group, pages.checked(page) * page_step + work.head};
@@ -55,7 +55,7 @@ struct BoxLoader {
       __syncwarp();
     } else if (leader) {
 #pragma unroll
-      for (int panel = 0; panel < Shared::kPanels; ++panel)
+      for (int panel = 0; panel < kDim / 64; ++panel)
         tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, pages.slot_of(start), work.head, 0, 0}});
     }
   }
@@ -65,7 +65,7 @@ template <class C>
 __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   WorkQueue<C> queue(smem);
   Ring<C::kStages> ring;
-  const BoxLoader<C> loader{p, p.v_map, p.v_page, smem.boxes[1]};
+  const BoxLoader<C, C::kHeadDimVo> loader{p, p.v_map, p.v_page, smem.boxes[1]};
   for (;;) {
     const Work& work = queue.see();
     if (work.tile.rows == 0) break;
@@ -93,7 +93,7 @@ __device__ __forceinline__ uint32_t nonfinite_in(uint4 c) {
 // Tokens [begin, end) of a tile of V: those outside `inside` become zeros; of the others, is a value not finite?
 template <class C>
 __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange inside) {
-  constexpr int kChunks = C::kHeadDim / 8;
+  constexpr int kChunks = C::kHeadDimVo / 8;
   uint32_t found = 0;
 #pragma unroll 2
   for (int i = begin * kChunks + threadIdx.x - (4 - kSweepers) * 32; i < end * kChunks; i += kSweepers * 32) {

@@ -9,17 +9,17 @@ namespace opfacade {
 
 template <class C>
 struct WgmmaRows {
-  float o[C::kHeadDim / 2];
+  float o[C::kHeadDimVo / 2];
   RowScale scale;
 
   __device__ __forceinline__ WgmmaRows() { clear(); }
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < C::kHeadDim / 2; ++i) o[i] = 0.f;
+    for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] = 0.f;
   }
   __device__ __forceinline__ void rescale(const float (&factor)[2]) {
 #pragma unroll
-    for (int i = 0; i < C::kHeadDim / 2; ++i) o[i] *= factor[i % 4 / 2];
+    for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
   }
 };
 
@@ -42,12 +42,12 @@ __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[
 }
 
 template <class C>
-__device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDim / 2]) {
+__device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
   wgmma_fence();
   const uint64_t b = panel_descriptor(v, WgmmaShared<C>::kKvGroup, WgmmaShared<C>::kKvPanel);
 #pragma unroll
   for (int step = 0; step < C::kTileKv / 16; ++step)
-    WgmmaRegisters<typename C::T, C::kHeadDim>::rs(o, weights + 4 * step, descriptor_at(b, step * 2 * WgmmaShared<C>::kKvGroup));
+    WgmmaRegisters<typename C::T, C::kHeadDimVo>::rs(o, weights + 4 * step, descriptor_at(b, step * 2 * WgmmaShared<C>::kKvGroup));
   wgmma_commit();
 }
 

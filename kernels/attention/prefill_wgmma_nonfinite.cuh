@@ -25,7 +25,7 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
         sees[half] = __shfl_sync(0xffffffffu, shown[half], (threadIdx.x & 28) + key % 8 / 2) >> (key / 8 * 2 + key % 2) & 1;
     }
 #pragma unroll
-    for (int block = 0; block < C::kHeadDim / 8; ++block) {
+    for (int block = 0; block < C::kHeadDimVo / 8; ++block) {
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(v + pair_address<C>(key, block));
       const uint32_t kept = pair & halves_mask(nonfinite_halves<T>(pair));
       if (kept == 0) continue;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void isolate_nonfinite(const PrefillParams& p, const 
   named_sync(kComputing, kConsumers * kWarpgroup);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1
-  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDim / 2; i += kConsumers * kWarpgroup)
+  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDimVo / 2; i += kConsumers * kWarpgroup)
     words[i] &= ~halves_mask(nonfinite_halves<typename C::T>(words[i]));
   fence_async_shared();
   named_sync(kComputing, kConsumers * kWarpgroup);

@@ -8,7 +8,7 @@
 namespace opfacade {
 
 template <class C>
-__device__ __forceinline__ void write_final(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDim / 2],
+__device__ __forceinline__ void write_final(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDimVo / 2],
                                             const float (&lse)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -16,7 +16,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
     const bool mine = row < work.tile.rows;
     char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, mine ? row : 0, p.o_row_stride, p.o_head_stride);
 #pragma unroll
-    for (int block = 0; block < C::kHeadDim / 8; block += 4) {
+    for (int block = 0; block < C::kHeadDimVo / 8; block += 4) {
       uint32_t w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -32,7 +32,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
 }
 
 template <class C>
-__device__ __forceinline__ void write_partial(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDim / 2],
+__device__ __forceinline__ void write_partial(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDimVo / 2],
                                               const float (&lse)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -41,16 +41,16 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
     const int64_t at = static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
     if (threadIdx.x % 4 == 0) p.partial_lse[at] = lse[half];
     if (lse[half] == minus_infinity()) continue;
-    float* dst = p.partial_o + at * C::kHeadDim + threadIdx.x % 4 * 2;
+    float* dst = p.partial_o + at * C::kHeadDimVo + threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int block = 0; block < C::kHeadDim / 8; ++block)
+    for (int block = 0; block < C::kHeadDimVo / 8; ++block)
       *reinterpret_cast<float2*>(dst + block * 8) =
           make_float2(o[block * 4 + half * 2], o[block * 4 + half * 2 + 1]);
   }
 }
 
 template <class C>
-__device__ __forceinline__ void write_group(const PrefillParams& p, const Work& work, float (&o)[C::kHeadDim / 2],
+__device__ __forceinline__ void write_group(const PrefillParams& p, const Work& work, float (&o)[C::kHeadDimVo / 2],
                                             const RowScale& scale) {
   float factor[2], lse[2];
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ __forceinline__ void write_group(const PrefillParams& p, const Work& 
     lse[half] = sunk.lse;
   }
 #pragma unroll
-  for (int i = 0; i < C::kHeadDim / 2; ++i) o[i] *= factor[i % 4 / 2];
+  for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
   if constexpr (C::kSplit == SplitMode::kOff) {
     write_final<C>(p, work, o, lse);
   } else {

@@ -26,20 +26,22 @@ struct WgmmaPrefillParams {
 };
 
 // How a head dimension is cut; sizes in bytes. Of an fp8 cache (kKvBytes 1) half tiles wait in a ring to be widened.
-template <int kHeadDim, int kKvBytes = 2>
+// kHeadDimVo: of V and o, where it is another than that of Q and K.
+template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim>
 struct WgmmaTile {
   static constexpr int kRows = 128;
   static constexpr int kKeys = kHeadDim == 256 ? 64 : 128;
   static constexpr int kStages = kHeadDim == 64 ? 4 : 2;   // of K and V each
-  static constexpr int kQStages = kHeadDim == 256 ? 1 : 2;
+  static constexpr int kQStages = kHeadDim > 128 ? 1 : 2;
   static constexpr int kQBytes = kRows * kHeadDim * 2;
-  static constexpr int kTileBytes = kKeys * kHeadDim * 2;  // of K or V, as products read it
+  static constexpr int kKBytes = kKeys * kHeadDim * 2;     // of a tile, as products read it
+  static constexpr int kVBytes = kKeys * kHeadDimVo * 2;
   static constexpr int kControlBytes = 8192;    // barriers, work, lengths, addresses of rows
   static constexpr int kRawSlots = kKvBytes == 1 ? 3 : 0;
   static constexpr int kRawBytes = kKeys / 2 * kHeadDim;
   static constexpr int kFactorBytes = kKvBytes == 1 ? kRows * 4 : 0;
   static constexpr int kSharedBytes =
-      kQStages * kQBytes + 2 * kStages * kTileBytes + kControlBytes + kRawSlots * kRawBytes + kFactorBytes;
+      kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kControlBytes + kRawSlots * kRawBytes + kFactorBytes;
 };
 
 }  // namespace opfacade

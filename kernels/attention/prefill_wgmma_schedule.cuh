@@ -78,7 +78,7 @@ __device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& 
       if constexpr (C::kReturnLse) p.lse[at] = finished<C>(p, head, minus_infinity()).lse;
       char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, row, p.o_row_stride, p.o_head_stride);
 #pragma unroll 1
-      for (int chunk = 0; chunk < C::kHeadDim / 8; ++chunk)
+      for (int chunk = 0; chunk < C::kHeadDimVo / 8; ++chunk)
         store_halves_8(dst + chunk * 16, make_uint4(0, 0, 0, 0), p.o_aligned);
     }
   }

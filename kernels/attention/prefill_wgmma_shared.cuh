@@ -35,17 +35,18 @@ struct RawShared<0, kSlotBytes, kRows> {};
 
 template <class C>
 struct WgmmaShared {
-  using Tile = WgmmaTile<C::kHeadDim, C::kKvBytes>;
-  static constexpr int kPanels = C::kHeadDim / 64;
+  using Tile = WgmmaTile<C::kHeadDim, C::kKvBytes, C::kHeadDimVo>;
+  static constexpr int kPanels = C::kHeadDim / 64;  // of Q and K
   static constexpr int kQPanel = Tile::kRows * 128;
   static constexpr bool kPaged = C::kTable != TableForm::kRagged;
   static constexpr int kKvPanel = kPaged ? 1024 : C::kTileKv * 128;  // from panel to panel
   static constexpr int kKvGroup = kPaged ? kPanels * 1024 : 1024;    // from eight tokens to the next
   static constexpr int kQStages = Tile::kQStages;
+  static_assert(!kPaged || C::kHeadDimVo == C::kHeadDim, "K and V have one step from eight tokens to the next");
 
   alignas(1024) unsigned char q[kQStages][kPanels * kQPanel];
-  alignas(1024) unsigned char k[C::kStages][Tile::kTileBytes];
-  alignas(1024) unsigned char v[C::kStages][Tile::kTileBytes];
+  alignas(1024) unsigned char k[C::kStages][Tile::kKBytes];
+  alignas(1024) unsigned char v[C::kStages][Tile::kVBytes];
   uint64_t q_full[kQStages], q_empty[kQStages];
   uint64_t work_full[kQueue], work_empty[kQueue];
   uint64_t k_full[C::kStages], k_empty[C::kStages];

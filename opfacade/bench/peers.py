@@ -98,9 +98,9 @@ def _sdpa(work: Work, args: Any) -> Call:
     if causal and q_len != kv_len:
         raise declined("its causal mask starts at the top left")
     batch = d.batch_size
-    k, v = (_dense(d, args, pool, kv_len).view(batch, kv_len, d.kv_heads, d.dim).transpose(1, 2) for pool in _pools(d, args))
+    k, v = (_dense(d, args, pool, kv_len).view(batch, kv_len, d.kv_heads, -1).transpose(1, 2) for pool in _pools(d, args))
     q = args.q.view(batch, q_len, d.num_qo_heads, d.dim).transpose(1, 2)
-    o = args.o.view(batch, q_len, d.num_qo_heads, d.dim)
+    o = args.o.view(batch, q_len, d.num_qo_heads, d.dim_vo)
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def run() -> None:

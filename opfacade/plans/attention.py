@@ -147,16 +147,18 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], Varied):
     """softmax(scale * q k^T) v with K and V as plain rows: request b owns rows kv_indptr[b] to kv_indptr[b+1].
 
     total_num_rows: rows of q; total_kv_rows: rows of k and v. causal as in paged prefill.
+    head_dim_vo: elements of a head of v and o; None is head_dim, which then is of q and k alone.
     """
 
     op: Literal["ragged_prefill"] = "ragged_prefill"
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
-    later: ClassVar[frozenset[str]] = Attention.later | set(Varied.model_fields)
+    later: ClassVar[frozenset[str]] = Attention.later | set(Varied.model_fields) | {"head_dim_vo"}
     batch_size: Count
     total_num_rows: Count
     total_kv_rows: Count
     num_kv_heads: Size
     head_dim: Size
+    head_dim_vo: Size | None = None
     causal: bool
     dtype: DType
 
@@ -169,6 +171,10 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], Varied):
         return self.head_dim
 
     @property
+    def dim_vo(self) -> int:
+        return self.head_dim if self.head_dim_vo is None else self.head_dim_vo
+
+    @property
     def kv_dtype(self) -> DType:
         return self.dtype
 
@@ -179,8 +185,10 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], Varied):
     def operands(self) -> dict[str, TensorSpec]:
         rows, kv_rows = Dim("total_num_rows", self.total_num_rows), Dim("total_kv_rows", self.total_kv_rows)
         indptr = index_spec(Dim("batch_size+1", self.batch_size + 1))
-        kv = TensorSpec((kv_rows, Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)), self.dtype)
-        inputs = {"q": self._query(rows), "q_indptr": indptr, "k": kv, "v": kv, "kv_indptr": indptr}
+        heads = Dim("num_kv_heads", self.num_kv_heads)
+        k = TensorSpec((kv_rows, heads, Dim("head_dim", self.head_dim)), self.dtype)
+        v = TensorSpec((kv_rows, heads, self._value_dim), self.dtype)
+        inputs = {"q": self._query(rows), "q_indptr": indptr, "k": k, "v": v, "kv_indptr": indptr}
         more = self._more(self._heads, rows, (kv_rows,), self.batch_size)
         return inputs | self._sinks() | more | self._outputs(rows)
 
@@ -276,5 +284,16 @@ EXAMPLES: tuple[Attention[Any], ...] = (
         dtype="f16",
         variant=alibi(5),
         custom_mask=True,
+    ),
+    BatchRaggedPrefillDescriptor(
+        batch_size=3,
+        total_num_rows=300,
+        total_kv_rows=700,
+        num_qo_heads=16,
+        num_kv_heads=16,
+        head_dim=192,
+        head_dim_vo=128,
+        causal=True,
+        dtype="bf16",
     ),
 )

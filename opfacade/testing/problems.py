@@ -43,7 +43,8 @@ def head_variants(op: str, special: bool = False, tokens: int = 2000) -> list[De
 
 def _with_heads(plain: Any, group: int, dim: int) -> Descriptor[Any]:
     fields = plain.model_dump() | {"num_qo_heads": plain.kv_heads * group}
-    fields |= {"paged_kv": fields["paged_kv"] | {"head_dim": dim}} if hasattr(plain, "paged_kv") else {"head_dim": dim}
+    own = {"head_dim": dim, "head_dim_vo": None}
+    fields |= {"paged_kv": fields["paged_kv"] | {"head_dim": dim}} if hasattr(plain, "paged_kv") else own
     made: Descriptor[Any] = type(plain).model_validate(fields)
     return made
 
@@ -82,6 +83,14 @@ def _prefill_more(rng: random.Random, plain: Any) -> dict[str, Any]:
         return _attention(rng, plain)
     fields = rng.choice(({"custom_mask": True}, {"variant": rng.choice(VARIANTS), "custom_mask": rng.random() < 0.4}))
     return fields | {"logits_soft_cap": 0.0}
+
+
+def _ragged_more(rng: random.Random, plain: Any) -> dict[str, Any]:
+    """The same, and heads whose v is not as wide as their k."""
+    fields = _prefill_more(rng, plain)
+    if rng.random() < 0.25:
+        fields |= rng.choice(({"head_dim": 192, "head_dim_vo": 128},) * 3 + ({"head_dim_vo": 96},))
+    return fields
 
 
 def _cache(rng: random.Random, dtypes: tuple[str, ...], head_dims: tuple[int, ...], tokens: int) -> PagedKvCacheDescriptor:
@@ -207,7 +216,7 @@ _DRAW = dict(zip(OPS, (_prefill, _decode, _ragged, _append, _merge, _mla), stric
 _SPECIAL = {
     "paged_prefill": _prefill_more,
     "paged_decode": _attention,
-    "ragged_prefill": _prefill_more,
+    "ragged_prefill": _ragged_more,
     "paged_kv_append": _append_more,
     "mla_decode": _latent,
 }

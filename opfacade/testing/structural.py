@@ -65,7 +65,7 @@ def every_key_is_visited_once(subject: Subject, seed: int) -> list[str]:
 def _one_hot(descriptor: Any, args: Any, kv_len: int, start: int) -> Tensor:
     import torch
 
-    heads, dim = descriptor.kv_heads, descriptor.dim
+    heads, dim = descriptor.kv_heads, descriptor.dim_vo
     v = torch.zeros(kv_len, dim, device=args.o.device, dtype=oracle.request_kv(descriptor, args, 0)[1].dtype)
     count = max(0, min(kv_len - start, dim))
     v[torch.arange(start, start + count), torch.arange(count)] = 1
@@ -104,7 +104,7 @@ def plant(
 
     descriptor, device = subject.descriptor, args.o.device
     g = torch.Generator(device=device).manual_seed(seed * 1000 + request)
-    heads, dim, group = descriptor.num_qo_heads, descriptor.dim, descriptor.group_size
+    heads, dim, group = descriptor.num_qo_heads, descriptor.dim_vo, descriptor.group_size
     before, _ = oracle.request_kv(descriptor, args, request)
     codes = torch.randint(0, 2, before.shape, generator=g, device=device).float() * 2 - 1
     put_kv(descriptor, args, request, k=codes.to(before.dtype))

@@ -19,7 +19,7 @@ using namespace opfacade;
 template <int kGroupOf, bool kCausalMask, SplitMode kMode>
 struct Config {
   struct T {};
-  static constexpr int kHeadDim = 128, kGroup = kGroupOf, kTileRows = 128 / kGroupOf * kGroupOf, kTileKv = 128;
+  static constexpr int kHeadDimVo = 128, kGroup = kGroupOf, kTileRows = 128 / kGroupOf * kGroupOf, kTileKv = 128;
   static constexpr bool kCausal = kCausalMask, kWindow = false, kReturnLse = true, kSinks = false;
   static constexpr bool kPow2Pages = true, kSafePages = false;
   static constexpr TableForm kTable = TableForm::kRagged;

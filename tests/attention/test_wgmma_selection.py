@@ -66,28 +66,58 @@ def test_the_release_is_read_from_the_program(tmp_path):
     assert ptxas._release_of(program) is None
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_v_narrower_than_k_is_taken_and_said(dtype):
+    with patch(RELEASE, return_value=None):
+        sku = Plan.select(ragged(head_dim=192, head_dim_vo=128, dtype=dtype), CUDA, SM_90A).sku
+        even = Plan.select(ragged(head_dim=128, head_dim_vo=128), CUDA, SM_90A).sku
+        assert even == Plan.select(ragged(head_dim=128), CUDA, SM_90A).sku
+    assert sku.impl == "wgmma_tile"
+    assert dict(sku.spec) | {"head_dim": 192, "head_dim_vo": 128} == dict(sku.spec)
+
+
+@pytest.mark.parametrize(
+    ("fields", "impl", "field", "got", "allowed"),
+    [
+        ({"head_dim": 192, "head_dim_vo": 128}, "mma_tile", "head_dim", "192", "64, 128, 256"),
+        ({"head_dim": 192, "head_dim_vo": 64}, "wgmma_tile", "head_dim_vo", "64", "128"),
+        ({"head_dim": 192}, "wgmma_tile", "head_dim_vo", "192", "128"),
+        ({"head_dim": 256, "head_dim_vo": 128}, "wgmma_tile", "head_dim_vo", "128", "256"),
+        ({"head_dim": 128, "head_dim_vo": 64}, "mma_tile", "head_dim_vo", "64", "128"),
+        ({"head_dim": 192, "head_dim_vo": 128, "dtype": "f8_e4m3", "q_dtype": "bf16"}, "wgmma_tile", "head_dim", "192",
+         "64, 128, 256"),
+        ({"head_dim": 80, "head_dim_vo": 64}, "wgmma_tile", "head_dim", "80", "64, 128, 192, 256"),
+    ],
+)  # fmt: skip
+def test_other_widths_are_declined_by_name(fields, impl, field, got, allowed):
+    with patch(RELEASE, return_value=None):
+        options = {o.candidate.impl: o.reasons for o in explain(ragged(**fields), CUDA, SM_90A).options}
+    assert ("OPF-S003", field, got, allowed) in [(r.code, r.field, r.got, r.allowed) for r in options[impl]]
+
+
+TILES = [*((dim, None, dtype) for dim in (64, 128, 256) for dtype in ("bf16", "f8_e4m3")), (192, 128, "bf16")]
 TILE = """
 #include <cstdio>
 #include "kernels/attention/prefill_wgmma_params.h"
-int main() { printf("%d", opfacade::WgmmaTile<HEAD_DIM, KV_BYTES>::kSharedBytes); }
+int main() { printf("%d", opfacade::WgmmaTile<HEAD_DIM, KV_BYTES, HEAD_DIM_VO>::kSharedBytes); }
 """
 
 
 @emulator.needed
-@pytest.mark.parametrize(("dtype", "kv_bytes"), [("bf16", 2), ("f8_e4m3", 1)])
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_the_shared_memory_that_is_reckoned_with_is_what_the_kernel_asks_for(head_dim, dtype, kv_bytes, tmp_path):
-    (tmp_path / "tile.cc").write_text(TILE.replace("HEAD_DIM", str(head_dim)).replace("KV_BYTES", str(kv_bytes)))
+@pytest.mark.parametrize(("head_dim", "head_dim_vo", "dtype"), TILES)
+def test_the_shared_memory_that_is_reckoned_with_is_what_the_kernel_asks_for(head_dim, head_dim_vo, dtype, tmp_path):
+    text = TILE.replace("HEAD_DIM_VO", str(head_dim_vo or head_dim)).replace("HEAD_DIM", str(head_dim))
+    (tmp_path / "tile.cc").write_text(text.replace("KV_BYTES", "2" if dtype == "bf16" else "1"))
     program = tmp_path / "tile"
     subprocess.run([emulator.compiler(), "-std=c++17", "-I", emulator.ROOT, "-o", program, tmp_path / "tile.cc"], check=True)
     asked = int(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
-    assert asked == attention_prefill_wgmma.shared_memory(ragged(head_dim=head_dim, dtype=dtype, q_dtype="bf16"))
+    descriptor = ragged(head_dim=head_dim, head_dim_vo=head_dim_vo, dtype=dtype, q_dtype="bf16")
+    assert asked == attention_prefill_wgmma.shared_memory(descriptor)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_the_shared_memory_of_a_block_fits_the_device(head_dim, dtype):
-    descriptor = ragged(head_dim=head_dim, dtype=dtype, q_dtype="bf16")
+@pytest.mark.parametrize(("head_dim", "head_dim_vo", "dtype"), TILES)
+def test_the_shared_memory_of_a_block_fits_the_device(head_dim, head_dim_vo, dtype):
+    descriptor = ragged(head_dim=head_dim, head_dim_vo=head_dim_vo, dtype=dtype, q_dtype="bf16")
     assert attention_prefill_wgmma.shared_memory(descriptor) <= SM_90A.max_shared_memory
 
 

@@ -1,5 +1,6 @@
 """The prefill for sm_90a without a GPU: roles, barriers, boxes, swizzles, descriptors and fragments, in its own code."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -37,6 +38,14 @@ def ragged(**more):
     )  # fmt: skip
 
 
+def uneven(group=1, rows=70, kv_rows=300, batch=2, **more):
+    """Heads as latent attention has them before absorption."""
+    return BatchRaggedPrefillDescriptor(
+        batch_size=batch, total_num_rows=rows, total_kv_rows=kv_rows, num_qo_heads=2 * group, num_kv_heads=2, head_dim=192,
+        head_dim_vo=128, dtype=more.pop("dtype", "bf16"), causal=more.pop("causal", True), **more,
+    )  # fmt: skip
+
+
 KINDS = {
     "paged": paged(),
     "page-1": paged(page_size=1, rows=40),
@@ -69,6 +78,9 @@ KINDS = {
     ),
     "window-as-mask-ragged": ragged(variant=sliding_window(70), sm_scale=-0.1, allow_unusual_scale=True),
     "sinks-split": paged(kv_split=100, window_left=150, sinks=True, rows=40),
+    "uneven-window-cap": uneven(dtype="f16", window_left=60, logits_soft_cap=9.0, rows=60),
+    "uneven-split-sinks": uneven(group=4, kv_split=100, sinks=True, rows=40),
+    "uneven-masked": uneven(group=4, rows=30, causal=False, variant=alibi(8), custom_mask=True),
 }
 
 
@@ -81,8 +93,28 @@ def hold(descriptor, seed, interleaved=False, lengths=None):
     assert report.worst <= 1, report
 
 
+LENGTHS = {"short": ([20, 0, 3], [20, 0, 5]), "of-whole-tiles": ([128], [256]), "long-and-odd": ([33, 150], [33, 391])}
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("lengths", [k if k == "short" else pytest.param(k, marks=pytest.mark.heavy) for k in LENGTHS])
+def test_v_may_be_narrower_than_k(lengths, group):
+    q, kv = LENGTHS[lengths]
+    descriptor = uneven(group, sum(q), sum(kv), len(q))
+    hold(descriptor, seed=4, lengths=inputs.Lengths(q=q, kv=kv))
+
+
 PARTLY = 2  # a seed that fills the last page of a request in part
-QUICK = ("page-1", "odd-group-window-cap", "sinks", "maxima-move", "fp8-cap-window", "alibi-masked", "varied-page-1-full")
+QUICK = (
+    "page-1",
+    "uneven-window-cap",
+    "odd-group-window-cap",
+    "sinks",
+    "maxima-move",
+    "fp8-cap-window",
+    "alibi-masked",
+    "varied-page-1-full",
+)
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])
@@ -98,7 +130,9 @@ def test_rows_may_see_no_key_of_the_tile_they_begin_with(kv):
     hold(low, seed=5, lengths=inputs.Lengths(q=[40], kv=[kv]))
 
 
-@pytest.mark.parametrize("kind", [pytest.param("paged", marks=pytest.mark.heavy), "page-1"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(k, marks=pytest.mark.heavy) for k in ("paged", "uneven-window-cap")), "page-1"]
+)
 def test_what_is_unused_does_not_matter(kind):
     assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS[kind]), PARTLY) == []
 
@@ -119,6 +153,37 @@ def test_any_stride_works(pad):
     subject.run(loose)
     assert torch.equal(loose.o.contiguous(), args.o)
     assert torch.equal(loose.lse, args.lse)
+
+
+@pytest.mark.parametrize("names", [("q",), pytest.param(("q", "k", "v", "o"), marks=pytest.mark.heavy)], ids=" ".join)
+def test_threads_copy_heads_of_two_widths(names):
+    """Where rows of q are off 16 bytes the copy engine loads nothing; where those of K and V are, threads copy words."""
+    subject = emulator.subject(uneven(group=3, rows=60))
+    args = subject.args(4)
+    subject.run(args)
+    wide = {n: torch.empty((*x.shape[:-1], x.shape[-1] + 1), dtype=x.dtype)[..., :-1].copy_(x)
+            for n, x in ((n, getattr(args, n)) for n in names)}  # fmt: skip
+    loose = replace(args, **({"o": torch.empty_like(args.o)} | wide), lse=torch.empty_like(args.lse))
+    subject.run(loose)
+    assert torch.equal(loose.o.contiguous(), args.o)
+    assert torch.equal(loose.lse, args.lse)
+
+
+@pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.heavy)])
+def test_a_wild_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied):
+    """copied: by threads, which look at what they have copied themselves."""
+    subject = emulator.subject(uneven(rows=40, kv_rows=40, batch=1))
+    args = subject.args(6)
+    if copied:
+        args = replace(args, q=torch.nn.functional.pad(args.q, (0, 1))[..., :-1])
+    subject.run(args)
+    want = args.o.clone()
+    args.v[20, 1, 100] = float("nan")
+    subject.run(args)
+    assert torch.equal(args.o[:20], want[:20])
+    assert torch.equal(args.o[:, 0], want[:, 0])
+    assert bool(args.o[20:, 1, 100].isnan().all())
+    assert int(args.o.isnan().sum()) == 20
 
 
 @pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])

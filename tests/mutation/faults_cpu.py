@@ -202,6 +202,13 @@ CPU = (
         "tests/emulator/test_emulated_wgmma.py -k begin_with",
     ),
     cpu(
+        "wgmma prefill, uneven: threads copy the first 128 bytes of a key alone",
+        f"{K}/prefill_wgmma_gather.cuh",
+        "if constexpr (Copy::kMore) copy_tile<typename Copy::Next>(work, which, start, dst);",
+        "",
+        "tests/emulator/test_emulated_wgmma.py -k two_widths",
+    ),
+    cpu(
         "latent decode: the sum of one group is left out",
         f"{L}/decode.cuh",
         "sum[half] += smem.sum[turn][other][mla_row() + half * 8];",

@@ -1,6 +1,6 @@
 """Faults in the kernels of prefill."""
 
-from tests.mutation.mutant import FP8_PREFILL, PREFILL, VARIED, C, K, gpu
+from tests.mutation.mutant import FP8_PREFILL, PREFILL, UNEVEN, VARIED, C, K, gpu
 
 PREFILL_FAULTS = (
     gpu(
@@ -224,6 +224,20 @@ PREFILL_FAULTS = (
         "? block / 2 : block);",
         "",
         tests="tests/attention/test_wgmma_schedule.py",
+    ),
+    gpu(
+        "wgmma prefill, uneven: scores leave out what a key has more than a value",
+        f"{K}/prefill_wgmma_math.cuh",
+        "step < C::kHeadDim / 16;",
+        "step < C::kHeadDimVo / 16;",
+        UNEVEN,
+    ),
+    gpu(
+        "wgmma prefill, uneven: partial rows of o lie as far apart as those of q",
+        f"{K}/prefill_wgmma_output.cuh",
+        "p.partial_o + at * C::kHeadDimVo",
+        "p.partial_o + at * C::kHeadDim",
+        UNEVEN,
     ),
     gpu(
         "wgmma fp8 prefill: half a tile is widened before it has arrived",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,15 +15,17 @@ from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGu
 from opfacade.target import Target
 
 REVISION = 1
-HEAD_DIMS = (64, 128, 256)
+HEAD_DIMS = {64: 64, 128: 128, 256: 256}  # of q and k: of v and o
 _EVIDENCE = "tests/attention/test_attention_gpu.py::"
 _EVIDENCE_OF = {"mla_decode": "tests/mla/test_mla_gpu.py::"}  # where not the tests of all attention
 _BITS = "tests/test_determinism.py::"
 _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
 
 
-def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) -> Iterator[Reason]:
-    """What no attention kernel takes, and a cache of none of `dtypes`."""
+def declines(
+    descriptor: Attention[Any], target: Target, dtypes: Sequence[str], head_dims: Mapping[int, int] = HEAD_DIMS
+) -> Iterator[Reason]:
+    """What no attention kernel takes, a cache of none of `dtypes`, and heads that are not among `head_dims`."""
     yield from support.arch_reasons(target)
     if descriptor.kv_dtype in FP8:
         yield from support.fp8_reasons(target, descriptor.kv_dtype)
@@ -32,7 +34,9 @@ def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) 
         yield from support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, ("f16", "bf16"))
     elif descriptor.query_dtype != descriptor.kv_dtype:
         yield Reason("OPF-S002", "q_dtype", descriptor.query_dtype, f"the cache's, {descriptor.kv_dtype}")
-    yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, HEAD_DIMS)
+    yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, tuple(head_dims))
+    if descriptor.dim in head_dims:
+        yield from support.choice_reason("OPF-S003", "head_dim_vo", descriptor.dim_vo, (head_dims[descriptor.dim],))
 
 
 def unsaid(descriptor: Any) -> dict[str, bool | int | str]:
@@ -52,6 +56,8 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
     }
     if descriptor.kv_dtype in FP8:
         facts |= {"q_dtype": descriptor.query_dtype, "kv_scale": getattr(descriptor, "kv_scale", "none")}
+    if descriptor.dim_vo != descriptor.dim:
+        facts["head_dim_vo"] = descriptor.dim_vo
     if descriptor.sinks:
         facts["sinks"] = True
     facts |= varied_facts(descriptor)

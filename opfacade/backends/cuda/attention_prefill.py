@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
         return "off", 1, 0
     if descriptor.kv_split != "auto":
         return "fixed", max(1, -(-tokens // descriptor.kv_split)), descriptor.kv_split
-    tile = TILES[descriptor.dim]
+    tile = TILES[descriptor.dim_vo]  # its rows are what registers hold of o
     tiles = -(-descriptor.total_num_rows * descriptor.group_size // tile.rows)
     blocks = max(1, tiles, min(descriptor.batch_size, descriptor.total_num_rows)) * descriptor.kv_heads
     wanted = min(2 * target.sm_count // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
@@ -58,10 +59,16 @@ def shared_memory(descriptor: Prefill) -> int:
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", *FP8)), *variant.narrow_reasons(descriptor)]
+    reasons = shared_reasons(descriptor, target, facts_of.HEAD_DIMS)
+    return reasons or [*support.shared_memory_reason(shared_memory(descriptor), target)]
+
+
+def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, int]) -> list[Reason]:
+    """What no prefill takes, whatever it keeps in shared memory."""
+    dtypes = ("f16", "bf16", *FP8)
+    reasons = [*facts_of.declines(descriptor, target, dtypes, head_dims), *variant.narrow_reasons(descriptor)]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(descriptor), target)
         _, splits, _ = splits_of(descriptor, target)
         hint = "Use a larger kv_split or a smaller max_kv_indices."
         reasons += support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
@@ -92,11 +99,11 @@ def sku(descriptor: Prefill, target: Target) -> KernelSku:
 
 
 def workspace(descriptor: Prefill, target: Target) -> int:
-    """Partial o and lse of every split, f32: 4 * splits * total_num_rows * num_qo_heads * (head_dim + 1) bytes."""
+    """Partial o and lse of every split, f32: 4 * splits * total_num_rows * num_qo_heads * (head_dim_vo + 1) bytes."""
     mode, splits, _ = splits_of(descriptor, target)
     if mode == "off":
         return 0
-    return 4 * splits * descriptor.total_num_rows * descriptor.num_qo_heads * (descriptor.dim + 1)
+    return 4 * splits * descriptor.total_num_rows * descriptor.num_qo_heads * (descriptor.dim_vo + 1)
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:

@@ -10,6 +10,7 @@ from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
 from opfacade.paging import FP8
+from opfacade.plans.attention import BatchRaggedPrefillDescriptor
 from opfacade.registry import Launcher, Reason
 from opfacade.scoring import transforms_scores
 from opfacade.sku import KernelSku
@@ -17,23 +18,31 @@ from opfacade.target import Target
 
 ARCH = "sm_90a"
 TILE_ROWS = 128
-TILE_KEYS = {64: 128, 128: 128, 256: 64}
+TILE_KEYS = {64: 128, 128: 128, 192: 128, 256: 64}
 # Stages in shared memory and bytes for barriers, work, lengths, addresses: kernels/attention/prefill_wgmma_params.h.
-_STAGES = {64: 4, 128: 2, 256: 2}
-_Q_STAGES = {64: 2, 128: 2, 256: 1}
+_STAGES = {64: 4, 128: 2, 192: 2, 256: 2}
+_Q_STAGES = {64: 2, 128: 2, 192: 1, 256: 1}
 _CONTROL = 8192
+# As latent attention has them before absorption, but a cache of pages or of fp8 has not.
+_UNEVEN = {192: 128}
 
 
 def shared_memory(descriptor: Prefill) -> int:
     """Q, K and V in stages, and control; of fp8 also three half tiles as they are stored, and a factor for each row."""
     dim = descriptor.dim
-    q, kv = _Q_STAGES[dim] * TILE_ROWS, 2 * _STAGES[dim] * TILE_KEYS[dim]
+    q, kv = _Q_STAGES[dim] * TILE_ROWS * dim, _STAGES[dim] * TILE_KEYS[dim] * (dim + descriptor.dim_vo)
     raw = 3 * TILE_KEYS[dim] // 2 * dim + TILE_ROWS * 4 if descriptor.kv_dtype in FP8 else 0
-    return (q + kv) * dim * 2 + _CONTROL + raw
+    return (q + kv) * 2 + _CONTROL + raw
+
+
+def head_dims(descriptor: Prefill) -> dict[int, int]:
+    plain = isinstance(descriptor, BatchRaggedPrefillDescriptor) and descriptor.kv_dtype not in FP8
+    return dict(sorted((facts_of.HEAD_DIMS | (_UNEVEN if plain else {})).items()))
 
 
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *first.declines(descriptor, target)]
+    reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))]
+    reasons += first.shared_reasons(descriptor, target, head_dims(descriptor))
     reasons += variant.asynchronous_reasons(descriptor)
     reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
     if not reasons:

@@ -43,7 +43,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Tensor | None) -> None:
-    """q [q_len, heads, dim]; k [kv_len, kv_heads, dim]; v like k, o like q, of any width. Writes o and lse."""
+    """q [q_len, heads, dim]; k [kv_len, kv_heads, dim]; v like k, o like q, both of any other width. Writes o and lse."""
     import torch
 
     math_dtype = compute_dtype(q.dtype)
