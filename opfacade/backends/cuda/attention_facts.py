@@ -32,6 +32,8 @@ def declines(descriptor: Attention[Any], target: Target, dtypes: Sequence[str]) 
         yield from support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, ("f16", "bf16"))
     elif descriptor.query_dtype != descriptor.kv_dtype:
         yield Reason("OPF-S002", "q_dtype", descriptor.query_dtype, f"the cache's, {descriptor.kv_dtype}")
+    if descriptor.query_dtype not in FP8:
+        yield from support.choice_reason("OPF-S002", "o_dtype", descriptor.output_dtype, (descriptor.query_dtype,))
     yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, HEAD_DIMS)
 
 
