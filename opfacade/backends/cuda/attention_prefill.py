@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +62,14 @@ def declines(descriptor: Prefill, target: Target) -> list[Reason]:
     reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", *FP8)), *variant.narrow_reasons(descriptor)]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(descriptor), target)
-        _, splits, _ = splits_of(descriptor, target)
-        hint = "Use a larger kv_split or a smaller max_kv_indices."
-        reasons += support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
+        reasons += [*support.shared_memory_reason(shared_memory(descriptor), target), *split_reasons(descriptor, target)]
     return reasons
+
+
+def split_reasons(descriptor: Prefill, target: Target) -> Iterator[Reason]:
+    _, splits, _ = splits_of(descriptor, target)
+    hint = "Use a larger kv_split or a smaller max_kv_indices."
+    yield from support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
 
 
 def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
