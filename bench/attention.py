@@ -35,11 +35,14 @@ class Shape:
     dim: int
     page: int
     causal: bool = True
+    dtype: str = "bf16"  # of q, K and V
 
     @property
     def name(self) -> str:
         mask = "causal" if self.causal else "full"
-        return f"{self.batch}x q{self.q} kv{self.kv} h{self.heads}/{self.kv_heads} d{self.dim} page{self.page} {mask}"
+        return f"{self.batch}x q{self.q} kv{self.kv} h{self.heads}/{self.kv_heads} d{self.dim} page{self.page} {mask}" + (
+            f" {self.dtype}" if self.dtype != "bf16" else ""
+        )
 
     @property
     def flops(self) -> float:
@@ -48,7 +51,7 @@ class Shape:
 
     @property
     def bytes(self) -> float:
-        return 4.0 * self.batch * self.kv * self.kv_heads * self.dim
+        return (2.0 if self.dtype == "f8_e4m3" else 4.0) * self.batch * self.kv * self.kv_heads * self.dim
 
     @property
     def cache(self) -> PagedKvCacheDescriptor:
@@ -58,7 +61,7 @@ class Shape:
             page_size=self.page,
             num_kv_heads=self.kv_heads,
             head_dim=self.dim,
-            dtype="bf16",
+            dtype=self.dtype,
             layout="NHD",
         )
 

@@ -1,6 +1,6 @@
 """Prefill on one GPU, ours and peers in one run: `python bench/prefill.py [--peers] [--out FILE] [--picture FILE]`.
 
-Three parts: the shapes of the table, page sizes against our own dense (ragged) kernel, and causal lengths. Data, checks and
+Four parts: the shapes of the table, fp8, page sizes against our own dense (ragged) kernel, and causal lengths. Data, checks and
 timing are those of bench/attention.py. The picture is TFLOP/s against length, with the product of this run as ceiling.
 """
 
@@ -21,6 +21,10 @@ from opfacade.testing.bench import time_gpu
 
 PAGES = tuple(Shape(8192, 1, 8192, 32, 8, 128, page) for page in (1, 8, 16, 32, 64, 128, 256))
 LENGTHS = tuple(Shape(n, max(1, 16384 // n), n, 32, 8, 128, 16) for n in (512, 1024, 2048, 4096, 8192, 16384))
+# Products of fp8: opfacade's own alone, because a peer is handed bf16.
+FP8 = tuple(Shape(q, n, kv, 32, 8, 128, 16, causal, "f8_e4m3") for q, n, kv, causal in (
+    (8192, 1, 8192, True), (8192, 2, 8192, False), (2048, 1, 32768, True), (4096, 4, 4096, True)
+))  # fmt: skip
 
 
 def dense(shape: Shape) -> dict:
@@ -28,7 +32,7 @@ def dense(shape: Shape) -> dict:
     rows = shape.batch * shape.q
     descriptor = BatchRaggedPrefillDescriptor(
         batch_size=shape.batch, total_num_rows=rows, total_kv_rows=shape.batch * shape.kv, num_qo_heads=shape.heads,
-        num_kv_heads=shape.kv_heads, head_dim=shape.dim, causal=shape.causal, dtype="bf16",
+        num_kv_heads=shape.kv_heads, head_dim=shape.dim, causal=shape.causal, dtype=shape.dtype,
     )  # fmt: skip
     lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
     args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
@@ -72,13 +76,13 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     record: dict = {"machine": attention.machine(), "ceilings": attention.ceilings()}
-    for part, shapes in (("table", [s for s in PREFILL if s.q > 16]), ("pages", PAGES), ("lengths", LENGTHS)):
+    for part, shapes in (("table", [s for s in PREFILL if s.q > 16]), ("fp8", FP8), ("pages", PAGES), ("lengths", LENGTHS)):
         rows = record.setdefault(part, [])
         for shape in shapes:
             first = len(rows)
             attention.keep(rows, attention.with_rate(attention.measure(shape), shape))
             attention.keep(rows, attention.with_rate(dense(shape), shape))
-            if options.peers and part != "pages":
+            if options.peers and part not in ("pages", "fp8"):
                 peers(rows, shape)
             for row in rows[first:]:
                 row["length"] = shape.q
