@@ -41,12 +41,14 @@ class Shape:
     page: int  # 0: plain rows
     causal: bool = True
     dim_vo: int | None = None
+    dtype: str = "bf16"  # of q, K and V
 
     @property
     def name(self) -> str:
         mask, memory = "causal" if self.causal else "full", f"page{self.page}" if self.page else "rows"
         dims = f"d{self.dim}" if self.dim_vo is None else f"d{self.dim}/{self.dim_vo}"
-        return f"{self.batch}x q{self.q} kv{self.kv} h{self.heads}/{self.kv_heads} {dims} {memory} {mask}"
+        dtype = "" if self.dtype == "bf16" else f" {self.dtype}"
+        return f"{self.batch}x q{self.q} kv{self.kv} h{self.heads}/{self.kv_heads} {dims} {memory} {mask}{dtype}"
 
     @property
     def dims(self) -> int:
@@ -60,7 +62,7 @@ class Shape:
 
     @property
     def bytes(self) -> float:
-        return 2.0 * self.batch * self.kv * self.kv_heads * self.dims
+        return (1.0 if self.dtype == "f8_e4m3" else 2.0) * self.batch * self.kv * self.kv_heads * self.dims
 
     @property
     def cache(self) -> PagedKvCacheDescriptor:
@@ -70,7 +72,7 @@ class Shape:
             page_size=self.page,
             num_kv_heads=self.kv_heads,
             head_dim=self.dim,
-            dtype="bf16",
+            dtype=self.dtype,
             layout="NHD",
         )
 

@@ -1,8 +1,8 @@
 """Prefill on one GPU, ours and peers in one run: `bench/prefill.py [--peers] [--part NAME] [--out FILE] [--picture FILE]`.
 
-Four parts: the shapes of the table, page sizes against our own dense (ragged) kernel, causal lengths, and heads of latent
-attention before absorption. Data, checks and timing are those of bench/attention.py. The picture is TFLOP/s against length,
-with the product of this run as ceiling.
+Five parts: the shapes of the table, products of fp8, page sizes against our own dense (ragged) kernel, causal lengths, and heads
+of latent attention before absorption. Data, checks and timing are those of bench/attention.py. The picture is TFLOP/s against
+length, with the product of this run as ceiling.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from opfacade.testing.bench import time_gpu
 PAGES = tuple(Shape(8192, 1, 8192, 32, 8, 128, page) for page in (1, 8, 16, 32, 64, 128, 256))
 LENGTHS = tuple(Shape(n, max(1, 16384 // n), n, 32, 8, 128, 16) for n in (512, 1024, 2048, 4096, 8192, 16384))
 UNEVEN = (Shape(8192, 1, 8192, 128, 128, 192, 0, dim_vo=128),)
-PARTS = {"table": tuple(s for s in PREFILL if s.q > 16), "pages": PAGES, "lengths": LENGTHS, "uneven": UNEVEN}
+# Products of fp8: opfacade's own alone, because a peer is handed bf16.
+FP8 = tuple(Shape(q, n, kv, 32, 8, 128, 16, causal, dtype="f8_e4m3") for q, n, kv, causal in (
+    (8192, 1, 8192, True), (8192, 2, 8192, False), (2048, 1, 32768, True), (4096, 4, 4096, True)
+))  # fmt: skip
+PARTS = {"table": tuple(s for s in PREFILL if s.q > 16), "fp8": FP8, "pages": PAGES, "lengths": LENGTHS, "uneven": UNEVEN}
 
 
 def dense(shape: Shape) -> dict:
@@ -92,7 +96,7 @@ def main() -> None:
             if shape.page:
                 attention.keep(rows, attention.with_rate(attention.measure(shape), shape))
             attention.keep(rows, attention.with_rate(dense(shape), shape))
-            if options.peers and part != "pages":
+            if options.peers and part not in ("pages", "fp8"):
                 peers(rows, shape)
             for row in rows[first:]:
                 row["length"] = shape.q

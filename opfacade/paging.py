@@ -94,9 +94,12 @@ def scale_operands(kv_scale: KvScale, num_kv_heads: int) -> dict[str, TensorSpec
     """The factors of an fp8 cache: K = k_scale * k_data, V = v_scale * v_data."""
     if kv_scale == "none":
         return {}
-    size = Dim("1", 1) if kv_scale == "tensor" else Dim("num_kv_heads", num_kv_heads)
-    spec = TensorSpec((size,), "f32", "in", "contiguous", alignment=4)
+    spec = scale_spec(Dim("1", 1) if kv_scale == "tensor" else Dim("num_kv_heads", num_kv_heads))
     return {"k_scale": spec, "v_scale": spec}
+
+
+def scale_spec(size: Dim) -> TensorSpec:
+    return TensorSpec((size,), "f32", "in", "contiguous", alignment=4)
 
 
 def check_scale(kv_scale: KvScale, dtype: DType) -> None:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from opfacade.descriptor import Args, Descriptor
 from opfacade.model import INT32_MAX, Count, Integer, Model, Real, Size, as_index
 from opfacade.operands import Dim, TensorSpec
-from opfacade.paging import PagePool, PageTable, check_token_bound
+from opfacade.paging import FP8, PagePool, PageTable, check_token_bound, scale_spec
 from opfacade.sku import DType
 from opfacade.variant import Variant, mask_operands
 
@@ -25,13 +25,14 @@ class Attention(Descriptor[ArgsT]):
     kv_split: "auto" shares long contexts over the device, "off" never splits, an int is a fixed chunk in tokens.
     window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
     logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
-    q_dtype: dtype of q and o; None is the cache's.  return_lse: also write the log-sum-exp.
+    q_dtype: dtype of q; None is the cache's.  o_dtype: dtype of o; None is that of q, and bf16 where q is fp8.
+    return_lse: also write the log-sum-exp.
     sinks: a learned logit for each query head, neither scaled nor capped, joins the denominator without a value, in every
     row and whatever the window. It is finite, or -inf for none. lse counts it, so a row that sees no key has o = 0 and
     lse = sink; and of states that are to be merged exactly one must carry it, the others -inf.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"sinks"})
+    later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype"})
     num_qo_heads: Size
     sm_scale: Real | None = None
     allow_unusual_scale: bool = False
@@ -39,6 +40,7 @@ class Attention(Descriptor[ArgsT]):
     window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = -1
     logits_soft_cap: Annotated[Real, Field(ge=0)] = 0.0
     q_dtype: DType | None = None
+    o_dtype: DType | None = None
     return_lse: bool = True
     sinks: bool = False
 
@@ -71,6 +73,10 @@ class Attention(Descriptor[ArgsT]):
     @property
     def query_dtype(self) -> DType:
         return self.q_dtype or self.kv_dtype
+
+    @property
+    def output_dtype(self) -> DType:
+        return self.o_dtype or ("bf16" if self.query_dtype in FP8 else self.query_dtype)
 
     @property
     def group_size(self) -> int:
@@ -107,10 +113,29 @@ class Attention(Descriptor[ArgsT]):
 
     def _outputs(self, rows: Dim) -> dict[str, TensorSpec]:
         heads = self._heads
-        outputs = {"o": TensorSpec((rows, heads, self._value_dim), self.query_dtype, "out")}
+        outputs = {"o": TensorSpec((rows, heads, self._value_dim), self.output_dtype, "out")}
         if self.return_lse:
             outputs["lse"] = TensorSpec((rows, heads), "f32", "out", "contiguous", alignment=4)
         return outputs
+
+
+class ScaledQuery(Model):
+    """A prefill whose q may be fp8.
+
+    q_scale: an fp8 q holds Q / q_scale: "tensor" has one positive, finite factor, "none" is 1. Q is the exact product.
+    """
+
+    q_scale: Literal["none", "tensor"] = "none"
+
+    @model_validator(mode="after")
+    def _scaled_query(self) -> ScaledQuery:
+        dtype = getattr(self, "query_dtype", None)
+        if self.q_scale != "none" and dtype not in FP8:
+            raise ValueError(f"q_scale={self.q_scale!r} needs a q of {' or '.join(FP8)}, not {dtype}")
+        return self
+
+    def _query_scale(self) -> dict[str, TensorSpec]:
+        return {} if self.q_scale == "none" else {"q_scale": scale_spec(Dim("1", 1))}
 
 
 class Varied(Model):

@@ -17,7 +17,7 @@ ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8_e4m3": 2.0**-
 UNDERFLOW = {"f32": 2.0**-150, "f16": 2.0**-25, "bf16": 2.0**-134, "f8_e4m3": 2.0**-10, "f8_e5m2": 2.0**-17}
 
 # From strictest to loosest; Preference.require.max_error_model is a position in this list.
-ERROR_MODELS = ("exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "merge-f32")
+ERROR_MODELS = ("exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32")
 
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$")]
 
@@ -46,7 +46,7 @@ class ErrorModel(Model):
     such as the unit roundoffs of the two products, so that a user can recompute it.
     """
 
-    id: Literal["exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "merge-f32"]
+    id: Literal["exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32"]
     constants: Annotated[tuple[tuple[Word, Real], ...], AfterValidator(_sorted_unique)] = ()
 
 

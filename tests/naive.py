@@ -64,7 +64,7 @@ def paged(descriptor, args):
     """o and lse of a paged prefill or decode."""
     cache = descriptor.paged_kv
     indptr = args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
-    q, k_pool, v_pool = wide(args.q), wide(args.k_data), wide(args.v_data)
+    q, k_pool, v_pool = queries(args), wide(args.k_data), wide(args.v_data)
     o, lse = np.zeros(q.shape), np.full(q.shape[:2], -math.inf)
     for b, tokens in enumerate(locations(args, cache.page_size)):
         rows = slice(indptr[b], indptr[b + 1])
@@ -76,6 +76,10 @@ def paged(descriptor, args):
     return o, lse
 
 
+def queries(args):
+    return scaled(wide(args.q), getattr(args, "q_scale", None))
+
+
 def scaled(rows, factors):
     """[n, kv_heads, dim] times one factor, or one for each KV head."""
     return rows if factors is None else rows * wide(factors).reshape(1, -1, 1)
@@ -83,7 +87,7 @@ def scaled(rows, factors):
 
 def ragged(descriptor, args):
     """o and lse of a ragged prefill."""
-    q, k, v = wide(args.q), wide(args.k), wide(args.v)
+    q, k, v = queries(args), wide(args.k), wide(args.v)
     o, lse = np.zeros(args.o.shape), np.full(q.shape[:2], -math.inf)
     q_indptr, kv_indptr = args.q_indptr.tolist(), args.kv_indptr.tolist()
     for b in range(descriptor.batch_size):

@@ -118,11 +118,10 @@ def varied(descriptor, q_lens, kv_lens):
 
 
 def scales(descriptor):
-    """Factors of an fp8 cache, each its own odd number."""
-    if descriptor.kv_scale == "none":
-        return {}
-    count = 1 if descriptor.kv_scale == "tensor" else descriptor.paged_kv.num_kv_heads
-    return {name: torch.rand(count) * 2 + 0.1 for name in ("k_scale", "v_scale")}
+    """Factors of an fp8 cache and an fp8 q, each its own odd number."""
+    names = ("k_scale", "v_scale", "q_scale")
+    counts = {name: spec.shape[0].size for name, spec in descriptor.operands().items() if name in names}
+    return {name: torch.rand(counts[name]) * 2 + 0.1 for name in names if name in counts}
 
 
 def prefill(
@@ -142,7 +141,7 @@ def prefill(
         q=noise(rows, heads, paged_kv.head_dim, dtype=dtype), q_indptr=indptr(q_lens),
         **pools(paged_kv, kv_lens, lists, strided), **table(page_table, paged_kv, kv_lens, lists), **scales(descriptor),
         **sinks(descriptor), **varied(descriptor, q_lens, kv_lens),
-        o=poison(rows, heads, paged_kv.head_dim, dtype=dtype),
+        o=poison(rows, heads, paged_kv.head_dim, dtype=descriptor.output_dtype),
         lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
     return descriptor, args
@@ -201,7 +200,8 @@ def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dim_vo=None, dtype="f
     args = BatchRaggedPrefillArgs(
         q=noise(rows, heads, dim, dtype=q_dtype), q_indptr=indptr(q_lens), k=k, v=v, kv_indptr=indptr(kv_lens),
         **sinks(descriptor), **varied(descriptor, q_lens, kv_lens),
-        o=poison(rows, heads, wide, dtype=q_dtype), lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
+        **scales(descriptor), o=poison(rows, heads, wide, dtype=descriptor.output_dtype),
+        lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
     return descriptor, args
 

@@ -23,6 +23,8 @@ SPECIAL_GPU = 120
 # Candidates that are chosen only where others decline: their ops, and the others.
 RIVALS = {"mma_tile": (("paged_prefill", "ragged_prefill"), ("wgmma_tile",))}
 RIVALS_GPU = 40
+# What only takes problems of its own, and their ops.
+NARROW, NARROW_OPS, NARROW_GPU = "wgmma_fp8_tile", ("paged_prefill", "ragged_prefill"), 80
 
 
 def where(backend):
@@ -71,6 +73,13 @@ def test_the_reference_keeps_its_guarantee_on_random_problems(op, seed):
 def test_the_reference_keeps_its_guarantee_on_special_problems(op, seed):
     subject = Subject(problems.special_descriptor(op, seed, tokens=800), "reference", "cpu")
     hold(accepted(subject), seed, interleaved=seed % 3 == 0, rows=6)
+
+
+@pytest.mark.parametrize("op", NARROW_OPS)
+@pytest.mark.parametrize("seed", range(RANDOM_CPU))
+def test_the_reference_keeps_its_guarantee_on_fp8_problems(op, seed):
+    subject = Subject(problems.fp8_descriptor(op, seed, tokens=800), "reference", "cpu")
+    hold(subject, seed, interleaved=seed % 3 == 0, rows=6)
 
 
 VARIED = ("paged_prefill", "paged_decode", "ragged_prefill")
@@ -125,7 +134,9 @@ def test_every_candidate_is_among_those_held():
     for descriptor in examples():
         found = candidates_for(type(descriptor))
         impls = [c.impl for c in found if not c.variant]
-        assert len({c.backend for c in found}) + len(set(impls) & set(RIVALS)) == len(impls), "each candidate needs a subject"
+        assert len({c.backend for c in found}) + len(set(impls) & {*RIVALS, NARROW}) == len(impls), (
+            "each candidate needs a subject"
+        )
         assert {c.backend for c in found} <= {place.values[0] if hasattr(place, "values") else place[0] for place in PLACES}
 
 
@@ -152,6 +163,22 @@ def test_a_candidate_behind_another_keeps_its_guarantee(impl, op, seed):
     subject = Subject(problems.random_descriptor(op, seed), "cuda", "cuda", forbid=RIVALS[impl][1])
     assert subject.plan.sku.impl == impl
     hold(subject, seed, interleaved=seed % 3 == 0)
+
+
+@pytest.fixture(scope="session")
+def _fp8_built():
+    prebuilt.build(problems.fp8_descriptor(op, seed) for op in NARROW_OPS for seed in range(NARROW_GPU))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_fp8_built")
+@pytest.mark.parametrize("op", NARROW_OPS)
+@pytest.mark.parametrize("seed", range(NARROW_GPU))
+def test_cuda_keeps_its_guarantee_on_fp8_problems(op, seed):
+    subject = accepted(Subject(problems.fp8_descriptor(op, seed), "cuda", "cuda"))
+    assert subject.plan.sku.impl == NARROW
+    report = hold(subject, seed, interleaved=seed % 3 == 0)
+    print(f"{op} fp8 seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,8 @@ CAMPAIGNS = {
     "prefill-fixed-odd-sinks": _SHORT,
     "prefill-off-fp8-head": Campaign(longest=8192),
     "prefill-fixed-fp8-d256-sinks-cap": _SHORT,
+    "prefill-off-fp8-products": Campaign(longest=8192),
+    "prefill-fixed-fp8-products-window-sinks": _SHORT,
     "prefill-off-everything-varied": Campaign(longest=8192),
     "prefill-fixed-documents-d256": _SHORT,
     "ragged-off-causal": Campaign(longest=8192),
@@ -123,13 +125,14 @@ CHUNKS = {
     "prefill-fixed-documents-d256": 1000,
     "ragged-fixed-mask": 1000,
     "prefill-fixed-fp8-d256-sinks-cap": 1000,
+    "prefill-fixed-fp8-products-window-sinks": 1000,
     "ragged-fixed-window": 768,
     "ragged-fixed-uneven-window-cap-sinks": 1000,
 }
 
 
 def test_every_class_that_claims_invariance_is_tried():
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):  # whatever compiler is here
         plans = {k: Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in ALL.items()}
     assert {k for k, p in plans.items() if p.precision_guarantee.batch_invariant == "composition"} == set(CAMPAIGNS)
 

@@ -172,7 +172,9 @@ def test_every_template_belongs_to_an_op():
     # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma. What prints a
     # user's expressions is for all of attention.
     ops = {(e.family(), e.op) for e in examples()} | {("validation", "index_check"), ("probes", "hopper")}
-    ops |= {(family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed", "varied", "wgmma_varied")}
+    ops |= {
+        (family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed", "varied", "wgmma_varied", "wgmma_fp8")
+    }
     ops.add(("attention", "variant"))
     found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}
     assert found <= ops

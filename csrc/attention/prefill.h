@@ -16,7 +16,7 @@ template <class C>
 void set_queries(Args& args, PrefillParams& params, PrefillShape& shape, const TensorView& q, const TensorView& q_indptr,
                  const TensorView& o) {
   args("q", q).shape({shape.rows, shape.heads, C::kHeadDim}).dtype(C::kDType).last_contiguous();
-  args("o", o).shape({shape.rows, shape.heads, C::kHeadDimVo}).dtype(C::kDType).last_contiguous();
+  args("o", o).shape({shape.rows, shape.heads, C::kHeadDimVo}).dtype(C::kOutDType).last_contiguous();
   args("q_indptr", q_indptr).shape({shape.bounds}).dtype(kI32).contiguous();
   require(shape.bounds > 0, "q_indptr expected batch_size + 1 elements");
   set_rows(params, q, o);

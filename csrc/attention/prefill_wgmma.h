@@ -6,6 +6,15 @@
 
 namespace opfacade {
 
+// Elements of 128 bytes.
+template <class C>
+constexpr int64_t kPanelWidth = 128 / C::Tile::kElementBytes;
+template <class C>
+constexpr MapElement kMapElement = C::Tile::kElementBytes == 1 ? MapElement::kByte : C::kBf16 ? MapElement::kBf16 : MapElement::kF16;
+// Whether K and V lie in memory as products read them, so that the copy engine can bring them.
+template <class C>
+constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
+
 // Maps as kernels/attention/prefill_wgmma_params.h describes them.
 template <class C>
 bool map_queries(WgmmaPrefillParams& params) {
@@ -14,7 +23,7 @@ bool map_queries(WgmmaPrefillParams& params) {
                                    {C::kHeadDim, C::kGroup, params.kv_heads, p.total_rows, 1},
                                    {p.q_head_stride, p.q_head_stride * C::kGroup, p.q_row_stride, 0},
                                    {C::kGroup, 1, C::kTileRows / C::kGroup, 1},
-                                   C::kBf16});
+                                   kMapElement<C>});
 }
 
 // Heads and pages become one dimension, so a page must be a whole number of steps from head to head.
@@ -28,10 +37,10 @@ bool map_pages(TensorMap& map, int32_t& page_step, const WgmmaPrefillParams& par
   if (places > INT32_MAX) return false;
   page_step = static_cast<int32_t>(per_page);
   return tensor_map(map, {pool.data,
-                          {64, 8, C::kHeadDim / 64, tokens / 8, places},
+                          {kPanelWidth<C>, 8, C::kHeadDim / kPanelWidth<C>, tokens / 8, places},
                           {pool.token_stride, 128, 8 * pool.token_stride, step},
-                          {8, C::kHeadDim / 64, params.box / 8, 1},
-                          C::kBf16});
+                          {8, C::kHeadDim / kPanelWidth<C>, params.box / 8, 1},
+                          kMapElement<C>});
 }
 
 template <class C>
@@ -40,7 +49,7 @@ bool map_rows(TensorMap& map, const WgmmaPrefillParams& params, const PoolTensor
                           {width, rows, params.kv_heads, 1, 1},
                           {pool.token_stride, pool.head_stride, 0, 0},
                           {params.box, 1, 1, 1},
-                          C::kBf16});
+                          kMapElement<C>});
 }
 
 template <class C>
@@ -50,19 +59,29 @@ void set_shape(WgmmaPrefillParams& params, int32_t box) {
   params.box = box;
 }
 
+// Products of fp8 have no other way to load. Without keys nothing is loaded at all.
+template <class C>
+void require_maps(const WgmmaPrefillParams& params, int64_t places) {
+  if constexpr (C::Tile::kElementBytes == 1)
+    require(params.mapped || places == 0,
+            "q, k and v expected strides of whole 16 bytes, and of k and v pages a whole number of heads apart");
+}
+
 // Both fill what follows from params.base; where the copy engine cannot load, and of an fp8 cache, threads do.
 template <class C>
 void set_paged(WgmmaPrefillParams& params, int64_t pages) {
   const PrefillParams& p = params.base;
-  set_shape<C>(params, box_of(p.table.page_size, WgmmaTile<C::kHeadDim>::kKeys));
-  params.mapped = C::kKvBytes == 2 && map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
+  set_shape<C>(params, box_of(p.table.page_size, C::Tile::kKeys));
+  params.mapped = kAsStored<C> && map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
                   map_pages<C>(params.v_map, params.v_page, params, p.v, pages) && map_queries<C>(params);
+  require_maps<C>(params, pages);
 }
 template <class C>
 void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
-  set_shape<C>(params, WgmmaTile<C::kHeadDim>::kKeys);
-  params.mapped = C::kKvBytes == 2 && map_rows<C>(params.k_map, params, params.base.k, rows, C::kHeadDim) &&
+  set_shape<C>(params, C::Tile::kKeys);
+  params.mapped = kAsStored<C> && map_rows<C>(params.k_map, params, params.base.k, rows, C::kHeadDim) &&
                   map_rows<C>(params.v_map, params, params.base.v, rows, C::kHeadDimVo) && map_queries<C>(params);
+  require_maps<C>(params, rows);
 }
 
 template <class C>
@@ -70,7 +89,7 @@ Launch wgmma_launch(const WgmmaPrefillParams& params, int device) {
   const int64_t items = int64_t{params.slots} * params.kv_heads * params.base.num_splits;
   require(items <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");
   const int64_t blocks = sm_count(device);
-  return Launch(items < blocks ? items : blocks, 384).shared(WgmmaTile<C::kHeadDim, C::kKvBytes, C::kHeadDimVo>::kSharedBytes);
+  return Launch(items < blocks ? items : blocks, 384).shared(C::Tile::kSharedBytes);
 }
 
 }  // namespace opfacade

@@ -28,7 +28,7 @@ inline bool map_latent(TensorMap& map, const MlaParams& params, const PoolTensor
                           {64, 8, panels, params.base.table.page_size / 8, pages},
                           {pool.token_stride, 128, 8 * pool.token_stride, pool.page_stride},
                           {8, box_panels, params.box / 8, 1},
-                          bf16});
+                          bf16 ? MapElement::kBf16 : MapElement::kF16});
 }
 inline bool map_heads(TensorMap& map, const MlaParams& params, const void* q, int64_t columns, int64_t row_stride,
                       int64_t head_stride, bool bf16) {
@@ -36,7 +36,7 @@ inline bool map_heads(TensorMap& map, const MlaParams& params, const void* q, in
                           {columns, params.base.heads, params.base.batch, 1, 1},
                           {head_stride, row_stride, 0, 0},
                           {kMlaRows, 1, 1, 1},
-                          bf16});
+                          bf16 ? MapElement::kBf16 : MapElement::kF16});
 }
 inline void set_maps(MlaParams& params, int64_t pages, bool bf16) {
   const DecodeParams& p = params.base;

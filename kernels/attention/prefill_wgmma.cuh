@@ -225,7 +225,7 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
     if (!mapped || threadIdx.x < 32) {
       Feeder<C>(p, smem).run();
     } else if (threadIdx.x < 64) {
-      load_values<C>(p, smem);
+      load_values<C>(p, smem, smem.v, smem.v_full, smem.v_empty);
     } else {
       sweep_values<C>(p, smem);
     }

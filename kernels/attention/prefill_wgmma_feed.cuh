@@ -20,6 +20,8 @@ struct Feeder {
       : p(params), smem(shared), scheduler(p, smem.lengths), queue(smem), held(smem), threads{{p, smem}},
         loader{p, p.k_map, p.k_page, smem.boxes[0]} {}
 
+  __device__ __forceinline__ bool mapped() const { return kFp8Products<C> || p.mapped; }
+
   // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
   __device__ __forceinline__ const Work* find() {
     threads.settle();  // the search takes longer than the first tile, which those that compute may be waiting for
@@ -34,7 +36,7 @@ struct Feeder {
 
   __device__ __forceinline__ void load_queries(const Work& work) {
     threads.await_empty(smem.q_empty[q_ring.stage], q_ring.parity ^ 1);
-    if (!p.mapped) {
+    if (!mapped()) {
       threads.copy_q(work, q_ring.stage);
     } else if (elected()) {
       ask_for_q<C>(p, smem, q_ring.stage, work);
@@ -45,12 +47,12 @@ struct Feeder {
 
   __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, int page, int next_page,
                                             bool begins, bool more) {
-    if constexpr (C::kKvBytes == 1) {
+    if constexpr (!kAsStored<C>) {
       threads.load(work, pages, ring, start, page, next_page, begins, more);
-    } else if (p.mapped) {
+    } else if (mapped()) {
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
       loader.ask(pages, work, smem_address(smem.k[ring.stage]), smem.k_full[ring.stage], start, page);
-    } else {
+    } else if constexpr (!kFp8Products<C>) {
       threads.resolve(pages, work, start, page);
       threads.copy(work, ring, start);
     }
@@ -61,7 +63,7 @@ struct Feeder {
     if (threadIdx.x < 32) scheduler.survey();
     const Work *work = nullptr, *next = nullptr;
     Pages<C> pages(p.base.table, 0);
-    const int token = p.mapped ? threadIdx.x % 32 * p.box : threadIdx.x;  // whose page this thread looks up, a tile ahead
+    const int token = mapped() ? threadIdx.x % 32 * p.box : threadIdx.x;  // whose page this thread looks up, a tile ahead
     int left = 0, start = 0, page = 0;
 #pragma unroll 1
     for (bool begins = true;; --left, start -= C::kTileKv, ring.advance()) {

@@ -43,7 +43,7 @@ struct BoxLoader {
     const uint32_t full = smem_address(&barrier);
     const bool leader = elected();
     const int boxes = (min(work.range.end - start, C::kTileKv) + p.box - 1) / p.box;
-    if (leader) mbarrier_arrive_expect(full, boxes * p.box * kDim * 2);
+    if (leader) mbarrier_arrive_expect(full, boxes * p.box * kDim * Shared::Tile::kElementBytes);
     if constexpr (Shared::kPaged) {
       const int group = pages.slot_of(start + threadIdx.x % 32 * p.box) >> 3;
       boxes_at[threadIdx.x % 32] = {group, pages.checked(page) * page_step + work.head};
@@ -55,16 +55,19 @@ struct BoxLoader {
       __syncwarp();
     } else if (leader) {
 #pragma unroll
-      for (int panel = 0; panel < kDim / 64; ++panel)
+      for (int panel = 0; panel < kDim * Shared::Tile::kElementBytes / 128; ++panel)
         tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, pages.slot_of(start), work.head, 0, 0}});
     }
   }
 };
 
-template <class C>
-__device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+// Into a ring of tiles.
+template <class C, int kCount, int kBytes>
+__device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem,
+                                            unsigned char (&tiles)[kCount][kBytes], uint64_t (&full)[kCount],
+                                            uint64_t (&empty)[kCount]) {
   WorkQueue<C> queue(smem);
-  Ring<C::kStages> ring;
+  Ring<kCount> ring;
   const BoxLoader<C, C::kHeadDimVo> loader{p, p.v_map, p.v_page, smem.boxes[1]};
   for (;;) {
     const Work& work = queue.see();
@@ -76,8 +79,8 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
 #pragma unroll 1
     for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
       const int next_page = left > 1 ? page_in_tile<C>(pages, work, start - C::kTileKv, token) : 0;
-      mbarrier_wait(smem_address(&smem.v_empty[ring.stage]), ring.parity ^ 1);
-      loader.ask(pages, work, smem_address(smem.v[ring.stage]), smem.v_full[ring.stage], start, page);
+      mbarrier_wait(smem_address(&empty[ring.stage]), ring.parity ^ 1);
+      loader.ask(pages, work, smem_address(tiles[ring.stage]), full[ring.stage], start, page);
       page = next_page;
     }
     queue.let_go();

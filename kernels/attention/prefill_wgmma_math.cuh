@@ -33,7 +33,7 @@ __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[
   asm volatile("" : "+r"(q));  // or every descriptor is kept in registers from tile to tile
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < C::kHeadDim / 16; ++step) {
+  for (int step = 0; step < WgmmaShared<C>::kPanels * 4; ++step) {
     const uint64_t a = panel_descriptor(q + step / 4 * WgmmaShared<C>::kQPanel, 1024, 0);
     const uint64_t b = panel_descriptor(k + step / 4 * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup, 0);
     Wgmma<typename C::T, C::kTileKv>::ss(s, descriptor_at(a, step % 4 * 32), descriptor_at(b, step % 4 * 32), step > 0);

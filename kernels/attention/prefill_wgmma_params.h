@@ -29,6 +29,7 @@ struct WgmmaPrefillParams {
 // kHeadDimVo: of V and o, where it is another than that of Q and K.
 template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim>
 struct WgmmaTile {
+  static constexpr int kElementBytes = 2;  // of Q, K and V as products read them
   static constexpr int kRows = 128;
   static constexpr int kKeys = kHeadDim == 256 ? 64 : 128;
   static constexpr int kStages = kHeadDim == 64 ? 4 : 2;   // of K and V each
@@ -42,6 +43,29 @@ struct WgmmaTile {
   static constexpr int kFactorBytes = kKvBytes == 1 ? kRows * 4 : 0;
   static constexpr int kSharedBytes =
       kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kControlBytes + kRawSlots * kRawBytes + kFactorBytes;
+};
+
+// The same where Q, K and V are fp8 and so are products: a row of a panel is 128 elements. V comes as it lies in memory, in a
+// ring of its own, and is transposed into the tiles that products read.
+template <int kHeadDim>
+struct WgmmaFp8Tile {
+  static_assert(kHeadDim == 128, "a row of Q and K, and of V as it comes, is one line of a panel");
+  static constexpr int kElementBytes = 1;
+  static constexpr int kRows = 128;
+  static constexpr int kKeys = 128;
+  static constexpr int kStages = 4;
+  static constexpr int kComingStages = 2;
+  static constexpr int kQStages = 2;
+  static constexpr int kQBytes = kRows * kHeadDim;
+  static constexpr int kTileBytes = kKeys * kHeadDim;
+  static constexpr int kKBytes = kTileBytes, kVBytes = kTileBytes;
+  static constexpr int kControlBytes = 8192;
+  static constexpr int kRawSlots = 0, kRawBytes = 0;
+  static constexpr int kSharedBytes = kQStages * kQBytes + (2 * kStages + kComingStages) * kTileBytes + kControlBytes;
+};
+
+struct WgmmaFp8PrefillParams : WgmmaPrefillParams {
+  const float* q_scale;  // null or one: what is stored of Q is multiplied with it
 };
 
 }  // namespace opfacade

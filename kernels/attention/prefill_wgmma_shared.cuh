@@ -33,10 +33,33 @@ struct RawShared {
 template <int kSlotBytes, int kRows>
 struct RawShared<0, kSlotBytes, kRows> {};
 
+// V of fp8 products as it comes, before it is transposed.
+template <int kStages, int kBytes, bool kTransposes>
+struct ComingShared {};
+template <int kStages, int kBytes>
+struct ComingShared<kStages, kBytes, true> {
+  alignas(1024) unsigned char v[kStages][kBytes];
+  uint64_t full[kStages], empty[kStages];
+};
+template <class Tile, bool kTransposes>
+struct ComingOf {
+  using Shared = ComingShared<0, 0, false>;
+};
+template <class Tile>
+struct ComingOf<Tile, true> {
+  using Shared = ComingShared<Tile::kComingStages, Tile::kTileBytes, true>;
+};
+
+// Products are of fp8, so V is transposed; K and V lie in memory as products read them.
+template <class C>
+constexpr bool kFp8Products = C::Tile::kElementBytes == 1;
+template <class C>
+constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
+
 template <class C>
 struct WgmmaShared {
-  using Tile = WgmmaTile<C::kHeadDim, C::kKvBytes, C::kHeadDimVo>;
-  static constexpr int kPanels = C::kHeadDim / 64;  // of Q and K
+  using Tile = typename C::Tile;
+  static constexpr int kPanels = C::kHeadDim * Tile::kElementBytes / 128;  // of Q and K
   static constexpr int kQPanel = Tile::kRows * 128;
   static constexpr bool kPaged = C::kTable != TableForm::kRagged;
   static constexpr int kKvPanel = kPaged ? 1024 : C::kTileKv * 128;  // from panel to panel
@@ -58,6 +81,7 @@ struct WgmmaShared {
   PageBox boxes[2][32];                        // [K, V]
   const char* rows[2][2][C::kTileKv];          // [tile parity][K, V][token], when threads load
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRows> raw;
+  typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
 };
 
 template <class C>
@@ -73,11 +97,17 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   }
   for (int i = 0; i < C::kStages; ++i) {
     mbarrier_init(smem_address(&smem.k_full[i]), loaders);
-    mbarrier_init(smem_address(&smem.v_full[i]), loaders);
+    mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kSweepers : loaders);
     mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps);
     mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps);
     mbarrier_init(smem_address(&smem.swept[i]), kSweepers);
     for (int warp = 0; warp < 4; ++warp) smem.wild[i][warp] = 0;
+  }
+  if constexpr (kFp8Products<C>) {
+    for (int i = 0; i < C::Tile::kComingStages; ++i) {
+      mbarrier_init(smem_address(&smem.coming.full[i]), 1);
+      mbarrier_init(smem_address(&smem.coming.empty[i]), kSweepers);
+    }
   }
   mbarrier_init_fence();
 }

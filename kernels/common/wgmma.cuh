@@ -38,6 +38,12 @@ __device__ __forceinline__ void wgmma_wait_all_at() {
   asm volatile("wgmma.wait_group.sync.aligned 0;  // place %0" ::"n"(kPlace) : "memory");
 }
 
+// Waits for nothing while one group is under way: what follows stays behind it, when both stand behind branches as above.
+template <int kPlace>
+__device__ __forceinline__ void wgmma_one_left_at() {
+  asm volatile("wgmma.wait_group.sync.aligned 1;  // place %0" ::"n"(kPlace) : "memory");
+}
+
 // After a wait, on results: the compiler may not use them from before it. On other values: they are made before this.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {

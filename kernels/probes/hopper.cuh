@@ -2,7 +2,8 @@
 #pragma once
 #include "kernels/common/tma.cuh"
 #include "kernels/common/warpgroup.cuh"
-#include "kernels/common/wgmma_registers.cuh"
+#include "kernels/common/transpose_bytes.cuh"
+#include "kernels/common/wgmma_fp8.cuh"
 #include "kernels/probes/hopper_params.h"
 
 namespace opfacade {
@@ -68,6 +69,63 @@ __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) 
   wgmma_wait<0>();
   pin(d);
   pin(x);
+  unload<kColumns>(static_cast<float*>(p.c), d);
+}
+
+// Row-major bytes of 128 a row into panels of 128 elements.
+__device__ __forceinline__ void stage_bytes(uint32_t shared, const void* src, int rows) {
+  for (int i = threadIdx.x; i < rows * 8; i += blockDim.x)
+    store_shared_16(shared + i / 64 * 1024 + panel_address(i / 8 % 8, i % 8), static_cast<const uint4*>(src)[i]);
+  fence_async_shared();
+  __syncthreads();
+}
+
+// a [64, 128], b [128, 128] of e4m3: c = a * b^T.
+__device__ __forceinline__ void probe_ss_fp8(const ProbeParams& p, uint32_t shared) {
+  const uint32_t a = shared, b = shared + 64 * 128;
+  stage_bytes(a, p.a, 64);
+  stage_bytes(b, p.b, 128);
+  float d[64];
+  for (int i = 0; i < 64; ++i) d[i] = 1e30f;  // must be overwritten, not added to
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    Wgmma<E4M3, 128>::ss(d, descriptor_at(panel_descriptor(a, 1024, 0), k * 32), descriptor_at(panel_descriptor(b, 1024, 0), k * 32), k > 0);
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(d);
+  unload<128>(static_cast<float*>(p.c), d);
+}
+
+// a [64, 128], b [128, 128] of e4m3: c = a * b, first kColumns of it, with A in registers as accumulators would leave it, and b
+// transposed by all warps on the way.
+template <int kColumns>
+__device__ __forceinline__ void probe_rs_fp8(const ProbeParams& p, uint32_t shared) {
+  const uint32_t from = shared, to = shared + 128 * 128;
+  stage_bytes(from, p.b, 128);
+  for (int columns = 0; columns < 128; columns += 16) {
+    uint32_t w[4];
+    load_transposed(w, from, threadIdx.x / 32 * 32, columns);
+    store_transposed(w, to, threadIdx.x / 32 * 32, columns);
+  }
+  fence_async_shared();
+  __syncthreads();
+  const unsigned char* a = static_cast<const unsigned char*>(p.a);
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  uint32_t x[16];
+  for (int i = 0; i < 16; ++i) {
+    const unsigned char* at = a + (warp * 16 + g + i % 2 * 8) * 128 + i / 2 * 16 + t * 2;
+    x[i] = at[0] | at[1] << 8 | at[8] << 16 | uint32_t(at[9]) << 24;
+  }
+  float d[kColumns / 2];
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    WgmmaRegisters<E4M3, kColumns>::rs(d, x + 4 * k, descriptor_at(panel_descriptor(to, 1024, 0), k * 32), k > 0);
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(d);
+  hold(x);
   unload<kColumns>(static_cast<float*>(p.c), d);
 }
 

@@ -69,7 +69,7 @@ def _bound(descriptor: Any, otherwise: KernelSku) -> KernelSku:
     target = Target.parse("sm_90a")
     kernels = (c for c in candidates_for(descriptor.__class__) if c.backend == "cuda")
     found = next((c.sku(descriptor, target) for c in kernels if not c.declines(descriptor, target)), None)
-    return found or otherwise.model_copy(update={"precision_guarantee": _usual(descriptor.query_dtype)})
+    return found or otherwise.model_copy(update={"precision_guarantee": _usual(descriptor.output_dtype)})
 
 
 def _usual(dtype: str) -> PrecisionGuarantee:
@@ -83,6 +83,10 @@ def _usual(dtype: str) -> PrecisionGuarantee:
 # -- torch ---------------------------------------------------------------------------------------------------------------
 
 
+def _scaled(d: Any) -> bool:
+    return any(getattr(d, name, "none") != "none" for name in ("kv_scale", "q_scale"))
+
+
 def _sdpa(work: Work, args: Any) -> Call:
     """torch SDPA on dense K and V, gathered before: requests of one length, masked at the bottom right or not at all."""
     import torch
@@ -92,8 +96,8 @@ def _sdpa(work: Work, args: Any) -> Call:
     lengths = lengths_of(work)
     q_len = 1 if lengths.q is None else _same(lengths.q, "q")
     kv_len = _same(lengths.kv or (), "kv")
-    if d.window_left >= 0 or d.logits_soft_cap > 0 or getattr(d, "sinks", False) or getattr(d, "kv_scale", "none") != "none":
-        raise declined("no window, soft cap, sinks or scaled cache")
+    if d.window_left >= 0 or d.logits_soft_cap > 0 or getattr(d, "sinks", False) or _scaled(d):
+        raise declined("no window, soft cap, sinks or scaled fp8")
     causal = bool(getattr(d, "causal", False)) and q_len > 1
     if causal and q_len != kv_len:
         raise declined("its causal mask starts at the top left")
@@ -153,8 +157,8 @@ def _flashinfer(backend: str) -> Callable[[Work, Any], Call]:
         _plain_only(d)
         if not hasattr(d, "paged_kv") or d.page_table != "csr" or not args.q.is_cuda:
             raise declined("paged attention with csr page tables on a GPU only")
-        if getattr(d, "sinks", False) or getattr(d, "kv_scale", "none") != "none":
-            raise declined("no sinks or scaled cache")
+        if getattr(d, "sinks", False) or _scaled(d):
+            raise declined("no sinks or scaled fp8")
         scratch = torch.empty(384 << 20, dtype=torch.uint8, device=args.q.device)
         table = (args.kv_indptr, args.kv_indices[: int(args.kv_indptr[-1])].contiguous(), args.last_page_len)
         heads = (d.num_qo_heads, d.kv_heads, d.dim, d.paged_kv.page_size)

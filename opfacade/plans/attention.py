@@ -12,7 +12,7 @@ from opfacade.model import Count, Size
 from opfacade.operands import Dim, TensorSpec, index_spec
 from opfacade.paging import KvScale, PagedKvCacheDescriptor, check_scale, page_table_operands, scale_operands
 from opfacade.plan import Plan
-from opfacade.scoring import ArgsT, Attention, PagedAttention, Varied
+from opfacade.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
 from opfacade.sku import DType
 from opfacade.variant_examples import alibi, document_mask
 
@@ -63,6 +63,7 @@ class BatchPagedPrefillArgs(Args):
     kv_lens: Tensor | None = None
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    q_scale: Tensor | None = None
     sinks: Tensor | None = None
     head_params: Tensor | None = None
     row_params: Tensor | None = None
@@ -73,7 +74,7 @@ class BatchPagedPrefillArgs(Args):
     lse: Tensor | None = None
 
 
-class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Varied):
+class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], ScaledQuery, Varied):
     """softmax(scale * q k^T) v for the last q_len rows of each request, over its pages.
 
     total_num_rows: rows of q over all requests. causal: row i sees keys j <= i + kv_len - q_len.
@@ -81,14 +82,14 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Varie
 
     op: Literal["paged_prefill"] = "paged_prefill"
     args_type: ClassVar[type[Args]] = BatchPagedPrefillArgs
-    later: ClassVar[frozenset[str]] = PagedKvAttention.later | set(Varied.model_fields)
+    later: ClassVar[frozenset[str]] = PagedKvAttention.later | {"q_scale", *Varied.model_fields}
     total_num_rows: Count
     causal: bool
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Dim("total_num_rows", self.total_num_rows)
         indptr = {"q_indptr": index_spec(Dim("batch_size+1", self.batch_size + 1))}
-        inputs = {"q": self._query(rows)} | indptr | self._cache() | self._sinks()
+        inputs = {"q": self._query(rows)} | indptr | self._cache() | self._query_scale() | self._sinks()
         return inputs | self._more(self._heads, rows, self.paged_kv.token_dims, self.batch_size) | self._outputs(rows)
 
 
@@ -133,6 +134,7 @@ class BatchRaggedPrefillArgs(Args):
     k: Tensor
     v: Tensor
     kv_indptr: Tensor
+    q_scale: Tensor | None = None
     sinks: Tensor | None = None
     head_params: Tensor | None = None
     row_params: Tensor | None = None
@@ -143,7 +145,7 @@ class BatchRaggedPrefillArgs(Args):
     lse: Tensor | None = None
 
 
-class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], Varied):
+class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuery, Varied):
     """softmax(scale * q k^T) v with K and V as plain rows: request b owns rows kv_indptr[b] to kv_indptr[b+1].
 
     total_num_rows: rows of q; total_kv_rows: rows of k and v. causal as in paged prefill.
@@ -152,7 +154,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], Varied):
 
     op: Literal["ragged_prefill"] = "ragged_prefill"
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
-    later: ClassVar[frozenset[str]] = Attention.later | set(Varied.model_fields) | {"head_dim_vo"}
+    later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
     batch_size: Count
     total_num_rows: Count
     total_kv_rows: Count
@@ -190,7 +192,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], Varied):
         v = TensorSpec((kv_rows, heads, self._value_dim), self.dtype)
         inputs = {"q": self._query(rows), "q_indptr": indptr, "k": k, "v": v, "kv_indptr": indptr}
         more = self._more(self._heads, rows, (kv_rows,), self.batch_size)
-        return inputs | self._sinks() | more | self._outputs(rows)
+        return inputs | self._query_scale() | self._sinks() | more | self._outputs(rows)
 
 
 class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]): ...
@@ -295,5 +297,20 @@ EXAMPLES: tuple[Attention[Any], ...] = (
         head_dim_vo=128,
         causal=True,
         dtype="bf16",
+    ),
+    BatchPagedPrefillDescriptor(
+        batch_size=3, total_num_rows=40, num_qo_heads=8, causal=True, paged_kv=_FP8, kv_scale="head", q_scale="tensor"
+    ),
+    BatchRaggedPrefillDescriptor(
+        batch_size=2,
+        total_num_rows=63,
+        total_kv_rows=131,
+        num_qo_heads=5,
+        num_kv_heads=1,
+        head_dim=128,
+        causal=False,
+        dtype="f8_e4m3",
+        q_scale="tensor",
+        o_dtype="f16",
     ),
 )

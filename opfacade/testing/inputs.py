@@ -95,7 +95,7 @@ class _Maker:
                 values[name] = torch.randint(0, 3, values[name].shape, generator=self.generator, device=self.device).int()
         if "packed_mask" in operands:
             values |= self._packed_mask(list(zip(q_lens, kv_lens, strict=True)))
-        for name in ("k_scale", "v_scale"):
+        for name in ("k_scale", "v_scale", "q_scale"):
             if name in operands:
                 values[name] = values[name].clamp(-1.5, 1.5).exp()
         if getattr(descriptor, "quantises", False):  # some numbers are beyond the largest that an fp8 cache holds

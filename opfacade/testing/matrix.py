@@ -123,6 +123,21 @@ def matrix() -> dict[str, Descriptor[Any]]:
             logits_soft_cap=20.0,
         ),
         "ragged-auto-fp8": _ragged(3, 64, "f8_e4m3", causal=False, q_dtype="bf16", window_left=300, total_num_rows=60),
+        "prefill-off-fp8-products": _prefill(
+            4, _cache(128, "f8_e4m3", 16, "HND"), 90, causal=True, kv_split="off", kv_scale="head", q_scale="tensor"
+        ),
+        "prefill-fixed-fp8-products-window-sinks": _prefill(
+            3,
+            _cache(128, "f8_e4m3", 48, "NHD"),
+            60,
+            causal=True,
+            kv_split=200,
+            window_left=300,
+            sinks=True,
+            kv_scale="tensor",
+            o_dtype="f16",
+        ),
+        "ragged-auto-fp8-products": _ragged(2, 128, "f8_e4m3", causal=False, q_scale="tensor", total_num_rows=60),
         "append-csr": PagedKvAppendDescriptor(batch_size=5, total_num_rows=300, paged_kv=plain),
         "append-block-odd": PagedKvAppendDescriptor(
             batch_size=5, total_num_rows=77, paged_kv=_cache(65, "f8_e4m3", 3, "NHD", 1, 600), page_table="block"

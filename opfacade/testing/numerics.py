@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.descriptor import Descriptor
 from opfacade.sku import ROUNDOFF, UNDERFLOW, KernelSku
+from opfacade.testing.narrow_sums import largest_in_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SIGMA = 6.0
-_U = 2.0**-24
-_LARGE = 0.01  # an eta from which on the spread of the values may be the smaller bound
+_SIGMA, _U, _LARGE = 6.0, 2.0**-24, 0.01  # _LARGE: an eta from which on the spread of the values may be the smaller bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,8 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     underflow of P in the second product. exp, tanh: error of these functions, relative and over the cap. tile: keys
     between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged; part: the
     fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors. eta_q:
-    underflow of an element of q over its largest.
+    underflow of an element of q over its largest. u_step, chain: what a step of products that are cut is off by, over the
+    largest of its sums and products, and keys of such steps before sums are those of u_acc.
     """
     u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
     row = row if row.seen.dim() == 3 else replace(row, seen=row.seen[None])
@@ -219,6 +219,8 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
 
     absolute = abs(row.scale) * (row.q.abs() @ row.k.abs().transpose(1, 2))
     eta = (row.q.shape[-1] / c["k_step"] + 4) * c["u_acc"] * absolute
+    if "u_step" in c:
+        eta = eta + c["u_step"] * abs(row.scale) * largest_in_steps(row.q, row.k, int(c["k_step"]))
     size = raw.abs()
     eta = eta + c.get("scaled", 0.0) * 2 * u * size
     if c.get("eta_q"):
@@ -282,14 +284,14 @@ def _product_error(
     """Rounding of P, its underflow, accumulation of the product and of the denominator: hard and tight."""
     import torch
 
-    size = o.abs()
+    size, cut = o.abs(), c.get("u_step", 0.0) * c.get("chain", 0.0) / c["k_step"] * (1 + c["u_p"]) * sums["pv"]
     underflow = c["eta_p"] / torch.where(weights.total == 0, torch.ones_like(weights.total), weights.total) * sums["v"]
     steps = (counts.n / c["k_step"] + counts.tiles + 4) * c["u_acc"]
     per_lane = counts.n / c["lanes"]
     hard = c["u_p"] * sums["pv"] + steps * sums["pv"] + (per_lane + counts.tiles + 8) * u * size
     tight = _SIGMA * c["u_p"] * sums["p2v2"].sqrt() + c["u_p"] * size + steps * sums["running"]
     tight = tight + (_SIGMA * per_lane.sqrt() + counts.tiles + 8) * u * size
-    return hard + underflow, torch.minimum(tight, hard) + underflow
+    return hard + cut + underflow, torch.minimum(tight, hard) + cut + underflow
 
 
 def _output_rounding(dtype: str, o: Tensor, empty: Tensor) -> Any:

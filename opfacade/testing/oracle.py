@@ -28,7 +28,7 @@ def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None,
         rows = max(1, rows * _HEADS // max(_HEADS, descriptor.num_qo_heads))
     if not isinstance(descriptor.kv_split, str):
         c = c | {"part": float(descriptor.kv_split)}
-    if getattr(descriptor, "kv_scale", "none") != "none":
+    if any(getattr(descriptor, name, "none") != "none" for name in ("kv_scale", "q_scale")):
         c = c | {"scaled": 1.0}
     q_indptr = args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
     sampled = sorted(rng.sample(range(q_indptr[-1]), min(rows, q_indptr[-1])) if rows is not None else range(q_indptr[-1]))
@@ -48,7 +48,7 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
     place = Place(at - first, q_len, k.shape[0], descriptor.num_qo_heads, kv_heads)
     known = variation.values(descriptor, args, request, place, first, key_places(descriptor, args, request))
     row = Row(
-        q=variation.query(descriptor, _grouped(query(args)[at], kv_heads), known).double(),
+        q=variation.query(descriptor, _grouped(query(args)[at], kv_heads), known).double() * query_factor(descriptor, args),
         k=k.transpose(0, 1),
         v=v.transpose(0, 1),
         seen=variation.shown(
@@ -60,7 +60,7 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
         logits=variation.logits(descriptor, known),
     )
     got = {"o": _grouped(args.o[at], kv_heads)}
-    bounded = attention_bounds(row, c, descriptor.query_dtype) if k.shape[0] or descriptor.sinks else _nothing(row)
+    bounded = attention_bounds(row, c, descriptor.output_dtype) if k.shape[0] or descriptor.sinks else _nothing(row)
     if args.lse is not None:
         got["lse"] = _grouped(args.lse[at][..., None], kv_heads).squeeze(-1)
     else:
@@ -116,6 +116,11 @@ def query(args: Any) -> Tensor:
     import torch
 
     return torch.cat(queries(args), -1)
+
+
+def query_factor(descriptor: Any, args: Any) -> Tensor | float:
+    """What the numbers in q are to be multiplied with."""
+    return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()
 
 
 def pools(args: Any) -> dict[str, Tensor]:

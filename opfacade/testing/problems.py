@@ -35,6 +35,21 @@ def special_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any
     return type(plain).model_validate(plain.model_dump() | _SPECIAL[op](rng, plain))
 
 
+def fp8_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
+    """A prefill whose q, k and v are fp8, such as a kernel takes; the seeds of the others are as they were."""
+    rng = random.Random(f"fp8 {op} {seed}")
+    plain: Any = random_descriptor(op, seed, tokens)
+    fields: dict[str, Any] = {"q_scale": rng.choice(("none", "tensor", "tensor")), "o_dtype": rng.choice((None, "bf16", "f16"))}
+    if op == "paged_prefill":
+        pool = {"page_size": rng.choice((16, 16, 48, 64, 128)), "head_dim": 128, "dtype": "f8_e4m3"}
+        pool["num_total_pages"] = max(4, plain.kv_token_bound // pool["page_size"])
+        fields |= {"paged_kv": plain.paged_kv.model_dump() | pool, "kv_scale": rng.choice(("none", "tensor", "head"))}
+    else:
+        fields |= {"head_dim": 128, "dtype": "f8_e4m3"}
+    made: Descriptor[Any] = type(plain).model_validate(plain.model_dump() | fields | {"sinks": rng.random() < 0.2})
+    return made
+
+
 def head_variants(op: str, special: bool = False, tokens: int = 2000) -> list[Descriptor[Any]]:
     """A problem of an attention for each group of query heads and size of a head that models have."""
     draw = special_descriptor if special else random_descriptor

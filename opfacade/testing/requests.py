@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EMPTY = -1
 _QUERIES = ("q", "q_nope", "q_pe")
 # Operands that all requests of a call share.
-_SHARED = ("k_scale", "v_scale", "sinks", "head_params")
+_SHARED = ("k_scale", "v_scale", "q_scale", "sinks", "head_params")
 
 
 def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:

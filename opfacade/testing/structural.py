@@ -32,7 +32,7 @@ def request_views(subject: Subject, args: Any) -> Iterator[tuple[int, slice, int
 
 def plain(args: Any) -> Any:
     """The same call with stored numbers that stand for themselves and without sinks: what exact tests compare."""
-    for name in ("k_scale", "v_scale"):
+    for name in ("k_scale", "v_scale", "q_scale"):
         if getattr(args, name, None) is not None:
             getattr(args, name).fill_(1.0)
     if args.sinks is not None:

@@ -16,7 +16,21 @@ if TYPE_CHECKING:
 
     from opfacade.registry import Launcher
 
-_FLOATS = ("q", "q_nope", "q_pe", "k", "v", "k_new", "v_new", "states_o", "k_scale", "v_scale", "sinks", "head_params")
+_FLOATS = (
+    "q",
+    "q_nope",
+    "q_pe",
+    "k",
+    "v",
+    "k_new",
+    "v_new",
+    "states_o",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "sinks",
+    "head_params",
+)
 _POOLS = ("k_data", "v_data", "ckv", "kpe")
 
 
@@ -67,7 +81,7 @@ class FullGuard:
         wrong = ~_is_finite(tensor)
         if name in ("k", "v"):
             wrong[int(args.kv_indptr[-1]) :] = False
-        if name in ("k_scale", "v_scale"):
+        if name.endswith("_scale"):
             wrong |= tensor <= 0
         if name == "sinks":
             wrong &= tensor != -torch.inf

@@ -73,3 +73,23 @@ def operand_places(thread, register):
     warp, g, t = thread // 32, thread % 32 // 4, thread % 4
     row, column = warp * 16 + g + register % 2 * 8, register // 2 * 8 + t * 2
     return (row, column), (row, column + 1)
+
+
+def transposed_place(row):
+    """Where kernels/common/transpose_bytes.cuh puts the byte of a row of the tile."""
+    return row & ~15 | (row >> 1 & 3) << 2 | (row >> 3 & 1) << 1 | row & 1
+
+
+def transpose_bytes(tile):
+    """[columns, places] of a tile of 128 x 128, as warps make it: ldmatrix gives a thread two columns of four row pairs."""
+    out = torch.full_like(tile, -1)
+    for rows in range(0, 128, 32):
+        for columns in range(0, 128, 16):
+            for lane in range(32):
+                t, column = lane % 4, columns + lane // 4 * 2
+                pairs = [tile[rows + 8 * m + 2 * t : rows + 8 * m + 2 * t + 2, column : column + 2] for m in range(4)]
+                for c in range(2):
+                    for x in range(2):
+                        four = torch.cat([pairs[2 * c][:, x], pairs[2 * c + 1][:, x]])
+                        out[column + x, rows + 16 * c + 4 * t : rows + 16 * c + 4 * t + 4] = four
+    return out

@@ -1,4 +1,4 @@
-"""An fp8 cache with factors: what the numbers stand for, what is refused, and that the measure of error sees a wrong factor."""
+"""fp8 caches and queries with factors: what the numbers stand for, what is refused, and that a wrong factor is seen."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from opfacade.errors import DescriptorError
 from opfacade.selection import survey
 from opfacade.testing import inputs, numerics, problems
 from tests import naive
-from tests.problems import cache, cloned, decode, on_reference, prefill, run
+from tests.problems import cache, cloned, decode, on_reference, prefill, ragged, run
 
 FORMS = [("f8_e4m3", "tensor"), ("f8_e4m3", "head"), ("f8_e5m2", "head"), ("f8_e5m2", "none")]
 
@@ -28,6 +28,46 @@ def test_stored_numbers_are_multiplied_by_their_factor(make, dtype, kv_scale, q_
     arithmetic = 1e-14 if q_dtype == "f32" else 4e-6
     naive.assert_rounded(args.o, o, magnitude=8.0, arithmetic=arithmetic)
     naive.assert_rounded(args.lse, lse, magnitude=8.0, arithmetic=arithmetic)
+
+
+@pytest.mark.parametrize("o_dtype", [None, "f16", "f32"])
+@pytest.mark.parametrize("q_scale", ["none", "tensor"])
+@pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2"])
+def test_an_fp8_query_is_multiplied_by_its_factor(dtype, q_scale, o_dtype):
+    fields = {"q_dtype": dtype, "q_scale": q_scale, "o_dtype": o_dtype}
+    for (descriptor, args), want in (
+        (prefill([3, 2], [7, 2], paged_kv=fp8(dtype), kv_scale="head", **fields), naive.paged),
+        (ragged([3, 2], [7, 2], dtype=dtype, **fields), naive.ragged),
+    ):
+        assert str(args.o.dtype) == {None: "torch.bfloat16", "f16": "torch.float16", "f32": "torch.float32"}[o_dtype]
+        run((descriptor, args))
+        o, lse = want(descriptor, args)
+        naive.assert_rounded(args.o, o, magnitude=8.0, arithmetic=4e-6)
+        naive.assert_rounded(args.lse, lse, magnitude=8.0, arithmetic=4e-6)
+
+
+def test_a_factor_of_the_query_needs_an_fp8_query():
+    with pytest.raises(DescriptorError, match=r"q_scale='tensor' needs a q of f8_e4m3 or f8_e5m2, not bf16"):
+        prefill([2], [9], paged_kv=fp8(), q_dtype="bf16", q_scale="tensor")
+
+
+def test_fields_of_an_fp8_query_are_silent_where_there_is_none():
+    plain, _ = prefill([2], [9], paged_kv=fp8(), q_dtype="bf16")
+    full, _ = prefill([2], [9], paged_kv=fp8(), q_dtype="f8_e4m3", q_scale="tensor", o_dtype="f16")
+    assert not {"q_scale", "o_dtype"} & set(plain.model_dump())
+    assert type(full).model_validate_json(full.model_dump_json()) == full
+    sku = on_reference(full).sku
+    assert sku.dtypes == (("kv", "f8_e4m3"), ("o", "f16"), ("q", "f8_e4m3"))
+    assert ("q_scale", "tensor") in sku.spec
+
+
+def test_an_output_of_another_dtype_is_declined_by_kernels_and_made_by_the_reference():
+    descriptor, args = decode([9], o_dtype="f32")
+    options = survey(descriptor, Preference(), Target.parse("sm_90a"))
+    reasons = [r for o in options if o.candidate.backend == "cuda" for r in o.reasons if r.field == "o_dtype"]
+    assert {(r.code, r.got, r.allowed) for r in reasons} == {("OPF-S002", "f32", "f16")}
+    run((descriptor, args))
+    naive.assert_rounded(args.o, naive.paged(descriptor, args)[0], magnitude=8.0, arithmetic=4e-6)
 
 
 def test_a_cap_bounds_scaled_scores():
@@ -104,6 +144,14 @@ def test_kernels_know_factors_and_decline_where_the_hardware_does_not_know_fp8(m
     }
     reasons = options["split_kv" if "split_kv" in options else "mma_tile"].reasons
     assert [(r.code, r.allowed) for r in reasons] == ([("OPF-S001", "sm_89 and later for f8_e4m3")] if arch == "sm_80" else [])
+
+
+def test_the_measure_of_error_sees_a_factor_of_the_query():
+    descriptor, _ = prefill([3, 9], [70, 90], paged_kv=fp8(num_total_pages=64), q_dtype="f8_e4m3", q_scale="tensor")
+    args = inputs.make_args(descriptor, seed=1)
+    plan = run((descriptor, args)) and on_reference(descriptor)
+    assert numerics.check(descriptor, args, plan.sku).worst <= 1
+    assert numerics.check(descriptor, replace(args, q_scale=args.q_scale * 1.2), plan.sku).worst > 1
 
 
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])

@@ -52,6 +52,25 @@ def test_packed_accumulators_are_the_next_operand():
                 assert pair == wanted
 
 
+def test_packed_fp8_accumulators_are_the_next_operand_up_to_the_order_of_terms():
+    """Register 2c + h of a step of 32 packs scores of four keys; transposed values have them at the places it stands for."""
+    for thread in range(128):
+        for register in range(16):
+            step, c, h = register // 4, register % 4 // 2, register % 2
+            scores = [model.accumulator_place(thread, register // 2 * 8 + j // 2 * 4 + h * 2 + j % 2) for j in range(4)]
+            g, t = thread % 32 // 4, thread % 4
+            assert {row for row, _ in scores} == {thread // 32 * 16 + g + 8 * h}
+            places = [step * 32 + 16 * c + 4 * t + j for j in range(4)]
+            assert [model.transposed_place(key) for _, key in scores] == places
+
+
+def test_bytes_read_as_pairs_and_transposed_lie_at_their_places():
+    tile = torch.arange(128 * 128).view(128, 128)
+    shared = model.transpose_bytes(tile)
+    for key in range(128):
+        assert torch.equal(shared[:, model.transposed_place(key)], tile[key])
+
+
 def test_accumulators_cover_a_tile_once():
     places = [model.accumulator_place(t, i) for t in range(128) for i in range(64)]
     assert sorted(places) == [(r, c) for r in range(64) for c in range(128)]
@@ -90,6 +109,44 @@ def test_products_of_an_operand_in_registers(probes, dtype, columns):
     name = "f16" if dtype == torch.float16 else "bf16"
     getattr(probes, f"rs_{name}_{columns}")(a.cuda(), b.cuda(), c)
     close(c, 1 + a.double() @ b.double())
+
+
+def e4m3(*shape):
+    return torch.randn(*shape).to(torch.float8_e4m3fn)
+
+
+def cut_sums(got, want, size):
+    """Each step of 32 products may be off by 34 units of 2^-13 of what it adds up: four steps, none of more than `size`."""
+    assert bool(got.isfinite().all())
+    assert bool(((got.double().cpu() - want).abs() <= 4 * 34 * 2.0**-13 * size).all())
+
+
+@pytest.mark.gpu
+def test_products_of_shared_fp8_operands(probes):
+    a, b = e4m3(64, 128), e4m3(128, 128)
+    c = torch.full((64, 128), float("nan"), device="cuda")
+    probes.ss_e4m3_128(a.cuda(), b.cuda(), c)
+    cut_sums(c, a.double() @ b.double().T, a.double().abs() @ b.double().abs().T)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [64, 128])
+def test_products_of_fp8_weights_and_transposed_values(probes, columns):
+    a, b = e4m3(64, 128), e4m3(128, 128)
+    c = torch.full((64, columns), float("nan"), device="cuda")
+    getattr(probes, f"rs_e4m3_{columns}")(a.cuda(), b.cuda(), c)
+    cut_sums(c, (a.double() @ b.double())[:, :columns], (a.double().abs() @ b.double().abs())[:, :columns])
+
+
+@pytest.mark.gpu
+def test_fp8_sums_are_cut_as_the_model_says(probes):
+    """2^8 with 31 products of 2^-9 each: every one of them lies far below 2^-13 of it."""
+    a, b = torch.zeros(64, 128).to(torch.float8_e4m3fn), torch.zeros(128, 128).to(torch.float8_e4m3fn)
+    a[:, 0], b[:, 0] = 16.0, 16.0
+    a[:, 1:32], b[:, 1:32] = 2.0**-3, 2.0**-6
+    c = torch.full((64, 128), float("nan"), device="cuda")
+    probes.ss_e4m3_128(a.cuda(), b.cuda(), c)
+    assert bool((c == 256.0).all())
 
 
 @pytest.mark.gpu

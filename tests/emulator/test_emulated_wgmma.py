@@ -32,10 +32,8 @@ def paged(page_size=16, head_dim=64, group=4, rows=70, batch=2, **more):
 
 
 def ragged(**more):
-    return BatchRaggedPrefillDescriptor(
-        batch_size=2, total_num_rows=90, total_kv_rows=400, num_qo_heads=4, num_kv_heads=2, head_dim=64,
-        dtype=more.pop("dtype", "f16"), causal=True, **more,
-    )  # fmt: skip
+    shape = {"batch_size": 2, "total_num_rows": 90, "total_kv_rows": 400, "num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 64}
+    return BatchRaggedPrefillDescriptor(**shape | {"dtype": "f16", "causal": True} | more)
 
 
 def uneven(group=1, rows=70, kv_rows=300, batch=2, **more):
@@ -84,9 +82,9 @@ KINDS = {
 }
 
 
-def hold(descriptor, seed, interleaved=False, lengths=None):
+def hold(descriptor, seed, interleaved=False, lengths=None, impl="wgmma_tile"):
     subject = emulator.subject(descriptor)
-    assert subject.plan.sku.impl == "wgmma_tile"
+    assert subject.plan.sku.impl == impl
     args = subject.args(seed, lengths, interleaved)
     assert guarded.run(subject, args) == []
     report = numerics.check(descriptor, args, subject.plan.sku, rows=8, seed=seed)

@@ -2,10 +2,11 @@
 
 from tests.mutation.faults_cpu import CPU
 from tests.mutation.faults_decode import DECODE_FAULTS
+from tests.mutation.faults_fp8 import FP8_FAULTS
 from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.mutant import Mutant
 
-GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *SHARED_FAULTS)
+GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

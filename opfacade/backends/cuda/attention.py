@@ -7,6 +7,7 @@ from typing import Any
 
 from opfacade.backends.cuda import attention_decode as decode
 from opfacade.backends.cuda import attention_prefill as prefill
+from opfacade.backends.cuda import attention_prefill_fp8 as fp8
 from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
 from opfacade.backends.cuda.attention_decode_variants import VARIANTS as DECODE_VARIANTS
 from opfacade.plans.attention import (
@@ -25,6 +26,10 @@ _DEFAULTS = (
         Candidate(
             "cuda", "mma_tile", kind, prefill.declines, prefill.sku, prefill.workspace, prefill.launcher, prefill.jit_spec
         )
+        for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+    ),
+    *(
+        Candidate("cuda", "wgmma_fp8_tile", kind, fp8.declines, fp8.sku, prefill.workspace, fp8.launcher, fp8.jit_spec)
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
     ),
     Candidate(

@@ -34,6 +34,8 @@ def declines(
         yield from support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, ("f16", "bf16"))
     elif descriptor.query_dtype != descriptor.kv_dtype:
         yield Reason("OPF-S002", "q_dtype", descriptor.query_dtype, f"the cache's, {descriptor.kv_dtype}")
+    if descriptor.query_dtype not in FP8:
+        yield from support.choice_reason("OPF-S002", "o_dtype", descriptor.output_dtype, (descriptor.query_dtype,))
     yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, tuple(head_dims))
     if descriptor.dim in head_dims:
         yield from support.choice_reason("OPF-S003", "head_dim_vo", descriptor.dim_vo, (head_dims[descriptor.dim],))
@@ -91,7 +93,15 @@ def error_model(
         constants["function"] = 2.0**-21
     if dtype in FP8 and query == "bf16":
         constants["eta_q"] = 2.0**-39
-    return ErrorModel(id="attention-f32" if plain else "attention-mma16", constants=tuple(sorted(constants.items())))
+    if query in FP8:
+        constants |= _FP8_PRODUCTS | {"u_p": ROUNDOFF[query], "chain": float(tile)}
+    model = "attention-f32" if plain else "attention-mma8" if query in FP8 else "attention-mma16"
+    return ErrorModel(id=model, constants=tuple(sorted(constants.items())))
+
+
+# What tensor cores sum in one step of 32 products, the accumulator among it, they cut to 13 bits below the largest, each of the
+# 33 addends and the sum. A tile is a chain of such steps, tiles are added in f32. A weight at its base is 2^4.
+_FP8_PRODUCTS = {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "eta_p": UNDERFLOW["f8_e4m3"] / 2**4}
 
 
 def guarantee(
@@ -134,7 +144,8 @@ def make_sku(identity: Identity) -> KernelSku:
     """The SKU; kept, because a serving step selects for a new batch size and gets the same kernel again."""
     facts = dict(identity.facts)
     dtype, split = str(facts.pop("dtype")), str(facts["split"])
-    query, scaled = str(facts.pop("q_dtype", dtype)), facts.get("kv_scale", "none") != "none"
+    query, scaled = str(facts.pop("q_dtype", dtype)), any(facts.get(f"{x}_scale", "none") != "none" for x in ("kv", "q"))
+    output = str(facts.pop("o_dtype", query))
     model = error_model(dtype, identity.tile, identity.merges, query, scaled, identity.transforms)
     return KernelSku(
         category="attention",
@@ -143,11 +154,15 @@ def make_sku(identity: Identity) -> KernelSku:
         arch=identity.arch,
         impl=identity.impl,
         revision=REVISION,
-        dtypes=(("kv", dtype), ("o", query), ("q", query)),
+        dtypes=(("kv", dtype), ("o", output), ("q", query)),
         layout="strided",
         spec=tuple(facts.items()),
         precision_guarantee=guarantee(
-            "f16" if dtype in FP8 else dtype, split, model, identity.transforms, _EVIDENCE_OF.get(identity.op, _EVIDENCE)
+            query if query in FP8 else "f16" if dtype in FP8 else dtype,
+            split,
+            model,
+            identity.transforms,
+            _EVIDENCE_OF.get(identity.op, _EVIDENCE),
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +69,14 @@ def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, 
     reasons = [*facts_of.declines(descriptor, target, dtypes, head_dims), *variant.narrow_reasons(descriptor)]
     reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
     if not reasons:
-        _, splits, _ = splits_of(descriptor, target)
-        hint = "Use a larger kv_split or a smaller max_kv_indices."
-        reasons += support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
+        reasons += split_reasons(descriptor, target)
     return reasons
+
+
+def split_reasons(descriptor: Prefill, target: Target) -> Iterator[Reason]:
+    _, splits, _ = splits_of(descriptor, target)
+    hint = "Use a larger kv_split or a smaller max_kv_indices."
+    yield from support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
 
 
 def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:

@@ -53,20 +53,24 @@ def _guarantee(wide: bool, transforms: bool) -> PrecisionGuarantee:
 
 def sku(descriptor: Attention[Any], target: Target) -> KernelSku:
     transforms = transforms_scores(descriptor)
-    return _make_sku(descriptor.op, target.arch, descriptor.kv_dtype, descriptor.query_dtype, _facts(descriptor), transforms)
+    return _make_sku(descriptor.op, target.arch, _dtypes(descriptor), _facts(descriptor), transforms)
+
+
+def _dtypes(descriptor: Attention[Any]) -> tuple[tuple[str, str], ...]:
+    return (("kv", descriptor.kv_dtype), ("o", descriptor.output_dtype), ("q", descriptor.query_dtype))
 
 
 def _facts(descriptor: Attention[Any]) -> tuple[tuple[str, bool | str], ...]:
     """What changes the meaning of a result, where it is not as usual."""
-    kv_scale = getattr(descriptor, "kv_scale", "none")
-    facts: dict[str, bool | str] = {"kv_scale": kv_scale} if kv_scale != "none" else {}
+    scales = {name: getattr(descriptor, name, "none") for name in ("kv_scale", "q_scale")}
+    facts: dict[str, bool | str] = {name: scale for name, scale in scales.items() if scale != "none"}
     facts |= {"sinks": True} if descriptor.sinks else {}
     return tuple(sorted((facts | varied_facts(descriptor)).items()))
 
 
 @lru_cache(maxsize=256)
 def _make_sku(
-    op: str, arch: str, kv_dtype: str, q_dtype: str, facts: tuple[tuple[str, bool | str], ...], transforms: bool
+    op: str, arch: str, dtypes: tuple[tuple[str, str], ...], facts: tuple[tuple[str, bool | str], ...], transforms: bool
 ) -> KernelSku:
     # One Python function serves all: the dtypes decide what is promised, and nothing is compiled in.
     return KernelSku(
@@ -76,15 +80,15 @@ def _make_sku(
         arch=arch,
         impl="torch",
         revision=1,
-        dtypes=(("kv", kv_dtype), ("o", q_dtype), ("q", q_dtype)),
+        dtypes=dtypes,
         layout="strided",
         spec=facts,
-        precision_guarantee=_guarantee(q_dtype == "f32", transforms),
+        precision_guarantee=_guarantee(dict(dtypes)["q"] == "f32", transforms),
     )
 
 
 def scoring(descriptor: Attention[Any], args: Any, causal: bool) -> Any:
     from opfacade.backends.reference.softmax_attention import Scoring
 
-    scales = (getattr(args, "k_scale", None), getattr(args, "v_scale", None))
+    scales = (getattr(args, "k_scale", None), getattr(args, "v_scale", None), getattr(args, "q_scale", None))
     return Scoring(descriptor.scale, descriptor.logits_soft_cap, causal, descriptor.window_left, *scales, args.sinks)

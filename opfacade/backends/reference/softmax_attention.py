@@ -21,8 +21,8 @@ _SCORE_BUDGET = 8 * 2**20
 class Scoring:
     """What turns q.k into a score, and which keys a row sees.
 
-    k_scale, v_scale: factors of K and V, [1] or [kv_heads]. sinks: [heads], logits without a value. varied: what the
-    request has of a variant or a mask.
+    k_scale, v_scale: factors of K and V, [1] or [kv_heads]; q_scale: of Q, [1]. sinks: [heads], logits without a value.
+    varied: what the request has of a variant or a mask.
     """
 
     scale: float
@@ -31,6 +31,7 @@ class Scoring:
     window_left: int
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    q_scale: Tensor | None = None
     sinks: Tensor | None = None
     varied: Variation = PLAIN
 
@@ -86,7 +87,7 @@ def _softmax_product(
     """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row that sees nothing gets 0 and its sink, -inf where it has none."""
     import torch
 
-    scores = torch.matmul(q, keys) * _factor(scoring.k_scale, scoring.scale, q)
+    scores = torch.matmul(q, keys) * _factor(scoring.k_scale, scoring.scale, q) * _factor(scoring.q_scale, 1.0, q)
     if scoring.soft_cap > 0:
         scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
     scores = scoring.varied.scores(scores, known).masked_fill_(~seen, -math.inf)

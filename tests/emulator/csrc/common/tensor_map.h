@@ -7,12 +7,14 @@
 
 namespace opfacade {
 
+enum class MapElement : int32_t { kF16, kBf16, kByte };
+
 struct TensorShape {
   const void* data;
   int64_t size[5];
   int64_t stride[4];
   int32_t box[4];
-  bool bf16;
+  MapElement element;
 };
 static_assert(sizeof(TensorShape) <= sizeof(TensorMap));
 

@@ -22,6 +22,12 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
   }
 }
 
+inline void stmatrix_x4(uint32_t address, const uint32_t (&r)[4]) {
+  const auto all = simt::exchange(&address, 1);
+  for (int m = 0; m < 4; ++m)
+    memcpy(simt::at(all[m * 8 + simt::lane() / 4][0]) + simt::lane() % 4 * 4, &r[m], 4);
+}
+
 template <class T>
 float element_of(uint32_t pair, int which) {
   return T::unpack(static_cast<uint16_t>(which ? pair >> 16 : pair));

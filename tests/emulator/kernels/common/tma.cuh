@@ -27,10 +27,11 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
       inside &= place >= 0 && place < t.size[axis + 1];
       src += place * t.stride[axis];
     }
-    for (int column = 0; column < 64; ++column) {
+    const int bytes = t.element == MapElement::kByte ? 1 : 2;
+    for (int column = 0; column < 128 / bytes; ++column) {
       uint16_t element = 0;
-      if (inside && at.x[0] + column < t.size[0]) memcpy(&element, src + (at.x[0] + column) * 2, 2);
-      memcpy(simt::at(swizzled_128(dst + row * 128 + column * 2)), &element, 2);
+      if (inside && at.x[0] + column < t.size[0]) memcpy(&element, src + (at.x[0] + column) * bytes, bytes);
+      memcpy(simt::at(swizzled_128(dst + row * 128 + column * bytes)), &element, bytes);
     }
   }
   mbarrier_bytes_came(barrier, rows * 128);

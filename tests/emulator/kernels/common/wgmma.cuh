@@ -18,6 +18,8 @@ template <int kPending>
 void wgmma_wait() {}
 template <int kPlace>
 void wgmma_wait_all_at() {}
+template <int kPlace>
+void wgmma_one_left_at() {}
 template <class X, int kCount>
 void pin(X (&)[kCount]) {}
 template <int kCount>

@@ -1,0 +1,71 @@
+// What a computing warpgroup does with one tile of keys where products are of fp8: a tile's values come into registers of
+// their own, half of the columns at a time, and are added up in f32. Tensor cores would cut them to 13 bits below a sum that
+// grows with the context.
+#pragma once
+#include "kernels/attention/prefill_wgmma_math.cuh"
+#include "kernels/attention/prefill_wgmma_fp8_transpose.cuh"
+#include "kernels/common/lazy_softmax_fp8.cuh"
+#include "kernels/common/q_transform.cuh"
+#include "kernels/common/wgmma_fp8.cuh"
+
+namespace opfacade {
+
+template <class C>
+using HalfOutput = float[C::kHeadDim / 4];
+
+// Columns of one half. v: transposed, a row for each column.
+template <class C, int kHalf>
+__device__ __forceinline__ void issue_half(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, HalfOutput<C>& t) {
+  wgmma_fence();
+  const uint64_t b = panel_descriptor(v + kHalf * C::kHeadDim / 2 * 128, 1024, 0);
+#pragma unroll
+  for (int step = 0; step < C::kTileKv / 32; ++step)
+    WgmmaRegisters<typename C::T, C::kHeadDim / 2>::rs(t, weights + 4 * step, descriptor_at(b, step * 32), step > 0);
+  wgmma_commit();
+}
+
+template <class C, int kHalf>
+__device__ __forceinline__ void add_half(const HalfOutput<C>& t, WgmmaRows<C>& rows) {
+#pragma unroll
+  for (int i = 0; i < C::kHeadDim / 4; ++i) rows.o[kHalf * C::kHeadDim / 4 + i] += t[i];
+}
+
+// Rows of q with the sign of sm_scale, or none of it: see q_transform.cuh.
+template <class C>
+__device__ __forceinline__ void transform_fp8_queries(unsigned char* rows, QTransform transform) {
+  uint32_t* words = reinterpret_cast<uint32_t*>(rows);
+#pragma unroll 1
+  for (int i = threadIdx.x % kWarpgroup; i < 64 * C::kHeadDim / 4; i += kWarpgroup)
+    words[i] = transform == QTransform::kNegate ? words[i] ^ 0x80808080u : words[i] & bytes_mask(nan_bytes(words[i]));
+}
+
+// As isolate_nonfinite, in a transposed tile.
+template <class C>
+__device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& work, int start, unsigned char* v,
+                                            WgmmaRows<C>& rows) {
+#pragma unroll 1
+  for (int key = 0; key < C::kTileKv; ++key) {
+    const int place = transposed_place(key);
+    bool sees[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const KvRange seen = row_range<C>(p, work.tile, work.range, wgmma_row(half));
+      sees[half] = start + key >= seen.begin && start + key < seen.end;
+    }
+#pragma unroll
+    for (int i = 0; i < C::kHeadDim / 2; ++i) {
+      const int column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+      const unsigned char value = v[column * 128 + panel_address(0, place / 16 ^ (column & 7)) + place % 16];
+      if ((value & 0x7f) == 0x7f && sees[i % 4 / 2]) rows.o[i] = __int_as_float(0x7fffffff);
+    }
+  }
+  named_sync(kComputing, kConsumers * kWarpgroup);
+  uint32_t* words = reinterpret_cast<uint32_t*>(v);
+#pragma unroll 1
+  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDim / 4; i += kConsumers * kWarpgroup)
+    words[i] &= ~bytes_mask(nan_bytes(words[i]));
+  fence_async_shared();
+  named_sync(kComputing, kConsumers * kWarpgroup);
+}
+
+}  // namespace opfacade

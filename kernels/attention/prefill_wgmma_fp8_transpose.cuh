@@ -1,0 +1,77 @@
+// V of fp8 products: it comes key by key, and two warps of warpgroup 0 transpose it into the tiles that products read. They see
+// every byte, so they also do what is done to masked tiles: slots outside the range become zeros, NaN inside it is reported.
+#pragma once
+#include "kernels/attention/prefill_wgmma_load.cuh"
+#include "kernels/common/transpose_bytes.cuh"
+
+namespace opfacade {
+
+// Bit 7 of each byte that is NaN; e4m3 has no infinities.
+__device__ __forceinline__ uint32_t nan_bytes(uint32_t word) { return ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
+__device__ __forceinline__ uint32_t bytes_mask(uint32_t flags) { return (flags >> 7) * 0xffu; }
+
+// Which of the four keys of a word of this thread (transpose_bytes.cuh) lie inside a range; `first`: of the first of them.
+__device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
+  uint32_t flags = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int key = first + i / 2 * 8 + i % 2;
+    if (key >= inside.begin && key < inside.end) flags |= 0x80u << 8 * i;
+  }
+  return bytes_mask(flags);
+}
+
+// Half of a tile, by one warp. Returns whether a value that is seen is NaN; only looked at where the tile is masked.
+template <class C, bool kMasked>
+__device__ __forceinline__ bool transpose_half(uint32_t from, uint32_t to, int first, KvRange inside) {
+  uint32_t found = 0;
+#pragma unroll 1
+  for (int keys = first; keys < first + C::kTileKv / kSweepers; keys += 32) {
+    const int mine = keys + threadIdx.x % 4 * 2;
+    const uint32_t kept[2] = {kMasked ? keys_inside(mine, inside) : ~0u, kMasked ? keys_inside(mine + 16, inside) : ~0u};
+#pragma unroll 4
+    for (int columns = 0; columns < C::kHeadDim; columns += 16) {
+      uint32_t w[4];
+      load_transposed(w, from, keys, columns);
+      if constexpr (kMasked) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] &= kept[i / 2], found |= nan_bytes(w[i]);
+      }
+      store_transposed(w, to, keys, columns);
+    }
+  }
+  return found != 0;
+}
+
+template <class C>
+__device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  const int sweeper = threadIdx.x / 32 - (4 - kSweepers), first = sweeper * (C::kTileKv / kSweepers);
+  WorkQueue<C> queue(smem);
+  Ring<C::Tile::kComingStages> coming;
+  Ring<C::kStages> ring;
+  for (;;) {
+    const Work& work = queue.see();
+    if (work.tile.rows == 0) break;
+    const MaskedTiles<C> masked(p.base, work);
+    int left = tile_count<C>(work.range), start = first_start<C>(work.range) + (left - 1) * C::kTileKv;
+#pragma unroll 1
+    for (; left > 0; --left, start -= C::kTileKv, ring.advance(), coming.advance()) {
+      mbarrier_wait(smem_address(&smem.coming.full[coming.stage]), coming.parity);
+      mbarrier_wait(smem_address(&smem.v_empty[ring.stage]), ring.parity ^ 1);
+      const uint32_t from = smem_address(smem.coming.v[coming.stage]), to = smem_address(smem.v[ring.stage]);
+      if (masked(start)) {
+        const KvRange inside{work.range.begin - start, work.range.end - start};
+        const bool wild = __any_sync(0xffffffffu, transpose_half<C, true>(from, to, first, inside));
+        if (threadIdx.x % 32 == 0) smem.wild[ring.stage][sweeper] = wild;
+      } else {
+        transpose_half<C, false>(from, to, first, {});
+      }
+      fence_async_shared();
+      warp_arrive(smem.v_full[ring.stage]);
+      warp_arrive(smem.coming.empty[coming.stage]);
+    }
+    queue.let_go();
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,52 @@
+// lazy_softmax.cuh for weights of e4m3, which have 3 bits below the first and end at 448.
+#pragma once
+#include "kernels/common/fp8.cuh"
+#include "kernels/common/lazy_softmax.cuh"
+
+namespace opfacade {
+
+// A weight at its base is 2^4. Above it a weight may grow by 2^4.8 before it would saturate, so that a base hardly ever moves;
+// below it weights keep their bits down to 2^-10 of it and vanish at 2^-14.
+constexpr float kHeadroom = 4.f;
+constexpr float kLargestWeight = 448.f;
+
+// Whether a base has to move, from the two sums of a tile's weights of a thread and row: no weight is larger than its sum. Weights
+// that are all at their base sum up to 256, so they do not.
+__device__ __forceinline__ bool outgrown(const float (&parts)[2], float base) {
+  return !(parts[0] <= kLargestWeight) || !(parts[1] <= kLargestWeight) || base == minus_infinity();
+}
+
+// As follow, for rows that have outgrown their base in some thread of their quad. A row decides for itself.
+template <class C>
+__device__ __forceinline__ void follow_outgrown(RowScale& scale, const float (&s)[C::kTileKv / 2], float exponent,
+                                                const bool (&has)[2], float (&factor)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool any = (__ballot_sync(0xffffffffu, has[half]) >> (threadIdx.x & 28) & 15) != 0;
+    const float highest = largest<C>(s, half), old = scale.base[half];
+    const bool grown = any && highest > old;
+    scale.base[half] = grown ? highest : old;
+    factor[half] = grown ? exp2_approx((old - highest) * exponent) : 1.f;
+  }
+}
+
+// Weights of words kFrom to kTo and their sums, added to what is there. Four scores of a row a word, in the order of
+// transpose_bytes.cuh.
+template <class C, int kFrom, int kTo>
+__device__ __forceinline__ void weigh_fp8(const float (&s)[C::kTileKv / 2], const float (&base)[2], float exponent,
+                                          uint32_t (&weights)[kTo - kFrom], float (&parts)[2][2]) {
+  const float shift[2] = {fmaf(-finite_max(base[0]), exponent, kHeadroom), fmaf(-finite_max(base[1]), exponent, kHeadroom)};
+#pragma unroll
+  for (int i = kFrom; i < kTo; ++i) {
+    const int half = i % 2;
+    float w[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      w[j] = exp2_approx(fmaf(s[i / 2 * 8 + j / 2 * 4 + half * 2 + j % 2], exponent, shift[half]));
+      parts[half][j % 2] += w[j];
+    }
+    weights[i - kFrom] = E4M3::narrow(w[0], w[1]) | static_cast<uint32_t>(E4M3::narrow(w[2], w[3])) << 16;
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,124 @@
+"""The prefill with fp8 products without a GPU: tensor cores cut what they add up as they do on the device."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade.testing import inputs, numerics, structural
+from tests import emulator
+from tests.emulator import test_emulated_wgmma as wide
+
+pytestmark = emulator.needed
+hold = lambda *args, **more: wide.hold(*args, impl="wgmma_fp8_tile", **more)  # noqa: E731
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        yield
+
+
+def paged(**more):
+    return wide.paged(**{"dtype": "f8_e4m3", "head_dim": 128, "rows": 40, "kv_scale": "head", "q_scale": "tensor"} | more)
+
+
+def ragged(**more):
+    return wide.ragged(**{"dtype": "f8_e4m3", "head_dim": 128, "q_scale": "tensor"} | more)
+
+
+KINDS = {
+    "paged": paged(),
+    "full-f16": paged(causal=False, o_dtype="f16", kv_scale="tensor", layout="HND", page_size=32),
+    "odd-group-window-cap": paged(page_size=48, group=3, window_left=60, logits_soft_cap=9.0),
+    "fixed-split": paged(page_size=64, kv_split=100, window_left=200, sinks=True),
+    "maxima-move": paged(sm_scale=4.0, q_scale="none", kv_scale="none"),
+    "ragged": ragged(),
+    "negative": ragged(sm_scale=-0.1, allow_unusual_scale=True, o_dtype="f16", q_scale="none"),
+}
+QUICK = ("full-f16", "odd-group-window-cap", "maxima-move", "ragged")
+
+
+@pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])
+def test_it_keeps_its_guarantee(kind):
+    hold(KINDS[kind], seed=3)
+
+
+def test_what_is_unused_does_not_matter():
+    assert structural.what_is_unused_does_not_matter(emulator.subject(ragged(kv_split="off")), wide.PARTLY) == []
+
+
+def test_equal_scores_weigh_the_same_and_lose_nothing():
+    """q = 0: a weight at its base is a power of two, so V = 1 gives 1 exactly, and no sum of weights moves a base."""
+    subject = emulator.subject(paged(causal=False, kv_scale="none", q_scale="none"))
+    args = subject.args(3)
+    args.q.zero_()
+    args.v_data.view(torch.uint8).fill_(0x38)  # 1
+    subject.run(args)
+    lengths = [len(range(*args.kv_indptr[r : r + 2].tolist())) for r in range(2)]
+    for request, pages in enumerate(lengths):
+        rows = slice(*args.q_indptr[request : request + 2].tolist())
+        assert bool((args.o[rows] == (1.0 if pages else 0.0)).all())
+
+
+def test_values_of_one_sign_are_not_cut_short():
+    """A sum that grows with the context: were it left to the tensor cores, weights below 2^-13 of it would add nothing."""
+    descriptor = wide.ragged(dtype="f8_e4m3", head_dim=128, num_kv_heads=1, total_kv_rows=2500, total_num_rows=4, batch_size=1)
+    subject = emulator.subject(descriptor)
+    args = subject.args(3)
+    args.v.view(torch.uint8).fill_(0x38)
+    subject.run(args)
+    assert float((args.o.double() - 1).abs().max()) < 0.02
+
+
+@pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])
+def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
+    subject = emulator.subject(ragged(window_left=70))
+    args = subject.args(6, inputs.Lengths(q=[90, 0], kv=[90, 0]))
+    subject.run(args)
+    want = args.o.clone()
+    getattr(args, pool)[20, 1, 5] = float("nan")
+    subject.run(args)
+    touched = torch.zeros(90, 4, dtype=torch.bool)
+    touched[20:91, 2:] = True  # rows 20 to 90 see key 20; heads 2 and 3 share kv head 1
+    assert torch.equal(args.o[~touched], want[~touched])
+    assert bool(args.o[touched].isnan().any(-1).all())
+
+
+def test_a_growing_row_never_saturates():
+    """Scores that grow by a factor of 2^6 within a tile and from tile to tile: a weight beyond 448 would be cut to it."""
+    descriptor = ragged(q_scale="none", sm_scale=1.0, kv_split="off")
+    subject = emulator.subject(descriptor)
+    args = subject.args(4, inputs.Lengths(q=[45, 45], kv=[200, 200]))
+    args.q.view(torch.uint8).zero_()
+    args.k.view(torch.uint8).zero_()
+    args.q[..., 0] = 1.0
+    args.k[..., 0] = (torch.arange(args.k.shape[0]) // 8 % 25 * 0.5)[:, None].to(args.k.dtype)
+    subject.run(args)
+    report = numerics.check(descriptor, args, subject.plan.sku)
+    assert report.worst <= 1, report
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"head_dim": 64}, "head_dim"),
+        ({"page_size": 5}, "page_size"),
+        ({"dtype": "f8_e5m2"}, "q_dtype"),
+        ({"o_dtype": "f32"}, "o_dtype"),
+    ],
+)
+def test_what_it_does_not_take_is_declined_with_a_reason(more, field):
+    reasons = emulator.subject(paged(**more)).declined
+    assert f"{field}=" in reasons
+
+
+def test_strides_that_the_copy_engine_does_not_take_are_refused():
+    descriptor = KINDS["ragged"]
+    subject = emulator.subject(descriptor)
+    args = subject.args(4)
+    odd = torch.empty((*args.k.shape[:-1], 136), dtype=args.k.dtype)[..., :128]
+    loose = replace(args, k=odd.copy_(args.k))
+    with pytest.raises(ValueError, match="expected strides of whole 16 bytes"):
+        subject.run(loose)

@@ -1,0 +1,62 @@
+"""Faults in the prefill with products of fp8. They need a ptxas that builds it (13.3)."""
+
+from tests.mutation.mutant import FP8_PRODUCTS, C, K, gpu
+
+FP8_FAULTS = (
+    gpu(
+        "wgmma fp8 products: the bytes of two keys trade places in V",
+        f"{C}/transpose_bytes.cuh",
+        "pairs[2 * c + 1], 0x6420);",
+        "pairs[2 * c + 1], 0x6240);",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: the last columns of a chunk do not trade their places",
+        f"{C}/transpose_bytes.cuh",
+        "const bool trades = lane >= 16;",
+        "const bool trades = false;",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: the factor of q is left out",
+        f"{K}/prefill_wgmma_fp8.cuh",
+        "(q_scale == nullptr ? 1.f : *q_scale)",
+        "1.f",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: lse keeps the headroom of the weights",
+        f"{K}/prefill_wgmma_fp8.cuh",
+        "unit() - kHeadroom / p.score.log2_scale;",
+        "unit();",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: weights may grow until they saturate",
+        f"{C}/lazy_softmax_fp8.cuh",
+        "constexpr float kLargestWeight = 448.f;",
+        "constexpr float kLargestWeight = 1e6f;",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: the second half of the columns is not added",
+        f"{K}/prefill_wgmma_fp8.cuh",
+        "        this->look_ahead();\n        add_half<C, 1>(t, rows);\n",
+        "        this->look_ahead();\n",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: slots outside the range keep what lay there",
+        f"{K}/prefill_wgmma_fp8_transpose.cuh",
+        "w[i] &= kept[i / 2], found",
+        "found",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: a half of V is transposed before it has come",
+        f"{K}/prefill_wgmma_fp8_transpose.cuh",
+        "      mbarrier_wait(smem_address(&smem.coming.full[coming.stage]), coming.parity);\n",
+        "",
+        FP8_PRODUCTS,
+    ),
+)
