@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
-from opfacade.testing import guarded, inputs, numerics, structural
+from opfacade.testing import guarded, inputs, matrix, numerics, structural
 from opfacade.variant import Variant, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator
@@ -79,6 +79,7 @@ KINDS = {
     "uneven-window-cap": uneven(dtype="f16", window_left=60, logits_soft_cap=9.0, rows=60),
     "uneven-split-sinks": uneven(group=4, kv_split=100, sinks=True, rows=40),
     "uneven-masked": uneven(group=4, rows=30, causal=False, variant=alibi(8), custom_mask=True),
+    **{kind: descriptor for kind, descriptor in matrix.matrix().items() if "uneven" in kind},
 }
 
 
