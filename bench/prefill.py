@@ -1,8 +1,8 @@
 """Prefill on one GPU, ours and peers in one run: `bench/prefill.py [--peers] [--part NAME] [--out FILE] [--picture FILE]`.
 
 Five parts: the shapes of the table, products of fp8, page sizes against our own dense (ragged) kernel, causal lengths, and
-heads of latent attention before absorption. Data, checks and timing are those of bench/attention.py. The picture is TFLOP/s against
-length, with the product of this run as ceiling.
+heads of latent attention before absorption. Data, checks and timing are those of bench/attention.py. The picture is TFLOP/s
+against length, with the product of this run as ceiling.
 """
 
 from __future__ import annotations
