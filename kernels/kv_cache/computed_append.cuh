@@ -99,27 +99,40 @@ __device__ __forceinline__ void compute_row(const NewRow<C>& row, const float* a
   }
 }
 
-// The row of one head of K or V, to its place.
+// The heads of K or V, to their place.
 template <class C, bool kRotate>
 __device__ __forceinline__ void append_computed(const ComputedAppendParams& p, const NewRows& rows, const PoolTensor& pool,
-                                                const float* scale, bool aligned, const NewPlace& place) {
-  const char* src = static_cast<const char*>(rows.data) + place.row * rows.row_stride + blockIdx.y * rows.head_stride;
-  char* dst = const_cast<char*>(token_address(pool, place.page, place.slot, blockIdx.y));
-  const NewRow<C> row{reinterpret_cast<const typename NewRow<C>::Bits*>(src), aligned && C::kHeadDim % 4 == 0};
-  const float factor = C::kScaled ? scale[blockIdx.y * p.scale_stride] : 1.f;
+                                                const float* scale, const Share& share, const NewPlace& place) {
+  const bool aligned = p.base.aligned && C::kHeadDim % 4 == 0;
   const float* angles = kRotate ? p.angles + static_cast<int64_t>(min(place.position, p.positions - 1)) * p.angle_stride : nullptr;
-  compute_row<C, kRotate>(row, angles, factor, dst, row.aligned);
+  for (int head = 0; head < share.heads; ++head) {
+    const NewRow<C> row{reinterpret_cast<const typename NewRow<C>::Bits*>(new_heads(rows, share) + head * rows.head_stride), aligned};
+    const float factor = C::kScaled ? scale[(share.head + head) * p.scale_stride] : 1.f;
+    compute_row<C, kRotate>(row, angles, factor, pool_heads(pool, place, share) + head * pool.head_stride, aligned);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void append_plain(const AppendParams& p, const NewRows& rows, const PoolTensor& pool,
+                                             const Share& share, const NewPlace& place) {
+  using Single = typename Bits<C::kElemBytes>::Type;
+  for (int i = threadIdx.x % 32; i < share.heads * C::kHeadDim; i += 32) {
+    const int head = i / C::kHeadDim, at = i % C::kHeadDim;
+    reinterpret_cast<Single*>(pool_heads(pool, place, share) + head * pool.head_stride)[at] =
+        reinterpret_cast<const Single*>(new_heads(rows, share) + head * rows.head_stride)[at];
+  }
 }
 
 template <class C>
 __device__ __forceinline__ void computed_append(const ComputedAppendParams& p) {
+  Share share;
   NewPlace place;
-  if (!find_place<C>(p.base, place)) return;
-  append_computed<C, C::kRope != Rope::kNone>(p, p.base.k_new, p.base.k, p.k_scale, p.base.k_aligned, place);
+  if (!find_share(p.base, share) || !find_place<C>(p.base, share.row, place)) return;
+  append_computed<C, C::kRope != Rope::kNone>(p, p.base.k_new, p.base.k, p.k_scale, share, place);
   if constexpr (C::kQuantises) {
-    append_computed<C, false>(p, p.base.v_new, p.base.v, p.v_scale, p.base.v_aligned, place);
+    append_computed<C, false>(p, p.base.v_new, p.base.v, p.v_scale, share, place);
   } else {
-    append_row<C>(p.base.v_new, p.base.v, p.base.v_aligned, place);
+    append_plain<C>(p.base, p.base.v_new, p.base.v, share, place);
   }
 }
 
