@@ -45,9 +45,10 @@ __device__ __forceinline__ char* pool_heads(const PoolTensor& pool, const NewPla
 }
 
 // A lane's pieces of one tensor, kMany of the kPerHead of each head.
-template <class Piece, int kPerHead>
-struct Held {
-  static constexpr int kMany = 4;
+template <class C, class Piece>
+struct HeldPieces {
+  static constexpr int kPerHead = C::kHeadDim * C::kElemBytes / sizeof(Piece), kMany = 4, kStep = 32 * kMany;
+  static constexpr bool kOnce = sizeof(Piece) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
   Piece pieces[kMany];
 
   static __device__ __forceinline__ int index(int first, int j) { return first + j * 32 + threadIdx.x % 32; }
@@ -62,7 +63,9 @@ struct Held {
     }
   }
 
-  __device__ __forceinline__ void store(const PoolTensor& pool, const NewPlace& place, const Share& share, int first) const {
+  template <class... Change>
+  __device__ __forceinline__ void store(const PoolTensor& pool, const Share& share, int first, const NewPlace& place,
+                                        const Change&...) const {
     char* dst = pool_heads(pool, place, share);
 #pragma unroll
     for (int j = 0; j < kMany; ++j) {
@@ -73,24 +76,29 @@ struct Held {
   }
 };
 
+// What is left of a warp's share after the first kStep.
+template <class Held, class... To>
+__device__ __forceinline__ void append_rest(Held& held, const NewRows& rows, const PoolTensor& pool, const Share& share,
+                                            const To&... to) {
+  if constexpr (!Held::kOnce) {
+    for (int first = Held::kStep; first < share.heads * Held::kPerHead; first += Held::kStep) {
+      held.load(rows, share, first);
+      held.store(pool, share, first, to...);
+    }
+  }
+}
+
 template <class C, class Piece>
 __device__ __forceinline__ void append_pieces(const AppendParams& p, const Share& share) {
-  constexpr int kPerHead = C::kHeadDim * C::kElemBytes / sizeof(Piece);
-  using Pieces = Held<Piece, kPerHead>;
-  constexpr bool kAtOnce = sizeof(Piece) == 16 && kPerHead <= 32 * Pieces::kMany;  // see heads_of_a_warp
-  Pieces k, v;
+  HeldPieces<C, Piece> k, v;
   k.load(p.k_new, share, 0);
   v.load(p.v_new, share, 0);
   NewPlace place;
   if (!find_place<C>(p, share.row, place)) return;
-  for (int first = 0;;) {
-    k.store(p.k, place, share, first);
-    v.store(p.v, place, share, first);
-    first += 32 * Pieces::kMany;
-    if (kAtOnce || first >= share.heads * kPerHead) return;
-    k.load(p.k_new, share, first);
-    v.load(p.v_new, share, first);
-  }
+  k.store(p.k, share, 0, place);
+  v.store(p.v, share, 0, place);
+  append_rest(k, p.k_new, p.k, share, place);
+  append_rest(v, p.v_new, p.v, share, place);
 }
 
 template <class C>

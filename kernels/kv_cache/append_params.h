@@ -33,7 +33,6 @@ struct ComputedAppendParams {
   const float* angles;   // [positions, rotary_dim]: cosines, then sines
   int64_t angle_stride;  // in elements
   int32_t positions;
-  int32_t scale_stride;  // 0: one factor for all heads
 };
 
 // How many heads of new rows a warp takes at most: as many as its lanes hold at once, 64 bytes of K and of V each. What is

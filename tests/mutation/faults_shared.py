@@ -121,4 +121,18 @@ SHARED_FAULTS = (
         "p.heads_each",
         "append-many-heads",
     ),
+    gpu(
+        "append: the second half of a rotation is not rotated",
+        "kernels/kv_cache/unit.cuh",
+        "      second = fmaf(second, cosines[i], from_first);\n",
+        "",
+        "append-half-fp8-head append-interleaved-odd",
+    ),
+    gpu(
+        "append: what is not rotated of a row is not stored",
+        "kernels/kv_cache/unit.cuh",
+        "static constexpr int kUnits = kTurned + kKept;",
+        "static constexpr int kUnits = kTurned > 0 ? kTurned : kKept;",
+        "append-interleaved-odd",
+    ),
 )
