@@ -135,4 +135,18 @@ SHARED_FAULTS = (
         "static constexpr int kUnits = kTurned > 0 ? kTurned : kKept;",
         "append-interleaved-odd",
     ),
+    gpu(
+        "merge: states after the first four are left out",
+        "kernels/cascade/merge_states.cuh",
+        "for (int first = held.kMany; first < states.count;",
+        "for (int first = held.kMany; first < 0;",
+        MERGE,
+    ),
+    gpu(
+        "merge: rows of a warp share their weights",
+        "kernels/cascade/merge_states.cuh",
+        "const int lane = threadIdx.x % kLanes;\n  float most",
+        "const int lane = threadIdx.x % 32;\n  float most",
+        "merge-bf16",
+    ),
 )
