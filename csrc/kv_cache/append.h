@@ -20,8 +20,17 @@ inline void set_rows_and_pools(Args& args, AppendParams& params, Dim& rows, Pool
   params.v_new = new_rows(v_new);
   params.k = pool_of(k, token_axis);
   params.v = pool_of(v, token_axis);
-  params.k_aligned = aligned_16(k_new) && aligned_16(k);
-  params.v_aligned = aligned_16(v_new) && aligned_16(v);
+  params.aligned = aligned_16(k_new) && aligned_16(k) && aligned_16(v_new) && aligned_16(v);
+}
+
+// Heads are dealt out evenly; `head_bytes` of a new row.
+inline Launch append_launch(AppendParams& params, int64_t rows, int64_t heads, int head_bytes) {
+  const int64_t chunks = ceil_div(heads, heads_of_a_warp(head_bytes));
+  const int64_t each = chunks > 0 ? ceil_div(heads, chunks) : 1;
+  params.total_rows = static_cast<int32_t>(rows);
+  params.kv_heads = static_cast<int32_t>(heads);
+  params.heads_each = static_cast<int32_t>(each);
+  return Launch(Dim3(ceil_div(rows, 4), ceil_div(heads, each)), 128);
 }
 
 }  // namespace opfacade

@@ -1,27 +1,97 @@
-// Merge of attention states over disjoint keys. Bound by memory: a warp takes a (row, head), reads each state once in
-// pieces of up to 16 bytes, and sums in f32 in the order of the states.
+// Merge of attention states over disjoint keys. Bound by memory: rows share a warp so that every lane has 16 bytes of each
+// state, and four states are asked for before the weights of the row are known. Each state is read once, and sums are taken
+// in f32 in the order of the states.
 #pragma once
 #include "kernels/cascade/merge_states_params.h"
 #include "kernels/common/merge.cuh"
+#include "kernels/common/run.cuh"
 
 namespace opfacade {
 
+// A lane's pieces of some states that follow each other. What is not there counts as empty.
+template <class T, int kVec>
+struct HeldStates {
+  static constexpr int kMany = 4;
+  Fetched<T, kVec> part[kMany];
+  float lse[kMany];
+
+  __device__ __forceinline__ void load(const RowStates& states, int first, int column) {
+#pragma unroll
+    for (int j = 0; j < kMany; ++j)
+      lse[j] = first + j < states.count ? states.lse[(first + j) * states.lse_stride] : minus_infinity();
+#pragma unroll
+    for (int j = 0; j < kMany; ++j) {
+      const auto* row = static_cast<const typename Element<T>::Bits*>(states.o) + (first + j) * states.o_stride;
+      if (lse[j] != minus_infinity()) part[j] = *reinterpret_cast<const Fetched<T, kVec>*>(row + column);
+    }
+  }
+
+  __device__ __forceinline__ void add(const RowWeights& weights, float (&sum)[kVec]) const {
+#pragma unroll
+    for (int j = 0; j < kMany; ++j) {
+      if (lse[j] == minus_infinity()) continue;
+      const float weight = state_weight(lse[j], weights.base);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) sum[i] += weight * part[j].at(i);
+    }
+  }
+};
+
+// The weights of a row by kLanes lanes, to the bit those that row_weights has of 32: a lane stands for every kLanes-th of them.
+template <int kLanes>
+__device__ __forceinline__ RowWeights weights_by(const RowStates& states) {
+  constexpr int kFolds = 32 / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  float most = minus_infinity(), total[kFolds] = {};
+#pragma unroll 1
+  for (int s = lane; s < states.count; s += kLanes) most = fmaxf(most, states.lse[s * states.lse_stride]);
+#pragma unroll
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
+  const float base = finite_max(most);
+#pragma unroll 1
+  for (int first = lane; first < states.count; first += 32) {
+#pragma unroll
+    for (int fold = 0; fold < kFolds; ++fold) {
+      const int s = first + fold * kLanes;
+      if (s < states.count) total[fold] += state_weight(states.lse[s * states.lse_stride], base);
+    }
+  }
+#pragma unroll
+  for (int half = kFolds / 2; half > 0; half /= 2) {
+#pragma unroll
+    for (int fold = 0; fold < half; ++fold) total[fold] += total[fold + half];
+  }
+#pragma unroll
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) total[0] += __shfl_xor_sync(0xffffffffu, total[0], mask);
+  return {base, total[0]};
+}
+
 template <class C>
 __device__ __forceinline__ void merge_states(const MergeStatesParams& p) {
-  constexpr int kWidest = 16 / sizeof(typename Element<typename C::T>::Bits);
-  constexpr int kVec = C::kHeadDim % 8 == 0 && kWidest == 8 ? 8 : C::kHeadDim % 4 == 0 ? 4 : C::kHeadDim % 2 == 0 ? 2 : 1;
   using Bits = typename Element<typename C::T>::Bits;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  if (row >= p.rows) return;
+  constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
+  const int64_t place = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+  const bool there = place < p.rows;
+  const int64_t row = there ? place : p.rows - 1;  // a warp shuffles as a whole
   const RowStates states{static_cast<const Bits*>(p.states_o) + row * C::kHeadDim, p.states_lse + row,
                          p.rows * C::kHeadDim, p.rows, p.states};
-  const RowWeights weights = row_weights(states);
-  for (int column = threadIdx.x % 32 * kVec; column < C::kHeadDim; column += 32 * kVec) {
+  const int lane = threadIdx.x % kLanes, last = C::kHeadDim - kVec;
+  HeldStates<typename C::T, kVec> held;
+  held.load(states, 0, min(lane * kVec, last));
+  const RowWeights weights = weights_by<kLanes>(states);
+  if (!there) return;
+  for (int column = lane * kVec; column < C::kHeadDim;) {
     float sum[kVec] = {};
-    add_states<typename C::T>(states, weights, column, 0, 1, sum);
+    held.add(weights, sum);
+    for (int first = held.kMany; first < states.count; first += held.kMany) {
+      held.load(states, first, column);
+      held.add(weights, sum);
+    }
     store_merged<typename C::T>(static_cast<Bits*>(p.o) + row * C::kHeadDim, column, sum, reciprocal_or_zero(weights.total), true);
+    column += kLanes * kVec;
+    if (kLanes * kVec < C::kHeadDim && column < C::kHeadDim) held.load(states, 0, column);
   }
-  if (threadIdx.x % 32 == 0) p.lse[row] = merged_lse(weights);
+  if (lane == 0) p.lse[row] = merged_lse(weights);
 }
 
 }  // namespace opfacade

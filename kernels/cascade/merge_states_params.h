@@ -1,5 +1,5 @@
 // What a merge of attention states is told; shared by the kernel and its binding.
-// Launch: grid ceil(rows * heads / 4), block 128; a warp takes a row. Tensors are contiguous.
+// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp)), block 128. Tensors are contiguous.
 #pragma once
 #include <stdint.h>
 
@@ -13,5 +13,21 @@ struct MergeStatesParams {
   int64_t rows;             // rows * heads
   int32_t states;
 };
+
+// How many elements a lane takes at a time: up to 16 bytes, and a row is made of them.
+constexpr int merge_piece(int head_dim, int elem_bytes) {
+  int piece = 16 / elem_bytes;
+  while (head_dim % piece != 0) piece /= 2;
+  return piece;
+}
+
+// How many lanes share a row: a power of two that has a piece for each of them, where that is not fewer than 8.
+constexpr int lanes_of_a_row(int head_dim, int elem_bytes) {
+  int lanes = 8;
+  while (lanes < 32 && lanes * merge_piece(head_dim, elem_bytes) < head_dim) lanes *= 2;
+  return lanes;
+}
+
+constexpr int rows_of_a_warp(int head_dim, int elem_bytes) { return 32 / lanes_of_a_row(head_dim, elem_bytes); }
 
 }  // namespace opfacade

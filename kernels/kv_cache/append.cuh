@@ -1,8 +1,8 @@
-// Appends new rows to the paged pool: a copy of bytes, whatever they mean. The page table already counts the new rows, so
-// row i of n goes to position length - n + i. A warp finds its request by a 32-ary search and copies one row of one head.
+// Appends new rows to the paged pool: a copy of bytes, whatever they mean. Bound by memory, so a warp takes several heads of
+// a row, K and V, up to 128 bytes a lane, and asks for them before it looks up where they go: the search, the page table and
+// the rows are on their way together.
 #pragma once
-#include "kernels/kv_cache/append_params.h"
-#include "kernels/common/page_lookup.cuh"
+#include "kernels/kv_cache/place.cuh"
 
 namespace opfacade {
 
@@ -21,63 +21,95 @@ struct Bits<4> {
   using Type = uint32_t;
 };
 
-// The last request that starts at or before `row`: the one that has it, since empty ones before it start there too.
-__device__ __forceinline__ int request_of(const AppendParams& p, int row) {
-  int first = 0;
-  for (int count = p.batch; count > 1;) {
-    const int lane = threadIdx.x % 32, step = (count + 31) / 32;
-    const bool starts = lane * step < count && p.append_indptr[first + lane * step] <= row;
-    const int passed = max(__popc(__ballot_sync(0xffffffffu, starts)) - 1, 0) * step;
-    first += passed;
-    count = min(step, count - passed);
-  }
-  return first;
-}
-
-template <class T>
-__device__ __forceinline__ void copy_row(char* dst, const char* src, int count) {
-  for (int i = threadIdx.x % 32; i < count; i += 32) reinterpret_cast<T*>(dst)[i] = reinterpret_cast<const T*>(src)[i];
-}
-
-// Where this warp's new row comes from and goes.
-struct NewPlace {
+// What a warp takes: some heads of one row.
+struct Share {
   int row;
-  int position;
-  int page;
-  int slot;
+  int head;  // the first
+  int heads;
 };
 
-template <class C>
-__device__ __forceinline__ void append_row(const NewRows& rows, const PoolTensor& pool, bool aligned, const NewPlace& place) {
-  const char* src = static_cast<const char*>(rows.data) + place.row * rows.row_stride + blockIdx.y * rows.head_stride;
-  char* dst = const_cast<char*>(token_address(pool, place.page, place.slot, blockIdx.y));
-  if (C::kHeadDim * C::kElemBytes % 16 == 0 && aligned) {
-    copy_row<uint4>(dst, src, C::kHeadDim * C::kElemBytes / 16);
-  } else {
-    copy_row<typename Bits<C::kElemBytes>::Type>(dst, src, C::kHeadDim);
+// False if there is no such row.
+__device__ __forceinline__ bool find_share(const AppendParams& p, Share& share) {
+  share.row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  share.head = blockIdx.y * p.heads_each;
+  share.heads = min(p.heads_each, p.kv_heads - share.head);
+  return share.row < p.total_rows;
+}
+
+// The first of those heads, in the new rows and in the pool; others lie head_stride apart.
+__device__ __forceinline__ const char* new_heads(const NewRows& rows, const Share& share) {
+  return static_cast<const char*>(rows.data) + share.row * rows.row_stride + share.head * rows.head_stride;
+}
+__device__ __forceinline__ char* pool_heads(const PoolTensor& pool, const NewPlace& place, const Share& share) {
+  return const_cast<char*>(token_address(pool, place.page, place.slot, share.head));
+}
+
+// A lane's pieces of one tensor, kMany of the kPerHead of each head.
+template <class C, class Piece>
+struct HeldPieces {
+  static constexpr int kPerHead = C::kHeadDim * C::kElemBytes / sizeof(Piece), kMany = 4, kStep = 32 * kMany;
+  static constexpr bool kOnce = sizeof(Piece) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
+  Piece pieces[kMany];
+
+  static __device__ __forceinline__ int index(int first, int j) { return first + j * 32 + threadIdx.x % 32; }
+
+  __device__ __forceinline__ void load(const NewRows& rows, const Share& share, int first) {
+    const char* src = new_heads(rows, share);
+#pragma unroll
+    for (int j = 0; j < kMany; ++j) {
+      const int i = index(first, j);
+      if (i < share.heads * kPerHead)
+        pieces[j] = reinterpret_cast<const Piece*>(src + i / kPerHead * rows.head_stride)[i % kPerHead];
+    }
+  }
+
+  template <class... Change>
+  __device__ __forceinline__ void store(const PoolTensor& pool, const Share& share, int first, const NewPlace& place,
+                                        const Change&...) const {
+    char* dst = pool_heads(pool, place, share);
+#pragma unroll
+    for (int j = 0; j < kMany; ++j) {
+      const int i = index(first, j);
+      if (i < share.heads * kPerHead)
+        reinterpret_cast<Piece*>(dst + i / kPerHead * pool.head_stride)[i % kPerHead] = pieces[j];
+    }
+  }
+};
+
+// What is left of a warp's share after the first kStep.
+template <class Held, class... To>
+__device__ __forceinline__ void append_rest(Held& held, const NewRows& rows, const PoolTensor& pool, const Share& share,
+                                            const To&... to) {
+  if constexpr (!Held::kOnce) {
+    for (int first = Held::kStep; first < share.heads * Held::kPerHead; first += Held::kStep) {
+      held.load(rows, share, first);
+      held.store(pool, share, first, to...);
+    }
   }
 }
 
-// False if there is no such row.
-template <class C>
-__device__ __forceinline__ bool find_place(const AppendParams& p, NewPlace& place) {
-  place.row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (place.row >= p.total_rows || place.row >= p.append_indptr[p.batch]) return false;
-  const int request = request_of(p, place.row);
-  place.position = kv_length<C::kTable>(p.table, request) - (p.append_indptr[request + 1] - place.row);
-  if (place.position < 0) return false;
-  const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
-  place.page = pages.page_of(place.position);
-  place.slot = pages.slot_of(place.position);
-  return true;
+template <class C, class Piece>
+__device__ __forceinline__ void append_pieces(const AppendParams& p, const Share& share) {
+  HeldPieces<C, Piece> k, v;
+  k.load(p.k_new, share, 0);
+  v.load(p.v_new, share, 0);
+  NewPlace place;
+  if (!find_place<C>(p, share.row, place)) return;
+  k.store(p.k, share, 0, place);
+  v.store(p.v, share, 0, place);
+  append_rest(k, p.k_new, p.k, share, place);
+  append_rest(v, p.v_new, p.v, share, place);
 }
 
 template <class C>
 __device__ __forceinline__ void append(const AppendParams& p) {
-  NewPlace place;
-  if (!find_place<C>(p, place)) return;
-  append_row<C>(p.k_new, p.k, p.k_aligned, place);
-  append_row<C>(p.v_new, p.v, p.v_aligned, place);
+  Share share;
+  if (!find_share(p, share)) return;
+  if (C::kHeadDim * C::kElemBytes % 16 == 0 && p.aligned) {
+    append_pieces<C, uint4>(p, share);
+  } else {
+    append_pieces<C, typename Bits<C::kElemBytes>::Type>(p, share);
+  }
 }
 
 }  // namespace opfacade

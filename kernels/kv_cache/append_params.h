@@ -1,5 +1,5 @@
 // What an append to the pool is told; shared by the kernel and its binding.
-// Launch: grid (ceil(total_rows / 4), kv_heads), block 128; a warp takes a row of one head, K and V.
+// Launch: grid (ceil(total_rows / 4), ceil(kv_heads / heads_each)), block 128; a warp takes some heads of a row, K and V.
 #pragma once
 #include "kernels/common/paged_kv.h"
 
@@ -21,8 +21,9 @@ struct AppendParams {
   const int32_t* append_indptr;  // [batch + 1]
   int32_t batch;
   int32_t total_rows;
-  bool k_aligned;  // 16-byte accesses are legal
-  bool v_aligned;
+  int32_t kv_heads;
+  int32_t heads_each;  // of a warp
+  bool aligned;        // 16-byte accesses are legal
 };
 
 struct ComputedAppendParams {
@@ -32,7 +33,13 @@ struct ComputedAppendParams {
   const float* angles;   // [positions, rotary_dim]: cosines, then sines
   int64_t angle_stride;  // in elements
   int32_t positions;
-  int32_t scale_stride;  // 0: one factor for all heads
 };
+
+// How many heads of new rows a warp takes at most: as many as its lanes hold at once, 64 bytes of K and of V each. What is
+// not made of 16-byte pieces goes element by element, so of that a warp takes less.
+constexpr int heads_of_a_warp(int head_bytes) {
+  const int most = (head_bytes % 16 == 0 ? 2048 : 512) / head_bytes;
+  return most > 1 ? most : 1;
+}
 
 }  // namespace opfacade

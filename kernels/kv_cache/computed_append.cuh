@@ -1,125 +1,111 @@
 // Appends rows that change on their way: K is rotated by the angles of its position, and rows are divided by a factor and
-// cast into an fp8 cache. In f32, rounded once. A lane has four neighbours of a row at a time, one vector load and store;
-// of a half-split rotation the other of a pair is in the cache by then.
+// cast into an fp8 cache. In f32, rounded once. As a copy (append.cuh): several heads of a row a warp, all asked for before
+// the place is looked up. The angles of a row serve all its heads.
 #pragma once
-#include "kernels/common/dtype.cuh"
-#include "kernels/common/fp8.cuh"
 #include "kernels/kv_cache/append.cuh"
+#include "kernels/kv_cache/quotient.cuh"
+#include "kernels/kv_cache/unit.cuh"
 
 namespace opfacade {
 
-enum class Rope { kNone, kInterleaved, kHalf };
-
-template <class T>
-struct alignas(4 * sizeof(typename Element<T>::Bits)) Four {
-  typename Element<T>::Bits e[4];
+// What happens to the rows of one tensor.
+struct Change {
+  const float* angles;  // of the position, or null
+  const float* scale;
 };
 
-// How four numbers lie in the cache.
-template <class T>
-struct Stored {
-  using Packed = Four<T>;
-  static __device__ __forceinline__ Packed pack(const float (&x)[4]) {
-    return {Element<T>::store(x[0]), Element<T>::store(x[1]), Element<T>::store(x[2]), Element<T>::store(x[3])};
-  }
-  using Single = typename Element<T>::Bits;
-};
-template <class T>
-struct StoredByte {
-  struct alignas(4) Packed {
-    uint8_t e[4];
-  };
-  static __device__ __forceinline__ Packed pack(const float (&x)[4]) {
-    const uint32_t lo = T::narrow(x[0], x[1]), hi = T::narrow(x[2], x[3]);
-    return {{static_cast<uint8_t>(lo), static_cast<uint8_t>(lo >> 8), static_cast<uint8_t>(hi), static_cast<uint8_t>(hi >> 8)}};
-  }
-  using Single = uint8_t;
-};
-template <>
-struct Stored<E4M3> : StoredByte<E4M3> {};
-template <>
-struct Stored<E5M2> : StoredByte<E5M2> {};
+// A lane's units of one tensor, kMany of those of each head.
+template <class C, bool kRotate, bool kWide>
+struct HeldUnits {
+  using Cut = UnitCut<C, kRotate, kWide>;
+  using New = typename Element<typename C::New>::Bits;
+  using Raw = Fetched<typename C::New, Cut::kRun>;
+  static constexpr int kPerHead = Cut::kUnits;
+  static constexpr int kMany = 64 / (2 * sizeof(Raw)) < 4 ? 64 / (2 * sizeof(Raw)) : 4;
+  static constexpr int kStep = 32 * kMany;
+  static constexpr bool kOnce = kWide && sizeof(Raw) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
+  static constexpr bool kSameUnit = 32 % kPerHead == 0;  // all units of a lane are at the same place of their heads
+  static constexpr bool kShort = sizeof(New) == 2 && !kRotate;
+  Raw raw[kMany][2];
 
-// One row of new elements, read as f32.
-template <class C>
-struct NewRow {
-  using Bits = typename Element<typename C::New>::Bits;
-  const Bits* data;
-  bool aligned;
+  static __device__ __forceinline__ int index(int first, int j) { return first + j * 32 + threadIdx.x % 32; }
 
-  __device__ __forceinline__ float at(int i) const { return Element<typename C::New>::load(data[i]); }
-  __device__ __forceinline__ void four(int first, float (&x)[4]) const {
-    if (aligned) {
-      const Four<typename C::New> all = *reinterpret_cast<const Four<typename C::New>*>(data + first);
+  __device__ __forceinline__ void load(const NewRows& rows, const Share& share, int first) {
+    const char* src = new_heads(rows, share);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = Element<typename C::New>::load(all.e[i]);
-    } else {
+    for (int j = 0; j < kMany; ++j) {
+      const int i = index(first, j);
+      if (i >= share.heads * kPerHead) continue;
+      const New* head = reinterpret_cast<const New*>(src + i / kPerHead * rows.head_stride);
+      const Unit unit = Cut::unit(i % kPerHead);
+      raw[j][0] = *reinterpret_cast<const Raw*>(head + unit.a);
+      if (Cut::has_b(unit)) raw[j][1] = *reinterpret_cast<const Raw*>(head + unit.b);
+    }
+  }
+
+  __device__ __forceinline__ void store(const PoolTensor& pool, const Share& share, int first, const NewPlace& place,
+                                        const Change& change) const {
+    char* dst = pool_heads(pool, place, share);
+    Turn<C, Cut> turn;
+    Divisor by;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = first + i < C::kHeadDim ? at(first + i) : 0.f;
+    for (int j = 0; j < kMany; ++j) {
+      const int i = index(first, j);
+      if (i >= share.heads * kPerHead) continue;
+      const Unit unit = Cut::unit(i % kPerHead);
+      float x[2 * Cut::kRun];
+#pragma unroll
+      for (int k = 0; k < 2 * Cut::kRun; ++k) x[k] = raw[j][k / Cut::kRun].at(k % Cut::kRun);
+      if (kRotate && unit.turns) {
+        if (j == 0 || !kSameUnit) turn.load(change.angles, unit);
+        turn.apply(x);
+      }
+      if constexpr (C::kScaled) {
+        if (j == 0 || C::kHeadScales) by = Divisor(change.scale[C::kHeadScales ? share.head + i / kPerHead : 0]);
+        by.template divide<kShort>(x);
+      }
+      store_unit<C, Cut>(dst + i / kPerHead * pool.head_stride, unit, x);
     }
   }
 };
 
-// Element i of a pair (x, y) turned by an angle: the first of a pair is x cos - y sin, the second x cos + y sin.
-template <class C>
-__device__ __forceinline__ float rotated(const NewRow<C>& row, const float* angles, int i, float x) {
-  constexpr int kPairs = C::kRotated / 2;
-  const bool second = C::kRope == Rope::kHalf ? i >= kPairs : i % 2;
-  const int pair = C::kRope == Rope::kHalf ? i - (second ? kPairs : 0) : i / 2;
-  const int other = C::kRope == Rope::kHalf ? (second ? i - kPairs : i + kPairs) : i ^ 1;
-  const float turned = row.at(other) * angles[kPairs + pair];
-  return fmaf(x, angles[pair], second ? turned : -turned);
-}
+template <class C, bool kWide>
+constexpr bool kCopiesPieces = kWide && C::kHeadDim * C::kElemBytes % 16 == 0;
 
-template <class C>
-__device__ __forceinline__ void store_four(char* dst, int first, const float (&x)[4], bool aligned) {
-  using Out = Stored<typename C::Cache>;
-  const typename Out::Packed packed = Out::pack(x);
-  typename Out::Single* at = reinterpret_cast<typename Out::Single*>(dst) + first;
-  if (aligned) {
-    *reinterpret_cast<typename Out::Packed*>(at) = packed;
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (first + i < C::kHeadDim) at[i] = packed.e[i];
-  }
-}
+// V is never rotated: quantised or copied.
+template <class C, bool kWide, bool kQuantises, bool kPieces>
+struct VUnits : HeldUnits<C, false, kWide> {};
+template <class C, bool kWide>
+struct VUnits<C, kWide, false, true> : HeldPieces<C, uint4> {};
+template <class C, bool kWide>
+struct VUnits<C, kWide, false, false> : HeldPieces<C, typename Bits<C::kElemBytes>::Type> {};
 
-template <class C, bool kRotate>
-__device__ __forceinline__ void compute_row(const NewRow<C>& row, const float* angles, float factor, char* dst, bool aligned) {
-  for (int first = threadIdx.x % 32 * 4; first < C::kHeadDim; first += 128) {
-    float x[4];
-    row.four(first, x);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (kRotate && first + i < C::kRotated) x[i] = rotated<C>(row, angles, first + i, x[i]);
-      if constexpr (C::kScaled) x[i] = x[i] / factor;
-    }
-    store_four<C>(dst, first, x, aligned);
-  }
-}
-
-// The row of one head of K or V, to its place.
-template <class C, bool kRotate>
-__device__ __forceinline__ void append_computed(const ComputedAppendParams& p, const NewRows& rows, const PoolTensor& pool,
-                                                const float* scale, bool aligned, const NewPlace& place) {
-  const char* src = static_cast<const char*>(rows.data) + place.row * rows.row_stride + blockIdx.y * rows.head_stride;
-  char* dst = const_cast<char*>(token_address(pool, place.page, place.slot, blockIdx.y));
-  const NewRow<C> row{reinterpret_cast<const typename NewRow<C>::Bits*>(src), aligned && C::kHeadDim % 4 == 0};
-  const float factor = C::kScaled ? scale[blockIdx.y * p.scale_stride] : 1.f;
-  const float* angles = kRotate ? p.angles + static_cast<int64_t>(min(place.position, p.positions - 1)) * p.angle_stride : nullptr;
-  compute_row<C, kRotate>(row, angles, factor, dst, row.aligned);
+template <class C, bool kWide>
+__device__ __forceinline__ void append_units(const ComputedAppendParams& all, const Share& share) {
+  const AppendParams& p = all.base;
+  HeldUnits<C, C::kRope != Rope::kNone, kWide> k;
+  VUnits<C, kWide, C::kQuantises, kCopiesPieces<C, kWide>> v;
+  k.load(p.k_new, share, 0);
+  v.load(p.v_new, share, 0);
+  NewPlace place;
+  if (!find_place<C>(p, share.row, place)) return;
+  Change change{nullptr, all.k_scale};
+  if (C::kRope != Rope::kNone) change.angles = all.angles + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
+  k.store(p.k, share, 0, place, change);
+  append_rest(k, p.k_new, p.k, share, place, change);
+  change.scale = all.v_scale;
+  v.store(p.v, share, 0, place, change);
+  append_rest(v, p.v_new, p.v, share, place, change);
 }
 
 template <class C>
 __device__ __forceinline__ void computed_append(const ComputedAppendParams& p) {
-  NewPlace place;
-  if (!find_place<C>(p.base, place)) return;
-  append_computed<C, C::kRope != Rope::kNone>(p, p.base.k_new, p.base.k, p.k_scale, p.base.k_aligned, place);
-  if constexpr (C::kQuantises) {
-    append_computed<C, false>(p, p.base.v_new, p.base.v, p.v_scale, p.base.v_aligned, place);
+  Share share;
+  if (!find_share(p.base, share)) return;
+  if (p.base.aligned) {
+    append_units<C, true>(p, share);
   } else {
-    append_row<C>(p.base.v_new, p.base.v, p.base.v_aligned, place);
+    append_units<C, false>(p, share);
   }
 }
 

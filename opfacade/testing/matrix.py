@@ -145,6 +145,9 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "append-f32-odd": PagedKvAppendDescriptor(
             batch_size=3, total_num_rows=50, paged_kv=_cache(65, "f32", 5, "HND", 2, 600)
         ),
+        "append-many-heads": PagedKvAppendDescriptor(
+            batch_size=3, total_num_rows=40, paged_kv=_cache(64, "f16", 8, "NHD", 17, 600)
+        ),
         "append-half-fp8-head": PagedKvAppendDescriptor(
             batch_size=4,
             total_num_rows=90,

@@ -14,7 +14,7 @@ KINDS = [
     *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
     *("prefill-off-sinks", "ragged-auto-sinks", "prefill-off-fp8-head", "ragged-auto-fp8"),
     *("prefill-off-everything-varied", "prefill-auto-alibi", "ragged-off-documents-masked", "ragged-fixed-mask"),
-    *("append-block-odd", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
+    *("append-block-odd", "append-many-heads", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
 HEAVY = sorted(kind for kind in set(matrix.matrix()) - set(KINDS) if "uneven" not in kind)  # those: test_emulated_wgmma.py
 OLD = {kind for kind in HEAVY if not kind.startswith("mla")}  # latents have a kernel for sm_90a alone

@@ -1,0 +1,57 @@
+"""Merges of every shape that packs rows into warps in another way, on the host."""
+
+import math
+
+import pytest
+import torch
+
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.testing import numerics
+from tests import emulator
+
+pytestmark = emulator.needed
+
+# Eight, four, two rows and one row a warp; odd rows; a row of more pieces than lanes.
+SHAPES = [
+    (128, "bf16"),
+    (65, "f16"),
+    *(
+        pytest.param(dim, dtype, marks=pytest.mark.heavy)
+        for dim, dtype in ((8, "f16"), (64, "bf16"), (96, "f16"), (256, "f32"), (80, "f32"), (256, "bf16"))
+    ),
+]
+
+
+def problem(states, rows, dim, dtype):
+    fields = {"num_states": states, "total_num_rows": rows, "num_heads": 3, "head_dim": dim, "dtype": dtype}
+    return emulator.subject(MergeStatesDescriptor(**fields))
+
+
+@pytest.mark.parametrize(("dim", "dtype"), SHAPES)
+def test_any_number_of_states_and_rows(dim, dtype):
+    for states, rows in ((1, 1), (2, 5), (4, 3), (5, 11), (33, 2), (70, 1)):
+        subject = problem(states, rows, dim, dtype)
+        args = subject.args(states)
+        subject.run(args)
+        report = numerics.check(subject.descriptor, args, subject.plan.sku)
+        assert report.worst <= 1, (states, rows, report)
+
+
+@pytest.mark.parametrize(("dim", "dtype"), SHAPES)
+def test_empty_states_are_not_looked_at_and_rows_do_not_mix(dim, dtype):
+    """A row without states lies in a warp beside one of NaN and one whose only state must arrive as it is."""
+    subject = problem(6, 3, dim, dtype)
+    args = subject.args(1)
+    args.states_o.fill_(math.nan)
+    args.states_lse.fill_(-math.inf)
+    args.states_lse[2, 0, 1] = 0.5
+    args.states_lse[5, 1, 0] = -3.0
+    args.states_o[5, 1, 0] = torch.arange(dim)
+    subject.run(args)
+    assert args.o[0, 1].isnan().all()
+    assert torch.equal(args.o[1, 0], args.states_o[5, 1, 0])
+    assert float(args.lse[1, 0]) == -3.0
+    left = torch.ones(3, 3, dtype=torch.bool)
+    left[0, 1] = left[1, 0] = False
+    assert (args.o[left] == 0).all()
+    assert (args.lse[left] == -math.inf).all()
