@@ -31,7 +31,9 @@ class Require(Model):
     deterministic: bool = False
     bit_stable_on_same_hardware: bool = False
     batch_invariant: Literal["none", "composition"] = "none"
-    max_error_model: Literal["exact", "attention-f64", "attention-f32", "attention-mma16", "merge-f32"] | None = None
+    max_error_model: (
+        Literal["exact", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32"] | None
+    ) = None
 
 
 _SHORT: dict[str, dict[str, object]] = {

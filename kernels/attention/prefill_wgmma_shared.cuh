@@ -13,7 +13,7 @@ namespace opfacade {
 
 constexpr int kConsumers = 2;                   // warpgroups
 constexpr int kConsumerWarps = kConsumers * 4;  // one arrival each
-constexpr int kReaderWarps = kConsumerWarps + 3;
+constexpr int kReaders = (kConsumerWarps + 3) * 32;  // threads that look at work
 constexpr int kSweepers = 2;                    // warps
 
 // Named barriers. 1 and 2: whose turn it is to issue products.
@@ -93,7 +93,7 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   }
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
-    mbarrier_init(smem_address(&smem.work_empty[i]), kReaderWarps);
+    mbarrier_init(smem_address(&smem.work_empty[i]), kReaders);
   }
   for (int i = 0; i < C::kStages; ++i) {
     mbarrier_init(smem_address(&smem.k_full[i]), loaders);

@@ -1,5 +1,6 @@
 // Work that one warp of a block finds and others look at where it lies, known a few pieces ahead (sm_90). Shared holds
-// work[kQueue] and the barriers work_full[kQueue], one arrival, and work_empty[kQueue], one a warp that reads.
+// work[kQueue] and the barriers work_full[kQueue], one arrival, and work_empty[kQueue], one of each thread that reads: by one a
+// warp nothing would be wrong, but racecheck would not follow it.
 #pragma once
 #include "kernels/common/mbarrier.cuh"
 
@@ -35,7 +36,7 @@ struct WorkQueueIn {
   }
   __device__ __forceinline__ void pass() { ring.advance(); }
   __device__ __forceinline__ void let_go() {
-    warp_arrive(smem.work_empty[ring.stage]);
+    mbarrier_arrive(smem_address(&smem.work_empty[ring.stage]));
     ring.advance();
   }
 };

@@ -88,7 +88,7 @@ __device__ __forceinline__ void init_barriers(MlaShared& smem, bool mapped) {
   for (uint64_t& summed : smem.summed) mbarrier_init(smem_address(&summed), kWarpgroup);
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
-    mbarrier_init(smem_address(&smem.work_empty[i]), kMlaGroups * kMlaGroupWarps);
+    mbarrier_init(smem_address(&smem.work_empty[i]), kMlaGroups * kWarpgroup);
   }
   mbarrier_init_fence();
 }

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from opfacade import Plan, Preference, Target, explain
-from opfacade.backends.cuda import attention_prefill_wgmma, ptxas
+from opfacade.backends.cuda import attention_prefill_fp8, attention_prefill_wgmma, ptxas
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
 from tests import emulator
 
@@ -113,6 +113,25 @@ def test_the_shared_memory_that_is_reckoned_with_is_what_the_kernel_asks_for(hea
     asked = int(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
     descriptor = ragged(head_dim=head_dim, head_dim_vo=head_dim_vo, dtype=dtype, q_dtype="bf16")
     assert asked == attention_prefill_wgmma.shared_memory(descriptor)
+
+
+@emulator.needed
+def test_so_is_that_of_products_of_fp8(tmp_path):
+    text = TILE.replace("WgmmaTile<HEAD_DIM, KV_BYTES, HEAD_DIM_VO>", "WgmmaFp8Tile<128>")
+    (tmp_path / "tile.cc").write_text(text)
+    program = tmp_path / "tile"
+    subprocess.run([emulator.compiler(), "-std=c++17", "-I", emulator.ROOT, "-o", program, tmp_path / "tile.cc"], check=True)
+    asked = int(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
+    assert asked == attention_prefill_fp8.SHARED_MEMORY <= SM_90A.max_shared_memory
+
+
+def test_products_of_fp8_are_chosen_where_q_is_fp8_and_need_the_same_assembler():
+    descriptor = ragged(dtype="f8_e4m3", q_scale="tensor")
+    with patch(RELEASE, return_value=(13, 3)):
+        assert Plan.select(descriptor, CUDA, SM_90A).sku.impl == "wgmma_fp8_tile"
+    with patch(RELEASE, return_value=(13, 0)):
+        text = str(explain(descriptor, CUDA, SM_90A))
+    assert "ptxas=13.0 (allowed: 13.3 and later)" in text
 
 
 @pytest.mark.parametrize(("head_dim", "head_dim_vo", "dtype"), TILES)

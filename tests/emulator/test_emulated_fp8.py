@@ -86,15 +86,15 @@ def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
     assert bool(args.o[touched].isnan().any(-1).all())
 
 
-def test_a_growing_row_never_saturates():
-    """Scores that grow by a factor of 2^6 within a tile and from tile to tile: a weight beyond 448 would be cut to it."""
+def test_a_weight_never_saturates():
+    """Keys go from last to first: one of the last tile weighs 2^5.8 times the 16 of all before it, and e4m3 ends at 448."""
     descriptor = ragged(q_scale="none", sm_scale=1.0, kv_split="off")
     subject = emulator.subject(descriptor)
     args = subject.args(4, inputs.Lengths(q=[45, 45], kv=[200, 200]))
-    args.q.view(torch.uint8).zero_()
-    args.k.view(torch.uint8).zero_()
-    args.q[..., 0] = 1.0
-    args.k[..., 0] = (torch.arange(args.k.shape[0]) // 8 % 25 * 0.5)[:, None].to(args.k.dtype)
+    ones, far = torch.ones(200, dtype=torch.float), torch.arange(200) == 3
+    args.q.copy_(torch.eye(1, 128).expand(args.q.shape))
+    args.k.copy_((4.0 * far)[:, None, None].repeat(2, 2, 1) * torch.eye(1, 128))
+    args.v.copy_(torch.where(far, ones, -ones)[:, None, None].repeat(2, 2, 128))
     subject.run(args)
     report = numerics.check(descriptor, args, subject.plan.sku)
     assert report.worst <= 1, report
