@@ -139,6 +139,11 @@ def crosscheck() -> Any:
     return import_module("opfacade.crosscheck")
 
 
+def cuda(module: str) -> Any:
+    """A module of the CUDA backend, whose rules the cost model follows: what lies outside backends reaches them by name."""
+    return import_module(f"opfacade.backends.cuda.{module}")
+
+
 def measurements() -> Any:
     """The table of measurements, which are made with plans and therefore lie above them."""
     return import_module("opfacade.autotune_table")
