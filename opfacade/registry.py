@@ -85,9 +85,9 @@ def variant_of(
         if changed is None:
             return (Reason("OPF-S017", "variant", variant, "a descriptor that it means something for"),)
         reasons = base.declines(changed, target)
-        if reasons or facts or base.declines(descriptor, target):
+        if reasons or base.declines(descriptor, target):
             return reasons
-        if base.sku(changed, target).id == base.sku(descriptor, target).id:
+        if named(base.sku(changed, target)).id == base.sku(descriptor, target).id:
             return (Reason("OPF-S017", "variant", variant, "a descriptor for which it is not the default"),)
         return ()
 
