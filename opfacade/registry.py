@@ -85,9 +85,9 @@ def variant_of(
         if changed is None:
             return (Reason("OPF-S017", "variant", variant, "a descriptor that it means something for"),)
         reasons = base.declines(changed, target)
-        if reasons or facts or base.declines(descriptor, target):
+        if reasons or base.declines(descriptor, target):
             return reasons
-        if base.sku(changed, target).id == base.sku(descriptor, target).id:
+        if named(base.sku(changed, target)).id == base.sku(descriptor, target).id:
             return (Reason("OPF-S017", "variant", variant, "a descriptor for which it is not the default"),)
         return ()
 
@@ -137,6 +137,11 @@ def variants_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
 def crosscheck() -> Any:
     """The cross-check, which lies above plans and is therefore reached by name, as backends are."""
     return import_module("opfacade.crosscheck")
+
+
+def cuda(module: str) -> Any:
+    """A module of the CUDA backend, whose rules the cost model follows: what lies outside backends reaches them by name."""
+    return import_module(f"opfacade.backends.cuda.{module}")
 
 
 def measurements() -> Any:

@@ -22,7 +22,8 @@ class Attention(Descriptor[ArgsT]):
     """What every attention has in common.
 
     sm_scale: factor on q.k; None is 1/sqrt(head_dim). Zero and negative factors need allow_unusual_scale.
-    kv_split: "auto" shares long contexts over the device, "off" never splits, an int is a fixed chunk in tokens.
+    kv_split: "auto" shares long contexts over the device, in the way that bounds allow and the SKU says; "off" never splits,
+    an int is a fixed chunk in tokens.
     window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
     logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
     q_dtype: dtype of q; None is the cache's.  o_dtype: dtype of o; None is that of q, and bf16 where q is fp8.

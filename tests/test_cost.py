@@ -2,7 +2,9 @@
 
 import json
 import re
+from functools import cache
 from itertools import combinations
+from math import inf, log
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opfacade import Preference, Target
+from opfacade.bench.measure import described
 from opfacade.cost import amount, estimate, regret
+from opfacade.cost_blocks import drained
+from opfacade.cost_decode import even_share
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
@@ -22,25 +27,25 @@ from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.registry import examples
 from opfacade.selection import survey
-from opfacade.workload import Lengths
+from opfacade.workload import Lengths, read
 
 SM90 = Target.parse("sm_90a")
 RESULTS = Path(__file__).parents[1] / "bench/results"
 
 
-def cache(tokens, heads=8, dim=128, page=16):
+def pool(tokens, heads=8, dim=128, page=16):
     pages = -(-tokens // page)
     return PagedKvCacheDescriptor(num_total_pages=pages, page_size=page, num_kv_heads=heads, head_dim=dim, dtype="bf16")
 
 
 def decode(batch, kv, heads=32, **fields):
-    return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=heads, paged_kv=cache(batch * kv), **fields)
+    return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=heads, paged_kv=pool(batch * kv), **fields)
 
 
 def prefill(batch, q, kv, causal=True, **fields):
-    pool = cache(batch * kv)
+    pages = pool(batch * kv)
     return BatchPagedPrefillDescriptor(
-        batch_size=batch, total_num_rows=batch * q, num_qo_heads=32, causal=causal, paged_kv=pool, **fields
+        batch_size=batch, total_num_rows=batch * q, num_qo_heads=32, causal=causal, paged_kv=pages, **fields
     )
 
 
@@ -80,7 +85,7 @@ def test_a_value_may_be_narrower_than_a_key():
 
 
 def test_append_and_merge_move_their_rows():
-    append = PagedKvAppendDescriptor(batch_size=2, total_num_rows=10, paged_kv=cache(64))
+    append = PagedKvAppendDescriptor(batch_size=2, total_num_rows=10, paged_kv=pool(64))
     assert amount(append).bytes == 2 * 2 * 10 * 8 * 128 * 2
     merge = MergeStatesDescriptor(num_states=3, total_num_rows=5, num_heads=2, head_dim=64, dtype="bf16")
     assert amount(merge).bytes == 4 * (5 * 2) * (64 * 2 + 4)
@@ -113,7 +118,9 @@ def test_decode_never_gets_faster_with_more_requests_or_keys(which, batch, kv, m
     for one in (many, long):
         assert one.bytes >= few.bytes
         assert one.flops >= few.flops
-        assert one.seconds >= few.seconds * (1 - 1e-9)
+        # More keys or requests may be cut into whole runs, which need no merge.
+        spared = 8e-6 if which[1] == "auto" else 0.0
+        assert one.seconds >= few.seconds * (1 - 1e-9) - spared
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,7 +180,7 @@ def test_nothing_to_do_costs_the_launch():
 def _problem(text, split):
     pattern = r"(\d+)x q(\d+) kv(\d+) h(\d+)/(\d+) d(\d+) page(\d+) (\w+)"
     batch, q, kv, heads, kv_heads, dim, page = map(int, re.match(pattern, text).groups()[:7])
-    fields = {"batch_size": batch, "num_qo_heads": heads, "paged_kv": cache(batch * kv, kv_heads, dim, page), "kv_split": split}
+    fields = {"batch_size": batch, "num_qo_heads": heads, "paged_kv": pool(batch * kv, kv_heads, dim, page), "kv_split": split}
     if q == 1:
         return BatchPagedDecodeDescriptor(**fields)
     return BatchPagedPrefillDescriptor(total_num_rows=batch * q, causal=text.endswith("causal"), **fields)
@@ -185,9 +192,16 @@ def _kernel(sku_id):
     return kernel(parts[4].split("@")[0], split)
 
 
+# Then an even cut whose kernel joined clusters in the same grid; today a kernel of its own, in the record of tuning below.
+SINCE_OVER_CLUSTERS = "1x q1 kv512 h32/8 d128 page16 causal"
+
+
 def recorded():
-    """(shape, {split: microseconds}, {split: predicted}) of one H200: five ways to split each of thirteen shapes."""
+    """(shape, {split: microseconds}, {split: predicted}) of one H200: five ways to split each of twelve shapes. No constant was
+    fitted to them."""
     for shape in json.loads((RESULTS / "2026-11-21-h200-invariance.json").read_text())["shapes"]:
+        if shape["shape"] == SINCE_OVER_CLUSTERS:
+            continue
         rows = {row["split"]: row for row in shape["splits"] if "microseconds" in row}
         measured = {split: row["microseconds"]["median"] for split, row in rows.items()}
         predicted = {
@@ -199,7 +213,7 @@ def recorded():
 def test_the_predicted_choice_costs_little_beside_the_best():
     found = {shape: regret(predicted, measured) for shape, measured, predicted in recorded()}
     print(f"mean regret {sum(found.values()) / len(found):.2%}, worst {max(found.values()):.2%}")
-    assert len(found) == 13
+    assert len(found) == 12
     assert sum(found.values()) / len(found) <= 0.01
     assert max(found.values()) <= 0.05
 
@@ -218,7 +232,7 @@ def test_what_differs_by_more_than_a_twentieth_is_predicted_in_order():
 
 def test_times_are_predicted_to_within_a_third():
     rows = json.loads((RESULTS / "2026-11-21-h200-attention.json").read_text())["rows"]
-    for row in rows:
+    for row in (row for row in rows if row["shape"] != SINCE_OVER_CLUSTERS):
         ratio = estimate(_problem(row["shape"], "auto"), _kernel(row["sku"]), SM90).seconds * 1e6 / row["us"]["median"]
         assert 0.7 <= ratio <= 1.35, (row["shape"], ratio)
 
@@ -236,6 +250,85 @@ def test_of_two_kernels_for_a_prefill_the_faster_is_predicted():
         predicted = {impl: estimate(_problem(shape, "auto"), kernel(impl, split), SM90).seconds for impl in times}
         assert regret(predicted, times) == 0, shape
         assert 0.5 <= predicted["wgmma_tile"] * 1e6 / times["wgmma_tile"] <= 1.3, shape
+
+
+TUNED = "2026-11-21c-h200-tune"
+
+
+@cache
+def tuned():
+    """(problem, default, {sku: microseconds}, {sku: predicted}) of each problem that was tuned on one H200."""
+    rows = iter(json.loads((RESULTS / f"{TUNED}.json").read_text())["rows"])
+    found = []
+    for work in read((RESULTS / f"{TUNED}.work.jsonl").read_text()):
+        if work.descriptor.op == "mla_decode":  # one candidate: no choice
+            continue
+        row = next(rows)
+        assert row["problem"] == described(work)
+        measured = {sku: time for sku, (time, _, _) in row["measured"].items()}
+        predicted = {sku: estimate(work.descriptor, _named(sku), SM90, work.lengths).seconds for sku in measured}
+        found.append((row["problem"], row["default"], measured, predicted))
+    assert next(rows, None) is None
+    return found
+
+
+def _named(sku_id):
+    parts = sku_id.split("/")
+    return SimpleNamespace(impl=parts[4].split("@")[0], spec=tuple(pair.split("=") for pair in parts[7].split(",")))
+
+
+def test_of_all_candidates_of_a_tuned_workload_the_model_chooses_well():
+    found = {f"{n} {name}": regret(predicted, measured) for n, (name, _, measured, predicted) in enumerate(tuned())}
+    print(f"mean regret {sum(found.values()) / len(found):.2%}, worst {max(found.items(), key=lambda pair: pair[1])}")
+    assert len(found) == 35
+    assert sum(found.values()) / len(found) <= 0.01
+    assert max(found.values()) <= 0.05
+
+
+def test_times_of_a_tuned_workload_are_predicted_where_they_matter():
+    """Of candidates that take at most twice the best: half are met to within a twentieth, nine of ten to within a sixth."""
+    off = sorted(
+        abs(log(predicted[sku] * 1e6 / time))
+        for _, _, measured, predicted in tuned()
+        for sku, time in measured.items()
+        if time <= 2 * min(measured.values())
+    )
+    print(f"median {off[len(off) // 2]:.3f}, nine of ten {off[len(off) * 9 // 10]:.3f}, worst {off[-1]:.3f}, of {len(off)}")
+    assert off[len(off) // 2] <= 0.06
+    assert off[len(off) * 9 // 10] <= 0.16
+
+
+def test_what_is_wrong_in_an_order_shows_in_the_regret():
+    """The judge itself: another order of the same predictions is found out."""
+    shuffled = [
+        regret(dict(zip(predicted, reversed(predicted.values()), strict=True)), measured)
+        for _, _, measured, predicted in tuned()
+    ]
+    assert sum(shuffled) / len(shuffled) > 0.2
+
+
+# -- blocks over a device ----------------------------------------------------------------------------------------------
+
+
+def test_a_block_alone_is_as_fast_as_it_can_be_and_many_share_the_device():
+    assert drained([10.0], 4, 1.0, inf) == pytest.approx(10)
+    assert drained([10.0] * 8, 4, 1.0, inf) == pytest.approx(20)
+    assert drained([10.0] * 8, 4, inf, 2.0) == pytest.approx(40)
+    assert drained([3.0, 4.0], 2, inf, 1.0) == pytest.approx(7)
+
+
+def test_the_longest_block_last_is_waited_for():
+    assert drained([1, 1, 1, 9], 2, 1.0, inf) == pytest.approx(10)
+    assert drained([9, 1, 1, 1], 2, 1.0, inf) == pytest.approx(9)
+    assert drained([], 2, 1.0, 1.0) == 0
+
+
+def test_even_shares_are_those_of_the_kernel():
+    """decode_cut.cuh, which tests/test_structural_schedule.py runs; these are its answers."""
+    assert even_share(1600, 64, 64, 264) == 7
+    assert even_share(64 * 512, 512, 64, 264) == 0
+    assert even_share(8 * 2048, 8, 2048, 264) == 64
+    assert even_share(3, 1, 3, 264) == 2
 
 
 def test_regret_is_what_the_wrong_choice_costs():

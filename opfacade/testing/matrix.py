@@ -17,7 +17,7 @@ from opfacade.plans.mla import BatchMlaDecodeDescriptor
 from opfacade.testing.problems import VARIANTS
 from opfacade.variant_examples import alibi, document_mask
 
-_LONG = 9000  # tokens that a batch may have: no bound that promises short contexts
+_LONG = 200_000  # a bound that promises neither a short batch nor chunks that all run at once
 
 
 def _cache(dim: int, dtype: str, page_size: int, layout: str, kv_heads: int = 2, tokens: int = 3000) -> PagedKvCacheDescriptor:

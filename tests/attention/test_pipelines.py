@@ -20,6 +20,7 @@ def decode(head_dim=128, dtype="bf16", pages=640, batch=5, **more):
 
 LONG, SHORT = decode(), decode(pages=64)
 CASES = {
+    "split=auto": LONG,
     "warps=2,blocks=4": LONG,
     "warps=2,blocks=2": decode(64, "f16", sinks=True, kv_split="off"),
     "warps=4,blocks=1": decode(256, kv_split=100),
@@ -41,7 +42,7 @@ def test_every_variant_is_tried_here():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_variant_is_another_binary_under_another_name_with_the_same_promise(name):
+def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_split(name):
     descriptor = CASES[name]
     default = choose(descriptor, SM_90A, survey(descriptor, Preference(), SM_90A))
     option = of(descriptor)[name]
@@ -50,15 +51,17 @@ def test_a_variant_is_another_binary_under_another_name_with_the_same_promise(na
     assert option.sku.id != default.sku.id
     specs = [o.candidate.jit_spec(descriptor, SM_90A) for o in (option, default)]
     assert specs[0] != specs[1]
-    promises = [o.sku.precision_guarantee for o in (option, default)]
-    assert promises[0].deterministic
-    assert promises[0].batch_invariant == promises[1].batch_invariant
+    promise = option.sku.precision_guarantee
+    assert promise.deterministic
+    # Even shares and clusters follow the batch, and the default may be a chunk that does not.
+    follows = dict(option.sku.spec)["split"] in ("auto", "cluster")
+    assert promise.batch_invariant == ("none" if follows else "composition")
 
 
 def test_clusters_are_for_short_contexts_and_warps_for_the_others():
     allowed = {kind: {n for n, o in of(d).items() if not o.reasons} for kind, d in (("long", LONG), ("short", SHORT))}
     assert allowed["short"] == {"cluster=1", "cluster=2", "cluster=4"}
-    assert allowed["long"] == {"warps=2,blocks=4", "warps=2,blocks=2", "warps=4,blocks=1", "warps=8,blocks=1"}
+    assert allowed["long"] == {"split=auto", "warps=2,blocks=4", "warps=2,blocks=2", "warps=4,blocks=1", "warps=8,blocks=1"}
     assert not any(not o.reasons for o in of(decode(64, "f32")).values())
 
 

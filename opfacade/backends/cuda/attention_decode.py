@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
@@ -25,11 +26,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a variant does otherwise. warps: of a block, 0 the usual; blocks: that share an SM; cluster: blocks of a cluster."""
+    """What a variant does otherwise. warps: of a block, 0 the usual; blocks: that share an SM; cluster: blocks of a cluster.
+
+    even: "auto" is always even shares. It is no fact of a SKU: `split` says it.
+    """
 
     warps: int = 0
     blocks: int = 2
     cluster: int = 8  # the most that every GPU with clusters grants
+    even: bool = False
 
 
 PLAIN = Tuning()
@@ -43,6 +48,8 @@ _SHORT_TOKENS = 8192
 _MOST_STAGES = 6
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64
+_CHUNKS = (512, 1024)
+_SMALL_CHUNK = 512 * 128  # elements of K: one block reads them in 6 us
 
 
 def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Shape:
@@ -97,11 +104,38 @@ def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
 
 def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[str, int]:
     """(mode, chunk in tokens)."""
-    if is_short(descriptor, target) and tuning.cluster > 1:
+    if isinstance(descriptor.kv_split, int):
+        return "fixed", descriptor.kv_split
+    if descriptor.kv_split == "off":
+        return "off", 0
+    if tuning.cluster > 1 and is_short(descriptor, target):
         return "cluster", 0
-    if isinstance(descriptor.kv_split, str):
-        return descriptor.kv_split, 0
-    return "fixed", descriptor.kv_split
+    if tuning is not PLAIN or descriptor.kv_dtype not in ("f16", "bf16") or descriptor.dim < 128:  # others were not measured
+        return "auto", 0
+    bounds = descriptor.kv_token_bound, descriptor.batch_size, head_blocks(descriptor)
+    return _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, target.sm_count * PLAIN.blocks)
+
+
+@lru_cache(maxsize=1024)
+def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> tuple[str, int]:
+    """What "auto" comes to where bounds promise that a simpler cut keeps all blocks busy: then nothing pays for even shares.
+
+    Full windows are runs of one length, which stay whole; and where all chunks run at once no block holds parts of two runs.
+    What is not promised is shared evenly, by the lengths on the device.
+    """
+    if tokens <= _SHORT_TOKENS:
+        return "auto", 0
+    if window >= 0:
+        runs = batch * heads
+        fills = tokens >= batch * (window + 1) and 8 * runs >= 7 * -(-runs // slots) * slots
+        return ("off" if fills else "auto"), 0
+    for chunk in _CHUNKS:
+        # The bound counts a chunk that is not full for every request, and some fall together.
+        at_once = 5 * heads * (tokens // chunk + batch) <= 6 * slots
+        # Nobody waits long for a chunk: it is small, or an even share would hardly be smaller.
+        if at_once and (chunk * dim <= _SMALL_CHUNK or 2 * tokens * heads >= chunk * slots):
+            return "fixed", chunk
+    return "auto", 0
 
 
 def blocks_per_sm(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
@@ -136,8 +170,11 @@ def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
 
 
 def facts(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> support.SpecPairs:
-    other = {name: value for name, value in asdict(tuning).items() if value != getattr(PLAIN, name)}
-    return support.pairs(**facts_of.common_facts(descriptor), split=split_of(descriptor, target, tuning)[0], **other)
+    other = {name: value for name, value in asdict(tuning).items() if name != "even" and value != getattr(PLAIN, name)}
+    mode, chunk = split_of(descriptor, target, tuning)
+    # A chunk that is not the caller's is part of the identity: a request's bits depend on it.
+    other |= {"chunk": chunk} if chunk and descriptor.kv_split == "auto" else {}
+    return support.pairs(**facts_of.common_facts(descriptor), split=mode, **other)
 
 
 def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Any:
@@ -145,7 +182,8 @@ def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
     tuned |= {"cluster": tuning.cluster if team else 1, "blocks_per_sm": 1 if team else tuning.blocks}
     constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target, tuning)) | tuned
-    constants.pop("blocks", None)
+    for name in ("blocks", "chunk"):
+        constants.pop(name, None)
     return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
 
 

@@ -14,6 +14,7 @@ from opfacade.backends.cuda.attention_decode import (
     launcher,
     shape_of,
     sku,
+    split_of,
     workspace,
 )
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
@@ -23,6 +24,8 @@ from opfacade.target import Target
 
 def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """Whether a variant means something, and something else: clusters where contexts are short, warps and blocks elsewhere."""
+    if tuning.even:
+        return split_of(descriptor, target, tuning) != split_of(descriptor, target) and not is_short(descriptor, target)
     if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
         return False
     usual, shape = shape_of(descriptor, target), shape_of(descriptor, target, tuning)
@@ -51,8 +54,10 @@ def variant(name: str, tuning: Tuning) -> Candidate:
     )
 
 
-# Fewer and more warps, and one block with a deeper pipeline or four with a shallow one; smaller clusters, and none.
+# Even shares where the default found a simpler cut, fewer and more warps,
+# and one block with a deeper pipeline or four with a shallow one; smaller clusters, and none.
 VARIANTS = (
+    variant("split=auto", Tuning(even=True)),
     *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 1), (8, 1))),
     *(variant(f"cluster={n}", Tuning(cluster=n)) for n in (1, 2, 4)),
 )

@@ -1,0 +1,167 @@
+"""What a decode is predicted to take: its cut into blocks, as the device makes it, and one stream of bytes for each.
+
+The constants are of one H200, fitted together to the decode medians of bench/results/2026-11-21c-h200-tune.json and of a run of
+bench/decode.py; 256 MB are written before each call. docs/measuring.md says how they do on what they were not fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.cost_blocks import drained, first_hidden
+from opfacade.registry import cuda
+from opfacade.sku import ITEMSIZE, KernelSku
+from opfacade.target import Target
+
+# Between two events around next to nothing, with the write-back of what was written before.
+_LAUNCH = 7e-6
+# Of parts: counted in, and read again by the block that finishes last.
+_MERGE = 4.5e-6
+# Auto and fixed: each block adds up the lengths of the batch before it knows its work.
+_SURVEY = 0.6e-6
+# Even shares only: where a share starts is found first, and a block holds parts of two runs.
+_SHARE = 2.7e-6
+# Bytes that a block could have moved while one run of keys ends and the next one starts: about what it keeps on its way.
+_TURN = 30e3
+# A warp's stage of 16 keys: until it is here, and the products of 128 dimensions of it.
+_STAGE, _STAGE_MATH = 0.64e-6, 0.20e-6
+_STAGE_KEYS = 16
+# What one block gets at most, and all of them together: bytes a second.
+_BLOCK, _DEVICE = 46.5e9, 4.77e12
+_SMS = 132
+# Of the SMs, those that clusters reach, one block on each: they stay inside a group of SMs.
+_IN_CLUSTERS = 0.85
+_GRAIN = 64  # keys; cuts lie at multiples of it
+_LEAST_GRAINS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Blocks in the order of their start, bytes of each; rows of partial results; seconds besides."""
+
+    sizes: list[float]
+    slots: int
+    parts: int = 0
+    besides: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Keys that one request has one block of heads read. first: of them."""
+
+    first: int
+    end: int
+
+    @property
+    def grains(self) -> int:
+        return max(1, -(-self.end // _GRAIN) - self.first // _GRAIN)
+
+    @property
+    def keys(self) -> int:
+        return self.end - self.first // _GRAIN * _GRAIN
+
+
+def seconds(descriptor: Any, sku: KernelSku, target: Target, kv: tuple[int, ...]) -> tuple[float, Cut]:
+    """The prediction, and the cut it is of."""
+    facts = dict(sku.spec)
+    found = cut(descriptor, facts, target, kv)
+    warps = int(facts.get("warps") or _usual_warps(descriptor, facts))
+    stage = warps * _STAGE_KEYS * 4 * descriptor.dim
+    alone = min(_BLOCK, stage / (_STAGE + _STAGE_MATH * descriptor.dim / 128))
+    device = _DEVICE * max(1, target.sm_count) / _SMS
+    streamed = drained(found.sizes, found.slots, alone, device)
+    return _LAUNCH + streamed + found.besides, found
+
+
+def _usual_warps(descriptor: Any, facts: dict[str, Any]) -> int:
+    decode = cuda("attention_decode")
+    shapes = decode.TEAM_SHAPES if facts.get("split") == "cluster" else decode.SHAPES
+    return next((int(shape.warps) for dim, shape in shapes.items() if dim >= descriptor.dim), 2)
+
+
+def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, ...]) -> Cut:
+    """As kernels/attention/decode_cut.cuh and decode_schedule.cuh cut these lengths."""
+    runs = [_Run(min(first_hidden(descriptor, 0, 1, n), n), n) for n in kv]
+    heads, sms = _head_blocks(descriptor), max(1, target.sm_count)
+    row = descriptor.kv_elements * ITEMSIZE[descriptor.kv_dtype] / descriptor.kv_heads
+    usual = cuda("attention_decode").PLAIN
+    mode, slots = facts.get("split", "off"), sms * int(facts.get("blocks", usual.blocks))
+    if mode == "cluster":
+        return _over_clusters(runs, heads, row, int(facts.get("cluster", usual.cluster)), sms)
+    if mode == "fixed":
+        chunk = int(facts.get("chunk", descriptor.kv_split if isinstance(descriptor.kv_split, int) else _GRAIN))
+        return _in_chunks(descriptor, runs, heads, row, chunk, slots)
+    if mode == "auto" and runs:
+        return _evenly(descriptor, runs, heads, row, slots)
+    return Cut([run.keys * row + _TURN for run in runs for _ in range(heads)], slots)
+
+
+def _head_blocks(descriptor: Any) -> int:
+    return int(cuda("mla" if descriptor.op == "mla_decode" else "attention_decode").head_blocks(descriptor))
+
+
+def _part_bytes(descriptor: Any) -> float:
+    """Written and read once: o and lse of one part, f32."""
+    return float(8 * min(descriptor.group_size, 16) * (descriptor.dim + 1))
+
+
+def _over_clusters(runs: list[_Run], heads: int, row: float, blocks: int, sms: int) -> Cut:
+    shares = (min(-(-run.grains // blocks) * _GRAIN, run.keys) for run in runs)
+    return Cut([keys * row + _TURN for keys in shares for _ in range(heads * blocks)], max(1, int(sms * _IN_CLUSTERS)))
+
+
+def _in_chunks(descriptor: Any, runs: list[_Run], heads: int, row: float, chunk: int, slots: int) -> Cut:
+    sizes, parts = list[float](), 0
+    for run in runs:
+        pieces = list(_chunks(run, chunk))
+        parts += heads * len(pieces) * (len(pieces) > 1)
+        partial = _part_bytes(descriptor) if len(pieces) > 1 else 0.0
+        sizes += [keys * row + _TURN + partial for keys in pieces for _ in range(heads)]
+    return Cut(sizes, slots, parts, _SURVEY + (_MERGE if parts else 0.0))
+
+
+def _chunks(run: _Run, chunk: int) -> Iterator[int]:
+    """Keys of each chunk that has any; one without keys where there are none."""
+    start = run.first // chunk * chunk
+    while start < run.end or start == 0:
+        yield max(0, min(run.end, start + chunk) - max(start, run.first // _GRAIN * _GRAIN))
+        start += chunk
+
+
+def _evenly(descriptor: Any, runs: list[_Run], heads: int, row: float, slots: int) -> Cut:
+    counts = [run.grains for run in runs]
+    total = sum(counts) * heads
+    share = even_share(total, len(runs) * heads, max(counts), slots)
+    grain = row * sum(run.keys for run in runs) / sum(counts)  # mean: the last grain of a request is seldom full
+    if share == 0:
+        return Cut(_whole_runs([run.keys * row + _TURN for run in runs for _ in range(heads)], slots), slots, 0, _SURVEY)
+    pieces, begin = [0] * -(-total // share), 0
+    for count in counts:
+        for _ in range(heads):
+            for block in range(begin // share, (begin + count - 1) // share + 1):
+                pieces[block] += 1
+            begin += count
+    partial = _part_bytes(descriptor)
+    sizes = [min(share, total - block * share) * grain + n * _TURN + min(n, 2) * partial for block, n in enumerate(pieces)]
+    return Cut(sizes, slots, sum(min(n, 2) for n in pieces), _MERGE + _SHARE)
+
+
+def _whole_runs(sizes: list[float], slots: int) -> list[float]:
+    """Block b of the grid takes runs b, b + blocks, and so on."""
+    blocks = min(2 * slots, max(slots, len(sizes)))
+    return [sum(sizes[block::blocks]) for block in range(min(blocks, len(sizes)))]
+
+
+def even_share(grains: int, runs: int, most: int, blocks: int) -> int:
+    """decode_cut.cuh: grains of each block, or 0 where runs stay whole."""
+    rounds = -(-runs // blocks)
+    if 8 * grains >= 7 * rounds * most * blocks:
+        return 0
+    share = max(_LEAST_GRAINS, -(-grains // blocks))
+    if runs * most != grains or share >= most:
+        return share
+    parts = most // share
+    divided = -(-most // parts)
+    return divided if divided <= share + share // 16 and divided * parts == most else share
