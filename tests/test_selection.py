@@ -402,9 +402,7 @@ def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatc
     for candidate in candidates_for(kind):
         backends.add(candidate.backend)
         target = SM_90A if candidate.backend == "cuda" else CPU
-        fields = dict(checked) | ({"paged_kv": cache(head_dim=64)} if "paged_kv" in kind.model_fields else {"head_dim": 64})
-        capable = kind(**fields)
-        assert not candidate.declines(capable, target)
+        capable = next(d for d in _usual_and_fp8(checked) if not candidate.declines(d, target))
         sku = candidate.sku(capable, target)
         candidate.workspace(capable, target)
         if candidate.jit_spec:
@@ -417,6 +415,15 @@ def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatc
     }
     idle = {f"{kind.__name__}.schema_version"} | ({f"{kind.__name__}.kv_split"} if "cuda" not in backends else set())
     assert wanted - reads.found - idle == set()
+
+
+def _usual_and_fp8(descriptor):
+    """The same with heads of 64, and with q, K and V of fp8: one of them every CUDA candidate takes."""
+    kind, fields = type(descriptor), dict(descriptor)
+    paged = "paged_kv" in kind.model_fields
+    yield kind(**fields | ({"paged_kv": cache(head_dim=64)} if paged else {"head_dim": 64}))
+    fp8 = {"paged_kv": cache(head_dim=128, page_size=16, dtype="f8_e4m3")} if paged else {"head_dim": 128, "dtype": "f8_e4m3"}
+    yield kind(**fields | fp8 | {"q_dtype": None})
 
 
 def _launcher_parameters(candidate, descriptor, target, sku, monkeypatch):

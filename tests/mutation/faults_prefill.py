@@ -228,7 +228,7 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill, uneven: scores leave out what a key has more than a value",
         f"{K}/prefill_wgmma_math.cuh",
-        "step < C::kHeadDim / 16;",
+        "step < WgmmaShared<C>::kPanels * 4;",
         "step < C::kHeadDimVo / 16;",
         UNEVEN,
     ),
