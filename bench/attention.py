@@ -167,7 +167,7 @@ def dense_problem(shape: Shape):
     rows, keys = shape.batch * shape.q, shape.batch * shape.kv
     sizes = {"batch_size": shape.batch, "total_num_rows": rows, "total_kv_rows": keys, "num_qo_heads": shape.heads}
     sizes |= {"num_kv_heads": shape.kv_heads, "head_dim": shape.dim, "head_dim_vo": shape.dim_vo}
-    descriptor = BatchRaggedPrefillDescriptor.model_validate({**sizes, "causal": shape.causal, "dtype": "bf16"})
+    descriptor = BatchRaggedPrefillDescriptor.model_validate({**sizes, "causal": shape.causal, "dtype": shape.dtype})
     lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
     return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
