@@ -115,10 +115,11 @@ def test_decode_never_gets_faster_with_more_requests_or_keys(which, batch, kv, m
     few = estimate(decode(batch, kv, **fields), sku, SM90, Lengths(kv=(kv,) * batch))
     many = estimate(decode(batch + more_batch, kv, **fields), sku, SM90, Lengths(kv=(kv,) * (batch + more_batch)))
     long = estimate(decode(batch, kv + more_kv, **fields), sku, SM90, Lengths(kv=(kv + more_kv,) * batch))
+    # More keys or requests may be cut into whole runs: no partial results, and no merge.
+    partial = few.bytes - amount(decode(batch, kv, **fields), Lengths(kv=(kv,) * batch)).bytes if which[1] == "auto" else 0.0
     for one in (many, long):
-        assert one.bytes >= few.bytes
+        assert one.bytes >= few.bytes - partial
         assert one.flops >= few.flops
-        # More keys or requests may be cut into whole runs, which need no merge.
         spared = 8e-6 if which[1] == "auto" else 0.0
         assert one.seconds >= few.seconds * (1 - 1e-9) - spared
 
