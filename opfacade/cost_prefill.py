@@ -35,8 +35,7 @@ class Rates:
 # What one block of wgmma_tile does over a long tile of rows: single ones took 4.5, rounds of them 5.5. The blocks slow each
 # other little, unlike two blocks of mma_tile on an SM, which share its tensor cores. Products of fp8: 776 TFLOP/s where
 # those of bf16 made 667, on 8192 causal.
-_WGMMA = Rates(4.9e12, inf, 1, 2e-6, 12e-6)
-_WGMMA_FP8 = Rates(5.7e12, inf, 1, 2e-6, 12e-6)
+_WGMMA = {"wgmma_tile": Rates(4.9e12, inf, 1, 2e-6, 12e-6), "wgmma_fp8_tile": Rates(5.7e12, inf, 1, 2e-6, 12e-6)}
 _MMA = Rates(1.9e12, 310e12, 2, 2.5e-6, 6e-6)
 _SMS = 132
 _BANDWIDTH = 4.2e12
@@ -56,7 +55,7 @@ class Cut:
 
 
 def rates_of(impl: str) -> Rates:
-    return {"wgmma_tile": _WGMMA, "wgmma_fp8_tile": _WGMMA_FP8}.get(impl, _MMA)
+    return _WGMMA.get(impl, _MMA)
 
 
 def seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> tuple[float, Cut]:
@@ -76,7 +75,7 @@ def seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -
 
 def _tile(impl: str, dim: int) -> tuple[int, int]:
     """Rows and keys of a tile."""
-    if impl in ("wgmma_tile", "wgmma_fp8_tile"):
+    if impl in _WGMMA:
         wgmma = cuda("attention_prefill_wgmma")
         return wgmma.TILE_ROWS, wgmma.TILE_KEYS[dim]
     tiles = cuda("attention_prefill").TILES

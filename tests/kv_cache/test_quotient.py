@@ -2,16 +2,15 @@
 
 import ctypes
 import math
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import emulator
+from tests.emulator import ROOT
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the header for the host with")
+pytestmark = emulator.needed
 
 SPECIAL = [0.0, math.inf, math.nan, 1.0, 2.0**-149, 2.0**-126, 2.0**-30, 2.0**30, 3e38, 1e-39, 448.0, 57344.0, 464.0, 2.0**-10]
 
@@ -22,7 +21,7 @@ def count(tmp_path_factory):
     out = tmp_path_factory.mktemp("quotient") / "quotient.so"
     flags = ["-std=c++20", "-O2", "-march=native", "-ffp-contract=off", "-w", "-shared", "-fPIC"]
     includes = ["-I", ROOT / "tests/emulator", "-I", ROOT]
-    subprocess.run(["g++", *flags, *includes, "-o", out, ROOT / "tests/kv_cache/quotient.cc"], check=True)
+    subprocess.run([emulator.compiler(), *flags, *includes, "-o", out, ROOT / "tests/kv_cache/quotient.cc"], check=True)
     library = ctypes.CDLL(str(out))
 
     def call(xs, factors, kind, exact):
