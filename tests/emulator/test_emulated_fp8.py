@@ -9,6 +9,7 @@ import torch
 from opfacade.testing import inputs, numerics, structural
 from tests import emulator
 from tests.emulator import test_emulated_wgmma as wide
+from tests.emulator.wild_key import check_a_wild_key
 
 pytestmark = emulator.needed
 hold = lambda *args, **more: wide.hold(*args, impl="wgmma_fp8_tile", **more)  # noqa: E731
@@ -74,16 +75,7 @@ def test_values_of_one_sign_are_not_cut_short():
 
 @pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])
 def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
-    subject = emulator.subject(ragged(window_left=70))
-    args = subject.args(6, inputs.Lengths(q=[90, 0], kv=[90, 0]))
-    subject.run(args)
-    want = args.o.clone()
-    getattr(args, pool)[20, 1, 5] = float("nan")
-    subject.run(args)
-    touched = torch.zeros(90, 4, dtype=torch.bool)
-    touched[20:91, 2:] = True  # rows 20 to 90 see key 20; heads 2 and 3 share kv head 1
-    assert torch.equal(args.o[~touched], want[~touched])
-    assert bool(args.o[touched].isnan().any(-1).all())
+    check_a_wild_key(ragged(window_left=70), pool)
 
 
 def test_a_weight_never_saturates():

@@ -11,6 +11,7 @@ from opfacade.testing import guarded, inputs, matrix, numerics, structural
 from opfacade.variant import Variant, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator
+from tests.emulator.wild_key import check_a_wild_key
 
 pytestmark = emulator.needed
 
@@ -187,17 +188,7 @@ def test_a_wild_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied
 
 @pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])
 def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
-    descriptor = ragged(window_left=70)
-    subject = emulator.subject(descriptor)
-    args = subject.args(6, inputs.Lengths(q=[90, 0], kv=[90, 0]))
-    subject.run(args)
-    want = args.o.clone()
-    getattr(args, pool)[20, 1, 5] = float("nan")
-    subject.run(args)
-    touched = torch.zeros(90, 4, dtype=torch.bool)
-    touched[20:91, 2:] = True  # rows 20 to 90 see key 20; heads 2 and 3 share kv head 1
-    assert torch.equal(args.o[~touched], want[~touched])
-    assert bool(args.o[touched].isnan().any(-1).all())
+    check_a_wild_key(ragged(window_left=70), pool)
 
 
 @pytest.mark.heavy

@@ -1,0 +1,20 @@
+"""What both prefills of sm_90a keep: a key that is not finite touches only the rows that see it."""
+
+import torch
+
+from opfacade.testing import inputs
+from tests import emulator
+
+
+def check_a_wild_key(descriptor, pool):
+    """descriptor: ragged, two requests, heads 2 and 3 of 4 share kv head 1, a window of 70."""
+    subject = emulator.subject(descriptor)
+    args = subject.args(6, inputs.Lengths(q=[90, 0], kv=[90, 0]))
+    subject.run(args)
+    want = args.o.clone()
+    getattr(args, pool)[20, 1, 5] = float("nan")
+    subject.run(args)
+    touched = torch.zeros(90, 4, dtype=torch.bool)
+    touched[20:91, 2:] = True  # rows 20 to 90 see key 20
+    assert torch.equal(args.o[~touched], want[~touched])
+    assert bool(args.o[touched].isnan().any(-1).all())
