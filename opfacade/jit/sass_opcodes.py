@@ -23,25 +23,27 @@ _ONE = _table(
     "021:FADD 023:FFMA 024:IMAD 027:IMAD.HI 030:HADD2 035:HFMA2 036:VIADD 03e:F2FP 045:I2FP 046:VIADDMNMX 048:VIMNMX 100:FLO "
     "101:BREV 105:F2I 106:I2F 108:MUFU 109:POPC 119:S2R 189:SHFL"
 )
+_FOUR = _table("03b:LDSM")
 _TWO = _table("005:CS2R 025:IMAD.WIDE 111:F2I 112:I2F")
 _SIZED = _table("180:LD 181:LDG 182:LDC 184:LDS")
 # Of local memory there is nothing: what uses it is for a disassembler to name.
 _NONE = _table(
-    "004:R2P 00b:FSETP 00c:ISETP 01c:PLOP3 02d:PREEXIT 02e:ACQBULK 02f:ELECT 118:NOP 11a:DEPBAR 11b:ENDCOLLECTIVE 11d:BAR "
-    "142:BREAK 146:YIELD 186:STG 188:STS 18f:CCTL 192:MEMBAR 1a7:SYNCS 1ae:LDGSTS 1af:LDGDEPBAR 1b0:ARRIVES 1b2:SYNCS "
-    "1b4:UTMALDG 1b9:UTMACCTL 1c6:FENCE 1c8:USETMAXREG "
+    "004:R2P 044:STSM 102:FCHK 00b:FSETP 00c:ISETP 01c:PLOP3 02d:PREEXIT 02e:ACQBULK 02f:ELECT 118:NOP 11a:DEPBAR "
+    "11b:ENDCOLLECTIVE 11d:BAR 142:BREAK 146:YIELD 186:STG 188:STS 18f:CCTL 192:MEMBAR 1a7:SYNCS 1ae:LDGSTS 1af:LDGDEPBAR "
+    "1b0:ARRIVES 1b2:SYNCS 1b4:UTMALDG 1b9:UTMACCTL 1c6:FENCE 1c8:USETMAXREG "
     # What writes uniform registers.
     "082:UMOV 086:VOTEU 087:USEL 08c:UISETP 090:UIADD3 091:ULEA 092:ULOP3 097:UIADD3 099:USHF 0a4:UIMAD 0a5:UIMAD 0b9:ULDC "
     "0bd:UFLO 0be:UBREV 0ca:R2UR 1c3:S2UR 1c4:REDUX"
 )
 _BRANCHES = _table("144:CALL.REL 147:BRA 148:WARPSYNC")
-_OTHER_FLOW = _table("141:BSYNC 145:BSSY 14d:EXIT 150:RET 1c5:WARPGROUP 1f0:HGMMA")
+_OTHER_FLOW = _table("141:BSYNC 145:BSSY 14d:EXIT 150:RET 1c5:WARPGROUP 1f0:HGMMA 1f3:QGMMA")
 FLOW = {**_BRANCHES, **_OTHER_FLOW}
-NAMES = {**_ONE, **_TWO, **_SIZED, **_NONE, **FLOW}
-BRA, BSYNC, BSSY, WARPGROUP, HGMMA = 0x147, 0x141, 0x145, 0x1C5, 0x1F0
+NAMES = {**_ONE, **_TWO, **_FOUR, **_SIZED, **_NONE, **FLOW}
+BRA, BSYNC, BSSY, WARPGROUP = 0x147, 0x141, 0x145, 0x1C5
+PRODUCTS = {0x1F0, 0x1F3}  # the kinds of wgmma
 
 _WARPSYNC_ALL = 0x948
-_HGMMA_OF_MEMORY, _HGMMA_OF_REGISTERS = 0x9F0, 0xDF0
+_A_IN_MEMORY, _A_IN_REGISTERS = 4, 6  # the kind of a wgmma's sources
 
 
 def opcode(word: int) -> int:
@@ -60,9 +62,9 @@ def width(word: int) -> int:
     code = opcode(word)
     if code in _SIZED:
         return {5: 2, 6: 4}.get(word >> 73 & 7, 1)
-    if code == HGMMA:
+    if code in PRODUCTS:
         return columns(word) // 2
-    return 1 if code in _ONE else 2 if code in _TWO else 0
+    return 1 if code in _ONE else 2 if code in _TWO else 4 if code in _FOUR else 0
 
 
 def written(word: int) -> range:
@@ -77,9 +79,9 @@ def columns(word: int) -> int:
 
 def late_sources(word: int) -> range:
     """The registers that a wgmma reads long after it was issued."""
-    if word & 0x1FF != HGMMA or word & 0xFFF == _HGMMA_OF_MEMORY:
+    if word & 0x1FF not in PRODUCTS or word >> 9 & 7 == _A_IN_MEMORY:
         return range(0)
-    if word & 0xFFF != _HGMMA_OF_REGISTERS:
+    if word >> 9 & 7 != _A_IN_REGISTERS:
         raise UnknownCodeError(f"opcode 0x{word & 0xFFF:03x}")
     return range(word >> 24 & 0xFF, (word >> 24 & 0xFF) + _A_REGISTERS)
 

@@ -82,7 +82,7 @@ def _lines(words: list[int]) -> Iterator[str]:
 def instruction(at: int, word: int) -> str:
     """The `at`th instruction of a function as the check reads it."""
     code = opcodes.opcode(word)
-    if code == opcodes.HGMMA:
+    if code in opcodes.PRODUCTS:
         text = _mma(word)
     elif code == opcodes.WARPGROUP:
         text = f"WARPGROUP.DEPBAR.LE gsb0, 0x{word >> 72 & 0xFF:x}" if word >> 80 & 1 else "WARPGROUP.ARRIVE"

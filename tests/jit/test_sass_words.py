@@ -14,6 +14,10 @@ from .test_inspect import wgmma
 # As ptxas 13.5 writes them: `HGMMA.64x64x16.F32.BF16 R88, R4, gdesc[UR16].tnspB, R88, gsb0` and so on.
 RS = 0x000FE6000800185840E0001004587DF0
 SS = 0x000FE2000800185800E00000145879F0
+# `QGMMA.64x64x32.F32.E4M3.E4M3 R88, R4, gdesc[UR16], R88, gsb0`, and with A in memory.
+RS_FP8 = 0x000FE2000800085800E0001004587DF3
+SS_FP8 = 0x000FE2000800085801E00000145879F3
+LDSM_R4 = 0x000E2200000042000000000010_04783B  # `LDSM.16.MT88.4 R4, [R16]`
 WAIT0, WAIT1 = 0x000FE4000001000000008000000079C5, 0x000FC4000001010000008000000079C5
 MOV_R5, MOV_R8 = 0x000FE400078E00090000000000057224, 0x000FE400078E00090000000000087224  # `IMAD.MOV.U32 R5, RZ, RZ, R9`
 WIDE_R6 = 0x000FE400078E02090000000802067225
@@ -61,6 +65,10 @@ def broken(*words):
     [
         ((RS, MOV_R5, WAIT0, EXIT), [(1, 5)]),
         ((RS, WAIT0, MOV_R5, EXIT), []),
+        ((RS_FP8, MOV_R5, WAIT0, EXIT), [(1, 5)]),
+        ((RS_FP8, WAIT0, MOV_R5, EXIT), []),
+        ((SS_FP8, MOV_R5, EXIT), []),
+        ((RS_FP8, LDSM_R4, EXIT), [(1, 4), (1, 5), (1, 6), (1, 7)]),
         ((RS, MOV_R8, WAIT0, EXIT), []),
         ((RS, WIDE_R6, EXIT), [(1, 6), (1, 7)]),
         ((SS, MOV_R5, EXIT), []),
@@ -80,7 +88,7 @@ def test_what_overwrites_an_operand_is_found_in_the_words(words, wanted):
     "odd",
     [
         cubin(STL, EXIT),
-        cubin(0x1F3, EXIT),
+        cubin(0x1F7, EXIT),
         cubin(RS ^ 0x200, EXIT),
         cubin(RS, branch(1, 3) ^ 1 << 16, EXIT),
         cubin(EXIT, flags=0x6006404),
