@@ -52,7 +52,12 @@ struct MlaConsumer {
     const uint32_t q = smem_address(smem.q), stage = smem_address(smem.kv[group]);
     const uint64_t(&full)[kMlaPanels] = smem.full[group];
     const bool each = whole.box_panels == 1;
-    bool came = false;
+    bool came = is_there(full[0], ring.parity(group));
+    if (holds && !came) {
+      wgmma_wait_all_at<0>();
+      release(group ^ 1);
+      holds = false;
+    }
 #pragma unroll
     for (int panel = 0; panel < kMlaPanels; ++panel) {
       const int piece = panel / 4, in_piece = panel % 4;
@@ -115,95 +120,60 @@ struct MlaConsumer {
     await_weights(group);
   }
 
-  // Even tiles' scores. Every wait for products that may be early stands in a branch of its own: see wgmma_wait_all_at.
-  __device__ __forceinline__ void attend_first(const MlaSpan item, int tiles, MlaHalf& o) {
+  // One piece of code for both groups, whose lines differ by when they make scores (see above). Every wait for products that may be
+  // early stands in a branch of its own: see wgmma_wait_all_at.
+  __device__ __forceinline__ void attend(const MlaSpan item, int tiles, MlaHalf& o) {
     MlaScores s;
-    uint32_t weights[kMlaKeys / 4];
     float factor[2];
+    bool holds = false;  // the stage of the tile before, whose values are under way
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile += 2) {
-      const int start = item.begin + tile * kMlaKeys;
-      bool holds = tile > 0;  // the odd tile before: its values may be under way
-      if (holds && !is_there(smem.full[0][0], ring.parity(0))) {
-        wgmma_wait_all_at<0>();
-        release(1);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int stage = tile % 2;
+      if (stage == 0) {
+        if (tile + group < tiles) {
+          start_scores(s, holds);
+          wgmma_wait_all_at<1>();
+          pin(s);
+        }
         holds = false;
+        if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
       }
-      start_scores(s, holds);
-      wgmma_wait_all_at<1>();
-      pin(s);
-      if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
-      finish_scores<C>(p, item, start, s);
-      if (weigh_tile(s, weights, factor)) {
-        pin(o);
-        rescale(o, factor);
+      bool moved;
+      if (stage == group) {
+        uint32_t weights[kMlaKeys / 4];
+        const int start = item.begin + tile * kMlaKeys;
+        finish_scores<C>(p, item, start, s);
+        moved = weigh_tile(s, weights, factor);
+        show_weights(item, start, weights);
+      } else {
+        if (holds && !is_there(smem.weighed[stage], ring.parity(stage))) {
+          wgmma_wait_all_at<2>();
+          release(stage ^ 1);
+          holds = false;
+        }
+        await_weights(stage);
+        moved = __any_sync(0xffffffffu, adopt(scale, smem.base[stage], p.score.log2_scale, factor));
       }
-      show_weights(item, start, weights);
-      start_values(0, o);
-      if (tile + 1 == tiles) break;
-      holds = true;
-      if (!is_there(smem.weighed[1], ring.parity(1))) {
-        wgmma_wait_all_at<2>();
-        release(0);
-        holds = false;
-      }
-      await_weights(1);
-      if (__any_sync(0xffffffffu, adopt(scale, smem.base[1], p.score.log2_scale, factor))) {
+      if (rarely(moved)) {
         wgmma_wait_all_at<3>();
         pin(o);
         rescale(o, factor);
       }
-      start_values(1, o);
+      start_values(stage, o);
       if (holds) {
         wgmma_wait<1>();
-        release(0);
+        release(stage ^ 1);
+      }
+      holds = true;
+      if (stage == 1 && group == 1) {  // its next scores need this stage
+        wgmma_wait_all_at<4>();
+        release(stage);
+        holds = false;
       }
     }
-    wgmma_wait_all_at<4>();
+    wgmma_wait_all_at<5>();
     pin(o);
-    release(tiles % 2 == 0);
-  }
-
-  // Odd tiles' scores.
-  __device__ __forceinline__ void attend_second(const MlaSpan item, int tiles, MlaHalf& o) {
-    MlaScores s;
-    uint32_t weights[kMlaKeys / 4];
-    float factor[2];
-    if (tiles == 1) warp_arrive(smem.q_empty);
-#pragma unroll 1
-    for (int tile = 1;; tile += 2) {
-      const int start = item.begin + tile * kMlaKeys;
-      const bool own = tile < tiles;
-      if (own) {
-        start_scores(s, false);
-        wgmma_wait_all_at<5>();
-        pin(s);
-      }
-      await_weights(0);
-      if (__any_sync(0xffffffffu, adopt(scale, smem.base[0], p.score.log2_scale, factor))) {
-        pin(o);
-        rescale(o, factor);
-      }
-      start_values(0, o);
-      if (!own) break;
-      if (tile + 2 >= tiles) warp_arrive(smem.q_empty);
-      finish_scores<C>(p, item, start, s);
-      if (weigh_tile(s, weights, factor)) {
-        wgmma_wait_all_at<6>();
-        pin(o);
-        rescale(o, factor);
-      }
-      show_weights(item, start, weights);
-      start_values(1, o);
-      wgmma_wait<1>();
-      release(0);
-      wgmma_wait_all_at<7>();
-      release(1);
-      if (tile + 1 >= tiles) return pin(o);
-    }
-    wgmma_wait_all_at<8>();
-    pin(o);
-    release(0);
+    if (holds) release((tiles - 1) % 2);
   }
 
   // Both groups have added up the weights of their own tiles; a row's sum is that of both, and the same in each.
@@ -237,11 +207,7 @@ struct MlaConsumer {
       if (tiles > 0) {
         if (group == 0 || tiles > 1) await(smem_address(&smem.q_full), q_parity);
         q_parity ^= 1;
-        if (group == 0) {
-          attend_first(span, tiles, o);
-        } else {
-          attend_second(span, tiles, o);
-        }
+        attend(span, tiles, o);
         join_sums(sum);
       }
       write_half<C>(p, work, group, scale, sum, o);

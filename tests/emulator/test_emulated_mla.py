@@ -155,7 +155,7 @@ FAULTS = {
         "sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);",
         ";",
     ),
-    "the weights of the other group are not waited for": ("kernels/mla/decode.cuh", "await_weights(0);", ";"),
+    "the weights of the other group are not waited for": ("kernels/mla/decode.cuh", "await_weights(stage);", ";"),
     "a base moved by the other group is not seen": ("kernels/mla/math.cuh", "scale.base[half] = now;", ";"),
 }
 

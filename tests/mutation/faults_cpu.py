@@ -183,7 +183,7 @@ CPU = (
     cpu(
         "latent decode: the weights of the other group are not waited for",
         f"{L}/decode.cuh",
-        "      await_weights(0);\n",
+        "        await_weights(stage);\n",
         "",
         EMULATED,
     ),
