@@ -92,8 +92,10 @@ struct TileMath<C, 1> {
       query(state, step, q);
       ldmatrix_x4(key, k ^ (step * 16));
 #pragma unroll
-      for (int n = 0; n < 4; ++n)
-        mma_16x8x16<F16>(s[n], q, C::Kv::widen(key[n] & 0xffff), C::Kv::widen(key[n] >> 16));
+      for (int n = 0; n < 4; ++n) {
+        const uint2 wide = C::Kv::widen(key[n]);
+        mma_16x8x16<F16>(s[n], q, wide.x, wide.y);
+      }
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n)
@@ -120,8 +122,9 @@ struct TileMath<C, 1> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t first = value[half * 2], second = value[half * 2 + 1];
-        mma_16x8x16<F16>(state.o[2 * chunk], a[half], C::Kv::widen(first & 0xffff), C::Kv::widen(second & 0xffff));
-        mma_16x8x16<F16>(state.o[2 * chunk + 1], a[half], C::Kv::widen(first >> 16), C::Kv::widen(second >> 16));
+        const uint2 upper = C::Kv::widen(first), lower = C::Kv::widen(second);
+        mma_16x8x16<F16>(state.o[2 * chunk], a[half], upper.x, lower.x);
+        mma_16x8x16<F16>(state.o[2 * chunk + 1], a[half], upper.y, lower.y);
       }
     }
   }

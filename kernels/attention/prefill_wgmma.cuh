@@ -83,9 +83,8 @@ struct Consumer {
       mbarrier_wait(smem_address(&smem.swept[stage]), swept_parity >> stage & 1);
       swept_parity ^= 1u << stage;
     }
-    if constexpr (C::kCausal || C::kWindow || kHidesMore<C>) {
-      const uint4 wild = *reinterpret_cast<const uint4*>(smem.wild[stage]);
-      if ((wild.x | wild.y | wild.z | wild.w) != 0) isolate_nonfinite<C>(p, *work, start, smem.v[stage], shown, rows);
+    if constexpr (kReportsWild<C>) {
+      if (read_wild<C>(smem, stage)) isolate_nonfinite<C>(p, *work, start, smem.v[stage], shown, rows);
     }
   }
 
@@ -95,12 +94,13 @@ struct Consumer {
   __device__ __forceinline__ void start_values(const unsigned char* tile, const Weights& weights, WgmmaRows<C>& rows) const {
     issue_values<C>(weights, smem_address(tile), rows.o);
   }
-  __device__ __forceinline__ void finish_scores(const Work& work, int start, bool masked, Scores& s) const {
+  __device__ __forceinline__ void finish_scores(const Work& work, const VariantRows<C>& varied, int start, bool masked,
+                                                Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, i % 4 / 2));
     }
-    if constexpr (Variant<C>::kLogits) vary_scores<C>(p, work, start, s);
+    if constexpr (Variant<C>::kLogits) vary_scores<C>(p, varied, start, s);
     if constexpr (kHidesMore<C>) {
       hide_keys<C>(shown, s);
     } else {
@@ -154,11 +154,13 @@ struct Consumer {
         // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
         start_values(first ? smem.k[keys.stage] : smem.v[values.stage], weights, rows);
         your_turn();
+        VariantRows<C> varied;  // beside the products: parameters come from memory
+        variant_rows<C>(p, *next, varied);
         wgmma_wait<1>();
         pin(s);
         release_keys();
         release_if(--left == 0, smem.q_empty, queries);
-        finish_scores(*next, start, hides, s);
+        finish_scores(*next, varied, start, hides, s);
         const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
         float parts[2][2] = {}, sum[2], shrunk[2];
         if (rarely(ends)) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, shrunk);

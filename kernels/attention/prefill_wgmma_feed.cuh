@@ -9,7 +9,6 @@ template <class C>
 struct Feeder {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  Scheduler<C> scheduler;  // of warp 0; the others leave it alone
   WorkQueue<C> queue, held;  // the next work, and the one at hand
   Widener<C> threads;  // that copy, where the copy engine does not
   BoxLoader<C, C::kHeadDim> loader;
@@ -17,7 +16,7 @@ struct Feeder {
   Ring<WgmmaShared<C>::kQStages> q_ring{};
 
   __device__ __forceinline__ Feeder(const WgmmaPrefillParams& params, WgmmaShared<C>& shared)
-      : p(params), smem(shared), scheduler(p, smem.lengths), queue(smem), held(smem), threads{{p, smem}},
+      : p(params), smem(shared), queue(smem), held(smem), threads{{p, smem}},
         loader{p, p.k_map, p.k_page, smem.boxes[0]} {}
 
   __device__ __forceinline__ bool mapped() const { return kFp8Products<C> || p.mapped; }
@@ -25,7 +24,13 @@ struct Feeder {
   // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
   __device__ __forceinline__ const Work* find() {
     threads.settle();  // the search takes longer than the first tile, which those that compute may be waiting for
-    if (threadIdx.x < 32) queue.publish(scheduler.next());
+    if (threadIdx.x < 32) {
+      Scheduler<C> scheduler(p, smem.lengths);
+      scheduler.resume(smem.progress);
+      const Work found = scheduler.next();
+      scheduler.keep(smem.progress);
+      queue.publish(found);
+    }
     const Work& work = queue.see();
     queue.pass();
     return &work;
@@ -60,7 +65,11 @@ struct Feeder {
 
   // Work is found one ahead, when the first tile of the work at hand is under way.
   __device__ __forceinline__ void run() {
-    if (threadIdx.x < 32) scheduler.survey();
+    if (threadIdx.x < 32) {
+      Scheduler<C> scheduler(p, smem.lengths);
+      scheduler.survey();
+      scheduler.keep(smem.progress);
+    }
     const Work *work = nullptr, *next = nullptr;
     Pages<C> pages(p.base.table, 0);
     const int token = mapped() ? threadIdx.x % 32 * p.box : threadIdx.x;  // whose page this thread looks up, a tile ahead

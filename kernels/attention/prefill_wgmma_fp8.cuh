@@ -29,9 +29,8 @@ struct Fp8Consumer : Consumer<C> {
   // Outside a turn: the two warpgroups meet here when a masked tile holds NaN.
   __device__ __forceinline__ void await_values(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
     if (rarely(!values_came)) this->await(smem.v_full[values.stage], values.parity);
-    if constexpr (C::kCausal || C::kWindow) {
-      const uint32_t* wild = smem.wild[values.stage];
-      if (rarely(masked) && (wild[0] | wild[1]) != 0) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
+    if constexpr (kReportsWild<C>) {
+      if (rarely(masked) && read_wild<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
     }
   }
   __device__ __forceinline__ void finish_scores(const Work& work, int start, bool masked, Scores& s) const {

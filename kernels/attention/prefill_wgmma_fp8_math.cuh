@@ -18,9 +18,8 @@ template <class C, int kHalf>
 __device__ __forceinline__ void issue_half(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, HalfOutput<C>& t) {
   wgmma_fence();
   const uint64_t b = panel_descriptor(v + kHalf * C::kHeadDim / 2 * 128, 1024, 0);
-#pragma unroll
-  for (int step = 0; step < C::kTileKv / 32; ++step)
-    WgmmaRegisters<typename C::T, C::kHeadDim / 2>::rs(t, weights + 4 * step, descriptor_at(b, step * 32), step > 0);
+  static_assert(C::kTileKv == 32 * kWgmmaSteps, "all keys of a tile");
+  WgmmaRegisters<typename C::T, C::kHeadDim / 2>::rs(t, weights, Descriptors(b, 32), false);
   wgmma_commit();
 }
 

@@ -45,8 +45,9 @@ __device__ __forceinline__ bool transpose_half(uint32_t from, uint32_t to, int f
 
 template <class C>
 __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
-  const int sweeper = threadIdx.x / 32 - (4 - kSweepers), first = sweeper * (C::kTileKv / kSweepers);
+  const int first = (threadIdx.x / 32 - (4 - kSweepers)) * (C::kTileKv / kSweepers);
   WorkQueue<C> queue(smem);
+  WildWriter<C> wild{smem};
   Ring<C::Tile::kComingStages> coming;
   Ring<C::kStages> ring;
   for (;;) {
@@ -61,8 +62,7 @@ __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, Wg
       const uint32_t from = smem_address(smem.coming.v[coming.stage]), to = smem_address(smem.v[ring.stage]);
       if (masked(start)) {
         const KvRange inside{work.range.begin - start, work.range.end - start};
-        const bool wild = __any_sync(0xffffffffu, transpose_half<C, true>(from, to, first, inside));
-        if (threadIdx.x % 32 == 0) smem.wild[ring.stage][sweeper] = wild;
+        wild.tell(ring.stage, transpose_half<C, true>(from, to, first, inside));
       } else {
         transpose_half<C, false>(from, to, first, {});
       }

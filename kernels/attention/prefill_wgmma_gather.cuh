@@ -27,6 +27,7 @@ struct Gatherer {
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
+  WildWriter<C> wild{smem};
   int parity = 0;  // of the table of rows
 
   uint32_t pending = 0;  // the barrier of copies under way
@@ -68,12 +69,7 @@ struct Gatherer {
 #pragma unroll 2
     for (int row = threadIdx.x / Value::kChunks; row < C::kTileKv; row += Value::kStep)
       found |= nonfinite_in<C>(load_shared_16(smem_address(smem.v[stage]) + kv_place<C>(row, threadIdx.x % Value::kChunks)));
-    tell(stage, found != 0);
-  }
-  __device__ __forceinline__ void tell(int stage, bool found) const {
-    const bool any = __any_sync(0xffffffffu, found);
-    if (threadIdx.x % 32 == 0) smem.wild[stage][threadIdx.x / 32] = any;
-    __syncwarp();
+    wild.tell(stage, found != 0);
   }
 
   template <class Copy>
@@ -173,7 +169,7 @@ struct Gatherer {
     committed(smem.k_full[stage], p.base.kv_aligned);
     await_empty(smem.v_empty[stage], ring.parity ^ 1);
     copy_tile<Value>(work, 1, start, smem.v[stage]);
-    const bool reports = (C::kCausal || C::kWindow || kHidesMore<C>) && MaskedTiles<C>(p.base, work)(start);
+    const bool reports = kReportsWild<C> && MaskedTiles<C>(p.base, work)(start);
     if (reports) report(stage);
     committed(smem.v_full[stage], p.base.kv_aligned && !reports);
   }

@@ -104,7 +104,7 @@ __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange in
     const uint32_t at = v + kv_place<C>(token, i % kChunks);
     if (token < inside.begin || token >= inside.end) {
       store_shared_16(at, make_uint4(0, 0, 0, 0));
-    } else if constexpr (C::kCausal || C::kWindow || kHidesMore<C>) {
+    } else if constexpr (kReportsWild<C>) {
       found |= nonfinite_in<C>(load_shared_16(at));
     }
   }
@@ -114,6 +114,7 @@ __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange in
 template <class C>
 __device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   WorkQueue<C> queue(smem);
+  WildWriter<C> wild{smem};
   Ring<C::kStages> ring;
   for (;;) {
     const Work& work = queue.see();
@@ -130,9 +131,8 @@ __device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaS
       const uint32_t v = smem_address(smem.v[ring.stage]);
       bool found = sweep<C>(v, above, C::kTileKv, inside);
       if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) found |= sweep<C>(v, 0, below, inside);
-      found = __any_sync(0xffffffffu, found);
       fence_async_shared();
-      if (threadIdx.x % 32 == 0) smem.wild[ring.stage][threadIdx.x / 32] = found;
+      wild.tell(ring.stage, found);
       warp_arrive(smem.swept[ring.stage]);
     }
     queue.let_go();

@@ -33,10 +33,10 @@ __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[
   asm volatile("" : "+r"(q));  // or every descriptor is kept in registers from tile to tile
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < WgmmaShared<C>::kPanels * 4; ++step) {
-    const uint64_t a = panel_descriptor(q + step / 4 * WgmmaShared<C>::kQPanel, 1024, 0);
-    const uint64_t b = panel_descriptor(k + step / 4 * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup, 0);
-    Wgmma<typename C::T, C::kTileKv>::ss(s, descriptor_at(a, step % 4 * 32), descriptor_at(b, step % 4 * 32), step > 0);
+  for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
+    const uint64_t a = panel_descriptor(q + panel * WgmmaShared<C>::kQPanel, 1024, 0);
+    const uint64_t b = panel_descriptor(k + panel * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup, 0);
+    Wgmma<typename C::T, C::kTileKv>::ss(s, Descriptors(a, 32), Descriptors(b, 32), panel > 0);
   }
   wgmma_commit();
 }
@@ -44,10 +44,12 @@ __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[
 template <class C>
 __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
   wgmma_fence();
-  const uint64_t b = panel_descriptor(v, WgmmaShared<C>::kKvGroup, WgmmaShared<C>::kKvPanel);
+  constexpr int kGroup = WgmmaShared<C>::kKvGroup;
 #pragma unroll
-  for (int step = 0; step < C::kTileKv / 16; ++step)
-    WgmmaRegisters<typename C::T, C::kHeadDimVo>::rs(o, weights + 4 * step, descriptor_at(b, step * 2 * WgmmaShared<C>::kKvGroup));
+  for (int key = 0; key < C::kTileKv; key += 64) {
+    const uint64_t b = panel_descriptor(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel);
+    WgmmaRegisters<typename C::T, C::kHeadDimVo>::rs(o, weights + key / 4, Descriptors(b, 2 * kGroup), true);
+  }
   wgmma_commit();
 }
 
@@ -79,17 +81,28 @@ __device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work&
   }
 }
 
+// What expressions know of this thread's rows; nothing where no expression is of scores.
+template <class C>
+using VariantRows = VariantRow<Variant<C>>[2];
+template <class C>
+__device__ __forceinline__ void variant_rows(const PrefillParams& p, const Work& work, VariantRows<C>& rows) {
+  if constexpr (Variant<C>::kLogits) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) rows[half] = variant_row<C>(p, work.tile, work.head, wgmma_row(half));
+  }
+}
+
 // Scores as the user's expression has them.
 template <class C>
-__device__ __forceinline__ void vary_scores(const PrefillParams& p, const Work& work, int start, float (&s)[C::kTileKv / 2]) {
+__device__ __forceinline__ void vary_scores(const PrefillParams& p, const VariantRows<C>& rows, int start,
+                                            float (&s)[C::kTileKv / 2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const auto row = variant_row<C>(p, work.tile, work.head, wgmma_row(half));
 #pragma unroll
     for (int i = 0; i < C::kTileKv / 4; ++i) {
       float& score = s[i / 2 * 4 + half * 2 + i % 2];
       const auto key = variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, i / 2 * 8 + i % 2);
-      score = Variant<C>::logits(score * p.score.cap_in, row, key);
+      score = Variant<C>::logits(score * p.score.cap_in, rows[half], key);
     }
   }
 }

@@ -86,29 +86,37 @@ __device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& 
 
 // Hands this block its work, by one whole warp. Tiles of rows are ranked by their keys, most first, and dealt to the blocks
 // to and fro, so that all end at about the same time; no plan, no atomics. The heads of one tile follow each other, and so do
-// its splits: they share keys in L2. With more requests than fit in shared memory tiles keep their order, last first.
+// its splits: they share keys in L2. Many heads take turns, so many at a time: else all blocks would be at tiles of different
+// heads, and nobody at keys that a neighbour has just read. With more requests than fit in shared memory tiles keep their
+// order, last first.
 struct Lengths {
   int q;
   int kv;
 };
 constexpr int kMaxRanked = 256;
+constexpr int kHeadsTogether = 16;  // of K and V; of 132 blocks eight are then at one head
+
+// How far a block has come.
+struct Progress {
+  int round = 0;
+  int items = 0;    // of a turn
+  int turn = 0;     // of the heads
+  int dearest = 0;  // in tiles of keys
+  int cost = 0;     // no work to come in this turn takes more
+  int above = 0;    // tiles that take more
+};
 
 template <class C>
-struct Scheduler {
+struct Scheduler : Progress {
   static constexpr int kTokens = C::kTileRows / C::kGroup;  // of a tile
 
   const WgmmaPrefillParams& p;
   Lengths* lengths;  // in shared memory
-  int round;
-  int items;
-  int cost;   // in tiles of keys: no work to come takes more
-  int above;  // tiles that take more
-
-  __device__ __forceinline__ Scheduler(const WgmmaPrefillParams& params, Lengths* shared)
-      : p(params), lengths(shared), round(0), items(params.slots), cost(0), above(0) {}
+  __device__ __forceinline__ Scheduler(const WgmmaPrefillParams& params, Lengths* shared) : p(params), lengths(shared) {}
 
   // Once, before the first work.
   __device__ __forceinline__ void survey() {
+    items = p.slots;
     if (ranked()) {
       int longest = 0, tiles = 0;
 #pragma unroll 1
@@ -119,12 +127,14 @@ struct Scheduler {
         tiles += tiles_of(n);
       }
       __syncwarp();
-      cost = (__reduce_max_sync(0xffffffffu, longest) + C::kTileKv - 1) / C::kTileKv;
+      cost = dearest = (__reduce_max_sync(0xffffffffu, longest) + C::kTileKv - 1) / C::kTileKv;
       items = __reduce_add_sync(0xffffffffu, tiles);
     }
-    items *= p.kv_heads * splits();
+    items *= together() * splits();
   }
 
+  // Heads that are dealt together.
+  __device__ __forceinline__ int together() const { return p.kv_heads % kHeadsTogether == 0 ? kHeadsTogether : p.kv_heads; }
   __device__ __forceinline__ bool ranked() const { return p.base.batch <= kMaxRanked; }
   __device__ __forceinline__ int splits() const { return C::kSplit == SplitMode::kOff ? 1 : p.base.num_splits; }
 
@@ -181,8 +191,10 @@ struct Scheduler {
 
   // False if the item is no work: a slot without rows.
   __device__ __forceinline__ bool find(int item, Work& work) {
-    work.head = item % p.kv_heads;
-    item /= p.kv_heads;
+    if (item / items != turn) turn = item / items, cost = dearest, above = 0;
+    item %= items;
+    work.head = turn * together() + item % together();
+    item /= together();
     work.split = item % splits();
     int number;
     RowTile& tile = work.tile;
@@ -201,14 +213,23 @@ struct Scheduler {
     return true;
   }
 
+  // In shared memory from work to work: registers are scarce where threads copy.
+  __device__ __forceinline__ void resume(const Progress& kept) { static_cast<Progress&>(*this) = kept; }
+  __device__ __forceinline__ void keep(Progress& kept) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) kept = *this;
+    __syncwarp();
+  }
+
   // The next work of this block, in every lane; rows 0 when there is none.
   __device__ __forceinline__ Work next() {
     Work work{};
     for (;; ++round) {
       const int blocks = gridDim.x, block = blockIdx.x;
-      if (round * blocks >= items) break;
+      const int all = items * (p.kv_heads / together());
+      if (round * blocks >= all) break;
       const int item = round * blocks + (ranked() && (round & 1) ? blocks - 1 - block : block);
-      if (item >= items || !find(item, work)) continue;
+      if (item >= all || !find(item, work)) continue;
       if (tile_count<C>(work.range) > 0) return ++round, work;
       write_empty<C>(p.base, work);
     }

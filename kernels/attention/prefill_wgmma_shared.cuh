@@ -56,6 +56,10 @@ constexpr bool kFp8Products = C::Tile::kElementBytes == 1;
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 
+// Whether values that are not finite may have to be hidden from a row.
+template <class C>
+constexpr bool kReportsWild = C::kCausal || C::kWindow || kHidesMore<C>;
+
 template <class C>
 struct WgmmaShared {
   using Tile = typename C::Tile;
@@ -76,10 +80,12 @@ struct WgmmaShared {
   uint64_t v_full[C::kStages], v_empty[C::kStages];
   uint64_t swept[C::kStages];                  // masked tiles only: V is clean, `wild` is set
   alignas(16) uint32_t wild[C::kStages][4];    // by warp of warpgroup 0: values that are not finite were seen
+  uint64_t judged[C::kStages];                 // masked tiles only: `wild` is read, by every thread that computes
   Work work[kQueue];
   Lengths lengths[kMaxRanked];
+  Progress progress;                           // of the warp that finds work
   PageBox boxes[2][32];                        // [K, V]
-  const char* rows[2][2][C::kTileKv];          // [tile parity][K, V][token], when threads load
+  const char* rows[kFp8Products<C> ? 1 : 2][2][C::kTileKv];  // [tile parity][K, V][token], when threads load
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRows> raw;
   typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
 };
@@ -101,6 +107,7 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps);
     mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps);
     mbarrier_init(smem_address(&smem.swept[i]), kSweepers);
+    mbarrier_init(smem_address(&smem.judged[i]), kConsumers * kWarpgroup);
     for (int warp = 0; warp < 4; ++warp) smem.wild[i][warp] = 0;
   }
   if constexpr (kFp8Products<C>) {
@@ -110,6 +117,29 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     }
   }
   mbarrier_init_fence();
+}
+
+// What the warps that look at V say of masked tiles, and how those that compute read it. v_empty, of one arrival a warp, would do,
+// but racecheck does not follow it.
+template <class C>
+struct WildWriter {
+  WgmmaShared<C>& smem;
+  uint32_t parity = ~0u;  // a bit for each stage
+
+  __device__ __forceinline__ void tell(int stage, bool found) {
+    const bool any = __any_sync(0xffffffffu, found);
+    if constexpr (kReportsWild<C>) {
+      mbarrier_wait(smem_address(&smem.judged[stage]), parity >> stage & 1);
+      parity ^= 1u << stage;
+      if (threadIdx.x % 32 == 0) smem.wild[stage][threadIdx.x / 32] = any;
+    }
+  }
+};
+template <class C>
+__device__ __forceinline__ bool read_wild(WgmmaShared<C>& smem, int stage) {
+  const uint4 wild = *reinterpret_cast<const uint4*>(smem.wild[stage]);
+  mbarrier_arrive(smem_address(&smem.judged[stage]));
+  return (wild.x | wild.y | wild.z | wild.w) != 0;
 }
 
 // Byte offset of a 16-byte chunk of a token in a tile of K or V.

@@ -1,5 +1,6 @@
 // K and V of an fp8 cache: bytes arrive in a ring of half tiles, two ahead, and become f16, exactly, on their way into the tile.
-// A thread widens the bytes that it has copied itself, so that nobody waits for anybody in between.
+// A thread widens the bytes that it has copied itself, so that nobody waits for anybody in between. Its own line of a tile is
+// what limits the block: so all of a half is under way at once, and nothing is looked at that is not needed.
 #pragma once
 #include "kernels/attention/prefill_wgmma_gather.cuh"
 #include "kernels/common/fp8.cuh"
@@ -9,75 +10,105 @@ namespace opfacade {
 template <class C>
 struct Widener : Gatherer<C> {
   using Tile = WgmmaTile<C::kHeadDim, C::kKvBytes>;
+  using Shared = WgmmaShared<C>;
   static constexpr int kHalf = C::kTileKv / 2;       // tokens
   static constexpr int kChunks = C::kHeadDim / 16;   // of sixteen bytes in a row
   static constexpr int kStep = kWarpgroup / kChunks;  // rows apart that one thread copies
-  static constexpr int kAhead = 2;
+  static constexpr int kRows = kHalf / kStep;         // that it copies of a half
 
-  using Gatherer<C>::smem, Gatherer<C>::parity, Gatherer<C>::resolve, Gatherer<C>::tell, Gatherer<C>::tell_done;
+  using Gatherer<C>::smem, Gatherer<C>::parity, Gatherer<C>::resolve, Gatherer<C>::wild, Gatherer<C>::tell_done;
   int asked = 0;  // the slot of the next half
   int first = 0;  // of the oldest one
 
   __device__ __forceinline__ static void advance(int& slot) { slot = slot == Tile::kRawSlots - 1 ? 0 : slot + 1; }
-  __device__ __forceinline__ uint32_t place(int slot, int i) const {
-    return smem_address(smem.raw.slots[slot]) + (i * kWarpgroup + threadIdx.x) * 16;
-  }
-  __device__ __forceinline__ static int row_of(int part, int i) {
-    return part % 2 * kHalf + threadIdx.x / kChunks + i * kStep;
-  }
+  __device__ __forceinline__ uint32_t place(int slot) const { return smem_address(smem.raw.slots[slot]) + threadIdx.x * 16; }
+  // This thread's first row of a half.
+  __device__ __forceinline__ static int row_of(int half) { return half * kHalf + threadIdx.x / kChunks; }
 
-  // Parts of a tile: both halves of K, then of V.
-  __device__ __forceinline__ void ask(const Work& work, int part, int start) {
+  // Half of the keys or values of a tile. What it needs is found anew each time: registers are scarce.
+  __device__ __forceinline__ void ask(const Work& work, int start, bool values, int half) {
     const PrefillParams& p = this->p.base;
-    const char* const* rows = smem.rows[parity][part / 2];
-#pragma unroll 2
-    for (int i = 0; i < kHalf / kStep; ++i) {
-      const int row = row_of(part, i);
-      const bool valid = start + row >= work.range.begin && start + row < work.range.end;
-      const char* src = valid ? rows[row] + threadIdx.x % kChunks * 16 : static_cast<const char*>(p.k.data);
-      fetch_chunk<uint8_t>(place(asked, i), src, valid, p.kv_aligned);
+    const int column = threadIdx.x % kChunks * 16, first_row = row_of(half);
+    const int begin = work.range.begin - start - first_row, end = work.range.end - start - first_row;
+    const char* const* rows = smem.rows[parity][values] + first_row;
+    const uint32_t dst = place(asked);
+    const char* any = static_cast<const char*>(p.k.data);
+    if (p.kv_aligned) {
+      const char* src[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) src[i] = rows[i * kStep] + column;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const bool valid = i * kStep >= begin && i * kStep < end;
+        cp_async_16(dst + i * kWarpgroup * 16, valid ? src[i] : any, valid);
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kRows; ++i) {
+        const bool valid = i * kStep >= begin && i * kStep < end;
+        fetch_chunk<uint8_t>(dst + i * kWarpgroup * 16, valid ? rows[i * kStep] + column : any, valid, false);
+      }
     }
     advance(asked);
   }
 
-  // Returns whether a value is not finite.
-  __device__ __forceinline__ bool widen(int part, uint32_t tile) {
+  // In two pieces of eight bytes, so that eight threads write to all banks: half of them the second piece first.
+  __device__ __forceinline__ void widen(int half, uint32_t tile) const {
+    static_assert(kStep % 8 == 0, "the rows of a thread have the same swizzle");
+    const int chunk = threadIdx.x % kChunks, swap = chunk / 4 % 2, row = row_of(half);
+    const uint32_t src = place(first) + swap * 8, other = place(first) + 8 - swap * 8;
+    const uint32_t dst[2] = {tile + kv_place<C>(row, chunk * 2 + swap), tile + kv_place<C>(row, chunk * 2 + 1 - swap)};
+    uint2 raw[kRows][2];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      raw[i][0] = load_shared_8(src + i * kWarpgroup * 16);
+      raw[i][1] = load_shared_8(other + i * kWarpgroup * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+#pragma unroll
+      for (int piece = 0; piece < 2; ++piece) {
+        const uint2 low = C::Kv::widen(raw[i][piece].x), high = C::Kv::widen(raw[i][piece].y);
+        store_shared_16(dst[piece] + i * (kStep / 8) * Shared::kKvGroup, make_uint4(low.x, low.y, high.x, high.y));
+      }
+  }
+  // Whether a value of the oldest half is not finite. Rare, so small rather than fast.
+  __device__ __forceinline__ bool looks_wild() const {
     uint32_t found = 0;
-#pragma unroll 2
-    for (int i = 0; i < kHalf / kStep; ++i) {
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) {
       uint4 wide[2];
-      widen_16<typename C::Kv>(load_shared_16(place(first, i)), wide);
-      const int row = row_of(part, i), chunk = threadIdx.x % kChunks;
-      const bool swap = chunk & 4;  // eight threads then write to all banks
-      store_shared_16(tile + kv_place<C>(row, chunk * 2 + swap), swap ? wide[1] : wide[0]);
-      store_shared_16(tile + kv_place<C>(row, chunk * 2 + !swap), swap ? wide[0] : wide[1]);
+      widen_16<typename C::Kv>(load_shared_16(place(first) + i * kWarpgroup * 16), wide);
       found |= nonfinite_in<C>(wide[0]) | nonfinite_in<C>(wide[1]);
     }
-    advance(first);
     return found != 0;
   }
 
-  // The tile at `start`. The first two parts of a work are asked for with its first tile, those of another with the one before.
+  // The tile at `start`, in four parts: the halves of its keys, then of its values. Each is asked for two parts ahead, those of
+  // another tile with the one before, so that the first two of a work come before all.
   __device__ __forceinline__ void load(const Work& work, const Pages<C>& pages, const Ring<C::kStages>& ring, int start,
                                        int page, int next_page, bool begins, bool more) {
-    static_assert(Tile::kRawSlots == kAhead + 1, "a slot is asked for as soon as it is free");
+    static_assert(Tile::kRawSlots == 3, "a slot is asked for as soon as it is free");
     const int stage = ring.stage;
+    const bool reports = kReportsWild<C> && MaskedTiles<C>(this->p.base, work)(start);
     bool found = false;
 #pragma unroll 1
-    for (int part = begins ? -kAhead : 0; part < 4; ++part) {
-      const int wanted = part + kAhead, from = wanted < 4 ? start : start - C::kTileKv;
+    for (int part = begins ? -2 : 0; part < 4; ++part) {
+      const int wanted = part + 2, from = wanted < 4 ? start : start - C::kTileKv;
       if (wanted == 0 || (wanted == 4 && more)) resolve(pages, work, from, wanted == 0 ? page : next_page);
-      if (wanted < 4 || more) ask(work, wanted % 4, from);
+      if (wanted < 4 || more) ask(work, from, wanted & 2, wanted & 1);
       cp_async_commit();
       if (part < 0) continue;
-      cp_async_wait<kAhead>();
+      cp_async_wait<2>();
       this->tell_pending();  // queries, which were asked for before
       if (part == 0) mbarrier_wait(smem_address(&smem.k_empty[stage]), ring.parity ^ 1);
-      if (part == 2) mbarrier_wait(smem_address(&smem.v_empty[stage]), ring.parity ^ 1), found = false;
-      found |= widen(part, smem_address(part < 2 ? smem.k[stage] : smem.v[stage]));
+      if (part == 2) mbarrier_wait(smem_address(&smem.v_empty[stage]), ring.parity ^ 1);
+      widen(part & 1, smem_address(part < 2 ? smem.k[stage] : smem.v[stage]));
+      if (reports && part >= 2) found |= looks_wild();
+      advance(first);
       if (part == 1) tell_done(smem_address(&smem.k_full[stage]));
     }
-    if ((C::kCausal || C::kWindow) && MaskedTiles<C>(this->p.base, work)(start)) tell(stage, found);
+    if (reports) wild.tell(stage, found);
     tell_done(smem_address(&smem.v_full[stage]));
   }
 };

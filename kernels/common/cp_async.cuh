@@ -1,4 +1,4 @@
-// Sixteen bytes to and from shared memory, and asynchronous copies into it from global memory.
+// Eight and sixteen bytes to and from shared memory, and asynchronous copies into it from global memory.
 #pragma once
 #include <stdint.h>
 
@@ -21,6 +21,11 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t src) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(src) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 load_shared_8(uint32_t src) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(src) : "memory");
   return v;
 }
 

@@ -20,15 +20,17 @@ __device__ __forceinline__ float f32_of_f16(uint16_t bits) {
   return out;
 }
 
-// Two fp8 values as two f16, exactly (sm_89 and later).
-__device__ __forceinline__ uint32_t f16x2_of_e4m3x2(uint16_t pair) {
-  uint32_t out;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(pair));
+// Four fp8 values as four f16, exactly (sm_89 and later). In one statement: there the upper half of a register is an operand.
+__device__ __forceinline__ uint2 f16x4_of_e4m3x4(uint32_t word) {
+  uint2 out;
+  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.rn.f16x2.e4m3x2 %0, a;\ncvt.rn.f16x2.e4m3x2 %1, b;\n}"
+      : "=r"(out.x), "=r"(out.y) : "r"(word));
   return out;
 }
-__device__ __forceinline__ uint32_t f16x2_of_e5m2x2(uint16_t pair) {
-  uint32_t out;
-  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(out) : "h"(pair));
+__device__ __forceinline__ uint2 f16x4_of_e5m2x4(uint32_t word) {
+  uint2 out;
+  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.rn.f16x2.e5m2x2 %0, a;\ncvt.rn.f16x2.e5m2x2 %1, b;\n}"
+      : "=r"(out.x), "=r"(out.y) : "r"(word));
   return out;
 }
 

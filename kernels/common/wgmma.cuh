@@ -20,8 +20,18 @@ __device__ __forceinline__ uint64_t panel_descriptor(uint32_t address, uint32_t 
   return (uint64_t{1} << 62) | (static_cast<uint64_t>(groups >> 4) << 32) | (static_cast<uint64_t>(across >> 4) << 16) |
          ((address & 0x3ffffu) >> 4);
 }
-// The same operand `bytes` further on: 32 for the next 16 elements of a row, two groups for the next 16 rows.
-__device__ __forceinline__ uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+// An operand at each of four steps, `bytes` apart: 32 for the next 16 elements of a row, two groups for the next 16 rows. The
+// high word stays: addresses have 14 bits, and nothing carries.
+constexpr int kWgmmaSteps = 4;
+struct Descriptors {
+  uint64_t at[kWgmmaSteps];
+
+  __device__ __forceinline__ Descriptors(uint64_t first, uint32_t bytes) {
+#pragma unroll
+    for (int step = 0; step < kWgmmaSteps; ++step)
+      at[step] = (first & 0xffffffff00000000u) | static_cast<uint32_t>(static_cast<uint32_t>(first) + (step * bytes >> 4));
+  }
+};
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -73,6 +83,8 @@ __device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" ::"r"(x[i]) : "memory");
 }
 
+// Four products, one after the other, in one statement: the accumulators of each statement cost the compiler as much as all
+// the rest of it, and are the same four times.
 // ss: d = a * b^T or d += a * b^T, b has a row for each column of d. st: d += a * b, b has a row for each of 16 terms.
 template <class T, int kColumns>
 struct Wgmma;
@@ -96,29 +108,48 @@ struct Wgmma;
 #define OPF_OPERANDS_64(d, i) OPF_OPERANDS_32(d, i), OPF_OPERANDS_32(d, i + 32)
 #define OPF_OPERANDS_128(d, i) OPF_OPERANDS_64(d, i), OPF_OPERANDS_64(d, i + 64)
 
-// X0 and so on are the placeholders that follow the R accumulators.
-#define OPF_WGMMA(T, NAME, N, R, X0, X1, X2)                                                                \
+// The placeholders that follow the accumulators.
+#define OPF_AFTER_32 \
+  "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39", "%40", "%41", "%42", \
+  "%43", "%44", "%45", "%46", "%47", "%48", "%49", "%50", "%51", "%52"
+#define OPF_AFTER_64 \
+  "%64", "%65", "%66", "%67", "%68", "%69", "%70", "%71", "%72", "%73", "%74", \
+  "%75", "%76", "%77", "%78", "%79", "%80", "%81", "%82", "%83", "%84"
+#define OPF_AFTER_128 \
+  "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135", "%136", "%137", "%138", \
+  "%139", "%140", "%141", "%142", "%143", "%144", "%145", "%146", "%147", "%148"
+#define OPF_EXPAND(MACRO, ...) MACRO(__VA_ARGS__)
+
+#define OPF_WGMMA_STEP(N, R, KIND, A, B, P, FLAGS) \
+  "wgmma.mma_async.sync.aligned.m64n" #N KIND " {" OPF_LIST_##R "}, " A ", " B ", " P FLAGS ";\n"
+#define OPF_WGMMA_SHARED(N, R, KIND, P, FLAGS, A0, A1, A2, A3, B0, B1, B2, B3, X, ...)                        \
+  "{\n.reg .pred p, q;\nsetp.ne.b32 p, " X ", 0;\nsetp.ne.b32 q, 1, 0;\n"                                    \
+  OPF_WGMMA_STEP(N, R, KIND, A0, B0, P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, A1, B1, "q", FLAGS)               \
+  OPF_WGMMA_STEP(N, R, KIND, A2, B2, "q", FLAGS) OPF_WGMMA_STEP(N, R, KIND, A3, B3, "q", FLAGS) "}"
+#define OPF_FOUR(FORM, x) FORM(x[0]), FORM(x[1]), FORM(x[2]), FORM(x[3])
+#define OPF_DESCRIPTOR(x) "l"(x)
+
+#define OPF_WGMMA(T, NAME, N, R)                                                                                       \
   template <>                                                                                                          \
   struct Wgmma<T, N> {                                                                                                 \
-    static __device__ __forceinline__ void ss(float (&d)[R], uint64_t a, uint64_t b, bool accumulate) {                \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X2 ", 0;\n"                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" OPF_LIST_##R "}, " X0 ", " X1   \
-                   ", p, 1, 1, 0, 0;\n}"                                                                               \
-                   : OPF_OPERANDS_##R(d, 0) : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)) : "memory");            \
+    static __device__ __forceinline__ void ss(float (&d)[R], const Descriptors& a, const Descriptors& b, bool accumulate) { \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, N, R, "k16.f32." NAME "." NAME, "p", ", 1, 1, 0, 0", OPF_AFTER_##R)    \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_FOUR(OPF_DESCRIPTOR, a.at), OPF_FOUR(OPF_DESCRIPTOR, b.at), "r"(static_cast<int>(accumulate)) \
+                   : "memory");                                                                                        \
     }                                                                                                                  \
-    static __device__ __forceinline__ void st(float (&d)[R], uint64_t a, uint64_t b) {                                 \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X2 ", 0;\n"                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" OPF_LIST_##R "}, " X0 ", " X1   \
-                   ", p, 1, 1, 0, 1;\n}"                                                                               \
-                   : OPF_OPERANDS_##R(d, 0) : "l"(a), "l"(b), "n"(1) : "memory");                                       \
+    static __device__ __forceinline__ void st(float (&d)[R], const Descriptors& a, const Descriptors& b) {             \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, N, R, "k16.f32." NAME "." NAME, "q", ", 1, 1, 0, 1", OPF_AFTER_##R)    \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_FOUR(OPF_DESCRIPTOR, a.at), OPF_FOUR(OPF_DESCRIPTOR, b.at), "r"(1) : "memory");               \
     }                                                                                                                  \
   }
 
-OPF_WGMMA(F16, "f16", 64, 32, "%32", "%33", "%34");
-OPF_WGMMA(F16, "f16", 128, 64, "%64", "%65", "%66");
-OPF_WGMMA(F16, "f16", 256, 128, "%128", "%129", "%130");
-OPF_WGMMA(BF16, "bf16", 64, 32, "%32", "%33", "%34");
-OPF_WGMMA(BF16, "bf16", 128, 64, "%64", "%65", "%66");
-OPF_WGMMA(BF16, "bf16", 256, 128, "%128", "%129", "%130");
+OPF_WGMMA(F16, "f16", 64, 32);
+OPF_WGMMA(F16, "f16", 128, 64);
+OPF_WGMMA(F16, "f16", 256, 128);
+OPF_WGMMA(BF16, "bf16", 64, 32);
+OPF_WGMMA(BF16, "bf16", 128, 64);
+OPF_WGMMA(BF16, "bf16", 256, 128);
 
 }  // namespace opfacade

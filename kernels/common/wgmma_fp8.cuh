@@ -11,29 +11,18 @@
 
 namespace opfacade {
 
-// ss, rs: d = a * b^T or d += a * b^T, b has a row for each column of d. X0 and so on follow the R accumulators.
+// ss, rs: d = a * b^T or d += a * b^T, b has a row for each column of d.
 template <>
 struct Wgmma<E4M3, 128> {
-  static __device__ __forceinline__ void ss(float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" OPF_LIST_64 "}, %64, %65, p, 1, 1;\n}"
-                 : OPF_OPERANDS_64(d, 0) : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)) : "memory");
+  static __device__ __forceinline__ void ss(float (&d)[64], const Descriptors& a, const Descriptors& b, bool accumulate) {
+    asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, 128, 64, "k32.f32.e4m3.e4m3", "p", ", 1, 1", OPF_AFTER_64)
+                 : OPF_OPERANDS_64(d, 0)
+                 : OPF_FOUR(OPF_DESCRIPTOR, a.at), OPF_FOUR(OPF_DESCRIPTOR, b.at), "r"(static_cast<int>(accumulate))
+                 : "memory");
   }
 };
 
-#define OPF_WGMMA_FP8_REGISTERS(N, R, X0, X1, X2, X3, X4, X5)                                                          \
-  template <>                                                                                                          \
-  struct WgmmaRegisters<E4M3, N> {                                                                                     \
-    static __device__ __forceinline__ void rs(float (&d)[R], const uint32_t* a, uint64_t b, bool accumulate) {         \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X5 ", 0;\n"                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" OPF_LIST_##R "}, {" X0 ", " X1 ", " X2  \
-                   ", " X3 "}, " X4 ", p, 1, 1;\n}"                                                                    \
-                   : OPF_OPERANDS_##R(d, 0)                                                                            \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)) : "memory"); \
-    }                                                                                                                  \
-  }
-
-OPF_WGMMA_FP8_REGISTERS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37");
-OPF_WGMMA_FP8_REGISTERS(128, 64, "%64", "%65", "%66", "%67", "%68", "%69");
+OPF_WGMMA_REGISTERS(E4M3, "k32.f32.e4m3.e4m3", ", 1, 1", 64, 32);
+OPF_WGMMA_REGISTERS(E4M3, "k32.f32.e4m3.e4m3", ", 1, 1", 128, 64);
 
 }  // namespace opfacade

@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/mla/shared.cuh"
 #include "kernels/common/lazy_softmax.cuh"
-#include "kernels/common/wgmma_steps.cuh"
+#include "kernels/common/wgmma.cuh"
 
 namespace opfacade {
 
@@ -18,20 +18,6 @@ struct MlaSpan {
 // This thread's first row; the second is eight on.
 __device__ __forceinline__ int mla_row() { return threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4; }
 
-// As descriptor_at, where the high word stays: addresses have 14 bits, and nothing carries.
-__device__ __forceinline__ uint64_t further_on(uint64_t descriptor, uint32_t bytes) {
-  return (descriptor & 0xffffffff00000000u) | static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));
-}
-
-// Of an operand at each step, `bytes` apart.
-struct Descriptors {
-  uint64_t steps[kWgmmaSteps];
-
-  __device__ __forceinline__ Descriptors(uint64_t first, uint32_t bytes) {
-#pragma unroll
-    for (int step = 0; step < kWgmmaSteps; ++step) steps[step] = further_on(first, step * bytes);
-  }
-};
 static_assert(kMlaKeys == 16 * kWgmmaSteps, "a tile of values is so many steps");
 
 // The products of one panel of keys and of the queries, a group of its own.
@@ -39,7 +25,7 @@ template <class C>
 __device__ __forceinline__ void issue_scores(uint64_t q, uint64_t k, bool first, MlaScores& s) {
   const Descriptors at_q(q, 32), at_k(k, 32);
   wgmma_fence();
-  WgmmaSteps<typename C::T, kMlaKeys>::ss(s, at_q.steps, at_k.steps, !first);
+  Wgmma<typename C::T, kMlaKeys>::ss(s, at_q, at_k, !first);
   wgmma_commit();
 }
 
@@ -49,7 +35,7 @@ __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, int t
   asm volatile("" : "+r"(weights), "+r"(v));
   const Descriptors a(panel_descriptor(weights, 1024, 0), 32), b(panel_descriptor(v, to_group, to_panel), 2 * to_group);
   wgmma_fence();
-  WgmmaSteps<typename C::T, kMlaLatent / 2>::st(o, a.steps, b.steps);
+  Wgmma<typename C::T, kMlaLatent / 2>::st(o, a, b);
   wgmma_commit();
 }
 

@@ -38,9 +38,10 @@ __device__ __forceinline__ void probe_ss(const ProbeParams& p, uint32_t shared) 
   for (int i = 0; i < kColumns / 2; ++i) d[i] = 1e30f;  // must be overwritten, not added to
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const uint64_t at_a = panel_descriptor(a + k / 4 * 64 * 128, 1024, 0), at_b = panel_descriptor(b + k / 4 * kColumns * 128, 1024, 0);
-    Wgmma<T, kColumns>::ss(d, descriptor_at(at_a, k % 4 * 32), descriptor_at(at_b, k % 4 * 32), k > 0);
+  for (int panel = 0; panel < 2; ++panel) {
+    const Descriptors at_a(panel_descriptor(a + panel * 64 * 128, 1024, 0), 32);
+    const Descriptors at_b(panel_descriptor(b + panel * kColumns * 128, 1024, 0), 32);
+    Wgmma<T, kColumns>::ss(d, at_a, at_b, panel > 0);
   }
   wgmma_commit();
   wgmma_wait<0>();
@@ -62,9 +63,7 @@ __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) 
   float d[kColumns / 2];
   for (int i = 0; i < kColumns / 2; ++i) d[i] = 1.f;
   wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < 4; ++k)
-    WgmmaRegisters<T, kColumns>::rs(d, x + 4 * k, descriptor_at(panel_descriptor(shared, 1024, 64 * 128), k * 2048));
+  WgmmaRegisters<T, kColumns>::rs(d, x, Descriptors(panel_descriptor(shared, 1024, 64 * 128), 2048), true);
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);
@@ -88,9 +87,7 @@ __device__ __forceinline__ void probe_ss_fp8(const ProbeParams& p, uint32_t shar
   float d[64];
   for (int i = 0; i < 64; ++i) d[i] = 1e30f;  // must be overwritten, not added to
   wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < 4; ++k)
-    Wgmma<E4M3, 128>::ss(d, descriptor_at(panel_descriptor(a, 1024, 0), k * 32), descriptor_at(panel_descriptor(b, 1024, 0), k * 32), k > 0);
+  Wgmma<E4M3, 128>::ss(d, Descriptors(panel_descriptor(a, 1024, 0), 32), Descriptors(panel_descriptor(b, 1024, 0), 32), false);
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);
@@ -119,9 +116,7 @@ __device__ __forceinline__ void probe_rs_fp8(const ProbeParams& p, uint32_t shar
   }
   float d[kColumns / 2];
   wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < 4; ++k)
-    WgmmaRegisters<E4M3, kColumns>::rs(d, x + 4 * k, descriptor_at(panel_descriptor(to, 1024, 0), k * 32), k > 0);
+  WgmmaRegisters<E4M3, kColumns>::rs(d, x, Descriptors(panel_descriptor(to, 1024, 0), 32), false);
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);

@@ -139,6 +139,18 @@ def test_every_tile_is_found_once(host, q_lens, kv_lens, group, causal):
     assert sum(x == float("-inf") for x in lse) == unseen  # rows without keys are written by the schedule itself
 
 
+def test_many_heads_take_turns(host):
+    """Sixteen at a time, the last turn like the first; each tile once, and the dearest of a turn first."""
+    work, _ = work_of(host, [300, 0, 1000], [300, 50, 1200], heads=48, blocks=7)
+    want = expected([300, 0, 1000], [300, 50, 1200], 48, 4, True)
+    assert Counter((w[1], w[2], w[4]) for w in work) == Counter(want.keys())
+    for block in range(7):
+        turns = [(w[4] // 16, -(-w[7] // 128)) for w in work if w[0] == block]
+        assert turns == sorted(turns, key=lambda turn: (turn[0], -turn[1]))
+    few, _ = work_of(host, [300, 0, 1000], [300, 50, 1200], heads=24, blocks=7)  # no multiple of 16: all at once
+    assert Counter((w[1], w[2], w[4]) for w in few) == Counter(key for key in want if key[2] < 24)
+
+
 def test_auto_splits_cover_the_keys_of_a_tile(host):
     work, _ = work_of(host, [40, 9], [3000, 777], splits=4)
     for key, (_, end) in expected([40, 9], [3000, 777], 2, 4, True).items():

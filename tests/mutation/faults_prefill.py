@@ -228,8 +228,8 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill, uneven: scores leave out what a key has more than a value",
         f"{K}/prefill_wgmma_math.cuh",
-        "step < WgmmaShared<C>::kPanels * 4;",
-        "step < C::kHeadDimVo / 16;",
+        "panel < WgmmaShared<C>::kPanels; ++panel) {\n    const uint64_t a",
+        "panel < C::kHeadDimVo / 64; ++panel) {\n    const uint64_t a",
         UNEVEN,
     ),
     gpu(
@@ -242,15 +242,15 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma fp8 prefill: half a tile is widened before it has arrived",
         f"{K}/prefill_wgmma_widen.cuh",
-        "cp_async_wait<kAhead>();",
-        "cp_async_wait<kAhead + 1>();",
+        "cp_async_wait<2>();",
+        "cp_async_wait<3>();",
         FP8_PREFILL,
     ),
     gpu(
         "wgmma fp8 prefill: eight values take the place of their neighbours",
         f"{K}/prefill_wgmma_widen.cuh",
-        "swap ? wide[1] : wide[0]",
-        "swap ? wide[0] : wide[1]",
+        "place(first) + swap * 8,",
+        "place(first) + (1 - swap) * 8,",
         FP8_PREFILL,
     ),
     gpu(

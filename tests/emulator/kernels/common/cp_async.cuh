@@ -15,6 +15,11 @@ inline uint4 load_shared_16(uint32_t src) {
   memcpy(&v, simt::at(src), 16);
   return v;
 }
+inline uint2 load_shared_8(uint32_t src) {
+  uint2 v;
+  memcpy(&v, simt::at(src), 8);
+  return v;
+}
 
 inline void cp_async_16(uint32_t dst, const void* src, bool valid) { simt::current->open.push_back({dst, src, valid}); }
 inline void prefetch_l2(const void*) {}

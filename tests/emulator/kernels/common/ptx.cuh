@@ -33,6 +33,12 @@ inline uint32_t f16x2_of_e4m3x2(uint16_t pair) {
 }
 // An e5m2 is the upper byte of an f16.
 inline uint32_t f16x2_of_e5m2x2(uint16_t pair) { return (pair & 0xffu) << 8 | static_cast<uint32_t>(pair & 0xff00) << 16; }
+inline uint2 f16x4_of_e4m3x4(uint32_t word) {
+  return {f16x2_of_e4m3x2(static_cast<uint16_t>(word)), f16x2_of_e4m3x2(static_cast<uint16_t>(word >> 16))};
+}
+inline uint2 f16x4_of_e5m2x4(uint32_t word) {
+  return {f16x2_of_e5m2x2(static_cast<uint16_t>(word)), f16x2_of_e5m2x2(static_cast<uint16_t>(word >> 16))};
+}
 
 inline float reciprocal_approx(float x) { return 1.f / x; }
 // To the nearest, ties to even; `most` is the largest finite number.

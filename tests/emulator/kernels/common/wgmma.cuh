@@ -10,7 +10,15 @@ inline uint64_t panel_descriptor(uint32_t address, uint32_t groups, uint32_t acr
   return (uint64_t{1} << 62) | (static_cast<uint64_t>(groups >> 4) << 32) | (static_cast<uint64_t>(across >> 4) << 16) |
          ((address & 0x3ffffu) >> 4);
 }
-inline uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
+constexpr int kWgmmaSteps = 4;
+struct Descriptors {
+  uint64_t at[kWgmmaSteps];
+
+  Descriptors(uint64_t first, uint32_t bytes) {
+    for (int step = 0; step < kWgmmaSteps; ++step) at[step] = first + (step * bytes >> 4);
+  }
+};
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
@@ -53,16 +61,19 @@ struct Wgmma {
       rows[i / 16][i % 16] = shared_element<T>(field(a, 0) + row / 8 * field(a, 32) + row % 8 * 128 + i % 16 * 2);
     }
   }
-  static void ss(float (&d)[kColumns / 2], uint64_t a, uint64_t b, bool accumulate) {
-    float rows[2][16];
-    load(rows, a);
+  static void ss(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
     for (float& x : d) x = accumulate ? x : 0.f;
-    add(d, rows, b, false);
+    add_steps(d, a, b, false);
   }
-  static void st(float (&d)[kColumns / 2], uint64_t a, uint64_t b) {
-    float rows[2][16];
-    load(rows, a);
-    add(d, rows, b, true);
+  static void st(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b) { add_steps(d, a, b, true); }
+
+ private:
+  static void add_steps(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool transposed) {
+    for (int step = 0; step < kWgmmaSteps; ++step) {
+      float rows[2][16];
+      load(rows, a.at[step]);
+      add(d, rows, b.at[step], transposed);
+    }
   }
 };
 

@@ -50,27 +50,31 @@ struct Fp8Step {
 
 template <int kColumns>
 struct Wgmma<E4M3, kColumns> {
-  static void ss(float (&d)[kColumns / 2], uint64_t a, uint64_t b, bool accumulate) {
-    float rows[2][32];
+  static void ss(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
     const int first = simt::current->thread % 128 / 32 * 16 + simt::lane() / 4;
-    for (int half = 0; half < 2; ++half) Fp8Step::load(rows[half], a, first + half * 8);
     for (float& x : d) x = accumulate ? x : 0.f;
-    Fp8Step::add_all<kColumns>(d, rows, b);
+    for (int step = 0; step < kWgmmaSteps; ++step) {
+      float rows[2][32];
+      for (int half = 0; half < 2; ++half) Fp8Step::load(rows[half], a.at[step], first + half * 8);
+      Fp8Step::add_all<kColumns>(d, rows, b.at[step]);
+    }
   }
 };
 
 template <int kColumns>
 struct WgmmaRegisters<E4M3, kColumns> {
-  static void rs(float (&d)[kColumns / 2], const uint32_t* a, uint64_t b, bool accumulate) {
-    const auto all = simt::exchange(a, 4);
-    float rows[2][32];
-    for (int half = 0; half < 2; ++half)
-      for (int k = 0; k < 32; ++k) {
-        const uint32_t word = all[simt::lane() / 4 * 4 + k % 16 / 4][k / 16 * 2 + half];
-        rows[half][k] = of_e4m3(static_cast<uint8_t>(word >> k % 4 * 8));
-      }
+  static void rs(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate) {
     for (float& x : d) x = accumulate ? x : 0.f;
-    Fp8Step::add_all<kColumns>(d, rows, b);
+    for (int step = 0; step < kWgmmaSteps; ++step) {
+      const auto all = simt::exchange(a + 4 * step, 4);
+      float rows[2][32];
+      for (int half = 0; half < 2; ++half)
+        for (int k = 0; k < 32; ++k) {
+          const uint32_t word = all[simt::lane() / 4 * 4 + k % 16 / 4][k / 16 * 2 + half];
+          rows[half][k] = of_e4m3(static_cast<uint8_t>(word >> k % 4 * 8));
+        }
+      Fp8Step::add_all<kColumns>(d, rows, b.at[step]);
+    }
   }
 };
 
