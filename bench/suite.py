@@ -20,6 +20,10 @@ from pathlib import Path
 
 import torch
 
+from opfacade import env
+from opfacade.errors import ToolchainError
+from opfacade.jit import cache, toolchain
+
 _RANDOM = re.compile(r"(?P<op>\w+) seed=(?P<seed>\d+) worst=(?P<worst>[\d.]+) tight=(?P<tight>[\d.]+) elements=(?P<n>\d+)")
 
 
@@ -28,6 +32,15 @@ _SHOWN = re.compile(r"^(?:run_to_run|batch_invariance|negative_control|processes
 
 def outcome(case: ET.Element) -> str:
     return next((tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None), "passed")
+
+
+def compiler() -> str:
+    """What could compile a kernel here; without it, all that ran came from a bundle."""
+    try:
+        nvcc = ".".join(map(str, toolchain.find(cache.toolchain_memo()).nvcc_release))
+    except ToolchainError:
+        nvcc = "none found"
+    return f"nvcc {nvcc}{', not used: OPFACADE_DISABLE_JIT is set' if env.jit_disabled() else ''}"
 
 
 def random_problems(cases: list[ET.Element]) -> dict[str, dict[str, float]]:
@@ -62,6 +75,7 @@ def main() -> int:
             "python": platform.python_version(),
             "date": time.strftime("%Y-%m-%d"),
             "commit": options.commit,
+            "compiler": compiler(),
         },
         "seconds": round(time.time() - started),
         "counts": dict(counts),
