@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 FOCUSED = "tests/mutation/focus.py"
 RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
 COPIED = ("opfacade", "kernels", "csrc", "tests", "pyproject.toml")
+SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500}
 
 
@@ -68,7 +69,8 @@ def arch_of(mutant: Mutant) -> str:
 def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
     own = {
         "OPFACADE_SOURCE_ROOT": str(root),
-        "OPFACADE_CACHE_DIR": str(place.folder / "cache"),
+        # Kernels are found by what they are made of, so those of sound sources may have been compiled before.
+        "OPFACADE_CACHE_DIR": os.environ.get("OPFACADE_CACHE_DIR") or str(place.folder / "cache"),
         "OPFACADE_FOCUS": place.device,
         "OPFACADE_FOCUS_KINDS": mutant.kinds,
         "OPFACADE_FOCUS_ARCH": arch_of(mutant),
@@ -104,16 +106,22 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
 def sound(mutants: list[Mutant], device: str) -> list[Mutant]:
     """No fault: what these mutants run, on sources as they are. If one fails, nothing was shown."""
     if device == "emulated":
-        archs: dict[str, list[Mutant]] = {}
+        by_arch: dict[str, list[Mutant]] = {}
         for mutant in mutants:
-            archs.setdefault(arch_of(mutant), []).append(mutant)
-        names = {"sm_90": "prefill: sources as they are, mma_tile", "sm_90a": "sources as they are"}
-        return [replace(sound(some, "gpu")[0], name=names[arch]) for arch, some in archs.items()]
-    plain = dict.fromkeys(word for m in mutants if " -k " not in m.tests for word in m.tests.split())
-    kinds = " ".join(dict.fromkeys(kind for m in mutants for kind in m.kinds.split()))
-    runs = [Mutant("sources as they are", "", (), kinds, " ".join(plain))] if plain else []
+            by_arch.setdefault(arch_of(mutant), []).append(mutant)
+        prefix = {"sm_90": "prefill: ", "sm_90a": ""}
+        return [replace(run, name=prefix[arch] + run.name) for arch, some in by_arch.items() for run in sound(some, "gpu")]
     chosen = dict.fromkeys(m.tests for m in mutants if " -k " in m.tests)
-    return runs + [Mutant(f"sources as they are: {tests}", "", (), "", tests) for tests in chosen]
+    plain = dict.fromkeys(word for m in mutants if " -k " not in m.tests for word in m.tests.split())
+    if FOCUSED in plain:
+        del plain[FOCUSED]
+    if plain:
+        chosen[" ".join(plain)] = None
+    runs = [Mutant(f"sources as they are: {tests}", "", (), "", tests) for tests in chosen]
+    kinds = list(dict.fromkeys(kind for m in mutants for kind in m.kinds.split()))
+    for some in (kinds[at : at + SOUND_KINDS] for at in range(0, len(kinds), SOUND_KINDS)):
+        runs.append(Mutant(f"sources as they are: {' '.join(some)}", "", (), " ".join(some), FOCUSED))
+    return runs
 
 
 def ended(words: list[str], root: Path, env: dict[str, str], limit: float) -> tuple[int | None, str]:
@@ -176,11 +184,11 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         place = Place(Path(folder), device)
-        for number, run in enumerate(sound(chosen(words), device)):
-            if tried(run, place, -number)["caught_by"]:
+        with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
+            runs = [pool.submit(tried, run, place, -i - 1) for i, run in enumerate(sound(chosen(words), device))]
+            if any(run.result()["caught_by"] for run in runs):
                 print("the sound sources fail: nothing is shown")
                 return 2
-        with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
             rows = [job.result() for job in jobs]
     missed = [row["fault"] for row in rows if not row["caught_by"]]
