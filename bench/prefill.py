@@ -84,10 +84,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; more than once for more")
+    parser.add_argument("--commit", help="recorded in place of git's answer")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     record: dict = {"machine": attention.machine(), "ceilings": attention.ceilings()}
+    record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     for part in options.part or PARTS:
         shapes = PARTS[part]
         rows = record.setdefault(part, [])

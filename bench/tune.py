@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=Effort().most)
     parser.add_argument("--top", type=int, help="only the first so many problems")
     parser.add_argument("--table", type=Path, help="also write the first tuning as a table to ship")
+    parser.add_argument("--commit", help="recorded")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     works, started = read(options.file.read_text())[: options.top], time.monotonic()
@@ -61,7 +62,8 @@ def main() -> None:
     rows = [compared(w, a, b) for w, a, b in zip(works, *tunings, strict=True) if a.row and b.row and not a.reused]
     gains = [row["gain"] for row in rows if row["gain"] is not None]
     record = {
-        "machine": machine("cpu" if Target.current().is_cpu else "cuda") | {"date": time.strftime("%Y-%m-%d")},
+        "machine": machine("cpu" if Target.current().is_cpu else "cuda")
+        | {"date": time.strftime("%Y-%m-%d"), "commit": options.commit},
         "seconds": round(time.monotonic() - started, 1),
         "problems": len(rows),
         "agreement": mean(row["same"] for row in rows) if rows else None,
