@@ -10,6 +10,7 @@ import argparse
 import json
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,16 @@ def compiler() -> str:
     return f"nvcc {nvcc}{', not used: OPFACADE_DISABLE_JIT is set' if env.jit_disabled() else ''}"
 
 
+def ended(command: list[str], limit: float | None) -> tuple[int, bool]:
+    """The status of pytest, and whether it came to its end."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait(limit), True
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it still writes what it knows
+        return process.wait(), False
+
+
 def random_problems(cases: list[ET.Element]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for case in cases:
@@ -59,12 +70,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit")
+    parser.add_argument("--limit", type=float, help="seconds, after which pytest is interrupted and what ran is recorded")
     options, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-o", "addopts=", "-o", "junit_logging=system-out"]
         started = time.time()
-        status = subprocess.run([*command, "--tb=short", f"--junitxml={report}", *rest], check=False).returncode
+        status, whole = ended([*command, "--tb=short", f"--junitxml={report}", *rest], options.limit)
         cases = list(ET.parse(report).getroot().iter("testcase"))
     counts = Counter(outcome(case) for case in cases)
     record = {
@@ -78,6 +90,7 @@ def main() -> int:
             "compiler": compiler(),
         },
         "seconds": round(time.time() - started),
+        "ran_to_its_end": whole,
         "counts": dict(counts),
         "random_problems": random_problems(cases),
         "shown": sorted({line for case in cases for line in _SHOWN.findall(case.findtext("system-out") or "")}),

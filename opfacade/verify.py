@@ -196,7 +196,9 @@ def _binary(subject: Subject) -> dict[str, Any]:
         return {"cache_key": None, "sass_sha256": None}
     from opfacade import jit
 
-    return {"cache_key": jit.key(spec), "sass_sha256": sass_digest(jit.build(spec, label=subject.plan.sku.id))}
+    # An entry is named by its key, which cannot be made where no compiler is, and kernels come from a bundle.
+    library = jit.build(spec, label=subject.plan.sku.id)
+    return {"cache_key": library.parent.name, "sass_sha256": sass_digest(library)}
 
 
 def sass_digest(library: Path) -> str | None:

@@ -1,12 +1,14 @@
 """`opfacade verify`: the evidence it writes, that it can fail, and its command."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from opfacade import Plan, Preference, Target, errors, explain, verify
+from opfacade import Plan, Preference, Target, errors, explain, jit, verify
 from opfacade.cli import main
+from opfacade.jit import toolchain
 from opfacade.registry import examples
 from opfacade.testing.subject import Subject
 from tests.faulty import Faulty
@@ -78,6 +80,20 @@ def test_claims_that_a_sku_makes_are_tried(monkeypatch):
     for fault, claim in (("counts_runs", "run_to_run"), ("sees_the_batch", "batch_invariance")):
         subject = Faulty(DECODE, "reference", "cpu", fault)
         assert verify._claims(subject, verify.FULL_CPU)[claim]()["wrong"], claim
+
+
+def test_a_kernel_from_a_bundle_is_named_where_no_compiler_is(monkeypatch):
+    descriptor = next(d for d in examples() if d.op == "merge_states")
+    plan = Plan.select(descriptor, Preference(backend="cuda"), Target.parse("sm_90a"))
+    key = jit.build(plan.jit_spec).parent.name
+    assert key == jit.key(plan.jit_spec)
+    jit.forget()
+
+    def no_compiler(*_):
+        raise errors.ToolchainError("no CUDA compiler found")
+
+    monkeypatch.setattr(toolchain, "find", no_compiler)
+    assert verify._binary(SimpleNamespace(plan=plan)) == {"cache_key": key, "sass_sha256": None}
 
 
 def test_the_command_writes_the_evidence_and_its_status(tmp_path, monkeypatch):

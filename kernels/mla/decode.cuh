@@ -210,7 +210,7 @@ struct MlaConsumer {
         attend(span, tiles, o);
         join_sums(sum);
       }
-      write_half<C>(p, work, group, scale, sum, o);
+      write_half<C>(p, work, group, scale.base, sum, o);
       queue.let_go();
     }
   }

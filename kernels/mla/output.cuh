@@ -7,8 +7,8 @@
 namespace opfacade {
 
 template <class C>
-__device__ __forceinline__ void write_final(const DecodeParams& p, const WorkItem& item, int row, int half, int column,
-                                            const MlaHalf& o, float factor) {
+__device__ __forceinline__ void write_final(const DecodeParams& p, const WorkItem& item, int row, int column, const MlaHalf& o,
+                                            float factor) {
   const bool mine = row < num_rows<C>(item);
   char* dst = static_cast<char*>(p.o) + item.request * p.o_row_stride + query_head<C>(item, mine ? row : 0) * p.o_head_stride;
 #pragma unroll
@@ -16,8 +16,7 @@ __device__ __forceinline__ void write_final(const DecodeParams& p, const WorkIte
     uint32_t w[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float* pair = &o[(block + i) * 4 + half * 2];
-      w[i] = C::T::pack(pair[0] * factor, pair[1] * factor);
+      w[i] = C::T::pack(o[(block + i) * 4] * factor, o[(block + i) * 4 + 1] * factor);
     }
     transpose_quad(w);
     if (mine)
@@ -26,35 +25,36 @@ __device__ __forceinline__ void write_final(const DecodeParams& p, const WorkIte
 }
 
 template <class C>
-__device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, int half, int column, const MlaHalf& o,
-                                              float factor) {
+__device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, int column, const MlaHalf& o, float factor) {
   float* dst = p.partial_o + at * kMlaLatent + column + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int block = 0; block < kMlaLatent / 16; ++block)
-    *reinterpret_cast<float2*>(dst + block * 8) =
-        make_float2(o[block * 4 + half * 2] * factor, o[block * 4 + half * 2 + 1] * factor);
+    *reinterpret_cast<float2*>(dst + block * 8) = make_float2(o[block * 4] * factor, o[block * 4 + 1] * factor);
 }
 
-// sum: of the whole rows. The first group also writes lse.
+// base, sum: of the whole rows. The first group also writes lse. One row after the other, the second moved to where the first
+// was: with a copy of the code for each it would be a fifth of the kernel.
 template <class C>
-__device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork& work, int group, const RowScale& scale,
-                                           const float (&sum)[2], const MlaHalf& o) {
+__device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork& work, int group, float (&base)[2],
+                                           float (&sum)[2], MlaHalf& o) {
   const GlobalRows<C> rows{p, work.item, work.parts};
   const int column = group * kMlaLatent / 2;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = mla_row() + half * 8;
+#pragma unroll 1
+  for (int row = mla_row(), left = 2; left > 0; --left, row += 8) {
     const bool mine = row < num_rows<C>(work.item), first = mine && group == 0 && threadIdx.x % 4 == 0;
-    const float factor = reciprocal_or_zero(sum[half]), lse = row_lse(scale.base[half], sum[half], p.score.scale);
+    const float factor = reciprocal_or_zero(sum[0]), lse = row_lse(base[0], sum[0], p.score.scale);
     if (rows.whole()) {
       const Sunk sunk = with_sink<C>(p, work.item, mine ? row : 0, lse);
-      write_final<C>(p, work.item, row, half, column, o, factor * sunk.factor);
+      write_final<C>(p, work.item, row, column, o, factor * sunk.factor);
       if (first) write_lse<C>(p, work.item, row, sunk.lse);
     } else if (mine) {
       const int64_t at = rows.slot_row(work.parts.part, row);
-      write_partial<C>(p, at, half, column, o, factor);
+      write_partial<C>(p, at, column, o, factor);
       if (first) p.partial_lse[at] = lse;
     }
+    base[0] = base[1], sum[0] = sum[1];
+#pragma unroll
+    for (int i = 0; i < kMlaLatent / 4; i += 4) o[i] = o[i + 2], o[i + 1] = o[i + 3];
   }
 }
 
