@@ -30,9 +30,6 @@ MISSING = {
     "mutation cpu": "faults planted in Python: `scripts/mutate --cpu`",
 }
 NEVER = (
-    "That racecheck finds nothing: of all kinds it reports one place, in one ragged prefill with two stages: `wild`, which "
-    "those that compute read and the sweeping warps write again after the next tile has come. The barriers between are met by "
-    "one lane of a warp, which it does not follow (`tests/racecheck_probe.cu` has nothing else and is reported too).",
     "Reads of the counters of a split decode by initcheck: they start from any memory, and it is shown memory that was filled.",
     "Architectures other than those named above: a promise of equal bits is for one GPU model and its SM count.",
     "Two different GPU models compared bit for bit: no SKU promises that.",

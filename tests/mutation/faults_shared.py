@@ -68,14 +68,14 @@ SHARED_FAULTS = (
         f"{C}/merge.cuh",
         "for (int s = first; s < states.count; s += step)",
         "for (int s = first; s < states.count - 1; s += step)",
-        f"{DECODE} {MERGE}",
+        f"{PREFILL} {MERGE}",
     ),
     gpu(
         "a merge has no weights",
         f"{C}/merge.cuh",
         "const float weight = state_weight(lse, weights.base);",
         "const float weight = 1.f;",
-        f"{DECODE} {MERGE}",
+        f"{PREFILL} {MERGE}",
     ),
     gpu(
         "a merge reads the o of empty states",
@@ -124,8 +124,8 @@ SHARED_FAULTS = (
     gpu(
         "append: the second half of a rotation is not rotated",
         "kernels/kv_cache/unit.cuh",
-        "      second = fmaf(second, cosines[i], from_first);\n",
-        "",
+        "fmaf(second, cosines[i], from_first)",
+        "fmaf(second, cosines[i], 0.f * from_first)",
         "append-half-fp8-head append-interleaved-odd",
     ),
     gpu(

@@ -17,6 +17,8 @@ from opfacade.testing.subject import Subject, invariant
 FOCUS = os.environ.get("OPFACADE_FOCUS", "gpu")
 EMULATED = FOCUS == "emulated"
 WHERE = ("reference", "cpu") if FOCUS == "cpu" else ("cuda", "cuda")
+# A fault of `mma_tile` would not be met where asynchronous products are chosen before it.
+FORBIDDEN = ("wgmma_tile", "wgmma_fp8_tile") if os.environ.get("OPFACADE_FOCUS_ARCH") == "sm_90" else ()
 ALL = matrix.matrix()
 KINDS = os.environ.get("OPFACADE_FOCUS_KINDS", "").split() or list(ALL)
 EXACT = [structural.every_key_is_visited_once] if EMULATED else [*structural.CHECKS, *metamorphic.CHECKS]
@@ -33,7 +35,7 @@ def _built():
 
 def subject_of(kind):
     if not EMULATED:
-        return Subject(ALL[kind], *WHERE)
+        return Subject(ALL[kind], *WHERE, forbid=FORBIDDEN)
     from tests import emulator
 
     return emulator.subject(ALL[kind], arch=os.environ["OPFACADE_FOCUS_ARCH"])

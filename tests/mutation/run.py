@@ -56,13 +56,13 @@ def copied(into: Path) -> None:
 def command(mutant: Mutant, device: str) -> list[str]:
     """pytest on the tests of a mutant, -k and its words at the end."""
     files, _, words = mutant.tests.partition(" -k ")
-    chosen = ["-m", "gpu or not gpu" if "focus" in files else device if device == "gpu" else "not gpu"]
+    chosen = ["-m", "gpu or not gpu" if device == "gpu" or "focus" in files else "not gpu"]
     quiet = ["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
     return [sys.executable, "-m", "pytest", *quiet, *files.split(), *chosen, *(["-k", words] if words else [])]
 
 
 def arch_of(mutant: Mutant) -> str:
-    """Where the emulator selects the kernel with the fault: sm_90, without its asynchronous products, has `mma_tile`."""
+    """Where the kernel with the fault is selected: sm_90 has no asynchronous products, so `mma_tile`. On a GPU they are forbidden."""
     return "sm_90" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
 
 
@@ -105,12 +105,12 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
 
 def sound(mutants: list[Mutant], device: str) -> list[Mutant]:
     """No fault: what these mutants run, on sources as they are. If one fails, nothing was shown."""
-    if device == "emulated":
+    if device != "cpu":
         by_arch: dict[str, list[Mutant]] = {}
         for mutant in mutants:
             by_arch.setdefault(arch_of(mutant), []).append(mutant)
         prefix = {"sm_90": "prefill: ", "sm_90a": ""}
-        return [replace(run, name=prefix[arch] + run.name) for arch, some in by_arch.items() for run in sound(some, "gpu")]
+        return [replace(run, name=prefix[arch] + run.name) for arch, some in by_arch.items() for run in sound(some, "cpu")]
     chosen = dict.fromkeys(m.tests for m in mutants if " -k " in m.tests)
     plain = dict.fromkeys(word for m in mutants if " -k " not in m.tests for word in m.tests.split())
     if FOCUSED in plain:
