@@ -1,8 +1,9 @@
 """Compile times on this machine: `python bench/compile.py [--flashinfer DIR] [--out FILE]`. Needs no GPU.
 
 Every EXAMPLE for one architecture: built alone from an empty cache (wall and CPU seconds, medians of three), the whole set at
-once, and the warm load in a new process. DIR holds an unpacked FlashInfer package, whose modules for the same work are then built by the
-same compiler in the same run. CPU seconds are those of all processes of a build: on a shared machine wall says less.
+once, and the warm load in a new process. DIR holds an unpacked FlashInfer package, whose modules for the same work are then
+built by the same compiler in the same run. CPU seconds are those of all processes of a build: on a shared machine wall says
+less.
 """
 
 from __future__ import annotations

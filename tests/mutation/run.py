@@ -62,7 +62,7 @@ def command(mutant: Mutant, device: str) -> list[str]:
 
 
 def arch_of(mutant: Mutant) -> str:
-    """Where the kernel with the fault is selected: sm_90 has no asynchronous products, so `mma_tile`. On a GPU they are forbidden."""
+    """Where the kernel with the fault is selected: sm_90 has no asynchronous products; a GPU is told to leave them."""
     return "sm_90" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
 
 
