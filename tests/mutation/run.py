@@ -94,6 +94,8 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
     by = "no end within the time" if status is None else found[1] if found else f"exit {status}" if status else ""
     if status in (4, 5) or (status and not found and "error" in output.lower() and "FAILED" not in output):
         by = f"exit {status}: " + " ".join(output.split())[-200:]
+    if status in (4, 5) and subject.edits:
+        by = ""  # no test ran
     if "CompileError" in output and subject.edits:
         by = ""  # a compiler that refuses a fault shows nothing about the tests
         print(f"does not compile: {subject.name}: {output[-1500:]}", flush=True)
