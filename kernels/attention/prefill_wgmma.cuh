@@ -29,8 +29,12 @@ struct Consumer {
   uint32_t swept_parity = 0;  // a bit for each stage
   WgmmaShown shown = {};      // where more than a range hides keys: of the tile whose scores were computed last
 
-  __device__ __forceinline__ void my_turn() const { named_sync(kTurn + group, kConsumers * kWarpgroup); }
-  __device__ __forceinline__ void your_turn() const { named_arrive(kTurn + (group ^ 1), kConsumers * kWarpgroup); }
+  __device__ __forceinline__ void my_turn() const {
+    if constexpr (C::kTurns) named_sync(kTurn + group, kConsumers * kWarpgroup);
+  }
+  __device__ __forceinline__ void your_turn() const {
+    if constexpr (C::kTurns) named_arrive(kTurn + (group ^ 1), kConsumers * kWarpgroup);
+  }
 
   // Null when there is no more.
   __device__ __forceinline__ const Work* take_work() {
@@ -209,7 +213,7 @@ struct Consumer {
 template <class C>
 __device__ __forceinline__ void compute(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
-  if (group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
+  if (C::kTurns && group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
   Consumer<C>{p.base, smem, C::kKvBytes == 2 && p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
 }
 

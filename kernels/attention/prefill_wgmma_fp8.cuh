@@ -176,7 +176,7 @@ struct Fp8Consumer : Consumer<C> {
 template <class C>
 __device__ __forceinline__ void compute_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
-  if (group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
+  if (C::kTurns && group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
   Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale}.run();
 }
 

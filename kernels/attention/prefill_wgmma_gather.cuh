@@ -7,23 +7,12 @@
 
 namespace opfacade {
 
-// How the threads share rows of kDim elements: each copies a chunk of 16 bytes of rows that lie kStep apart. As many chunks as a
-// power of two has are copied in a pass, the next ones of the row in the next pass.
-template <int kDim, int kPass = 0>
-struct RowCopy {
-  static constexpr int kChunks = kDim / 8 & -(kDim / 8);
-  static constexpr int kStep = kWarpgroup / kChunks;
-  static constexpr bool kMore = (kPass + 1) * kChunks < kDim / 8;
-  static constexpr int kFirst = kPass * kChunks;
-  using Next = RowCopy<kDim, kPass + 1>;
-};
-
 template <class C>
 struct Gatherer {
   using Shared = WgmmaShared<C>;
-  using Key = RowCopy<C::kHeadDim>;
-  using Value = RowCopy<C::kHeadDimVo>;
-  static constexpr int kBatch = 4;
+  // The threads copy a panel after the other: eight have the chunks of a row, and each has rows that lie kStep apart.
+  static constexpr int kChunks = 8, kStep = kWarpgroup / kChunks;
+  static constexpr int kBatch = 4;  // rows
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
@@ -59,39 +48,40 @@ struct Gatherer {
     if (!mbarrier_is_over(smem_address(&empty), parity)) settle();
     mbarrier_wait(smem_address(&empty), parity);
   }
+  __device__ __forceinline__ static int chunk() { return threadIdx.x % kChunks; }
+  __device__ __forceinline__ static int first_row() { return threadIdx.x / kChunks; }
+
   // A masked tile: each thread looks at what it has copied itself; what is outside the range it has written as zeros.
   __device__ __forceinline__ void report(int stage) {
     settle();
     cp_async_commit();
     cp_async_wait<0>();
-    static_assert(!Value::kMore, "looks at all that this thread has copied");
     uint32_t found = 0;
+#pragma unroll 1
+    for (int panel = 0; panel < C::kHeadDimVo / 64; ++panel) {
+      const uint32_t at = smem_address(smem.v[stage]) + panel * Shared::kKvPanel + kv_place<C>(first_row(), chunk());
 #pragma unroll 2
-    for (int row = threadIdx.x / Value::kChunks; row < C::kTileKv; row += Value::kStep)
-      found |= nonfinite_in<C>(load_shared_16(smem_address(smem.v[stage]) + kv_place<C>(row, threadIdx.x % Value::kChunks)));
+      for (int i = 0; i < C::kTileKv / kStep; ++i)
+        found |= nonfinite_in<C>(load_shared_16(at + i * (kStep / 8) * Shared::kKvGroup));
+    }
     wild.tell(stage, found != 0);
   }
 
-  template <class Copy>
   __device__ __forceinline__ const char* q_row(const Work& work, int row) const {
     const int packed = work.tile.first + row;
     return static_cast<const char*>(p.base.q) + (work.tile.q_start + packed / C::kGroup) * p.base.q_row_stride +
-           (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + (threadIdx.x % Copy::kChunks + Copy::kFirst) * 16;
+           (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + chunk() * 16;
   }
-  template <class Copy = Key>
   __device__ __forceinline__ void copy_q(const Work& work, int stage) {
-    const int chunk = threadIdx.x % Copy::kChunks + Copy::kFirst;
-    const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
-    if (p.base.q_aligned) {
+    const uint32_t q = smem_address(smem.q[stage]);
 #pragma unroll 1
-      for (int row = threadIdx.x / Copy::kChunks; row < Shared::Tile::kRows; row += Copy::kStep)
-        cp_async_16(q + panel_address(row, chunk % 8), q_row<Copy>(work, row < work.tile.rows ? row : 0), row < work.tile.rows);
-    } else {
+    for (int row = first_row(); row < Shared::Tile::kRows; row += kStep) {
+      const bool valid = row < work.tile.rows;
+      const char* src = q_row(work, valid ? row : 0);
 #pragma unroll 1
-      for (int row = threadIdx.x / Copy::kChunks; row < work.tile.rows; row += Copy::kStep)
-        store_shared_16(q + panel_address(row, chunk % 8), load_elements(q_row<Copy>(work, row), uint16_t{}));
+      for (int panel = 0; panel < Shared::kPanels; ++panel)
+        fetch_chunk<uint16_t>(q + panel * Shared::kQPanel + panel_address(row, chunk()), src + panel * 128, valid, p.base.q_aligned);
     }
-    if constexpr (Copy::kMore) return copy_q<typename Copy::Next>(work, stage);
     committed(smem.q_full[stage], p.base.q_aligned);
   }
 
@@ -111,67 +101,66 @@ struct Gatherer {
     named_sync(kLoading, kWarpgroup);
   }
 
-  // The rows of a tile that this thread copies: kStep apart, and so their places.
-  template <class Copy>
-  __device__ __forceinline__ static uint32_t place_of(uint32_t base, int i) {
-    constexpr int kStep = Copy::kStep;
-    const int first = threadIdx.x / Copy::kChunks, chunk = threadIdx.x % Copy::kChunks + Copy::kFirst;
-    if constexpr (kStep % 8 == 0) return base + kv_place<C>(first, chunk) + i * (kStep / 8) * Shared::kKvGroup;
-    return base + kv_place<C>(first + i * kStep, chunk);
-  }
-  // Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the range.
-  template <class Copy, bool kWhole>
-  __device__ __forceinline__ void copy_rows(const char* const* rows, uint32_t base, const char* any, int begin, int end) const {
-    constexpr int kStep = Copy::kStep;
+  // Rows of K or V. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
+  // range.
+  template <bool kWhole>
+  __device__ __forceinline__ void copy_rows(const char* const* rows, uint32_t dst, int panels, const char* any, int begin,
+                                            int end) const {
     static_assert(C::kTileKv % (kStep * kBatch) == 0, "whole batches");
-    const int first = threadIdx.x / Copy::kChunks, column = (threadIdx.x % Copy::kChunks + Copy::kFirst) * 16;
 #pragma unroll 1
-    for (int done = 0; done < C::kTileKv / kStep; done += kBatch, rows += kStep * kBatch) {
+    for (int row = first_row(); row < C::kTileKv; row += kStep * kBatch) {
       const char* src[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) src[i] = rows[first + i * kStep];
-      const uint32_t at = place_of<Copy>(base, done);
+      for (int i = 0; i < kBatch; ++i) src[i] = rows[row + i * kStep] + chunk() * 16;
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int row = first + (done + i) * kStep;
-        const bool valid = kWhole || (row >= begin && row < end);
-        cp_async_16(kStep % 8 == 0 ? at + place_of<Copy>(0, i) - place_of<Copy>(0, 0) : place_of<Copy>(base, done + i),
-                    valid ? src[i] + column : any, valid);
+      for (int panel = 0; panel < C::kHeadDim / 64; ++panel) {
+        if (panel == panels) break;
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const bool valid = kWhole || (row + i * kStep >= begin && row + i * kStep < end);
+          cp_async_16(dst + panel * Shared::kKvPanel + i * (kStep / 8) * Shared::kKvGroup, valid ? src[i] + panel * 128 : any, valid);
+        }
       }
+      dst += kBatch * (kStep / 8) * Shared::kKvGroup;
     }
   }
-  template <class Copy>
-  __device__ __forceinline__ void copy_tile(const Work& work, int which, int start, unsigned char* dst) const {
-    const int begin = work.range.begin - start, end = work.range.end - start;
-    const uint32_t base = smem_address(dst);
-    const char* any = static_cast<const char*>(which == 0 ? p.base.k.data : p.base.v.data);
-    const char* const* rows = smem.rows[parity][which];
-    if (!p.base.kv_aligned) {
-      const int chunk = threadIdx.x % Copy::kChunks + Copy::kFirst;
+  // The same element by element.
+  __device__ __forceinline__ void store_rows(const char* const* rows, uint32_t dst, int panels, const char* any, int begin,
+                                             int end) const {
 #pragma unroll 1
-      for (int row = threadIdx.x / Copy::kChunks; row < C::kTileKv; row += Copy::kStep) {
-        const bool valid = row >= begin && row < end;
-        fetch_chunk<uint16_t>(base + kv_place<C>(row, chunk), valid ? rows[row] + chunk * 16 : any, valid, false);
-      }
-    } else if (begin <= 0 && end >= C::kTileKv) {
-      copy_rows<Copy, true>(rows, base, any, begin, end);
-    } else {
-      copy_rows<Copy, false>(rows, base, any, begin, end);
+    for (int row = first_row(); row < C::kTileKv; row += kStep, dst += (kStep / 8) * Shared::kKvGroup) {
+      const bool valid = row >= begin && row < end;
+#pragma unroll 1
+      for (int panel = 0; panel < panels; ++panel)
+        fetch_chunk<uint16_t>(dst + panel * Shared::kKvPanel, valid ? rows[row] + chunk() * 16 + panel * 128 : any, valid, false);
     }
-    if constexpr (Copy::kMore) copy_tile<typename Copy::Next>(work, which, start, dst);
+  }
+  __device__ __forceinline__ void copy_tile(const Work& work, int which, int start, const unsigned char* tile) const {
+    const int begin = work.range.begin - start, end = work.range.end - start;
+    const char* any = static_cast<const char*>(p.base.k.data);
+    const char* const* rows = smem.rows[parity][which];
+    const int panels = (which == 0 ? C::kHeadDim : C::kHeadDimVo) / 64;
+    const uint32_t dst = smem_address(tile) + kv_place<C>(first_row(), chunk());
+    if (!p.base.kv_aligned) {
+      store_rows(rows, dst, panels, any, begin, end);
+    } else if (begin <= 0 && end >= C::kTileKv) {
+      copy_rows<true>(rows, dst, panels, any, begin, end);
+    } else {
+      copy_rows<false>(rows, dst, panels, any, begin, end);
+    }
   }
 
   // K and V of one tile, each as soon as its stage is free.
   __device__ __forceinline__ void copy(const Work& work, const Ring<C::kStages>& ring, int start) {
     const int stage = ring.stage;
-    await_empty(smem.k_empty[stage], ring.parity ^ 1);
-    copy_tile<Key>(work, 0, start, smem.k[stage]);
-    committed(smem.k_full[stage], p.base.kv_aligned);
-    await_empty(smem.v_empty[stage], ring.parity ^ 1);
-    copy_tile<Value>(work, 1, start, smem.v[stage]);
-    const bool reports = kReportsWild<C> && MaskedTiles<C>(p.base, work)(start);
-    if (reports) report(stage);
-    committed(smem.v_full[stage], p.base.kv_aligned && !reports);
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+      await_empty(which == 0 ? smem.k_empty[stage] : smem.v_empty[stage], ring.parity ^ 1);
+      copy_tile(work, which, start, which == 0 ? smem.k[stage] : smem.v[stage]);
+      const bool reports = kReportsWild<C> && which == 1 && MaskedTiles<C>(p.base, work)(start);
+      if (reports) report(stage);
+      committed(which == 0 ? smem.k_full[stage] : smem.v_full[stage], p.base.kv_aligned && !reports);
+    }
   }
 };
 

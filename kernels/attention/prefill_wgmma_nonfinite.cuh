@@ -27,8 +27,8 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
 #pragma unroll
     for (int block = 0; block < C::kHeadDimVo / 8; ++block) {
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(v + pair_address<C>(key, block));
-      const uint32_t kept = pair & halves_mask(nonfinite_halves<T>(pair));
-      if (kept == 0) continue;
+      const uint32_t wild = halves_mask(nonfinite_halves<T>(pair));
+      const uint32_t kept = (pair & wild) | (0x80008000u & ~wild);  // -0 changes nothing
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         if (sees[half]) {

@@ -26,13 +26,14 @@ struct WgmmaPrefillParams {
 };
 
 // How a head dimension is cut; sizes in bytes. Of an fp8 cache (kKvBytes 1) half tiles wait in a ring to be widened.
-// kHeadDimVo: of V and o, where it is another than that of Q and K.
-template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim>
+// kHeadDimVo: of V and o, where it is another than that of Q and K. kTileKeys: fewer make more stages of the same memory.
+constexpr int usual_keys(int head_dim) { return head_dim == 256 ? 64 : 128; }
+template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim, int kTileKeys = usual_keys(kHeadDim)>
 struct WgmmaTile {
   static constexpr int kElementBytes = 2;  // of Q, K and V as products read them
   static constexpr int kRows = 128;
-  static constexpr int kKeys = kHeadDim == 256 ? 64 : 128;
-  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;   // of K and V each
+  static constexpr int kKeys = kTileKeys;
+  static constexpr int kStages = (kHeadDim == 64 ? 4 : 2) * usual_keys(kHeadDim) / kKeys;  // of K and V each
   static constexpr int kQStages = kHeadDim > 128 ? 1 : 2;
   static constexpr int kQBytes = kRows * kHeadDim * 2;
   static constexpr int kKBytes = kKeys * kHeadDim * 2;     // of a tile, as products read it

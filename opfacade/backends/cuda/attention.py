@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from opfacade.backends.cuda import attention_decode as decode
+from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_prefill as prefill
 from opfacade.backends.cuda import attention_prefill_fp8 as fp8
 from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
 from opfacade.backends.cuda.attention_decode_variants import VARIANTS as DECODE_VARIANTS
+from opfacade.backends.cuda.attention_prefill_variants import VARIANTS as PREFILL_VARIANTS
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
     BatchRaggedPrefillDescriptor,
 )
-from opfacade.registry import Candidate, variant_of
+from opfacade.registry import Candidate
 
 _DEFAULTS = (
     *(
@@ -45,19 +44,6 @@ _DEFAULTS = (
 )
 
 
-def _split_otherwise(kv_split: str | int) -> Callable[[Any], Any]:
-    """A descriptor that leaves its split to us, with this one."""
-    return lambda d: d.model_copy(update={"kv_split": kv_split}).revalidated() if d.kv_split == "auto" else None
+_SPLIT_VARIANTS = (variant for base in _DEFAULTS for variant in facts_of.split_variants(base))
 
-
-# What `opfacade tune` measures against "auto"; the promise of either is no weaker.
-_VARIANTS = (
-    *(variant_of(base, "split=off", _split_otherwise("off"), {}) for base in _DEFAULTS),
-    *(
-        variant_of(base, f"chunk={chunk}", _split_otherwise(chunk), {"chunk": chunk})
-        for base in _DEFAULTS
-        for chunk in (512, 1024, 2048, 4096)
-    ),
-)
-
-CANDIDATES = (*_DEFAULTS, *_VARIANTS, *DECODE_VARIANTS)
+CANDIDATES = (*_DEFAULTS, *_SPLIT_VARIANTS, *DECODE_VARIANTS, *PREFILL_VARIANTS)

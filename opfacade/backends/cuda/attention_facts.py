@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import support
 from opfacade.paging import FP8
-from opfacade.registry import Reason
+from opfacade.registry import Candidate, Reason, variant_of
 from opfacade.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
 from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
@@ -19,6 +19,7 @@ HEAD_DIMS = {64: 64, 128: 128, 256: 256}  # of q and k: of v and o
 _EVIDENCE = "tests/attention/test_attention_gpu.py::"
 _EVIDENCE_OF = {"mla_decode": "tests/mla/test_mla_gpu.py::"}  # where not the tests of all attention
 _BITS = "tests/test_determinism.py::"
+_CHUNKS = (512, 1024, 2048, 4096)  # tokens
 _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
 
 
@@ -175,3 +176,14 @@ def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
 
 def token_axis(descriptor: Any) -> tuple[int, ...]:
     return (descriptor.paged_kv.token_axis,) if hasattr(descriptor, "paged_kv") else ()
+
+
+def split_variants(base: Candidate) -> tuple[Candidate, ...]:
+    """What `opfacade tune` measures against a default that leaves its split to us; the promise of either is no weaker."""
+    chunks = (variant_of(base, f"chunk={chunk}", _split_otherwise(chunk), {"chunk": chunk}) for chunk in _CHUNKS)
+    return (variant_of(base, "split=off", _split_otherwise("off"), {}), *chunks)
+
+
+def _split_otherwise(kv_split: str | int) -> Callable[[Any], Any]:
+    """A descriptor that leaves its split to us, with this one."""
+    return lambda d: d.model_copy(update={"kv_split": kv_split}).revalidated() if d.kv_split == "auto" else None

@@ -10,7 +10,7 @@ from opfacade.backends.cuda import attention_prefill as first
 from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
-from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, TILE_ROWS
+from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, PLAIN, TILE_ROWS, Tuning
 from opfacade.registry import Launcher, Reason
 from opfacade.sku import KernelSku
 from opfacade.target import Target
@@ -48,21 +48,20 @@ def _lacks(descriptor: Prefill) -> Iterator[Reason]:
         yield Reason("OPF-S005", "page_size", str(descriptor.paged_kv.page_size), f"a multiple of {_PAGE}", hint)
 
 
-def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
-    named = dict(first.facts(descriptor, target)) | {"o_dtype": descriptor.output_dtype}
+def facts(descriptor: Prefill, target: Target, tuning: Tuning) -> support.SpecPairs:
+    named = dict(first.facts(descriptor, target)) | {"o_dtype": descriptor.output_dtype} | tuning.facts()
     return support.pairs(**named | ({"q_scale": descriptor.q_scale} if descriptor.q_scale != "none" else {}))
 
 
-def jit_spec(descriptor: Prefill, target: Target) -> Any:
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target))
+def jit_spec(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> Any:
+    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target, tuning))
     return support.spec_of(f"attention/{descriptor.op}_wgmma_fp8", support.pairs(**constants), target)
 
 
-def sku(descriptor: Prefill, target: Target) -> KernelSku:
-    merges = first.splits_of(descriptor, target)[0] != "off"
-    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", facts(descriptor, target), TILE_KEYS, merges)
-    return facts_of.make_sku(made)
+def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
+    merges, known = first.splits_of(descriptor, target)[0] != "off", facts(descriptor, target, tuning)
+    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", known, TILE_KEYS, merges))
 
 
-def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
-    return first.launcher_of(jit_spec(descriptor, target), descriptor, target, identity, allow_build)
+def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool, tuning: Tuning = PLAIN) -> Launcher:
+    return first.launcher_of(jit_spec(descriptor, target, tuning), descriptor, target, identity, allow_build)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
@@ -23,6 +24,23 @@ TILE_KEYS = {64: 128, 128: 128, 192: 128, 256: 64}
 _STAGES = {64: 4, 128: 2, 192: 2, 256: 2}
 _Q_STAGES = {64: 2, 128: 2, 192: 1, 256: 1}
 _CONTROL = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a measurement may choose otherwise. keys: of a tile (0: as many as usual; fewer make more stages). turns: whether
+    the two computing warpgroups issue their products by turns."""
+
+    keys: int = 0
+    turns: bool = True
+
+    def facts(self) -> dict[str, bool | int | str]:
+        """What is not as usual, in the words of templates and SKUs."""
+        said: dict[str, bool | int | str] = {"tile_keys": self.keys} if self.keys else {}
+        return said if self.turns else said | {"turns": False}
+
+
+PLAIN = Tuning()
 # As latent attention has them before absorption, but a cache of pages or of fp8 has not.
 _UNEVEN = {192: 128}
 
@@ -50,16 +68,18 @@ def declines(descriptor: Prefill, target: Target) -> list[Reason]:
     return reasons
 
 
-def jit_spec(descriptor: Prefill, target: Target) -> Any:
-    return variant.spec_of(f"attention/{descriptor.op}_wgmma", first.constants_of(descriptor, target), descriptor, target)
+def jit_spec(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> Any:
+    constants = first.constants_of(descriptor, target) | tuning.facts()
+    return variant.spec_of(f"attention/{descriptor.op}_wgmma", constants, descriptor, target)
 
 
-def sku(descriptor: Prefill, target: Target) -> KernelSku:
-    facts, merges = first.facts(descriptor, target), first.splits_of(descriptor, target)[0] != "off"
-    tile = TILE_KEYS[descriptor.dim]
+def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
+    facts = support.pairs(**dict(first.facts(descriptor, target)), **tuning.facts())
+    merges = first.splits_of(descriptor, target)[0] != "off"
+    tile = tuning.keys or TILE_KEYS[descriptor.dim]
     made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", facts, tile, merges, transforms_scores(descriptor))
     return facts_of.make_sku(made)
 
 
-def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
-    return first.launcher_of(jit_spec(descriptor, target), descriptor, target, identity, allow_build)
+def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool, tuning: Tuning = PLAIN) -> Launcher:
+    return first.launcher_of(jit_spec(descriptor, target, tuning), descriptor, target, identity, allow_build)

@@ -105,4 +105,5 @@ def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: Ker
     return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)
 
 
-CANDIDATES = (Candidate("cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec),)
+_DEFAULT = Candidate("cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec)
+CANDIDATES = (_DEFAULT, *facts_of.split_variants(_DEFAULT))

@@ -1,0 +1,46 @@
+"""Prefill for sm_90a cut otherwise: variants, which only a pin or a measurement chooses."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+
+from opfacade.backends.cuda import attention_prefill as first
+from opfacade.backends.cuda import attention_prefill_fp8 as fp8
+from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
+from opfacade.backends.cuda.attention_prefill import Prefill
+from opfacade.backends.cuda.attention_prefill_wgmma import TILE_KEYS, Tuning
+from opfacade.paging import FP8
+from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
+from opfacade.registry import Candidate, Reason
+from opfacade.target import Target
+
+
+def _differs(tuning: Tuning, descriptor: Prefill) -> bool:
+    """Tiles of fewer keys are for a cache as products read it: what is widened comes in halves of the usual tile."""
+    return tuning.keys != TILE_KEYS[descriptor.dim] and not (tuning.keys and descriptor.kv_dtype in FP8)
+
+
+def variant(module: ModuleType, impl: str, kind: type[Prefill], name: str, tuning: Tuning) -> Candidate:
+    """The prefill cut otherwise, to be measured against the default: `opfacade tune`."""
+
+    def declines(descriptor: Prefill, target: Target) -> list[Reason]:
+        reasons: list[Reason] = module.declines(descriptor, target)
+        if not reasons and not _differs(tuning, descriptor):
+            return [Reason("OPF-S017", "variant", name, "a descriptor for which it means something")]
+        return reasons
+
+    parts = (partial(part, tuning=tuning) for part in (module.sku, module.launcher, module.jit_spec))
+    sku, launcher, jit_spec = parts
+    return Candidate("cuda", impl, kind, declines, sku, first.workspace, launcher, jit_spec, name)
+
+
+# Half as many keys a tile and twice as many stages; and warpgroups that take no turns.
+TUNINGS = {"keys=64": Tuning(keys=64), "turns=false": Tuning(turns=False)}
+VARIANTS = tuple(
+    variant(module, impl, kind, name, tuning)
+    for module, impl, names in ((wgmma, "wgmma_tile", TUNINGS), (fp8, "wgmma_fp8_tile", ["turns=false"]))
+    for name, tuning in TUNINGS.items()
+    if name in names
+    for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+)
