@@ -10,7 +10,7 @@ namespace opfacade {
 template <class C>
 struct Gatherer {
   using Shared = WgmmaShared<C>;
-  // The threads copy a panel after the other: eight have the chunks of a row, and each has rows that lie kStep apart.
+  // Of a row of K or V eight threads copy the chunks of each panel; a thread's rows lie kStep apart.
   static constexpr int kChunks = 8, kStep = kWarpgroup / kChunks;
   static constexpr int kBatch = 4;  // rows
 
@@ -67,20 +67,24 @@ struct Gatherer {
     wild.tell(stage, found != 0);
   }
 
-  __device__ __forceinline__ const char* q_row(const Work& work, int row) const {
+  // Of queries threads share all chunks of a row, as many at a time as a power of two has.
+  static constexpr int kQChunks = C::kHeadDim / 8 & -(C::kHeadDim / 8), kQStep = kWarpgroup / kQChunks;
+
+  __device__ __forceinline__ const char* q_row(const Work& work, int row, int chunk) const {
     const int packed = work.tile.first + row;
     return static_cast<const char*>(p.base.q) + (work.tile.q_start + packed / C::kGroup) * p.base.q_row_stride +
-           (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + chunk() * 16;
+           (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + chunk * 16;
   }
   __device__ __forceinline__ void copy_q(const Work& work, int stage) {
-    const uint32_t q = smem_address(smem.q[stage]);
 #pragma unroll 1
-    for (int row = first_row(); row < Shared::Tile::kRows; row += kStep) {
-      const bool valid = row < work.tile.rows;
-      const char* src = q_row(work, valid ? row : 0);
+    for (int pass = 0; pass < C::kHeadDim / 8 / kQChunks; ++pass) {
+      const int chunk = threadIdx.x % kQChunks + pass * kQChunks;
+      const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
 #pragma unroll 1
-      for (int panel = 0; panel < Shared::kPanels; ++panel)
-        fetch_chunk<uint16_t>(q + panel * Shared::kQPanel + panel_address(row, chunk()), src + panel * 128, valid, p.base.q_aligned);
+      for (int row = threadIdx.x / kQChunks; row < Shared::Tile::kRows; row += kQStep) {
+        const bool valid = row < work.tile.rows;
+        fetch_chunk<uint16_t>(q + panel_address(row, chunk % 8), q_row(work, valid ? row : 0, chunk), valid, p.base.q_aligned);
+      }
     }
     committed(smem.q_full[stage], p.base.q_aligned);
   }
