@@ -137,6 +137,9 @@ def matrix() -> dict[str, Descriptor[Any]]:
             kv_scale="tensor",
             o_dtype="f16",
         ),
+        "prefill-off-fp8-products-full": _prefill(
+            2, _cache(128, "f8_e4m3", 16, "HND"), 50, causal=False, kv_split="off", o_dtype="bf16"
+        ),
         "ragged-auto-fp8-products": _ragged(2, 128, "f8_e4m3", causal=False, q_scale="tensor", total_num_rows=60),
         "append-csr": PagedKvAppendDescriptor(batch_size=5, total_num_rows=300, paged_kv=plain),
         "append-block-odd": PagedKvAppendDescriptor(

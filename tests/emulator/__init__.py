@@ -1,8 +1,8 @@
 """Kernels without a GPU: device code and its binding, compiled for the host and run thread by thread.
 
 A fiber stands for each thread (simt.h); headers here shadow those of kernels/common that wrap instructions, and the launch.
-What a kernel computes, which bytes it reads and writes, and whether it waits for its copies are shown; races, rounding of
-tensor cores and time are not. It is slow: small problems only.
+What a kernel computes, which bytes it reads and writes, and whether it waits for its copies and products are shown; most races,
+rounding of tensor cores and time are not. It is slow: small problems only.
 """
 
 from __future__ import annotations

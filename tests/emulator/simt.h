@@ -1,6 +1,7 @@
 // Device code on the host: one fiber a thread, switched where threads of a warp or a block wait for each other. What is
 // emulated is the meaning of the instructions that the kernels wrap (kernels/common here shadows those wrappers), and the
-// order in which things become visible: a copy that was not waited for has not happened.
+// order in which things become visible: a copy that was not waited for has not happened, and a product that was not waited for
+// may have happened or not.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,6 +43,8 @@ constexpr int kStack = 192 << 10;
 
 struct Copy { uint32_t dst; const void* src; bool valid; };
 
+using Products = std::vector<std::function<void()>>;
+
 struct Block;
 struct Fiber {
   ucontext_t context;
@@ -50,6 +54,9 @@ struct Fiber {
   bool done = false;
   std::vector<Copy> open;                 // copies of the group that is not closed yet
   std::deque<std::vector<Copy>> groups;   // closed and not waited for
+  Products asked;                         // of the group of products that is not closed yet
+  std::deque<Products> products;          // closed and not waited for
+  unsigned products_asked = 0;            // ever
 };
 
 struct Meeting {
@@ -129,6 +136,37 @@ T from_bits(uint32_t value) {
   T out;
   memcpy(&out, &value, 4);
   return out;
+}
+
+// An asynchronous product may be made as soon as it is asked for, or as late as it is waited for: a coin says which, alike for all
+// lanes of a warp, and no product overtakes an earlier one. So what takes an operand away too early shows.
+inline bool coin() {
+  const Fiber& f = *current;
+  uint64_t x = (f.block->index.x * 64ull + f.block->index.y * 8 + f.thread / 32) << 32 | f.products_asked;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull, x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+  return x >> 63;
+}
+constexpr int kLateTurns = 2;  // of all other threads, while a late product is waited for
+inline void ask_product(std::function<void()> product) {
+  Fiber& f = *current;
+  const bool now = f.asked.empty() && f.products.empty() && coin();
+  ++f.products_asked;
+  if (now) return product();
+  f.asked.push_back(std::move(product));
+}
+inline void close_products() {
+  Fiber& f = *current;
+  f.products.push_back(std::move(f.asked));
+  f.asked.clear();
+}
+inline void await_products(size_t pending) {
+  Fiber& f = *current;
+  for (int turn = 0; turn < kLateTurns && f.products.size() > pending && !f.products.front().empty(); ++turn) yield();
+  while (f.products.size() > pending) {
+    const Products group = std::move(f.products.front());
+    for (const auto& product : group) product();
+    f.products.pop_front();
+  }
 }
 
 using Entry = void (*)();

@@ -1,6 +1,6 @@
 """Faults in the kernels of decode, latent decode too."""
 
-from tests.mutation.mutant import DECODE, F32, LATENT, K, L, Mutant, gpu
+from tests.mutation.mutant import DECODE, F32, K, Mutant, gpu
 
 DECODE_FAULTS = (
     gpu(
@@ -60,6 +60,7 @@ DECODE_FAULTS = (
         "  __syncthreads();\n  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);\n",
         "  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);\n",
         DECODE,
+        blind="a block ends its stores long before another has merged",
     ),
     gpu(
         "decode: the last part but one merges",
@@ -125,20 +126,5 @@ DECODE_FAULTS = (
         "smem, stage, start, state);\n    __syncthreads();\n",
         "smem, stage, start, state);\n",
         F32,
-    ),
-    # What no run thread by thread shows: another warp still reads.
-    gpu(
-        "latent decode: weights overwrite a key that another warp still reads",
-        f"{L}/decode.cuh",
-        "    named_sync(kMlaOwnGroup + group, kWarpgroup);\n",
-        "",
-        LATENT,
-    ),
-    gpu(
-        "latent decode: a stage is given back before its last product is made",
-        f"{L}/decode.cuh",
-        "        wgmma_wait<1>();\n        release(group ^ 1);",
-        "        release(group ^ 1);",
-        LATENT,
     ),
 )

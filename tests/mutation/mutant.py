@@ -22,7 +22,9 @@ DECODE = "decode-auto decode-cluster decode-fixed-wide-group-block decode-off-od
 PREFILL = "prefill-off-causal prefill-fixed-odd-window-cap-block prefill-auto-causal"
 FP8_PREFILL = "prefill-off-fp8-head prefill-fixed-fp8-d256-sinks-cap ragged-auto-fp8"
 UNEVEN = "ragged-off-uneven ragged-fixed-uneven-window-cap-sinks"
-FP8_PRODUCTS = "prefill-off-fp8-products prefill-fixed-fp8-products-window-sinks ragged-auto-fp8-products"
+FP8_PRODUCTS = (
+    "prefill-off-fp8-products prefill-off-fp8-products-full prefill-fixed-fp8-products-window-sinks ragged-auto-fp8-products"
+)
 F32 = "decode-auto-f32 decode-fixed-f32"
 APPEND = "append-csr append-block-odd append-f32-odd"
 MERGE = "merge-bf16 merge-odd"

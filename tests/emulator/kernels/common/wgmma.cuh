@@ -1,4 +1,4 @@
-// Shadows kernels/common/wgmma.cuh: a product is made when it is issued, by each thread for its own elements.
+// Shadows kernels/common/wgmma.cuh: each thread makes a product for its own elements, sooner or later (simt.h).
 #pragma once
 #include "kernels/common/dtype.cuh"
 #include "kernels/common/tma.cuh"
@@ -21,13 +21,19 @@ struct Descriptors {
 };
 
 inline void wgmma_fence() {}
-inline void wgmma_commit() {}
+inline void wgmma_commit() { simt::close_products(); }
 template <int kPending>
-void wgmma_wait() {}
+void wgmma_wait() {
+  simt::await_products(kPending);
+}
 template <int kPlace>
-void wgmma_wait_all_at() {}
+void wgmma_wait_all_at() {
+  simt::await_products(0);
+}
 template <int kPlace>
-void wgmma_one_left_at() {}
+void wgmma_one_left_at() {
+  simt::await_products(1);
+}
 template <class X, int kCount>
 void pin(X (&)[kCount]) {}
 template <int kCount>
@@ -62,10 +68,14 @@ struct Wgmma {
     }
   }
   static void ss(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
-    for (float& x : d) x = accumulate ? x : 0.f;
-    add_steps(d, a, b, false);
+    simt::ask_product([&d, a, b, accumulate] {
+      for (float& x : d) x = accumulate ? x : 0.f;
+      add_steps(d, a, b, false);
+    });
   }
-  static void st(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b) { add_steps(d, a, b, true); }
+  static void st(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b) {
+    simt::ask_product([&d, a, b] { add_steps(d, a, b, true); });
+  }
 
  private:
   static void add_steps(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool transposed) {

@@ -51,6 +51,11 @@ struct Fp8Step {
 template <int kColumns>
 struct Wgmma<E4M3, kColumns> {
   static void ss(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
+    simt::ask_product([&d, a, b, accumulate] { make(d, a, b, accumulate); });
+  }
+
+ private:
+  static void make(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
     const int first = simt::current->thread % 128 / 32 * 16 + simt::lane() / 4;
     for (float& x : d) x = accumulate ? x : 0.f;
     for (int step = 0; step < kWgmmaSteps; ++step) {
@@ -64,6 +69,11 @@ struct Wgmma<E4M3, kColumns> {
 template <int kColumns>
 struct WgmmaRegisters<E4M3, kColumns> {
   static void rs(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate) {
+    simt::ask_product([&d, a, b, accumulate] { make(d, a, b, accumulate); });
+  }
+
+ private:
+  static void make(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate) {
     for (float& x : d) x = accumulate ? x : 0.f;
     for (int step = 0; step < kWgmmaSteps; ++step) {
       const auto all = simt::exchange(a + 4 * step, 4);

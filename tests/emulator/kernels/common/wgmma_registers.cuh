@@ -7,6 +7,11 @@ namespace opfacade {
 template <class T, int kColumns>
 struct WgmmaRegisters {
   static void rs(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate) {
+    simt::ask_product([&d, a, b, accumulate] { make(d, a, b, accumulate); });
+  }
+
+ private:
+  static void make(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate) {
     for (float& x : d) x = accumulate ? x : 0.f;
     for (int step = 0; step < kWgmmaSteps; ++step) {
       const auto all = simt::exchange(a + 4 * step, 4);
