@@ -80,7 +80,7 @@ def estimate(descriptor: Descriptor[Any], sku: KernelSku, target: Target, length
         return Estimate(least.bytes, least.flops, 0.0, 0.0, _LAUNCH + least.bytes / bandwidth)
     partial = 8.0 * (d.dim_vo + 1)  # of a row, written and read
     if hasattr(d, "total_num_rows"):
-        rates = cost_prefill.rates_of(sku.impl)
+        rates = cost_prefill.rates_of(sku)
         time, tiles = cost_prefill.seconds(d, sku, target, found)
         slots, blocks, parts = max(1, target.sm_count) * rates.blocks, len(tiles.sizes), tiles.parts
         time = max(time, rates.launch + least.bytes / bandwidth)

@@ -7,7 +7,7 @@ The constants are of one H200, found from the prefills of bench/results/2026-11-
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -36,6 +36,8 @@ class Rates:
 # other little, unlike two blocks of mma_tile on an SM, which share its tensor cores. Products of fp8: 776 TFLOP/s where
 # those of bf16 made 667, on 8192 causal.
 _WGMMA = {"wgmma_tile": Rates(4.9e12, inf, 1, 2e-6, 12e-6), "wgmma_fp8_tile": Rates(5.7e12, inf, 1, 2e-6, 12e-6)}
+# Tiles of 64 keys where 128 are usual, and warpgroups that take no turns: of the usual rate.
+_FEW_KEYS, _NO_TURNS = 0.91, 0.985
 _MMA = Rates(1.9e12, 310e12, 2, 2.5e-6, 6e-6)
 _SMS = 132
 _BANDWIDTH = 4.2e12
@@ -54,14 +56,17 @@ class Cut:
     parts: int
 
 
-def rates_of(impl: str) -> Rates:
-    return _WGMMA.get(impl, _MMA)
+def rates_of(sku: KernelSku) -> Rates:
+    """Of its implementation, as far as it is cut as usual."""
+    rates, facts = _WGMMA.get(sku.impl, _MMA), dict(sku.spec)
+    slower = _FEW_KEYS if facts.get("tile_keys") else _NO_TURNS if facts.get("turns") is False else 1.0
+    return replace(rates, block=rates.block * slower)
 
 
 def seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> tuple[float, Cut]:
     """The prediction but for the bytes of the problem itself, and the cut it is of."""
-    rates, sms, width = rates_of(sku.impl), max(1, target.sm_count), descriptor.dim + descriptor.dim_vo
-    rows, _ = _tile(sku.impl, descriptor.dim)
+    rates, sms, width = rates_of(sku), max(1, target.sm_count), descriptor.dim + descriptor.dim_vo
+    rows, _ = _tile(sku, descriptor.dim)
     found = cut(descriptor, sku, target, lengths)
     work = sorted((2.0 * rows * width * keys + rates.turn * rates.block for keys in found.sizes), reverse=True)
     scale = sms / _SMS
@@ -73,11 +78,11 @@ def seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -
     return rates.launch + time, found
 
 
-def _tile(impl: str, dim: int) -> tuple[int, int]:
+def _tile(sku: KernelSku, dim: int) -> tuple[int, int]:
     """Rows and keys of a tile."""
-    if impl in _WGMMA:
+    if sku.impl in _WGMMA:
         wgmma = cuda("attention_prefill_wgmma")
-        return wgmma.TILE_ROWS, wgmma.TILE_KEYS[dim]
+        return wgmma.TILE_ROWS, int(dict(sku.spec).get("tile_keys") or wgmma.TILE_KEYS[dim])
     tiles = cuda("attention_prefill").TILES
     tile = tiles.get(dim, tiles[128])  # the reference takes any
     return tile.rows, tile.keys
@@ -88,7 +93,7 @@ def _row_bytes(descriptor: Any) -> float:
 
 
 def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> Cut:
-    facts, (rows, step) = dict(sku.spec), _tile(sku.impl, descriptor.dim)
+    facts, (rows, step) = dict(sku.spec), _tile(sku, descriptor.dim)
     mode = str(facts.get("split", "off"))
     splits, chunk = _splits(descriptor, target, mode, facts.get("chunk"))
     heads, group = descriptor.kv_heads, descriptor.group_size
