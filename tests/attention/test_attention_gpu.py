@@ -222,12 +222,15 @@ def test_any_stride_of_rows_of_two_widths_works(pad, names):
     assert same_bits(loose.lse, args.lse)
 
 
-@pytest.mark.parametrize("dims", [EVEN, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize(
+    ("dims", "impl"), [(EVEN, "wgmma_tile"), (UNEVEN, "wgmma_tile"), (EVEN, "mma_tile")], ids=["even", "uneven", "mma_tile"]
+)
 @pytest.mark.parametrize("wild", [math.nan, math.inf])
 @pytest.mark.parametrize("pool", ["k", "v"])
-def test_a_wild_key_reaches_only_the_rows_that_see_it(pool, wild, dims):
+def test_a_wild_key_reaches_only_the_rows_that_see_it(pool, wild, dims, impl):
     descriptor = BatchRaggedPrefillDescriptor(**RAGGED, **dims, causal=True, dtype="f16", window_left=70)
-    plan = Plan.select(descriptor, CUDA)
+    plan = Plan.select(descriptor, Preference(backend="cuda", forbid=("wgmma_tile",) if impl == "mma_tile" else ()))
+    assert plan.sku.impl == impl
     args = inputs.make_args(descriptor, seed=6, device="cuda", lengths=inputs.Lengths(q=[200], kv=[200]))
     plan.run(args)
     want = args.o.clone()
