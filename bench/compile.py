@@ -1,6 +1,6 @@
 """Compile times on this machine: `python bench/compile.py [--flashinfer DIR] [--out FILE]`. Needs no GPU.
 
-Every EXAMPLE for one architecture: built alone from an empty cache (wall and CPU seconds, medians of three), the whole set at
+Every EXAMPLE for one architecture: built alone from an empty cache (wall and CPU seconds, medians of five), the whole set at
 once, and the warm load in a new process. DIR holds an unpacked FlashInfer package, whose modules for the same work are then
 built by the same compiler in the same run. CPU seconds are those of all processes of a build: on a shared machine wall says
 less.
@@ -31,7 +31,7 @@ from opfacade.jit import cache, toolchain
 from opfacade.registry import examples
 from opfacade.warmup import warmup
 
-BUILDS = 3  # of each alone
+BUILDS = 5  # of each alone
 HERE = Path(__file__).resolve().parent
 WARM = """
 import sys, time

@@ -15,21 +15,30 @@ from opfacade.registry import cuda
 from opfacade.sku import ITEMSIZE, KernelSku
 from opfacade.target import Target
 
-# Between two events around next to nothing, with the write-back of what was written before.
-_LAUNCH = 7e-6
-# Of parts: counted in, and read again by the block that finishes last.
-_MERGE = 4.5e-6
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Of a kernel. launch: seconds between two events around next to nothing, with the write-back of what was written before.
+    merge: seconds, where a run has parts. turn: bytes that a block could have moved while one run of keys ends and the next one
+    starts: about what it keeps on its way. block, device: bytes a second of one block at most, and of all together."""
+
+    launch: float
+    merge: float
+    turn: float
+    block: float
+    device: float
+
+
+# Decode merges in its own launch, latent decode in a second one.
+_DECODE = _Rates(7e-6, 4.5e-6, 30e3, 46.5e9, 4.77e12)
+_LATENT = _Rates(11e-6, 8e-6, 150e3, 43e9, 3.9e12)
 # Auto and fixed: each block adds up the lengths of the batch before it knows its work.
 _SURVEY = 0.6e-6
 # Even shares only: where a share starts is found first, and a block holds parts of two runs.
 _SHARE = 2.7e-6
-# Bytes that a block could have moved while one run of keys ends and the next one starts: about what it keeps on its way.
-_TURN = 30e3
 # A warp's stage of 16 keys: until it is here, and the products of 128 dimensions of it.
 _STAGE, _STAGE_MATH = 0.64e-6, 0.20e-6
 _STAGE_KEYS = 16
-# What one block gets at most, and all of them together: bytes a second.
-_BLOCK, _DEVICE = 46.5e9, 4.77e12
 _SMS = 132
 # Of the SMs, those that clusters reach, one block on each: they stay inside a group of SMs.
 _IN_CLUSTERS = 0.85
@@ -65,14 +74,22 @@ class _Run:
 
 def seconds(descriptor: Any, sku: KernelSku, target: Target, kv: tuple[int, ...]) -> tuple[float, Cut]:
     """The prediction, and the cut it is of."""
-    facts = dict(sku.spec)
+    facts, rates = dict(sku.spec), _rates_of(descriptor)
     found = cut(descriptor, facts, target, kv)
-    warps = int(facts.get("warps") or _usual_warps(descriptor, facts))
-    stage = warps * _STAGE_KEYS * 4 * descriptor.dim
-    alone = min(_BLOCK, stage / (_STAGE + _STAGE_MATH * descriptor.dim / 128))
-    device = _DEVICE * max(1, target.sm_count) / _SMS
+    alone = rates.block if rates is _LATENT else min(rates.block, _of_stages(descriptor, facts))
+    device = rates.device * max(1, target.sm_count) / _SMS
     streamed = drained(found.sizes, found.slots, alone, device)
-    return _LAUNCH + streamed + found.besides, found
+    return rates.launch + streamed + found.besides, found
+
+
+def _rates_of(descriptor: Any) -> _Rates:
+    return _LATENT if descriptor.op == "mla_decode" else _DECODE
+
+
+def _of_stages(descriptor: Any, facts: dict[str, Any]) -> float:
+    """Bytes a second of a block whose warps wait for one stage after another."""
+    warps = int(facts.get("warps") or _usual_warps(descriptor, facts))
+    return warps * _STAGE_KEYS * 4 * descriptor.dim / (_STAGE + _STAGE_MATH * descriptor.dim / 128)
 
 
 def _usual_warps(descriptor: Any, facts: dict[str, Any]) -> int:
@@ -86,8 +103,8 @@ def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, .
     runs = [_Run(min(first_hidden(descriptor, 0, 1, n), n), n) for n in kv]
     heads, sms = _head_blocks(descriptor), max(1, target.sm_count)
     row = descriptor.kv_elements * ITEMSIZE[descriptor.kv_dtype] / descriptor.kv_heads
-    usual = cuda("attention_decode").PLAIN
-    mode, slots = facts.get("split", "off"), sms * int(facts.get("blocks", usual.blocks))
+    usual, rates = cuda("attention_decode").PLAIN, _rates_of(descriptor)
+    mode, slots = facts.get("split", "off"), sms * (1 if rates is _LATENT else int(facts.get("blocks", usual.blocks)))
     if mode == "cluster":
         return _over_clusters(runs, heads, row, int(facts.get("cluster", usual.cluster)), sms)
     if mode == "fixed":
@@ -95,7 +112,7 @@ def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, .
         return _in_chunks(descriptor, runs, heads, row, chunk, slots)
     if mode == "auto" and runs:
         return _evenly(descriptor, runs, heads, row, slots)
-    return Cut([run.keys * row + _TURN for run in runs for _ in range(heads)], slots)
+    return Cut([run.keys * row + rates.turn for run in runs for _ in range(heads)], slots)
 
 
 def _head_blocks(descriptor: Any) -> int:
@@ -109,17 +126,17 @@ def _part_bytes(descriptor: Any) -> float:
 
 def _over_clusters(runs: list[_Run], heads: int, row: float, blocks: int, sms: int) -> Cut:
     shares = (min(-(-run.grains // blocks) * _GRAIN, run.keys) for run in runs)
-    return Cut([keys * row + _TURN for keys in shares for _ in range(heads * blocks)], max(1, int(sms * _IN_CLUSTERS)))
+    return Cut([keys * row + _DECODE.turn for keys in shares for _ in range(heads * blocks)], max(1, int(sms * _IN_CLUSTERS)))
 
 
 def _in_chunks(descriptor: Any, runs: list[_Run], heads: int, row: float, chunk: int, slots: int) -> Cut:
-    sizes, parts = list[float](), 0
+    sizes, parts, rates = list[float](), 0, _rates_of(descriptor)
     for run in runs:
         pieces = list(_chunks(run, chunk))
         parts += heads * len(pieces) * (len(pieces) > 1)
         partial = _part_bytes(descriptor) if len(pieces) > 1 else 0.0
-        sizes += [keys * row + _TURN + partial for keys in pieces for _ in range(heads)]
-    return Cut(sizes, slots, parts, _SURVEY + (_MERGE if parts else 0.0))
+        sizes += [keys * row + rates.turn + partial for keys in pieces for _ in range(heads)]
+    return Cut(sizes, slots, parts, _SURVEY + (rates.merge if parts else 0.0))
 
 
 def _chunks(run: _Run, chunk: int) -> Iterator[int]:
@@ -131,12 +148,12 @@ def _chunks(run: _Run, chunk: int) -> Iterator[int]:
 
 
 def _evenly(descriptor: Any, runs: list[_Run], heads: int, row: float, slots: int) -> Cut:
-    counts = [run.grains for run in runs]
+    counts, rates = [run.grains for run in runs], _rates_of(descriptor)
     total = sum(counts) * heads
     share = even_share(total, len(runs) * heads, max(counts), slots)
     grain = row * sum(run.keys for run in runs) / sum(counts)  # mean: the last grain of a request is seldom full
     if share == 0:
-        return Cut(_whole_runs([run.keys * row + _TURN for run in runs for _ in range(heads)], slots), slots, 0, _SURVEY)
+        return Cut(_whole_runs([run.keys * row + rates.turn for run in runs for _ in range(heads)], slots), slots, 0, _SURVEY)
     pieces, begin = [0] * -(-total // share), 0
     for count in counts:
         for _ in range(heads):
@@ -144,8 +161,8 @@ def _evenly(descriptor: Any, runs: list[_Run], heads: int, row: float, slots: in
                 pieces[block] += 1
             begin += count
     partial = _part_bytes(descriptor)
-    sizes = [min(share, total - block * share) * grain + n * _TURN + min(n, 2) * partial for block, n in enumerate(pieces)]
-    return Cut(sizes, slots, sum(min(n, 2) for n in pieces), _MERGE + _SHARE)
+    sizes = [min(share, total - block * share) * grain + n * rates.turn + min(n, 2) * partial for block, n in enumerate(pieces)]
+    return Cut(sizes, slots, sum(min(n, 2) for n in pieces), rates.merge + _SHARE)
 
 
 def _whole_runs(sizes: list[float], slots: int) -> list[float]:

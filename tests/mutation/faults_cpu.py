@@ -208,13 +208,6 @@ CPU = (
         "C::kHeadDimVo / 64",
         "tests/emulator/test_emulated_wgmma.py -k two_widths",
     ),
-    cpu(
-        "prefill: no barrier before K is used",
-        f"{K}/prefill.cuh",
-        "    loader.land(0);\n    __syncthreads();  // K is here, V is free\n",
-        "    loader.land(0);\n",
-        "tests/emulator/test_emulated.py -k prefill-off-sinks",
-    ),
     # The emulator makes a product late where it may: see tests/emulator/simt.h.
     cpu(
         "latent decode: weights overwrite a key that another warp still reads",

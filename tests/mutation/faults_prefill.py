@@ -81,6 +81,14 @@ PREFILL_FAULTS = (
         PREFILL,
     ),
     gpu(
+        "prefill: no barrier before K is used",
+        f"{K}/prefill.cuh",
+        "    loader.land(0);\n    __syncthreads();  // K is here, V is free\n",
+        "    loader.land(0);\n",
+        PREFILL,
+        blind="warps wait for copies that arrive together",
+    ),
+    gpu(
         "prefill: V is used before it has arrived",
         f"{K}/prefill.cuh",
         "    cp_async_wait<0>();\n    loader.land(1);\n",
