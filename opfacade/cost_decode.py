@@ -29,9 +29,9 @@ class _Rates:
     device: float
 
 
-# Decode merges in its own launch, latent decode in a second one.
+# Those of latent decode are fitted to its 22 medians in bench/results/2026-11-22b-h200-tune.json, all of 16 heads.
 _DECODE = _Rates(7e-6, 4.5e-6, 30e3, 46.5e9, 4.77e12)
-_LATENT = _Rates(11e-6, 8e-6, 150e3, 43e9, 3.9e12)
+_LATENT = _Rates(10e-6, 0.6e-6, 67e3, 43e9, 3.06e12)
 # Auto and fixed: each block adds up the lengths of the batch before it knows its work.
 _SURVEY = 0.6e-6
 # Even shares only: where a share starts is found first, and a block holds parts of two runs.
@@ -89,7 +89,8 @@ def _rates_of(descriptor: Any) -> _Rates:
 def _of_stages(descriptor: Any, facts: dict[str, Any]) -> float:
     """Bytes a second of a block whose warps wait for one stage after another."""
     warps = int(facts.get("warps") or _usual_warps(descriptor, facts))
-    return warps * _STAGE_KEYS * 4 * descriptor.dim / (_STAGE + _STAGE_MATH * descriptor.dim / 128)
+    dim = int(descriptor.dim)
+    return warps * _STAGE_KEYS * 4 * dim / (_STAGE + _STAGE_MATH * dim / 128)
 
 
 def _usual_warps(descriptor: Any, facts: dict[str, Any]) -> int:
