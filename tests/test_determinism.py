@@ -108,6 +108,7 @@ CAMPAIGNS = {
     "prefill-off-fp8-head": Campaign(longest=8192),
     "prefill-fixed-fp8-d256-sinks-cap": _SHORT,
     "prefill-off-fp8-products": Campaign(longest=8192),
+    "prefill-off-fp8-products-full": _SHORT,
     "prefill-fixed-fp8-products-window-sinks": _SHORT,
     "prefill-off-everything-varied": Campaign(longest=8192),
     "prefill-fixed-documents-d256": _SHORT,
