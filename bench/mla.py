@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -32,26 +33,34 @@ Call = Callable[[], object]
 @dataclass(frozen=True)
 class Shape:
     batch: int
-    kv: int
+    kv: int  # of each request, or of the longest
     heads: int
     page: int = 64
     split: str | int = "auto"
+    shortest: int | None = None  # lengths from this to kv, evenly spread and in no order
 
     @property
     def name(self) -> str:
         split = "" if self.split == "auto" else f" split{self.split}"
-        return f"b{self.batch} kv{self.kv} h{self.heads} page{self.page}{split}"
+        kv = self.kv if self.shortest is None else f"{self.shortest}-{self.kv}"
+        return f"b{self.batch} kv{kv} h{self.heads} page{self.page}{split}"
+
+    @property
+    def lengths(self) -> list[int]:
+        low = self.kv if self.shortest is None else self.shortest
+        spread = [low + (self.kv - low) * i // max(1, self.batch - 1) for i in range(self.batch)]
+        return random.Random(1).sample(spread, len(spread))
 
     @property
     def bytes(self) -> float:
-        return 2.0 * self.batch * self.kv * (LATENT + ROPE)
+        return 2.0 * sum(self.lengths) * (LATENT + ROPE)
 
     @property
     def flops(self) -> float:
-        return 2.0 * self.batch * self.heads * self.kv * (LATENT + ROPE + LATENT)
+        return 2.0 * sum(self.lengths) * self.heads * (LATENT + ROPE + LATENT)
 
     def descriptor(self) -> BatchMlaDecodeDescriptor:
-        pages = self.batch * -(-self.kv // self.page)
+        pages = sum(-(-length // self.page) for length in self.lengths)
         cache = PagedLatentCacheDescriptor(num_total_pages=pages, page_size=self.page, dtype="bf16")
         return BatchMlaDecodeDescriptor(
             batch_size=self.batch, num_qo_heads=self.heads, paged_kv=cache, kv_split=self.split, return_lse=False
@@ -67,6 +76,7 @@ SHAPES = (
     Shape(64, 2048, 64),
     *(Shape(64, 8192, 16, page) for page in (1, 16, 64)),
     Shape(128, 4096, 16),
+    *(Shape(128, 4096, heads, page=16, shortest=32) for heads in (16, 128)),
     Shape(128, 4096, 128, split="off"),
     Shape(128, 4096, 128, split=2048),
 )
@@ -85,7 +95,7 @@ def flashinfer_call(shape: Shape, args: BatchMlaDecodeArgs, scale: float, backen
     scratch = torch.empty(384 << 20, dtype=torch.uint8, device="cuda")
     wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(scratch, backend=backend)
     rows = torch.arange(shape.batch + 1, dtype=torch.int32, device="cuda")
-    lengths = torch.full((shape.batch,), shape.kv, dtype=torch.int32, device="cuda")
+    lengths = torch.tensor(shape.lengths, dtype=torch.int32, device="cuda")
     indices = args.kv_indices[: int(args.kv_indptr[-1])].contiguous()
     table = (rows, args.kv_indptr, indices, lengths)
     wrapper.plan(*table, shape.heads, LATENT, ROPE, shape.page, False, scale, torch.bfloat16, torch.bfloat16)
@@ -94,7 +104,7 @@ def flashinfer_call(shape: Shape, args: BatchMlaDecodeArgs, scale: float, backen
 
 def rows(shape: Shape, peers: bool) -> Iterator[dict[str, Any]]:
     descriptor = shape.descriptor()
-    args = inputs.make_args(descriptor, 1, "cuda", inputs.Lengths(kv=[shape.kv] * shape.batch))
+    args = inputs.make_args(descriptor, 1, "cuda", inputs.Lengths(kv=shape.lengths))
     plan = Plan.select(descriptor, CUDA)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
 

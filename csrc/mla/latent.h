@@ -59,4 +59,11 @@ inline void set_latent_parts(Args& args, MlaParams& params, const TensorView& wo
   params.runs = static_cast<SplitRun*>(rest);
 }
 
+// Blocks that merge, of so many rows at most. Many units are many slices, with few blocks each.
+inline Dim3 merge_grid(int64_t units, int64_t heads) {
+  const int64_t slices = (units - 1) / kMlaMergeSlice + 1, most = 65535;
+  const int64_t blocks = units * heads < kMlaMergeBlocks ? units * heads : kMlaMergeBlocks;
+  return {slices < blocks ? blocks / slices : 1, slices < most ? slices : most};
+}
+
 }  // namespace opfacade

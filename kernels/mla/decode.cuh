@@ -220,6 +220,7 @@ template <class C>
 __device__ __forceinline__ void mla_decode(const MlaParams& p) {
   MlaShared& smem = *reinterpret_cast<MlaShared*>(dynamic_shared());
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);
+  prefetch_lengths<C>(p.base);
   begin(p.base);
   __syncthreads();
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);

@@ -22,24 +22,32 @@ struct LatentGatherer {
     }
   }
 
-  // Panels of 64 rows, from `column` bytes on, one after the other. full: of a tile, one for each panel; of queries one.
+  // Panels of 64 rows, from `column` bytes on, one after the other. full: of a tile, one for each panel; of queries one. Where
+  // its rows lie a thread reads once for all panels, unless it must copy element by element.
   __device__ __forceinline__ void copy(int pool, int column, int panels, uint32_t dst, uint64_t* full, bool each,
                                        bool aligned) const {
+    constexpr int kStep = kWarpgroup / 8, kCopies = 64 / kStep;
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
-    const char* const* rows = smem.rows[parity][pool];
+    const char* const* rows = smem.rows[parity][pool] + first;
+    column += chunk * 16, dst += panel_address(first, chunk);
+    const char* src[kCopies];
+    bool there[kCopies];
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      there[i] = rows[i * kStep] != nullptr;
+      src[i] = there[i] ? rows[i * kStep] + column : static_cast<const char*>(p.base.k.data);
+    }
 #pragma unroll 1
     for (int panel = 0; panel < panels; ++panel, dst += 64 * 128, column += 128) {
-      const auto copy_row = [&](int row, bool fast) {
-        const char* src = rows[row];
-        const uint32_t at = dst + panel_address(row, chunk);
-        fetch_chunk<uint16_t>(at, src != nullptr ? src + column + chunk * 16 : p.base.k.data, src != nullptr, fast);
-      };
       if (aligned) {
 #pragma unroll
-        for (int i = 0; i < 64; i += kWarpgroup / 8) copy_row(first + i, true);
+        for (int i = 0; i < kCopies; ++i, src[i - 1] += 128) fetch_chunk<uint16_t>(dst + i * kStep * 128, src[i], there[i], true);
       } else {
 #pragma unroll 1
-        for (int i = 0; i < 64; i += kWarpgroup / 8) copy_row(first + i, false);
+        for (int i = 0; i < kCopies; ++i) {
+          const char* row = rows[i * kStep];
+          fetch_chunk<uint16_t>(dst + i * kStep * 128, row + column, row != nullptr, false);
+        }
       }
       if (each) committed(full[panel], aligned);
     }
@@ -71,13 +79,18 @@ struct LatentGatherer {
            aligned);
   }
 
-  __device__ __forceinline__ void load_tile(const WorkItem& item, int start, int stage, uint32_t stage_parity) {
-    const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.base.table, item.request);
-    set_rows([&](int pool, int row) {
-      const int token = start + row;
-      if (token < item.first_key || token >= item.end) return static_cast<const char*>(nullptr);
-      return token_address(pool == 0 ? p.base.k : p.base.v, pages.page_of(token), pages.slot_of(token), 0);
-    });
+  using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
+
+  __device__ __forceinline__ static bool is_visible(const WorkItem& item, int token) {
+    return token >= item.first_key && token < item.end;
+  }
+  // The entry of this thread's row of a tile, not checked.
+  __device__ __forceinline__ static int entry_of_row(const Pages& pages, const WorkItem& item, int start) {
+    const int token = start + threadIdx.x % 64;
+    return is_visible(item, token) ? pages.entry_of(token) : 0;
+  }
+
+  __device__ __forceinline__ void load_tile(int stage, uint32_t stage_parity) const {
 #pragma unroll 1
     for (int piece = 0; piece < kPieces; ++piece) {
       mbarrier_wait(smem_address(&smem.empty[stage][piece]), stage_parity ^ 1);
@@ -86,11 +99,20 @@ struct LatentGatherer {
     }
   }
 
+  // Entries of the page table are read a tile ahead.
   __device__ __forceinline__ void load(const WorkItem& item, MlaStagesRing& ring) {
+    const Pages pages(p.base.table, item.request);
+    int entry = entry_of_row(pages, item, item.begin);
     load_queries(item);
 #pragma unroll 1
     for (int stage = 0, start = item.begin; start < item.end; stage ^= 1, start += kMlaKeys) {
-      load_tile(item, start, stage, ring.parity(stage));
+      set_rows([&](int pool, int row) {
+        const int token = start + row;
+        if (!is_visible(item, token)) return static_cast<const char*>(nullptr);
+        return token_address(pool == 0 ? p.base.k : p.base.v, pages.checked(entry), pages.slot_of(token), 0);
+      });
+      entry = entry_of_row(pages, item, start + kMlaKeys);
+      load_tile(stage, ring.parity(stage));
       ring.pass(stage);
     }
   }

@@ -5,6 +5,14 @@
 
 namespace opfacade {
 
+// Lengths are the first that every block needs, one after the other, and memory is far.
+template <class C>
+__device__ __forceinline__ void prefetch_lengths(const DecodeParams& p) {
+  const int first = threadIdx.x * 32;  // entries of a line
+  if (first < p.batch) prefetch_l2(p.table.lens + first);
+  if (C::kTable == TableForm::kCsr && first <= p.batch) prefetch_l2(p.table.indptr + first);
+}
+
 // Finds the items of this block, by each warp for itself, and what the second launch must merge.
 template <class C>
 struct MlaScheduler {

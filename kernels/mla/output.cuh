@@ -24,12 +24,20 @@ __device__ __forceinline__ void write_final(const DecodeParams& p, const WorkIte
   }
 }
 
+// Two neighbouring threads trade halves of two blocks of eight columns, so that the four threads of a row write 64 bytes at once.
 template <class C>
-__device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, int column, const MlaHalf& o, float factor) {
-  float* dst = p.partial_o + at * kMlaLatent + column + threadIdx.x % 4 * 2;
+__device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, bool mine, int column, const MlaHalf& o,
+                                              float factor) {
+  const bool upper = threadIdx.x % 2;
+  float* dst = p.partial_o + at * kMlaLatent + column + (upper ? 8 : 0) + threadIdx.x % 4 / 2 * 4;
 #pragma unroll
-  for (int block = 0; block < kMlaLatent / 16; ++block)
-    *reinterpret_cast<float2*>(dst + block * 8) = make_float2(o[block * 4] * factor, o[block * 4 + 1] * factor);
+  for (int block = 0; block < kMlaLatent / 16; block += 2) {
+    const float *even = o + block * 4, *odd = even + 4;
+    const float x = __shfl_xor_sync(0xffffffffu, upper ? even[0] : odd[0], 1) * factor;
+    const float y = __shfl_xor_sync(0xffffffffu, upper ? even[1] : odd[1], 1) * factor;
+    const float2 own = upper ? make_float2(odd[0] * factor, odd[1] * factor) : make_float2(even[0] * factor, even[1] * factor);
+    if (mine) *reinterpret_cast<float4*>(dst + block * 8) = upper ? make_float4(x, y, own.x, own.y) : make_float4(own.x, own.y, x, y);
+  }
 }
 
 // base, sum: of the whole rows. The first group also writes lse. One row after the other, the second moved to where the first
@@ -47,9 +55,9 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
       const Sunk sunk = with_sink<C>(p, work.item, mine ? row : 0, lse);
       write_final<C>(p, work.item, row, column, o, factor * sunk.factor);
       if (first) write_lse<C>(p, work.item, row, sunk.lse);
-    } else if (mine) {
-      const int64_t at = rows.slot_row(work.parts.part, row);
-      write_partial<C>(p, at, column, o, factor);
+    } else {
+      const int64_t at = rows.slot_row(work.parts.part, mine ? row : 0);
+      write_partial<C>(p, at, mine, column, o, factor);
       if (first) p.partial_lse[at] = lse;
     }
     base[0] = base[1], sum[0] = sum[1];

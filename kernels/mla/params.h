@@ -4,7 +4,8 @@
 // are as the blocks of a decode for one head block (decode_params.h): off batch; auto at most SMs / head blocks, two slots
 // each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head block h start at h * base.slots.
 // Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
-// Second launch, of a split: grid (kMlaMergeStride, heads / 2 rounded up), block 256.
+// Second launch, of a split: grid of about kMlaMergeBlocks by slices of kMlaMergeSlice units, block
+// kMlaMergeThreads, dynamic shared memory kMlaMergeSharedBytes.
 #pragma once
 #include "kernels/attention/decode_params.h"
 #include "kernels/common/tensor_map.h"
@@ -20,7 +21,9 @@ constexpr int kMlaTileBytes = kMlaKeys * (kMlaLatent + kMlaRope) * 2;
 constexpr int kMlaQueryBytes = kMlaRows * (kMlaLatent + kMlaRope) * 2;
 constexpr int kMlaControlBytes = 6144;  // barriers, work, what the computing warpgroups tell each other, addresses
 constexpr int kMlaSharedBytes = kMlaQueryBytes + kMlaStages * kMlaTileBytes + kMlaControlBytes;
-constexpr int kMlaMergeStride = 8;
+constexpr int kMlaMergeSlice = 256;
+constexpr int kMlaMergeBlocks = 640;
+constexpr int kMlaMergeThreads = kMlaLatent / 4;
 
 // The run that starts in a unit and goes on in others, if count > 1.
 struct SplitRun {
@@ -30,6 +33,8 @@ struct SplitRun {
   int32_t next_slot;
   int32_t step;
 };
+
+constexpr int kMlaMergeSharedBytes = kMlaMergeSlice * sizeof(SplitRun) + kMlaMergeSlice / 8;
 
 struct MlaParams {
   // Dimensions from the innermost. Queries: columns, head, request; a box is 64 columns of 64 heads. Pools: 64 columns, 8
