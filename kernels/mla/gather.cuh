@@ -41,7 +41,10 @@ struct LatentGatherer {
     for (int panel = 0; panel < panels; ++panel, dst += 64 * 128, column += 128) {
       if (aligned) {
 #pragma unroll
-        for (int i = 0; i < kCopies; ++i, src[i - 1] += 128) fetch_chunk<uint16_t>(dst + i * kStep * 128, src[i], there[i], true);
+        for (int i = 0; i < kCopies; ++i) {
+          fetch_chunk<uint16_t>(dst + i * kStep * 128, src[i], there[i], true);
+          src[i] += 128;
+        }
       } else {
 #pragma unroll 1
         for (int i = 0; i < kCopies; ++i) {

@@ -8,9 +8,9 @@
 
 namespace opfacade {
 
-// Parts of a row that are read at once: many to hide latency, few where there are no more, because each costs instructions.
-constexpr int kManyParts = 16, kFewParts = 4;
-static_assert(32 % kManyParts == 0 && 32 % kFewParts == 0, "lanes hold their weights");
+// Parts of a row that are read at once: more hide more latency, but each costs instructions where it is not there.
+constexpr int kMergedParts = 8;
+constexpr int kMergedRows = kMlaMergeThreads / (kMlaLatent / 4);  // of a block, at once
 
 // Of a slice of the units, the runs that must be merged. Here, because all rows ask for them: from memory, whose one place that
 // holds them would answer one warp after the other, a merge took four times as long.
@@ -18,36 +18,29 @@ struct SplitRuns {
   unsigned words[kMlaMergeSlice / 32];  // a bit for each unit
   SplitRun runs[kMlaMergeSlice];
 
-  // By all threads. Returns how many there are.
+  // By all threads, one a unit. Returns how many there are.
   __device__ __forceinline__ int find(const MlaParams& p, int first) {
-    constexpr int kTurns = kMlaMergeSlice / kMlaMergeThreads, kWarps = kMlaMergeThreads / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    SplitRun run[kTurns];
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      const int unit = first + i * kMlaMergeThreads + threadIdx.x;
-      const int* at = reinterpret_cast<const int*>(&p.runs[unit]);
-      run[i].count = 0;
-      if (unit < p.units) run[i] = {__ldcg(at), __ldcg(at + 1), __ldcg(at + 2), __ldcg(at + 3), __ldcg(at + 4)};
-    }
+    const int* at = reinterpret_cast<const int*>(&p.runs[first + threadIdx.x]);
+    SplitRun run{};
+    if (first + static_cast<int>(threadIdx.x) < p.units)
+      run = {__ldcg(at), __ldcg(at + 1), __ldcg(at + 2), __ldcg(at + 3), __ldcg(at + 4)};
+    const unsigned split = __ballot_sync(0xffffffffu, run.count > 1);
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      const unsigned split = __ballot_sync(0xffffffffu, run[i].count > 1);
-      if (lane == 0) words[i * kWarps + warp] = split;
-    }
+    if (lane == 0) words[warp] = split;
     __syncthreads();
-    int count = 0;
+    int before = 0, count = 0;
 #pragma unroll
     for (int i = 0; i < kMlaMergeSlice / 32; ++i) {
-      const unsigned split = words[i];
-      if (i % kWarps == warp && (split >> lane & 1)) runs[count + __popc(split & (1u << lane) - 1)] = run[i / kWarps];
-      count += __popc(split);
+      before = i == warp ? count : before;
+      count += __popc(words[i]);
     }
+    if (run.count > 1) runs[before + __popc(split & (1u << lane) - 1)] = run;
     __syncthreads();
     return count;
   }
 };
+static_assert(kMlaMergeSlice == kMlaMergeThreads, "a thread looks at a unit");
 
 template <class C>
 __device__ __forceinline__ void merge_row(const MlaParams& p, const SplitRun& run, int head) {
@@ -55,12 +48,8 @@ __device__ __forceinline__ void merge_row(const MlaParams& p, const SplitRun& ru
   WorkItem item{};
   item.request = run.request, item.head = head / C::kBlockHeads;
   const Parts parts{0, run.count, run.first_slot + first, run.next_slot + first, run.step};
-  const GlobalRows<C> rows{p.base, item, parts};
-  if (run.count <= kFewParts) {
-    merge_columns<C, kFewParts>(rows, head % C::kBlockHeads, threadIdx.x * 4);
-  } else {
-    merge_columns<C, kManyParts>(rows, head % C::kBlockHeads, threadIdx.x * 4);
-  }
+  const int column = threadIdx.x % (kMlaLatent / 4) * 4;
+  merge_columns<C, kMergedParts>(GlobalRows<C>{p.base, item, parts}, head % C::kBlockHeads, column);
 }
 
 template <class C>
@@ -71,9 +60,9 @@ __device__ __forceinline__ void mla_merge(const MlaParams& p) {
 #pragma unroll 1
   for (int first = blockIdx.y * kMlaMergeSlice; first < p.units; first += gridDim.y * kMlaMergeSlice) {
     const int rows = split.find(p, first) * p.base.heads;
+    int row = threadIdx.x / (kMlaLatent / 4) * gridDim.x + blockIdx.x;
 #pragma unroll 1
-    for (int row = blockIdx.x; row < rows; row += gridDim.x)
-      merge_row<C>(p, split.runs[row / p.base.heads], row % p.base.heads);
+    for (; row < rows; row += kMergedRows * gridDim.x) merge_row<C>(p, split.runs[row / p.base.heads], row % p.base.heads);
   }
 }
 

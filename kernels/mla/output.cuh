@@ -24,7 +24,7 @@ __device__ __forceinline__ void write_final(const DecodeParams& p, const WorkIte
   }
 }
 
-// Two neighbouring threads trade halves of two blocks of eight columns, so that the four threads of a row write 64 bytes at once.
+// Two neighbouring threads trade halves of two blocks of eight columns, so that the four of a row write 64 bytes at once.
 template <class C>
 __device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, bool mine, int column, const MlaHalf& o,
                                               float factor) {
@@ -36,7 +36,8 @@ __device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at,
     const float x = __shfl_xor_sync(0xffffffffu, upper ? even[0] : odd[0], 1) * factor;
     const float y = __shfl_xor_sync(0xffffffffu, upper ? even[1] : odd[1], 1) * factor;
     const float2 own = upper ? make_float2(odd[0] * factor, odd[1] * factor) : make_float2(even[0] * factor, even[1] * factor);
-    if (mine) *reinterpret_cast<float4*>(dst + block * 8) = upper ? make_float4(x, y, own.x, own.y) : make_float4(own.x, own.y, x, y);
+    const float4 four = upper ? make_float4(x, y, own.x, own.y) : make_float4(own.x, own.y, x, y);
+    if (mine) *reinterpret_cast<float4*>(dst + block * 8) = four;
   }
 }
 

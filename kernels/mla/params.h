@@ -22,8 +22,8 @@ constexpr int kMlaQueryBytes = kMlaRows * (kMlaLatent + kMlaRope) * 2;
 constexpr int kMlaControlBytes = 6144;  // barriers, work, what the computing warpgroups tell each other, addresses
 constexpr int kMlaSharedBytes = kMlaQueryBytes + kMlaStages * kMlaTileBytes + kMlaControlBytes;
 constexpr int kMlaMergeSlice = 256;
-constexpr int kMlaMergeBlocks = 640;
-constexpr int kMlaMergeThreads = kMlaLatent / 4;
+constexpr int kMlaMergeBlocks = 528;
+constexpr int kMlaMergeThreads = 256;
 
 // The run that starts in a unit and goes on in others, if count > 1.
 struct SplitRun {

@@ -254,8 +254,8 @@ CPU = (
     cpu(
         "latent decode: a split run is forgotten by the merge",
         f"{L}/merge.cuh",
-        "__ldcg(&p.runs[unit].count) > 1",
-        "__ldcg(&p.runs[unit].count) > 2",
+        "const unsigned split = __ballot_sync(0xffffffffu, run.count > 1);",
+        "const unsigned split = __ballot_sync(0xffffffffu, run.count > 2);",
         EMULATED,
     ),
     cpu(
