@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pydantic import field_validator, model_validator
 
-from opfacade.expression import Apply, Expression, Input, Node, Parameter, Per, Type, apply
+from opfacade.expression import Apply, Constant, Expression, Input, Node, Parameter, Per, Type, apply
 from opfacade.model import Model
 from opfacade.operands import Dim, TensorSpec, index_spec
 
@@ -123,6 +123,24 @@ score, query = Input(name="score"), Input(name="query")
 q_pos, kv_pos = Input(name="q_pos"), Input(name="kv_pos")
 q_len, kv_len = Input(name="q_len"), Input(name="kv_len")
 head, kv_head = Input(name="head"), Input(name="kv_head")
+
+RAMP_KEYS = 128  # of the largest tile of keys
+_DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)
+
+
+def ramp(node: Node) -> tuple[Node, Node] | None:
+    """(factor, distance) where an expression is their product, a line over the keys of a row: else None.
+
+    A kernel may take factor * first distance of a tile once for a row and add factor * step for each key, so what rounding
+    costs is that of a distance up to RAMP_KEYS larger.
+    """
+    if not isinstance(node, Apply) or node.op != "mul":
+        return None
+    for factor, other in (node.args, node.args[::-1]):
+        uniform = isinstance(factor, Constant) or (isinstance(factor, Parameter) and factor.per == "head")
+        if uniform and isinstance(other, Apply) and other.op == "f32" and other.args[0] in _DISTANCES:
+            return factor, other.args[0]
+    return None
 
 
 def per_head(name: str) -> Parameter:

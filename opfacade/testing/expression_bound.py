@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from opfacade.expression import INEXACT, Apply, Node
+from opfacade.variant import RAMP_KEYS, ramp
 from opfacade.variant_eval import Values, exact
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def _walk(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
         value = exact(node, values).double()
         return Ball(value, torch.zeros_like(value))
     v, r = _STEPS[node.op](*(_walk(arg, values, score, unit) for arg in node.args))
+    if (line := ramp(node)) is not None:
+        r = r + unit.u * RAMP_KEYS * exact(line[0], values).double().abs() + _TINY
     if node.op == "tanh":
         return Ball(v, r + unit.function)
     free = ("neg", "abs", "min", "max")

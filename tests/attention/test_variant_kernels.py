@@ -39,8 +39,8 @@ def rendered(descriptor, impl="mma_tile"):
 # ---- what is printed ------------------------------------------------------------------------------------------------
 
 TOKEN = re.compile(
-    r"\s|opfacade::(Exact|Fused)::[a-z0-9]+_\(|int32_t\(-?\d+ll\)|\(-?0x[01]\.[0-9a-f]+p[+-]\d+f\)|true|false|score|query|[(),;+-]"
-    r"|key\.(kv_pos\(\)|base)|float\(key\.step\)|key\.param\[\d\]|row\.((head|row)_param\[\d\]|q_pos|q_len|kv_len|kv_head|head)"
+    r"\s|opfacade::(Exact|Fused)::[a-z0-9]+_\(|int32_t\(-?\d+ll\)|\(-?0x[01]\.[0-9a-f]+p[+-]\d+f\)|true|false|score|query|fmaf\(|float\(|[(),;+*-]"
+    r"|key\.(kv_pos\(\)|base|step)|key\.param\[\d\]|row\.((head|row)_param\[\d\]|q_pos|q_len|kv_len|kv_head|head)"
 )
 
 
@@ -274,9 +274,35 @@ def test_a_cap_as_an_expression_is_the_built_in_one_in_a_kernel():
 
 def test_far_positions_are_told_to_the_last():
     """A distance is one conversion a row and one addition a key: exact as long as positions are below 2^24."""
-    node = score + per_head("slopes") * f32(kv_pos - q_pos)
-    assert "distance" in str(attention_variant.tree(node, alibi(1), exact=False))
-    assert "distance" not in str(attention_variant.tree(node.args[1], alibi(1), exact=True))
+    node = abs(f32(kv_pos - q_pos)) + score
+    assert "distance" in str(attention_variant.tree(node, Variant(logits=node), exact=False))
+    assert "distance" not in str(attention_variant.tree(node.args[0], Variant(logits=node), exact=True))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        per_head("slopes") * f32(kv_pos - q_pos), f32(q_pos - kv_pos) * per_head("slopes"), 0.3 * f32(kv_pos),
+    ],
+)  # fmt: skip
+def test_a_line_over_the_keys_is_one_product_a_row(line):
+    """One fma a key; where bits are promised it is what it says."""
+    variant = Variant(logits=score + line)
+    assert "ramp" in str(attention_variant.tree(variant.logits, variant, exact=False))
+    assert "ramp" not in str(attention_variant.tree(line, variant, exact=True))
+
+
+@emulator.needed
+@pytest.mark.parametrize("far", [3000, 100])
+def test_a_line_of_any_slope_keeps_the_bound(far):
+    """Slopes that are no powers of two, large where distances are small: the bound allows what a tile's first key rounds."""
+    line = per_head("slopes") * f32(q_pos - kv_pos) + f32(kv_pos) * 0.3
+    subject = subject_of(small(variant=Variant(logits=0.001 * score + line)))
+    args = subject.args(3)
+    args = replace(args, head_params=torch.full_like(args.head_params, far / 7.0))
+    subject.run(args)
+    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=40)
+    assert report.worst <= 1, report
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ PREFILL_FAULTS = (
         VARIED,
     ),
     gpu(
-        "variants: the distance of a key is that of its tile",
+        "variants: a line over the keys is that of their tile",
         "csrc/attention/variant.jinja",
-        "float(key.step))",
-        "0.f)",
+        "float(key.step), ",
+        "0.f, ",
         VARIED,
     ),
     gpu(

@@ -13,15 +13,15 @@ from opfacade.expression import SIGNATURES, Apply, Constant, Input, Node, Parame
 from opfacade.registry import Reason
 from opfacade.scoring import Varied
 from opfacade.target import Target
-from opfacade.variant import Variant, kv_pos, q_pos
+from opfacade.variant import Variant, kv_pos, q_pos, ramp
 
 WIDE = ("f16", "bf16")
 Tree = tuple[Any, ...]
 # Conversions that come down to one a row: see VariantKey in kernels/attention/prefill_variant.cuh. None of them wraps.
 _DISTANCES: dict[Node, Tree] = {
-    kv_pos: ("distance", ("input", "kv_base"), "up"),
-    kv_pos - q_pos: ("distance", ("sub", ("input", "kv_base"), ("input", "q_pos")), "up"),
-    q_pos - kv_pos: ("distance", ("sub", ("input", "q_pos"), ("input", "kv_base")), "down"),
+    kv_pos: (("input", "kv_base"), "up"),
+    kv_pos - q_pos: (("sub", ("input", "kv_base"), ("input", "q_pos")), "up"),
+    q_pos - kv_pos: (("sub", ("input", "q_pos"), ("input", "kv_base")), "down"),
 }
 
 
@@ -35,7 +35,9 @@ def tree(node: Node, variant: Variant, exact: bool) -> Tree:
         return (node.per, variant.parameters(node.per).index(node.name))
     assert isinstance(node, Apply)
     if node.op == "f32" and not exact and node.args[0] in _DISTANCES:
-        return _DISTANCES[node.args[0]]
+        return ("distance", *_DISTANCES[node.args[0]])
+    if not exact and (line := ramp(node)) is not None:
+        return ("ramp", tree(line[0], variant, exact), *_DISTANCES[line[1]])
     jumps = node.facts().type != "f32" or node.op in ("f32", "floor")
     args = (tree(arg, variant, exact or jumps or arg.facts().type != "f32") for arg in node.args)
     return (node.op, *args)
