@@ -1,4 +1,4 @@
-"""Prefill on one GPU, ours and peers in one run: `bench/prefill.py [--peers] [--part NAME] [--out FILE] [--picture FILE]`.
+"""Prefill on one GPU beside peers, in one run: `python -m bench.prefill [--peers] [--part NAME] [--out FILE] [--picture FILE]`.
 
 Five parts: the shapes of the table, products of fp8, page sizes against our own dense (ragged) kernel, causal lengths, and
 heads of latent attention before absorption. Data, checks and timing are those of bench/attention.py. The picture is TFLOP/s
@@ -11,10 +11,10 @@ import argparse
 import json
 from pathlib import Path
 
-import attention
 import torch
-from attention import CUDA, PREFILL, Shape
 
+from bench import attention
+from bench.attention import CUDA, PREFILL, Shape
 from opfacade import Plan
 from opfacade.testing import numerics
 from opfacade.testing.bench import time_gpu
