@@ -9,10 +9,11 @@ import pytest
 
 from opfacade.paging import FP8
 from opfacade.registry import BACKENDS, candidates_for, examples
-from opfacade.testing import guarded, matrix, numerics, prebuilt, problems
+from opfacade.testing import matrix, prebuilt, problems
 from opfacade.testing.inputs import Lengths
 from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject
+from tests.holding import hold
 
 RANDOM_CPU = 12
 RANDOM_GPU = {
@@ -34,16 +35,6 @@ def where(backend):
 PLACES = [place for backend in BACKENDS for place in where(backend)]
 
 
-def hold(subject, seed, interleaved=False, rows=24, lengths=None):
-    """Run one problem and hold every promise that one call can show. Returns the report."""
-    args = subject.args(seed, lengths, interleaved)
-    before = (args.k_data.clone(), args.v_data.clone()) if subject.descriptor.op == "paged_kv_append" else None
-    assert guarded.run(subject, args) == []
-    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=rows, seed=seed, before=before)
-    assert report.worst <= 1, f"seed {seed} {subject.descriptor!r}: {report.worst:.3g} of the bound at {report.where}"
-    return report
-
-
 def accepted(subject):
     """A kernel that declines a problem promises nothing about it; the reference declines none."""
     if subject.declined:
@@ -58,7 +49,13 @@ def accepted(subject):
 def test_examples_keep_the_guarantee(descriptor, backend, device, interleaved):
     short = device == "cpu" and descriptor.op in ("paged_prefill", "paged_decode")
     lengths = Lengths(kv=[19 * request % 41 for request in range(descriptor.batch_size)]) if short else None
-    hold(accepted(Subject(descriptor, backend, device)), 1, interleaved, rows=6 if device == "cpu" else 24, lengths=lengths)
+    hold(
+        accepted(Subject(descriptor, backend, device)),
+        1,
+        interleaved=interleaved,
+        rows=6 if device == "cpu" else 24,
+        lengths=lengths,
+    )
 
 
 @pytest.mark.parametrize("op", problems.OPS)
@@ -151,7 +148,7 @@ def _built_in_parallel():
 @pytest.mark.parametrize(("op", "seed"), [(op, seed) for op, n in RANDOM_GPU.items() for seed in range(n)])
 def test_cuda_keeps_its_guarantee_on_random_problems(op, seed):
     subject = accepted(Subject(problems.random_descriptor(op, seed), "cuda", "cuda"))
-    report = hold(subject, seed, interleaved=seed % 3 == 0)
+    _, report = hold(subject, seed, interleaved=seed % 3 == 0, rows=24)
     print(f"{op} seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
 
 
@@ -162,7 +159,7 @@ def test_cuda_keeps_its_guarantee_on_random_problems(op, seed):
 def test_a_candidate_behind_another_keeps_its_guarantee(impl, op, seed):
     subject = Subject(problems.random_descriptor(op, seed), "cuda", "cuda", forbid=RIVALS[impl][1])
     assert subject.plan.sku.impl == impl
-    hold(subject, seed, interleaved=seed % 3 == 0)
+    hold(subject, seed, interleaved=seed % 3 == 0, rows=24)
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +174,7 @@ def _fp8_built():
 def test_cuda_keeps_its_guarantee_on_fp8_problems(op, seed):
     subject = accepted(Subject(problems.fp8_descriptor(op, seed), "cuda", "cuda"))
     assert subject.plan.sku.impl == NARROW
-    report = hold(subject, seed, interleaved=seed % 3 == 0)
+    _, report = hold(subject, seed, interleaved=seed % 3 == 0, rows=24)
     print(f"{op} fp8 seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
 
 
@@ -206,5 +203,5 @@ def test_cuda_keeps_its_guarantee_for_every_group_and_size_of_a_head(op, special
 @pytest.mark.parametrize(("op", "seed"), [(op, seed) for op in problems.SPECIAL for seed in range(SPECIAL_GPU)])
 def test_cuda_keeps_its_guarantee_on_special_problems(op, seed):
     subject = accepted(Subject(problems.special_descriptor(op, seed), "cuda", "cuda"))
-    report = hold(subject, seed, interleaved=seed % 3 == 0)
+    _, report = hold(subject, seed, interleaved=seed % 3 == 0, rows=24)
     print(f"{op} special seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")

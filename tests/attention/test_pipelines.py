@@ -6,9 +6,10 @@ from opfacade import Preference, Target, jit
 from opfacade.backends.cuda.attention_decode_variants import VARIANTS
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.selection import choose, considered, survey
-from opfacade.testing import guarded, numerics, structural
+from opfacade.testing import structural
 from opfacade.testing.subject import Subject
 from tests import emulator
+from tests.holding import hold
 
 SM_90A = Target.parse("sm_90a")
 
@@ -73,13 +74,6 @@ def test_what_does_not_fit_or_is_the_default_is_no_variant():
 @pytest.mark.parametrize("name", ["warps=2,blocks=4", "warps=8,blocks=1", "cluster=2"])
 def test_a_variant_compiles_without_spills(name):
     jit.build(of(CASES[name])[name].candidate.jit_spec(CASES[name], SM_90A))  # which refuses spills
-
-
-def hold(subject, seed):
-    args = subject.args(seed)
-    assert guarded.run(subject, args) == []
-    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=8, seed=seed)
-    assert report.worst <= 1, report
 
 
 @emulator.needed

@@ -11,10 +11,11 @@ from opfacade.backends.cuda.attention_prefill_variants import VARIANTS
 from opfacade.errors import ToolchainError
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.selection import choose, considered, survey
-from opfacade.testing import guarded, numerics, structural
+from opfacade.testing import structural
 from opfacade.testing.subject import Subject
 from opfacade.variant_examples import alibi
 from tests import emulator
+from tests.holding import hold
 
 SM_90A = Target.parse("sm_90a")
 TOO_OLD = bool(list(ptxas.reasons()))  # the assembler that is here
@@ -98,13 +99,6 @@ def test_a_variant_compiles_without_spills_or_is_refused_to_an_old_assembler(cas
     spec = of(descriptor)[name].candidate.jit_spec(descriptor, SM_90A)
     with pytest.raises(ToolchainError, match="OPF-J013") if TOO_OLD else nullcontext():
         jit.build(spec)  # which refuses spills
-
-
-def hold(subject, seed):
-    args = subject.args(seed)
-    assert guarded.run(subject, args) == []
-    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=8, seed=seed)
-    assert report.worst <= 1, report
 
 
 QUICK = ("keys-d64", "keys-page-1")

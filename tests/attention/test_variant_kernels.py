@@ -15,12 +15,12 @@ from opfacade.backends.cuda import attention_variant
 from opfacade.errors import ArgumentError
 from opfacade.jit import JitSpec, codegen, source_root
 from opfacade.selection import survey
-from opfacade.testing import guarded, inputs, matrix, numerics, problems, structural
+from opfacade.testing import inputs, matrix, numerics, problems, structural
 from opfacade.testing.requests import changed
 from opfacade.variant import Variant, equal, f32, kv_pos, log2, per_head, per_key, per_row, q_pos, score
 from opfacade.variant_eval import exact, values_of
 from opfacade.variant_examples import alibi, document_mask, sliding_window, soft_cap
-from tests import emulator, expressions
+from tests import emulator, expressions, holding
 from tests.test_variant import EVERYWHERE, KV_HEADS, KV_LEN, Q_LEN, place_and_stacks, spread
 
 SM_90A = Target.parse("sm_90a")
@@ -193,11 +193,7 @@ def subject_of(descriptor):
 
 def hold(descriptor, seed=1):
     subject = subject_of(descriptor)
-    args = subject.args(seed)
-    assert guarded.run(subject, args) == []
-    report = numerics.check(descriptor, args, subject.plan.sku, rows=16, seed=seed)
-    assert report.worst <= 1, report
-    return subject, args, report
+    return subject, *holding.hold(subject, seed, rows=16)
 
 
 @emulator.needed

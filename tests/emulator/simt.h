@@ -56,7 +56,7 @@ struct Fiber {
   std::deque<std::vector<Copy>> groups;   // closed and not waited for
   Products asked;                         // of the group of products that is not closed yet
   std::deque<Products> products;          // closed and not waited for
-  unsigned products_asked = 0, waited = 0;  // ever
+  unsigned products_asked = 0;  // ever
 };
 
 struct Meeting {
@@ -138,21 +138,14 @@ T from_bits(uint32_t value) {
   return out;
 }
 
-// Alike for all lanes of a warp, and another for each warp and each `throw_` of it.
-inline unsigned dice(unsigned throw_) {
-  const Fiber& f = *current;
-  uint64_t x = (f.block->index.x * 64ull + f.block->index.y * 8 + f.thread / 32) << 32 | throw_;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull, x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-  return static_cast<unsigned>(x >> 40);
-}
-// Copies of one warp arrive later than those of another.
-inline void linger() {
-  for (unsigned turns = dice(~current->waited++) % 3; turns > 0; --turns) yield();
-}
-
 // An asynchronous product may be made as soon as it is asked for, or as late as it is waited for: a coin says which, alike for all
 // lanes of a warp, and no product overtakes an earlier one. So what takes an operand away too early shows.
-inline bool coin() { return dice(current->products_asked) % 2 != 0; }
+inline bool coin() {
+  const Fiber& f = *current;
+  uint64_t x = (f.block->index.x * 64ull + f.block->index.y * 8 + f.thread / 32) << 32 | f.products_asked;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull, x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+  return (x >> 40) % 2 != 0;
+}
 constexpr int kLateTurns = 2;  // of all other threads, while a late product is waited for
 inline void ask_product(std::function<void()> product) {
   Fiber& f = *current;

@@ -2,8 +2,9 @@
 
 import pytest
 
-from opfacade.testing import guarded, matrix, numerics, problems, structural
+from opfacade.testing import matrix, problems, structural
 from tests import emulator
+from tests.holding import hold
 
 pytestmark = emulator.needed
 
@@ -18,14 +19,6 @@ KINDS = [
 ]
 HEAVY = sorted(kind for kind in set(matrix.matrix()) - set(KINDS) if "uneven" not in kind)  # those: test_emulated_wgmma.py
 OLD = {kind for kind in HEAVY if not kind.startswith("mla")}  # latents have a kernel for sm_90a alone
-
-
-def hold(subject, seed):
-    args = subject.args(seed)
-    before = (args.k_data.clone(), args.v_data.clone()) if subject.descriptor.op == "paged_kv_append" else None
-    assert guarded.run(subject, args) == []
-    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=8, seed=seed, before=before)
-    assert report.worst <= 1, report
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in HEAVY)])

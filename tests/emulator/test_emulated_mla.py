@@ -7,10 +7,10 @@ import torch
 
 from opfacade import Target
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
-from opfacade.testing import guarded, metamorphic, numerics, oracle, structural
+from opfacade.testing import metamorphic, numerics, oracle, structural
 from opfacade.testing.inputs import Lengths
 from opfacade.testing.requests import Requests, same_bits
-from tests import emulator
+from tests import emulator, holding
 
 pytestmark = emulator.needed
 
@@ -32,12 +32,8 @@ def latent(heads=16, page_size=16, batch=2, tokens=700, dtype="bf16", **more):
 
 
 def hold(subject, seed=3, kv=None, interleaved=False):
-    args = subject.args(seed, Lengths(kv=kv) if kv else None, interleaved)
     assert subject.plan.sku.impl == "latent_tiles"
-    assert guarded.run(subject, args) == []
-    report = numerics.check(subject.descriptor, args, subject.plan.sku, seed=seed)
-    assert report.worst <= 1, report
-    return args
+    return holding.hold(subject, seed, Lengths(kv=kv) if kv else None, interleaved, rows=None)[0]
 
 
 HEAVY = pytest.mark.heavy

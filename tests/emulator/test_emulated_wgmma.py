@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
-from opfacade.testing import guarded, inputs, matrix, numerics, structural
+from opfacade.testing import inputs, matrix, structural
 from opfacade.variant import Variant, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
-from tests import emulator
+from tests import emulator, holding
 from tests.emulator.wild_key import check_a_wild_key
 
 pytestmark = emulator.needed
@@ -84,13 +84,10 @@ KINDS = {
 }
 
 
-def hold(descriptor, seed, interleaved=False, lengths=None, impl="wgmma_tile"):
+def hold(descriptor, seed, impl="wgmma_tile", **more):
     subject = emulator.subject(descriptor)
     assert subject.plan.sku.impl == impl
-    args = subject.args(seed, lengths, interleaved)
-    assert guarded.run(subject, args) == []
-    report = numerics.check(descriptor, args, subject.plan.sku, rows=8, seed=seed)
-    assert report.worst <= 1, report
+    holding.hold(subject, seed, **more)
 
 
 LENGTHS = {"short": ([20, 0, 3], [20, 0, 5]), "of-whole-tiles": ([128], [256]), "long-and-odd": ([33, 150], [33, 391])}

@@ -10,12 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
-from opfacade.testing import determinism, guarded, inputs, matrix, metamorphic, numerics, prebuilt, structural
+from opfacade.testing import determinism, inputs, matrix, metamorphic, prebuilt, structural
 from opfacade.testing.requests import changed
 from opfacade.testing.subject import Subject, invariant
+from tests.holding import hold
 
 FOCUS = os.environ.get("OPFACADE_FOCUS", "gpu")
 EMULATED = FOCUS == "emulated"
+ROWS = 8 if EMULATED else 40  # that are held to the bound
 WHERE = ("reference", "cpu") if FOCUS == "cpu" else ("cuda", "cuda")
 # A fault of `mma_tile` would not be met where asynchronous products are chosen before it.
 FORBIDDEN = ("wgmma_tile", "wgmma_fp8_tile") if os.environ.get("OPFACADE_FOCUS_ARCH") == "sm_90" else ()
@@ -41,14 +43,6 @@ def subject_of(kind):
     return emulator.subject(ALL[kind], arch=os.environ["OPFACADE_FOCUS_ARCH"])
 
 
-def hold(subject, seed, lengths=None):
-    args = subject.args(seed, lengths)
-    before = (args.k_data.clone(), args.v_data.clone()) if subject.descriptor.op == "paged_kv_append" else None
-    assert guarded.run(subject, args) == []
-    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=8 if EMULATED else 40, seed=seed, before=before)
-    assert report.worst <= 1, report
-
-
 @pytest.mark.parametrize("kind", ATTENTION)
 @pytest.mark.parametrize("check", EXACT, ids=lambda check: check.__name__)
 def test_exact(kind, check):
@@ -59,7 +53,7 @@ def test_exact(kind, check):
 @pytest.mark.parametrize("kind", KINDS)
 def test_bound(kind):
     for seed in range(1 if EMULATED else 4):
-        hold(subject_of(kind), seed)
+        hold(subject_of(kind), seed, rows=ROWS)
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
@@ -71,13 +65,13 @@ def test_bound_of_short_requests(kind):
     q = None if rows is None else [rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)]
     if hasattr(descriptor, "total_kv_rows") and sum(kv) > descriptor.total_kv_rows:
         pytest.skip("too few rows")
-    hold(subject_of(kind), 3, inputs.Lengths(q=q, kv=kv))
+    hold(subject_of(kind), 3, inputs.Lengths(q=q, kv=kv), rows=ROWS)
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_bound_where_maxima_move(kind):
     """Scores so far apart that the base of a row moves from tile to tile; at the usual scale it stays after the first."""
-    hold(subject_of(kind).on(changed(ALL[kind], sm_scale=4.0)), seed=2)
+    hold(subject_of(kind).on(changed(ALL[kind], sm_scale=4.0)), 2, rows=ROWS)
 
 
 @pytest.mark.skipif(EMULATED, reason="the emulator has one order")

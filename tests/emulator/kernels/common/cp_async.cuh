@@ -32,7 +32,6 @@ inline void cp_async_commit() {
 template <int kPending>
 void cp_async_wait() {
   auto& groups = simt::current->groups;
-  if (groups.size() > kPending) simt::linger();
   for (; groups.size() > kPending; groups.pop_front())
     for (const simt::Copy& copy : groups.front()) {
       if (copy.valid) {
