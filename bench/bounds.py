@@ -85,19 +85,21 @@ def problems(only: str) -> Iterator[Problem]:
                 torch.cuda.empty_cache()
 
 
-def run_all(only: str, profiled: bool) -> None:
-    """Each kernel twice; the second time is what ncu sees."""
-    for _, descriptor, args in problems(only):
-        plan = Plan.select(descriptor, CUDA)
+def run_all(only: str, profiled: bool) -> list[str]:
+    """Each kernel once, and where profiled once more, for ncu to see. Returns their names."""
+    names = []
+    for name, descriptor, args in problems(only):
+        names.append(name)
+        plan: Plan[Any] = Plan.select(descriptor, CUDA)
         workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
         plan.run(args, workspace)
         torch.cuda.synchronize()
-        if not profiled:
-            continue
-        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-        plan.run(args, workspace)
-        torch.cuda.synchronize()
-        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+        if profiled:
+            torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+            plan.run(args, workspace)
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+    return names
 
 
 def ncu(only: str) -> list[dict[str, str]]:
@@ -137,8 +139,7 @@ def main() -> None:
     if options.profiled:
         run_all(options.only, profiled=True)
         return
-    run_all(options.only, profiled=False)
-    names = [name for name, *_ in problems(options.only)]
+    names = run_all(options.only, profiled=False)
     counted = [row for row in ncu(options.only) if "merge" not in row["Kernel Name"]]
     record: dict[str, Any] = {"machine": machine(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
