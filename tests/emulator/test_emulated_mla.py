@@ -68,6 +68,12 @@ def test_two_head_blocks_split_alike():
     hold(SmallDevice(latent(96, 32, 3, 900), "cuda", "cpu", sms=6), kv=[500, 70, 200])
 
 
+def test_more_units_than_one_slice_of_the_merge():
+    """Runs that are merged begin in the first and in the last of several hundred units."""
+    kv = [150, *[0] * 288, 130]
+    hold(emulator.subject(latent(2, 16, len(kv), 700, kv_split=64)), kv=kv)
+
+
 @pytest.mark.parametrize("kv_split", ["off", 192])
 def test_bases_may_move_at_every_tile(kv_split):
     """Keys that grow: each group follows its own maxima and those that the other has seen."""
