@@ -131,8 +131,8 @@ _DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)
 def ramp(node: Node) -> tuple[Node, Node] | None:
     """(factor, distance) where an expression is their product, a line over the keys of a row: else None.
 
-    A kernel may take factor * first distance of a tile once for a row and add factor * step for each key, so what rounding
-    costs is that of a distance up to RAMP_KEYS larger.
+    A kernel may take factor * first distance of a tile once for a row and add factor * step for each key: one rounding more, of
+    a product whose distance is up to RAMP_KEYS larger.
     """
     if not isinstance(node, Apply) or node.op != "mul":
         return None

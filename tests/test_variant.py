@@ -163,6 +163,24 @@ def test_f32_and_the_oracle_agree_with_a_walk_in_float64(expression, seed):
         assert bool(((got - found.v).abs() <= radius).all())
 
 
+@pytest.mark.parametrize("slope", [0.3, -1.7e30, 1 / 3, 3e36])
+@pytest.mark.parametrize("first", [0, 5, 4000])
+def test_a_line_over_the_keys_may_be_one_fma_from_any_key_of_a_tile(slope, first):
+    """slope * first + slope * step, as kernels make it, is within the radius, or that says that nothing is promised."""
+    keys = torch.arange(first, first + 256, dtype=torch.int32)
+    row = torch.tensor(first + 130, dtype=torch.int32)
+    values = {"kv_pos": keys, "q_pos": row, "q_len": row}
+    line = f32(kv_pos - q_pos) * slope
+    found = bound(line, values, Ball(torch.zeros(256, dtype=torch.float64), torch.zeros(256, dtype=torch.float64)), UNIT)
+    exactly = float(np.float32(slope))
+    for step in range(128):
+        with np.errstate(over="ignore"):
+            start = np.float32(exactly) * (keys - step - first - 130).numpy().astype(np.float32)
+            made = torch.from_numpy((exactly * step + start.astype(np.float64)).astype(np.float32).astype(np.float64))
+        assert bool((((made - found.v).abs() <= found.r) | found.r.isinf()).all())
+    assert bool(found.r.isinf().any()) == (slope == 3e36)
+
+
 def test_a_radius_is_no_wider_than_it_must_be():
     """The cap flattens the error of a large score; a logarithm near 0 has none that it could name."""
     at = torch.tensor([[[0.0, 200.0]]], dtype=torch.float64)

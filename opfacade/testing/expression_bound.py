@@ -63,7 +63,9 @@ def _walk(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
         return Ball(value, torch.zeros_like(value))
     v, r = _STEPS[node.op](*(_walk(arg, values, score, unit) for arg in node.args))
     if (line := ramp(node)) is not None:
-        r = r + unit.u * RAMP_KEYS * exact(line[0], values).double().abs() + _TINY
+        factor, distance = (exact(part, values).double().abs() for part in line)
+        start = factor * (distance + RAMP_KEYS)  # the product of a tile, at most, which is rounded before the sum is
+        r = (r + unit.u * start + _TINY).masked_fill(start > _LARGEST, float("inf"))
     if node.op == "tanh":
         return Ball(v, r + unit.function)
     free = ("neg", "abs", "min", "max")
