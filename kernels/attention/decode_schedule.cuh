@@ -181,8 +181,9 @@ class Schedule<C, SplitMode::kAuto> {
     stop_ = min(position_ + share_, tiles);
     if (position_ < stop_ && !sums.find(p_, position_ / head_blocks<C>(p_), place_)) stop_ = position_;
     if (position_ >= stop_) return;
-    kv_len_ = kv_length<C::kTable>(p_.table, place_.request);
-    look_ahead();
+    // As if it had just been passed: the first item takes it up as any other.
+    next_len_ = kv_length<C::kTable>(p_.table, place_.request);
+    --place_.request, place_.count = 0;
   }
 
   // Runs are numbered like tiles: request by request, head block by head block.

@@ -120,7 +120,7 @@ struct Consumer {
     const Work* next = take_work();  // whose scores are made
     if (next == nullptr) return;
     const Work* work = nullptr;  // whose values are added
-    MaskedTiles<C> masked(p, *next);
+    MaskedTiles masked = next->masked;
     int left = 0, start = 0;  // of the tiles of `next`
     bool hides = false;       // whether the tile at hand is masked
     WgmmaRows<C> rows;
@@ -137,17 +137,13 @@ struct Consumer {
         for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
         if (!first) next = take_work();
         if (next != nullptr) {
-          masked = MaskedTiles<C>(p, *next);
-          left = tile_count<C>(next->range);
-          start = first_start<C>(next->range) + left * C::kTileKv;
+          masked = next->masked;
+          left = next->tiles, start = next->last + C::kTileKv;
           await_queries(*next);
         }
       }
       if (rarely(next == nullptr)) {
-        start_values(smem.v[values.stage], weights, rows);
-        wgmma_wait<0>();
-        pin(rows.o);
-        hold(weights);
+        add_values<C>(weights, smem_address(smem.v[values.stage]), rows.o);
       } else {
         start -= C::kTileKv;
         hides = masked(start);

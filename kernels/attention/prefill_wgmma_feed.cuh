@@ -83,8 +83,7 @@ struct Feeder {
         if (next->tile.rows == 0) break;
         work = next;
         pages = Pages<C>(p.base.table, work->tile.request);
-        left = tile_count<C>(work->range);
-        start = first_start<C>(work->range) + (left - 1) * C::kTileKv;
+        left = work->tiles, start = work->last;
         load_queries(*work);
         page = page_in_tile<C>(pages, *work, start, token);
       }

@@ -70,7 +70,7 @@ struct Fp8Consumer : Consumer<C> {
     const Work* next = this->take_work();  // whose scores are made
     if (next == nullptr) return;
     const Work* work = nullptr;  // whose values are added
-    MaskedTiles<C> masked(p, *next);
+    MaskedTiles masked = next->masked;
     int left = 0, start = 0;  // of the tiles of `next`
     bool hides = false;       // whether the tile at hand is masked
     WgmmaRows<C> rows;
@@ -87,9 +87,8 @@ struct Fp8Consumer : Consumer<C> {
         ended = finished_scale(rows.scale);
         if (!first) next = this->take_work();
         if (next != nullptr) {
-          masked = MaskedTiles<C>(p, *next);
-          left = tile_count<C>(next->range);
-          start = first_start<C>(next->range) + left * C::kTileKv;
+          masked = next->masked;
+          left = next->tiles, start = next->last + C::kTileKv;
           await_queries(*next);
         }
       }

@@ -2,7 +2,7 @@
 // their own, half of the columns at a time, and are added up in f32. Tensor cores would cut them to 13 bits below a sum that
 // grows with the context.
 #pragma once
-#include "kernels/attention/prefill_wgmma_math.cuh"
+#include "kernels/attention/prefill_wgmma_nonfinite.cuh"
 #include "kernels/attention/prefill_wgmma_fp8_transpose.cuh"
 #include "kernels/common/lazy_softmax_fp8.cuh"
 #include "kernels/common/q_transform.cuh"
@@ -17,7 +17,7 @@ using HalfOutput = float[C::kHeadDim / 4];
 template <class C, int kHalf>
 __device__ __forceinline__ void issue_half(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, HalfOutput<C>& t) {
   wgmma_fence();
-  const uint64_t b = panel_descriptor(v + kHalf * C::kHeadDim / 2 * 128, 1024, 0);
+  const Descriptor b = panel_descriptor(v + kHalf * C::kHeadDim / 2 * 128, 1024, 0);
   static_assert(C::kTileKv == 32 * kWgmmaSteps, "all keys of a tile");
   WgmmaRegisters<typename C::T, C::kHeadDim / 2>::rs(t, weights, Descriptors(b, 32), false);
   wgmma_commit();
@@ -42,22 +42,17 @@ __device__ __forceinline__ void transform_fp8_queries(unsigned char* rows, QTran
 template <class C>
 __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& work, int start, unsigned char* v,
                                             WgmmaRows<C>& rows) {
-#pragma unroll 1
-  for (int key = 0; key < C::kTileKv; ++key) {
+  static_assert(!kHidesMore<C>, "rows see a range of keys");
+  const WgmmaShown shown = {};
+  add_by_key<C>(p, work, start, shown, rows.o, [&](int block, int key, const bool(&sees)[2], float(&four)[4]) {
     const int place = transposed_place(key);
-    bool sees[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const KvRange seen = row_range<C>(p, work.tile, work.range, wgmma_row(half));
-      sees[half] = start + key >= seen.begin && start + key < seen.end;
-    }
-#pragma unroll
-    for (int i = 0; i < C::kHeadDim / 2; ++i) {
-      const int column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    for (int i = 0; i < 4; ++i) {
+      const int column = block * 8 + threadIdx.x % 4 * 2 + i % 2;
       const unsigned char value = v[column * 128 + panel_address(0, place / 16 ^ (column & 7)) + place % 16];
-      if ((value & 0x7f) == 0x7f && sees[i % 4 / 2]) rows.o[i] = __int_as_float(0x7fffffff);
+      if ((value & 0x7f) == 0x7f && sees[i / 2]) four[i] = __int_as_float(0x7fffffff);
     }
-  }
+  });
   named_sync(kComputing, kConsumers * kWarpgroup);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1

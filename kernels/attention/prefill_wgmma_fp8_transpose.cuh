@@ -53,8 +53,8 @@ __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, Wg
   for (;;) {
     const Work& work = queue.see();
     if (work.tile.rows == 0) break;
-    const MaskedTiles<C> masked(p.base, work);
-    int left = tile_count<C>(work.range), start = first_start<C>(work.range) + (left - 1) * C::kTileKv;
+    const MaskedTiles masked = work.masked;
+    int left = work.tiles, start = work.last;
 #pragma unroll 1
     for (; left > 0; --left, start -= C::kTileKv, ring.advance(), coming.advance()) {
       mbarrier_wait(smem_address(&smem.coming.full[coming.stage]), coming.parity);

@@ -161,7 +161,7 @@ struct Gatherer {
     for (int which = 0; which < 2; ++which) {
       await_empty(which == 0 ? smem.k_empty[stage] : smem.v_empty[stage], ring.parity ^ 1);
       copy_tile(work, which, start, which == 0 ? smem.k[stage] : smem.v[stage]);
-      const bool reports = kReportsWild<C> && which == 1 && MaskedTiles<C>(p.base, work)(start);
+      const bool reports = kReportsWild<C> && which == 1 && work.masked(start);
       if (reports) report(stage);
       committed(which == 0 ? smem.k_full[stage] : smem.v_full[stage], p.base.kv_aligned && !reports);
     }

@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
     const Work& work = queue.see();
     if (work.tile.rows == 0) break;
     const Pages<C> pages(p.base.table, work.tile.request);
-    int left = tile_count<C>(work.range), start = first_start<C>(work.range) + (left - 1) * C::kTileKv;
+    int left = work.tiles, start = work.last;
     const int token = threadIdx.x % 32 * p.box;  // of this lane's box
     int page = page_in_tile<C>(pages, work, start, token);
 #pragma unroll 1
@@ -119,10 +119,10 @@ __device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaS
   for (;;) {
     const Work& work = queue.see();
     if (work.tile.rows == 0) break;
-    const MaskedTiles<C> masked(p.base, work);
-    int start = first_start<C>(work.range) + (tile_count<C>(work.range) - 1) * C::kTileKv;
+    const MaskedTiles masked = work.masked;
+    int start = work.last;
 #pragma unroll 1
-    for (int left = tile_count<C>(work.range); left > 0; --left, start -= C::kTileKv, ring.advance()) {
+    for (int left = work.tiles; left > 0; --left, start -= C::kTileKv, ring.advance()) {
       mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);  // of every tile, or parities would be lost
       if (!masked(start)) continue;
       // Tokens between the two are seen by every row.

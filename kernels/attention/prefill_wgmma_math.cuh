@@ -34,8 +34,8 @@ __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[
   wgmma_fence();
 #pragma unroll
   for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
-    const uint64_t a = panel_descriptor(q + panel * WgmmaShared<C>::kQPanel, 1024, 0);
-    const uint64_t b = panel_descriptor(k + panel * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup, 0);
+    const Descriptor a = panel_descriptor(q + panel * WgmmaShared<C>::kQPanel, 1024, 0);
+    const Descriptor b = panel_descriptor(k + panel * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup, 0);
     Wgmma<typename C::T, C::kTileKv>::ss(s, Descriptors(a, 32), Descriptors(b, 32), panel > 0);
   }
   wgmma_commit();
@@ -47,10 +47,27 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
   constexpr int kGroup = WgmmaShared<C>::kKvGroup;
 #pragma unroll
   for (int key = 0; key < C::kTileKv; key += 64) {
-    const uint64_t b = panel_descriptor(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel);
+    const Descriptor b = panel_descriptor(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel);
     WgmmaRegisters<typename C::T, C::kHeadDimVo>::rs(o, weights + key / 4, Descriptors(b, 2 * kGroup), true);
   }
   wgmma_commit();
+}
+
+// The same where nothing runs beside it: in a loop, because products take long to compile..
+template <class C>
+__device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
+  constexpr int kGroup = WgmmaShared<C>::kKvGroup;
+#pragma unroll 1
+  for (int key = 0; key < C::kTileKv; key += 64, v += 8 * kGroup) {
+    wgmma_fence();
+    const Descriptor b = panel_descriptor(v, kGroup, WgmmaShared<C>::kKvPanel);
+    WgmmaRegisters<typename C::T, C::kHeadDimVo>::rs(o, weights, Descriptors(b, 2 * kGroup), true);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 16; i < C::kTileKv / 4; ++i) weights[i - 16] = weights[i];
+  }
+  pin(o);
 }
 
 template <class C>

@@ -1,9 +1,10 @@
-// Writes 64 rows of a warpgroup from its fragments: final rows in 16-byte pieces, for which the four threads of a row trade
-// words, or f32 partials of a split.
+// Writes 64 rows of a warpgroup from its fragments: final rows, of which two threads trade words so that four write 32 bytes at once,
+// or f32 partials of a split.
 #pragma once
 #include "kernels/attention/prefill_finish.cuh"
 #include "kernels/attention/prefill_wgmma_query.cuh"
 #include "kernels/common/quad.cuh"
+#include "kernels/common/store.cuh"
 
 namespace opfacade {
 
@@ -14,16 +15,16 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
   for (int half = 0; half < 2; ++half) {
     const int row = wgmma_row(half);
     const bool mine = row < work.tile.rows;
+    const StoredAs as(mine, p.o_aligned);
     char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, mine ? row : 0, p.o_row_stride, p.o_head_stride);
+    dst += traded_column() * 2;
 #pragma unroll
-    for (int block = 0; block < C::kHeadDimVo / 8; block += 4) {
-      uint32_t w[4];
+    for (int block = 0; block < C::kHeadDimVo / 8; block += 2, dst += 32) {
+      uint32_t w[2], four[2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        w[i] = C::Q::pack(o[(block + i) * 4 + half * 2], o[(block + i) * 4 + half * 2 + 1]);
-      transpose_quad(w);
-      if (mine)
-        store_halves_8(dst + (block + threadIdx.x % 4) * 16, make_uint4(w[0], w[1], w[2], w[3]), p.o_aligned);
+      for (int i = 0; i < 2; ++i) w[i] = C::Q::pack(o[(block + i) * 4 + half * 2], o[(block + i) * 4 + half * 2 + 1]);
+      trade_columns({w[0]}, {w[1]}, four);
+      store_halves_4(dst, make_uint2(four[0], four[1]), as);
     }
     if constexpr (C::kReturnLse)
       if (mine && threadIdx.x % 4 == 0)

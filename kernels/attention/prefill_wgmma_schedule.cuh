@@ -10,11 +10,22 @@
 
 namespace opfacade {
 
+// Tiles in which some row of the tile does not see some key, or that reach outside the range: all where more hides keys.
+struct MaskedTiles {
+  int above;  // those that start later
+  int below;  // those that start earlier
+
+  __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
+};
+
 struct Work {
   RowTile tile;  // rows 0: there is no more
   KvRange range;
   int head;      // of K and V
   int split;
+  int tiles;     // of keys
+  int last;      // where the last of them starts, which is the first to be worked on
+  MaskedTiles masked;
 };
 
 // Tiles of keys lie at multiples of kTileKv whatever the range, so that pages lie in them in whole boxes.
@@ -44,19 +55,20 @@ __device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range
   return range;
 }
 
-// Tiles in which some row of the tile does not see some key, or that reach outside the range: all where more hides keys.
 template <class C>
-struct MaskedTiles {
-  int above;  // those that start later
-  int below;  // those that start earlier
+__device__ __forceinline__ MaskedTiles masked_tiles(const PrefillParams& p, const Work& work) {
+  if constexpr (kHidesMore<C>) return {-2 * C::kTileKv, 0};
+  return {row_range<C>(p, work.tile, work.range, 0).end - C::kTileKv,
+          row_range<C>(p, work.tile, work.range, work.tile.rows - 1).begin};
+}
 
-  __device__ __forceinline__ MaskedTiles(const PrefillParams& p, const Work& work) {
-    above = row_range<C>(p, work.tile, work.range, 0).end - C::kTileKv;
-    below = row_range<C>(p, work.tile, work.range, work.tile.rows - 1).begin;
-    if constexpr (kHidesMore<C>) above = -2 * C::kTileKv, below = 0;
-  }
-  __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
-};
+// What those that load and compute would each find anew.
+template <class C>
+__device__ __forceinline__ void set_tiles(const PrefillParams& p, Work& work) {
+  work.tiles = tile_count<C>(work.range);
+  work.last = first_start<C>(work.range) + (work.tiles - 1) * C::kTileKv;
+  work.masked = masked_tiles<C>(p, work);
+}
 
 template <class C>
 __device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& work, int row, int64_t row_stride,
@@ -210,6 +222,7 @@ struct Scheduler : Progress {
     if (tile.rows <= 0) return false;
     tile.kv_len = kv_length<C::kTable>(p.base.table, tile.request);
     work.range = part_of<C>(p.base, visible_range<C>(p.base, tile), work.split);
+    set_tiles<C>(p.base, work);
     return true;
   }
 
@@ -230,7 +243,7 @@ struct Scheduler : Progress {
       if (round * blocks >= all) break;
       const int item = round * blocks + (ranked() && (round & 1) ? blocks - 1 - block : block);
       if (item >= all || !find(item, work)) continue;
-      if (tile_count<C>(work.range) > 0) return ++round, work;
+      if (work.tiles > 0) return ++round, work;
       write_empty<C>(p.base, work);
     }
     work.tile.rows = 0;

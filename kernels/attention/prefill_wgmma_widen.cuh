@@ -90,7 +90,7 @@ struct Widener : Gatherer<C> {
                                        int page, int next_page, bool begins, bool more) {
     static_assert(Tile::kRawSlots == 3, "a slot is asked for as soon as it is free");
     const int stage = ring.stage;
-    const bool reports = kReportsWild<C> && MaskedTiles<C>(this->p.base, work)(start);
+    const bool reports = kReportsWild<C> && work.masked(start);
     bool found = false;
 #pragma unroll 1
     for (int part = begins ? -2 : 0; part < 4; ++part) {

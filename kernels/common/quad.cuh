@@ -4,18 +4,19 @@
 
 namespace opfacade {
 
-// Word `row` of thread `column` of a quad becomes word `column` of thread `row`.
-__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
+// Of two neighbouring blocks of eight columns a thread has two columns each. Two threads trade, so that each has four
+// neighbouring columns of one block: from column traded_column() of the first block on. kWords: of two columns.
+template <int kWords>
+__device__ __forceinline__ void trade_columns(const uint32_t (&first)[kWords], const uint32_t (&second)[kWords],
+                                              uint32_t (&four)[2 * kWords]) {
+  const bool upper = threadIdx.x % 2;
 #pragma unroll
-  for (int step = 1; step <= 2; step *= 2) {
-    const bool upper = threadIdx.x & step;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & step) continue;
-      const uint32_t theirs = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + step], step);
-      if (upper) w[i] = theirs; else w[i + step] = theirs;
-    }
+  for (int i = 0; i < kWords; ++i) {
+    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, upper ? first[i] : second[i], 1);
+    four[i] = upper ? theirs : first[i];
+    four[kWords + i] = upper ? second[i] : theirs;
   }
 }
+__device__ __forceinline__ int traded_column() { return threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4; }
 
 }  // namespace opfacade

@@ -15,22 +15,23 @@ __device__ __forceinline__ uint32_t panel_address(int row, int chunk) {
   return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16));
 }
 
+// Where an operand begins, as products have it: a word that holds the address, and one that does not.
+struct Descriptor {
+  uint32_t low;
+  uint32_t high;
+};
 // groups: bytes from eight rows to the next eight; across: from a panel to the next, read where B is transposed and wider.
-__device__ __forceinline__ uint64_t panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
-  return (uint64_t{1} << 62) | (static_cast<uint64_t>(groups >> 4) << 32) | (static_cast<uint64_t>(across >> 4) << 16) |
-         ((address & 0x3ffffu) >> 4);
+__device__ __forceinline__ Descriptor panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
+  return {(across >> 4) << 16 | (address & 0x3ffffu) >> 4, 1u << 30 | groups >> 4};
 }
 // An operand at each of four steps, `bytes` apart: 32 for the next 16 elements of a row, two groups for the next 16 rows. The
-// high word stays: addresses have 14 bits, and nothing carries.
+// high word stays: addresses have 14 bits, and nothing carries. The statement that has the products adds the steps, for the
+// compiler's time.
 constexpr int kWgmmaSteps = 4;
-struct Descriptors {
-  uint64_t at[kWgmmaSteps];
+struct Descriptors : Descriptor {
+  uint32_t step;
 
-  __device__ __forceinline__ Descriptors(uint64_t first, uint32_t bytes) {
-#pragma unroll
-    for (int step = 0; step < kWgmmaSteps; ++step)
-      at[step] = (first & 0xffffffff00000000u) | static_cast<uint32_t>(static_cast<uint32_t>(first) + (step * bytes >> 4));
-  }
+  __device__ __forceinline__ Descriptors(Descriptor first, uint32_t bytes) : Descriptor(first), step(bytes >> 4) {}
 };
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -54,33 +55,46 @@ __device__ __forceinline__ void wgmma_one_left_at() {
   asm volatile("wgmma.wait_group.sync.aligned 1;  // place %0" ::"n"(kPlace) : "memory");
 }
 
+// Statements of sixteen words, for the compiler's time.
+#define OPF_SIXTEEN(K, x, i)                                                                                                \
+  K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7]), K(x[i + 8]),           \
+      K(x[i + 9]), K(x[i + 10]), K(x[i + 11]), K(x[i + 12]), K(x[i + 13]), K(x[i + 14]), K(x[i + 15])
+#define OPF_CHANGED_FLOAT(x) "+f"(x)
+#define OPF_CHANGED_WORD(x) "+r"(x)
+#define OPF_WORD(x) "r"(x)
+
 // After a wait, on results: the compiler may not use them from before it. On other values: they are made before this.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {
-  constexpr int kMany = kCount % 16 == 0 ? 16 : 1;  // in one statement, for the compiler's time
+  constexpr int kMany = kCount % 16 == 0 ? 16 : 1;
 #pragma unroll
   for (int i = 0; i < kCount; i += kMany) {
     if constexpr (kMany == 1) {
       asm volatile("" : "+f"(x[i])::"memory");
     } else {
-      asm volatile(""
-                   : "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]),
-                     "+f"(x[i + 7]), "+f"(x[i + 8]), "+f"(x[i + 9]), "+f"(x[i + 10]), "+f"(x[i + 11]), "+f"(x[i + 12]),
-                     "+f"(x[i + 13]), "+f"(x[i + 14]), "+f"(x[i + 15])::"memory");
+      asm volatile("" : OPF_SIXTEEN(OPF_CHANGED_FLOAT, x, i)::"memory");
     }
   }
 }
 template <int kCount>
 __device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {
+  constexpr int kMany = kCount % 16 == 0 ? 16 : 1;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i])::"memory");
+  for (int i = 0; i < kCount; i += kMany) {
+    if constexpr (kMany == 1) {
+      asm volatile("" : "+r"(x[i])::"memory");
+    } else {
+      asm volatile("" : OPF_SIXTEEN(OPF_CHANGED_WORD, x, i)::"memory");
+    }
+  }
 }
 
 // After a wait, on operands in registers: they may not be reused before it.
 template <int kCount>
 __device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
+  static_assert(kCount % 16 == 0, "whole statements");
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" ::"r"(x[i]) : "memory");
+  for (int i = 0; i < kCount; i += 16) asm volatile("" ::OPF_SIXTEEN(OPF_WORD, x, i) : "memory");
 }
 
 // Four products, one after the other, in one statement: the accumulators of each statement cost the compiler as much as all
@@ -122,12 +136,17 @@ struct Wgmma;
 
 #define OPF_WGMMA_STEP(N, R, KIND, A, B, P, FLAGS) \
   "wgmma.mma_async.sync.aligned.m64n" #N KIND " {" OPF_LIST_##R "}, " A ", " B ", " P FLAGS ";\n"
-#define OPF_WGMMA_SHARED(N, R, KIND, P, FLAGS, A0, A1, A2, A3, B0, B1, B2, B3, X, ...)                        \
-  "{\n.reg .pred p, q;\nsetp.ne.b32 p, " X ", 0;\nsetp.ne.b32 q, 1, 0;\n"                                    \
-  OPF_WGMMA_STEP(N, R, KIND, A0, B0, P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, A1, B1, "q", FLAGS)               \
-  OPF_WGMMA_STEP(N, R, KIND, A2, B2, "q", FLAGS) OPF_WGMMA_STEP(N, R, KIND, A3, B3, "q", FLAGS) "}"
-#define OPF_FOUR(FORM, x) FORM(x[0]), FORM(x[1]), FORM(x[2]), FORM(x[3])
-#define OPF_DESCRIPTOR(x) "l"(x)
+// The four descriptors of an operand, from a low word, a high one and a step.
+#define OPF_WGMMA_STEPS(D, LOW, HIGH, STEP)                                                                             \
+  ".reg .b64 " D "0, " D "1, " D "2, " D "3;\nmov.b64 " D "0, {" LOW ", " HIGH "};\n"                                   \
+  "add.u32 t, " LOW ", " STEP ";\nmov.b64 " D "1, {t, " HIGH "};\nadd.u32 t, t, " STEP ";\nmov.b64 " D "2, {t, " HIGH "};\n" \
+  "add.u32 t, t, " STEP ";\nmov.b64 " D "3, {t, " HIGH "};\n"
+#define OPF_WGMMA_BEGIN(X) "{\n.reg .b32 t;\n.reg .pred p, q;\nsetp.ne.b32 p, " X ", 0;\nsetp.ne.b32 q, 1, 0;\n"
+#define OPF_WGMMA_SHARED(N, R, KIND, P, FLAGS, A_LOW, A_HIGH, A_STEP, B_LOW, B_HIGH, B_STEP, X, ...)                      \
+  OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("a", A_LOW, A_HIGH, A_STEP) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)            \
+  OPF_WGMMA_STEP(N, R, KIND, "a0", "b0", P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a1", "b1", "q", FLAGS)                   \
+  OPF_WGMMA_STEP(N, R, KIND, "a2", "b2", "q", FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a3", "b3", "q", FLAGS) "}"
+#define OPF_DESCRIPTORS(x) "r"(x.low), "r"(x.high), "r"(x.step)
 
 #define OPF_WGMMA(T, NAME, N, R)                                                                                       \
   template <>                                                                                                          \
@@ -135,13 +154,13 @@ struct Wgmma;
     static __device__ __forceinline__ void ss(float (&d)[R], const Descriptors& a, const Descriptors& b, bool accumulate) { \
       asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, N, R, "k16.f32." NAME "." NAME, "p", ", 1, 1, 0, 0", OPF_AFTER_##R)    \
                    : OPF_OPERANDS_##R(d, 0)                                                                            \
-                   : OPF_FOUR(OPF_DESCRIPTOR, a.at), OPF_FOUR(OPF_DESCRIPTOR, b.at), "r"(static_cast<int>(accumulate)) \
+                   : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(static_cast<int>(accumulate)) \
                    : "memory");                                                                                        \
     }                                                                                                                  \
     static __device__ __forceinline__ void st(float (&d)[R], const Descriptors& a, const Descriptors& b) {             \
       asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, N, R, "k16.f32." NAME "." NAME, "q", ", 1, 1, 0, 1", OPF_AFTER_##R)    \
                    : OPF_OPERANDS_##R(d, 0)                                                                            \
-                   : OPF_FOUR(OPF_DESCRIPTOR, a.at), OPF_FOUR(OPF_DESCRIPTOR, b.at), "r"(1) : "memory");               \
+                   : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(1) : "memory");                                       \
     }                                                                                                                  \
   }
 

@@ -17,7 +17,7 @@ struct Wgmma<E4M3, 128> {
   static __device__ __forceinline__ void ss(float (&d)[64], const Descriptors& a, const Descriptors& b, bool accumulate) {
     asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, 128, 64, "k32.f32.e4m3.e4m3", "p", ", 1, 1", OPF_AFTER_64)
                  : OPF_OPERANDS_64(d, 0)
-                 : OPF_FOUR(OPF_DESCRIPTOR, a.at), OPF_FOUR(OPF_DESCRIPTOR, b.at), "r"(static_cast<int>(accumulate))
+                 : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(static_cast<int>(accumulate))
                  : "memory");
   }
 };

@@ -12,13 +12,12 @@ struct WgmmaRegisters;
 
 #define OPF_WGMMA_WORDS(W0, W1, W2, W3) "{" W0 ", " W1 ", " W2 ", " W3 "}"
 #define OPF_WGMMA_FROM_REGISTERS(N, R, KIND, FLAGS, A0, A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12, A13, A14, A15,  \
-                                 B0, B1, B2, B3, X)                                                                    \
-  "{\n.reg .pred p, q;\nsetp.ne.b32 p, " X ", 0;\nsetp.ne.b32 q, 1, 0;\n"                                              \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A0, A1, A2, A3), B0, "p", FLAGS)                                          \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A4, A5, A6, A7), B1, "q", FLAGS)                                          \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A8, A9, A10, A11), B2, "q", FLAGS)                                        \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A12, A13, A14, A15), B3, "q", FLAGS) "}"
-#define OPF_WORD(x) "r"(x)
+                                 B_LOW, B_HIGH, B_STEP, X, ...)                                                        \
+  OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)                                                        \
+  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A0, A1, A2, A3), "b0", "p", FLAGS)                                        \
+  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A4, A5, A6, A7), "b1", "q", FLAGS)                                        \
+  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A8, A9, A10, A11), "b2", "q", FLAGS)                                      \
+  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A12, A13, A14, A15), "b3", "q", FLAGS) "}"
 
 #define OPF_WGMMA_REGISTERS(T, KIND, FLAGS, N, R)                                                                      \
   template <>                                                                                                          \
@@ -26,8 +25,7 @@ struct WgmmaRegisters;
     static __device__ __forceinline__ void rs(float (&d)[R], const uint32_t* a, const Descriptors& b, bool accumulate) { \
       asm volatile(OPF_EXPAND(OPF_WGMMA_FROM_REGISTERS, N, R, KIND, FLAGS, OPF_AFTER_##R)                              \
                    : OPF_OPERANDS_##R(d, 0)                                                                            \
-                   : OPF_FOUR(OPF_WORD, a), OPF_FOUR(OPF_WORD, (a + 4)), OPF_FOUR(OPF_WORD, (a + 8)),                  \
-                     OPF_FOUR(OPF_WORD, (a + 12)), OPF_FOUR(OPF_DESCRIPTOR, b.at), "r"(static_cast<int>(accumulate))   \
+                   : OPF_SIXTEEN(OPF_WORD, a, 0), OPF_DESCRIPTORS(b), "r"(static_cast<int>(accumulate))                \
                    : "memory");                                                                                        \
     }                                                                                                                  \
   }

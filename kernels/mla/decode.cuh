@@ -35,8 +35,8 @@ struct MlaConsumer {
     mbarrier_wait(full, parity);
     if (!whole.mapped) fence_async_shared();
   }
-  __device__ __forceinline__ bool is_there(const uint64_t& barrier, uint32_t parity) const {
-    return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&barrier), parity));
+  __device__ __forceinline__ bool is_there(uint32_t barrier, uint32_t parity) const {
+    return __all_sync(0xffffffffu, mbarrier_is_over(barrier, parity));
   }
   // The last look at a stage: this group's piece, and the weights.
   __device__ __forceinline__ void release(int stage) {
@@ -45,33 +45,45 @@ struct MlaConsumer {
     ring.pass(stage);
   }
 
+  // What follows reads a panel that `full` tells of; came: it is known to be there.
+  __device__ __forceinline__ void await_panel(bool came, uint32_t full, uint32_t parity) const {
+    if (!came) mbarrier_wait(full, parity);
+    if (rarely(!whole.mapped)) fence_async_shared();
+  }
   // Panel by panel as they come. holds: values of the other stage are under way; it is given back as soon as they are made,
   // for which the products of the first panel leave time. A panel takes 128 cycles of products, and a loop over panels, with
-  // its branches and addresses, took 200: so it is unrolled, and looks for the next panel before it starts those of one.
+  // its branches and addresses, took 200: so those of a piece are unrolled (all of them would be a tenth of the time to
+  // compile), and each looks for the next before it starts its own products.
   __device__ __forceinline__ void start_scores(MlaScores& s, bool holds) {
-    const uint32_t q = smem_address(smem.q), stage = smem_address(smem.kv[group]);
-    const uint64_t(&full)[kMlaPanels] = smem.full[group];
-    const bool each = whole.box_panels == 1;
-    bool came = is_there(full[0], ring.parity(group));
+    const int panel_step = whole.box_panels == 1 ? 8 : 0;  // from barrier to barrier of a piece
+    const uint32_t parity = ring.parity(group);
+    uint32_t full = smem_address(smem.full[group]);
+    Descriptor q = panel_descriptor(smem_address(smem.q), 1024, 0);
+    Descriptor k = panel_descriptor(smem_address(smem.kv[group]), whole.to_group, 0);
+    bool came = is_there(full, parity);
     if (holds && !came) {
       wgmma_wait_all_at<0>();
       release(group ^ 1);
       holds = false;
     }
+#pragma unroll 1
+    for (int piece = 0; piece < kRotated; ++piece) {
 #pragma unroll
-    for (int panel = 0; panel < kMlaPanels; ++panel) {
-      const int piece = panel / 4, in_piece = panel % 4;
-      if (!came && (each || in_piece == 0)) mbarrier_wait(smem_address(&full[panel]), ring.parity(group));
-      if (rarely(!whole.mapped)) fence_async_shared();
-      if (panel + 1 < kMlaPanels) came = is_there(full[panel + 1], ring.parity(group));
-      const uint32_t k = stage + piece_at(piece) + in_piece * whole.to_panel;
-      const int to_group = piece == kRotated ? 1024 : whole.to_group;
-      issue_scores<C>(panel_descriptor(q + panel * kMlaQueryPanel, 1024, 0), panel_descriptor(k, to_group, 0), panel == 0, s);
-      if (panel == 0 && holds) {
-        wgmma_wait<1>();
-        release(group ^ 1);
+      for (int panel = 0; panel < 4; ++panel) {
+        await_panel(came, full + panel * panel_step, parity);
+        came = is_there(full + (panel < 3 ? (panel + 1) * panel_step : 32), parity);
+        issue_scores<C>(q, {k.low + panel * (whole.to_panel >> 4), k.high}, piece == 0 && panel == 0, s);
+        q.low += kMlaQueryPanel >> 4;
+        if (panel == 0 && holds) {
+          wgmma_wait<1>();
+          release(group ^ 1);
+          holds = false;
+        }
       }
+      full += 4 * sizeof(uint64_t), k.low += piece_at(1) >> 4;
     }
+    await_panel(came, full, parity);
+    issue_scores<C>(q, panel_descriptor(smem_address(smem.kv[group]) + piece_at(kRotated), 1024, 0), false, s);
   }
   // Of its own stage a group has seen all panels already.
   __device__ __forceinline__ void start_values(int stage, MlaHalf& o) const {
@@ -95,15 +107,19 @@ struct MlaConsumer {
   __device__ __forceinline__ bool weigh_tile(MlaScores& s, uint32_t (&weights)[kMlaKeys / 4], float (&factor)[2]) {
     const float exponent[2] = {p.score.log2_scale, p.score.log2_scale};  // of either row
     float sum[2];
-    weigh<C>(s, scale.base, exponent, weights, sum);
-    const bool doubtful = may_outgrow(sum[0], scale.base[0]) || may_outgrow(sum[1], scale.base[1]);
-    if (!__any_sync(0xffffffffu, doubtful)) {
-      scale.add(sum);
-      return false;
+    bool moved = false;
+#pragma unroll 1
+    for (bool again = false;; again = true) {
+      weigh<C>(s, scale.base, exponent, weights, sum);
+      const bool doubtful = may_outgrow(sum[0], scale.base[0]) || may_outgrow(sum[1], scale.base[1]);
+      if (again || !__any_sync(0xffffffffu, doubtful)) break;
+      moved = __any_sync(0xffffffffu, follow<C>(scale, s, exponent, factor));
     }
-    const bool moved = __any_sync(0xffffffffu, follow<C>(scale, s, exponent, factor));
-    weigh<C>(s, scale.base, exponent, weights, sum);
-    scale.add(factor, sum);
+    if (moved) {
+      scale.add(factor, sum);
+    } else {
+      scale.add(sum);
+    }
     return moved;
   }
   // Shows them to the other group. All four warps must have their scores, because weights take the place of a part of the key.
@@ -146,7 +162,7 @@ struct MlaConsumer {
         moved = weigh_tile(s, weights, factor);
         show_weights(item, start, weights);
       } else {
-        if (holds && !is_there(smem.weighed[stage], ring.parity(stage))) {
+        if (holds && !is_there(smem_address(&smem.weighed[stage]), ring.parity(stage))) {
           wgmma_wait_all_at<2>();
           release(stage ^ 1);
           holds = false;
@@ -202,14 +218,12 @@ struct MlaConsumer {
       MlaHalf o;
 #pragma unroll
       for (int i = 0; i < kMlaLatent / 4; ++i) o[i] = 0.f;
-      float sum[2] = {0.f, 0.f};
       scale = RowScale();
-      if (tiles > 0) {
-        if (group == 0 || tiles > 1) await(smem_address(&smem.q_full), q_parity);
-        q_parity ^= 1;
-        attend(span, tiles, o);
-        join_sums(sum);
-      }
+      if (group == 0 ? tiles > 0 : tiles > 1) await(smem_address(&smem.q_full), q_parity);
+      if (tiles > 0) q_parity ^= 1;
+      attend(span, tiles, o);
+      float sum[2];
+      join_sums(sum);
       write_half<C>(p, work, group, scale.base, sum, o);
       queue.let_go();
     }

@@ -66,20 +66,12 @@ struct LatentGatherer {
     named_sync(kMlaLoading, kWarpgroup);
   }
 
-  __device__ __forceinline__ void load_queries(const WorkItem& item) {
+  __device__ __forceinline__ const char* query_row(const WorkItem& item, int part, int row) const {
     const DecodeParams& d = p.base;
-    const bool aligned = d.q_aligned && p.q_pe_aligned;
-    set_rows([&](int part, int row) {
-      const char* q = static_cast<const char*>(part == 0 ? d.q : p.q_pe);
-      const int64_t row_stride = part == 0 ? d.q_row_stride : p.q_pe_row_stride;
-      const int64_t head_stride = part == 0 ? d.q_head_stride : p.q_pe_head_stride;
-      return row < num_rows<C>(item) ? q + item.request * row_stride + query_head<C>(item, row) * head_stride : nullptr;
-    });
-    const uint32_t q = smem_address(smem.q);
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part)
-      copy(part, 0, part == 0 ? kMlaLatent / 64 : 1, q + part * kMlaLatent / 64 * kMlaQueryPanel, &smem.q_full, false,
-           aligned);
+    const char* q = static_cast<const char*>(part == 0 ? d.q : p.q_pe);
+    const int64_t row_stride = part == 0 ? d.q_row_stride : p.q_pe_row_stride;
+    const int64_t head_stride = part == 0 ? d.q_head_stride : p.q_pe_head_stride;
+    return row < num_rows<C>(item) ? q + item.request * row_stride + query_head<C>(item, row) * head_stride : nullptr;
   }
 
   using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
@@ -93,30 +85,44 @@ struct LatentGatherer {
     return is_visible(item, token) ? pages.entry_of(token) : 0;
   }
 
-  __device__ __forceinline__ void load_tile(int stage, uint32_t stage_parity) const {
-#pragma unroll 1
-    for (int piece = 0; piece < kPieces; ++piece) {
-      mbarrier_wait(smem_address(&smem.empty[stage][piece]), stage_parity ^ 1);
-      copy(piece == kRotated, piece == kRight ? kMlaLatent : 0, panels_of(piece), smem.piece(stage, piece),
-           &smem.full[stage][first_panel(piece)], true, p.base.kv_aligned);
-    }
+  __device__ __forceinline__ const char* token_row(const Pages& pages, const WorkItem& item, int pool, int token, int entry) const {
+    if (!is_visible(item, token)) return nullptr;
+    return token_address(pool == 0 ? p.base.k : p.base.v, pages.checked(entry), pages.slot_of(token), 0);
   }
 
-  // Entries of the page table are read a tile ahead.
+  // A piece of a tile, or a part of the queries.
+  __device__ __forceinline__ void load_piece(int piece, int stage, uint32_t stage_parity, bool queries) const {
+    const bool rotated = queries ? piece == 1 : piece == kRotated;
+    uint32_t dst;
+    int column = 0, panels;
+    uint64_t* full;
+    bool aligned;
+    if (queries) {
+      dst = smem_address(smem.q) + piece * (kMlaLatent / 64 * kMlaQueryPanel), panels = rotated ? 1 : kMlaLatent / 64;
+      full = &smem.q_full, aligned = p.base.q_aligned && p.q_pe_aligned;
+    } else {
+      mbarrier_wait(smem_address(&smem.empty[stage][piece]), stage_parity ^ 1);
+      dst = smem.piece(stage, piece), column = piece == kRight ? kMlaLatent : 0, panels = panels_of(piece);
+      full = &smem.full[stage][first_panel(piece)], aligned = p.base.kv_aligned;
+    }
+    copy(rotated, column, panels, dst, full, !queries, aligned);
+  }
+
+  // Queries come first, as a tile would. Entries of the page table are read a tile ahead.
   __device__ __forceinline__ void load(const WorkItem& item, MlaStagesRing& ring) {
     const Pages pages(p.base.table, item.request);
     int entry = entry_of_row(pages, item, item.begin);
-    load_queries(item);
+    bool queries = true;
 #pragma unroll 1
-    for (int stage = 0, start = item.begin; start < item.end; stage ^= 1, start += kMlaKeys) {
+    for (int stage = 0, start = item.begin; start < item.end;) {
       set_rows([&](int pool, int row) {
-        const int token = start + row;
-        if (!is_visible(item, token)) return static_cast<const char*>(nullptr);
-        return token_address(pool == 0 ? p.base.k : p.base.v, pages.checked(entry), pages.slot_of(token), 0);
+        return queries ? query_row(item, pool, row) : token_row(pages, item, pool, start + row, entry);
       });
-      entry = entry_of_row(pages, item, start + kMlaKeys);
-      load_tile(stage, ring.parity(stage));
-      ring.pass(stage);
+      if (!queries) entry = entry_of_row(pages, item, start + kMlaKeys);
+#pragma unroll 1
+      for (int piece = 0; piece < (queries ? 2 : kPieces); ++piece) load_piece(piece, stage, ring.parity(stage), queries);
+      if (!queries) ring.pass(stage), stage ^= 1, start += kMlaKeys;
+      queries = false;
     }
   }
 };

@@ -22,7 +22,7 @@ static_assert(kMlaKeys == 16 * kWgmmaSteps, "a tile of values is so many steps")
 
 // The products of one panel of keys and of the queries, a group of its own.
 template <class C>
-__device__ __forceinline__ void issue_scores(uint64_t q, uint64_t k, bool first, MlaScores& s) {
+__device__ __forceinline__ void issue_scores(Descriptor q, Descriptor k, bool first, MlaScores& s) {
   const Descriptors at_q(q, 32), at_k(k, 32);
   wgmma_fence();
   Wgmma<typename C::T, kMlaKeys>::ss(s, at_q, at_k, !first);

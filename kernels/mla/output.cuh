@@ -1,43 +1,36 @@
-// Writes half the columns of an item's rows from their fragments: final ones in 16-byte pieces, for which the four threads
-// of a row trade words, or f32 partials of a split.
+// Writes half the columns of an item's rows from their fragments: final ones, or f32 partials of a split.
 #pragma once
 #include "kernels/mla/math.cuh"
 #include "kernels/common/quad.cuh"
+#include "kernels/common/store.cuh"
 
 namespace opfacade {
 
-template <class C>
-__device__ __forceinline__ void write_final(const DecodeParams& p, const WorkItem& item, int row, int column, const MlaHalf& o,
-                                            float factor) {
-  const bool mine = row < num_rows<C>(item);
-  char* dst = static_cast<char*>(p.o) + item.request * p.o_row_stride + query_head<C>(item, mine ? row : 0) * p.o_head_stride;
-#pragma unroll
-  for (int block = 0; block < kMlaLatent / 16; block += 4) {
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      w[i] = C::T::pack(o[(block + i) * 4] * factor, o[(block + i) * 4 + 1] * factor);
-    }
-    transpose_quad(w);
-    if (mine)
-      store_halves_8(dst + column * 2 + (block + threadIdx.x % 4) * 16, make_uint4(w[0], w[1], w[2], w[3]), p.o_aligned);
-  }
-}
+// Where a row goes: 16-bit elements that are final, f32 ones of a part, or nowhere.
+struct MlaRowPlace {
+  StoredAs final;
+  int partial;
+  char* dst;
+};
 
-// Two neighbouring threads trade halves of two blocks of eight columns, so that the four of a row write 64 bytes at once.
+// Two neighbouring threads trade halves of two blocks of eight columns, so that the four of a row write 32 or 64 bytes at once.
+// One piece of code for final rows and for parts: with one for each, this would be a fifth of the kernel.
 template <class C>
-__device__ __forceinline__ void write_partial(const DecodeParams& p, int64_t at, bool mine, int column, const MlaHalf& o,
-                                              float factor) {
-  const bool upper = threadIdx.x % 2;
-  float* dst = p.partial_o + at * kMlaLatent + column + (upper ? 8 : 0) + threadIdx.x % 4 / 2 * 4;
+__device__ __forceinline__ void write_row(const MlaRowPlace& to, const MlaHalf& o, float factor) {
+  const int element = to.partial ? 4 : 2;
+  char* dst = to.dst + traded_column() * element;
 #pragma unroll
   for (int block = 0; block < kMlaLatent / 16; block += 2) {
-    const float *even = o + block * 4, *odd = even + 4;
-    const float x = __shfl_xor_sync(0xffffffffu, upper ? even[0] : odd[0], 1) * factor;
-    const float y = __shfl_xor_sync(0xffffffffu, upper ? even[1] : odd[1], 1) * factor;
-    const float2 own = upper ? make_float2(odd[0] * factor, odd[1] * factor) : make_float2(even[0] * factor, even[1] * factor);
-    const float4 four = upper ? make_float4(x, y, own.x, own.y) : make_float4(own.x, own.y, x, y);
-    if (mine) *reinterpret_cast<float4*>(dst + block * 8) = four;
+    const float* own = o + block * 4;
+    const uint32_t first[2] = {__float_as_uint(own[0] * factor), __float_as_uint(own[1] * factor)};
+    const uint32_t second[2] = {__float_as_uint(own[4] * factor), __float_as_uint(own[5] * factor)};
+    uint32_t four[4];
+    trade_columns(first, second, four);
+    const float x = __uint_as_float(four[0]), y = __uint_as_float(four[1]);
+    const float z = __uint_as_float(four[2]), w = __uint_as_float(four[3]);
+    store_words_4(dst, make_uint4(four[0], four[1], four[2], four[3]), to.partial);
+    store_halves_4(dst, make_uint2(C::T::pack(x, y), C::T::pack(z, w)), to.final);
+    dst += 16 * element;
   }
 }
 
@@ -51,16 +44,23 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
 #pragma unroll 1
   for (int row = mla_row(), left = 2; left > 0; --left, row += 8) {
     const bool mine = row < num_rows<C>(work.item), first = mine && group == 0 && threadIdx.x % 4 == 0;
-    const float factor = reciprocal_or_zero(sum[0]), lse = row_lse(base[0], sum[0], p.score.scale);
-    if (rows.whole()) {
-      const Sunk sunk = with_sink<C>(p, work.item, mine ? row : 0, lse);
-      write_final<C>(p, work.item, row, column, o, factor * sunk.factor);
+    float factor = reciprocal_or_zero(sum[0]);
+    const float lse = row_lse(base[0], sum[0], p.score.scale);
+    const bool whole = rows.whole();
+    const int valid = mine ? row : 0;
+    MlaRowPlace to{StoredAs(mine && whole, p.o_aligned), mine && !whole, nullptr};
+    if (whole) {
+      const Sunk sunk = with_sink<C>(p, work.item, valid, lse);
+      factor *= sunk.factor;
+      to.dst = static_cast<char*>(p.o) + work.item.request * p.o_row_stride +
+               query_head<C>(work.item, valid) * p.o_head_stride + column * 2;
       if (first) write_lse<C>(p, work.item, row, sunk.lse);
     } else {
-      const int64_t at = rows.slot_row(work.parts.part, mine ? row : 0);
-      write_partial<C>(p, at, mine, column, o, factor);
+      const int64_t at = rows.slot_row(work.parts.part, valid);
+      to.dst = reinterpret_cast<char*>(p.partial_o + at * kMlaLatent + column);
       if (first) p.partial_lse[at] = lse;
     }
+    write_row<C>(to, o, factor);
     base[0] = base[1], sum[0] = sum[1];
 #pragma unroll
     for (int i = 0; i < kMlaLatent / 4; i += 4) o[i] = o[i + 2], o[i + 1] = o[i + 3];

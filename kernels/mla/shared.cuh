@@ -79,6 +79,7 @@ __device__ __forceinline__ void init_barriers(MlaShared& smem, bool mapped) {
   mbarrier_init(smem_address(&smem.q_full), mapped ? 1 : 2 * kWarpgroup);  // threads arrive for either part
   mbarrier_init(smem_address(&smem.q_empty), kMlaGroups * kMlaGroupWarps);
   for (int stage = 0; stage < kMlaStages; ++stage) {
+#pragma unroll 1
     for (int panel = 0; panel < kMlaPanels; ++panel) mbarrier_init(smem_address(&smem.full[stage][panel]), loaders);
     for (int piece = 0; piece < kPieces; ++piece) {
       mbarrier_init(smem_address(&smem.empty[stage][piece]), piece == kRotated ? kMlaGroups * kMlaGroupWarps : kMlaGroupWarps);

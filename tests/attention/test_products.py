@@ -14,11 +14,12 @@ using namespace opfacade;
   asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.{t}.{t} "  \\
                "{" OPF_LIST_##R "}, " A ", " B ", p, 1, 1, 0, " TRANSPOSED ";}"  \\
                : OPF_OPERANDS_##R(d, 0) : "l"(a), "l"(b), "r"(int(add)) : "memory")
+__device__ uint64_t step(const Descriptors& d, int i) { return uint64_t(d.high) << 32 | uint32_t(d.low + i * d.step); }
 extern "C" __global__ void __launch_bounds__(128) tiny(float* out, uint64_t q, uint64_t k, int add) {
   float s[32], o[128];
   for (int i = 0; i < 32; ++i) s[i] = out[i];
   for (int i = 0; i < 128; ++i) o[i] = out[i + 32];
-  const Descriptors a(q, 32), b(k, 2048);
+  const Descriptors a({uint32_t(q), uint32_t(q >> 32)}, 32), b({uint32_t(k), uint32_t(k >> 32)}, 2048);
   wgmma_fence();
 {products}
   wgmma_commit();
@@ -30,8 +31,8 @@ extern "C" __global__ void __launch_bounds__(128) tiny(float* out, uint64_t q, u
 }
 """
 ALONE = """
-  for (int i = 0; i < 4; ++i) ONE(64, 32, "%32", "%33", "%34", "0", s, a.at[i], b.at[i], i > 0 || add);
-  for (int i = 0; i < 4; ++i) ONE(256, 128, "%128", "%129", "%130", "1", o, a.at[i], b.at[i], 1);
+  for (int i = 0; i < 4; ++i) ONE(64, 32, "%32", "%33", "%34", "0", s, step(a, i), step(b, i), i > 0 || add);
+  for (int i = 0; i < 4; ++i) ONE(256, 128, "%128", "%129", "%130", "1", o, step(a, i), step(b, i), 1);
 """
 TOGETHER = """
   Wgmma<{T}, 64>::ss(s, a, b, add);

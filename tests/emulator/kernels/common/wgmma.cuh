@@ -6,17 +6,20 @@
 namespace opfacade {
 
 inline uint32_t panel_address(int row, int chunk) { return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16)); }
-inline uint64_t panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
-  return (uint64_t{1} << 62) | (static_cast<uint64_t>(groups >> 4) << 32) | (static_cast<uint64_t>(across >> 4) << 16) |
-         ((address & 0x3ffffu) >> 4);
+struct Descriptor {
+  uint32_t low, high;
+};
+inline Descriptor panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
+  return {(across >> 4) << 16 | (address & 0x3ffffu) >> 4, 1u << 30 | groups >> 4};
 }
 
 constexpr int kWgmmaSteps = 4;
 struct Descriptors {
   uint64_t at[kWgmmaSteps];
 
-  Descriptors(uint64_t first, uint32_t bytes) {
-    for (int step = 0; step < kWgmmaSteps; ++step) at[step] = first + (step * bytes >> 4);
+  Descriptors(Descriptor first, uint32_t bytes) {
+    for (int step = 0; step < kWgmmaSteps; ++step)
+      at[step] = static_cast<uint64_t>(first.high) << 32 | (first.low + static_cast<uint32_t>(step) * (bytes >> 4));
   }
 };
 
