@@ -219,8 +219,8 @@ CPU = (
     cpu(
         "latent decode: a stage is given back before its last product is made",
         f"{L}/decode.cuh",
-        "        wgmma_wait<1>();\n        release(group ^ 1);",
-        "        release(group ^ 1);",
+        "          wgmma_wait<1>();\n          release(group ^ 1);",
+        "          release(group ^ 1);",
         EMULATED,
     ),
     cpu(

@@ -229,8 +229,8 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill, uneven: scores leave out what a key has more than a value",
         f"{K}/prefill_wgmma_math.cuh",
-        "panel < WgmmaShared<C>::kPanels; ++panel) {\n    const uint64_t a",
-        "panel < C::kHeadDimVo / 64; ++panel) {\n    const uint64_t a",
+        "panel < WgmmaShared<C>::kPanels; ++panel) {\n    const Descriptor a",
+        "panel < C::kHeadDimVo / 64; ++panel) {\n    const Descriptor a",
         UNEVEN,
     ),
     gpu(
