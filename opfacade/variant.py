@@ -125,7 +125,7 @@ q_len, kv_len = Input(name="q_len"), Input(name="kv_len")
 head, kv_head = Input(name="head"), Input(name="kv_head")
 
 RAMP_KEYS = 128  # of the largest tile of keys
-_DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)
+DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)  # that are a line over the keys of a row
 
 
 def ramp(node: Node) -> tuple[Node, Node] | None:
@@ -138,7 +138,7 @@ def ramp(node: Node) -> tuple[Node, Node] | None:
         return None
     for factor, other in (node.args, node.args[::-1]):
         uniform = isinstance(factor, Constant) or (isinstance(factor, Parameter) and factor.per == "head")
-        if uniform and isinstance(other, Apply) and other.op == "f32" and other.args[0] in _DISTANCES:
+        if uniform and isinstance(other, Apply) and other.op == "f32" and other.args[0] in DISTANCES:
             return factor, other.args[0]
     return None
 

@@ -13,16 +13,23 @@ from opfacade.expression import SIGNATURES, Apply, Constant, Input, Node, Parame
 from opfacade.registry import Reason
 from opfacade.scoring import Varied
 from opfacade.target import Target
-from opfacade.variant import Variant, kv_pos, q_pos, ramp
+from opfacade.variant import DISTANCES, Variant, ramp
 
 WIDE = ("f16", "bf16")
 Tree = tuple[Any, ...]
+
+
+def _from_first_key(distance: Node) -> Tree:
+    """A distance of the first key of a tile, and which way the others go on from there."""
+    if not isinstance(distance, Apply):
+        return ("input", "kv_base"), "up"
+    names = tuple(arg.name for arg in distance.args if isinstance(arg, Input))
+    terms = (("input", "kv_base" if name == "kv_pos" else name) for name in names)
+    return (distance.op, *terms), "up" if names[0] == "kv_pos" else "down"
+
+
 # Conversions that come down to one a row: see VariantKey in kernels/attention/prefill_variant.cuh. None of them wraps.
-_DISTANCES: dict[Node, Tree] = {
-    kv_pos: (("input", "kv_base"), "up"),
-    kv_pos - q_pos: (("sub", ("input", "kv_base"), ("input", "q_pos")), "up"),
-    q_pos - kv_pos: (("sub", ("input", "q_pos"), ("input", "kv_base")), "down"),
-}
+_DISTANCES: dict[Node, Tree] = {distance: _from_first_key(distance) for distance in DISTANCES}
 
 
 def tree(node: Node, variant: Variant, exact: bool) -> Tree:
