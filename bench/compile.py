@@ -125,7 +125,14 @@ def machine(tools: toolchain.Toolchain) -> dict[str, Any]:
         "",
     )
     release = subprocess.run([tools.nvcc, "--version"], capture_output=True, text=True).stdout.split("\n")
-    facts = {"cpu": model, "cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
+    head = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    facts = {
+        "commit": head,
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+    }
     return {"date": date.today().isoformat(), **facts, "nvcc": release[3].split("V")[-1], "tvm_ffi": tvm_ffi.__version__}
 
 
