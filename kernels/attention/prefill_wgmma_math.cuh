@@ -53,7 +53,7 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
   wgmma_commit();
 }
 
-// The same where nothing runs beside it: in a loop, because products take long to compile..
+// The same where nothing runs beside it: in a loop, because products take long to compile.
 template <class C>
 __device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
   constexpr int kGroup = WgmmaShared<C>::kKvGroup;

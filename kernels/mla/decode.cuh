@@ -55,7 +55,8 @@ struct MlaConsumer {
   // its branches and addresses, took 200: so those of a piece are unrolled (all of them would be a tenth of the time to
   // compile), and each looks for the next before it starts its own products.
   __device__ __forceinline__ void start_scores(MlaScores& s, bool holds) {
-    const int panel_step = whole.box_panels == 1 ? 8 : 0;  // from barrier to barrier of a piece
+    constexpr int kPieceStep = 4 * sizeof(uint64_t);  // from the first barrier of a piece to that of the next
+    const int panel_step = whole.box_panels == 1 ? sizeof(uint64_t) : 0;  // from barrier to barrier of a piece
     const uint32_t parity = ring.parity(group);
     uint32_t full = smem_address(smem.full[group]);
     Descriptor q = panel_descriptor(smem_address(smem.q), 1024, 0);
@@ -71,7 +72,7 @@ struct MlaConsumer {
 #pragma unroll
       for (int panel = 0; panel < 4; ++panel) {
         await_panel(came, full + panel * panel_step, parity);
-        came = is_there(full + (panel < 3 ? (panel + 1) * panel_step : 32), parity);
+        came = is_there(full + (panel < 3 ? (panel + 1) * panel_step : kPieceStep), parity);
         issue_scores<C>(q, {k.low + panel * (whole.to_panel >> 4), k.high}, piece == 0 && panel == 0, s);
         q.low += kMlaQueryPanel >> 4;
         if (panel == 0 && holds) {
@@ -80,7 +81,7 @@ struct MlaConsumer {
           holds = false;
         }
       }
-      full += 4 * sizeof(uint64_t), k.low += piece_at(1) >> 4;
+      full += kPieceStep, k.low += piece_at(1) >> 4;
     }
     await_panel(came, full, parity);
     issue_scores<C>(q, panel_descriptor(smem_address(smem.kv[group]) + piece_at(kRotated), 1024, 0), false, s);
