@@ -28,38 +28,45 @@ struct Pipeline {
   WarpLoader<C> loader;
   Schedule<C, C::kSplit> schedule;
   WorkItem following;
-  bool more = false;   // there is a following item
-  bool ahead = false;  // and it is being loaded
+  typename WarpLoader<C>::Opening opening;  // of the following item
+  bool more = false;                        // there is one
+  bool ahead = false;                       // and it is being loaded
 
   __device__ __forceinline__ Pipeline(const DecodeParams& p, uint32_t shared) : loader(p, shared), schedule(p) {}
 
   __device__ __forceinline__ bool start(WorkItem& item) {
-    if (!schedule.next(item)) return false;
-    loader.open(item);
-    if constexpr (kAhead) more = schedule.next(following);
+    if (!open_next(item)) return false;
 #pragma unroll
     for (int i = 0; i < C::kStages - 1; ++i) fetch();
+    if constexpr (kAhead) look_ahead();
     return true;
   }
 
   __device__ __forceinline__ bool advance(WorkItem& item) {
-    if constexpr (!kAhead) {
-      if (!schedule.next(item)) return false;
-      loader.open(item);
-      return true;
-    }
+    if constexpr (!kAhead) return open_next(item);
     if (!more) return false;
-    if (!ahead) loader.open(following);
+    if (!ahead) loader.open(following, opening);
     item = following;
     ahead = false;
-    more = schedule.next(following);
+    look_ahead();
     return true;
+  }
+
+  __device__ __forceinline__ bool open_next(WorkItem& item) {
+    if (!schedule.next(item)) return false;
+    loader.open(item, loader.opening(item));
+    return true;
+  }
+
+  __device__ __forceinline__ void look_ahead() {
+    more = schedule.next(following);
+    if (more) opening = loader.opening(following);
   }
 
   __device__ __forceinline__ void fetch() {
     loader.fetch();
     if (kAhead && loader.exhausted() && more && !ahead) {
-      loader.open(following);
+      loader.open(following, opening);
       ahead = true;
     }
   }
@@ -179,14 +186,16 @@ __device__ __forceinline__ void decode(const DecodeParams& p) {
   TeamRows<C>& team_rows = *reinterpret_cast<TeamRows<C>*>(shared);  // over the stages, which are done with
   Pipeline<C> pipeline(p, smem_address(shared));
   WorkItem item;
+  DecodeState<C> state;
+  state.q_at = smem_address(shared + kStageBytes + sizeof(WarpResults<C>)) + threadIdx.x / 32 * DecodeState<C>::kQueryBytes;
+  constexpr bool kQueryAhead = Pipeline<C>::kAhead && C::kKvBytes == 2;  // of fp8, they would be waited for at once
   bool pending = false, more = pipeline.start(item);
-  stamp_own_counters<C>(p);
+  if (kQueryAhead && more) TileMath<C>::load_query(p, item, state);
   for (; more; more = pipeline.advance(item)) {
-    DecodeState<C> state;
-    state.q_at = smem_address(shared + kStageBytes + sizeof(WarpResults<C>)) + threadIdx.x / 32 * DecodeState<C>::kQueryBytes;
-    TileMath<C>::load_query(p, item, state);
+    if constexpr (!kQueryAhead) TileMath<C>::load_query(p, item, state);
     reset<C>(state);
     pipeline.attend(p, item, state);
+    if (kQueryAhead && pipeline.more) TileMath<C>::load_query(p, pipeline.following, state);
     __syncthreads();  // the item before is written, and of this one all is computed
     publish<C>(state, results);
     __syncthreads();

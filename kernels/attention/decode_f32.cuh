@@ -175,7 +175,6 @@ __device__ __forceinline__ void attend_f32(const DecodeParams& p, const WorkItem
 template <class C>
 __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
   begin(p);
-  stamp_own_counters<C>(p);
   F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(dynamic_shared());
   Schedule<C, C::kSplit> schedule(p);
   WorkItem item;

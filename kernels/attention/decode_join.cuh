@@ -1,37 +1,19 @@
 // The parts of a run are merged in the launch that makes them, by the block that finishes last: each counts itself in after
 // its part is stored, and who makes the count full merges, in the order of the parts. Nobody waits for anybody's work.
-//
-// A counter holds the stamp of this process in its upper bits, so that workspace needs no clearing: the block of part 0
-// stamps it when it starts, and a count that finds no stamp yet is repeated. Whoever merges sets it back to zero, so that
-// a captured launch can be replayed.
 #pragma once
+#include "kernels/attention/decode_count.cuh"
 #include "kernels/attention/decode_output.cuh"
-#include "kernels/common/counter.cuh"
 #include "kernels/common/cp_async.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/merge.cuh"
 
 namespace opfacade {
 
-constexpr int kCountBits = 16;
-constexpr int kMostParts = 1 << kCountBits;  // a launch with more is refused by the host
-
-__device__ __forceinline__ bool is_stamped(const DecodeParams& p, Counter value) { return value >> kCountBits == p.stamp; }
-
-__device__ __forceinline__ void stamp_counter(const DecodeParams& p, int slot) {
-  if (!is_stamped(p, load_counter(p.counters + slot))) store_counter(p.counters + slot, p.stamp << kCountBits);
-}
-
 // By one thread, after a barrier behind which all of the block's part is stored: is it the last?
 __device__ __forceinline__ bool count_in(const DecodeParams& p, const Parts& parts) {
-  Counter* counter = p.counters + parts.first_slot;
-  Counter before = add_one(counter);
-  while (!is_stamped(p, before)) {
-    while (!is_stamped(p, load_counter(counter))) {}
-    before = add_one(counter);
-  }
-  const bool last = static_cast<int>(before & (kMostParts - 1)) + 1 == parts.count;
-  if (last) store_counter(counter, p.stamp << kCountBits);
+  Counter* const counter = p.counters + parts.first_slot;
+  const bool last = counted(p, counter, add_one(counter)) + 1 == parts.count;
+  if (last) set_back(p, counter);
   return last;
 }
 
@@ -41,14 +23,6 @@ __device__ __forceinline__ void begin(const DecodeParams& p) {
   const int line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;
   if (line < p.table_bytes) prefetch_l2(reinterpret_cast<const char*>(p.table.indices) + line);
   wait_for_previous();
-}
-
-// When the first copies are on their way. Of the counters, a block stamps those of runs that start in it.
-template <class C>
-__device__ __forceinline__ void stamp_own_counters(const DecodeParams& p) {
-  constexpr int kSlots = C::kSplit == SplitMode::kAuto ? 2 : 1;
-  const int slot = blockIdx.x * kSlots + threadIdx.x;
-  if (C::kPartial && threadIdx.x < kSlots && slot < p.slots) stamp_counter(p, slot);
 }
 
 // The parts of one row. Other blocks wrote them in this launch: past the L1.

@@ -1,6 +1,6 @@
 // One warp's own pipeline of kStages stages of kTokens tokens of K and V, which runs on from one item into the next. A lane
 // resolves the rows of one token (of 16-bit elements half the lanes K, half V) and the others get its address by shuffle;
-// the page index of the following tile is fetched before it is needed, so that waiting for an index never delays a copy.
+// the page index of the following tile, or item, is fetched before it is needed, so that waiting for an index never delays a copy.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
 #include "kernels/common/swizzle.cuh"
@@ -28,15 +28,28 @@ struct WarpLoader {
   __device__ __forceinline__ WarpLoader(const DecodeParams& p, uint32_t shared)
       : p(p), stages(shared + threadIdx.x / 32 * C::kStages * 2 * kTileBytes) {}
 
-  __device__ __forceinline__ void open(const WorkItem& item) {
-    pages = Pages(p.table, item.request).pages;
+  // What an item begins with that memory must be asked for.
+  struct Opening {
+    const int32_t* pages;
+    int page;
+  };
+
+  __device__ __forceinline__ Opening opening(const WorkItem& item) const {
+    const int token = first_tile(item) + threadIdx.x % kTokens;
+    const Pages lookup(p.table, item.request);
+    return {lookup.pages, token >= item.first_key && token < item.end ? lookup.page_of(token) : 0};
+  }
+
+  __device__ __forceinline__ void open(const WorkItem& item, const Opening& opening) {
+    pages = opening.pages;
     head = kv_head<C>(item);
     first_key = item.first_key;
     end = item.end;
-    next = item.begin + threadIdx.x / 32 * kTokens;
-    next_page = page();
+    next = first_tile(item);
+    next_page = opening.page;
   }
 
+  static __device__ __forceinline__ int first_tile(const WorkItem& item) { return item.begin + threadIdx.x / 32 * kTokens; }
   __device__ __forceinline__ bool exhausted() const { return next >= end; }
   __device__ __forceinline__ int token() const { return next + threadIdx.x % kTokens; }
   __device__ __forceinline__ bool visible() const { return token() >= first_key && token() < end; }

@@ -75,6 +75,10 @@ struct BatchSums {
     if (after == 0) return false;
     const int owner = __ffs(after) - 1, lane = threadIdx.x % 32;
     int base = __shfl_sync(0xffffffffu, through - count, owner);
+    if (p.batch <= 32) {  // a lane has one request: nothing to look for
+      place = {owner, base, __shfl_sync(0xffffffffu, count, owner)};
+      return true;
+    }
     int first = __shfl_sync(0xffffffffu, run, owner);
     const int last = __shfl_sync(0xffffffffu, run_end, owner);
     for (;; first += 32) {

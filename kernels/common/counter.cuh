@@ -6,11 +6,6 @@ namespace opfacade {
 
 using Counter = unsigned long long;
 
-__device__ __forceinline__ Counter load_counter(const Counter* counter) {
-  Counter value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
-  return value;
-}
 __device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
 }
@@ -19,6 +14,16 @@ __device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
 __device__ __forceinline__ Counter add_one(Counter* counter) {
   Counter before;
   asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;" : "=l"(before) : "l"(counter) : "memory");
+  return before;
+}
+
+// Writes `value` where `expected` is; what was there before. Orders as add_one does.
+__device__ __forceinline__ Counter exchange_if(Counter* counter, Counter expected, Counter value) {
+  Counter before;
+  asm volatile("atom.cas.acq_rel.gpu.global.b64 %0, [%1], %2, %3;"
+               : "=l"(before)
+               : "l"(counter), "l"(expected), "l"(value)
+               : "memory");
   return before;
 }
 

@@ -11,8 +11,11 @@ __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   } else if constexpr (kForm == TableForm::kRagged) {
     return table.indptr[request + 1] - table.indptr[request];
   } else {
+    // Asked for before anybody knows whether there is a last page, and so beside the others: a compiler would move it down.
+    int last = table.lens[request];
+    asm volatile("" : "+r"(last));
     const int pages = table.indptr[request + 1] - table.indptr[request];
-    return pages <= 0 ? 0 : (pages - 1) * table.page_size + table.lens[request];
+    return pages <= 0 ? 0 : (pages - 1) * table.page_size + last;
   }
 }
 

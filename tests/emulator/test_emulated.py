@@ -1,6 +1,7 @@
 """Kernels and bindings run without a GPU, and are held to what the tests on one hold them to."""
 
 import pytest
+import torch
 
 from opfacade.testing import matrix, problems, structural
 from tests import emulator
@@ -30,6 +31,21 @@ def test_a_kernel_keeps_its_guarantee(kind):
 @pytest.mark.parametrize("kind", ["decode-auto", pytest.param("decode-cluster-fp8-d64-sinks", marks=pytest.mark.heavy)])
 def test_a_kernel_is_exact_where_it_must_be(kind, check):
     assert check(emulator.subject(matrix.matrix()[kind]), 3) == []
+
+
+@pytest.mark.parametrize("kind", ["decode-auto", "decode-fixed-wide-group-block"])
+def test_a_workspace_may_hold_anything(kind):
+    """Its counters start from zeros, from ones, from noise, and from what the call before left there."""
+    subject = emulator.subject(matrix.matrix()[kind])
+    size = subject.plan.workspace_size
+    noise = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+    seen = []
+    for workspace in (torch.zeros(size, dtype=torch.uint8), torch.full((size,), 255, dtype=torch.uint8), noise, noise):
+        args = subject.args(4)
+        args.o.fill_(float("nan"))
+        subject.run(args, workspace)
+        seen.append(args.o)
+    assert all(torch.equal(seen[0], other) and not other.isnan().any() for other in seen)
 
 
 @pytest.mark.heavy

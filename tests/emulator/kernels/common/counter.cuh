@@ -5,8 +5,12 @@
 namespace opfacade {
 
 using Counter = unsigned long long;
-inline Counter load_counter(const Counter* counter) { return *counter; }
 inline void store_counter(Counter* counter, Counter value) { *counter = value; }
 inline Counter add_one(Counter* counter) { return (*counter)++; }
+inline Counter exchange_if(Counter* counter, Counter expected, Counter value) {
+  const Counter before = *counter;
+  if (before == expected) *counter = value;
+  return before;
+}
 
 }  // namespace opfacade
