@@ -1,0 +1,110 @@
+"""pytest plugin: `pytest -p tests.dry.plugin --dry-list FILE --assert=plain -m gpu`, see `python -m tests.dry`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.dry import device, silent
+
+ARCH = "sm_90a"
+_monkey = pytest.MonkeyPatch()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--dry-list", type=Path, help="where to write the kernels that are asked for, a line of JSON each")
+
+
+class _Module:
+    """What a loaded binary would be."""
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: 0
+
+
+class Asked:
+    """Writes down each kernel when it is first asked for."""
+
+    def __init__(self, path):
+        self._path, self._seen = path, set()
+
+    def note(self, spec):
+        if spec.identity not in self._seen:
+            self._seen.add(spec.identity)
+            with self._path.open("a") as file:
+                file.write(spec.identity + "\n")
+
+    def launcher(self, spec, *args):
+        self.note(spec)
+        return lambda args, workspace: None
+
+    def load(self, spec, **kwargs):
+        self.note(spec)
+        return _Module()
+
+    def build(self, spec, **kwargs):
+        self.note(spec)
+        return Path("/nonexistent/kernel.so")
+
+
+def _checks(issues):
+    """A plan looks at everything but where tensors lie."""
+    from opfacade.operands import check
+
+    def checked(plan, args, workspace):
+        if plan.sku.backend != "cuda" or type(args) is not plan.descriptor.args_type:
+            return issues(plan, args, workspace)
+        return check(plan._operands, {name: getattr(args, name) for name in type(args).__slots__}, None)
+
+    return checked
+
+
+def _guarded(subject, args):
+    subject.run(args, subject.workspace())
+    return []
+
+
+def pytest_configure(config):
+    if config.option.dry_list is None or hasattr(config, "workerinput"):
+        return
+    silent.install(_monkey)
+    device.install(_monkey, ARCH)
+    from opfacade import jit
+    from opfacade.backends.cuda import support
+    from opfacade.bench import ceilings
+    from opfacade.plan import Plan
+    from opfacade.testing import bench, determinism, guarded, numerics
+    from opfacade.validation import moment
+
+    asked = Asked(config.option.dry_list)
+    once = bench._summary([1.0])
+    repeat, campaign = determinism.run_to_run, determinism.batch_invariance
+    for place, name, stand_in in (
+        (support, "launcher", asked.launcher),
+        (jit, "load", asked.load),
+        (jit, "build", asked.build),
+        (moment, "refuse_capture", lambda *args: None),
+        (Plan, "_issues", _checks(Plan._issues)),
+        (numerics, "check", lambda *args, **kwargs: numerics.Report(0.0, 0.0, "", 1)),
+        (guarded, "run", _guarded),
+        (bench, "time_gpu", lambda call, *args, **kwargs: (call(), once)[1]),
+        (bench, "time_host", lambda call, *args, **kwargs: (call(), once)[1]),
+        (ceilings, "of", lambda device: {"TBs": 4.0, "TFLOPs": 600.0}),
+        (determinism, "run_to_run", lambda subject, runs, seed: repeat(subject, 2, seed)),
+        (
+            determinism,
+            "batch_invariance",
+            lambda subject, size, seed: campaign(subject, replace(size, needles=8, compositions=2), seed),
+        ),
+    ):
+        _monkey.setattr(place, name, stand_in)
+
+
+def pytest_unconfigure(config):
+    _monkey.undo()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with device.OnCpu():
+        return (yield)

@@ -1,0 +1,34 @@
+"""The list of kernels that GPU tests ask for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from opfacade.jit import codegen
+from tests.dry import silent
+from tests.dry.__main__ import ROOT, files, spec_of
+
+
+def test_a_dry_run_lists_what_is_asked_for(tmp_path):
+    found = tmp_path / "list"
+    command = [sys.executable, "-m", "tests.dry", str(found), "--only", "tests/cascade/test_cascade_gpu.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    specs = [spec_of(line) for line in found.read_text().splitlines()]
+    assert f"{len(specs)} kernels" in done.stdout
+    assert {spec.template for spec in specs} >= {"cascade/merge_states"}
+    assert all(codegen.render(spec).device for spec in specs)
+
+
+def test_a_test_goes_on_behind_an_assert_that_fails():
+    source = "def test():\n    assert call() == 1, 'told'\n    assert call() / 0\n    return call()\n"
+    calls, place = [], {"call": lambda: calls.append(1) or len(calls)}
+    exec(silent._to_code(None, source, Path(silent.TESTS / "made_up.py")), place)
+    assert place["test"]() == 3
+
+
+def test_every_file_with_gpu_tests_is_run():
+    marked = {path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text()}
+    here, elsewhere = set(files()), {path for path in marked if path.parts[1] in ("jit", "dry")}
+    assert marked - elsewhere <= here
+    assert len(here) > 10
