@@ -38,6 +38,9 @@ MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group
     BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=10, paged_kv=PLAIN, window_left=5),
     BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=40, paged_kv=WIDE, logits_soft_cap=9.0),
     BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=32, paged_kv=FP8, q_dtype="bf16", kv_scale="head", sinks=True),
+    BatchPagedDecodeDescriptor(  # as many registers as a decode can need
+        batch_size=40, num_qo_heads=66, paged_kv=FP8, q_dtype="bf16", kv_scale="head", window_left=900, logits_soft_cap=9.0
+    ),
 )
 
 

@@ -93,7 +93,12 @@ struct Deferred {
   int request, head, run, count;
 };
 
-// Results of the warps; maximum and sum stand in the padding of a row, and so does what is deferred.
+// What of an item is needed again only when it ends. 256 dimensions leave no registers for it meanwhile.
+struct Waiting {
+  int request, head, run, count;
+};
+
+// Results of the warps; maximum and sum stand in the padding of a row, and so does what is deferred or waits.
 template <class C>
 struct WarpResults {
   static constexpr int kPitch = C::kHeadDim + 8;  // eight rows at one column lie in different banks
@@ -104,7 +109,20 @@ struct WarpResults {
   __device__ __forceinline__ volatile Deferred& deferred() {
     return *reinterpret_cast<volatile Deferred*>(&o[0][0][C::kHeadDim + 2]);
   }
+  __device__ __forceinline__ volatile Waiting& waiting() {
+    return *reinterpret_cast<volatile Waiting*>(&o[threadIdx.x / 32][0][C::kHeadDim + 2]);
+  }
 };
+
+// By each warp for itself.
+__device__ __forceinline__ void put_by(const WorkItem& item, volatile Waiting& waiting) {
+  if (threadIdx.x % 32 == 0)
+    waiting.request = item.request, waiting.head = item.head, waiting.run = item.run, waiting.count = item.count;
+  __syncwarp();
+}
+__device__ __forceinline__ void take_up(const volatile Waiting& waiting, WorkItem& item) {
+  item.request = waiting.request, item.head = waiting.head, item.run = waiting.run, item.count = waiting.count;
+}
 
 template <class C>
 __device__ __forceinline__ void publish(const DecodeState<C>& state, WarpResults<C>& results) {
@@ -194,7 +212,9 @@ __device__ __forceinline__ void decode(const DecodeParams& p) {
   for (; more; more = pipeline.advance(item)) {
     if constexpr (!kQueryAhead) TileMath<C>::load_query(p, item, state);
     reset<C>(state);
+    if constexpr (C::kHeadDim == 256) put_by(item, results.waiting());
     pipeline.attend(p, item, state);
+    if constexpr (C::kHeadDim == 256) take_up(results.waiting(), item);
     if (kQueryAhead && pipeline.more) TileMath<C>::load_query(p, pipeline.following, state);
     __syncthreads();  // the item before is written, and of this one all is computed
     publish<C>(state, results);

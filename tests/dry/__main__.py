@@ -42,7 +42,7 @@ def dry(path, found, scratch):
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPYCACHEPREFIX": scratch},
+            env={**os.environ, "PYTHONPYCACHEPREFIX": scratch, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             timeout=SECONDS,

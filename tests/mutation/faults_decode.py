@@ -91,6 +91,13 @@ DECODE_FAULTS = (
         DECODE,
     ),
     gpu(
+        "decode: an item of 256 dimensions ends at another head",
+        f"{K}/decode.cuh",
+        "waiting.head = item.head",
+        "waiting.head = 0",
+        "decode-auto-d256 decode-fixed-fp8-d256-sinks",
+    ),
+    gpu(
         "decode: a deferred part is forgotten",
         f"{K}/decode.cuh",
         "  if (!deferred.last) return;\n",
