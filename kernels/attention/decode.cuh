@@ -109,8 +109,9 @@ struct WarpResults {
   __device__ __forceinline__ volatile Deferred& deferred() {
     return *reinterpret_cast<volatile Deferred*>(&o[0][0][C::kHeadDim + 2]);
   }
+  // Not over `last`, which another warp may still be looking at; what else is deferred, these heads have not.
   __device__ __forceinline__ volatile Waiting& waiting() {
-    return *reinterpret_cast<volatile Waiting*>(&o[threadIdx.x / 32][0][C::kHeadDim + 2]);
+    return *reinterpret_cast<volatile Waiting*>(&o[threadIdx.x / 32][0][C::kHeadDim + 3]);
   }
 };
 
