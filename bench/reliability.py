@@ -65,12 +65,16 @@ def stamp(name: str, record: dict[str, Any]) -> str:
     machine = record.get("machine", {})
     words = [str(machine.get("device", "?"))]
     words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python", "commit") if machine.get(key)]
+    words += [f"compiler: {machine['compiler']}"] if machine.get("compiler") else []
     return f"{', '.join(words)}; {date(record)[:10]}; [`{name}`](../bench/results/{name})."
 
 
 def suite(record: dict[str, Any]) -> list[str]:
     counts = record["counts"]
-    lines = [f"{counts.get('passed', 0)} passed, {len(record['not_passed'])} not passed, in {record['seconds']} s.", ""]
+    told = [f"{counts.get(kind, 0)} {kind}" for kind in ("passed", "skipped", "failure", "error")]
+    lines = [f"{', '.join(told)}, in {record['seconds']} s.", ""]
+    wrong = [name for name in record["not_passed"] if not name.endswith(": skipped")]
+    lines += [*(f"- `{name}`" for name in wrong), ""] if wrong else []
     lines += ["| random problems of | problems | elements held | worst over hard | worst over tight |", "|---|---|---|---|---|"]
     for op, row in sorted(record["random_problems"].items()):
         worst = f"{row['worst_over_hard']:.3f} | {row['worst_over_tight']:.3f}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opfacade import jit
+from opfacade import env, jit
 from opfacade.jit import JitSpec, cache, private
 
 from .fakes import Toolkit, make_toolkit
@@ -57,6 +57,8 @@ def tiny(root, cache_dir):
 @pytest.fixture(scope="session")
 def scale_cache(tmp_path_factory):
     """A cache in which `scale` and `tiny` are built, once for all tests: a real binding takes seconds to compile."""
+    if env.jit_disabled():
+        pytest.skip("compiles kernels of its own, and OPFACADE_DISABLE_JIT is set")
     place = tmp_path_factory.mktemp("scale")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPFACADE_SOURCE_ROOT", str(make_root(place / "root")))
