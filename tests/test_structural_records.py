@@ -11,7 +11,7 @@ RECORDS = {
     "a-suite.json": {
         "machine": MACHINE,
         "seconds": 7,
-        "counts": {"passed": 3},
+        "counts": {"passed": 3, "failure": 1},
         "random_problems": {"op": {"problems": 2, "elements": 1000, "worst_over_hard": 0.5, "worst_over_tight": 0.25}},
         "shown": ["run_to_run decode runs=1000 different=0"],
         "not_passed": ["x: failure"],
@@ -47,7 +47,8 @@ def test_every_record_has_its_section_with_date_and_machine(results):
     text = reliability.page()
     assert text.count("GPU, torch 2; 2026-01-02") == 5
     for words in (
-        "3 passed, 1 not passed",
+        "3 passed, 0 skipped, 1 failure, 0 error",
+        "- `x: failure`",
         "1,000 | 0.500 | 0.250",
         "runs=1000 different=0",
         "0 of 1 SKUs held",
