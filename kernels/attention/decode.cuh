@@ -19,11 +19,14 @@ __device__ __forceinline__ void take_tile(const DecodeParams& p, const WorkItem&
   TileMath<C>::add_values(state, s, stage + WarpLoader<C>::kTileBytes);
 }
 
-// What is loaded runs ahead of what is computed, into the following item but never beyond it. (256 dimensions leave no
-// registers to remember two items.)
+// The output of 256 dimensions leaves no registers to remember two items, nor all of one.
+template <class C>
+constexpr bool kFewRegisters = C::kHeadDim == 256;
+
+// What is loaded runs ahead of what is computed, into the following item but never beyond it.
 template <class C>
 struct Pipeline {
-  static constexpr bool kAhead = C::kSplit == SplitMode::kAuto && C::kHeadDim < 256;
+  static constexpr bool kAhead = C::kSplit == SplitMode::kAuto && !kFewRegisters<C>;
 
   WarpLoader<C> loader;
   Schedule<C, C::kSplit> schedule;
@@ -93,7 +96,7 @@ struct Deferred {
   int request, head, run, count;
 };
 
-// What of an item is needed again only when it ends. 256 dimensions leave no registers for it meanwhile.
+// What of an item is needed again only when it ends, and may wait elsewhere meanwhile.
 struct Waiting {
   int request, head, run, count;
 };
@@ -109,8 +112,9 @@ struct WarpResults {
   __device__ __forceinline__ volatile Deferred& deferred() {
     return *reinterpret_cast<volatile Deferred*>(&o[0][0][C::kHeadDim + 2]);
   }
-  // Not over `last`, which another warp may still be looking at; what else is deferred, these heads have not.
+  // Not over `last`, which another warp may still be looking at.
   __device__ __forceinline__ volatile Waiting& waiting() {
+    static_assert(!Pipeline<C>::kAhead, "the rest of what is deferred lies here");
     return *reinterpret_cast<volatile Waiting*>(&o[threadIdx.x / 32][0][C::kHeadDim + 3]);
   }
 };
@@ -213,9 +217,9 @@ __device__ __forceinline__ void decode(const DecodeParams& p) {
   for (; more; more = pipeline.advance(item)) {
     if constexpr (!kQueryAhead) TileMath<C>::load_query(p, item, state);
     reset<C>(state);
-    if constexpr (C::kHeadDim == 256) put_by(item, results.waiting());
+    if constexpr (kFewRegisters<C>) put_by(item, results.waiting());
     pipeline.attend(p, item, state);
-    if constexpr (C::kHeadDim == 256) take_up(results.waiting(), item);
+    if constexpr (kFewRegisters<C>) take_up(results.waiting(), item);
     if (kQueryAhead && pipeline.more) TileMath<C>::load_query(p, pipeline.following, state);
     __syncthreads();  // the item before is written, and of this one all is computed
     publish<C>(state, results);
