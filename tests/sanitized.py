@@ -33,7 +33,7 @@ def on_gpu(args):
 
 
 def counters(descriptor, workspace):
-    """Where a split decode has counters: it looks at them first, whatever they hold. See kernels/attention/decode_join.cuh."""
+    """Where a split decode has counters: it looks at them first, whatever they hold. See kernels/attention/decode_count.cuh."""
     target = Target.current()
     if descriptor.op != "paged_decode" or not workspace.numel():
         return workspace[:0]
@@ -57,10 +57,10 @@ def run(kind, descriptor, seed):
     print(f"{kind} seed={seed}: {report.worst:.3g} of the bound", flush=True)
 
 
-def record(rows, out):
+def record(rows, out, commit):
     facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
-    kinds = list(matrix.matrix())
-    result = {"machine": facts | {"date": time.strftime("%Y-%m-%d")}, "kinds": kinds, "seeds": len(SEEDS), "tools": rows}
+    facts |= {"date": time.strftime("%Y-%m-%d"), "commit": commit}
+    result = {"machine": facts, "kinds": list(matrix.matrix()), "seeds": len(SEEDS), "tools": rows}
     out.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -69,11 +69,12 @@ def main():
     parser.add_argument("--build", action="store_true", help="only compile")
     parser.add_argument("--record", help="JSON of what each tool said")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--commit", help="recorded")
     words = parser.parse_args()
     if words.build:
         prebuilt.build(matrix.matrix().values())
     elif words.record:
-        record(json.loads(words.record), words.out)
+        record(json.loads(words.record), words.out, words.commit)
     else:
         for kind, descriptor in matrix.matrix().items():
             for seed in SEEDS:

@@ -1,4 +1,8 @@
-"""`python -m tests.dry LIST [--only FILE...] [--compile]`: kernels that the GPU tests ask for; --compile builds them."""
+"""`python -m tests.dry LIST [--only FILE...] [--compile]`: kernels that the GPU tests ask for; --compile builds them.
+
+Ends with 1 where a kernel may be missing, and says on stderr of which files, or which kernels were not built; with 2 where
+nothing was run, because the arguments are wrong or there is no compiler.
+"""
 
 import argparse
 import json
@@ -11,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from opfacade import jit
+from opfacade.errors import OpfacadeError, ToolchainError
+from opfacade.jit import cache, toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
 # Only the tests of the cache itself compile what no plan asks for.
@@ -61,17 +67,28 @@ def spec_of(line):
     return jit.JitSpec(name, template, tupled(params), arch, tuple(flags))
 
 
+def built(spec):
+    """Why not, where it was not built: one that does not compile stops no other."""
+    try:
+        jit.build(spec)
+    except OpfacadeError as error:
+        return f"{spec.identity}: {str(error)[:2000]}"
+    return ""
+
+
 def compile_all(specs):
+    """What went wrong, in words."""
     started = time.monotonic()
 
     def build(numbered):
         number, spec = numbered
-        jit.build(spec)
+        wrong = built(spec)
         if number % 50 == 0:
             print(f"{number} of {len(specs)}, {time.monotonic() - started:.0f} s", flush=True)
+        return wrong
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(build, enumerate(specs)))
+        return list(filter(None, pool.map(build, enumerate(specs))))
 
 
 def main():
@@ -80,17 +97,25 @@ def main():
     parser.add_argument("--only", type=Path, nargs="*", help="test files")
     parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
+    if options.compile:
+        try:
+            toolchain.find(cache.toolchain_memo())  # now, not after the many minutes that the tests take
+        except ToolchainError as error:
+            parser.error(str(error))
     options.list.write_text("")
-    failed = []
+    failed = {}
     for path in options.only or files():
         with tempfile.TemporaryDirectory() as scratch:
-            failed += filter(None, [dry(path, options.list.resolve(), scratch)])
+            if told := dry(path, options.list.resolve(), scratch):
+                failed[path] = told
     lines = sorted(set(options.list.read_text().splitlines()))
     options.list.write_text("".join(f"{line}\n" for line in lines))
-    print(f"{len(lines)} kernels", *failed, sep="\n", flush=True)
-    if options.compile:
-        compile_all([spec_of(line) for line in lines])
-    return bool(failed)
+    print(f"{len(lines)} kernels", *failed.values(), sep="\n", flush=True)
+    unbuilt = compile_all([spec_of(line) for line in lines]) if options.compile else []
+    missing = [f"not built: {told}" for told in unbuilt]
+    missing += [f"kernels that only {path} asks for may be missing: not all of its tests ended well" for path in failed]
+    print(*missing, sep="\n", end="\n" if missing else "", file=sys.stderr)
+    return bool(missing)
 
 
 if __name__ == "__main__":

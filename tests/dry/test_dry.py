@@ -4,20 +4,51 @@ import subprocess
 import sys
 from pathlib import Path
 
+from opfacade import jit
+from opfacade.errors import CompileError
 from opfacade.jit import codegen
 from tests.dry import silent
-from tests.dry.__main__ import ROOT, files, spec_of
+from tests.dry.__main__ import ROOT, compile_all, files, spec_of
+
+SMALL = "tests/cascade/test_cascade_gpu.py"
+
+
+def dry_run(found, *paths):
+    command = [sys.executable, "-m", "tests.dry", str(found), "--only", *paths]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_a_dry_run_lists_what_is_asked_for(tmp_path):
     found = tmp_path / "list"
-    command = [sys.executable, "-m", "tests.dry", str(found), "--only", "tests/cascade/test_cascade_gpu.py"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = dry_run(found, SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     specs = [spec_of(line) for line in found.read_text().splitlines()]
     assert f"{len(specs)} kernels" in done.stdout
     assert {spec.template for spec in specs} >= {"cascade/merge_states"}
     assert all(codegen.render(spec).device for spec in specs)
+
+
+def test_a_file_that_ends_badly_is_named_and_the_others_are_listed(tmp_path):
+    found = tmp_path / "list"
+    done = dry_run(found, "tests/absent.py", SMALL)
+    assert done.returncode == 1
+    assert "tests/absent.py" in done.stderr
+    assert SMALL not in done.stderr
+    assert found.read_text()
+
+
+def test_a_kernel_that_does_not_compile_stops_no_other(monkeypatch):
+    specs, asked = [jit.JitSpec.of(name, "cascade/merge_states", "sm_90a") for name in ("bad", "good")], []
+
+    def build(spec):
+        asked.append(spec.name)
+        if spec.name == "bad":
+            raise CompileError("a made-up error")
+
+    monkeypatch.setattr(jit, "build", build)
+    (told,) = compile_all(specs)
+    assert sorted(asked) == ["bad", "good"]
+    assert "a made-up error" in told
 
 
 def test_a_test_goes_on_behind_an_assert_that_fails():
