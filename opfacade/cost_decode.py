@@ -88,15 +88,13 @@ def _rates_of(descriptor: Any) -> _Rates:
 
 def _of_stages(descriptor: Any, facts: dict[str, Any]) -> float:
     """Bytes a second of a block whose warps wait for one stage after another."""
-    warps = int(facts.get("warps") or _usual_warps(descriptor, facts))
+    warps = int(facts.get("warps") or _usual(descriptor, facts).warps)
     dim = int(descriptor.dim)
     return warps * _STAGE_KEYS * 4 * dim / (_STAGE + _STAGE_MATH * dim / 128)
 
 
-def _usual_warps(descriptor: Any, facts: dict[str, Any]) -> int:
-    decode = cuda("attention_decode")
-    shapes = decode.TEAM_SHAPES if facts.get("split") == "cluster" else decode.SHAPES
-    return next((int(shape.warps) for dim, shape in shapes.items() if dim >= descriptor.dim), 2)
+def _usual(descriptor: Any, facts: dict[str, Any]) -> Any:
+    return cuda("attention_decode").usual_shape(descriptor, facts.get("split") == "cluster")
 
 
 def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, ...]) -> Cut:
@@ -104,10 +102,10 @@ def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, .
     runs = [_Run(min(first_hidden(descriptor, 0, 1, n), n), n) for n in kv]
     heads, sms = _head_blocks(descriptor), max(1, target.sm_count)
     row = descriptor.kv_elements * ITEMSIZE[descriptor.kv_dtype] / descriptor.kv_heads
-    usual, rates = cuda("attention_decode").PLAIN, _rates_of(descriptor)
-    mode, slots = facts.get("split", "off"), sms * (1 if rates is _LATENT else int(facts.get("blocks", usual.blocks)))
+    mode, rates = facts.get("split", "off"), _rates_of(descriptor)
+    slots = sms * (1 if rates is _LATENT else int(facts.get("blocks") or _usual(descriptor, facts).blocks))
     if mode == "cluster":
-        return _over_clusters(runs, heads, row, int(facts.get("cluster", usual.cluster)), sms)
+        return _over_clusters(runs, heads, row, int(facts.get("cluster", cuda("attention_decode").PLAIN.cluster)), sms)
     if mode == "fixed":
         chunk = int(facts.get("chunk", descriptor.kv_split if isinstance(descriptor.kv_split, int) else _GRAIN))
         return _in_chunks(descriptor, runs, heads, row, chunk, slots)

@@ -4,7 +4,7 @@
 // and V are read once per group. Warps take tiles in turn and are merged in warp order at the end of an item.
 #pragma once
 #include "kernels/attention/decode_join.cuh"
-#include "kernels/attention/decode_state.cuh"
+#include "kernels/attention/decode_results.cuh"
 #include "kernels/attention/decode_team.cuh"
 
 namespace opfacade {
@@ -19,9 +19,9 @@ __device__ __forceinline__ void take_tile(const DecodeParams& p, const WorkItem&
   TileMath<C>::add_values(state, s, stage + WarpLoader<C>::kTileBytes);
 }
 
-// The output of 256 dimensions leaves no registers to remember two items, nor all of one.
+// The output of 256 dimensions of many heads leaves no registers to remember two items, nor all of one.
 template <class C>
-constexpr bool kFewRegisters = C::kHeadDim == 256;
+constexpr bool kFewRegisters = C::kHeadDim == 256 && !HeadLayout<C>::kHeadsAreColumns;
 
 // What is loaded runs ahead of what is computed, into the following item but never beyond it.
 template <class C>
@@ -90,81 +90,6 @@ struct Pipeline {
   }
 };
 
-// A part whose count is known at the end of the item after it: nobody waits for it in the middle of a stream.
-struct Deferred {
-  int last;  // it completed its run
-  int request, head, run, count;
-};
-
-// What of an item is needed again only when it ends, and may wait elsewhere meanwhile.
-struct Waiting {
-  int request, head, run, count;
-};
-
-// Results of the warps; maximum and sum stand in the padding of a row, and so does what is deferred or waits.
-template <class C>
-struct WarpResults {
-  static constexpr int kPitch = C::kHeadDim + 8;  // eight rows at one column lie in different banks
-  float o[C::kWarps][C::kRows][kPitch];
-
-  __device__ __forceinline__ float& max(int warp, int row) { return o[warp][row][C::kHeadDim]; }
-  __device__ __forceinline__ float& sum(int warp, int row) { return o[warp][row][C::kHeadDim + 1]; }
-  __device__ __forceinline__ volatile Deferred& deferred() {
-    return *reinterpret_cast<volatile Deferred*>(&o[0][0][C::kHeadDim + 2]);
-  }
-  // Not over `last`, which another warp may still be looking at.
-  __device__ __forceinline__ volatile Waiting& waiting() {
-    static_assert(!Pipeline<C>::kAhead, "the rest of what is deferred lies here");
-    return *reinterpret_cast<volatile Waiting*>(&o[threadIdx.x / 32][0][C::kHeadDim + 3]);
-  }
-};
-
-// By each warp for itself.
-__device__ __forceinline__ void put_by(const WorkItem& item, volatile Waiting& waiting) {
-  if (threadIdx.x % 32 == 0)
-    waiting.request = item.request, waiting.head = item.head, waiting.run = item.run, waiting.count = item.count;
-  __syncwarp();
-}
-__device__ __forceinline__ void take_up(const volatile Waiting& waiting, WorkItem& item) {
-  item.request = waiting.request, item.head = waiting.head, item.run = waiting.run, item.count = waiting.count;
-}
-
-template <class C>
-__device__ __forceinline__ void publish(const DecodeState<C>& state, WarpResults<C>& results) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = lane / 4 + half * 8;
-    const float sum = quad_sum(state.sum[half]);
-    if (row >= C::kRows) continue;
-    results.max(warp, row) = state.max[half];
-    results.sum(warp, row) = sum;
-    TileMath<C>::store_row(state, half, results.o[warp][row]);
-  }
-}
-
-template <class C, class Rows>
-__device__ __forceinline__ void combine(const DecodeParams& p, const WorkItem& item, WarpResults<C>& results, Rows& rows) {
-  constexpr int kColumns = C::kHeadDim / 4;
-  for (int i = threadIdx.x; i < num_rows<C>(item) * kColumns; i += C::kWarps * 32) {
-    const int row = i / kColumns, column = i % kColumns * 4;
-    float row_max = minus_infinity();
-#pragma unroll
-    for (int w = 0; w < C::kWarps; ++w) row_max = fmaxf(row_max, results.max(w, row));
-    float sum = 0.f;
-    float4 o = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll
-    for (int w = 0; w < C::kWarps; ++w) {
-      const float weight = exp2_approx((results.max(w, row) - finite_max(row_max)) * p.score.log2_scale);
-      const float4 part = *reinterpret_cast<const float4*>(&results.o[w][row][column]);
-      sum += weight * results.sum(w, row);
-      o.x += weight * part.x, o.y += weight * part.y, o.z += weight * part.z, o.w += weight * part.w;
-    }
-    const float factor = reciprocal_or_zero(sum) * value_factor<C>(p, item);
-    rows.store(row, column, o, factor, row_lse(row_max, sum, p.score.scale));
-  }
-}
-
 // Merges the part deferred at an earlier item, if that completed its run.
 template <class C>
 __device__ __forceinline__ void settle(const DecodeParams& p, const Pipeline<C>& pipeline, const volatile Deferred& deferred) {
@@ -175,9 +100,9 @@ __device__ __forceinline__ void settle(const DecodeParams& p, const Pipeline<C>&
   merge_parts<C>(GlobalRows<C>{p, item, parts});
 }
 
+// Behind a barrier: the part is stored.
 template <class C>
 __device__ __forceinline__ void defer(const DecodeParams& p, const WorkItem& item, const Parts& parts, volatile Deferred& deferred) {
-  __syncthreads();
   if (threadIdx.x != 0) return;
   deferred.request = item.request, deferred.head = item.head, deferred.run = item.run, deferred.count = item.count;
   deferred.last = count_in(p, parts);
@@ -185,17 +110,18 @@ __device__ __forceinline__ void defer(const DecodeParams& p, const WorkItem& ite
 
 template <class C>
 __device__ __forceinline__ void store_item(const DecodeParams& p, const WorkItem& item, const Pipeline<C>& pipeline,
-                                           WarpResults<C>& results, bool& pending) {
+                                           unsigned char* shared, WarpResults<C>& results, bool& pending) {
   const Parts parts = pipeline.schedule.parts_of(item);
   const GlobalRows<C> rows{p, item, parts};
-  combine<C>(p, item, results, rows);
+  combine<C>(p, item, shared, results, rows);
+  if (C::kPartial && pending) settle<C>(p, pipeline, results.deferred);
+  __syncthreads();  // the part is stored, and results may be overwritten
   if constexpr (C::kPartial) {
-    if (pending) settle<C>(p, pipeline, results.deferred());
     pending = parts.count > 1 && pipeline.more;
     if (pending) {
-      defer<C>(p, item, parts, results.deferred());
+      defer<C>(p, item, parts, results.deferred);
     } else if (parts.count > 1) {
-      join<C>(rows, results.deferred().last);
+      join<C>(rows, results.deferred.last);
     }
   }
 }
@@ -205,29 +131,31 @@ __device__ __forceinline__ void decode(const DecodeParams& p) {
   begin(p);
   unsigned char* const shared = dynamic_shared();
   constexpr int kStageBytes = C::kWarps * C::kStages * 2 * WarpLoader<C>::kTileBytes;
-  WarpResults<C>& results = *reinterpret_cast<WarpResults<C>*>(shared + kStageBytes);
-  TeamRows<C>& team_rows = *reinterpret_cast<TeamRows<C>*>(shared);  // over the stages, which are done with
+  constexpr int kQueryBytes = C::kWarps * DecodeState<C>::kQueryBytes;
+  constexpr int kTeamBytes = C::kSplit == SplitMode::kCluster ? sizeof(TeamRows<C>) : 0;
+  TeamRows<C>& team_rows = *reinterpret_cast<TeamRows<C>*>(shared + kStageBytes + kQueryBytes);
+  WarpResults<C>& results = *reinterpret_cast<WarpResults<C>*>(shared + kStageBytes + kQueryBytes + kTeamBytes);
+  static_assert(kStageBytes + kQueryBytes + kTeamBytes + sizeof(results) == C::kSharedBytes, "the launch has another layout");
   Pipeline<C> pipeline(p, smem_address(shared));
   WorkItem item;
   DecodeState<C> state;
-  state.q_at = smem_address(shared + kStageBytes + sizeof(WarpResults<C>)) + threadIdx.x / 32 * DecodeState<C>::kQueryBytes;
+  state.q_at = smem_address(shared + kStageBytes) + threadIdx.x / 32 * DecodeState<C>::kQueryBytes;
   constexpr bool kQueryAhead = Pipeline<C>::kAhead && C::kKvBytes == 2;  // of fp8, they would be waited for at once
   bool pending = false, more = pipeline.start(item);
   if (kQueryAhead && more) TileMath<C>::load_query(p, item, state);
   for (; more; more = pipeline.advance(item)) {
     if constexpr (!kQueryAhead) TileMath<C>::load_query(p, item, state);
     reset<C>(state);
-    if constexpr (kFewRegisters<C>) put_by(item, results.waiting());
+    if constexpr (kFewRegisters<C>) put_by(item, results.waiting[threadIdx.x / 32]);
     pipeline.attend(p, item, state);
-    if constexpr (kFewRegisters<C>) take_up(results.waiting(), item);
+    if constexpr (kFewRegisters<C>) take_up(results.waiting[threadIdx.x / 32], item);
     if (kQueryAhead && pipeline.more) TileMath<C>::load_query(p, pipeline.following, state);
-    __syncthreads();  // the item before is written, and of this one all is computed
-    publish<C>(state, results);
+    publish<C>(state, shared, pipeline.loader.free_stage() - smem_address(shared), results);
     __syncthreads();
     if constexpr (C::kSplit == SplitMode::kCluster) {
-      combine<C>(p, item, results, team_rows);
+      combine<C>(p, item, shared, results, team_rows);
     } else {
-      store_item<C>(p, item, pipeline, results, pending);
+      store_item<C>(p, item, pipeline, shared, results, pending);
     }
   }
   cp_async_wait<0>();

@@ -176,6 +176,7 @@ template <class C>
 __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
   begin(p);
   F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(dynamic_shared());
+  static_assert(sizeof(smem) == C::kSharedBytes, "the launch has another layout");
   Schedule<C, C::kSplit> schedule(p);
   WorkItem item;
   while (schedule.next(item)) {
@@ -185,8 +186,8 @@ __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
     const Parts parts = schedule.parts_of(item);
     const GlobalRows<C> rows{p, item, parts};
     finish_f32<C>(p, rows, smem, state);
+    __syncthreads();  // the part is stored, the rows are read and may be overwritten
     if (C::kPartial && parts.count > 1) join<C>(rows, smem.scratch());
-    __syncthreads();  // the rows are read, and may be overwritten
   }
 }
 

@@ -81,17 +81,17 @@ __device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row
 // A warp takes a row.
 template <class C>
 __device__ __forceinline__ void merge_parts(const GlobalRows<C>& rows) {
-  constexpr int kBatch = C::kHeadDim < 256 ? 32 : 8;
+  constexpr int kRegisters = 65536 / (32 * C::kWarps * C::kBlocksPerSm);
+  constexpr int kBatch = C::kHeadDim == 256 || kRegisters < 160 ? 8 : kRegisters < 240 ? 16 : 32;
 #pragma unroll 1
   for (int row = threadIdx.x / 32; row < num_rows<C>(rows.item); row += C::kWarps)
 #pragma unroll 1
     for (int first = 0; first < C::kHeadDim; first += 128) merge_columns<C, kBatch>(rows, row, first + threadIdx.x % 32 * 4);
 }
 
-// After a block stored a part: merge now if it was the last. `last` is shared memory that nobody uses meanwhile.
+// Behind a barrier, after a block stored a part: merge now if it was the last. `last` is shared memory that nobody uses meanwhile.
 template <class C>
 __device__ __forceinline__ void join(const GlobalRows<C>& rows, volatile int& last) {
-  __syncthreads();
   if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);
   __syncthreads();
   if (last) merge_parts<C>(rows);

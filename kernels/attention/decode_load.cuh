@@ -56,6 +56,8 @@ struct WarpLoader {
   __device__ __forceinline__ int page() const { return visible() ? lookup().page_of(token()) : 0; }
   __device__ __forceinline__ Pages lookup() const { return Pages(p.table, pages); }
   __device__ __forceinline__ uint32_t stage(int i) const { return stages + i * 2 * kTileBytes; }
+  // Between a tile and the next fetch: nothing is there that is still needed.
+  __device__ __forceinline__ uint32_t free_stage() const { return stage(index); }
 
   __device__ __forceinline__ bool oldest_is_filled() const { return filled >> (C::kStages - 2) & 1; }
 

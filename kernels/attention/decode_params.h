@@ -1,9 +1,7 @@
 // What a decode launch is told; shared by the kernels and their binding.
 //
 // head_blocks = kv_heads * ceil(group / 16); a block has up to kRows = min(group, 16) query heads of one kv head.
-// Launch: one, block kWarps * 32, dynamic shared memory
-//   kWarps * (kStages * 64 * head_dim + kRows * (head_dim + 8) * 4) bytes; of an fp8 cache with head_dim 256, 8 KB a warp more
-//   (f32: 4 * ((2 * kStages * kTileKv + kRows) * (head_dim + 4) + kRows * (kTileKv + 4))).
+// Launch: one, block kWarps * 32, dynamic shared memory kSharedBytes; kernels check that it is what they lay out.
 // Grid and slots: off    batch * head_blocks, no slots
 //                 auto   up to twice `resident`, the blocks that run at once; two slots for each of those
 //                 cluster  8 * batch * head_blocks, in clusters of 8, no slots

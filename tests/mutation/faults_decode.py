@@ -6,12 +6,14 @@ DECODE_FAULTS = (
     gpu(
         "decode: the last key of a split is dropped",
         f"{K}/decode_state.cuh",
-        "key >= item.end) s[n][i]",
-        "key >= item.end - 1) s[n][i]",
+        "key >= item.end) score",
+        "key >= item.end - 1) score",
         DECODE,
     ),
-    gpu("decode: the sum is not rescaled", f"{K}/decode_state.cuh", "    state.sum[half] *= rescale;\n", "", DECODE),
-    gpu("decode: o is not rescaled", f"{K}/decode_state.cuh", "      state.o[n][half * 2] *= rescale;\n", "", DECODE),
+    gpu("decode: the sum is not rescaled", f"{K}/decode_state.cuh", "    state.sum[which] *= rescale;\n", "", DECODE),
+    gpu(
+        "decode: o is not rescaled", f"{K}/decode_state.cuh", "      state.o[n][Layout::at(which, 0)] *= rescale;\n", "", DECODE
+    ),
     gpu(
         "decode: a stage is used before it has arrived",
         f"{K}/decode.cuh",
@@ -22,8 +24,8 @@ DECODE_FAULTS = (
     gpu(
         "decode: warps are merged without a barrier",
         f"{K}/decode.cuh",
-        "    publish<C>(state, results);\n    __syncthreads();\n",
-        "    publish<C>(state, results);\n",
+        "smem_address(shared), results);\n    __syncthreads();\n",
+        "smem_address(shared), results);\n",
         DECODE,
     ),
     gpu(
@@ -36,8 +38,8 @@ DECODE_FAULTS = (
     gpu(
         "decode: the soft cap is left out",
         f"{K}/decode_state.cuh",
-        "s[n][i] = tanhf(s[n][i] * p.score.cap_in);",
-        "s[n][i] *= p.score.cap_in;",
+        "score = tanhf(score * p.score.cap_in);",
+        "score *= p.score.cap_in;",
         DECODE,
     ),
     gpu(
@@ -56,9 +58,9 @@ DECODE_FAULTS = (
     ),
     gpu(
         "decode: a part is counted before it is stored",
-        f"{K}/decode_join.cuh",
-        "  __syncthreads();\n  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);\n",
-        "  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);\n",
+        f"{K}/decode.cuh",
+        "  __syncthreads();  // the part is stored, and results may be overwritten\n",
+        "",
         DECODE,
         blind="a block ends its stores long before another has merged",
     ),
@@ -92,7 +94,7 @@ DECODE_FAULTS = (
     ),
     gpu(
         "decode: an item of 256 dimensions ends at another head",
-        f"{K}/decode.cuh",
+        f"{K}/decode_results.cuh",
         "waiting.head = item.head",
         "waiting.head = 0",
         "decode-auto-d256 decode-fixed-fp8-d256-sinks",

@@ -17,33 +17,38 @@ from opfacade.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Warps of a block, stages of each warp's pipeline, and keys of a stage (of 16-bit elements)."""
+    """Warps of a block, stages of each warp's pipeline, keys of a stage (of 16-bit elements), and blocks that share an SM."""
 
     warps: int
     stages: int
     keys: int
+    blocks: int = 2  # hide each other's ends
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a variant does otherwise. warps: of a block, 0 the usual; blocks: that share an SM; cluster: blocks of a cluster.
+    """What a variant does otherwise. warps, blocks: of its Shape, 0 the usual; cluster: blocks of a cluster.
 
     even: "auto" is always even shares. It is no fact of a SKU: `split` says it.
     """
 
     warps: int = 0
-    blocks: int = 2
+    blocks: int = 0
     cluster: int = 8  # the most that every GPU with clusters grants
     even: bool = False
 
 
 PLAIN = Tuning()
 SHAPES = {64: Shape(4, 6, 16), 128: Shape(4, 3, 16), 256: Shape(2, 3, 16)}
-TEAM_SHAPES = {64: Shape(8, 6, 16), 128: Shape(8, 3, 16), 256: Shape(4, 3, 16)}
+# By (dim, bytes of an element), of as many heads as are columns: they leave registers for more warps, which is what widening
+# fp8 and small rows wait for.
+COLUMN_SHAPES = {(64, 1): Shape(4, 6, 16, 4), (64, 2): Shape(4, 6, 16, 4), (128, 1): Shape(3, 3, 16, 4)}
+TEAM_SHAPES = {64: Shape(8, 6, 16, 1), 128: Shape(8, 3, 16, 1), 256: Shape(4, 3, 16, 1)}
 _SM_BYTES = 233472  # shared memory of an SM on sm_90
 _SYSTEM_BYTES = 1024  # of it, what a block cannot use
 F32_SHAPES = {64: Shape(4, 2, 32), 128: Shape(4, 2, 32), 256: Shape(4, 2, 16)}
 _ROWS = 16
+_COLUMNS = 8  # as many heads or fewer are the columns of a product
 _SHORT_TOKENS = 8192
 _MOST_STAGES = 6
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
@@ -52,16 +57,28 @@ _CHUNKS = (512, 1024)
 _SMALL_CHUNK = 512 * 128  # elements of K: one block reads them in 6 us
 
 
+def usual_shape(descriptor: BatchPagedDecodeDescriptor, team: bool) -> Shape:
+    """Before its stages are fitted into shared memory. team: the blocks of a cluster share a run.
+
+    Of a head_dim without kernels, which only a model of costs asks for, that of the next one.
+    """
+    dim = next((dim for dim in SHAPES if dim >= descriptor.dim), max(SHAPES))
+    if team:
+        return TEAM_SHAPES[dim]
+    of_columns = COLUMN_SHAPES.get((dim, ITEMSIZE[descriptor.kv_dtype])) if rows_of(descriptor) <= _COLUMNS else None
+    return of_columns or SHAPES[dim]
+
+
 def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Shape:
     """The pipeline is as deep as shared memory allows, beside the results of the warps."""
     if descriptor.kv_dtype == "f32":
         return F32_SHAPES[descriptor.dim]
-    alone = split_of(descriptor, target, tuning)[0] == "cluster"
-    best = (TEAM_SHAPES if alone else SHAPES)[descriptor.dim]
+    team = split_of(descriptor, target, tuning)[0] == "cluster"
+    best = usual_shape(descriptor, team)
     if tuning.warps:
-        best = replace(best, warps=tuning.warps, stages=_MOST_STAGES)
+        best = replace(best, warps=tuning.warps, blocks=tuning.blocks, stages=_MOST_STAGES)
     best = replace(best, keys=best.keys * 2 // ITEMSIZE[descriptor.kv_dtype])
-    room = _SM_BYTES // (1 if alone else tuning.blocks) - _SYSTEM_BYTES - results_bytes(best, descriptor)
+    room = _SM_BYTES // best.blocks - _SYSTEM_BYTES - results_bytes(best, descriptor, team)
     return replace(best, stages=min(best.stages, room // stage_bytes(best, descriptor)))
 
 
@@ -75,10 +92,11 @@ def stage_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
     return shape.warps * shape.keys * 2 * descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
 
 
-def results_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
-    """One f32 row a warp and query head, padded against bank conflicts; and q, where registers have no room for it."""
-    query = 32 * descriptor.dim if descriptor.kv_dtype in FP8 and descriptor.dim == 256 else 0
-    return shape.warps * (rows_of(descriptor) * (descriptor.dim + 8) * 4 + query)
+def results_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor, team: bool) -> int:
+    """Behind the stages: what warps tell each other (WarpResults), rows of a team, and q where registers have no room for it."""
+    rows, dim = rows_of(descriptor), descriptor.dim
+    query = 32 * dim if descriptor.kv_dtype in FP8 and dim == 256 and rows > _COLUMNS else 0
+    return shape.warps * (8 * rows + 20 + query) + 20 + (-(-4 * rows * (dim + 1) // 16) * 16 if team else 0)
 
 
 def head_blocks(descriptor: BatchPagedDecodeDescriptor) -> int:
@@ -89,7 +107,8 @@ def shared_memory(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning
     shape, dim, rows = shape_of(descriptor, target, tuning), descriptor.dim, rows_of(descriptor)
     if descriptor.kv_dtype == "f32":
         return 4 * ((2 * shape.stages * shape.keys + rows) * (dim + 4) + rows * (shape.keys + 4))
-    return shape.stages * stage_bytes(shape, descriptor) + results_bytes(shape, descriptor)
+    team = split_of(descriptor, target, tuning)[0] == "cluster"
+    return shape.stages * stage_bytes(shape, descriptor) + results_bytes(shape, descriptor, team)
 
 
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
@@ -113,7 +132,7 @@ def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
     if tuning is not PLAIN or descriptor.kv_dtype not in ("f16", "bf16") or descriptor.dim < 128:  # others were not measured
         return "auto", 0
     bounds = descriptor.kv_token_bound, descriptor.batch_size, head_blocks(descriptor)
-    return _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, target.sm_count * PLAIN.blocks)
+    return _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, target.sm_count * SHAPES[descriptor.dim].blocks)
 
 
 @lru_cache(maxsize=1024)
@@ -139,8 +158,9 @@ def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, s
 
 
 def blocks_per_sm(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
-    """Blocks that share an SM, at most two by default: two hide each other's ends, more would only cut the work finer."""
-    return max(1, min(tuning.blocks, target.max_shared_memory // shared_memory(descriptor, target, tuning)))
+    """Blocks that share an SM: as many as its Shape has, or fewer where shared memory is short."""
+    most = shape_of(descriptor, target, tuning).blocks
+    return max(1, min(most, target.max_shared_memory // shared_memory(descriptor, target, tuning)))
 
 
 def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[int, int]:
@@ -180,7 +200,8 @@ def facts(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning
 def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Any:
     shape, team = shape_of(descriptor, target, tuning), split_of(descriptor, target, tuning)[0] == "cluster"
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
-    tuned |= {"cluster": tuning.cluster if team else 1, "blocks_per_sm": 1 if team else tuning.blocks}
+    tuned |= {"cluster": tuning.cluster if team else 1, "blocks_per_sm": shape.blocks}
+    tuned["shared_bytes"] = shared_memory(descriptor, target, tuning)
     constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target, tuning)) | tuned
     for name in ("blocks", "chunk"):
         constants.pop(name, None)

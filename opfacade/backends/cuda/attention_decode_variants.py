@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from opfacade.backends.cuda.attention_decode import (
@@ -29,7 +28,7 @@ def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Tar
     if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
         return False
     usual, shape = shape_of(descriptor, target), shape_of(descriptor, target, tuning)
-    return shape.stages >= 2 and (shape, replace(tuning, warps=0)) != (usual, PLAIN)
+    return shape.stages >= 2 and (shape, tuning.cluster) != (usual, PLAIN.cluster)
 
 
 def variant(name: str, tuning: Tuning) -> Candidate:
@@ -58,6 +57,6 @@ def variant(name: str, tuning: Tuning) -> Candidate:
 # and one block with a deeper pipeline or four with a shallow one; smaller clusters, and none.
 VARIANTS = (
     variant("split=auto", Tuning(even=True)),
-    *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 1), (8, 1))),
+    *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
     *(variant(f"cluster={n}", Tuning(cluster=n)) for n in (1, 2, 4)),
 )
