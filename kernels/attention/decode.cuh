@@ -1,7 +1,7 @@
 // Attention of one query row per request, bound by the bandwidth of K and V. What matters is bytes in flight, always: each
-// warp runs its own cp.async pipeline without block barriers and on from one item into the next, about 96 KB a block and
-// two blocks an SM. The query heads of a kv head fill the 16 rows of an mma tile (padding is cheap next to memory), so K
-// and V are read once per group. Warps take tiles in turn and are merged in warp order at the end of an item.
+// warp runs its own cp.async pipeline without block barriers and on from one item into the next, about 200 KB an SM. The
+// query heads of a kv head share an mma tile (decode_state.cuh), so K and V are read once per group. Warps take tiles in
+// turn and are merged in warp order at the end of an item.
 #pragma once
 #include "kernels/attention/decode_join.cuh"
 #include "kernels/attention/decode_results.cuh"

@@ -1,6 +1,6 @@
 // Tiles of an fp8 cache. Bytes are widened to f16, exactly, on their way from shared memory into mma.sync: the order of
 // dimensions in a product of q and k is free, so a thread takes the four neighbours that ldmatrix gives it, and q is laid
-// out alike. Of v a 16-bit column is two dimensions, which become two blocks of the output, even and odd.
+// out alike. Of v a 16-bit column is two dimensions, even and odd, which become two blocks of the output, or both halves of one.
 //
 // Factors of K go into the scores; those of V into the result. A bf16 row of q is brought into the range of f16 by a power
 // of two, which the scores undo.

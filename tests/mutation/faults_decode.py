@@ -62,7 +62,7 @@ DECODE_FAULTS = (
         "  __syncthreads();  // the part is stored, and results may be overwritten\n",
         "",
         DECODE,
-        blind="a block ends its stores long before another has merged",
+        blind="stores end long before another block merges, and copies of the next item arrive long after results are read",
     ),
     gpu(
         "decode: the last part but one merges",
@@ -97,7 +97,7 @@ DECODE_FAULTS = (
         f"{K}/decode_results.cuh",
         "waiting.head = item.head",
         "waiting.head = 0",
-        "decode-auto-d256 decode-fixed-fp8-d256-sinks",
+        "decode-auto-wide-d256-cap",
     ),
     gpu(
         "decode: a deferred part is forgotten",

@@ -93,7 +93,7 @@ def stage_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
 
 
 def results_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor, team: bool) -> int:
-    """Behind the stages: what warps tell each other (WarpResults), rows of a team, and q where registers have no room for it."""
+    """Behind the stages: what warps tell each other (WarpResults), rows of a team, and q where registers have no room."""
     rows, dim = rows_of(descriptor), descriptor.dim
     query = 32 * dim if descriptor.kv_dtype in FP8 and dim == 256 and rows > _COLUMNS else 0
     return shape.warps * (8 * rows + 20 + query) + 20 + (-(-4 * rows * (dim + 1) // 16) * 16 if team else 0)
