@@ -32,6 +32,16 @@ VARIED = tuple(
     BatchRaggedPrefillDescriptor(**WIDE_RAGGED, causal=True, dtype="bf16", kv_split="off", variant=variant, custom_mask=masked)
     for variant, masked in (*((v, False) for v in VARIANTS), (None, True), (VARIANTS[4], True))
 )
+
+
+def tight_decode(dim, dtype):
+    """Everything that takes registers, where up to eight heads are columns and most blocks share an SM."""
+    cache = PagedKvCacheDescriptor(num_total_pages=9000, page_size=3, num_kv_heads=2, head_dim=dim, dtype=dtype)
+    fp8 = {"q_dtype": "bf16", "kv_scale": "head"} if dtype.startswith("f8") else {}
+    more = {"window_left": 900, "logits_soft_cap": 9.0, "sinks": True, "page_table": "block"}
+    return BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=16, paged_kv=cache, **fp8, **more)
+
+
 MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group of more than 16
     BatchPagedPrefillDescriptor(batch_size=1, total_num_rows=900, num_qo_heads=26, causal=True, paged_kv=WIDE, kv_split=512),
     BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=40, paged_kv=WIDE, kv_split="off", return_lse=False),
@@ -40,6 +50,10 @@ MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group
     BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=32, paged_kv=FP8, q_dtype="bf16", kv_scale="head", sinks=True),
     BatchPagedDecodeDescriptor(  # as many registers as a decode can need
         batch_size=40, num_qo_heads=66, paged_kv=FP8, q_dtype="bf16", kv_scale="head", window_left=900, logits_soft_cap=9.0
+    ),
+    *(
+        tight_decode(dim, dtype)
+        for dim, dtype in ((128, "f8_e4m3"), (64, "f8_e5m2"), (64, "bf16"), (256, "f8_e4m3"), (256, "f16"))
     ),
 )
 

@@ -63,7 +63,7 @@ __device__ __forceinline__ void reset(DecodeState<C>& state) {
 template <class C>
 using TileScores = float[WarpLoader<C>::kTokens / HeadLayout<C>::kLength][4];
 
-// A row of a warp's o in shared memory. Columns are turned about, so that eight rows at one column lie in different banks.
+// A row of a warp's o in shared memory. Columns are turned about: rows that are stored at once lie in different banks.
 template <class C>
 struct ResultRow {
   float* row;

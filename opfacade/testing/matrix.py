@@ -56,8 +56,13 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "decode-off-odd-window-cap": _decode(7, odd, kv_split="off", window_left=300, logits_soft_cap=30.0),
         "decode-fixed-odd-window-block": _decode(3, odd, kv_split=100, window_left=777, page_table="block"),
         "decode-auto-d256": _decode(8, _cache(256, "f16", 1, "HND"), max_kv_indices=_LONG),
-        "decode-auto-wide-d256-cap": _decode(
-            12, _cache(256, "bf16", 16, "NHD"), max_kv_indices=_LONG // 16, logits_soft_cap=25.0
+        "decode-auto-wide-fp8-d256-cap": _decode(
+            12,
+            _cache(256, "f8_e4m3", 16, "NHD"),
+            q_dtype="bf16",
+            kv_scale="head",
+            max_kv_indices=_LONG // 16,
+            logits_soft_cap=25.0,
         ),
         "decode-auto-f32": _decode(5, _cache(64, "f32", 16, "HND")),
         "decode-fixed-f32": _decode(2, _cache(128, "f32", 3, "NHD"), kv_split=64),

@@ -24,6 +24,7 @@ CASES = {
     "split=auto": LONG,
     "warps=2,blocks=4": LONG,
     "warps=2,blocks=2": decode(64, "f16", sinks=True, kv_split="off"),
+    "warps=4,blocks=2": decode(64),
     "warps=4,blocks=1": decode(256, kv_split=100),
     "warps=8,blocks=1": decode(128, "f8_e4m3", q_dtype="bf16", kv_scale="head"),
     "cluster=1": SHORT,

@@ -97,7 +97,7 @@ DECODE_FAULTS = (
         f"{K}/decode_results.cuh",
         "waiting.head = item.head",
         "waiting.head = 0",
-        "decode-auto-wide-d256-cap",
+        "decode-auto-wide-fp8-d256-cap",
     ),
     gpu(
         "decode: a deferred part is forgotten",

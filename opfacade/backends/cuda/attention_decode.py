@@ -51,6 +51,7 @@ _ROWS = 16
 _COLUMNS = 8  # as many heads or fewer are the columns of a product
 _SHORT_TOKENS = 8192
 _MOST_STAGES = 6
+_LEAST_STAGES = 2  # one is computed while another is on its way; where two do not fit, shared memory is a reason to decline
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64
 _CHUNKS = (512, 1024)
@@ -75,11 +76,11 @@ def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
         return F32_SHAPES[descriptor.dim]
     team = split_of(descriptor, target, tuning)[0] == "cluster"
     best = usual_shape(descriptor, team)
-    if tuning.warps:
-        best = replace(best, warps=tuning.warps, blocks=tuning.blocks, stages=_MOST_STAGES)
+    if tuning.warps or tuning.blocks:
+        best = replace(best, warps=tuning.warps or best.warps, blocks=tuning.blocks or best.blocks, stages=_MOST_STAGES)
     best = replace(best, keys=best.keys * 2 // ITEMSIZE[descriptor.kv_dtype])
-    room = _SM_BYTES // best.blocks - _SYSTEM_BYTES - results_bytes(best, descriptor, team)
-    return replace(best, stages=min(best.stages, room // stage_bytes(best, descriptor)))
+    room = min(_SM_BYTES // best.blocks - _SYSTEM_BYTES, target.max_shared_memory) - results_bytes(best, descriptor, team)
+    return replace(best, stages=max(_LEAST_STAGES, min(best.stages, room // stage_bytes(best, descriptor))))
 
 
 def rows_of(descriptor: BatchPagedDecodeDescriptor) -> int:
@@ -111,6 +112,12 @@ def shared_memory(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning
     return shape.stages * stage_bytes(shape, descriptor) + results_bytes(shape, descriptor, team)
 
 
+def fits_an_sm(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> bool:
+    """Whether as many blocks as its Shape has share an SM of sm_90."""
+    blocks = shape_of(descriptor, target, tuning).blocks
+    return blocks * (shared_memory(descriptor, target, tuning) + _SYSTEM_BYTES) <= _SM_BYTES
+
+
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """Whether a cluster takes each request's heads: bounds promise a small batch of short contexts, a matter of latency.
 
@@ -118,7 +125,8 @@ def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """
     runs = descriptor.batch_size * head_blocks(descriptor)
     fits = runs * PLAIN.cluster <= target.sm_count * 85 // 100 and descriptor.kv_token_bound <= _SHORT_TOKENS
-    return fits and descriptor.kv_split == "auto" and target.sm_version >= 90 and descriptor.kv_dtype != "f32"
+    able = target.sm_version >= 90 and target.max_shared_memory >= _SM_BYTES - _SYSTEM_BYTES
+    return fits and able and descriptor.kv_split == "auto" and descriptor.kv_dtype != "f32"
 
 
 def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[str, int]:
@@ -132,7 +140,9 @@ def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
     if tuning is not PLAIN or descriptor.kv_dtype not in ("f16", "bf16") or descriptor.dim < 128:  # others were not measured
         return "auto", 0
     bounds = descriptor.kv_token_bound, descriptor.batch_size, head_blocks(descriptor)
-    return _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, target.sm_count * SHAPES[descriptor.dim].blocks)
+    return _cut_by_bounds(
+        *bounds, descriptor.dim, descriptor.window_left, target.sm_count * usual_shape(descriptor, False).blocks
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -8,6 +8,7 @@ from opfacade.backends.cuda.attention_decode import (
     PLAIN,
     Tuning,
     declines,
+    fits_an_sm,
     is_short,
     jit_spec,
     launcher,
@@ -28,7 +29,7 @@ def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Tar
     if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
         return False
     usual, shape = shape_of(descriptor, target), shape_of(descriptor, target, tuning)
-    return shape.stages >= 2 and (shape, tuning.cluster) != (usual, PLAIN.cluster)
+    return fits_an_sm(descriptor, target, tuning) and (shape, tuning.cluster) != (usual, PLAIN.cluster)
 
 
 def variant(name: str, tuning: Tuning) -> Candidate:
@@ -53,8 +54,8 @@ def variant(name: str, tuning: Tuning) -> Candidate:
     )
 
 
-# Even shares where the default found a simpler cut, fewer and more warps,
-# and one block with a deeper pipeline or four with a shallow one; smaller clusters, and none.
+# Even shares where the default found a simpler cut, fewer and more warps, one block with a deeper pipeline or four with a
+# shallow one, and the two of four warps that most have where they are not the default; smaller clusters, and none.
 VARIANTS = (
     variant("split=auto", Tuning(even=True)),
     *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
