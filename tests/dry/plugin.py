@@ -1,5 +1,8 @@
 """pytest plugin: `pytest -p tests.dry.plugin --dry-list FILE --assert=plain -m gpu`, see `python -m tests.dry`."""
 
+import functools
+import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +67,20 @@ def _guarded(subject, args):
     return []
 
 
+def _here(run):
+    """For subprocess.run: fingerprints of a fresh process, which would find no GPU, are taken in this one, once."""
+    from opfacade.testing import fingerprint
+
+    once = functools.cache(lambda: json.dumps(fingerprint.fingerprints("cuda", "cuda", 0)))
+
+    def stand_in(command, *args, **kwargs):
+        if fingerprint.__name__ not in command:
+            return run(command, *args, **kwargs)
+        return subprocess.CompletedProcess(command, 0, once(), "")
+
+    return stand_in
+
+
 def pytest_configure(config):
     if config.option.dry_list is None:
         return
@@ -91,6 +108,7 @@ def pytest_configure(config):
         (Plan, "_issues", _checks(Plan._issues)),
         (numerics, "check", lambda *args, **kwargs: numerics.Report(0.0, 0.0, "", 1)),
         (guarded, "run", _guarded),
+        (subprocess, "run", _here(subprocess.run)),
         (bench, "time_gpu", lambda call, *args, **kwargs: (call(), once)[1]),
         (bench, "time_host", lambda call, *args, **kwargs: (call(), once)[1]),
         (ceilings, "of", lambda device: {"TBs": 4.0, "TFLOPs": 600.0}),
