@@ -1,11 +1,12 @@
 // Finds work and loads it: Q and K by one warp that asks the copy engine, or Q, K and V by all of warpgroup 0. One loop for both,
-// because what finds work is most of its code, and every copy of it is time to compile.
+// because what finds work is most of its code, and every copy of it is time to compile. kValues: the half of the threads that
+// copy V alone, and half of Q. They take work as those that compute do, when they come to it.
 #pragma once
 #include "kernels/attention/prefill_wgmma_widen.cuh"
 
 namespace opfacade {
 
-template <class C>
+template <class C, bool kValues>
 struct Feeder {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
@@ -19,7 +20,7 @@ struct Feeder {
       : p(params), smem(shared), queue(smem), held(smem), threads{{p, smem}},
         loader{p, p.k_map, p.k_page, smem.boxes[0]} {}
 
-  __device__ __forceinline__ bool mapped() const { return kFp8Products<C> || p.mapped; }
+  __device__ __forceinline__ bool mapped() const { return kFp8Products<C> || (!kValues && p.mapped); }
 
   // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
   __device__ __forceinline__ const Work* find() {
@@ -31,16 +32,20 @@ struct Feeder {
       scheduler.keep(smem.progress);
       queue.publish(found);
     }
+    return see();
+  }
+  __device__ __forceinline__ const Work* see() {
+    threads.await(smem.work_full[queue.ring.stage], queue.ring.parity);
     const Work& work = queue.see();
     queue.pass();
     return &work;
   }
   __device__ __forceinline__ void let_go() {
-    if (threadIdx.x < 32) held.pass(); else held.let_go();
+    if (!kValues && threadIdx.x < 32) held.pass(); else held.let_go();
   }
 
   __device__ __forceinline__ void load_queries(const Work& work) {
-    threads.await_empty(smem.q_empty[q_ring.stage], q_ring.parity ^ 1);
+    threads.await(smem.q_empty[q_ring.stage], q_ring.parity ^ 1);
     if (!mapped()) {
       threads.copy_q(work, q_ring.stage);
     } else if (elected()) {
@@ -50,46 +55,56 @@ struct Feeder {
     q_ring.advance();
   }
 
-  __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, int page, int next_page,
-                                            bool begins, bool more) {
+  using Entries = typename Gatherer<C>::Entries;
+  // The entries of the page table that this thread looks up, a tile ahead: of its box, or of rows.
+  __device__ __forceinline__ void look_up(const Pages<C>& pages, const Work& work, int start, Entries& page) const {
+    if (mapped()) {
+      page[0] = page_in_tile<C>(pages, work, start, threadIdx.x % 32 * p.box);
+    } else {
+      Gatherer<C>::look_up(pages, start, work.range.end, page);
+    }
+  }
+  __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, const Entries& page,
+                                            const Entries& next_page, bool begins, bool more) {
     if constexpr (!kAsStored<C>) {
       threads.load(work, pages, ring, start, page, next_page, begins, more);
     } else if (mapped()) {
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
-      loader.ask(pages, work, smem_address(smem.k[ring.stage]), smem.k_full[ring.stage], start, page);
+      loader.ask(pages, work, smem_address(smem.k[ring.stage]), smem.k_full[ring.stage], start, page[0]);
     } else if constexpr (!kFp8Products<C>) {
-      threads.resolve(pages, work, start, page);
-      threads.copy(work, ring, start);
+      threads.template copy<kValues>(pages, work, ring, start, page, begins);
     }
   }
 
   // Work is found one ahead, when the first tile of the work at hand is under way.
   __device__ __forceinline__ void run() {
-    if (threadIdx.x < 32) {
+    if (!kValues && threadIdx.x < 32) {
       Scheduler<C> scheduler(p, smem.lengths);
       scheduler.survey();
       scheduler.keep(smem.progress);
     }
     const Work *work = nullptr, *next = nullptr;
     Pages<C> pages(p.base.table, 0);
-    const int token = mapped() ? threadIdx.x % 32 * p.box : threadIdx.x;  // whose page this thread looks up, a tile ahead
-    int left = 0, start = 0, page = 0;
+    int left = 0, start = 0;
+    Entries page = {}, next_page = {};
 #pragma unroll 1
     for (bool begins = true;; --left, start -= C::kTileKv, ring.advance()) {
-      if (begins) next = find();
+      if (!kValues && begins) next = find();
       begins = left == 0;
       if (begins) {
         if (work != nullptr) let_go();
+        if (kValues) next = see();
         if (next->tile.rows == 0) break;
         work = next;
         pages = Pages<C>(p.base.table, work->tile.request);
         left = work->tiles, start = work->last;
         load_queries(*work);
-        page = page_in_tile<C>(pages, *work, start, token);
+        look_up(pages, *work, start, page);
       }
-      const int next_page = left > 1 ? page_in_tile<C>(pages, *work, start - C::kTileKv, token) : 0;
+      if (left > 1) look_up(pages, *work, start - C::kTileKv, next_page);
       load_tile(*work, pages, start, page, next_page, begins, left > 1);
-      page = next_page;
+#pragma unroll
+      for (int i = 0; i < Gatherer<C>::kLookups; ++i) page[i] = next_page[i];
     }
     threads.settle();
   }

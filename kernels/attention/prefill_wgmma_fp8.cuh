@@ -190,7 +190,7 @@ __device__ __forceinline__ void prefill_wgmma_fp8(const WgmmaFp8PrefillParams& p
     give_registers<72>();  // 384 threads of 168 share what they have
     if (threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
     if (threadIdx.x < 32) {
-      Feeder<C>(p, smem).run();
+      Feeder<C, false>(p, smem).run();
     } else if (threadIdx.x < 64) {
       load_values<C>(p, smem, smem.coming.v, smem.coming.full, smem.coming.empty);
     } else {

@@ -1,7 +1,7 @@
 // Warpgroup 0 when the copy engine cannot load (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): its
-// threads copy row by row. What threads write is seen by the tensor cores only after a fence of the thread that wrote it. So a
-// thread waits for its copies before it tells a barrier, but only when those that follow are under way, or when it would
-// have to wait for something else.
+// threads copy row by row: half of them K, half of them V, so that neither waits for a stage of the other. What threads write
+// is seen by the tensor cores only after a fence of the thread that wrote it. So a thread waits for its copies before it tells a
+// barrier: while it finds where the next rows lie they have come.
 #pragma once
 #include "kernels/attention/prefill_wgmma_load.cuh"
 
@@ -11,8 +11,10 @@ template <class C>
 struct Gatherer {
   using Shared = WgmmaShared<C>;
   // Of a row of K or V eight threads copy the chunks of each panel; a thread's rows lie kStep apart.
-  static constexpr int kChunks = 8, kStep = kWarpgroup / kChunks;
-  static constexpr int kBatch = 4;  // rows
+  static constexpr int kChunks = 8, kStep = kCopiers<C> / kChunks;
+  static constexpr int kBatch = C::kHeadDim > 128 ? 4 : 8;  // rows, as many as there are registers for
+  static constexpr int kLookups = (C::kTileKv + kCopiers<C> - 1) / kCopiers<C>;  // of rows, by each thread
+  using Entries = int[kLookups];
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
@@ -44,14 +46,14 @@ struct Gatherer {
     tell_pending();
     pending = smem_address(&full);
   }
-  __device__ __forceinline__ void await_empty(const uint64_t& empty, uint32_t parity) {
-    if (!mbarrier_is_over(smem_address(&empty), parity)) settle();
-    mbarrier_wait(smem_address(&empty), parity);
+  __device__ __forceinline__ void await(const uint64_t& barrier, uint32_t parity) {
+    if (!mbarrier_is_over(smem_address(&barrier), parity)) settle();
+    mbarrier_wait(smem_address(&barrier), parity);
   }
   __device__ __forceinline__ static int chunk() { return threadIdx.x % kChunks; }
-  __device__ __forceinline__ static int first_row() { return threadIdx.x / kChunks; }
+  __device__ __forceinline__ static int first_row() { return threadIdx.x % kCopiers<C> / kChunks; }
 
-  // A masked tile: each thread looks at what it has copied itself; what is outside the range it has written as zeros.
+  // A masked tile of V: each thread looks at what it has copied itself; what is outside the range it has written as zeros.
   __device__ __forceinline__ void report(int stage) {
     settle();
     cp_async_commit();
@@ -89,20 +91,21 @@ struct Gatherer {
     committed(smem.q_full[stage], p.base.q_aligned);
   }
 
-  __device__ __forceinline__ bool inside(const Work& work, int token) const {
-    return threadIdx.x < C::kTileKv && token >= work.range.begin && token < work.range.end;
+  static __device__ __forceinline__ int own_row(int i) { return threadIdx.x % kCopiers<C> + i * kCopiers<C>; }
+  // The entries of the page table for this thread's rows of a tile, a tile ahead.
+  static __device__ __forceinline__ void look_up(const Pages<C>& pages, int start, int end, Entries& page) {
+    static_assert(C::kTileKv % kCopiers<C> == 0 || kLookups == 1, "whole rounds of rows");
+#pragma unroll
+    for (int i = 0; i < kLookups; ++i)
+      page[i] = own_row(i) < C::kTileKv && start + own_row(i) < end ? pages.entry_of(start + own_row(i)) : 0;
   }
-  // Where the rows of a tile lie, one thread a token.
-  __device__ __forceinline__ void resolve(const Pages<C>& pages, const Work& work, int start, int page) {
-    parity ^= 1;
-    const int token = start + threadIdx.x;
-    if (inside(work, token)) {
-      const int slot = pages.slot_of(token);
-      page = pages.checked(page);
-      smem.rows[parity][0][threadIdx.x] = token_address(p.base.k, page, slot, work.head);
-      smem.rows[parity][1][threadIdx.x] = token_address(p.base.v, page, slot, work.head);
-    }
-    named_sync(kLoading, kWarpgroup);
+  // Where the rows of a tile of one of the two lie. Nobody reads there what is outside the range.
+  __device__ __forceinline__ void resolve(const Pages<C>& pages, const PoolTensor& pool, int head, int start, const Entries& page,
+                                          bool values) {
+#pragma unroll
+    for (int i = 0; i < kLookups; ++i)
+      if (own_row(i) < C::kTileKv)
+        smem.rows[parity][values][own_row(i)] = token_address(pool, pages.checked(page[i]), pages.slot_of(start + own_row(i)), head);
   }
 
   // Rows of K or V. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
@@ -154,17 +157,20 @@ struct Gatherer {
     }
   }
 
-  // K and V of one tile, each as soon as its stage is free.
-  __device__ __forceinline__ void copy(const Work& work, const Ring<C::kStages>& ring, int start) {
+  // K or V of one tile, as soon as its stage is free. begins: it is the first of a work.
+  template <bool kValues>
+  __device__ __forceinline__ void copy(const Pages<C>& pages, const Work& work, const Ring<C::kStages>& ring, int start,
+                                       const Entries& page, bool begins) {
     const int stage = ring.stage;
-#pragma unroll 1
-    for (int which = 0; which < 2; ++which) {
-      await_empty(which == 0 ? smem.k_empty[stage] : smem.v_empty[stage], ring.parity ^ 1);
-      copy_tile(work, which, start, which == 0 ? smem.k[stage] : smem.v[stage]);
-      const bool reports = kReportsWild<C> && which == 1 && work.masked(start);
-      if (reports) report(stage);
-      committed(which == 0 ? smem.k_full[stage] : smem.v_full[stage], p.base.kv_aligned && !reports);
-    }
+    parity ^= 1;
+    resolve(pages, kValues ? p.base.v : p.base.k, work.head, start, page, kValues);
+    named_sync(kValues ? kLoadingValues : kLoading, kCopiers<C>);
+    if (!begins) settle();  // the tile before has come meanwhile; the queries of a work have not
+    await(kValues ? smem.v_empty[stage] : smem.k_empty[stage], ring.parity ^ 1);
+    copy_tile(work, kValues, start, kValues ? smem.v[stage] : smem.k[stage]);
+    const bool reports = kReportsWild<C> && kValues && work.masked(start);
+    if (reports) report(stage);
+    committed(kValues ? smem.v_full[stage] : smem.k_full[stage], p.base.kv_aligned && !reports);
   }
 };
 

@@ -17,7 +17,7 @@ constexpr int kReaders = (kConsumerWarps + 3) * 32;  // threads that look at wor
 constexpr int kSweepers = 2;                    // warps
 
 // Named barriers. 1 and 2: whose turn it is to issue products.
-enum : int { kTurn = 1, kComputing = 3, kLoading = 4, kOwnGroup = 5 };
+enum : int { kTurn = 1, kComputing = 3, kLoading = 4, kOwnGroup = 5, kLoadingValues = 7 };
 
 struct PageBox {
   int group;  // of eight tokens, in its page
@@ -56,6 +56,10 @@ constexpr bool kFp8Products = C::Tile::kElementBytes == 1;
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 
+// Where threads copy, so many copy K, and so many V: half of warpgroup 0 each, or all of it both.
+template <class C>
+constexpr int kCopiers = kAsStored<C> ? kWarpgroup / 2 : kWarpgroup;
+
 // Whether values that are not finite may have to be hidden from a row.
 template <class C>
 constexpr bool kReportsWild = C::kCausal || C::kWindow || kHidesMore<C>;
@@ -92,9 +96,9 @@ struct WgmmaShared {
 
 template <class C>
 __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped) {
-  const int loaders = mapped ? 1 : kWarpgroup;
+  const int loaders = mapped ? 1 : kCopiers<C>;
   for (int i = 0; i < WgmmaShared<C>::kQStages; ++i) {
-    mbarrier_init(smem_address(&smem.q_full[i]), loaders);
+    mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kWarpgroup);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps);
   }
   for (int i = 0; i < kQueue; ++i) {

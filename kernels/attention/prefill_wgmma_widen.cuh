@@ -16,7 +16,8 @@ struct Widener : Gatherer<C> {
   static constexpr int kStep = kWarpgroup / kChunks;  // rows apart that one thread copies
   static constexpr int kRows = kHalf / kStep;         // that it copies of a half
 
-  using Gatherer<C>::smem, Gatherer<C>::parity, Gatherer<C>::resolve, Gatherer<C>::wild, Gatherer<C>::tell_done;
+  using typename Gatherer<C>::Entries;
+  using Gatherer<C>::smem, Gatherer<C>::parity, Gatherer<C>::wild, Gatherer<C>::tell_done;
   int asked = 0;  // the slot of the next half
   int first = 0;  // of the oldest one
 
@@ -84,10 +85,17 @@ struct Widener : Gatherer<C> {
     return found != 0;
   }
 
+  __device__ __forceinline__ void resolve(const Pages<C>& pages, const Work& work, int start, const Entries& page) {
+    parity ^= 1;
+    Gatherer<C>::resolve(pages, this->p.base.k, work.head, start, page, false);
+    Gatherer<C>::resolve(pages, this->p.base.v, work.head, start, page, true);
+    named_sync(kLoading, kWarpgroup);
+  }
+
   // The tile at `start`, in four parts: the halves of its keys, then of its values. Each is asked for two parts ahead, those of
   // another tile with the one before, so that the first two of a work come before all.
   __device__ __forceinline__ void load(const Work& work, const Pages<C>& pages, const Ring<C::kStages>& ring, int start,
-                                       int page, int next_page, bool begins, bool more) {
+                                       const Entries& page, const Entries& next_page, bool begins, bool more) {
     static_assert(Tile::kRawSlots == 3, "a slot is asked for as soon as it is free");
     const int stage = ring.stage;
     const bool reports = kReportsWild<C> && work.masked(start);
