@@ -85,7 +85,9 @@ struct Widener : Gatherer<C> {
     return found != 0;
   }
 
-  __device__ __forceinline__ void resolve(const Pages<C>& pages, const Work& work, int start, const Entries& page) {
+  __device__ __forceinline__ void resolve(const Pages<C>& pages, const Work& work, int start, int entry) {
+    static_assert(Gatherer<C>::kLookups == 1, "a thread has one row");
+    const Entries page = {entry};
     parity ^= 1;
     Gatherer<C>::resolve(pages, this->p.base.k, work.head, start, page, false);
     Gatherer<C>::resolve(pages, this->p.base.v, work.head, start, page, true);
@@ -103,7 +105,7 @@ struct Widener : Gatherer<C> {
 #pragma unroll 1
     for (int part = begins ? -2 : 0; part < 4; ++part) {
       const int wanted = part + 2, from = wanted < 4 ? start : start - C::kTileKv;
-      if (wanted == 0 || (wanted == 4 && more)) resolve(pages, work, from, wanted == 0 ? page : next_page);
+      if (wanted == 0 || (wanted == 4 && more)) resolve(pages, work, from, wanted == 0 ? page[0] : next_page[0]);
       if (wanted < 4 || more) ask(work, from, wanted & 2, wanted & 1);
       cp_async_commit();
       if (part < 0) continue;
