@@ -51,6 +51,18 @@ MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group
     BatchPagedDecodeDescriptor(  # as many registers as a decode can need
         batch_size=40, num_qo_heads=66, paged_kv=FP8, q_dtype="bf16", kv_scale="head", window_left=900, logits_soft_cap=9.0
     ),
+    BatchPagedPrefillDescriptor(  # the fewest registers are left to threads that widen rows of 256
+        batch_size=40,
+        total_num_rows=900,
+        num_qo_heads=32,
+        causal=True,
+        paged_kv=FP8,
+        q_dtype="bf16",
+        kv_scale="head",
+        window_left=900,
+        logits_soft_cap=9.0,
+        kv_split=512,
+    ),
     *(
         tight_decode(dim, dtype)
         for dim, dtype in ((128, "f8_e4m3"), (64, "f8_e5m2"), (64, "bf16"), (256, "f8_e4m3"), (256, "f16"))

@@ -208,6 +208,20 @@ CPU = (
         "C::kHeadDimVo / 64",
         "tests/emulator/test_emulated_wgmma.py -k two_widths",
     ),
+    cpu(
+        "wgmma prefill: those that copy V look where the rows of K lie",
+        f"{K}/prefill_wgmma_gather.cuh",
+        "smem.rows[parity][which];",
+        "smem.rows[parity][0];",
+        "tests/emulator/test_emulated_wgmma.py",
+    ),
+    cpu(
+        "wgmma prefill: a thread that copies looks up the page of its first row alone",
+        f"{K}/prefill_wgmma_gather.cuh",
+        "? pages.entry_of(start + own_row(i)) : 0;",
+        "? pages.entry_of(start + own_row(0)) : 0;",
+        "tests/emulator/test_emulated_wgmma.py",
+    ),
     # The emulator makes a product late where it may: see tests/emulator/simt.h.
     cpu(
         "latent decode: weights overwrite a key that another warp still reads",
