@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -22,14 +22,28 @@ class Args:
 ArgsT = TypeVar("ArgsT", bound=Args)
 
 
+class Kind:
+    """Descriptors that differ in sizes alone; told apart by identity. example: the first that was seen."""
+
+    __slots__ = ("example",)
+
+    def __init__(self, example: Descriptor[Any]) -> None:
+        self.example = example
+
+
 class Descriptor(Model, Generic[ArgsT]):
     """Base of all descriptors.
 
     A subclass says its fields, `op` (the name in SKUs and messages), `args_type`, and `operands()`: shape, dtype and
     role of each tensor, from which argument checks, random inputs and byte counts all follow. An args field that
     `operands()` does not name must be None. `later` names the fields that came after the first version: at their
-    default they are left out of the JSON, so that what was written before has the same text and digest now.
+    default they are left out of the JSON, so that what was written before has the same text and digest now. `sizes` names
+    those that say only how much there is, for which no kernel is compiled: all that differ in these alone are of one kind.
     """
+
+    __slots__ = ("_kind", "_operands")
+    _kind: ClassVar[Kind]
+    _operands: ClassVar[Mapping[str, TensorSpec]]
 
     op: str
     args_type: ClassVar[type[Args]]
@@ -45,9 +59,19 @@ class Descriptor(Model, Generic[ArgsT]):
         """The word that names this operator's files in every layer."""
         return cls.__module__.rpartition(".")[2]
 
+    @property
+    def kind(self) -> Kind:
+        """What it shares with all descriptors that differ from it in sizes alone."""
+        try:
+            found: Kind = object.__getattribute__(self, "_kind")  # past pydantic's __getattr__, which is slow to find nothing
+        except AttributeError:  # not asked for yet: a slot is no field, and a copy begins without it
+            found = _kind_of(self)
+            object.__setattr__(self, "_kind", found)
+        return found
+
     @model_validator(mode="after")
     def _addressable(self) -> Any:
-        operands_of(self)
+        object.__setattr__(self, "_operands", _operands_of(self))
         return self
 
     @model_serializer(mode="wrap")
@@ -56,9 +80,74 @@ class Descriptor(Model, Generic[ArgsT]):
         return {name: value for name, value in fields(self).items() if name not in unsaid}
 
 
-@lru_cache(maxsize=4096)
+_MAX_KINDS = 1024
+_kinds: dict[tuple[object, ...], Kind] = {}
+
+
+def forget_kinds() -> None:
+    """Ask anew what `once_a_kind` remembers."""
+    _kinds.clear()
+
+
+def _kind_of(descriptor: Descriptor[Any]) -> Kind:
+    facts = (type(descriptor), *descriptor.without_sizes())
+    found = _kinds.get(facts)
+    if found is None:
+        if len(_kinds) >= _MAX_KINDS:
+            forget_kinds()
+        found = _kinds.setdefault(facts, Kind(descriptor))
+    return found
+
+
+DescriptorT = TypeVar("DescriptorT", bound=Descriptor[Any])
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def once_a_kind(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
+    """Remembers what a function says of one descriptor for all of its kind: it may not look at a size.
+
+    A serving step selects for a new batch size and gets the same kernel, or the same refusal, again.
+    """
+
+    @lru_cache(maxsize=_MAX_KINDS)
+    def of_kind(kind: Kind, *args: Any) -> _T:
+        ask: Callable[..., _T] = function
+        return ask(kind.example, *args)
+
+    def of(descriptor: DescriptorT, *args: Any) -> _T:
+        return of_kind(descriptor.kind, *args)
+
+    return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))
+
+
+def once_in_a_row(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
+    """Remembers its last answer, for the many questions of one selection that begin with the same one."""
+    last: tuple[object, tuple[Any, ...], Any] = None, (), None
+
+    def of(descriptor: DescriptorT, *args: Any) -> _T:
+        nonlocal last
+        known = last  # once: another thread may change it
+        if known[0] is not descriptor or known[1] != args:
+            ask: Callable[..., _T] = function
+            last = known = descriptor, args, ask(descriptor, *args)
+        return cast("_T", known[2])
+
+    return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))
+
+
 def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
-    """`descriptor.operands()`, made once a value. No operand may have more bytes than 64-bit signed offsets reach."""
+    """`descriptor.operands()`, made once a value."""
+    try:
+        found: Mapping[str, TensorSpec] = object.__getattribute__(descriptor, "_operands")
+    except AttributeError:  # not validated
+        found = _operands_of(descriptor)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
+    """No operand may have more bytes than 64-bit signed offsets reach."""
     operands = descriptor.operands()
     for name, spec in operands.items():
         if nbytes([spec]) > INT64_MAX:

@@ -95,7 +95,9 @@ def crosscheck() -> float:
     """OPFACADE_CROSSCHECK: the share of runs, 0 to 1, that is repeated on the reference, read when a plan is made. Default:
     0."""
     given = os.environ.get("OPFACADE_CROSSCHECK")
-    share = _parsed("OPFACADE_CROSSCHECK", given or "0", float, "a share from 0 to 1", lambda share: share == share)
+    if not given:
+        return 0.0
+    share = _parsed("OPFACADE_CROSSCHECK", given, float, "a share from 0 to 1", lambda share: share == share)
     return min(1.0, max(0.0, share))
 
 

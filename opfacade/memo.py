@@ -26,13 +26,13 @@ class CallMemo:
     written apart from the rest.
     """
 
-    __slots__ = ("_absent", "_kinds", "_last", "_present", "_written")
+    __slots__ = ("_absent", "_fields", "_kinds", "_last", "_operands", "_present", "_written")
+    _absent: Callable[[Any], tuple[Any, ...]]
+    _present: Callable[[Any], tuple[Any, ...]]
+    _written: list[int]
 
     def __init__(self, operands: Mapping[str, TensorSpec], fields: tuple[str, ...]) -> None:
-        present = tuple(name for name in fields if name in operands)
-        self._present = _getter(present)
-        self._absent = _getter(tuple(name for name in fields if name not in operands))
-        self._written = [i for i, name in enumerate(present) if operands[name].written]
+        self._operands, self._fields = operands, fields
         self._last: tuple[weakref.ref[Args], list[int], weakref.ref[Tensor] | None, int] | None = None
         self._kinds: list[_Kind] = []
 
@@ -48,7 +48,7 @@ class CallMemo:
 
     def knows(self, args: Args, workspace: Tensor | None) -> bool:
         """Is it like a call that was admitted before?"""
-        if workspace is not None and not self._holds(workspace):
+        if not self._kinds or (workspace is not None and not self._holds(workspace)):
             return False
         try:
             tensors = self._present(args)
@@ -66,12 +66,21 @@ class CallMemo:
 
     def learn(self, args: Args, workspace: Tensor | None) -> None:
         """Remember a call that passed the full check. Never tensors that need a gradient or have no memory."""
+        if not self._kinds:
+            self._prepare()
         tensors = self._present(args)
         if any(t.requires_grad or not has_memory(t) for t in tensors):
             return
         sizes = [extent(t.shape, t.stride()) * t.element_size() if t.numel() else 0 for t in tensors]
         self._kinds = [_Kind(_same_as(tensors), sizes, [t.itemsize for t in tensors]), *self._kinds[: _MAX_KINDS - 1]]
         self._remember(args, [t.data_ptr() for t in tensors], workspace)
+
+    def _prepare(self) -> None:
+        """What only a plan that is called needs; before the first call is remembered, nothing asks for it."""
+        present = tuple(name for name in self._fields if name in self._operands)
+        self._written = [i for i, name in enumerate(present) if self._operands[name].written]
+        self._absent = _getter(tuple(name for name in self._fields if name not in self._operands))
+        self._present = _getter(present)
 
     def _remember(self, args: Args, pointers: list[int], workspace: Tensor | None) -> None:
         held = None if workspace is None else weakref.ref(workspace)

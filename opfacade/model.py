@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -19,7 +21,7 @@ Self = TypeVar("Self", bound="Model")
 
 def as_index(value: object) -> object:
     """Accept what Python itself accepts as an index (numpy integers too), but not bool."""
-    if isinstance(value, (bool, str, float)) or not hasattr(value, "__index__"):
+    if type(value) is int or isinstance(value, (bool, str, float)) or not hasattr(value, "__index__"):
         return value
     try:
         return operator.index(value)
@@ -31,6 +33,8 @@ def _positive_zero(value: float) -> float:
     """-0.0 equals 0.0 but prints differently; one value must have one JSON form."""
     return value + 0.0
 
+
+_ATOMS = frozenset({bool, int, float, str, type(None)})  # values without parts
 
 Integer = Annotated[int, BeforeValidator(as_index)]
 Count = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT32_MAX)]
@@ -84,7 +88,7 @@ else:
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             try:
-                return super().__call__(*args, **kwargs)
+                return _proven(super().__call__(*args, **kwargs))
             except ValidationError as error:
                 raise _wrap(cls.__name__, error) from error
 
@@ -94,6 +98,10 @@ else:
 
 class Model(_Base):
     """Frozen, strict, closed. Hashable; equal values have equal JSON."""
+
+    __slots__ = ("_proof",)  # no field, and no part of a copy or a pickle: what was not validated has none
+    _proof: ClassVar[_Proof]
+    sizes: ClassVar[frozenset[str]] = frozenset()
 
     model_config = ConfigDict(
         frozen=True,
@@ -108,19 +116,34 @@ class Model(_Base):
     @classmethod
     def model_validate(cls: type[Self], obj: Any, **kwargs: Any) -> Self:
         try:
-            return super().model_validate(obj, **kwargs)
+            return _proven(super().model_validate(obj, **kwargs))
         except ValidationError as error:
             raise _wrap(cls.__name__, error) from error
 
     @classmethod
     def model_validate_json(cls: type[Self], json_data: str | bytes | bytearray, **kwargs: Any) -> Self:
         try:
-            return super().model_validate_json(json_data, **kwargs)
+            return _proven(super().model_validate_json(json_data, **kwargs))
         except ValidationError as error:
             raise _wrap(cls.__name__, error) from error
 
+    def without_sizes(self) -> tuple[object, ...]:
+        """What it is of whatever size: its values but those of `sizes`, and so for models in it that have any."""
+        values = _getter_without_sizes(type(self))(self.__dict__)
+        return tuple([value if type(value) in _ATOMS else _without_sizes(value) for value in values])
+
+    def __eq__(self, other: object) -> bool:
+        """As pydantic has it for a model without private and extra fields, at a third of the time."""
+        return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
+
     def revalidated(self: Self) -> Self:
-        """This value, checked again: model_construct, model_copy and pickle all bypass validation."""
+        """This value, checked again: model_construct, model_copy and pickle all bypass validation.
+
+        Where it still holds the very objects that passed, all of which are immutable, the answer is known.
+        """
+        proof: _Proof | None = getattr(self, "_proof", None)
+        if proof is not None and proof.holds_for(self):
+            return self
         return type(self).model_validate(dict(self.__dict__))
 
     def canonical_json(self) -> str:
@@ -130,3 +153,48 @@ class Model(_Base):
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex: the same in every process and on every machine."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _getter_without_sizes(kind: type[Model]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    return operator.itemgetter(*(name for name in kind.model_fields if name not in kind.sizes))
+
+
+def _without_sizes(value: object) -> object:
+    return value.without_sizes() if isinstance(value, Model) and value.sizes else value
+
+
+class _Proof(NamedTuple):
+    """What a model, and the models in it, held when it passed validation."""
+
+    kind: type[Model]
+    fields: dict[str, Any]
+    inner: list[tuple[Model, dict[str, Any]]]
+
+    def holds_for(self, model: Model) -> bool:
+        own = type(model) is self.kind and _identical(self.fields, model.__dict__)
+        return own and all(_identical(fields, part.__dict__) for part, fields in self.inner)
+
+
+def _identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether they hold the very same objects: True equals 1, and would not pass for it."""
+    return list(one) == list(other) and all(map(operator.is_, one.values(), other.values()))
+
+
+def _models_in(values: Iterable[object]) -> list[Model]:
+    """The models among some values, and those in them."""
+    found: list[Model] = []
+    for value in [value for value in values if type(value) not in _ATOMS]:
+        if isinstance(value, tuple):
+            found += _models_in(value)
+        elif isinstance(value, Model):
+            found += (value, *_models_in(value.__dict__.values()))
+    return found
+
+
+def _proven(validated: Self) -> Self:
+    """What just passed validation, from now on with the proof of it, in which it is not itself: that would be a cycle."""
+    fields = validated.__dict__.copy()
+    inner = [(part, part.__dict__.copy()) for part in _models_in(fields.values())]
+    object.__setattr__(validated, "_proof", _Proof(type(validated), fields, inner))
+    return validated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -19,6 +19,7 @@ FP8: tuple[DType, ...] = ("f8_e4m3", "f8_e5m2")
 class PagePool(Model):
     """What page tables need to know of a pool."""
 
+    sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
     num_total_pages: Count
     page_size: Size
     dtype: DType

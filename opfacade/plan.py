@@ -14,7 +14,7 @@ from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, check, check_beside, require_memory
 from opfacade.registry import Candidate, Launcher
-from opfacade.selection import Option, Preference, choose, count_refusals, survey, wrong_argument
+from opfacade.selection import DEFAULT, Option, Preference, choose, count_refusals, survey, wrong_argument
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 from opfacade.validation import moment
@@ -31,7 +31,6 @@ _MAX_CACHED = 4096
 PlanT = TypeVar("PlanT", bound="Plan[Any]")
 _selected: dict[Any, Plan[Any]] = {}
 _selecting = threading.Lock()
-_default = Preference()
 
 
 def forget_selections() -> None:
@@ -112,7 +111,7 @@ class Plan(Generic[ArgsT]):
     def _select(cls: type[PlanT], descriptor: Descriptor[Any], prefer: Preference | None, target: Target) -> PlanT:
         cls._check_types(descriptor, prefer, target)
         checked = descriptor.revalidated()
-        preference = _default if prefer is None else prefer.revalidated()
+        preference = DEFAULT if prefer is None else prefer.revalidated()
         options = survey(checked, preference, target, pins.in_force(checked, preference, target))
         count_refusals(checked.op, options)
         option = choose(checked, target, options)
@@ -125,8 +124,9 @@ class Plan(Generic[ArgsT]):
     @classmethod
     def _check_types(cls, descriptor: object, prefer: object, target: object) -> None:
         issue = wrong_argument(descriptor, prefer, target)
-        if isinstance(descriptor, Descriptor) and cls._args_type not in (None, descriptor.args_type):
-            wanted = f"a descriptor of {cls._args_type.__name__.removesuffix('Args')}"
+        args_type = cls._args_type
+        if args_type is not None and isinstance(descriptor, Descriptor) and descriptor.args_type is not args_type:
+            wanted = f"a descriptor of {args_type.__name__.removesuffix('Args')}"
             issue = Issue("OPF-S031", "descriptor", wanted, type(descriptor).__name__, kind="ArgumentTypeError")
         if issue is not None:
             raise from_issues(cls.__name__, "select", [issue])

@@ -192,6 +192,7 @@ class PagedAttention(Attention[ArgsT]):
     max_kv_indices: bound on kv_indptr[-1], the pages of all requests together; None is num_total_pages.
     """
 
+    sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "max_kv_indices"})
     batch_size: Count
     paged_kv: PagePool
     page_table: PageTable = "csr"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator
 
@@ -68,8 +68,10 @@ class Preference(Model):
     autotune: Literal["off", "use"] = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+DEFAULT = Preference()
+
+
+class Option(NamedTuple):
     """One candidate as surveyed: its SKU and workspace where it accepts the descriptor, and the reasons against it."""
 
     candidate: Candidate
@@ -107,8 +109,9 @@ def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins
     """
     measured = pins.tuned is not None and pins.tuned.row is not None
     found = variants_for if prefer.pin is not None or measured else candidates_for
-    options = tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor)))
-    options = tuple(option for option in options if not option.is_pointless)
+    options = tuple([_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor))])
+    if found is variants_for:
+        options = tuple(option for option in options if not option.is_pointless)
     return _measured_first(options, pins) if prefer.autotune == "use" and prefer.pin is None else options
 
 
@@ -125,19 +128,31 @@ def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ..
     first = next((o for o in defaults if not o.reasons), None) if sku is None else fitting[sku]
     if first is None:
         return defaults
-    return (replace(first, note=note), *(option for option in defaults if option is not first))
+    return (first._replace(note=note), *(option for option in defaults if option is not first))
 
 
 def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:
-    reasons = [*candidate.declines(descriptor, target)]
+    option = _offered(candidate, descriptor, target)
+    if pins is NO_PINS and (prefer is DEFAULT or prefer == DEFAULT):
+        return option
+    return option._replace(reasons=(*option.reasons, *_unwelcome(option, prefer, pins)))
+
+
+def _offered(candidate: Candidate, descriptor: Descriptor[Any], target: Target) -> Option:
+    """What the candidate itself says."""
+    reasons = candidate.declines(descriptor, target)
     if reasons:
-        return Option(candidate, (*reasons, *_unwanted(candidate, None, prefer)))
-    sku, workspace = candidate.sku(descriptor, target), candidate.workspace(descriptor, target)
-    reasons += _unwanted(candidate, sku, prefer)
-    reasons += _locked_out(sku, prefer, pins)
-    reasons += _over_budget(workspace, prefer)
-    reasons += _unmet(sku, prefer.require)
-    return Option(candidate, tuple(reasons), sku, workspace)
+        return Option(candidate, tuple(reasons))
+    return Option(candidate, (), candidate.sku(descriptor, target), candidate.workspace(descriptor, target))
+
+
+def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reason]:
+    """What the caller and the process have against it."""
+    yield from _unwanted(option.candidate, option.sku, prefer)
+    if option.sku is not None and option.workspace_size is not None:
+        yield from _locked_out(option.sku, prefer, pins)
+        yield from _over_budget(option.workspace_size, prefer)
+        yield from _unmet(option.sku, prefer.require)
 
 
 def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -> Iterator[Reason]:

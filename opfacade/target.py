@@ -42,6 +42,10 @@ class Target:
         if not self.is_cpu and self.sm_count < 1:
             raise _bad("sm_count", "at least 1 for a GPU", self.sm_count)
 
+    def __hash__(self) -> int:
+        """Targets of one arch that differ are few, and every selection asks many times."""
+        return hash(self.arch)
+
     @property
     def is_cpu(self) -> bool:
         return self.arch == "cpu"

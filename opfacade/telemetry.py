@@ -121,8 +121,10 @@ def refusals() -> dict[str, int]:
 
 
 def count_refusal(code: str) -> None:
-    with _lock:
-        counter = _refusals.setdefault(code, Counter())
+    counter = _refusals.get(code)
+    if counter is None:
+        with _lock:
+            counter = _refusals.setdefault(code, Counter())
     counter.add()
 
 

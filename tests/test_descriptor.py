@@ -3,13 +3,15 @@
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from opfacade import Plan, Target, load_descriptor
+from opfacade import Plan, Preference, Target, load_descriptor
+from opfacade.descriptor import forget_kinds
 from opfacade.errors import ArgumentTypeError, DescriptorError
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
@@ -22,6 +24,7 @@ from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor, PagedKvAppendPlan
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.registry import descriptor_types, examples
+from opfacade.selection import considered
 from tests import regolden
 
 CACHE = {"num_total_pages": 8, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "f16"}
@@ -249,6 +252,45 @@ def test_select_catches_what_bypassed_validation(how):  # row 18
     Plan.select(BatchPagedDecodeDescriptor(**DECODE), target=Target.cpu())
     with pytest.raises(DescriptorError, match="OPF-D00"):
         Plan.select(bypassed()[how], target=Target.cpu())
+
+
+def test_what_passed_validation_is_not_validated_again_until_it_differs():
+    good = BatchPagedDecodeDescriptor(**DECODE | {"batch_size": 1})
+    assert good.revalidated() is good
+    assert good.model_copy().revalidated() is not good
+    for name, value in (("batch_size", True), ("num_qo_heads", 4.0), ("unknown", None)):  # equal is not enough
+        changed = BatchPagedDecodeDescriptor(**DECODE | {"batch_size": 1})
+        changed.__dict__[name] = value
+        with pytest.raises(DescriptorError):
+            changed.revalidated()
+
+
+def test_sizes_are_fields():
+    for kind in KINDS:
+        assert kind.sizes <= set(kind.model_fields)
+
+
+def _of_other_sizes(example, rng):
+    """The same kind. A split of the caller's keeps its limit of parts in reach."""
+    fields = {name: rng.choice((1, 2, 3, 16, 40, 1000)) for name in type(example).sizes}
+    if hasattr(example, "paged_kv"):
+        fields["paged_kv"] = example.paged_kv.model_dump() | {"num_total_pages": rng.choice((1, 40, 600, 5000, 100000))}
+        fields["max_kv_indices"] = None
+    return type(example).model_validate(example.model_dump() | fields)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.op)
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
+def test_what_is_remembered_of_a_kind_is_true_of_all_its_sizes(example, target):
+    rng = random.Random(f"{example.digest()} {target}")
+    machine = Target.parse(target)
+    several = [_of_other_sizes(example, rng) for _ in range(8)]
+    assert {d.kind for d in several} == {several[0].kind}
+    remembered = [considered(d, Preference(), machine) for d in several]
+    for descriptor, told in zip(several, remembered, strict=True):
+        forget_kinds()
+        fresh = type(descriptor).model_validate(descriptor.model_dump())
+        assert considered(fresh, Preference(), machine) == told
 
 
 @pytest.mark.parametrize("thing", [None, "paged_decode", DECODE, Target.cpu(), PagedKvCacheDescriptor(**CACHE)], ids=repr)

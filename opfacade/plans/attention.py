@@ -83,6 +83,7 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Scale
     op: Literal["paged_prefill"] = "paged_prefill"
     args_type: ClassVar[type[Args]] = BatchPagedPrefillArgs
     later: ClassVar[frozenset[str]] = PagedKvAttention.later | {"q_scale", *Varied.model_fields}
+    sizes: ClassVar[frozenset[str]] = PagedKvAttention.sizes | {"total_num_rows"}
     total_num_rows: Count
     causal: bool
 
@@ -155,6 +156,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     op: Literal["ragged_prefill"] = "ragged_prefill"
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
     later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
+    sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "total_kv_rows"})
     batch_size: Count
     total_num_rows: Count
     total_kv_rows: Count

@@ -32,6 +32,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
 
     op: Literal["merge_states"] = "merge_states"
     category: ClassVar[str] = "cascade"
+    sizes: ClassVar[frozenset[str]] = frozenset({"num_states", "total_num_rows"})
     args_type: ClassVar[type[Args]] = MergeStatesArgs
     num_states: Size
     total_num_rows: Count

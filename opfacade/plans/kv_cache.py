@@ -62,6 +62,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     op: Literal["paged_kv_append"] = "paged_kv_append"
     category: ClassVar[str] = "kv_cache"
     later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim"})
+    sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "max_kv_indices"})
     args_type: ClassVar[type[Args]] = PagedKvAppendArgs
     batch_size: Count
     total_num_rows: Count

@@ -2,150 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import support
+from opfacade.backends.cuda.attention_decode_block import (
+    PLAIN,
+    SM_BYTES,
+    SYSTEM_BYTES,
+    Block,
+    Tuning,
+    head_blocks,
+    rows_of,
+    usual_shape,
+)
+from opfacade.descriptor import once_a_kind, once_in_a_row
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.registry import Launcher, Reason
-from opfacade.sku import ITEMSIZE, KernelSku
+from opfacade.sku import KernelSku
 from opfacade.target import Target
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Warps of a block, stages of each warp's pipeline, keys of a stage (of 16-bit elements), and blocks that share an SM."""
-
-    warps: int
-    stages: int
-    keys: int
-    blocks: int = 2  # hide each other's ends
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """What a variant does otherwise. warps, blocks: of its Shape, 0 the usual; cluster: blocks of a cluster.
-
-    even: "auto" is always even shares. It is no fact of a SKU: `split` says it.
-    """
-
-    warps: int = 0
-    blocks: int = 0
-    cluster: int = 8  # the most that every GPU with clusters grants
-    even: bool = False
-
-
-PLAIN = Tuning()
-SHAPES = {64: Shape(4, 6, 16), 128: Shape(4, 3, 16), 256: Shape(2, 3, 16)}
-# By (dim, bytes of an element), of as many heads as are columns: they leave registers for more warps, which is what widening
-# fp8 and small rows wait for.
-COLUMN_SHAPES = {(64, 1): Shape(4, 6, 16, 4), (64, 2): Shape(4, 6, 16, 4), (128, 1): Shape(3, 3, 16, 4)}
-TEAM_SHAPES = {64: Shape(8, 6, 16, 1), 128: Shape(8, 3, 16, 1), 256: Shape(4, 3, 16, 1)}
-_SM_BYTES = 233472  # shared memory of an SM on sm_90
-_SYSTEM_BYTES = 1024  # of it, what a block cannot use
-F32_SHAPES = {64: Shape(4, 2, 32), 128: Shape(4, 2, 32), 256: Shape(4, 2, 16)}
-_ROWS = 16
-_COLUMNS = 8  # as many heads or fewer are the columns of a product
 _SHORT_TOKENS = 8192
-_MOST_STAGES = 6
-_LEAST_STAGES = 2  # one is computed while another is on its way; where two do not fit, shared memory is a reason to decline
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64
 _CHUNKS = (512, 1024)
 _SMALL_CHUNK = 512 * 128  # elements of K: one block reads them in 6 us
 
 
-def usual_shape(descriptor: BatchPagedDecodeDescriptor, team: bool) -> Shape:
-    """Before its stages are fitted into shared memory. team: the blocks of a cluster share a run.
+class Rules(NamedTuple):
+    """What a cut is made by, besides sizes. heads: blocks of them; said: what the caller leaves no choice in.
 
-    Of a head_dim without kernels, which only a model of costs asks for, that of the next one.
+    short_runs: of at most so many, each has a cluster where contexts are short; -1 where none ever has. slots: blocks that run
+    at once, where bounds may promise that a simpler cut keeps them busy; else 0. alone, team: blocks, and those of a cluster.
     """
-    dim = next((dim for dim in SHAPES if dim >= descriptor.dim), max(SHAPES))
-    if team:
-        return TEAM_SHAPES[dim]
-    of_columns = COLUMN_SHAPES.get((dim, ITEMSIZE[descriptor.kv_dtype])) if rows_of(descriptor) <= _COLUMNS else None
-    return of_columns or SHAPES[dim]
+
+    heads: int
+    said: tuple[str, int] | None
+    short_runs: int
+    slots: int
+    alone: Block
+    team: Block
 
 
-def shape_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Shape:
-    """The pipeline is as deep as shared memory allows, beside the results of the warps."""
-    if descriptor.kv_dtype == "f32":
-        return F32_SHAPES[descriptor.dim]
-    team = split_of(descriptor, target, tuning)[0] == "cluster"
-    best = usual_shape(descriptor, team)
-    if tuning.warps or tuning.blocks:
-        best = replace(best, warps=tuning.warps or best.warps, blocks=tuning.blocks or best.blocks, stages=_MOST_STAGES)
-    best = replace(best, keys=best.keys * 2 // ITEMSIZE[descriptor.kv_dtype])
-    room = min(_SM_BYTES // best.blocks - _SYSTEM_BYTES, target.max_shared_memory) - results_bytes(best, descriptor, team)
-    return replace(best, stages=max(_LEAST_STAGES, min(best.stages, room // stage_bytes(best, descriptor))))
-
-
-def rows_of(descriptor: BatchPagedDecodeDescriptor) -> int:
-    """Query heads of one block."""
-    return min(descriptor.group_size, _ROWS)
-
-
-def stage_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
-    """K and V of one stage of every warp."""
-    return shape.warps * shape.keys * 2 * descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
-
-
-def results_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor, team: bool) -> int:
-    """Behind the stages: what warps tell each other (WarpResults), rows of a team, and q where registers have no room."""
-    rows, dim = rows_of(descriptor), descriptor.dim
-    query = 32 * dim if descriptor.kv_dtype in FP8 and dim == 256 and rows > _COLUMNS else 0
-    return shape.warps * (8 * rows + 20 + query) + 20 + (-(-4 * rows * (dim + 1) // 16) * 16 if team else 0)
-
-
-def head_blocks(descriptor: BatchPagedDecodeDescriptor) -> int:
-    return descriptor.kv_heads * -(-descriptor.group_size // _ROWS)
-
-
-def shared_memory(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
-    shape, dim, rows = shape_of(descriptor, target, tuning), descriptor.dim, rows_of(descriptor)
-    if descriptor.kv_dtype == "f32":
-        return 4 * ((2 * shape.stages * shape.keys + rows) * (dim + 4) + rows * (shape.keys + 4))
-    team = split_of(descriptor, target, tuning)[0] == "cluster"
-    return shape.stages * stage_bytes(shape, descriptor) + results_bytes(shape, descriptor, team)
-
-
-def fits_an_sm(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> bool:
-    """Whether as many blocks as its Shape has share an SM of sm_90."""
-    blocks = shape_of(descriptor, target, tuning).blocks
-    return blocks * (shared_memory(descriptor, target, tuning) + _SYSTEM_BYTES) <= _SM_BYTES
+@once_a_kind
+def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning) -> Rules:
+    """Of a descriptor that has no reason against it but its sizes."""
+    split, heads = descriptor.kv_split, head_blocks(descriptor)
+    said = ("fixed", split) if isinstance(split, int) else ("off", 0) if split == "off" else None
+    able = target.sm_version >= 90 and target.max_shared_memory >= SM_BYTES - SYSTEM_BYTES and descriptor.kv_dtype != "f32"
+    # A cluster of 8 stays inside a group of SMs and leaves some over, so the batch must fit the clusters that run at once.
+    short_runs = target.sm_count * 85 // 100 // PLAIN.cluster if able and said is None else -1
+    # Others were not measured.
+    measured = tuning == PLAIN and descriptor.kv_dtype in ("f16", "bf16") and descriptor.dim >= 128
+    slots = target.sm_count * usual_shape(descriptor, False).blocks if measured else 0
+    alone = Block.of(descriptor, target, tuning, False)
+    team = alone if short_runs < 0 else Block.of(descriptor, target, tuning, True)
+    return Rules(heads, said, short_runs, slots, alone, team)
 
 
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
-    """Whether a cluster takes each request's heads: bounds promise a small batch of short contexts, a matter of latency.
+    """Whether a cluster takes each request's heads: bounds promise a small batch of short contexts, a matter of latency."""
+    return _is_short(descriptor, rules_of(descriptor, target, PLAIN))
 
-    A cluster of 8 stays inside a group of SMs and leaves some over, so the batch must fit the clusters that run at once.
-    """
-    runs = descriptor.batch_size * head_blocks(descriptor)
-    fits = runs * PLAIN.cluster <= target.sm_count * 85 // 100 and descriptor.kv_token_bound <= _SHORT_TOKENS
-    able = target.sm_version >= 90 and target.max_shared_memory >= _SM_BYTES - _SYSTEM_BYTES
-    return fits and able and descriptor.kv_split == "auto" and descriptor.kv_dtype != "f32"
+
+def _is_short(descriptor: BatchPagedDecodeDescriptor, rules: Rules) -> bool:
+    return descriptor.batch_size * rules.heads <= rules.short_runs and descriptor.kv_token_bound <= _SHORT_TOKENS
 
 
 def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[str, int]:
     """(mode, chunk in tokens)."""
-    if isinstance(descriptor.kv_split, int):
-        return "fixed", descriptor.kv_split
-    if descriptor.kv_split == "off":
-        return "off", 0
-    if tuning.cluster > 1 and is_short(descriptor, target):
+    return _split(descriptor, tuning, rules_of(descriptor, target, tuning))
+
+
+def _split(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> tuple[str, int]:
+    if rules.said is not None:
+        return rules.said
+    if tuning.cluster > 1 and _is_short(descriptor, rules):
         return "cluster", 0
-    if tuning is not PLAIN or descriptor.kv_dtype not in ("f16", "bf16") or descriptor.dim < 128:  # others were not measured
+    if not rules.slots:
         return "auto", 0
-    bounds = descriptor.kv_token_bound, descriptor.batch_size, head_blocks(descriptor)
-    return _cut_by_bounds(
-        *bounds, descriptor.dim, descriptor.window_left, target.sm_count * usual_shape(descriptor, False).blocks
-    )
+    bounds = descriptor.kv_token_bound, descriptor.batch_size, rules.heads
+    return _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.slots)
 
 
-@lru_cache(maxsize=1024)
 def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> tuple[str, int]:
     """What "auto" comes to where bounds promise that a simpler cut keeps all blocks busy: then nothing pays for even shares.
 
@@ -167,69 +108,92 @@ def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, s
     return "auto", 0
 
 
-def blocks_per_sm(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
-    """Blocks that share an SM: as many as its Shape has, or fewer where shared memory is short."""
-    most = shape_of(descriptor, target, tuning).blocks
-    return max(1, min(most, target.max_shared_memory // shared_memory(descriptor, target, tuning)))
+class Cut(NamedTuple):
+    """What comes of the sizes of a descriptor. slots: for partial results."""
+
+    mode: str
+    chunk: int
+    blocks: int
+    slots: int
+    block: Block
+
+
+@once_in_a_row
+def cut_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Cut:
+    """Whatever the lengths turn out to be."""
+    rules = rules_of(descriptor, target, tuning)
+    mode, chunk = _split(descriptor, tuning, rules)
+    least = descriptor.batch_size * rules.heads
+    if mode == "cluster":
+        return Cut(mode, chunk, least * tuning.cluster, 0, rules.team)
+    if mode == "off":
+        return Cut(mode, chunk, least, 0, rules.alone)
+    if mode == "fixed":
+        items = rules.heads * (descriptor.kv_token_bound // chunk) + least
+        return Cut(mode, chunk, items, items, rules.alone)
+    tiles = rules.heads * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
+    resident = min(tiles, target.sm_count * rules.alone.resident)
+    return Cut(mode, chunk, min(2 * resident, max(resident, least)), 2 * resident, rules.alone)
 
 
 def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[int, int]:
-    """(blocks, slots for partial results), whatever the lengths turn out to be."""
-    mode, chunk = split_of(descriptor, target, tuning)
-    least = descriptor.batch_size * head_blocks(descriptor)
-    if mode in ("off", "cluster"):
-        return least * (tuning.cluster if mode == "cluster" else 1), 0
-    if mode == "fixed":
-        items = head_blocks(descriptor) * (descriptor.kv_token_bound // chunk) + least
-        return items, items
-    tiles = head_blocks(descriptor) * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
-    resident = min(tiles, target.sm_count * blocks_per_sm(descriptor, target, tuning))
-    return min(2 * resident, max(resident, least)), 2 * resident
+    """(blocks, slots for partial results)."""
+    cut = cut_of(descriptor, target, tuning)
+    return cut.blocks, cut.slots
 
 
-def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> list[Reason]:
-    reasons = [*facts_of.declines(descriptor, target, ("f16", "bf16", "f32", *FP8))]
-    if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(descriptor, target, tuning), target)
-        hint = "Use a larger kv_split or a smaller max_kv_indices."
-        reasons += support.limit_reason("OPF-S006", "work items", grid_of(descriptor, target, tuning)[0], 2**31 - 1, hint)
-        mode, chunk = split_of(descriptor, target, tuning)
-        if mode == "fixed":
-            reasons += support.limit_reason("OPF-S006", "splits", descriptor.kv_token_bound // chunk + 1, _MOST_PARTS, hint)
-    return reasons
+@once_a_kind
+def _unfit(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
+    return tuple(facts_of.declines(descriptor, target, ("f16", "bf16", "f32", *FP8)))
 
 
-def facts(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> support.SpecPairs:
-    other = {name: value for name, value in asdict(tuning).items() if name != "even" and value != getattr(PLAIN, name)}
-    mode, chunk = split_of(descriptor, target, tuning)
+def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Sequence[Reason]:
+    return _unfit(descriptor, target) or [*_excess(descriptor, target, cut_of(descriptor, target, tuning))]
+
+
+def _excess(descriptor: BatchPagedDecodeDescriptor, target: Target, cut: Cut) -> Iterator[Reason]:
+    yield from support.shared_memory_reason(cut.block.shared_memory, target)
+    hint = "Use a larger kv_split or a smaller max_kv_indices."
+    yield from support.limit_reason("OPF-S006", "work items", cut.blocks, 2**31 - 1, hint)
+    if cut.mode == "fixed":
+        yield from support.limit_reason("OPF-S006", "splits", descriptor.kv_token_bound // cut.chunk + 1, _MOST_PARTS, hint)
+
+
+def facts(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, mode: str, chunk: int) -> support.SpecPairs:
+    other = tuning.facts()
     # A chunk that is not the caller's is part of the identity: a request's bits depend on it.
     other |= {"chunk": chunk} if chunk and descriptor.kv_split == "auto" else {}
     return support.pairs(**facts_of.common_facts(descriptor), split=mode, **other)
 
 
 def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Any:
-    shape, team = shape_of(descriptor, target, tuning), split_of(descriptor, target, tuning)[0] == "cluster"
+    cut = cut_of(descriptor, target, tuning)
+    shape = cut.block.shape
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
-    tuned |= {"cluster": tuning.cluster if team else 1, "blocks_per_sm": shape.blocks}
-    tuned["shared_bytes"] = shared_memory(descriptor, target, tuning)
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target, tuning)) | tuned
+    tuned |= {"cluster": tuning.cluster if cut.mode == "cluster" else 1, "blocks_per_sm": shape.blocks}
+    tuned["shared_bytes"] = cut.block.shared_memory
+    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, tuning, cut.mode, cut.chunk)) | tuned
     for name in ("blocks", "chunk"):
         constants.pop(name, None)
     return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
-    tile = shape_of(descriptor, target, tuning).keys
+    cut = cut_of(descriptor, target, tuning)
+    return _sku(descriptor, target, tuning, cut.mode, cut.chunk)
+
+
+@once_a_kind
+def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning, mode: str, chunk: int) -> KernelSku:
+    rules, known = rules_of(descriptor, target, tuning), facts(descriptor, tuning, mode, chunk)
+    tile = (rules.team if mode == "cluster" else rules.alone).shape.keys
     merges = True  # the warps of a block merge in any mode
-    return facts_of.make_sku(
-        facts_of.Identity(descriptor.op, target.arch, "split_kv", facts(descriptor, target, tuning), tile, merges)
-    )
+    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", known, tile, merges))
 
 
 def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
     """Partial o and lse of every slot, f32, and its counter."""
-    _, slots = grid_of(descriptor, target, tuning)
-    return slots * (4 * rows_of(descriptor) * (descriptor.dim + 1) + 8)
+    return cut_of(descriptor, target, tuning).slots * (4 * rows_of(descriptor) * (descriptor.dim + 1) + 8)
 
 
 def launcher(
@@ -237,8 +201,8 @@ def launcher(
 ) -> Launcher:
     if descriptor.batch_size == 0:
         return support.nothing_to_do
-    mode, chunk = split_of(descriptor, target, tuning)
-    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), *grid_of(descriptor, target, tuning), chunk)
+    cut = cut_of(descriptor, target, tuning)
+    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), cut.blocks, cut.slots, cut.chunk)
     return support.launcher(
-        jit_spec(descriptor, target, tuning), descriptor, identity, allow_build, mode in ("auto", "fixed"), scalars
+        jit_spec(descriptor, target, tuning), descriptor, identity, allow_build, cut.mode in ("auto", "fixed"), scalars
     )

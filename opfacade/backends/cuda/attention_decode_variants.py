@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from opfacade.backends.cuda.attention_decode import (
-    PLAIN,
-    Tuning,
+    cut_of,
     declines,
-    fits_an_sm,
     is_short,
     jit_spec,
     launcher,
-    shape_of,
     sku,
     split_of,
     workspace,
 )
+from opfacade.backends.cuda.attention_decode_block import PLAIN, Tuning
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.registry import Candidate, Reason
 from opfacade.target import Target
@@ -28,14 +27,14 @@ def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Tar
         return split_of(descriptor, target, tuning) != split_of(descriptor, target) and not is_short(descriptor, target)
     if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
         return False
-    usual, shape = shape_of(descriptor, target), shape_of(descriptor, target, tuning)
-    return fits_an_sm(descriptor, target, tuning) and (shape, tuning.cluster) != (usual, PLAIN.cluster)
+    usual, block = (cut_of(descriptor, target, way).block for way in (PLAIN, tuning))
+    return block.fits and (block.shape, tuning.cluster) != (usual.shape, PLAIN.cluster)
 
 
 def variant(name: str, tuning: Tuning) -> Candidate:
     """Decode with another pipeline, to be measured against the default: `opfacade tune`."""
 
-    def declining(descriptor: BatchPagedDecodeDescriptor, target: Target) -> list[Reason]:
+    def declining(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Sequence[Reason]:
         reasons = declines(descriptor, target)  # of the default: a variant serves no more than that
         if not reasons and not _differs(tuning, descriptor, target):
             return [Reason("OPF-S017", "variant", name, "a descriptor for which it is not the default")]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import support
+from opfacade.descriptor import once_a_kind, once_in_a_row
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
 from opfacade.registry import Launcher, Reason
@@ -33,6 +34,7 @@ _MIN_KEYS_A_SPLIT = 256
 Prefill = BatchPagedPrefillDescriptor | BatchRaggedPrefillDescriptor
 
 
+@once_in_a_row
 def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
     """How a prefill is split: (mode, number of splits, chunk in tokens), from bounds alone.
 
@@ -58,19 +60,25 @@ def shared_memory(descriptor: Prefill) -> int:
     return (tile.rows + 2 * tile.keys) * dim * 2 + 4 * tile.keys * 8 + 1024 + raw + tables
 
 
-def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = shared_reasons(descriptor, target, facts_of.HEAD_DIMS)
-    return reasons or [*support.shared_memory_reason(shared_memory(descriptor), target)]
+def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
+    return _unfit(descriptor, target) or [*split_reasons(descriptor, target)] or _too_large(descriptor, target)
 
 
-def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, int]) -> list[Reason]:
-    """What no prefill takes, whatever it keeps in shared memory."""
-    dtypes = ("f16", "bf16", *FP8)
-    reasons = [*facts_of.declines(descriptor, target, dtypes, head_dims), *variant.narrow_reasons(descriptor)]
-    reasons += support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
-    if not reasons:
-        reasons += split_reasons(descriptor, target)
-    return reasons
+@once_a_kind
+def _unfit(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
+    return tuple(shared_reasons(descriptor, target, facts_of.HEAD_DIMS))
+
+
+@once_a_kind
+def _too_large(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
+    return tuple(support.shared_memory_reason(shared_memory(descriptor), target))
+
+
+def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, int]) -> Iterator[Reason]:
+    """What no prefill takes, whatever its sizes and whatever it keeps in shared memory."""
+    yield from facts_of.declines(descriptor, target, ("f16", "bf16", *FP8), head_dims)
+    yield from variant.narrow_reasons(descriptor)
+    yield from support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
 
 
 def split_reasons(descriptor: Prefill, target: Target) -> Iterator[Reason]:
@@ -79,13 +87,13 @@ def split_reasons(descriptor: Prefill, target: Target) -> Iterator[Reason]:
     yield from support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
 
 
-def facts(descriptor: Prefill, target: Target) -> support.SpecPairs:
-    return support.pairs(**facts_of.common_facts(descriptor), causal=descriptor.causal, split=splits_of(descriptor, target)[0])
+def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:
+    return support.pairs(**facts_of.common_facts(descriptor), causal=descriptor.causal, split=mode)
 
 
 def constants_of(descriptor: Prefill, target: Target) -> dict[str, bool | int | str]:
     """The facts with those that an id leaves out."""
-    return facts_of.unsaid(descriptor) | dict(facts(descriptor, target))
+    return facts_of.unsaid(descriptor) | dict(facts(descriptor, splits_of(descriptor, target)[0]))
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
@@ -95,10 +103,13 @@ def jit_spec(descriptor: Prefill, target: Target) -> Any:
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
-    tile, merges = TILES[descriptor.dim].keys, splits_of(descriptor, target)[0] != "off"
-    made = facts_of.Identity(
-        descriptor.op, target.arch, "mma_tile", facts(descriptor, target), tile, merges, transforms_scores(descriptor)
-    )
+    return _sku(descriptor, target, splits_of(descriptor, target)[0])
+
+
+@once_a_kind
+def _sku(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
+    known, tile, transforms = facts(descriptor, mode), TILES[descriptor.dim].keys, transforms_scores(descriptor)
+    made = facts_of.Identity(descriptor.op, target.arch, "mma_tile", known, tile, mode != "off", transforms)
     return facts_of.make_sku(made)
 
 

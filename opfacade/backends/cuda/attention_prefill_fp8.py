@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
@@ -11,6 +11,7 @@ from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
 from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, PLAIN, TILE_ROWS, Tuning
+from opfacade.descriptor import once_a_kind
 from opfacade.registry import Launcher, Reason
 from opfacade.sku import KernelSku
 from opfacade.target import Target
@@ -24,17 +25,19 @@ _CONTROL = 8192
 SHARED_MEMORY = _TILES * TILE_KEYS * HEAD_DIM + _CONTROL
 
 
-def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (DTYPE,))]
-    if not reasons:
-        reasons += [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)), *_lacks(descriptor)]
-    if not reasons:
-        reasons += [
-            *support.shared_memory_reason(SHARED_MEMORY, target),
-            *ptxas.reasons(),
-            *first.split_reasons(descriptor, target),
-        ]
-    return reasons
+def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
+    return _unfit(descriptor, target) or [
+        *support.shared_memory_reason(SHARED_MEMORY, target),
+        *ptxas.reasons(),
+        *first.split_reasons(descriptor, target),
+    ]
+
+
+@once_a_kind
+def _unfit(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
+    other = tuple(support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (DTYPE,)))
+    arch = support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
+    return other or (*arch, *_lacks(descriptor))
 
 
 def _lacks(descriptor: Prefill) -> Iterator[Reason]:
@@ -48,19 +51,26 @@ def _lacks(descriptor: Prefill) -> Iterator[Reason]:
         yield Reason("OPF-S005", "page_size", str(descriptor.paged_kv.page_size), f"a multiple of {_PAGE}", hint)
 
 
-def facts(descriptor: Prefill, target: Target, tuning: Tuning) -> support.SpecPairs:
-    named = dict(first.facts(descriptor, target)) | {"o_dtype": descriptor.output_dtype} | tuning.facts()
+def facts(descriptor: Prefill, mode: str, tuning: Tuning) -> support.SpecPairs:
+    named = dict(first.facts(descriptor, mode)) | {"o_dtype": descriptor.output_dtype} | tuning.facts()
     return support.pairs(**named | ({"q_scale": descriptor.q_scale} if descriptor.q_scale != "none" else {}))
 
 
 def jit_spec(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> Any:
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, target, tuning))
+    mode = first.splits_of(descriptor, target)[0]
+    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, mode, tuning))
     return support.spec_of(f"attention/{descriptor.op}_wgmma_fp8", support.pairs(**constants), target)
 
 
 def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
-    merges, known = first.splits_of(descriptor, target)[0] != "off", facts(descriptor, target, tuning)
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", known, TILE_KEYS, merges))
+    return _sku(descriptor, target, tuning, first.splits_of(descriptor, target)[0])
+
+
+@once_a_kind
+def _sku(descriptor: Prefill, target: Target, tuning: Tuning, mode: str) -> KernelSku:
+    known = facts(descriptor, mode, tuning)
+    identity = facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", known, TILE_KEYS, mode != "off")
+    return facts_of.make_sku(identity)
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool, tuning: Tuning = PLAIN) -> Launcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 
@@ -24,8 +25,8 @@ def _differs(tuning: Tuning, descriptor: Prefill) -> bool:
 def variant(module: ModuleType, impl: str, kind: type[Prefill], name: str, tuning: Tuning) -> Candidate:
     """The prefill cut otherwise, to be measured against the default: `opfacade tune`."""
 
-    def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-        reasons: list[Reason] = module.declines(descriptor, target)
+    def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
+        reasons: Sequence[Reason] = module.declines(descriptor, target)
         if not reasons and not _differs(tuning, descriptor):
             return [Reason("OPF-S017", "variant", name, "a descriptor for which it means something")]
         return reasons

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_prefill as first
 from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
+from opfacade.descriptor import once_a_kind
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
 from opfacade.registry import Launcher, Reason
@@ -58,14 +59,30 @@ def head_dims(descriptor: Prefill) -> dict[int, int]:
     return dict(sorted((facts_of.HEAD_DIMS | (_UNEVEN if plain else {})).items()))
 
 
+class _Unfit(NamedTuple):
+    """What is against a kind, in the order in which it is told, the number of splits between `shared` and `own`."""
+
+    arch: tuple[Reason, ...]
+    shared: tuple[Reason, ...]
+    own: tuple[Reason, ...]
+    too_large: tuple[Reason, ...]
+
+
+@once_a_kind
+def _unfit(descriptor: Prefill, target: Target) -> _Unfit:
+    arch = tuple(support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)))
+    shared = tuple(first.shared_reasons(descriptor, target, head_dims(descriptor)))
+    rows = support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
+    own = (*variant.asynchronous_reasons(descriptor), *rows)
+    large = () if arch or shared or own else tuple(support.shared_memory_reason(shared_memory(descriptor), target))
+    return _Unfit(arch, shared, own, large)
+
+
 def declines(descriptor: Prefill, target: Target) -> list[Reason]:
-    reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))]
-    reasons += first.shared_reasons(descriptor, target, head_dims(descriptor))
-    reasons += variant.asynchronous_reasons(descriptor)
-    reasons += support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
-    if not reasons:
-        reasons += [*support.shared_memory_reason(shared_memory(descriptor), target), *ptxas.reasons()]
-    return reasons
+    unfit = _unfit(descriptor, target)
+    split = () if unfit.shared else first.split_reasons(descriptor, target)
+    reasons = [*unfit.arch, *unfit.shared, *split, *unfit.own]
+    return reasons or [*unfit.too_large, *ptxas.reasons()]
 
 
 def jit_spec(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> Any:
@@ -74,10 +91,14 @@ def jit_spec(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> Any
 
 
 def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
-    facts = support.pairs(**dict(first.facts(descriptor, target)), **tuning.facts())
-    merges = first.splits_of(descriptor, target)[0] != "off"
-    tile = tuning.keys or TILE_KEYS[descriptor.dim]
-    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", facts, tile, merges, transforms_scores(descriptor))
+    return _sku(descriptor, target, tuning, first.splits_of(descriptor, target)[0])
+
+
+@once_a_kind
+def _sku(descriptor: Prefill, target: Target, tuning: Tuning, mode: str) -> KernelSku:
+    known = support.pairs(**dict(first.facts(descriptor, mode)), **tuning.facts())
+    tile, transforms = tuning.keys or TILE_KEYS[descriptor.dim], transforms_scores(descriptor)
+    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", known, tile, mode != "off", transforms)
     return facts_of.make_sku(made)
 
 

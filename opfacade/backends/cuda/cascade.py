@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opfacade.backends.cuda import support
+from opfacade.descriptor import once_a_kind
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
@@ -31,6 +32,7 @@ def _spec(descriptor: MergeStatesDescriptor, target: Target) -> Any:
     return support.spec_of("cascade/merge_states", _facts(descriptor), target)
 
 
+@once_a_kind
 def _sku(descriptor: MergeStatesDescriptor, target: Target) -> KernelSku:
     return KernelSku(
         category=descriptor.category,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opfacade.backends.cuda import support
+from opfacade.descriptor import once_a_kind
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
@@ -45,6 +46,7 @@ def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
     return (("kv", descriptor.paged_kv.dtype), ("new", descriptor.row_dtype))
 
 
+@once_a_kind
 def _sku(descriptor: PagedKvAppendDescriptor, target: Target) -> KernelSku:
     copies = descriptor.copies
     return KernelSku(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import support
+from opfacade.descriptor import once_a_kind, once_in_a_row
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import KernelSku
@@ -34,6 +36,7 @@ def split_of(descriptor: BatchMlaDecodeDescriptor) -> tuple[str, int]:
     return "fixed", descriptor.kv_split
 
 
+@once_in_a_row
 def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, int]:
     """(units, slots of each head block), whatever the lengths. A unit is as many blocks as there are head blocks."""
     mode, chunk = split_of(descriptor)
@@ -47,21 +50,31 @@ def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, 
     return units, 2 * units
 
 
-def declines(descriptor: BatchMlaDecodeDescriptor, target: Target) -> list[Reason]:
+def declines(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Sequence[Reason]:
+    return _unfit(descriptor, target) or [
+        *support.shared_memory_reason(shared_memory(), target),
+        *_excess(descriptor, target),
+    ]
+
+
+@once_a_kind
+def _unfit(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
     kv, cache = descriptor.kv_dtype, descriptor.paged_kv
-    reasons = [*support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))]
-    reasons += support.choice_reason("OPF-S002", "dtype of the KV cache", kv, ("f16", "bf16"))
-    reasons += support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (kv,))
-    reasons += support.choice_reason("OPF-S003", "latent_dim", cache.latent_dim, (LATENT,))
-    reasons += support.choice_reason("OPF-S003", "rope_dim", cache.rope_dim, (ROPE,))
-    reasons += support.limit_reason("OPF-S005", "num_qo_heads", descriptor.num_qo_heads, MOST_HEADS)
-    if not reasons:
-        reasons += support.shared_memory_reason(shared_memory(), target)
-        units, slots = grid_of(descriptor, target)
-        hint = "Use a larger kv_split or a smaller max_kv_indices."
-        most = max(units, slots * head_blocks(descriptor))
-        reasons += support.limit_reason("OPF-S006", "work items", most, _MOST_UNITS, hint)
-    return reasons
+    return (
+        *support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)),
+        *support.choice_reason("OPF-S002", "dtype of the KV cache", kv, ("f16", "bf16")),
+        *support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (kv,)),
+        *support.choice_reason("OPF-S003", "latent_dim", cache.latent_dim, (LATENT,)),
+        *support.choice_reason("OPF-S003", "rope_dim", cache.rope_dim, (ROPE,)),
+        *support.limit_reason("OPF-S005", "num_qo_heads", descriptor.num_qo_heads, MOST_HEADS),
+    )
+
+
+def _excess(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Iterator[Reason]:
+    units, slots = grid_of(descriptor, target)
+    hint = "Use a larger kv_split or a smaller max_kv_indices."
+    most = max(units, slots * head_blocks(descriptor))
+    yield from support.limit_reason("OPF-S006", "work items", most, _MOST_UNITS, hint)
 
 
 def facts(descriptor: BatchMlaDecodeDescriptor) -> support.SpecPairs:
@@ -82,6 +95,7 @@ def jit_spec(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Any:
     return support.spec_of("mla/mla_decode", support.pairs(**{"sinks": False} | dict(facts(descriptor))), target)
 
 
+@once_a_kind
 def sku(descriptor: BatchMlaDecodeDescriptor, target: Target) -> KernelSku:
     merges = split_of(descriptor)[0] != "off"
     identity = facts_of.Identity(descriptor.op, target.arch, "latent_tiles", facts(descriptor), TILE, merges)

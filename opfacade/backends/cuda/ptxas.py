@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,9 +33,14 @@ def _release_of(program: Path) -> tuple[int, int] | None:
         return (int(found[1]), int(found[2])) if found else None
 
 
-def reasons() -> Iterator[Reason]:
+def reasons() -> tuple[Reason, ...]:
     """Against a kernel with asynchronous products. Without a compiler, or where none may be run, a bundle may hold it."""
-    found = None if env.jit_disabled() else release()
-    if found is not None and found < SOUND_WGMMA:
-        hint = 'Install a newer one: pip install "opfacade[cuda]".'
-        yield Reason("OPF-S018", "ptxas", ".".join(map(str, found)), ".".join(map(str, SOUND_WGMMA)) + " and later", hint)
+    return () if env.jit_disabled() else _reasons_against(release())
+
+
+@lru_cache(maxsize=4)
+def _reasons_against(found: tuple[int, int] | None) -> tuple[Reason, ...]:
+    if found is None or found >= SOUND_WGMMA:
+        return ()
+    hint = 'Install a newer one: pip install "opfacade[cuda]".'
+    return (Reason("OPF-S018", "ptxas", ".".join(map(str, found)), ".".join(map(str, SOUND_WGMMA)) + " and later", hint),)

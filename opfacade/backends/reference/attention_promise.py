@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from opfacade.descriptor import once_a_kind
 from opfacade.registry import Reason
 from opfacade.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
 from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
@@ -51,6 +52,7 @@ def _guarantee(wide: bool, transforms: bool) -> PrecisionGuarantee:
     )
 
 
+@once_a_kind
 def sku(descriptor: Attention[Any], target: Target) -> KernelSku:
     transforms = transforms_scores(descriptor)
     return _make_sku(descriptor.op, target.arch, _dtypes(descriptor), _facts(descriptor), transforms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from opfacade.descriptor import once_a_kind
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
@@ -19,6 +20,7 @@ def _no_workspace(descriptor: MergeStatesDescriptor, target: Target) -> int:
     return 0
 
 
+@once_a_kind
 def _sku(descriptor: MergeStatesDescriptor, target: Target) -> KernelSku:
     return KernelSku(
         category=descriptor.category,

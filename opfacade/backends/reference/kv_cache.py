@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference.page_table import bad_index, by_token, offsets, pages_and_lengths, token_index
 from opfacade.backends.reference.rotate_and_store import stored_rows
+from opfacade.descriptor import once_a_kind
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
@@ -24,6 +25,7 @@ def _no_workspace(descriptor: PagedKvAppendDescriptor, target: Target) -> int:
     return 0
 
 
+@once_a_kind
 def _sku(descriptor: PagedKvAppendDescriptor, target: Target) -> KernelSku:
     return KernelSku(
         category=descriptor.category,
