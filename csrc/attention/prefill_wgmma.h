@@ -11,9 +11,13 @@ template <class C>
 constexpr int64_t kPanelWidth = 128 / C::Tile::kElementBytes;
 template <class C>
 constexpr MapElement kMapElement = C::Tile::kElementBytes == 1 ? MapElement::kByte : C::kBf16 ? MapElement::kBf16 : MapElement::kF16;
-// Whether K and V lie in memory as products read them, so that the copy engine can bring them.
+// Whether K and V lie in memory as products read them. If not, a piece of a tile comes as it lies, to be widened.
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
+template <class C>
+constexpr int32_t kMostBox = kAsStored<C> ? C::Tile::kKeys : C::Tile::kRawRows;  // tokens
+template <class C>
+constexpr MapElement kKvElement = C::kKvBytes == 1 ? MapElement::kByte : kMapElement<C>;
 
 // Maps as kernels/attention/prefill_wgmma_params.h describes them.
 template <class C>
@@ -36,11 +40,18 @@ bool map_pages(TensorMap& map, int32_t& page_step, const WgmmaPrefillParams& par
   const int64_t places = (pages - 1) * per_page + heads;
   if (places > INT32_MAX) return false;
   page_step = static_cast<int32_t>(per_page);
+  if constexpr (!kAsStored<C>)
+    return tensor_map(map, {pool.data,
+                            {C::kHeadDim, tokens, places, 1, 1},
+                            {pool.token_stride, step, 0, 0},
+                            {params.box, 1, 1, 1},
+                            kKvElement<C>,
+                            C::kHeadDim});
   return tensor_map(map, {pool.data,
                           {kPanelWidth<C>, 8, C::kHeadDim / kPanelWidth<C>, tokens / 8, places},
                           {pool.token_stride, 128, 8 * pool.token_stride, step},
                           {8, C::kHeadDim / kPanelWidth<C>, params.box / 8, 1},
-                          kMapElement<C>});
+                          kKvElement<C>});
 }
 
 template <class C>
@@ -49,7 +60,8 @@ bool map_rows(TensorMap& map, const WgmmaPrefillParams& params, const PoolTensor
                           {width, rows, params.kv_heads, 1, 1},
                           {pool.token_stride, pool.head_stride, 0, 0},
                           {params.box, 1, 1, 1},
-                          kMapElement<C>});
+                          kKvElement<C>,
+                          kAsStored<C> ? 0 : C::kHeadDim});
 }
 
 template <class C>
@@ -67,19 +79,19 @@ void require_maps(const WgmmaPrefillParams& params, int64_t places) {
             "q, k and v expected strides of whole 16 bytes, and of k and v pages a whole number of heads apart");
 }
 
-// Both fill what follows from params.base; where the copy engine cannot load, and of an fp8 cache, threads do.
+// Both fill what follows from params.base; where the copy engine cannot load, threads do.
 template <class C>
 void set_paged(WgmmaPrefillParams& params, int64_t pages) {
   const PrefillParams& p = params.base;
-  set_shape<C>(params, box_of(p.table.page_size, C::Tile::kKeys));
-  params.mapped = kAsStored<C> && map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
+  set_shape<C>(params, box_of(p.table.page_size, kMostBox<C>));
+  params.mapped = map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
                   map_pages<C>(params.v_map, params.v_page, params, p.v, pages) && map_queries<C>(params);
   require_maps<C>(params, pages);
 }
 template <class C>
 void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
-  set_shape<C>(params, C::Tile::kKeys);
-  params.mapped = kAsStored<C> && map_rows<C>(params.k_map, params, params.base.k, rows, C::kHeadDim) &&
+  set_shape<C>(params, kMostBox<C>);
+  params.mapped = map_rows<C>(params.k_map, params, params.base.k, rows, C::kHeadDim) &&
                   map_rows<C>(params.v_map, params, params.base.v, rows, C::kHeadDimVo) && map_queries<C>(params);
   require_maps<C>(params, rows);
 }

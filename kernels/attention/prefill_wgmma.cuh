@@ -222,12 +222,14 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     give_registers<72>();  // 384 threads of 168 share what they have
-    const bool mapped = C::kKvBytes == 2 && p.mapped;
+    const bool mapped = p.mapped;
     if (mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
-    if (kAsStored<C> && !mapped && threadIdx.x >= kCopiers<C>) {
-      if constexpr (kAsStored<C>) Feeder<C, true>(p, smem).run();
-    } else if (!mapped || threadIdx.x < 32) {
+    if (threadIdx.x < 32 || (kAsStored<C> && !mapped && threadIdx.x < kCopiers<C>)) {
       Feeder<C, false>(p, smem).run();
+    } else if constexpr (!kAsStored<C>) {
+      if (mapped) Widener<C, true>{p, smem}.run(); else Widener<C, false>{p, smem}.run();
+    } else if (!mapped) {
+      Feeder<C, true>(p, smem).run();
     } else if (threadIdx.x < 64) {
       load_values<C>(p, smem, smem.v, smem.v_full, smem.v_empty);
     } else {

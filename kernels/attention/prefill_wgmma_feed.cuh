@@ -11,7 +11,7 @@ struct Feeder {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
   WorkQueue<C> queue, held;  // the next work, and the one at hand
-  Widener<C> threads;  // that copy, where the copy engine does not
+  RawLoader<C> threads;  // that copy, where the copy engine does not
   BoxLoader<C, C::kHeadDim> loader;
   Ring<C::kStages> ring{};
   Ring<WgmmaShared<C>::kQStages> q_ring{};
@@ -45,6 +45,7 @@ struct Feeder {
   }
 
   __device__ __forceinline__ void load_queries(const Work& work) {
+    if (!kAsStored<C> && !mapped()) return;  // those that widen copy them
     threads.await(smem.q_empty[q_ring.stage], q_ring.parity ^ 1);
     if (!mapped()) {
       threads.copy_q(work, q_ring.stage);
@@ -65,9 +66,9 @@ struct Feeder {
     }
   }
   __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, const Entries& page,
-                                            const Entries& next_page, bool begins, bool more) {
+                                            bool begins) {
     if constexpr (!kAsStored<C>) {
-      threads.load(work, pages, ring, start, page, next_page, begins, more);
+      if (mapped()) threads.ask(work, pages, start, page[0]); else threads.tell_rows(work, pages, start, page);
     } else if (mapped()) {
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
       loader.ask(pages, work, smem_address(smem.k[ring.stage]), smem.k_full[ring.stage], start, page[0]);
@@ -102,7 +103,7 @@ struct Feeder {
         look_up(pages, *work, start, page);
       }
       if (left > 1) look_up(pages, *work, start - C::kTileKv, next_page);
-      load_tile(*work, pages, start, page, next_page, begins, left > 1);
+      load_tile(*work, pages, start, page, begins);
 #pragma unroll
       for (int i = 0; i < Gatherer<C>::kLookups; ++i) page[i] = next_page[i];
     }

@@ -26,7 +26,7 @@ template <class C, bool kMasked>
 __device__ __forceinline__ bool transpose_half(uint32_t from, uint32_t to, int first, KvRange inside) {
   uint32_t found = 0;
 #pragma unroll 1
-  for (int keys = first; keys < first + C::kTileKv / kSweepers; keys += 32) {
+  for (int keys = first; keys < first + C::kTileKv / kSweepers<C>; keys += 32) {
     const int mine = keys + threadIdx.x % 4 * 2;
     const uint32_t kept[2] = {kMasked ? keys_inside(mine, inside) : ~0u, kMasked ? keys_inside(mine + 16, inside) : ~0u};
 #pragma unroll 4
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool transpose_half(uint32_t from, uint32_t to, int f
 
 template <class C>
 __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
-  const int first = (threadIdx.x / 32 - (4 - kSweepers)) * (C::kTileKv / kSweepers);
+  const int first = (threadIdx.x / 32 - (4 - kSweepers<C>)) * (C::kTileKv / kSweepers<C>);
   WorkQueue<C> queue(smem);
   WildWriter<C> wild{smem};
   Ring<C::Tile::kComingStages> coming;

@@ -70,7 +70,7 @@ struct Gatherer {
   }
 
   // Of queries threads share all chunks of a row, as many at a time as a power of two has.
-  static constexpr int kQChunks = C::kHeadDim / 8 & -(C::kHeadDim / 8), kQStep = kWarpgroup / kQChunks;
+  static constexpr int kQChunks = C::kHeadDim / 8 & -(C::kHeadDim / 8), kQStep = kQueryCopiers<C> / kQChunks;
 
   __device__ __forceinline__ const char* q_row(const Work& work, int row, int chunk) const {
     const int packed = work.tile.first + row;
@@ -78,12 +78,13 @@ struct Gatherer {
            (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + chunk * 16;
   }
   __device__ __forceinline__ void copy_q(const Work& work, int stage) {
+    const int copier = threadIdx.x - (kWarpgroup - kQueryCopiers<C>);
 #pragma unroll 1
     for (int pass = 0; pass < C::kHeadDim / 8 / kQChunks; ++pass) {
-      const int chunk = threadIdx.x % kQChunks + pass * kQChunks;
+      const int chunk = copier % kQChunks + pass * kQChunks;
       const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
 #pragma unroll 1
-      for (int row = threadIdx.x / kQChunks; row < Shared::Tile::kRows; row += kQStep) {
+      for (int row = copier / kQChunks; row < Shared::Tile::kRows; row += kQStep) {
         const bool valid = row < work.tile.rows;
         fetch_chunk<uint16_t>(q + panel_address(row, chunk % 8), q_row(work, valid ? row : 0, chunk), valid, p.base.q_aligned);
       }

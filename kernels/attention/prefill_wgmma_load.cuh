@@ -98,8 +98,10 @@ template <class C>
 __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange inside) {
   constexpr int kChunks = C::kHeadDimVo / 8;
   uint32_t found = 0;
+  int own = threadIdx.x - (4 - kSweepers<C>) * 32;
+  asm volatile("" : "+r"(own));  // nothing of it stays in registers where tiles are widened: masked tiles are few
 #pragma unroll 2
-  for (int i = begin * kChunks + threadIdx.x - (4 - kSweepers) * 32; i < end * kChunks; i += kSweepers * 32) {
+  for (int i = begin * kChunks + own; i < end * kChunks; i += kSweepers<C> * 32) {
     const int token = i / kChunks;
     const uint32_t at = v + kv_place<C>(token, i % kChunks);
     if (token < inside.begin || token >= inside.end) {
@@ -109,6 +111,17 @@ __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange in
     }
   }
   return found != 0;
+}
+
+// The same of a masked tile, for what not every row sees; tokens between the two are seen by all.
+template <class C>
+__device__ __forceinline__ bool sweep_masked(const Work& work, int start, uint32_t v) {
+  const MaskedTiles masked = work.masked;
+  const int below = min(max(masked.below - start, 0), C::kTileKv), above = max(masked.above + C::kTileKv - start, below);
+  const KvRange inside{work.range.begin - start, work.range.end - start};
+  bool found = sweep<C>(v, above, C::kTileKv, inside);
+  if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) found |= sweep<C>(v, 0, below, inside);
+  return found;
 }
 
 template <class C>
@@ -125,12 +138,7 @@ __device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaS
     for (int left = work.tiles; left > 0; --left, start -= C::kTileKv, ring.advance()) {
       mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);  // of every tile, or parities would be lost
       if (!masked(start)) continue;
-      // Tokens between the two are seen by every row.
-      const int below = min(max(masked.below - start, 0), C::kTileKv), above = max(masked.above + C::kTileKv - start, below);
-      const KvRange inside{work.range.begin - start, work.range.end - start};
-      const uint32_t v = smem_address(smem.v[ring.stage]);
-      bool found = sweep<C>(v, above, C::kTileKv, inside);
-      if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) found |= sweep<C>(v, 0, below, inside);
+      const bool found = sweep_masked<C>(work, start, smem_address(smem.v[ring.stage]));
       fence_async_shared();
       wild.tell(ring.stage, found);
       warp_arrive(smem.swept[ring.stage]);

@@ -12,7 +12,8 @@ namespace opfacade {
 struct WgmmaPrefillParams {
   // Dimensions from the innermost. Q: 64 columns, group, kv head, row. K and V, paged: 64 columns, 8 tokens, panel of 64
   // columns, 8-token groups of a page, head of a page; ragged: 64 columns, row, head. A box is 64 columns of a tile of rows of
-  // Q, or `box` tokens of K or V: of one page with all columns, or of a ragged tensor with 64.
+  // Q, or `box` tokens of K or V: of one page with all columns, or of a ragged tensor with 64. Of an fp8 cache to be widened: all
+  // columns, token, head of a page or of a ragged tensor.
   TensorMap q_map;
   TensorMap k_map;
   TensorMap v_map;
@@ -25,7 +26,7 @@ struct WgmmaPrefillParams {
   bool mapped;      // the copy engine loads; else the maps are unset and threads load
 };
 
-// How a head dimension is cut; sizes in bytes. Of an fp8 cache (kKvBytes 1) half tiles wait in a ring to be widened.
+// How a head dimension is cut; sizes in bytes. Of an fp8 cache (kKvBytes 1) pieces of tiles wait in a ring to be widened.
 // kHeadDimVo: of V and o, where it is another than that of Q and K. kTileKeys: fewer make more stages of the same memory.
 constexpr int usual_keys(int head_dim) { return head_dim == 256 ? 64 : 128; }
 template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim, int kTileKeys = usual_keys(kHeadDim)>
@@ -39,8 +40,9 @@ struct WgmmaTile {
   static constexpr int kKBytes = kKeys * kHeadDim * 2;     // of a tile, as products read it
   static constexpr int kVBytes = kKeys * kHeadDimVo * 2;
   static constexpr int kControlBytes = 8192;    // barriers, work, lengths, addresses of rows
-  static constexpr int kRawSlots = kKvBytes == 1 ? 3 : 0;
-  static constexpr int kRawBytes = kKeys / 2 * kHeadDim;
+  static constexpr int kRawSlots = kKvBytes == 2 ? 0 : kHeadDim == 64 ? 4 : 3;
+  static constexpr int kRawRows = 8192 / kHeadDim < kKeys ? 8192 / kHeadDim : kKeys;
+  static constexpr int kRawBytes = kRawRows * kHeadDim;
   static constexpr int kFactorBytes = kKvBytes == 1 ? kRows * 4 : 0;
   static constexpr int kSharedBytes =
       kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kControlBytes + kRawSlots * kRawBytes + kFactorBytes;
@@ -61,7 +63,7 @@ struct WgmmaFp8Tile {
   static constexpr int kTileBytes = kKeys * kHeadDim;
   static constexpr int kKBytes = kTileBytes, kVBytes = kTileBytes;
   static constexpr int kControlBytes = 8192;
-  static constexpr int kRawSlots = 0, kRawBytes = 0;
+  static constexpr int kRawSlots = 0, kRawRows = 0, kRawBytes = 0;
   static constexpr int kSharedBytes = kQStages * kQBytes + (2 * kStages + kComingStages) * kTileBytes + kControlBytes;
 };
 

@@ -14,7 +14,6 @@ namespace opfacade {
 constexpr int kConsumers = 2;                   // warpgroups
 constexpr int kConsumerWarps = kConsumers * 4;  // one arrival each
 constexpr int kReaders = (kConsumerWarps + 3) * 32;  // threads that look at work
-constexpr int kSweepers = 2;                    // warps
 
 // Named barriers. 1 and 2: whose turn it is to issue products.
 enum : int { kTurn = 1, kComputing = 3, kLoading = 4, kOwnGroup = 5, kLoadingValues = 7 };
@@ -25,13 +24,15 @@ struct PageBox {
 };
 
 // An fp8 cache on its way, and what the scores of each row are to be multiplied with.
-template <int kSlots, int kSlotBytes, int kRows>
+template <int kSlots, int kSlotBytes, int kRawRows, int kRows>
 struct RawShared {
-  alignas(16) unsigned char slots[kSlots][kSlotBytes];
+  alignas(128) unsigned char slots[kSlots][kSlotBytes];
+  const char* rows[kSlots][kRawRows];  // where they lie, when threads load
+  uint64_t full[kSlots], empty[kSlots];
   float factor[kRows];
 };
-template <int kSlotBytes, int kRows>
-struct RawShared<0, kSlotBytes, kRows> {};
+template <int kSlotBytes, int kRawRows, int kRows>
+struct RawShared<0, kSlotBytes, kRawRows, kRows> {};
 
 // V of fp8 products as it comes, before it is transposed.
 template <int kStages, int kBytes, bool kTransposes>
@@ -56,9 +57,16 @@ constexpr bool kFp8Products = C::Tile::kElementBytes == 1;
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 
-// Where threads copy, so many copy K, and so many V: half of warpgroup 0 each, or all of it both.
+// The last warps of warpgroup 0 make tiles ready: they sweep what the copy engine brings, transpose it, or widen it.
 template <class C>
-constexpr int kCopiers = kAsStored<C> ? kWarpgroup / 2 : kWarpgroup;
+constexpr int kSweepers = kAsStored<C> ? 2 : 3;
+
+// Where threads copy: so many find where rows of K lie, and copy them, as many do so for V, and all of them copy Q. Of an fp8 cache one
+// warp finds rows of both; those that widen copy, Q too.
+template <class C>
+constexpr int kCopiers = kAsStored<C> ? kWarpgroup / 2 : 32;
+template <class C>
+constexpr int kQueryCopiers = kAsStored<C> ? kWarpgroup : kSweepers<C> * 32;
 
 // Whether values that are not finite may have to be hidden from a row.
 template <class C>
@@ -89,16 +97,17 @@ struct WgmmaShared {
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
   PageBox boxes[2][32];                        // [K, V]
-  const char* rows[kFp8Products<C> ? 1 : 2][2][C::kTileKv];  // [tile parity][K, V][token], when threads load
-  RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRows> raw;
+  static constexpr int kKnownRows = kFp8Products<C> || !kAsStored<C> ? 1 : C::kTileKv;
+  const char* rows[2][2][kKnownRows];          // [tile parity][K, V][token], when threads load what is not widened
+  RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
   typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
 };
 
 template <class C>
 __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped) {
-  const int loaders = mapped ? 1 : kCopiers<C>;
+  const int loaders = !kAsStored<C> ? kSweepers<C> * 32 : mapped ? 1 : kCopiers<C>;
   for (int i = 0; i < WgmmaShared<C>::kQStages; ++i) {
-    mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kWarpgroup);
+    mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps);
   }
   for (int i = 0; i < kQueue; ++i) {
@@ -107,17 +116,23 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   }
   for (int i = 0; i < C::kStages; ++i) {
     mbarrier_init(smem_address(&smem.k_full[i]), loaders);
-    mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kSweepers : loaders);
+    mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kSweepers<C> : loaders);
     mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps);
     mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps);
-    mbarrier_init(smem_address(&smem.swept[i]), kSweepers);
+    mbarrier_init(smem_address(&smem.swept[i]), kSweepers<C>);
     mbarrier_init(smem_address(&smem.judged[i]), kConsumers * kWarpgroup);
     for (int warp = 0; warp < 4; ++warp) smem.wild[i][warp] = 0;
   }
   if constexpr (kFp8Products<C>) {
     for (int i = 0; i < C::Tile::kComingStages; ++i) {
       mbarrier_init(smem_address(&smem.coming.full[i]), 1);
-      mbarrier_init(smem_address(&smem.coming.empty[i]), kSweepers);
+      mbarrier_init(smem_address(&smem.coming.empty[i]), kSweepers<C>);
+    }
+  }
+  if constexpr (!kAsStored<C>) {
+    for (int i = 0; i < C::Tile::kRawSlots; ++i) {
+      mbarrier_init(smem_address(&smem.raw.full[i]), mapped ? 1 : kCopiers<C>);
+      mbarrier_init(smem_address(&smem.raw.empty[i]), kSweepers<C> * 32);
     }
   }
   mbarrier_init_fence();

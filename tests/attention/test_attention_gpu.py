@@ -269,6 +269,28 @@ def test_every_key_is_visited_once(kv_len):
         assert bool((visits[..., stop - start :] == 0).all())
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3", "f8_e5m2"])
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_stages_are_not_refilled_before_they_are_read(head_dim, page_size, dtype):
+    """Many tiles on every SM, so that threads and copies that run ahead of others do so somewhere."""
+    pages = {"num_total_pages": 6000 // page_size, "page_size": page_size, "num_kv_heads": 8, "head_dim": head_dim}
+    descriptor = BatchPagedPrefillDescriptor(
+        batch_size=1,
+        total_num_rows=2000,
+        num_qo_heads=32,
+        causal=True,
+        paged_kv=PagedKvCacheDescriptor(**pages, dtype=dtype, layout="NHD"),
+        q_dtype="bf16",
+    )
+    plan = Plan.select(descriptor, CUDA)
+    args = inputs.make_args(descriptor, seed=12, device="cuda", lengths=inputs.Lengths(q=[2000], kv=[6000]))
+    for _ in range(3):
+        args.o.fill_(math.nan)
+        plan.run(args)
+        assert numerics.check(descriptor, args, plan.sku, rows=100).worst <= 1
+
+
 def test_a_large_batch_of_tiny_requests_is_mapped_right():
     descriptor = BatchRaggedPrefillDescriptor(
         batch_size=5000,

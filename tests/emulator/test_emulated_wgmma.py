@@ -58,6 +58,8 @@ KINDS = {
     "fp8-d256-split": paged(
         dtype="f8_e4m3", q_dtype="bf16", kv_scale="tensor", head_dim=256, kv_split=200, rows=30, sinks=True
     ),
+    "fp8-d64": paged(dtype="f8_e5m2", q_dtype="bf16", rows=60, page_size=32, causal=False),
+    "fp8-page-1": paged(dtype="f8_e4m3", q_dtype="f16", kv_scale="head", rows=150, head_dim=128, page_size=1),
     "fp8-ragged": ragged(dtype="f8_e4m3", q_dtype="bf16"),
     "maxima-move": paged(rows=40, sm_scale=4.0),
     "sinks": paged(group=8, window_left=127, kv_split="off", sinks=True, rows=40),
@@ -108,6 +110,7 @@ QUICK = (
     "odd-group-window-cap",
     "sinks",
     "maxima-move",
+    "fp8",
     "fp8-cap-window",
     "alibi-masked",
     "varied-page-1-full",

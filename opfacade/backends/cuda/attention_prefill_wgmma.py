@@ -25,6 +25,7 @@ TILE_KEYS = {64: 128, 128: 128, 192: 128, 256: 64}
 _STAGES = {64: 4, 128: 2, 192: 2, 256: 2}
 _Q_STAGES = {64: 2, 128: 2, 192: 1, 256: 1}
 _CONTROL = 8192
+_RAW_SLOTS = {64: 4, 128: 3, 256: 3}  # of 8 KB each, of an fp8 cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,10 @@ _UNEVEN = {192: 128}
 
 
 def shared_memory(descriptor: Prefill) -> int:
-    """Q, K and V in stages, and control; of fp8 also three half tiles as they are stored, and a factor for each row."""
+    """Q, K and V in stages, and control; of fp8 also pieces of tiles as they are stored, and a factor for each row."""
     dim = descriptor.dim
     q, kv = _Q_STAGES[dim] * TILE_ROWS * dim, _STAGES[dim] * TILE_KEYS[dim] * (dim + descriptor.dim_vo)
-    raw = 3 * TILE_KEYS[dim] // 2 * dim + TILE_ROWS * 4 if descriptor.kv_dtype in FP8 else 0
+    raw = _RAW_SLOTS[dim] * 8192 + TILE_ROWS * 4 if descriptor.kv_dtype in FP8 else 0
     return (q + kv) * 2 + _CONTROL + raw
 
 

@@ -15,6 +15,7 @@ struct TensorShape {
   int64_t stride[4];
   int32_t box[4];
   MapElement element;
+  int32_t plain;
 };
 static_assert(sizeof(TensorShape) <= sizeof(TensorMap));
 

@@ -1,4 +1,4 @@
-// Shadows kernels/common/tma.cuh: a box is copied at once, swizzled, with zeros outside the tensor.
+// Shadows kernels/common/tma.cuh: a box is copied at once, swizzled or plain, with zeros outside the tensor.
 #pragma once
 #include "csrc/common/tensor_map.h"
 #include "kernels/common/mbarrier.cuh"
@@ -17,6 +17,7 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
   TensorShape t;
   memcpy(&t, &map, sizeof(t));
   const int rows = t.box[0] * t.box[1] * t.box[2] * t.box[3];
+  const int bytes = t.element == MapElement::kByte ? 1 : 2, width = t.plain != 0 ? t.plain * bytes : 128;
   for (int row = 0; row < rows; ++row) {
     int rest = row;
     const char* src = static_cast<const char*>(t.data);
@@ -27,14 +28,14 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
       inside &= place >= 0 && place < t.size[axis + 1];
       src += place * t.stride[axis];
     }
-    const int bytes = t.element == MapElement::kByte ? 1 : 2;
-    for (int column = 0; column < 128 / bytes; ++column) {
+    for (int column = 0; column < width / bytes; ++column) {
       uint16_t element = 0;
       if (inside && at.x[0] + column < t.size[0]) memcpy(&element, src + (at.x[0] + column) * bytes, bytes);
-      memcpy(simt::at(swizzled_128(dst + row * 128 + column * bytes)), &element, bytes);
+      const uint32_t at = dst + row * width + column * bytes;
+      memcpy(simt::at(t.plain != 0 ? at : swizzled_128(at)), &element, bytes);
     }
   }
-  mbarrier_bytes_came(barrier, rows * 128);
+  mbarrier_bytes_came(barrier, rows * width);
 }
 
 }  // namespace opfacade
