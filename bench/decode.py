@@ -121,7 +121,10 @@ def traces(folder: Path, batch: int = 64) -> Iterator[Shape]:
         with path.open() as lines:
             rows = list(csv.DictReader(lines))[:: max(1, 4000 // batch)][:batch]
         lengths = tuple(int(row["ContextTokens"]) + int(row["GeneratedTokens"]) for row in rows)
-        yield Shape(f"{path.stem.rpartition('-')[2]} lengths b{len(lengths)} sum{sum(lengths)}", lengths)
+        name = path.stem.rpartition("-")[2]
+        yield Shape(f"{name} lengths b{len(lengths)} sum{sum(lengths)}", lengths)
+        mean = sum(lengths) // len(lengths)
+        yield Shape(f"as many bytes as {name}, b{len(lengths)} kv{mean}", (mean,) * len(lengths))
 
 
 def checked(shape: Shape, descriptor: BatchPagedDecodeDescriptor, args: BatchPagedDecodeArgs) -> tuple[Plan[Any], float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from opfacade.testing.bench import time_gpu
 PAGES = tuple(Shape(8192, 1, 8192, 32, 8, 128, page) for page in (1, 8, 16, 32, 64, 128, 256))
 LENGTHS = tuple(Shape(n, max(1, 16384 // n), n, 32, 8, 128, 16) for n in (512, 1024, 2048, 4096, 8192, 16384))
 UNEVEN = (Shape(8192, 1, 8192, 128, 128, 192, 0, dim_vo=128),)
-# Products of fp8: opfacade's own alone, because a peer is handed bf16.
+# Products of fp8.
 FP8 = tuple(Shape(q, n, kv, 32, 8, 128, 16, causal, dtype="f8_e4m3") for q, n, kv, causal in (
     (8192, 1, 8192, True), (8192, 2, 8192, False), (2048, 1, 32768, True), (4096, 4, 4096, True)
 ))  # fmt: skip
@@ -55,7 +56,24 @@ def flashinfer_dense(shape: Shape, backend: str) -> dict:
     return row | {"us": time_gpu(run).as_dict()}
 
 
+def fa3_dense(shape: Shape) -> dict:
+    """FlashAttention-3 itself (pip install fa3-fwd), as it decides about packed heads and splits."""
+    import fa3_fwd._C  # noqa: F401
+
+    descriptor, args = attention.dense_problem(shape)
+    rows = {"cu_seqlens_q": args.q_indptr, "cu_seqlens_k": args.kv_indptr}
+    rows |= {"max_seqlen_q": shape.q, "max_seqlen_k": shape.kv, "softmax_scale": descriptor.scale, "is_causal": shape.causal}
+    run = lambda: torch.ops.fa3_fwd.fwd(args.q, args.k, args.v, **rows)  # noqa: E731
+    args.o.copy_(run()[0])
+    row = {"impl": "fa3 (dense)", "error_over_bound": attention.hold_peer(descriptor, args)}
+    return row | {"us": time_gpu(run).as_dict()}
+
+
 def peers(rows: list, shape: Shape) -> None:
+    if find_spec("fa3_fwd"):
+        attention.attempt(rows, shape, lambda: fa3_dense(shape))
+    if shape.dtype != "bf16":
+        return  # others are handed bf16
     flashinfer_rows = attention.flashinfer_rows if shape.page else flashinfer_dense
     for backend in ("fa2", "fa3"):
         attention.attempt(rows, shape, lambda b=backend: flashinfer_rows(shape, b))
@@ -98,7 +116,7 @@ def main() -> None:
             if shape.page:
                 attention.keep(rows, attention.with_rate(attention.measure(shape), shape))
             attention.keep(rows, attention.with_rate(dense(shape), shape))
-            if options.peers and part not in ("pages", "fp8"):
+            if options.peers and part != "pages":
                 peers(rows, shape)
             for row in rows[first:]:
                 row["length"] = shape.q

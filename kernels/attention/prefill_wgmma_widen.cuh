@@ -201,7 +201,7 @@ struct Widener {
         const bool values = left & 1;
         const uint32_t tile = smem_address(values ? smem.v[ring.stage] : smem.k[ring.stage]);
         mbarrier_wait(smem_address(values ? &smem.v_empty[ring.stage] : &smem.k_empty[ring.stage]), ring.parity ^ 1);
-#pragma unroll(C::kHeadDim > 128 ? 1 : 2)  // where registers allow
+#pragma unroll
         for (int piece = 0; piece < Raw::kPieces; ++piece) {
           if constexpr (!kMapped) {
             copy_ahead(left * Raw::kPieces - piece > 2);
