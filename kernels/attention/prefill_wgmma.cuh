@@ -98,24 +98,19 @@ struct Consumer {
   __device__ __forceinline__ void start_values(const unsigned char* tile, const Weights& weights, WgmmaRows<C>& rows) const {
     issue_values<C>(weights, smem_address(tile), rows.o);
   }
-  __device__ __forceinline__ void finish_scores(const Work& work, const VariantRows<C>& varied, int start, bool masked,
-                                                Scores& s) const {
+  __device__ __forceinline__ void finish_scores(const VariantRows<C>& varied, int start, Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, i % 4 / 2));
     }
     if constexpr (Variant<C>::kLogits) vary_scores<C>(p, varied, start, s);
-    if constexpr (kHidesMore<C>) {
-      hide_keys<C>(shown, s);
-    } else {
-      if (rarely(masked)) mask_keys<C>(p, work, start, s);
-    }
+    if constexpr (kHidesMore<C>) hide_keys<C>(shown, s);
   }
 
   // One step computes the scores of a tile and adds the values of the one before, which may belong to the work before: so
   // the tensor cores stay busy from work to work. The first step has no values to add, the last no scores to compute.
-  // Each thing stands here once: a copy of a softmax takes a tenth of a second to compile. And what a step does only at the
-  // end of a work stands together: each branch that is not taken costs a warp ten cycles of a step, each that is taken thirty.
+  // Each thing stands here once: a copy of a softmax takes a tenth of a second to compile. And what few steps do stands together,
+  // in three places: each branch that is not taken costs a warp ten cycles of a step, each that is taken thirty.
   __device__ __forceinline__ void run() {
     const Work* next = take_work();  // whose scores are made
     if (next == nullptr) return;
@@ -130,21 +125,25 @@ struct Consumer {
 #pragma unroll 1
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
-      await_values(work, start, hides, rows);
-      if (rarely(ends)) {
-        ended = rows.scale;  // its base in the units of scores
+      bool more = true, doubtful = false;
+      if (rarely(ends || hides || !values_came)) {
+        await_values(work, start, hides, rows);
+        if (ends) {
+          ended = rows.scale;  // its base in the units of scores
 #pragma unroll
-        for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
-        if (!first) next = take_work();
-        if (next != nullptr) {
-          masked = next->masked;
-          left = next->tiles, start = next->last + C::kTileKv;
-          await_queries(*next);
+          for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
+          if (!first) next = take_work();
+          if (next != nullptr) {
+            masked = next->masked;
+            left = next->tiles, start = next->last + C::kTileKv;
+            await_queries(*next);
+          } else {
+            add_values<C>(weights, smem_address(smem.v[values.stage]), rows.o);
+            more = false;
+          }
         }
       }
-      if (rarely(next == nullptr)) {
-        add_values<C>(weights, smem_address(smem.v[values.stage]), rows.o);
-      } else {
+      if (more) {
         start -= C::kTileKv;
         hides = masked(start);
         if constexpr (kHidesMore<C>) find_shown<C>(p, *next, start, shown);
@@ -160,10 +159,14 @@ struct Consumer {
         pin(s);
         release_keys();
         release_if(--left == 0, smem.q_empty, queries);
-        finish_scores(*next, varied, start, hides, s);
+        finish_scores(varied, start, s);
         const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
-        float parts[2][2] = {}, sum[2], shrunk[2];
-        if (rarely(ends)) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, shrunk);
+        if (rarely(hides || ends)) {
+          float shrunk[2];
+          if (!kHidesMore<C> && hides) mask_keys<C>(p, *next, start, s);
+          if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, shrunk);
+        }
+        float parts[2][2] = {}, sum[2];
         // Weights are made before the maximum is known. The last ones take the place of those that the products have read:
         // until these are done the first ones wait in other registers.
         weigh<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
@@ -182,25 +185,31 @@ struct Consumer {
         for (int i = 0; i < kEarly; ++i) weights[i] = early[i];
         weigh<C, kEarly, kWords>(s, rows.scale.base, exponent, weights, parts);
         add_up(parts, sum);
-        const bool doubtful = may_outgrow(sum[0], rows.scale.base[0]) || may_outgrow(sum[1], rows.scale.base[1]);
-        // Once more in the rare case that a base moves with the maximum, which is not found before.
-        if (rarely(__any_sync(0xffffffffu, doubtful))) {
+        const bool outgrown = may_outgrow(sum[0], rows.scale.base[0]) || may_outgrow(sum[1], rows.scale.base[1]);
+        doubtful = __any_sync(0xffffffffu, outgrown);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) sum[half] = doubtful ? 0.f : sum[half];
+        rows.scale.add(sum);
+      }
+      if (rarely(doubtful || ends)) {
+        if (doubtful) {
+          // Once more in the rare case that a base moves with the maximum, which is not found before.
+          const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
+          float sum[2], shrunk[2];
           follow<C>(rows.scale, s, exponent, shrunk);
           weigh<C>(s, rows.scale.base, exponent, weights, sum);
           rows.rescale(shrunk);
           rows.scale.add(shrunk, sum);
-        } else {
-          rows.scale.add(sum);
         }
-      }
-      if (rarely(ends)) {
-        if (!first) {
-          write_group<C>(p, *work, rows.o, ended);
-          held.let_go();
+        if (ends) {
+          if (!first) {
+            write_group<C>(p, *work, rows.o, ended);
+            held.let_go();
+          }
+          if (next == nullptr) break;
+          rows.clear();
+          work = next;
         }
-        if (next == nullptr) break;
-        rows.clear();
-        work = next;
       }
     }
   }

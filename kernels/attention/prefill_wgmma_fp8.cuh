@@ -33,12 +33,11 @@ struct Fp8Consumer : Consumer<C> {
       if (rarely(masked) && read_wild<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
     }
   }
-  __device__ __forceinline__ void finish_scores(const Work& work, int start, bool masked, Scores& s) const {
+  __device__ __forceinline__ void finish_scores(Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * factor);
     }
-    if (rarely(masked)) mask_keys<C>(p, work, start, s);
   }
   // What a score is in the units of p.score; a soft cap has taken the factor in already.
   __device__ __forceinline__ float unit() const { return C::kSoftCap ? 1.f : factor; }
@@ -82,19 +81,23 @@ struct Fp8Consumer : Consumer<C> {
 #pragma unroll 1
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
-      await_values(work, start, hides, rows);
-      if (rarely(ends)) {
-        ended = finished_scale(rows.scale);
-        if (!first) next = this->take_work();
-        if (next != nullptr) {
-          masked = next->masked;
-          left = next->tiles, start = next->last + C::kTileKv;
-          await_queries(*next);
+      bool more = true;
+      if (rarely(ends || hides || !values_came)) {
+        await_values(work, start, hides, rows);
+        if (ends) {
+          ended = finished_scale(rows.scale);
+          if (!first) next = this->take_work();
+          if (next != nullptr) {
+            masked = next->masked;
+            left = next->tiles, start = next->last + C::kTileKv;
+            await_queries(*next);
+          } else {
+            add_last(weights, rows);
+            more = false;
+          }
         }
       }
-      if (rarely(next == nullptr)) {
-        add_last(weights, rows);
-      } else {
+      if (more) {
         start -= C::kTileKv;
         hides = masked(start);
         // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
@@ -108,10 +111,14 @@ struct Fp8Consumer : Consumer<C> {
         pin(s);
         this->release_keys();
         this->release_if(--left == 0, smem.q_empty, queries);
-        finish_scores(*next, start, hides, s);
+        finish_scores(s);
         const float exponent = p.score.log2_scale * unit();
-        float parts[2][2] = {}, shrunk[2];
-        if (rarely(ends)) rows.scale = RowScale(), follow_outgrown<C>(rows.scale, s, exponent, {true, true}, shrunk);
+        if (rarely(hides || ends)) {
+          float shrunk[2];
+          if (hides) mask_keys<C>(p, *next, start, s);
+          if (ends) rows.scale = RowScale(), follow_outgrown<C>(rows.scale, s, exponent, {true, true}, shrunk);
+        }
+        float parts[2][2] = {};
         weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
         pin(early);
         // The waits stand behind branches: see wgmma_wait_all_at.
@@ -144,6 +151,7 @@ struct Fp8Consumer : Consumer<C> {
         float sum[2];
         // Once more in the rare case that a base moves with the maximum, which is not found before.
         if (rarely(__any_sync(0xffffffffu, has[0] || has[1]))) {
+          float shrunk[2];
           follow_outgrown<C>(rows.scale, s, exponent, has, shrunk);
 #pragma unroll
           for (int half = 0; half < 2; ++half) parts[half][0] = parts[half][1] = 0.f;
