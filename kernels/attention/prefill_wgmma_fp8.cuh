@@ -82,90 +82,92 @@ struct Fp8Consumer : Consumer<C> {
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
       bool more = true;
-      if (rarely(ends || hides || !values_came)) {
-        await_values(work, start, hides, rows);
-        if (ends) {
-          ended = finished_scale(rows.scale);
-          if (!first) next = this->take_work();
-          if (next != nullptr) {
-            masked = next->masked;
-            left = next->tiles, start = next->last + C::kTileKv;
-            await_queries(*next);
-          } else {
-            add_last(weights, rows);
-            more = false;
-          }
+      await_values(work, start, hides, rows);
+      if (ends) {
+        ended = finished_scale(rows.scale);
+        if (!first) next = this->take_work();
+        if (next != nullptr) {
+          masked = next->masked;
+          left = next->tiles, start = next->last + C::kTileKv;
+          await_queries(*next);
+        } else {
+          add_last(weights, rows);
+          more = false;
         }
       }
       if (more) {
-        start -= C::kTileKv;
-        hides = masked(start);
-        // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
-        const uint32_t v = smem_address(first ? smem.k[keys.stage] : smem.v[values.stage]);
         this->await_keys();
-        this->my_turn();
-        this->start_scores(s);
-        issue_half<C, 0>(weights, v, t);
-        this->your_turn();
-        wgmma_wait<1>();
-        pin(s);
-        this->release_keys();
-        this->release_if(--left == 0, smem.q_empty, queries);
-        finish_scores(s);
-        const float exponent = p.score.log2_scale * unit();
-        if (rarely(hides || ends)) {
-          float shrunk[2];
-          if (hides) mask_keys<C>(p, *next, start, s);
-          if (ends) rows.scale = RowScale(), follow_outgrown<C>(rows.scale, s, exponent, {true, true}, shrunk);
-        }
-        float parts[2][2] = {};
-        weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
-        pin(early);
-        // The waits stand behind branches: see wgmma_wait_all_at.
-        if (rarely(ends)) {
-          wgmma_wait_all_at<1>();
-        } else {
-          wgmma_wait_all_at<2>();
-        }
-        pin(t);
-        add_half<C, 0>(t, rows);
-        issue_half<C, 1>(weights, v, t);
-        if (rarely(ends)) {  // or the second weights are made before these products are asked for
-          wgmma_one_left_at<3>();
-        } else {
-          wgmma_one_left_at<4>();
-        }
-        weigh_fp8<C, kEarly, kWords>(s, rows.scale.base, exponent, late, parts);
-        pin(late);
-        if (rarely(ends)) {
-          wgmma_wait_all_at<5>();
-        } else {
-          wgmma_wait_all_at<6>();
-        }
-        pin(t);
-        hold(weights);
-        this->release_if(!first, smem.v_empty, values);
-        this->look_ahead();
-        add_half<C, 1>(t, rows);
-        const bool has[2] = {outgrown(parts[0], rows.scale.base[0]), outgrown(parts[1], rows.scale.base[1])};
-        float sum[2];
-        // Once more in the rare case that a base moves with the maximum, which is not found before.
-        if (rarely(__any_sync(0xffffffffu, has[0] || has[1]))) {
-          float shrunk[2];
-          follow_outgrown<C>(rows.scale, s, exponent, has, shrunk);
-#pragma unroll
-          for (int half = 0; half < 2; ++half) parts[half][0] = parts[half][1] = 0.f;
+#pragma unroll 1
+        for (;;) {
+          start -= C::kTileKv;
+          hides = masked(start);
+          // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
+          const uint32_t v = smem_address(first ? smem.k[keys.stage] : smem.v[values.stage]);
+          this->my_turn();
+          this->start_scores(s);
+          issue_half<C, 0>(weights, v, t);
+          this->your_turn();
+          wgmma_wait<1>();
+          pin(s);
+          this->release_keys();
+          this->release_if(--left == 0, smem.q_empty, queries);
+          finish_scores(s);
+          const float exponent = p.score.log2_scale * unit();
+          if (rarely(hides || ends)) {
+            float shrunk[2];
+            if (hides) mask_keys<C>(p, *next, start, s);
+            if (ends) rows.scale = RowScale(), follow_outgrown<C>(rows.scale, s, exponent, {true, true}, shrunk);
+          }
+          float parts[2][2] = {};
           weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
+          pin(early);
+          // The waits stand behind branches: see wgmma_wait_all_at.
+          if (rarely(ends)) {
+            wgmma_wait_all_at<1>();
+          } else {
+            wgmma_wait_all_at<2>();
+          }
+          pin(t);
+          add_half<C, 0>(t, rows);
+          issue_half<C, 1>(weights, v, t);
+          if (rarely(ends)) {  // or the second weights are made before these products are asked for
+            wgmma_one_left_at<3>();
+          } else {
+            wgmma_one_left_at<4>();
+          }
           weigh_fp8<C, kEarly, kWords>(s, rows.scale.base, exponent, late, parts);
-          rows.rescale(shrunk);
-          add_up(parts, sum);
-          rows.scale.add(shrunk, sum);
-        } else {
-          add_up(parts, sum);
-          rows.scale.add(sum);
-        }
+          pin(late);
+          if (rarely(ends)) {
+            wgmma_wait_all_at<5>();
+          } else {
+            wgmma_wait_all_at<6>();
+          }
+          pin(t);
+          hold(weights);
+          this->release_if(!first, smem.v_empty, values);
+          this->look_ahead();
+          add_half<C, 1>(t, rows);
+          const bool has[2] = {outgrown(parts[0], rows.scale.base[0]), outgrown(parts[1], rows.scale.base[1])};
+          float sum[2];
+          // Once more in the rare case that a base moves with the maximum, which is not found before.
+          if (rarely(__any_sync(0xffffffffu, has[0] || has[1]))) {
+            float shrunk[2];
+            follow_outgrown<C>(rows.scale, s, exponent, has, shrunk);
 #pragma unroll
-        for (int i = 0; i < kWords; ++i) weights[i] = i < kEarly ? early[i] : late[i - kEarly];
+            for (int half = 0; half < 2; ++half) parts[half][0] = parts[half][1] = 0.f;
+            weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
+            weigh_fp8<C, kEarly, kWords>(s, rows.scale.base, exponent, late, parts);
+            rows.rescale(shrunk);
+            add_up(parts, sum);
+            rows.scale.add(shrunk, sum);
+          } else {
+            add_up(parts, sum);
+            rows.scale.add(sum);
+          }
+#pragma unroll
+          for (int i = 0; i < kWords; ++i) weights[i] = i < kEarly ? early[i] : late[i - kEarly];
+          if (rarely(ends || this->is_special(left, hides))) break;
+        }
       }
       if (rarely(ends)) {
         if (!first) {
