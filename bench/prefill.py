@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -102,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; more than once for more")
+    parser.add_argument("--only", default="", help="shapes whose name this regular expression finds")
     parser.add_argument("--commit", help="recorded in place of git's answer")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--picture", type=Path)
@@ -109,7 +111,7 @@ def main() -> None:
     record: dict = {"machine": attention.machine(), "ceilings": attention.ceilings()}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     for part in options.part or PARTS:
-        shapes = PARTS[part]
+        shapes = [shape for shape in PARTS[part] if re.search(options.only, shape.name)]
         rows = record.setdefault(part, [])
         for shape in shapes:
             first = len(rows)
