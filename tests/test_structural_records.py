@@ -74,3 +74,9 @@ def test_the_latest_record_counts(results):
     newer = RECORDS["a-suite.json"] | {"machine": MACHINE | {"date": "2026-02-02"}, "counts": {"passed": 99}}
     (results / "0-first-by-name.json").write_text(json.dumps(newer))
     assert "99 passed" in reliability.page()
+
+
+def test_a_run_that_was_cut_off_is_told_as_one(results):
+    cut = RECORDS["a-suite.json"] | {"machine": MACHINE | {"date": "2026-02-02"}, "ran_to_its_end": False}
+    (results / "a-suite.json").write_text(json.dumps(cut))
+    assert "in 7 s, when it was cut off." in reliability.page()
