@@ -41,8 +41,8 @@ FP8_FAULTS = (
     gpu(
         "wgmma fp8 products: the second half of the columns is not added",
         f"{K}/prefill_wgmma_fp8.cuh",
-        "        this->look_ahead();\n        add_half<C, 1>(t, rows);\n",
-        "        this->look_ahead();\n",
+        "this->look_ahead();\n          add_half<C, 1>(t, rows);\n",
+        "this->look_ahead();\n",
         FP8_PRODUCTS,
     ),
     gpu(
