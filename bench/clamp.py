@@ -17,6 +17,7 @@ from attention import CUDA, DECODE, PREFILL, machine, problem
 
 from opfacade import Plan, plan
 from opfacade.backends.cuda import support
+from opfacade.descriptor import forget_kinds
 from opfacade.plans.attention import PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs, numerics
@@ -42,6 +43,7 @@ def problems() -> Iterator[tuple[str, Callable]]:
 def plan_of(descriptor, safe: bool) -> Plan:
     support.SAFE_PAGES = safe
     plan._selected.clear()
+    forget_kinds()
     made = Plan.select(descriptor, CUDA)
     assert ("safe_pages", True) in made.sku.spec if safe else "safe_pages" not in dict(made.sku.spec)
     return made

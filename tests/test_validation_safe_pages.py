@@ -5,6 +5,7 @@ import pytest
 from opfacade import Plan, Preference, Target, jit
 from opfacade import plan as plans
 from opfacade.backends.cuda import support
+from opfacade.descriptor import forget_kinds
 from opfacade.jit import codegen
 from opfacade.plans import attention, kv_cache
 from opfacade.registry import candidates_for
@@ -13,8 +14,21 @@ PAGED = [e for e in (*attention.EXAMPLES, *kv_cache.EXAMPLES) if hasattr(e, "pag
 H100 = Target.parse("sm_90a")
 
 
-def spec_and_sku(monkeypatch, descriptor, safe):
+@pytest.fixture(autouse=True)
+def _nothing_stays_remembered():
+    yield
+    forget_kinds()  # after the constant is what it was
+
+
+def set_safe_pages(monkeypatch, safe):
+    """What is remembered of a kind was true of the constant as it was."""
     monkeypatch.setattr(support, "SAFE_PAGES", safe)
+    monkeypatch.setattr(plans, "_selected", {})
+    forget_kinds()
+
+
+def spec_and_sku(monkeypatch, descriptor, safe):
+    set_safe_pages(monkeypatch, safe)
     candidate = next(c for c in candidates_for(type(descriptor)) if c.backend == "cuda")
     return candidate.jit_spec(descriptor, H100), candidate.sku(descriptor, H100)
 
@@ -34,8 +48,7 @@ def test_the_fact_reaches_the_source_and_the_id(monkeypatch, descriptor):
 def test_a_plan_takes_the_fact_as_it_is_when_it_is_made(monkeypatch):
     ids = []
     for safe in (False, True):
-        monkeypatch.setattr(support, "SAFE_PAGES", safe)
-        monkeypatch.setattr(plans, "_selected", {})
+        set_safe_pages(monkeypatch, safe)
         ids.append(Plan.select(PAGED[0], Preference(backend="cuda"), H100).sku.id)
     assert ids[0] != ids[1]
 
@@ -49,8 +62,7 @@ def test_a_wild_page_reads_page_zero_and_spares_the_neighbours(monkeypatch, desc
 
     from .corruption import same_bits
 
-    monkeypatch.setattr(support, "SAFE_PAGES", True)
-    monkeypatch.setattr(plans, "_selected", {})
+    set_safe_pages(monkeypatch, True)
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     args = inputs.make_args(descriptor, seed=5, device="cuda")
     names = [name for name, spec in descriptor.operands().items() if spec.written]
