@@ -82,11 +82,14 @@ class Descriptor(Model, Generic[ArgsT]):
 
 _MAX_KINDS = 1024
 _kinds: dict[tuple[object, ...], Kind] = {}
+_forget: list[Callable[[], None]] = []  # of each function that remembers
 
 
 def forget_kinds() -> None:
-    """Ask anew what `once_a_kind` remembers."""
+    """Ask anew what `once_a_kind` and `once_in_a_row` remember, also of descriptors that know their kind already."""
     _kinds.clear()
+    for forget in _forget:
+        forget()
 
 
 def _kind_of(descriptor: Descriptor[Any]) -> Kind:
@@ -118,12 +121,17 @@ def once_a_kind(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callabl
     def of(descriptor: DescriptorT, *args: Any) -> _T:
         return of_kind(descriptor.kind, *args)
 
+    _forget.append(of_kind.cache_clear)
     return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))
 
 
 def once_in_a_row(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
     """Remembers its last answer, for the many questions of one selection that begin with the same one."""
     last: tuple[object, tuple[Any, ...], Any] = None, (), None
+
+    def forget() -> None:
+        nonlocal last
+        last = None, (), None
 
     def of(descriptor: DescriptorT, *args: Any) -> _T:
         nonlocal last
@@ -133,6 +141,7 @@ def once_in_a_row(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Calla
             last = known = descriptor, args, ask(descriptor, *args)
         return cast("_T", known[2])
 
+    _forget.append(forget)
     return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))
 
 
