@@ -9,7 +9,7 @@ import torch
 from opfacade.testing import inputs, numerics, structural
 from tests import emulator
 from tests.emulator import test_emulated_wgmma as wide
-from tests.emulator.wild_key import check_a_wild_key
+from tests.emulator.wild_key import check_a_second_masked_tile, check_a_wild_key
 
 pytestmark = emulator.needed
 hold = lambda *args, **more: wide.hold(*args, impl="wgmma_fp8_tile", **more)  # noqa: E731
@@ -114,3 +114,7 @@ def test_strides_that_the_copy_engine_does_not_take_are_refused():
     loose = replace(args, k=odd.copy_(args.k))
     with pytest.raises(ValueError, match="expected strides of whole 16 bytes"):
         subject.run(loose)
+
+
+def test_a_wild_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it():
+    check_a_second_masked_tile(ragged(batch_size=1, total_num_rows=128, total_kv_rows=319, num_qo_heads=2))

@@ -11,7 +11,7 @@ from opfacade.testing import inputs, matrix, structural
 from opfacade.variant import Variant, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator, holding
-from tests.emulator.wild_key import check_a_wild_key
+from tests.emulator.wild_key import check_a_second_masked_tile, check_a_wild_key
 
 pytestmark = emulator.needed
 
@@ -189,6 +189,10 @@ def test_a_wild_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied
 @pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])
 def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
     check_a_wild_key(ragged(window_left=70), pool)
+
+
+def test_a_wild_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it():
+    check_a_second_masked_tile(ragged(batch_size=1, total_num_rows=128, total_kv_rows=319, num_qo_heads=2))
 
 
 @pytest.mark.heavy

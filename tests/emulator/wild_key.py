@@ -18,3 +18,18 @@ def check_a_wild_key(descriptor, pool):
     touched[20:91, 2:] = True  # rows 20 to 90 see key 20
     assert torch.equal(args.o[~touched], want[~touched])
     assert bool(args.o[touched].isnan().any(-1).all())
+
+
+def check_a_second_masked_tile(descriptor):
+    """descriptor: ragged, causal, one request, 128 rows a head of 319 keys, so that rows end in two tiles of three."""
+    subject = emulator.subject(descriptor)
+    args = subject.args(6, inputs.Lengths(q=[128], kv=[319]))
+    subject.run(args)
+    want = args.o.clone()
+    bits, one = args.v.view(torch.uint8), args.v.element_size()
+    bits[250, 1, 5 * one : 6 * one] = 0x7F  # NaN in e4m3 and f16, in the tile before the last
+    subject.run(args)
+    seen = torch.zeros(args.o.shape, dtype=torch.bool)
+    seen[250 - 191 :, 1, 5] = True  # row 0 ends at key 191
+    assert torch.equal(args.o[~seen], want[~seen])
+    assert bool(args.o[seen].isnan().all())

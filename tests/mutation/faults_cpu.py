@@ -222,6 +222,34 @@ CPU = (
         "? pages.entry_of(start + own_row(0)) : 0;",
         "tests/emulator/test_emulated_wgmma.py",
     ),
+    cpu(
+        "wgmma prefill: weights that are made again are added to those before",
+        f"{K}/prefill_wgmma.cuh",
+        "sum[half] = doubtful ? 0.f : sum[half];",
+        "sum[half] = sum[half];",
+        "tests/emulator/test_emulated_wgmma.py -k maxima",
+    ),
+    cpu(
+        "wgmma prefill: a step whose values may not be finite is taken for any other",
+        f"{K}/prefill_wgmma.cuh",
+        "return left == 0 || masked || !values_came || !keys_came;",
+        "return left == 0 || !values_came || !keys_came;",
+        "tests/emulator/test_emulated_wgmma.py -k second_masked",
+    ),
+    cpu(
+        "wgmma fp8 prefill: a piece of a tile is widened over the one before",
+        f"{K}/prefill_wgmma_widen.cuh",
+        "widen(tile + piece * (Raw::kRows / 8) * Shared::kKvGroup,",
+        "widen(tile + 0 * (Raw::kRows / 8) * Shared::kKvGroup,",
+        "tests/emulator/test_emulated_wgmma.py -k fp8",
+    ),
+    cpu(
+        "wgmma fp8 prefill: boxes of the second piece are those of the first",
+        f"{K}/prefill_wgmma_widen.cuh",
+        "+ (later ? __popc(early) : 0);",
+        "+ 0;",
+        "tests/emulator/test_emulated_wgmma.py -k fp8",
+    ),
     # The emulator makes a product late where it may: see tests/emulator/simt.h.
     cpu(
         "latent decode: weights overwrite a key that another warp still reads",
