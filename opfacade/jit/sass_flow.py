@@ -43,13 +43,18 @@ def successors(flow: Flow) -> list[tuple[int, ...]]:
     """For each instruction, those that may be next. Where a target is not known, all that it could be."""
     places = {instruction.address: at for at, instruction in enumerate(flow.instructions)}
     targets = [_targets(instruction, flow, places) for instruction in flow.instructions]
-    meetings = _meetings(flow, targets)
     anywhere = tuple(sorted({place for found in targets for place in found}))
     last = len(flow.instructions) - 1
-    return [
-        tuple(sorted({place for place in _next(at, flow, targets[at], meetings, anywhere) if place <= last}))
-        for at in range(len(flow.instructions))
-    ]
+    meetings: dict[int, set[int]] = {}
+    while True:  # what a BSYNC leads to may lead to another
+        after = [
+            tuple(sorted({place for place in _next(at, flow, targets[at], meetings, anywhere) if place <= last}))
+            for at in range(len(flow.instructions))
+        ]
+        found = _meetings(flow, targets, after)
+        if found == meetings:
+            return after
+        meetings = found
 
 
 def _targets(instruction: Instruction, flow: Flow, places: dict[int, int]) -> tuple[int, ...]:
@@ -64,17 +69,42 @@ def _targets(instruction: Instruction, flow: Flow, places: dict[int, int]) -> tu
     return () if place is None else (place,)
 
 
-def _meetings(flow: Flow, targets: list[tuple[int, ...]]) -> dict[str, set[int]]:
-    """Where the threads of each convergence barrier go on after BSYNC: the targets of the BSSY that name it."""
-    found: dict[str, set[int]] = {}
-    for instruction, places in zip(flow.instructions, targets, strict=True):
-        if instruction.body.startswith("BSSY") and (barrier := _BARRIER.search(instruction.body)):
-            found.setdefault(barrier[1], set()).update(places)
+def _meetings(flow: Flow, targets: list[tuple[int, ...]], after: list[tuple[int, ...]]) -> dict[int, set[int]]:
+    """Where threads go on after each BSYNC: the targets of those BSSY that lead to it, for a barrier's name is used again."""
+    named = _by_barrier(flow, "BSSY")
+    found: dict[int, set[int]] = {}
+    for barrier, starts in named.items():
+        waits = _by_barrier(flow, "BSYNC").get(barrier, [])
+        ends = {*starts, *waits}
+        told = barrier in _by_barrier(flow, "BMOV")  # it may come from a register: anywhere
+        for start in starts:
+            for wait in waits if told else _reached(start, ends, after) & set(waits):
+                found.setdefault(wait, set()).update(targets[start])
     return found
 
 
+def _by_barrier(flow: Flow, opcode: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for at, instruction in enumerate(flow.instructions):
+        if instruction.body.startswith(opcode) and (barrier := _BARRIER.search(instruction.body)):
+            found.setdefault(barrier[1], []).append(at)
+    return found
+
+
+def _reached(start: int, ends: set[int], after: list[tuple[int, ...]]) -> set[int]:
+    """What may follow `start`, no farther than the next of `ends` on each way."""
+    seen: set[int] = set()
+    ahead = list(after[start])
+    while ahead:
+        at = ahead.pop()
+        if at not in seen:
+            seen.add(at)
+            ahead.extend(() if at in ends else after[at])
+    return seen
+
+
 def _next(
-    at: int, flow: Flow, targets: tuple[int, ...], meetings: dict[str, set[int]], anywhere: tuple[int, ...]
+    at: int, flow: Flow, targets: tuple[int, ...], meetings: dict[int, set[int]], anywhere: tuple[int, ...]
 ) -> tuple[int, ...]:
     instruction = flow.instructions[at]
     body, falls = instruction.body, (at + 1,)
@@ -86,6 +116,5 @@ def _next(
         maybe = instruction.guarded or _CONDITION.match(body) is not None or not targets
         return targets + (falls if maybe else ())
     if body.startswith("BSYNC"):
-        barrier = _BARRIER.search(body)
-        return tuple(meetings.get(barrier[1], ()) if barrier else ()) + falls
+        return tuple(meetings.get(at, ())) + falls
     return falls + (targets if body.startswith(("CALL", "WARPSYNC")) else ())

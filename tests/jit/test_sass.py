@@ -87,6 +87,12 @@ def test_threads_that_meet_again_go_on_at_the_barriers_target():
     assert broken("BSSY B0, 0x40", RS, "BSYNC B0", WAIT0, "MOV R4, R9", WAIT0, "EXIT") == [(4, 4)]
 
 
+def test_a_barrier_that_is_used_again_does_not_lead_to_where_it_did_before():
+    """The threads that meet at 0x30 go on at 0x40, not at the write that another use of B0 leads to."""
+    before = ("BSSY B0, 0x20", "BSYNC B0", "MOV R4, R9", RS)
+    assert broken(*before, "BSSY B0, 0x60", "BSYNC B0", WAIT0, "EXIT") == []
+
+
 def test_labels_of_the_other_disassembler_are_followed():
     text = f"""
 .text.attend:
@@ -131,6 +137,8 @@ def test_what_an_instruction_writes(text, first, count):
         (("BRA.DIV UR4, 0x20", "EXIT", "EXIT"), [(1, 2), (), ()]),
         (("BRA !P2, 0x20", "EXIT", "EXIT"), [(1, 2), (), ()]),
         (("WARPSYNC.COLLECTIVE R4, 0x20", "EXIT", "EXIT"), [(1, 2), (), ()]),
+        (("BSSY B0, 0x20", "BSYNC B0", "BSSY B0, 0x50", "BSYNC B0", "EXIT", "EXIT"), [(1,), (2,), (3,), (4, 5), (), ()]),
+        (("BSSY B0, 0x20", "BSYNC B0", "BMOV.32 B0, R3", "BSSY B0, 0x40", "EXIT"), [(1,), (2, 4), (3,), (4,), ()]),
         (("BSSY B1, 0x30", "@P0 BRA 0x30", "BSYNC B1", "BRX R2 -0x10", "EXIT"), [(1,), (2, 3), (3,), (3,), ()]),
     ],
 )
