@@ -1,142 +1,149 @@
 """How long latent decode takes for a tile, in a model of one SM: `python -m bench.mla_model`. No measurement.
 
-Tensor cores make the products of either computing warpgroup in their order and share their time evenly between the two; a
-product of scores is bound by shared memory, so all are stretched by what shared memory needs over what products need. A box is
-asked for when the piece before it is given back, arrives a latency later, and boxes come one after the other. A warpgroup does
-what kernels/mla/decode.cuh does. It says which order of things is better and where time goes, not what a GPU will do.
+The weigher makes scores and weights of a tile of 32 tokens, two adders add up its values, as kernels/mla/decode.cuh does it.
+Tensor cores make products in the order in which they were asked for. An adder asks for all of a tile at once. The weigher can
+have only some of its short products under way and is kept until there is room: so it hardly gets on beside values, but what it
+has asked for comes before values of weights that it shows then. Copies take their part of shared memory while they come, and
+products that want more than the rest take longer. A tile is asked for when all three have given back its stage and comes a
+latency later, behind those before it. It says which order of things is better and where time goes, not what a GPU will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Literal, get_args
 
-PRODUCTS, SHARED = 2176, 2432  # cycles of a tile: docs/mla.md
 PEAK = 790.0  # TFLOP/s
 STEP = 4
-_PANELS, _PANEL_BYTES, _SCORES, _VALUES = (4, 4, 1), 8192, 128, 512
+_WIDTH = 128  # bytes of shared memory a cycle
+_COPIED, _WEIGHTS = 36 * 1024, 4 * 1024  # bytes of a tile, written
+# Cycles of a product alone, and bytes it reads: of scores with queries in registers and in shared memory, and of values.
+_KEPT, _OTHER, _VALUES = (19, 1024), (24, 3072), (64, 6144)
+PRODUCTS = 36 * 16 + 2 * 4 * 64  # cycles of a tile: tensor cores for scores and values, and shared memory for all
+SHARED = (20 * _KEPT[1] + 16 * _OTHER[1] + 2 * 4 * _VALUES[1] + _COPIED + _WEIGHTS) // _WIDTH
 Condition = Callable[[], bool]
+Show = Literal["put", "asked", "made"]  # weights: when they are put down, or the next scores have been asked for, or made
+
+
+class Product:
+    def __init__(self, cycles: int, read: int) -> None:
+        self.left, self.wants = float(cycles), read / cycles  # cycles, bytes a cycle
+
+
+def _no_more(cycles: float, products: list[Product]) -> Condition:
+    return lambda: sum(product.left for product in products) <= cycles
 
 
 @dataclass
 class Sm:
-    """latency: cycles until a box arrives. rate: its bytes a cycle. softmax, signal: cycles. panels: of a box of latents."""
+    """latency: cycles until a tile begins to come. rate: its bytes a cycle. softmax: cycles from scores to weights put down.
+    asking: cycles for which scores alone keep the weigher. signal: from weights that are shown to products of them."""
 
+    show: Show = "asked"
     latency: int = 1000
     rate: float = 48.0
-    softmax: int = 700
-    signal: int = 60
-    panels: int = 1
+    softmax: int = 580
+    asking: int = 530
+    signal: int = 160
+    stages: int = 5
     tiles: int = 64
     now: int = 0
     channel: float = 0.0
-    queues: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
-    arrives: dict[tuple[int, int], float] = field(default_factory=dict)  # (tile, panel)
-    weighed: set[int] = field(default_factory=set)
-    given: dict[int, int] = field(default_factory=dict)  # groups that are done with a tile
+    queue: list[Product] = field(default_factory=list)
+    comes: dict[int, tuple[float, float]] = field(default_factory=dict)  # from when to when a tile does
+    shown: int = 0  # tiles
+    done: list[int] = field(default_factory=lambda: [0, 0, 0])  # with tiles: the weigher and the adders
 
-    def ask(self, tile: int, piece: int) -> None:
-        """The boxes of a piece."""
-        step = min(self.panels, _PANELS[piece])
-        for panel in range(0, _PANELS[piece] if tile < self.tiles else 0, step):
-            time = step * _PANEL_BYTES / self.rate
-            self.channel = max(self.channel, self.now) + time
-            for i in range(step):
-                self.arrives[tile, piece * 4 + panel + i] = max(self.channel, self.now + self.latency + time)
+    def ask(self, tile: int) -> None:
+        begin = max(self.channel, self.now + self.latency)
+        self.channel = begin + _COPIED / self.rate
+        self.comes[tile] = begin, self.channel
 
     def give_back(self, group: int, tile: int) -> None:
-        self.ask(tile + 2, group)
-        self.given[tile] = self.given.get(tile, 0) + 1
-        if self.given[tile] == 2:
-            self.ask(tile + 2, 2)
+        self.done[group] = tile + 1
+        if min(self.done) > tile:
+            del self.comes[tile]
+            self.ask(tile + self.stages)
 
-    def issue(self, group: int, cycles: float) -> list[float]:
-        job = [cycles * SHARED / PRODUCTS]
-        self.queues[group].append(job)
-        return job
+    def came(self, tile: int) -> bool:
+        return tile in self.comes and self.now >= self.comes[tile][1]
 
     def after(self, cycles: int) -> Condition:
         end = self.now + cycles
         return lambda: self.now >= end
 
-    def scores(self, group: int, tile: int, held: list[float] | None) -> Iterator[Condition]:
-        for panel in range(9):
-            yield lambda panel=panel: self.now >= self.arrives.get((tile, panel), float("inf"))  # type: ignore[misc]
-            job = self.issue(group, _SCORES)
-            if panel == 0 and held is not None:
-                yield lambda: held[0] <= 0
-                self.give_back(group, tile - 1)
-        yield lambda: job[0] <= 0
+    def weigh(self, tile: int) -> Iterator[Condition]:
+        yield lambda: self.came(tile)
+        # Panels of queries in registers, whose products wait for one another, and the others take turns.
+        scores = [Product(*(_OTHER if step // 4 % 2 else _KEPT)) for step in range(36)]
+        room = sum(product.left for product in scores) - self.asking
+        for asked, product in enumerate(scores, 1):
+            self.queue.append(product)
+            yield _no_more(room, scores[:asked])
+        if self.show == "asked":
+            self.shown = tile
+        yield _no_more(0, scores)
+        if self.show == "made":
+            self.shown = tile
+        self.give_back(0, tile)
+        yield self.after(self.softmax)
+        yield lambda: min(self.done[1:]) >= tile - 1  # weights have two places
+        if self.show == "put":
+            self.shown = tile + 1
 
-    def first(self) -> Iterator[Condition]:
-        held: list[float] | None = None
-        for tile in range(0, self.tiles, 2):
-            yield from self.scores(0, tile, held)
-            yield self.after(self.softmax + self.signal)
-            self.weighed.add(tile)
-            own = self.issue(0, _VALUES)
-            late = tile + 1 not in self.weighed
-            if late:
-                yield lambda own=own: own[0] <= 0  # type: ignore[misc]
-                self.give_back(0, tile)
-            yield lambda tile=tile: tile + 1 in self.weighed  # type: ignore[misc]
-            yield self.after(self.signal)
-            held = self.issue(0, _VALUES)
-            if not late:
-                yield lambda own=own: own[0] <= 0  # type: ignore[misc]
-                self.give_back(0, tile)
-            if (tile + 2, 0) not in self.arrives or self.arrives[tile + 2, 0] > self.now:
-                yield lambda held=held: held[0] <= 0  # type: ignore[misc]
-                self.give_back(0, tile + 1)
-                held = None
+    def add(self, group: int, tile: int) -> Iterator[Condition]:
+        yield lambda: self.shown > tile
+        yield self.after(self.signal)
+        values = [Product(*_VALUES) for _ in range(4)]
+        self.queue += values
+        yield _no_more(0, values)
+        self.give_back(group, tile)
 
-    def second(self) -> Iterator[Condition]:
-        for tile in range(1, self.tiles, 2):
-            yield from self.scores(1, tile, None)
-            yield lambda tile=tile: tile - 1 in self.weighed  # type: ignore[misc]
-            yield self.after(self.signal)
-            other = self.issue(1, _VALUES)
-            yield self.after(self.softmax + self.signal)
-            self.weighed.add(tile)
-            own = self.issue(1, _VALUES)
-            yield lambda other=other: other[0] <= 0  # type: ignore[misc]
-            self.give_back(1, tile - 1)
-            yield lambda own=own: own[0] <= 0  # type: ignore[misc]
-            self.give_back(1, tile)
+    def multiply(self) -> None:
+        """What tensor cores do in a step."""
+        coming = any(begin <= self.now < end for begin, end in self.comes.values())
+        width = max(0.0, _WIDTH - coming * self.rate * (_COPIED + _WEIGHTS) / _COPIED)
+        time = float(STEP)
+        while self.queue and time > 0:
+            product = self.queue[0]
+            speed = min(1.0, width / product.wants)
+            cycles = min(product.left, time * speed)
+            time = 0.0 if cycles < product.left else time - cycles / speed
+            product.left -= cycles
+            self.queue = self.queue[product.left == 0 :]
 
     def run(self) -> int:
-        """Cycles until both warpgroups have taken all tiles."""
-        for tile in (0, 1):
-            for piece in range(3):
-                self.ask(tile, piece)
-        work = [self.first(), self.second()]
+        """Cycles until all tiles have been added."""
+        for tile in range(self.stages):
+            self.ask(tile)
+        programs = [self.weigh, lambda tile: self.add(1, tile), lambda tile: self.add(2, tile)]
+        work = [chain.from_iterable(map(program, range(self.tiles + 1))) for program in programs]  # one more shows the last
         waits: list[Condition | None] = [next(program) for program in work]
-        while any(waits):
-            busy = [queue for queue in self.queues if queue]
-            for queue in busy:
-                queue[0][0] -= STEP / len(busy)
-                if queue[0][0] <= 0:
-                    queue.pop(0)
+        while min(self.done) < self.tiles:
+            self.multiply()
             self.now += STEP
-            for group in (0, 1):
-                while (wait := waits[group]) is not None and wait():
-                    waits[group] = next(work[group], None)
+            for i, program in enumerate(work):
+                while (wait := waits[i]) is not None and wait():
+                    waits[i] = next(program, None)
         return self.now
 
 
-def cycles(**facts: float) -> float:
+def cycles(show: Show = "asked", **facts: float) -> float:
     """Of a tile, in the steady state."""
-    few, many = (Sm(tiles=tiles, **facts).run() for tiles in (32, 96))  # type: ignore[arg-type]
+    few, many = (Sm(show, tiles=tiles, **facts).run() for tiles in (32, 96))  # type: ignore[arg-type]
     return (many - few) / 64
 
 
 def main() -> None:
-    print("latency rate softmax panels   cycles  TFLOP/s")
-    for latency, rate in ((700, 64), (1000, 48), (1400, 48)):
-        for softmax in (500, 700, 1000):
-            for panels in (4, 1):
-                tile = cycles(latency=latency, rate=rate, softmax=softmax, panels=panels)
-                print(f"{latency:7} {rate:4} {softmax:7} {panels:6} {tile:8.0f} {PEAK * PRODUCTS / tile:8.0f}")
+    print(f"Cycles, TFLOP/s, by when weights are shown. Products alone {PRODUCTS} cycles, shared memory {SHARED}.")
+    print("stages latency rate softmax           put         asked          made")
+    rows = [(5, latency, 48, 580) for latency in (700, 1000, 1600)] + [(5, 1000, 48, softmax) for softmax in (400, 800)]
+    for stages, latency, rate, softmax in [*rows, (5, 1000, 24, 580), *((stages, 3000, 48, 580) for stages in (3, 4, 5, 6))]:
+        tiles = [cycles(show, stages=stages, latency=latency, rate=rate, softmax=softmax) for show in get_args(Show)]
+        times = "".join(f"{tile:8.0f} {PEAK * PRODUCTS / tile:5.0f}" for tile in tiles)
+        print(f"{stages:6} {latency:7} {rate:4} {softmax:7}{times}")
 
 
 if __name__ == "__main__":

@@ -22,12 +22,11 @@ inline void set_latent_queries(MlaParams& params, const TensorView& q_nope, cons
 }
 
 // Maps as kernels/mla/params.h describes them; false where the copy engine cannot load.
-inline bool map_latent(TensorMap& map, const MlaParams& params, const PoolTensor& pool, int64_t pages, int panels,
-                       int box_panels, bool bf16) {
+inline bool map_latent(TensorMap& map, const MlaParams& params, const PoolTensor& pool, int64_t pages, int panels, bool bf16) {
   return tensor_map(map, {pool.data,
                           {64, 8, panels, params.base.table.page_size / 8, pages},
                           {pool.token_stride, 128, 8 * pool.token_stride, pool.page_stride},
-                          {8, box_panels, params.box / 8, 1},
+                          {8, panels, params.box / 8, 1},
                           bf16 ? MapElement::kBf16 : MapElement::kF16});
 }
 inline bool map_heads(TensorMap& map, const MlaParams& params, const void* q, int64_t columns, int64_t row_stride,
@@ -35,21 +34,17 @@ inline bool map_heads(TensorMap& map, const MlaParams& params, const void* q, in
   return tensor_map(map, {q,
                           {columns, params.base.heads, params.base.batch, 1, 1},
                           {head_stride, row_stride, 0, 0},
-                          {kMlaRows, 1, 1, 1},
+                          {kMlaKeys, 1, 1, 1},
                           bf16 ? MapElement::kBf16 : MapElement::kF16});
 }
 inline void set_maps(MlaParams& params, int64_t pages, bool bf16) {
   const DecodeParams& p = params.base;
   params.box = box_of(p.table.page_size, kMlaKeys);
-  const int few = params.box == 8 || params.box == 16 ? 4 : 1;  // panels a box
-  params.mapped = params.box != 0 && map_latent(params.ckv_map, params, p.k, pages, kMlaLatent / 64, few, bf16) &&
-                  map_latent(params.kpe_map, params, p.v, pages, 1, 1, bf16) &&
+  params.mapped = params.box != 0 && map_latent(params.ckv_map, params, p.k, pages, kMlaLatent / 64, bf16) &&
+                  map_latent(params.kpe_map, params, p.v, pages, 1, bf16) &&
                   map_heads(params.q_map, params, p.q, kMlaLatent, p.q_row_stride, p.q_head_stride, bf16) &&
                   map_heads(params.q_pe_map, params, params.q_pe, kMlaRope, params.q_pe_row_stride, params.q_pe_head_stride,
                             bf16);
-  params.box_panels = params.mapped ? few : 1;
-  params.to_panel = params.box_panels == 1 ? kMlaKeys * 128 : 1024;
-  params.to_group = params.box_panels * 1024;
 }
 
 // Partials and the list of split runs.

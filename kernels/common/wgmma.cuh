@@ -99,10 +99,12 @@ __device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
 
 // Four products, one after the other, in one statement: the accumulators of each statement cost the compiler as much as all
 // the rest of it, and are the same four times.
-// ss: d = a * b^T or d += a * b^T, b has a row for each column of d. st: d += a * b, b has a row for each of 16 terms.
+// ss: d = a * b^T or d += a * b^T, b has a row for each column of d. st: d += a * b, b has a row for each of 16 terms; st_two:
+// two products.
 template <class T, int kColumns>
 struct Wgmma;
 
+#define OPF_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define OPF_LIST_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -118,11 +120,15 @@ struct Wgmma;
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define OPF_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define OPF_R16(d, i) OPF_R4(d, i), OPF_R4(d, i + 4), OPF_R4(d, i + 8), OPF_R4(d, i + 12)
+#define OPF_OPERANDS_16(d, i) OPF_R16(d, i)
 #define OPF_OPERANDS_32(d, i) OPF_R16(d, i), OPF_R16(d, i + 16)
 #define OPF_OPERANDS_64(d, i) OPF_OPERANDS_32(d, i), OPF_OPERANDS_32(d, i + 32)
 #define OPF_OPERANDS_128(d, i) OPF_OPERANDS_64(d, i), OPF_OPERANDS_64(d, i + 64)
 
 // The placeholders that follow the accumulators.
+#define OPF_AFTER_16 \
+  "%16", "%17", "%18", "%19", "%20", "%21", "%22", "%23", "%24", "%25", "%26", \
+  "%27", "%28", "%29", "%30", "%31", "%32", "%33", "%34", "%35", "%36"
 #define OPF_AFTER_32 \
   "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39", "%40", "%41", "%42", \
   "%43", "%44", "%45", "%46", "%47", "%48", "%49", "%50", "%51", "%52"
@@ -146,6 +152,10 @@ struct Wgmma;
   OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("a", A_LOW, A_HIGH, A_STEP) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)            \
   OPF_WGMMA_STEP(N, R, KIND, "a0", "b0", P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a1", "b1", "q", FLAGS)                   \
   OPF_WGMMA_STEP(N, R, KIND, "a2", "b2", "q", FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a3", "b3", "q", FLAGS) "}"
+// The first two steps alone.
+#define OPF_WGMMA_SHARED_TWO(N, R, KIND, P, FLAGS, A_LOW, A_HIGH, A_STEP, B_LOW, B_HIGH, B_STEP, X, ...)                  \
+  OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("a", A_LOW, A_HIGH, A_STEP) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)            \
+  OPF_WGMMA_STEP(N, R, KIND, "a0", "b0", P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a1", "b1", "q", FLAGS) "}"
 #define OPF_DESCRIPTORS(x) "r"(x.low), "r"(x.high), "r"(x.step)
 
 #define OPF_WGMMA(T, NAME, N, R)                                                                                       \
@@ -162,11 +172,18 @@ struct Wgmma;
                    : OPF_OPERANDS_##R(d, 0)                                                                            \
                    : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(1) : "memory");                                       \
     }                                                                                                                  \
+    static __device__ __forceinline__ void st_two(float (&d)[R], const Descriptors& a, const Descriptors& b) {         \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED_TWO, N, R, "k16.f32." NAME "." NAME, "q", ", 1, 1, 0, 1", OPF_AFTER_##R) \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(1) : "memory");                                       \
+    }                                                                                                                  \
   }
 
+OPF_WGMMA(F16, "f16", 32, 16);
 OPF_WGMMA(F16, "f16", 64, 32);
 OPF_WGMMA(F16, "f16", 128, 64);
 OPF_WGMMA(F16, "f16", 256, 128);
+OPF_WGMMA(BF16, "bf16", 32, 16);
 OPF_WGMMA(BF16, "bf16", 64, 32);
 OPF_WGMMA(BF16, "bf16", 128, 64);
 OPF_WGMMA(BF16, "bf16", 256, 128);

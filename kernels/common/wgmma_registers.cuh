@@ -2,22 +2,13 @@
 // those registers while the product still reads them.
 // requires: ptxas >= 13.3
 #pragma once
-#include "kernels/common/wgmma.cuh"
+#include "kernels/common/wgmma_steps.cuh"
 
 namespace opfacade {
 
 // rs: d = a * b or d += a * b, b has a row for each of 16 terms.
 template <class T, int kColumns>
 struct WgmmaRegisters;
-
-#define OPF_WGMMA_WORDS(W0, W1, W2, W3) "{" W0 ", " W1 ", " W2 ", " W3 "}"
-#define OPF_WGMMA_FROM_REGISTERS(N, R, KIND, FLAGS, A0, A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12, A13, A14, A15,  \
-                                 B_LOW, B_HIGH, B_STEP, X, ...)                                                        \
-  OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)                                                        \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A0, A1, A2, A3), "b0", "p", FLAGS)                                        \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A4, A5, A6, A7), "b1", "q", FLAGS)                                        \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A8, A9, A10, A11), "b2", "q", FLAGS)                                      \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A12, A13, A14, A15), "b3", "q", FLAGS) "}"
 
 #define OPF_WGMMA_REGISTERS(T, KIND, FLAGS, N, R)                                                                      \
   template <>                                                                                                          \

@@ -1,6 +1,5 @@
 // Loading when the copy engine cannot (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): all
-// threads of warpgroup 0 copy, a panel of 64 rows at a time, and a barrier hears of a copy when it is complete. What is not
-// visible becomes zeros.
+// threads of warpgroup 0 copy, 16 rows at a time. What is not visible becomes zeros.
 #pragma once
 #include "kernels/mla/load.cuh"
 
@@ -12,57 +11,53 @@ struct LatentGatherer {
   MlaShared& smem;
   int parity = 0;  // of the table of rows
 
-  // Copies so far will arrive at `full`.
-  __device__ __forceinline__ static void committed(uint64_t& full, bool aligned) {
-    if (aligned) {
-      mbarrier_arrive_after_copies(smem_address(&full));
-    } else {
-      fence_async_shared();
-      mbarrier_arrive(smem_address(&full));
-    }
-  }
+  static constexpr int kStep = kWarpgroup / 8, kCopies = kMlaKeys / kStep;  // rows at once, and how often
+  static constexpr int kBehind = 2;
+  static_assert(kBehind <= kMlaQueryTiles && kBehind < kMlaStages, "an item has so many tiles");
 
-  // Panels of 64 rows, from `column` bytes on, one after the other. full: of a tile, one for each panel; of queries one. Where
-  // its rows lie a thread reads once for all panels, unless it must copy element by element.
-  __device__ __forceinline__ void copy(int pool, int column, int panels, uint32_t dst, uint64_t* full, bool each,
-                                       bool aligned) const {
-    constexpr int kStep = kWarpgroup / 8, kCopies = 64 / kStep;
+  // Rows of tokens, as they are everywhere but in front of an odd address: with each place known when the code is made, a copy is one
+  // instruction, and there are 18 of them in a tile.
+  __device__ __forceinline__ void copy_tokens(uint32_t stage) const {
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
-    const char* const* rows = smem.rows[parity][pool] + first;
-    column += chunk * 16, dst += panel_address(first, chunk);
-    const char* src[kCopies];
-    bool there[kCopies];
+    const uint32_t inside = panel_address(first % 8, chunk);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      there[i] = rows[i * kStep] != nullptr;
-      src[i] = there[i] ? rows[i * kStep] + column : static_cast<const char*>(p.base.k.data);
-    }
-#pragma unroll 1
-    for (int panel = 0; panel < panels; ++panel, dst += 64 * 128, column += 128) {
-      if (aligned) {
+      const int row = first + i * kStep, group = row / 8;
+      const char* latent = smem.rows[parity][0][row];
+      const char* rotated = smem.rows[parity][1][row];
+      const bool there = latent != nullptr;
+      latent = there ? latent + chunk * 16 : static_cast<const char*>(p.base.k.data);
+      rotated = there ? rotated + chunk * 16 : static_cast<const char*>(p.base.k.data);
 #pragma unroll
-        for (int i = 0; i < kCopies; ++i) {
-          fetch_chunk<uint16_t>(dst + i * kStep * 128, src[i], there[i], true);
-          src[i] += 128;
-        }
-      } else {
-#pragma unroll 1
-        for (int i = 0; i < kCopies; ++i) {
-          const char* row = rows[i * kStep];
-          fetch_chunk<uint16_t>(dst + i * kStep * 128, row + column, row != nullptr, false);
-        }
+      for (int panel = 0; panel < kMlaLatent / 64; ++panel) {
+        cp_async_16(stage + group * kMlaToGroup + inside + panel * kMlaToPanel, latent + panel * 128, there);
       }
-      if (each) committed(full[panel], aligned);
+      cp_async_16(stage + piece_at(kRotated) + group * 1024 + inside, rotated, there);
     }
-    if (!each) committed(*full, aligned);
   }
 
-  // One thread a row: either half of the threads has a table of its own. Null is a row of zeros.
+  // Any rows: a part of them, the latent or what is rotated.
+  __device__ __forceinline__ void copy(int part, uint32_t dst, int to_panel, int to_group, bool aligned) const {
+    const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
+    dst += first / 8 * to_group + panel_address(first % 8, chunk);
+#pragma unroll 1
+    for (int panel = 0; panel < (part == 0 ? kMlaLatent / 64 : 1); ++panel, dst += to_panel) {
+#pragma unroll 1
+      for (int i = 0; i < kCopies; ++i) {
+        const char* row = smem.rows[parity][part][first + i * kStep];
+        const bool there = row != nullptr;
+        row = there ? row + panel * 128 + chunk * 16 : static_cast<const char*>(p.base.k.data);
+        fetch_chunk<uint16_t>(dst + i * (kStep / 8) * to_group, row, there, aligned);
+      }
+    }
+  }
+
+  // One thread a row: either half of them has a table of its own. Null is a row of zeros.
   template <class Address>
   __device__ __forceinline__ void set_rows(Address address) {
     parity ^= 1;
-    const int row = threadIdx.x % 64, pool = threadIdx.x / 64;
-    smem.rows[parity][pool][row] = address(pool, row);
+    const int row = threadIdx.x % kMlaKeys, part = threadIdx.x / kMlaKeys;
+    if (part < 2) smem.rows[parity][part][row] = address(part, row);
     named_sync(kMlaLoading, kWarpgroup);
   }
 
@@ -81,53 +76,67 @@ struct LatentGatherer {
   }
   // The entry of this thread's row of a tile, not checked.
   __device__ __forceinline__ static int entry_of_row(const Pages& pages, const WorkItem& item, int start) {
-    const int token = start + threadIdx.x % 64;
+    const int token = start + threadIdx.x % kMlaKeys;
     return is_visible(item, token) ? pages.entry_of(token) : 0;
   }
 
-  __device__ __forceinline__ const char* token_row(const Pages& pages, const WorkItem& item, int pool, int token, int entry) const {
+  __device__ __forceinline__ const char* token_row(const Pages& pages, const WorkItem& item, int part, int token, int entry) const {
     if (!is_visible(item, token)) return nullptr;
-    return token_address(pool == 0 ? p.base.k : p.base.v, pages.checked(entry), pages.slot_of(token), 0);
+    return token_address(part == 0 ? p.base.k : p.base.v, pages.checked(entry), pages.slot_of(token), 0);
   }
 
-  // A piece of a tile, or a part of the queries.
-  __device__ __forceinline__ void load_piece(int piece, int stage, uint32_t stage_parity, bool queries) const {
-    const bool rotated = queries ? piece == 1 : piece == kRotated;
-    uint32_t dst;
-    int column = 0, panels;
-    uint64_t* full;
-    bool aligned;
-    if (queries) {
-      dst = smem_address(smem.q) + piece * (kMlaLatent / 64 * kMlaQueryPanel), panels = rotated ? 1 : kMlaLatent / 64;
-      full = &smem.q_full, aligned = p.base.q_aligned && p.q_pe_aligned;
+  // Into a stage, when there is room.
+  __device__ __forceinline__ void copy_tile(bool queries, const MlaRing& at) const {
+    const bool aligned = queries ? p.base.q_aligned && p.q_pe_aligned : p.base.kv_aligned;
+    const uint32_t stage = smem_address(smem.kv[at.stage]);
+    mbarrier_wait(smem_address(&smem.empty[at.stage]), at.parity ^ 1);
+    if (aligned && !queries) {
+      copy_tokens(stage);
     } else {
-      mbarrier_wait(smem_address(&smem.empty[stage][piece]), stage_parity ^ 1);
-      dst = smem.piece(stage, piece), column = piece == kRight ? kMlaLatent : 0, panels = panels_of(piece);
-      full = &smem.full[stage][first_panel(piece)], aligned = p.base.kv_aligned;
+      const int to_panel = queries ? kMlaToQueryPanel : kMlaToPanel;
+      copy(0, stage, to_panel, queries ? 1024 : kMlaToGroup, aligned);
+      copy(1, stage + piece_at(kRotated), to_panel, 1024, aligned);
     }
-    copy(rotated, column, panels, dst, full, !queries, aligned);
+    cp_async_commit();
+  }
+  // The next stage is told of: its copies are complete, and seen by the tensor cores.
+  __device__ __forceinline__ void tell(MlaRing& told) const {
+    fence_async_shared();
+    mbarrier_arrive(smem_address(&smem.full[told.stage]));
+    told.advance();
   }
 
-  // Queries come first, as a tile would. Entries of the page table are read a tile ahead.
-  __device__ __forceinline__ void load(const WorkItem& item, MlaStagesRing& ring) {
+  // Queries come first, as tiles would. Entries of the page table are read a tile ahead, and a tile is told of when kBehind more are under
+  // way. Those that are left are told of at the end of an item, because the next may have to wait for those that compute.
+  __device__ __forceinline__ void load(const WorkItem& item, MlaRing& ring) {
     const Pages pages(p.base.table, item.request);
     int entry = entry_of_row(pages, item, item.begin);
-    bool queries = true;
+    MlaRing told = ring;
 #pragma unroll 1
-    for (int stage = 0, start = item.begin; start < item.end;) {
-      set_rows([&](int pool, int row) {
-        return queries ? query_row(item, pool, row) : token_row(pages, item, pool, start + row, entry);
+    for (int tile = -kMlaQueryTiles, start = item.begin; start < item.end; ++tile) {
+      const bool queries = tile < 0;
+      set_rows([&](int part, int row) {
+        return queries ? query_row(item, part, (tile + kMlaQueryTiles) * kMlaKeys + row)
+                       : token_row(pages, item, part, start + row, entry);
       });
-      if (!queries) entry = entry_of_row(pages, item, start + kMlaKeys);
-#pragma unroll 1
-      for (int piece = 0; piece < (queries ? 2 : kPieces); ++piece) load_piece(piece, stage, ring.parity(stage), queries);
-      if (!queries) ring.pass(stage), stage ^= 1, start += kMlaKeys;
-      queries = false;
+      if (!queries) {
+        start += kMlaKeys;
+        entry = entry_of_row(pages, item, start);
+      }
+      copy_tile(queries, ring);
+      ring.advance();
+      if (tile + kMlaQueryTiles >= kBehind) {
+        cp_async_wait<kBehind>();
+        tell(told);
+      }
     }
+    cp_async_wait<0>();
+#pragma unroll 1
+    while (told.stage != ring.stage) tell(told);
   }
 };
 
-// All that warpgroup 0 does: its last warp hands out the work and, with the copy engine, loads queries.
+// All that warpgroup 0 does: its last warp hands out the work.
 template <class C>
 __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
@@ -138,8 +147,7 @@ __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
   MlaScheduler<C> scheduler(p);
   LatentGatherer<C> gatherer{p, smem};
   MlaQueue queue(smem);
-  MlaStagesRing ring;
-  uint32_t q_parity = 0;
+  MlaRing ring;
 #pragma unroll 1
   for (;;) {
     const MlaWork work = scheduler.next();
@@ -149,16 +157,10 @@ __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
     }
     if (work.item.request < 0) break;
     if (mla_tiles(work.item) == 0) continue;
-    if (p.mapped && warp < kPieces) {
-      load_piece<C>(p, smem, warp, work.item, ring);
-      continue;
-    }
-    mbarrier_wait(smem_address(&smem.q_empty), q_parity ^ 1);
-    q_parity ^= 1;
-    if (p.mapped) {
-      load_queries<C>(p, smem, work.item);
-    } else {
+    if (!p.mapped) {
       gatherer.load(work.item, ring);
+    } else if (warp < kPieces) {
+      load_piece<C>(p, smem, warp, work.item, ring);
     }
   }
 }

@@ -1,5 +1,5 @@
-// Loading by the copy engine: a warp for each piece of the tiles, so that asking for the boxes of small pages is shared, and
-// one for queries. Pages are looked up one tile ahead. And the work of a block, which each of these warps finds on its own.
+// Loading by the copy engine: a warp for each piece of the tiles, so that asking for the boxes of small pages is shared. Pages are
+// looked up one tile ahead. And the work of a block, which each of these warps finds on its own.
 #pragma once
 #include "kernels/mla/shared.cuh"
 
@@ -39,7 +39,7 @@ struct MlaScheduler {
     work.item.head = blockIdx.y;  // the schedule knows one head block
     // Tiles lie at multiples of their size whatever a fixed split begins with, so that pages lie in them in whole boxes.
     work.item.first_key = max(work.item.first_key, work.item.begin);
-    work.item.begin = work.item.begin / kMlaKeys * kMlaKeys;
+    work.item.begin = work.item.first_key / kMlaKeys * kMlaKeys;
     return work;
   }
 };
@@ -77,53 +77,55 @@ struct LatentLoader {
     leader = elected();
   }
   // Boxes without a visible token are not asked for: what lies there is swept.
-  __device__ __forceinline__ void ask(uint32_t dst, uint64_t* full) const {
-    const int panels = piece == kRotated ? 1 : p.box_panels, pitch = (piece == kRotated ? 1024 : p.to_group) * (p.box >> 3);
+  __device__ __forceinline__ void ask(uint32_t dst, uint32_t full) const {
+    const int bytes = p.box * panels_of(piece) * 128;  // of a box, and what it takes in the stage
     if (leader) {
-      uint32_t at = dst + first * pitch, barrier = smem_address(full);
-      const int begin = piece == kRight ? 4 : 0, bytes = (last - first) * p.box * panels * 128;
+      mbarrier_arrive_expect(full, (last - first) * bytes);
 #pragma unroll 1
-      for (int panel = begin; panel < begin + panels_of(piece); panel += panels, at += panels * p.to_panel, barrier += panels * 8) {
-        mbarrier_arrive_expect(barrier, bytes);
-#pragma unroll 1
-        for (int box = 0; box < last - first; ++box) {
-          const LatentBox lies = box == 0 ? front : boxes_at[first + box];
-          tma_load(at + box * pitch, map, barrier, {{0, 0, panel, lies.group, lies.page}});
-        }
+      for (int box = first; box < last; ++box) {
+        const LatentBox lies = box == first ? front : boxes_at[box];
+        tma_load(dst + box * bytes, map, full, {{0, 0, 0, lies.group, lies.page}});
       }
     }
     __syncwarp();
   }
 };
 
-template <class C>
-__device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, int piece, const WorkItem& item,
-                                           MlaStagesRing& ring) {
-  LatentLoader<C> loader(p, smem, piece, item);
-  int start = item.begin, entry = loader.entry_of_lane(start);
-#pragma unroll 1
-  for (int stage = 0; start < item.end; stage ^= 1, start += kMlaKeys) {
-    loader.prepare(start, entry);
-    entry = loader.entry_of_lane(start + kMlaKeys);
-    mbarrier_wait(smem_address(&smem.empty[stage][piece]), ring.parity(stage) ^ 1);
-    ring.pass(stage);
-    loader.ask(smem.piece(stage, piece), &smem.full[stage][first_panel(piece)]);
-  }
-}
-
-// By one warp, which waits for all its lanes.
-template <class C>
-__device__ __forceinline__ void load_queries(const MlaParams& p, MlaShared& smem, const WorkItem& item) {
+// The same piece of queries.
+__device__ __forceinline__ void ask_queries(const MlaParams& p, int piece, const WorkItem& item, int tile, uint32_t dst,
+                                            uint32_t full) {
+  const TensorMap& map = piece == kRotated ? p.q_pe_map : p.q_map;
   if (elected()) {
-    const uint32_t full = smem_address(&smem.q_full), q = smem_address(smem.q);
-    const int head = item.head * kMlaRows;
-    mbarrier_arrive_expect(full, kMlaQueryBytes);
+    mbarrier_arrive_expect(full, panels_of(piece) * kMlaToQueryPanel);
 #pragma unroll 1
-    for (int panel = 0; panel < kMlaLatent / 64; ++panel)
-      tma_load(q + panel * kMlaQueryPanel, p.q_map, full, {{panel * 64, head, item.request, 0, 0}});
-    tma_load(q + kMlaLatent / 64 * kMlaQueryPanel, p.q_pe_map, full, {{0, head, item.request, 0, 0}});
+    for (int panel = 0; panel < panels_of(piece); ++panel) {
+      const int head = item.head * kMlaRows + tile * kMlaKeys;
+      tma_load(dst + panel * kMlaToQueryPanel, map, full, {{panel * 64, head, item.request, 0, 0}});
+    }
   }
   __syncwarp();
+}
+
+template <class C>
+__device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, int piece, const WorkItem& item, MlaRing& ring) {
+  LatentLoader<C> loader(p, smem, piece, item);
+  int entry = loader.entry_of_lane(item.begin);
+#pragma unroll 1
+  for (int tile = -kMlaQueryTiles, start = item.begin; start < item.end; ++tile) {
+    if (tile >= 0) {
+      loader.prepare(start, entry);
+      entry = loader.entry_of_lane(start + kMlaKeys);
+    }
+    mbarrier_wait(smem_address(&smem.empty[ring.stage]), ring.parity ^ 1);
+    const uint32_t dst = smem.piece(ring.stage, piece), full = smem_address(&smem.full[ring.stage]);
+    if (tile >= 0) {
+      loader.ask(dst, full);
+      start += kMlaKeys;
+    } else {
+      ask_queries(p, piece, item, tile + kMlaQueryTiles, dst, full);
+    }
+    ring.advance();
+  }
 }
 
 }  // namespace opfacade

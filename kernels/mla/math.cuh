@@ -1,57 +1,109 @@
-// What a computing warpgroup does with a tile: scores of 64 heads and 64 tokens over all 576 columns, weights, and its half
-// of the values. Layout of fragments: kernels/common/wgmma.cuh.
+// What computing warpgroups do with a tile: scores of 64 heads and 32 tokens over all 576 columns, weights, and half the columns of
+// the values. Layout of fragments: kernels/common/wgmma.cuh.
 #pragma once
 #include "kernels/mla/shared.cuh"
 #include "kernels/common/lazy_softmax.cuh"
-#include "kernels/common/wgmma.cuh"
+#include "kernels/common/mma.cuh"
+#include "kernels/common/wgmma_kept.cuh"
 
 namespace opfacade {
 
+using MlaQueries = uint32_t[kMlaKept * 16];  // the first columns of two rows
 using MlaScores = float[kMlaKeys / 2];
-using MlaHalf = float[kMlaLatent / 4];  // 256 columns of o
+using MlaWeights = uint32_t[kMlaKeys / 4];
+using MlaHalf = float[2][kMlaLatent / 8];  // 256 columns of o, as two products have them
 
 // The tokens of an item, in registers: what lies in shared memory is read anew behind each barrier.
 struct MlaSpan {
   int begin, first_key, end;
 };
 
+__device__ __forceinline__ int mla_warp() { return threadIdx.x % kWarpgroup / 32; }
 // This thread's first row; the second is eight on.
-__device__ __forceinline__ int mla_row() { return threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4; }
+__device__ __forceinline__ int mla_row() { return mla_warp() * 16 + threadIdx.x % 32 / 4; }
 
-static_assert(kMlaKeys == 16 * kWgmmaSteps, "a tile of values is so many steps");
+static_assert(kMlaKeys == 32, "a tile of values is two steps");
 
-// The products of one panel of keys and of the queries, a group of its own.
+// This warp's rows of the queries, from the stage where they lie. Each of four matrices is eight rows of eight columns.
+__device__ __forceinline__ void read_queries(uint32_t stage, MlaQueries& q) {
+  const int lane = threadIdx.x % 32, row = mla_warp() * 16 % kMlaKeys + lane % 16;
+#pragma unroll
+  for (int panel = 0; panel < kMlaKept; ++panel)
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      uint32_t four[4];
+      ldmatrix_x4(four, stage + panel * kMlaToQueryPanel + panel_address(row, step * 2 + lane / 16));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) q[panel * 16 + step * 4 + i] = four[i];
+    }
+}
+// And their other columns, into a place of their own.
+__device__ __forceinline__ void move_queries(uint32_t stage, uint32_t to) {
+  const int row = mla_warp() * 16 + threadIdx.x % 32 / 2;
+#pragma unroll 1
+  for (int panel = kMlaKept; panel < kMlaPanels; ++panel, to += kMlaPanelBytes)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int chunk = threadIdx.x % 2 * 4 + i;
+      const uint32_t from = stage + panel * kMlaToQueryPanel + panel_address(row % kMlaKeys, chunk);
+      store_shared_16(to + panel_address(row, chunk), load_shared_16(from));
+    }
+}
+
+// s = q * k^T, under way. Panels of queries from registers, whose products wait for one another, and from shared memory, whose products
+// wait for that, take turns.
 template <class C>
-__device__ __forceinline__ void issue_scores(Descriptor q, Descriptor k, bool first, MlaScores& s) {
-  const Descriptors at_q(q, 32), at_k(k, 32);
+__device__ __forceinline__ void issue_scores(const MlaQueries& q, uint32_t more_q, uint32_t k, MlaScores& s) {
+  using T = typename C::T;
+  Descriptor rows = panel_descriptor(more_q, 1024, 0), latent = panel_descriptor(k, kMlaToGroup, 0);
+  const uint32_t of_rotated = panel_descriptor(0, 1024, 0).high;
+  asm volatile("" : "+r"(rows.low), "+r"(latent.low));
   wgmma_fence();
-  Wgmma<typename C::T, kMlaKeys>::ss(s, at_q, at_k, !first);
+#pragma unroll
+  for (int turn = 0; turn < kMlaPanels; ++turn) {
+    const int panel = turn % 2 == 0 ? turn / 2 : kMlaKept + turn / 2;
+    const uint32_t at = panel < kMlaLatentPanels ? panel * kMlaToPanel : piece_at(kRotated);
+    const Descriptors keys({latent.low + (at >> 4), panel < kMlaLatentPanels ? latent.high : of_rotated}, 32);
+    if (panel < kMlaKept) {
+      WgmmaKept<T, kMlaKeys>::rs(s, q + panel * 16, keys, panel != 0);
+    } else {
+      const uint32_t below = (panel - kMlaKept) * kMlaPanelBytes;
+      Wgmma<T, kMlaKeys>::ss(s, Descriptors({rows.low + (below >> 4), rows.high}, 32), keys, true);
+    }
+  }
   wgmma_commit();
 }
 
-// o += weights * values: the weights lie as one panel, the values are half a tile's latent.
+// o += weights * values, under way.
 template <class C>
-__device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, int to_group, int to_panel, MlaHalf& o) {
+__device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHalf& o) {
   asm volatile("" : "+r"(weights), "+r"(v));
-  const Descriptors a(panel_descriptor(weights, 1024, 0), 32), b(panel_descriptor(v, to_group, to_panel), 2 * to_group);
+  const Descriptors a(panel_descriptor(weights, 1024, 0), 32);
   wgmma_fence();
-  Wgmma<typename C::T, kMlaLatent / 2>::st(o, a, b);
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const Descriptors b(panel_descriptor(v + side * 2 * kMlaToPanel, kMlaToGroup, kMlaToPanel), 2 * kMlaToGroup);
+    Wgmma<typename C::T, kMlaLatent / 4>::st_two(o[side], a, b);
+  }
   wgmma_commit();
 }
 
-// Raw scores as the softmax wants them: of a positive scale, capped, -inf where a key is not visible.
-template <class C>
-__device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSpan& item, int start, MlaScores& s) {
-  if (p.score.q_transform != QTransform::kNone) {
-    const float sign = p.score.q_transform == QTransform::kNegate ? -1.f : 0.f;
-#pragma unroll
-    for (int i = 0; i < kMlaKeys / 2; ++i) s[i] *= sign;
+// Latents of tokens that are not visible become zeros, because 0 * NaN is NaN. Only of tiles at an end of the item.
+__device__ __forceinline__ void sweep_unseen(const MlaSpan& item, int start, uint32_t stage) {
+#pragma unroll 1
+  for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {
+    const int token = i / 64, panel = i % 64 / 8;
+    const uint32_t at = panel * kMlaToPanel + token / 8 * kMlaToGroup + panel_address(token % 8, i % 8);
+    if (start + token < item.first_key || start + token >= item.end) store_shared_16(stage + at, make_uint4(0, 0, 0, 0));
   }
-  if constexpr (C::kSoftCap) {
+}
+
+__device__ __forceinline__ void transform_scores(QTransform transform, MlaScores& s) {
+  const float sign = transform == QTransform::kNone ? 1.f : transform == QTransform::kNegate ? -1.f : 0.f;
 #pragma unroll
-    for (int i = 0; i < kMlaKeys / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
-  }
-  if (start >= item.first_key && start + kMlaKeys <= item.end) return;
+  for (int i = 0; i < kMlaKeys / 2; ++i) s[i] *= sign;
+}
+__device__ __forceinline__ void mask_scores(const MlaSpan& item, int start, MlaScores& s) {
   const int column = start + threadIdx.x % 4 * 2;
   const int begin = max(item.first_key - column, 0), count = max(item.end - column - begin, 0);
 #pragma unroll
@@ -59,36 +111,35 @@ __device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSp
     if (static_cast<unsigned>(i / 4 * 8 + i % 2 - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
 }
 
+// Raw scores as the softmax wants them: of a positive scale, capped, -inf where a key is not visible. What few tiles need stands
+// in one place: each that is jumped over costs as much as a barrier.
 template <class C>
-__device__ __forceinline__ void store_weights(unsigned char* panel, const uint32_t (&weights)[kMlaKeys / 4]) {
+__device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSpan& item, int start, uint32_t stage, MlaScores& s) {
+  if constexpr (C::kSoftCap) {
+    transform_scores(p.score.q_transform, s);
 #pragma unroll
-  for (int i = 0; i < kMlaKeys / 4; ++i)
-    *reinterpret_cast<uint32_t*>(panel + panel_address(mla_row() + i % 2 * 8, i / 2) + threadIdx.x % 4 * 4) = weights[i];
-}
-
-// Latents of tokens that are not visible become zeros, because 0 * NaN is NaN. Only of tiles at an end of the item.
-__device__ __forceinline__ void sweep_unseen(const MlaSpan& item, int start, uint32_t left, int to_group, int to_panel) {
-  if (start >= item.first_key && start + kMlaKeys <= item.end) return;
-#pragma unroll 1
-  for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {
-    const int token = i / 64, panel = i % 64 / 8;
-    const uint32_t at = piece_at(panel / 4) + panel % 4 * to_panel + token / 8 * to_group + panel_address(token % 8, i % 8);
-    if (start + token < item.first_key || start + token >= item.end) store_shared_16(left + at, make_uint4(0, 0, 0, 0));
+    for (int i = 0; i < kMlaKeys / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
+  }
+  const bool unseen = start < item.first_key || start + kMlaKeys > item.end;
+  if (rarely(unseen || !C::kSoftCap && p.score.q_transform != QTransform::kNone)) {
+    if (!C::kSoftCap) transform_scores(p.score.q_transform, s);
+    mask_scores(item, start, s);
+    if (unseen) sweep_unseen(item, start, stage);
   }
 }
 
-// The base of a row as the other warpgroup has moved it. factor: as that of follow.
-__device__ __forceinline__ bool adopt(RowScale& scale, const float* base, float log2_scale, float (&factor)[2]) {
-  bool moved = false;
+// Where this thread's row of four matrices lies in a panel of weights; which matrices, and which half of the panel, are bits of its
+// address that are flipped.
+__device__ __forceinline__ uint32_t weights_at(uint32_t panel) {
+  const int lane = threadIdx.x % 32;
+  return panel + panel_address(mla_warp() * 16 + lane % 16, lane / 16);
+}
+__device__ __forceinline__ void store_weights(uint32_t at, int turn, const MlaWeights& weights) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float old = scale.base[half], now = base[mla_row() + half * 8];
-    scale.base[half] = now;
-    factor[half] = now == old ? 1.f : exp2_approx((old - now) * log2_scale);
-    scale.sum[half] *= factor[half];
-    moved |= now != old;
+  for (int i = 0; i < kMlaKeys / 4; i += 4) {
+    const uint32_t four[4] = {weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
+    stmatrix_x4(at ^ (turn * 64 + i * 8), four);
   }
-  return moved;
 }
 
 }  // namespace opfacade

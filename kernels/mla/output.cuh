@@ -16,14 +16,14 @@ struct MlaRowPlace {
 // Two neighbouring threads trade halves of two blocks of eight columns, so that the four of a row write 32 or 64 bytes at once.
 // One piece of code for final rows and for parts: with one for each, this would be a fifth of the kernel.
 template <class C>
-__device__ __forceinline__ void write_row(const MlaRowPlace& to, const MlaHalf& o, float factor) {
+__device__ __forceinline__ void write_row(const MlaRowPlace& to, const MlaHalf& o) {
   const int element = to.partial ? 4 : 2;
   char* dst = to.dst + traded_column() * element;
 #pragma unroll
   for (int block = 0; block < kMlaLatent / 16; block += 2) {
-    const float* own = o + block * 4;
-    const uint32_t first[2] = {__float_as_uint(own[0] * factor), __float_as_uint(own[1] * factor)};
-    const uint32_t second[2] = {__float_as_uint(own[4] * factor), __float_as_uint(own[5] * factor)};
+    const float* own = o[block / 16] + block % 16 * 4;
+    const uint32_t first[2] = {__float_as_uint(own[0]), __float_as_uint(own[1])};
+    const uint32_t second[2] = {__float_as_uint(own[4]), __float_as_uint(own[5])};
     uint32_t four[4];
     trade_columns(first, second, four);
     const float x = __uint_as_float(four[0]), y = __uint_as_float(four[1]);
@@ -34,18 +34,25 @@ __device__ __forceinline__ void write_row(const MlaRowPlace& to, const MlaHalf& 
   }
 }
 
-// base, sum: of the whole rows. The first group also writes lse. One row after the other, the second moved to where the first
-// was: with a copy of the code for each it would be a fifth of the kernel.
+// The first of a thread's two rows, in its place: there are no registers for another.
+__device__ __forceinline__ void scale_row(MlaHalf& o, float factor) {
+#pragma unroll
+  for (int i = 0; i < kMlaLatent / 8; i += 4) o[0][i] *= factor, o[0][i + 1] *= factor, o[1][i] *= factor, o[1][i + 1] *= factor;
+  pin(o[0]), pin(o[1]);
+}
+
+// base, sum: of all rows. The first half comes with lse. One row after the other, the second moved to where the first was: with a
+// copy of the code for each it would be a fifth of the kernel.
 template <class C>
-__device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork& work, int group, float (&base)[2],
-                                           float (&sum)[2], MlaHalf& o) {
+__device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork& work, int half, const float* base,
+                                           const float* sum, MlaHalf& o) {
   const GlobalRows<C> rows{p, work.item, work.parts};
-  const int column = group * kMlaLatent / 2;
+  const int column = half * kMlaLatent / 2;
 #pragma unroll 1
   for (int row = mla_row(), left = 2; left > 0; --left, row += 8) {
-    const bool mine = row < num_rows<C>(work.item), first = mine && group == 0 && threadIdx.x % 4 == 0;
-    float factor = reciprocal_or_zero(sum[0]);
-    const float lse = row_lse(base[0], sum[0], p.score.scale);
+    const bool mine = row < num_rows<C>(work.item), first = mine && half == 0 && threadIdx.x % 4 == 0;
+    float factor = reciprocal_or_zero(sum[row]);
+    const float lse = row_lse(base[row], sum[row], p.score.scale);
     const bool whole = rows.whole();
     const int valid = mine ? row : 0;
     MlaRowPlace to{StoredAs(mine && whole, p.o_aligned), mine && !whole, nullptr};
@@ -60,10 +67,13 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
       to.dst = reinterpret_cast<char*>(p.partial_o + at * kMlaLatent + column);
       if (first) p.partial_lse[at] = lse;
     }
-    write_row<C>(to, o, factor);
-    base[0] = base[1], sum[0] = sum[1];
+    scale_row(o, factor);
+    write_row<C>(to, o);
 #pragma unroll
-    for (int i = 0; i < kMlaLatent / 4; i += 4) o[i] = o[i + 2], o[i + 1] = o[i + 3];
+    for (int i = 0; i < kMlaLatent / 8; i += 4) {
+      o[0][i] = o[0][i + 2], o[0][i + 1] = o[0][i + 3];
+      o[1][i] = o[1][i + 2], o[1][i + 1] = o[1][i + 3];
+    }
   }
 }
 

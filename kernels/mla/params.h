@@ -1,6 +1,6 @@
 // What a launch of latent decode is told; shared by the kernels and their binding.
 //
-// Launch: grid (units, head blocks), block 384, dynamic shared memory kMlaSharedBytes. A head block is 64 query heads. Units
+// Launch: grid (units, head blocks), block kMlaThreads, dynamic shared memory kMlaSharedBytes. A head block is 64 query heads. Units
 // are as the blocks of a decode for one head block (decode_params.h): off batch; auto at most SMs / head blocks, two slots
 // each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head block h start at h * base.slots.
 // Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
@@ -15,12 +15,15 @@ namespace opfacade {
 constexpr int kMlaLatent = 512;
 constexpr int kMlaRope = 64;
 constexpr int kMlaRows = 64;    // query heads of a block
-constexpr int kMlaKeys = 64;    // tokens of a tile
-constexpr int kMlaStages = 2;
+constexpr int kMlaKeys = 32;    // tokens of a tile
+constexpr int kMlaStages = 5;
+constexpr int kMlaThreads = 512;
 constexpr int kMlaTileBytes = kMlaKeys * (kMlaLatent + kMlaRope) * 2;
-constexpr int kMlaQueryBytes = kMlaRows * (kMlaLatent + kMlaRope) * 2;
-constexpr int kMlaControlBytes = 6144;  // barriers, work, what the computing warpgroups tell each other, addresses
-constexpr int kMlaSharedBytes = kMlaQueryBytes + kMlaStages * kMlaTileBytes + kMlaControlBytes;
+constexpr int kMlaPanelBytes = kMlaRows * 128;  // 64 columns of all heads
+constexpr int kMlaPanels = (kMlaLatent + kMlaRope) / 64;
+constexpr int kMlaKept = 5;                     // panels of queries in registers; the others have a place in shared memory
+constexpr int kMlaControlBytes = 6144;          // barriers, work, what the computing warpgroups tell each other, addresses
+constexpr int kMlaSharedBytes = kMlaStages * kMlaTileBytes + (kMlaPanels - kMlaKept + 1) * kMlaPanelBytes + kMlaControlBytes;
 constexpr int kMlaMergeSlice = 256;
 constexpr int kMlaMergeBlocks = 528;
 constexpr int kMlaMergeThreads = 256;
@@ -37,8 +40,8 @@ struct SplitRun {
 constexpr int kMlaMergeSharedBytes = kMlaMergeSlice * sizeof(SplitRun) + kMlaMergeSlice / 8;
 
 struct MlaParams {
-  // Dimensions from the innermost. Queries: columns, head, request; a box is 64 columns of 64 heads. Pools: 64 columns, 8
-  // tokens, panel of 64 columns, 8-token groups of a page, page; a box is `box` tokens of one page, of `box_panels` panels.
+  // Dimensions from the innermost. Queries: columns, head, request; a box is 64 columns of kMlaKeys heads. Pools: 64 columns, 8
+  // tokens, panel of 64 columns, 8-token groups of a page, page; a box is `box` tokens of one page with all their panels.
   TensorMap q_map;
   TensorMap q_pe_map;
   TensorMap ckv_map;
@@ -50,9 +53,6 @@ struct MlaParams {
   SplitRun* runs;      // [units]
   int32_t units;
   int32_t box;
-  int32_t box_panels;  // of ckv, 1 or 4: the finer the earlier scores begin, the coarser the fewer boxes of small pages
-  int32_t to_panel;    // in a stage, bytes from a panel to the next and from eight tokens to the next; of kpe 1024
-  int32_t to_group;
   bool q_pe_aligned;
   bool mapped;         // the copy engine loads; else the maps are unset and threads load
 };

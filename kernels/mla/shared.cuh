@@ -1,19 +1,18 @@
-// Shared memory of a block of latent decode, and the barriers between its roles. Warpgroup 0 loads, 1 and 2 compute.
+// Shared memory of a block of latent decode, and the barriers between its roles. Warpgroup 0 loads, 1 makes scores and weights
+// of them, 2 and 3 add up the values of half the columns each.
 //
-// A stage is one tile of 64 tokens, in three pieces that go on their own: columns 0-255 of the latent, 256-511, and the
-// rotated part of the key. They come panel by panel of 64 columns, so that scores begin early; where pages are so small that
-// this would be too many boxes, piece by piece, and eight tokens then lie together with all panels of the piece. The rotated
-// part is not needed once a tile's scores are made, and is as large as the weights that those become, 64 x 64 16-bit
-// numbers: they take its place. That is what leaves room for two stages beside the queries.
+// A stage is one tile of 32 tokens, in two pieces that two warps ask for: the latents and the rotated part of the key. Of the latents,
+// eight tokens lie together with all eight panels of 64 columns, as they do in memory. The queries of an item
+// come through the same stages, as two tiles of 32 heads in front of its own, and those that make scores keep them: in registers as
+// far as there are any, and the other panels in shared memory.
 //
-// What threads write for other threads goes by barriers that every thread arrives at (`weighed`, `summed`), which racecheck
-// follows; what the copy engine and the tensor cores read and write, by one arrival a warp.
+// What threads write for other threads goes by barriers that every thread arrives at (`weighed`, `used`, `summed`, stages where threads
+// load), which racecheck follows; what the copy engine and the tensor cores read and write, by one arrival a warp.
 //
-// Phases. A use of a stage completes each of its full and empty barriers and its `weighed` once, so one parity a stage
-// serves all of them. None can run ahead of a waiting thread. `full` of the next use needs `empty` of this one, which the
-// group arrives at that reads the piece as values: after its own wait for it, and after `weighed`, for which the group that
-// makes the scores has waited for all three. `weighed` of the next use comes after `full` of the rotated part, which needs
-// `empty` from both groups. Queries have one place: q_full of the next item needs q_empty of this one, from both groups.
+// Phases. Stages go round in one ring, queries and tiles alike, whatever the item. Everyone who computes waits for `full` of a use, or
+// for `weighed` that comes behind it, and arrives once at `empty` of it: so no barrier can run ahead of a waiting thread, or
+// hear of a use before the one it is in. Weights have two places: `weighed` of the next use needs `used` of this one, from all
+// who add up values. Sums have a place for each item in the queue.
 #pragma once
 #include "kernels/attention/decode_output.cuh"
 #include "kernels/mla/params.h"
@@ -24,19 +23,22 @@
 
 namespace opfacade {
 
-constexpr int kMlaGroups = 2;      // computing warpgroups; each holds all rows of half the latent
+constexpr int kMlaAdders = 2;  // warpgroups that hold o: all rows of half the latent each
 constexpr int kMlaGroupWarps = 4;
-constexpr int kMlaPanels = (kMlaLatent + kMlaRope) / 64;
-constexpr int kMlaQueryPanel = kMlaRows * 128;
+constexpr int kMlaQueryTiles = kMlaRows / kMlaKeys;
+constexpr int kMlaLatentPanels = kMlaLatent / 64;
+constexpr int kMlaToPanel = 1024;                            // of latents, bytes from a panel to the next
+constexpr int kMlaToGroup = kMlaLatentPanels * kMlaToPanel;  // and from eight tokens to the next; of the rotated part 1024
+constexpr int kMlaToQueryPanel = kMlaKeys * 128;  // queries lie panel by panel, which is the same in all
 
-enum Piece : int { kLeft, kRight, kRotated, kPieces };
+enum Piece : int { kLatents, kRotated, kPieces };
 // Named barriers.
-enum : int { kMlaLoading = 1, kMlaOwnGroup = 2 };
+enum : int { kMlaLoading = 1, kMlaWeighing = 2 };
 
-// Panels of a piece, the first of them, and where it lies in its stage.
-__device__ __forceinline__ constexpr int panels_of(int piece) { return piece == kRotated ? 1 : 4; }
-__device__ __forceinline__ constexpr int first_panel(int piece) { return piece * 4; }
-__device__ __forceinline__ constexpr int piece_at(int piece) { return piece * kMlaKeys * 512; }
+// Panels of a piece, and where it lies in its stage.
+__device__ __forceinline__ constexpr int panels_of(int piece) { return piece == kRotated ? 1 : kMlaLatentPanels; }
+__device__ __forceinline__ constexpr int piece_at(int piece) { return piece * kMlaKeys * kMlaLatent * 2; }
+static_assert(piece_at(kRotated) == kMlaLatentPanels * kMlaToQueryPanel, "panels of queries follow each other to the last");
 
 // One item; no tiles is one to be written empty, a negative request is the end.
 struct MlaWork {
@@ -54,52 +56,56 @@ struct LatentBox {
 };
 
 struct MlaShared {
-  alignas(1024) unsigned char q[kMlaQueryBytes];  // panel by panel
   alignas(1024) unsigned char kv[kMlaStages][kMlaTileBytes];
-  uint64_t q_full, q_empty;
-  uint64_t full[kMlaStages][kMlaPanels];           // of what came in one box only the first panel's is used
-  uint64_t empty[kMlaStages][kPieces];
-  uint64_t weighed[kMlaStages];                    // weights and base of the stage's tile are there, and it is swept
-  uint64_t summed[kMlaGroups];                     // the group's sums of an item are there
+  alignas(1024) unsigned char q[kMlaPanels - kMlaKept][kMlaPanelBytes];
+  alignas(1024) unsigned char weights[kMlaPanelBytes];  // of two tiles: 32 columns each
+  uint64_t full[kMlaStages], empty[kMlaStages];
+  uint64_t weighed[2], used[2];                         // weights of a tile are there, and it is swept; its values are added
+  uint64_t summed[kQueue];                              // bases and sums of an item are there
   uint64_t work_full[kQueue], work_empty[kQueue];
   MlaWork work[kQueue];
-  float base[kMlaStages][kMlaRows];
-  float sum[2][kMlaGroups][kMlaRows];              // by parity of the item
+  unsigned moved[2][kMlaGroupWarps];                    // the last tile for which bases of a warp's rows moved, by
+  float factor[2][kMlaRows];
+  float base[kQueue][kMlaRows], sum[kQueue][kMlaRows];
   LatentBox boxes[kPieces][kMlaKeys / 8];
-  const char* rows[2][2][kMlaKeys];                // [tile parity][ckv, kpe][token], when threads load
+  const char* rows[2][2][kMlaKeys];                     // [tile parity][ckv, kpe][token], when threads load
 
   __device__ __forceinline__ uint32_t piece(int stage, int piece) const { return smem_address(kv[stage]) + piece_at(piece); }
 };
 static_assert(sizeof(MlaShared) <= kMlaSharedBytes, "the launch asks for less");
 
 using MlaQueue = WorkQueueIn<MlaShared, MlaWork>;
+using MlaRing = Ring<kMlaStages>;
 
 __device__ __forceinline__ void init_barriers(MlaShared& smem, bool mapped) {
-  const int loaders = mapped ? 1 : kWarpgroup;
-  mbarrier_init(smem_address(&smem.q_full), mapped ? 1 : 2 * kWarpgroup);  // threads arrive for either part
-  mbarrier_init(smem_address(&smem.q_empty), kMlaGroups * kMlaGroupWarps);
-  for (int stage = 0; stage < kMlaStages; ++stage) {
+  const int loaders = mapped ? kPieces : kWarpgroup;
+  const int readers = (kMlaAdders + 1) * (mapped ? kMlaGroupWarps : kWarpgroup);
 #pragma unroll 1
-    for (int panel = 0; panel < kMlaPanels; ++panel) mbarrier_init(smem_address(&smem.full[stage][panel]), loaders);
-    for (int piece = 0; piece < kPieces; ++piece) {
-      mbarrier_init(smem_address(&smem.empty[stage][piece]), piece == kRotated ? kMlaGroups * kMlaGroupWarps : kMlaGroupWarps);
-    }
-    mbarrier_init(smem_address(&smem.weighed[stage]), kWarpgroup);
+  for (int stage = 0; stage < kMlaStages; ++stage) {
+    mbarrier_init(smem_address(&smem.full[stage]), loaders);
+    mbarrier_init(smem_address(&smem.empty[stage]), readers);
   }
-  for (uint64_t& summed : smem.summed) mbarrier_init(smem_address(&summed), kWarpgroup);
+  for (int turn = 0; turn < 2; ++turn) {
+    for (int warp = 0; warp < kMlaGroupWarps; ++warp) smem.moved[turn][warp] = 0;
+    mbarrier_init(smem_address(&smem.weighed[turn]), kWarpgroup);
+    mbarrier_init(smem_address(&smem.used[turn]), kMlaAdders * kWarpgroup);
+  }
+#pragma unroll 1
   for (int i = 0; i < kQueue; ++i) {
+    mbarrier_init(smem_address(&smem.summed[i]), kWarpgroup);
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
-    mbarrier_init(smem_address(&smem.work_empty[i]), kMlaGroups * kWarpgroup);
+    mbarrier_init(smem_address(&smem.work_empty[i]), (kMlaAdders + 1) * kWarpgroup);
   }
   mbarrier_init_fence();
 }
 
-// The stages of an item's tiles, as loaders meet them: tile t of an item takes stage t % 2, whatever came before.
-struct MlaStagesRing {
-  uint32_t parities = 0;  // a bit for each stage
-
-  __device__ __forceinline__ uint32_t parity(int stage) const { return parities >> stage & 1; }
-  __device__ __forceinline__ void pass(int stage) { parities ^= 1u << stage; }
-};
+// A warp has seen a stage for the last time. One of its threads arrives for all, or each does where threads load: racecheck follows
+// those alone, and sees what threads write.
+__device__ __forceinline__ bool arrives_at_stages(bool mapped) { return !mapped || threadIdx.x % 32 == 0; }
+__device__ __forceinline__ void let_go(MlaShared& smem, MlaRing& ring, bool arrives) {
+  __syncwarp();
+  if (arrives) mbarrier_arrive(smem_address(&smem.empty[ring.stage]));
+  ring.advance();
+}
 
 }  // namespace opfacade

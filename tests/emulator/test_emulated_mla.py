@@ -36,6 +36,21 @@ def hold(subject, seed=3, kv=None, interleaved=False):
     return holding.hold(subject, seed, Lengths(kv=kv) if kv else None, interleaved, rows=None)[0]
 
 
+def hold_growing(subject, kv):
+    args = subject.args(8, Lengths(kv=kv))
+    for request, length in enumerate(kv):
+        at = oracle.token_places(subject.descriptor, args, request)
+        args.ckv[at] = args.ckv[at] * torch.linspace(0.1, 12, length)[:, None].to(args.ckv.dtype)
+    subject.run(args)
+    report = numerics.check(subject.descriptor, args, subject.plan.sku)
+    assert report.worst <= 1, report
+
+
+def hold_all(alone, several):
+    assert structural.what_is_unused_does_not_matter(alone, 2) == []
+    hold_growing(several, [400, 300, 0, 350, 200])
+
+
 HEAVY = pytest.mark.heavy
 KINDS = [
     pytest.param(latent(24, 1, 4, dtype="f16"), [300, 0, 65, 64], id="odd-heads-pages-of-1"),
@@ -76,16 +91,8 @@ def test_more_units_than_one_slice_of_the_merge():
 
 @pytest.mark.parametrize("kv_split", ["off", 192])
 def test_bases_may_move_at_every_tile(kv_split):
-    """Keys that grow: each group follows its own maxima and those that the other has seen."""
-    descriptor = latent(16, 16, 2, 1400, kv_split=kv_split)
-    subject = emulator.subject(descriptor)
-    args = subject.args(8, Lengths(kv=[700, 640]))
-    for request, length in enumerate((700, 640)):
-        at = oracle.token_places(descriptor, args, request)
-        args.ckv[at] = args.ckv[at] * torch.linspace(0.1, 12, length)[:, None].to(args.ckv.dtype)
-    subject.run(args)
-    report = numerics.check(descriptor, args, subject.plan.sku)
-    assert report.worst <= 1, report
+    """Keys that grow: those that add up follow what those that make weights have seen."""
+    hold_growing(emulator.subject(latent(16, 16, 2, 1400, kv_split=kv_split)), [700, 640])
 
 
 @pytest.mark.parametrize("scale", [-0.1, 0.0])
@@ -152,13 +159,19 @@ def test_a_wild_key_reaches_only_its_request(pool):
 
 
 FAULTS = {
-    "what lies past the end is not swept": (
-        "kernels/mla/decode.cuh",
-        "sweep_unseen(item, start, smem.piece(group, kLeft), whole.to_group, whole.to_panel);",
+    "what lies past the end is not swept": ("kernels/mla/math.cuh", "if (unseen) sweep_unseen(item, start, stage);", ";"),
+    "weights are not waited for": (
+        "kernels/mla/add.cuh",
+        "mbarrier_wait(smem_address(&smem.weighed[turn.stage]), turn.parity);",
         ";",
     ),
-    "the weights of the other group are not waited for": ("kernels/mla/decode.cuh", "await_weights(stage);", ";"),
-    "a base moved by the other group is not seen": ("kernels/mla/math.cuh", "scale.base[half] = now;", ";"),
+    "a base that moved is not followed": ("kernels/mla/add.cuh", "rescale(o);\n", ";\n"),
+    "queries are replaced while scores are made of them": (
+        "kernels/mla/load.cuh",
+        "mbarrier_wait(smem_address(&smem.empty[ring.stage]), ring.parity ^ 1);",
+        ";",
+    ),
+    "sums of the item before": ("kernels/mla/add.cuh", "const int slot = queue.ring.stage;", "const int slot = 0;"),
 }
 
 
@@ -177,11 +190,10 @@ def test_a_fault_would_be_seen(fault, monkeypatch):
 
     monkeypatch.setattr(emulator, "build", faulty)
     emulator.library_of.cache_clear()
-    subject = emulator.subject(latent(16, 16, 2, 400, kv_split="off"))
+    alone = emulator.subject(latent(16, 16, 2, 400, kv_split="off"))
+    several = SmallDevice(latent(16, 16, 5, 1500), "cuda", "cpu", sms=1)
     try:
-        wrong = structural.what_is_unused_does_not_matter(subject, 2)
-        if not wrong:
-            with pytest.raises(AssertionError):
-                hold(subject, kv=[200, 130])
+        with pytest.raises((AssertionError, RuntimeError)):  # the second: threads that wait for each other forever
+            hold_all(alone, several)
     finally:
         emulator.library_of.cache_clear()

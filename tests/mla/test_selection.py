@@ -85,8 +85,8 @@ def test_numbers_of_the_header_are_those_of_the_plan():
     text = (ROOT / "kernels/mla/params.h").read_text()
     named = {name: int(value) for name, value in re.findall(r"constexpr int (kMla\w+) = (\d+);", text)}
     assert (named["kMlaLatent"], named["kMlaRope"], named["kMlaRows"], named["kMlaKeys"]) == (512, 64, mla.ROWS, mla.TILE)
-    q_and_tiles = (named["kMlaRows"] + named["kMlaStages"] * named["kMlaKeys"]) * 576 * 2
-    assert mla.shared_memory() == q_and_tiles + named["kMlaControlBytes"] <= SM_90A.max_shared_memory
+    tiles, panels = named["kMlaStages"] * named["kMlaKeys"] * 576 * 2, (9 - named["kMlaKept"] + 1) * named["kMlaRows"] * 128
+    assert mla.shared_memory() == tiles + panels + named["kMlaControlBytes"] <= SM_90A.max_shared_memory
     assert text.partition("struct SplitRun {")[2].partition("}")[0].count("int32_t") * 4 == 20
 
 

@@ -15,14 +15,15 @@ from opfacade.target import Target
 
 ARCH = "sm_90a"
 LATENT, ROPE, MOST_HEADS = 512, 64, 128
-# As in kernels/mla/params.h: heads of a block, tokens of a tile, stages, and bytes of barriers and messages.
-ROWS, TILE, _STAGES, _CONTROL = 64, 64, 2, 6144
+# As in kernels/mla/params.h: heads of a block, tokens of a tile, stages, panels of queries and weights, bytes of all else.
+ROWS, TILE, _STAGES, _PANELS, _CONTROL = 64, 32, 5, 5, 6144
+_SHARE = 64  # tokens, of which what the device shares out is a multiple: kShareTokens
 _SPLIT_RUN_BYTES = 20
 _MOST_UNITS = 2**31 - 1
 
 
 def shared_memory() -> int:
-    return (ROWS + _STAGES * TILE) * (LATENT + ROPE) * 2 + _CONTROL
+    return _STAGES * TILE * (LATENT + ROPE) * 2 + _PANELS * ROWS * 128 + _CONTROL
 
 
 def head_blocks(descriptor: BatchMlaDecodeDescriptor) -> int:
@@ -45,7 +46,7 @@ def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, 
     if mode == "fixed":
         units = descriptor.kv_token_bound // chunk + descriptor.batch_size
         return units, units
-    tiles = descriptor.kv_token_bound // TILE + descriptor.batch_size
+    tiles = descriptor.kv_token_bound // _SHARE + descriptor.batch_size
     units = max(1, min(tiles, target.sm_count // head_blocks(descriptor)))
     return units, 2 * units
 

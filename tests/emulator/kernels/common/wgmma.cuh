@@ -79,10 +79,14 @@ struct Wgmma {
   static void st(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b) {
     simt::ask_product([&d, a, b] { add_steps(d, a, b, true); });
   }
+  static void st_two(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b) {
+    simt::ask_product([&d, a, b] { add_steps(d, a, b, true, 2); });
+  }
 
  private:
-  static void add_steps(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool transposed) {
-    for (int step = 0; step < kWgmmaSteps; ++step) {
+  static void add_steps(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool transposed,
+                        int steps = kWgmmaSteps) {
+    for (int step = 0; step < steps; ++step) {
       float rows[2][16];
       load(rows, a.at[step]);
       add(d, rows, b.at[step], transposed);

@@ -1,0 +1,10 @@
+// Shadows kernels/common/wgmma_kept.cuh.
+#pragma once
+#include "kernels/common/wgmma_steps.cuh"
+
+namespace opfacade {
+
+template <class T, int kColumns>
+using WgmmaKept = WgmmaOfRegisters<T, kColumns, false>;
+
+}  // namespace opfacade
