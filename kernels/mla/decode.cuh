@@ -27,10 +27,11 @@ __device__ __forceinline__ void mla_decode(const MlaParams& p) {
   begin(p.base);
   __syncthreads();
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
-  if (group == 0) {
+  // Orders, not equalities: of those the compiler makes a jump through a table, where no check of the code can follow.
+  if (group < 1) {
     give_registers<kMlaLoaderRegisters>();
     produce<C>(p, smem);
-  } else if (group == 1) {
+  } else if (group < 2) {
     take_registers<kMlaWeigherRegisters>();
     MlaWeigher<C>(p, smem).run();
   } else {

@@ -5,6 +5,6 @@
 namespace opfacade {
 
 template <class T, int kColumns>
-using WgmmaKept = WgmmaOfRegisters<T, kColumns, false>;
+struct WgmmaKept : WgmmaOfRegisters<T, kColumns, false> {};
 
 }  // namespace opfacade

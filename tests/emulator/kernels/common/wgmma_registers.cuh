@@ -5,6 +5,6 @@
 namespace opfacade {
 
 template <class T, int kColumns>
-using WgmmaRegisters = WgmmaOfRegisters<T, kColumns, true>;
+struct WgmmaRegisters : WgmmaOfRegisters<T, kColumns, true> {};
 
 }  // namespace opfacade
