@@ -1,6 +1,6 @@
-// Finds work and loads it: Q and K by one warp that asks the copy engine, or Q, K and V by all of warpgroup 0. One loop for both,
-// because what finds work is most of its code, and every copy of it is time to compile. kValues: the half of the threads that
-// copy V alone, and half of Q. They take work as those that compute do, when they come to it.
+// Finds work and loads it: Q and K by one warp that asks the copy engine, or by half the threads of warpgroup 0 that copy, while
+// the other half (kValues) copies V and half of Q. One loop for all, because what finds work is most of its code, and every copy of
+// it is time to compile. Those of kValues take work as those that compute do, when they come to it.
 #pragma once
 #include "kernels/attention/prefill_wgmma_widen.cuh"
 

@@ -101,12 +101,13 @@ struct Gatherer {
       page[i] = own_row(i) < C::kTileKv && start + own_row(i) < end ? pages.entry_of(start + own_row(i)) : 0;
   }
   // Where the rows of a tile of one of the two lie. Nobody reads there what is outside the range.
-  __device__ __forceinline__ void resolve(const Pages<C>& pages, const PoolTensor& pool, int head, int start, const Entries& page,
-                                          bool values) {
+  template <bool kValues>
+  __device__ __forceinline__ void resolve(const Pages<C>& pages, int head, int start, const Entries& page) {
+    const PoolTensor& pool = kValues ? p.base.v : p.base.k;
 #pragma unroll
     for (int i = 0; i < kLookups; ++i)
       if (own_row(i) < C::kTileKv)
-        smem.rows[parity][values][own_row(i)] = token_address(pool, pages.checked(page[i]), pages.slot_of(start + own_row(i)), head);
+        smem.rows[parity][kValues][own_row(i)] = token_address(pool, pages.checked(page[i]), pages.slot_of(start + own_row(i)), head);
   }
 
   // Rows of K or V. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
@@ -164,7 +165,7 @@ struct Gatherer {
                                        const Entries& page, bool begins) {
     const int stage = ring.stage;
     parity ^= 1;
-    resolve(pages, kValues ? p.base.v : p.base.k, work.head, start, page, kValues);
+    resolve<kValues>(pages, work.head, start, page);
     named_sync(kValues ? kLoadingValues : kLoading, kCopiers<C>);
     if (!begins) settle();  // the tile before has come meanwhile; the queries of a work have not
     await(kValues ? smem.v_empty[stage] : smem.k_empty[stage], ring.parity ^ 1);
