@@ -17,6 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from opfacade import dumps, env
+from opfacade.errors import unwritable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,7 +72,10 @@ def write(destination: str, text: str) -> None:
         stream.flush()
         return
     path = destination.replace("%p", str(os.getpid()))
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise unwritable("OPFACADE_LOG_DEST", path, error) from error
     try:
         os.write(fd, text.encode())
     finally:

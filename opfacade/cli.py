@@ -25,12 +25,14 @@ _GPU = "sm_90a"
 
 
 class _Commands(click.Group):
-    """Errors of the library end a command with their message and status 2, without a traceback."""
+    """Errors of the library, and files that cannot be read or written, end a command with a message and status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except OpfacadeError as error:
+        except BrokenPipeError:
+            raise
+        except (OpfacadeError, OSError, RecursionError) as error:
             click.echo(str(error), err=True)
             ctx.exit(2)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from types import MappingProxyType
-from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from opfacade.model import INT64_MAX, Model
+from opfacade.model import INT64_MAX, Model, Version, contradiction
 from opfacade.operands import TensorSpec, nbytes
 
 
@@ -49,7 +49,7 @@ class Descriptor(Model, Generic[ArgsT]):
     args_type: ClassVar[type[Args]]
     category: ClassVar[str] = "attention"
     later: ClassVar[frozenset[str]] = frozenset()
-    schema_version: Literal[1] = 1
+    schema_version: Version = 1
 
     def operands(self) -> dict[str, TensorSpec]:
         raise NotImplementedError
@@ -160,5 +160,14 @@ def _operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
     operands = descriptor.operands()
     for name, spec in operands.items():
         if nbytes([spec]) > INT64_MAX:
-            raise ValueError(f"{name} has more than 2^63 - 1 bytes; its sizes are {[d.size for d in spec.shape]}")
+            raise contradiction(*_largest(descriptor, name, spec))
     return MappingProxyType(operands)
+
+
+def _largest(descriptor: Descriptor[Any], name: str, spec: TensorSpec) -> tuple[str, str, object]:
+    """What is wrong with an operand that is too large: the field that makes the most of it, what was expected, what came."""
+    known = [dim for dim in spec.shape if dim.size is not None and dim.name in type(descriptor).model_fields]
+    most = max(known, key=lambda dim: dim.size or 0, default=None)
+    sizes = [dim.size for dim in spec.shape]
+    expected = f"{name} to have at most 2^63 - 1 bytes; its sizes are {sizes}"
+    return (name, expected, sizes) if most is None else (most.name, expected, most.size)

@@ -21,7 +21,10 @@ from opfacade.target import of_device
 
 LEAST_PTXAS = (13, 3)
 _INSTALL = 'pip install "opfacade[cuda]"'
-_READERS = (env.jit_jobs, env.jit_timeout, env.log, env.crosscheck)
+_READERS = (
+    env.jit_jobs, env.jit_timeout, env.log, env.crosscheck, env.validate, env.telemetry_sample, env.nvtx, env.jit_disabled,
+    env.jit_verbose, env.jit_debug, env.jit_lineinfo, env.jit_reload, env.allow_shared_cache,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

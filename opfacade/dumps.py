@@ -12,10 +12,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from opfacade import __version__, env
-from opfacade.errors import ArgumentError
+from opfacade.errors import ArgumentError, unwritable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +40,10 @@ class Dump:
 def begin(descriptor: Descriptor[Any], sku: KernelSku, tensors: Mapping[str, Tensor], call: int) -> Path:
     """Write what is known before a launch; returns the directory."""
     place = env.dump_dir() / f"{os.getpid()}-{call:06d}"
-    place.mkdir(parents=True, mode=0o700)
+    try:
+        place.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise unwritable("OPFACADE_DUMP_DIR", str(place.parent), error) from error
     _save(place / "inputs.pt", tensors)
     device = str(next(iter(tensors.values())).device)
     facts = {"opfacade": __version__, "descriptor": descriptor.model_dump(mode="json"), "sku": sku.id, "device": device}
@@ -59,7 +63,7 @@ def load(place: Path) -> Dump:
     try:
         facts = json.loads((place / "call.json").read_text())
         inputs = torch.load(place / "inputs.pt", weights_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, UnpicklingError) as error:  # torch has no error of its own
         raise ArgumentError(f"replay: {place} expected a dump, got {error}. [OPF-E010]", code="OPF-E010") from error
     written = place / "outputs.pt"
     outputs = torch.load(written, weights_only=True) if written.exists() else {}

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from opfacade.errors import SettingError
 
+LEVELS = ("off", "metadata", "indices", "full")  # of validation
 _T = TypeVar("_T")
 
 
@@ -25,7 +26,7 @@ def cache_dir() -> Path:
 
 def allow_shared_cache() -> bool:
     """OPFACADE_ALLOW_SHARED_CACHE=1: trust a cache that other users own or may write; whoever writes it runs code as you."""
-    return os.environ.get("OPFACADE_ALLOW_SHARED_CACHE", "") not in ("", "0")
+    return _flag("OPFACADE_ALLOW_SHARED_CACHE", os.environ.get("OPFACADE_ALLOW_SHARED_CACHE"))
 
 
 def nvcc() -> str | None:
@@ -50,27 +51,27 @@ def search_path() -> str:
 
 def jit_disabled() -> bool:
     """OPFACADE_DISABLE_JIT=1: never compile; a kernel that is not in the cache raises JitDisabledError."""
-    return os.environ.get("OPFACADE_DISABLE_JIT", "") not in ("", "0")
+    return _flag("OPFACADE_DISABLE_JIT", os.environ.get("OPFACADE_DISABLE_JIT"))
 
 
 def jit_verbose() -> bool:
     """OPFACADE_JIT_VERBOSE=1: print compile commands and the compiler's output."""
-    return os.environ.get("OPFACADE_JIT_VERBOSE", "") not in ("", "0")
+    return _flag("OPFACADE_JIT_VERBOSE", os.environ.get("OPFACADE_JIT_VERBOSE"))
 
 
 def jit_debug() -> bool:
     """OPFACADE_JIT_DEBUG=1: build kernels for a debugger (nvcc -G, host -g -O0), in entries of their own. Slow kernels."""
-    return os.environ.get("OPFACADE_JIT_DEBUG", "") not in ("", "0")
+    return _flag("OPFACADE_JIT_DEBUG", os.environ.get("OPFACADE_JIT_DEBUG"))
 
 
 def jit_lineinfo() -> bool:
     """OPFACADE_JIT_LINEINFO=1: build kernels with line numbers for profilers (nvcc -lineinfo). The code stays the same."""
-    return os.environ.get("OPFACADE_JIT_LINEINFO", "") not in ("", "0")
+    return _flag("OPFACADE_JIT_LINEINFO", os.environ.get("OPFACADE_JIT_LINEINFO"))
 
 
 def jit_reload() -> bool:
     """OPFACADE_JIT_RELOAD=1: rebuild when a kernel source changed since the last call, even of one plan. For kernel writers."""
-    return os.environ.get("OPFACADE_JIT_RELOAD", "") not in ("", "0")
+    return _flag("OPFACADE_JIT_RELOAD", os.environ.get("OPFACADE_JIT_RELOAD"))
 
 
 def jit_jobs() -> int | None:
@@ -88,17 +89,15 @@ def source_root() -> Path | None:
 def validate() -> str:
     """OPFACADE_VALIDATE: off | metadata | indices | full: how much a run checks, read when a plan is made. Default:
     metadata."""
-    return os.environ.get("OPFACADE_VALIDATE") or "metadata"
+    given = os.environ.get("OPFACADE_VALIDATE") or "metadata"
+    return _parsed("OPFACADE_VALIDATE", given, str, f"one of {', '.join(LEVELS)}", lambda level: level in LEVELS)
 
 
 def crosscheck() -> float:
     """OPFACADE_CROSSCHECK: the share of runs, 0 to 1, that is repeated on the reference, read when a plan is made. Default:
     0."""
-    given = os.environ.get("OPFACADE_CROSSCHECK")
-    if not given:
-        return 0.0
-    share = _parsed("OPFACADE_CROSSCHECK", given, float, "a share from 0 to 1", lambda share: share == share)
-    return min(1.0, max(0.0, share))
+    given = os.environ.get("OPFACADE_CROSSCHECK") or "0"
+    return _parsed("OPFACADE_CROSSCHECK", given, float, "a share from 0 to 1", lambda share: 0 <= share <= 1)
 
 
 def dump_dir() -> Path:
@@ -122,7 +121,7 @@ def telemetry_file() -> str | None:
 
 def nvtx() -> bool:
     """OPFACADE_NVTX=1: mark every launch as an NVTX range named by its SKU, for profilers; read when a plan is loaded."""
-    return os.environ.get("OPFACADE_NVTX", "") not in ("", "0")
+    return _flag("OPFACADE_NVTX", os.environ.get("OPFACADE_NVTX"))
 
 
 def require_sku() -> str | None:
@@ -147,6 +146,12 @@ def log() -> str | None:
 def log_dest() -> str:
     """OPFACADE_LOG_DEST: stderr, stdout, or a file, in whose name %p is the process id. Default: stderr."""
     return os.environ.get("OPFACADE_LOG_DEST") or "stderr"
+
+
+def _flag(name: str, given: str | None) -> bool:
+    words = {"": False, "0": False, "false": False, "no": False, "off": False, "1": True, "true": True, "yes": True, "on": True}
+    word = (given or "").lower()
+    return words[_parsed(name, word, str, "1 or 0", lambda word: word in words)]
 
 
 def _parsed(name: str, given: str, kind: Callable[[str], _T], expected: str, allowed: Callable[[_T], bool]) -> _T:

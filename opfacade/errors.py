@@ -34,14 +34,17 @@ torch.OutOfMemoryError are never wrapped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 MAX_ISSUES = 20
+_CODE = re.compile(r"\[(OPF-[A-Z][0-9]{3})\]")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,12 @@ class Issue:
 
 
 class OpfacadeError(Exception):
-    """Root of all errors. `issues` holds every problem found (at most 20), the message tells the first."""
+    """Root of all errors. `issues` holds every problem found (at most 20), the message tells the first.
+
+    code: as in the message. op, stage: whose call it was, and in which part of it; op is empty where no plan has a part in it.
+    """
+
+    _stage: ClassVar[str] = ""  # where most of a kind come from
 
     def __init__(
         self,
@@ -74,8 +82,13 @@ class OpfacadeError(Exception):
         hint: str = "",
     ) -> None:
         super().__init__(message)
-        self.code, self.op, self.stage, self.hint = code, op, stage, hint
+        self.code, self.op, self.stage, self.hint = code or _code_in(message), op, stage or self._stage, hint
         self.issues: tuple[Issue, ...] = tuple(issues)[:MAX_ISSUES]
+
+
+def _code_in(message: str) -> str:
+    found = _CODE.search(message)
+    return found[1] if found else ""
 
 
 class DescriptorError(OpfacadeError, ValueError):
@@ -147,18 +160,27 @@ class IndexDataError(ArgumentError, IndexError):
     call_id: int = -1
 
 
-class SettingError(OpfacadeError, ValueError): ...
+class SettingError(OpfacadeError, ValueError):
+    _stage = "setting"
+
+
+def unwritable(name: str, path: str, error: OSError) -> SettingError:
+    """The error where a variable names a place that cannot be written."""
+    message = f"{name} expected a place that can be written, got {path}: {error.strerror}. [OPF-E002]"
+    return SettingError(message, code="OPF-E002")
 
 
 class PlanStateError(OpfacadeError, RuntimeError): ...
 
 
-class JitDisabledError(PlanStateError): ...
+class JitDisabledError(PlanStateError):
+    _stage = "compile"
 
 
 class CompileError(OpfacadeError, RuntimeError):
     """A compiler failed: `argv`, `returncode`, `log_path`, `log_tail`, `key` say which, how and where to read on."""
 
+    _stage = "compile"
     argv: Sequence[str] = ()
     returncode: int | None = None
     log_path: str = ""
@@ -177,6 +199,8 @@ class TemplateError(CompileError): ...
 
 class CacheError(OpfacadeError, OSError):
     """The kernel cache failed; `errno` and `filename` are those of the failed call, if one failed."""
+
+    _stage = "cache"
 
     @classmethod
     def of(cls, message: str, cause: OSError) -> Self:
@@ -249,3 +273,13 @@ def from_issues(op: str, stage: str, issues: Sequence[Issue]) -> OpfacadeError:
     kind: type[OpfacadeError] = globals()[first.kind]
     more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
     return kind(f"{op}.{stage}: {first}{more}", code=first.code, op=op, stage=stage, issues=issues, hint=first.hint)
+
+
+@contextmanager
+def of_op(op: str) -> Iterator[None]:
+    """What is raised inside without an op, by layers that know none, is of this one."""
+    try:
+        yield
+    except OpfacadeError as error:
+        error.op = error.op or op
+        raise

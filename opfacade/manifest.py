@@ -11,19 +11,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
 from opfacade.descriptor import Descriptor
-from opfacade.errors import DescriptorError, SettingError
-from opfacade.model import Model
+from opfacade.errors import DescriptorError, Issue, SettingError, from_issues
+from opfacade.model import Model, Version
 from opfacade.pins import NO_PINS, Allowed
 from opfacade.selection import Preference, choose, survey
+from opfacade.sku import is_sku_id
 from opfacade.target import Target
 
 # category/op/backend/arch/impl@revision/dtypes/layout/spec/guarantee
-_PARTS = 9
 
 
 def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -35,30 +35,29 @@ def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
-def is_sku_id(text: str) -> bool:
-    """Whether a text has the form of a SKU id: nine parts, of which the fifth names a revision."""
-    parts = text.split("/")
-    return len(parts) == _PARTS and all(parts) and "@" in parts[4] and parts[-1].startswith("g.")
-
-
 class SkuManifest(Model):
     """The ids of the SKUs that may run, sorted. `note` is for people."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Version = 1
     note: str = ""
     skus: Annotated[tuple[str, ...], AfterValidator(_ids)]
 
     @classmethod
     def freeze(
         cls,
-        descriptors: Iterable[Descriptor[Any]],
+        descriptors: Descriptor[Any] | Iterable[Descriptor[Any]],
         prefer: Preference | None = None,
         target: Target | None = None,
         note: str = "",
     ) -> SkuManifest:
         """What is selected for these descriptors now, on a target that need not be here; no manifest in force has a say."""
+        given = [descriptors] if isinstance(descriptors, Descriptor) else list(descriptors)
+        wrong = next((d for d in given if not isinstance(d, Descriptor)), None)
+        if wrong is not None:
+            issue = Issue("OPF-S030", "descriptors", "Descriptors", type(wrong).__name__, kind="ArgumentTypeError")
+            raise from_issues("manifest", "freeze", [issue])
         preference, target = (prefer or Preference()).revalidated(), target or Target.current()
-        return cls(skus=tuple(sorted({_chosen(d, preference, target) for d in descriptors})), note=note)
+        return cls(skus=tuple(sorted({_chosen(d, preference, target) for d in given})), note=note)
 
     def allows(self, sku_id: str) -> bool:
         return sku_id in self.skus
@@ -79,14 +78,14 @@ class SkuManifest(Model):
                 removed.remove(old)
         return ManifestDiff(tuple(added), tuple(removed), tuple(changed))
 
-    def save(self, path: Path) -> None:
-        path.write_text(self.model_dump_json(indent=1) + "\n")
+    def save(self, path: Path | str) -> None:
+        Path(path).write_text(self.model_dump_json(indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: Path) -> SkuManifest:
+    def load(cls, path: Path | str) -> SkuManifest:
         """The manifest in a file. DescriptorError says what is wrong with its content."""
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(Path(path).read_bytes())
         except OSError as error:
             raise DescriptorError(f"manifest: {path} cannot be read: {error.strerror}. [OPF-M001]", code="OPF-M001") from error
 

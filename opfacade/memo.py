@@ -26,42 +26,46 @@ class CallMemo:
     written apart from the rest.
     """
 
-    __slots__ = ("_absent", "_fields", "_kinds", "_last", "_operands", "_present", "_written")
+    __slots__ = ("_absent", "_fields", "_kinds", "_last", "_nested", "_operands", "_present", "_type", "_written")
     _absent: Callable[[Any], tuple[Any, ...]]
+    _nested: Callable[[Any], tuple[Any, ...]]
     _present: Callable[[Any], tuple[Any, ...]]
+    _type: type[Args]
     _written: list[int]
 
     def __init__(self, operands: Mapping[str, TensorSpec], fields: tuple[str, ...]) -> None:
         self._operands, self._fields = operands, fields
-        self._last: tuple[weakref.ref[Args], list[int], weakref.ref[Tensor] | None, int] | None = None
+        self._last: _Last | None = None
         self._kinds: list[_Kind] = []
 
     def is_last(self, args: Args, workspace: Tensor | None) -> bool:
-        """Is it the call admitted last, with all its memory where it was? Under a microsecond."""
+        """Is it the call admitted last, with all its tensors as and where they were? About a microsecond."""
         last = self._last
-        if last is None or args is None or last[0]() is not args or [t.data_ptr() for t in self._present(args)] != last[1]:
+        if last is None or args is None or last.args() is not args:
             return False
-        held = last[2]
-        if workspace is None or held is None:
-            return workspace is None and held is None
-        return held() is workspace and workspace.data_ptr() == last[3]
+        tensors = self._present(args)
+        if not last.kind.same(*tensors) or [t.data_ptr() for t in tensors] != last.pointers:
+            return False
+        return self._holds(workspace) if workspace is not None else last.workspace is None
 
     def knows(self, args: Args, workspace: Tensor | None) -> bool:
         """Is it like a call that was admitted before?"""
-        if not self._kinds or (workspace is not None and not self._holds(workspace)):
+        if not self._kinds or type(args) is not self._type or (workspace is not None and not self._holds(workspace)):
             return False
         try:
+            if True in self._nested(args):
+                return False  # torch ends the process where it compares strides of one
             tensors = self._present(args)
             kind = next((kind for kind in self._kinds if kind.same(*tensors)), None)
             spans = None if kind is None else kind.spans(tensors)
         except (AttributeError, TypeError, RuntimeError):  # RuntimeError: a tensor without strides or without storage
             return False
-        if spans is None or any(value is not None for value in self._absent(args)):
+        if kind is None or spans is None or any(value is not None for value in self._absent(args)):
             return False
         extra = [] if workspace is None else [(workspace.data_ptr(), workspace.numel())]
         if not self._apart(spans, extra):
             return False
-        self._remember(args, [start for start, _ in spans], workspace)
+        self._remember(args, kind, [start for start, _ in spans], workspace)
         return True
 
     def learn(self, args: Args, workspace: Tensor | None) -> None:
@@ -72,24 +76,27 @@ class CallMemo:
         if any(t.requires_grad or not has_memory(t) for t in tensors):
             return
         sizes = [extent(t.shape, t.stride()) * t.element_size() if t.numel() else 0 for t in tensors]
+        self._type = type(args)
         self._kinds = [_Kind(_same_as(tensors), sizes, [t.itemsize for t in tensors]), *self._kinds[: _MAX_KINDS - 1]]
-        self._remember(args, [t.data_ptr() for t in tensors], workspace)
+        self._remember(args, self._kinds[0], [t.data_ptr() for t in tensors], workspace)
 
     def _prepare(self) -> None:
         """What only a plan that is called needs; before the first call is remembered, nothing asks for it."""
         present = tuple(name for name in self._fields if name in self._operands)
         self._written = [i for i, name in enumerate(present) if self._operands[name].written]
-        self._absent = _getter(tuple(name for name in self._fields if name not in self._operands))
-        self._present = _getter(present)
+        self._absent = getter(tuple(name for name in self._fields if name not in self._operands))
+        self._present = getter(present)
+        self._nested = getter(tuple(f"{name}.is_nested" for name in present))
 
-    def _remember(self, args: Args, pointers: list[int], workspace: Tensor | None) -> None:
+    def _remember(self, args: Args, kind: _Kind, pointers: list[int], workspace: Tensor | None) -> None:
         held = None if workspace is None else weakref.ref(workspace)
-        self._last = (weakref.ref(args), pointers, held, 0 if workspace is None else workspace.data_ptr())
+        self._last = _Last(weakref.ref(args), kind, pointers, held, (0, 0) if workspace is None else _span(workspace))
 
     def _holds(self, workspace: Tensor) -> bool:
-        """Was this workspace part of the last sound call, and is it where it was?"""
+        """Was this workspace part of the last sound call, and is it as and where it was?"""
         last = self._last
-        return last is not None and last[2] is not None and last[2]() is workspace and workspace.data_ptr() == last[3]
+        held = last is not None and last.workspace is not None and last.workspace() is workspace
+        return held and last is not None and workspace.dim() == 1 and _span(workspace) == last.span
 
     def _apart(self, spans: list[_Span], extra: list[_Span]) -> bool:
         reach = -1
@@ -99,6 +106,16 @@ class CallMemo:
                 return all(a is b or not _meet(a, b) for a in written for b in (*spans, *extra))
             reach = start + size
         return True
+
+
+class _Last(NamedTuple):
+    """The call admitted last: its bundle, its kind, where its tensors are, its workspace and where that is."""
+
+    args: weakref.ref[Args]
+    kind: _Kind
+    pointers: list[int]
+    workspace: weakref.ref[Tensor] | None
+    span: _Span
 
 
 class _Kind(NamedTuple):
@@ -122,6 +139,10 @@ class _Kind(NamedTuple):
         return None if bits % 16 else spans
 
 
+def _span(workspace: Tensor) -> _Span:
+    return workspace.data_ptr(), workspace.numel()
+
+
 def room(tensor: Tensor) -> int:
     """Bytes of storage from the first element on: a storage can shrink under a view of it."""
     return int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.itemsize
@@ -131,7 +152,8 @@ def _meet(a: _Span, b: _Span) -> bool:
     return a[0] < b[0] + b[1] and b[0] < a[0] + a[1] and a[1] > 0 and b[1] > 0
 
 
-def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """attrgetter that gives a tuple whatever the number of names."""
     if not names:
         return lambda args: ()
     if len(names) > 1:

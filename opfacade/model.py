@@ -7,14 +7,16 @@ import json
 import operator
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from opfacade.errors import DescriptorError, Issue
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+F32_MAX = (2 - 2.0**-23) * 2.0**127
 
 Self = TypeVar("Self", bound="Model")
 
@@ -34,26 +36,48 @@ def _positive_zero(value: float) -> float:
     return value + 0.0
 
 
+# What pydantic says as a sentence.
+_EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value"}
+
+
+def _whole(value: object) -> object:
+    """A Literal takes what equals it: True and 1.0 would pass for 1."""
+    return value if type(value) is int or isinstance(value, str) else repr(value)
+
+
 _ATOMS = frozenset({bool, int, float, str, type(None)})  # values without parts
 
 Integer = Annotated[int, BeforeValidator(as_index)]
 Count = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT32_MAX)]
+Bytes = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT64_MAX)]
 Size = Annotated[int, BeforeValidator(as_index), Field(ge=1, le=INT32_MAX)]
 Real = Annotated[float, AfterValidator(_positive_zero)]
+Single = Annotated[Real, Field(ge=-F32_MAX, le=F32_MAX)]  # finite on the device too
+Version = Annotated[Literal[1], BeforeValidator(_whole)]
+
+
+def contradiction(field: str, expected: str, got: object, hint: str = "") -> ValueError:
+    """What a validator of a whole model raises where one field does not go with the others; `field` may be a path."""
+    return PydanticCustomError("contradiction", "{expected}", {"field": field, "expected": expected, "got": got, "hint": hint})
 
 
 def _wrap(name: str, error: ValidationError) -> DescriptorError:
     """The error a user sees: every wrong field with its path, what was expected and what came."""
-    issues = []
-    for item in error.errors(include_url=False):
-        path = ".".join(str(part) for part in item["loc"]) or name
-        value = "nothing" if item["type"] == "missing" else _shown(item["input"])
-        expected = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        issues.append(Issue(_code(item["type"]), path, expected, value, kind="DescriptorError"))
+    issues = [_issue(name, item) for item in error.errors(include_url=False)]
     first = issues[0]
     more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
     message = f"{name}.descriptor: {first}{more}"
     return DescriptorError(message, code=first.code, op=name, stage="descriptor", issues=issues)
+
+
+def _issue(name: str, item: ErrorDetails) -> Issue:
+    kind, value, said = item["type"], item["input"], item.get("ctx", {})
+    contradicts = kind == "contradiction"
+    path = ".".join(map(str, (*item["loc"], *([said["field"]] if contradicts else [])))) or name
+    got = "nothing" if kind == "missing" else _shown(said["got"] if contradicts else value)
+    told = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    hint = said["hint"] if contradicts else ""
+    return Issue(_code(kind), path, _EXPECTED.get(kind, told), got, hint, kind="DescriptorError")
 
 
 def _shown(value: object) -> str:
@@ -69,7 +93,7 @@ def _code(kind: str) -> str:
         return "OPF-D003"
     if kind == "missing":
         return "OPF-D004"
-    if kind == "value_error":
+    if kind in ("value_error", "contradiction"):
         return "OPF-D005"
     if kind in ("finite_number", "literal_error") or kind.startswith(("greater_than", "less_than", "string_pattern", "too_")):
         return "OPF-D002"
@@ -77,6 +101,8 @@ def _code(kind: str) -> str:
 
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     _Base = BaseModel
 else:
 

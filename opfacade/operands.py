@@ -87,9 +87,8 @@ def check(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_t
         tensors[name] = value
         issues += _one(name, spec, value)
     issues += _devices(tensors, device_type)
-    if not issues:
-        issues += _aliases(operands, tensors)
-    return issues
+    faulty = {issue.argument for issue in issues}
+    return issues + _aliases(operands, {name: tensor for name, tensor in tensors.items() if name not in faulty})
 
 
 def _kind(name: str, value: Any) -> Issue | None:
@@ -103,8 +102,9 @@ def _kind(name: str, value: Any) -> Issue | None:
         return Issue(
             "OPF-A003", name, "a plain torch.Tensor", type(value).__name__, "Unwrap it first.", kind="UnsupportedError"
         )
-    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
-        return Issue("OPF-A004", name, "a strided dense tensor", str(value.layout), kind="LayoutError")
+    form = "nested" if value.is_nested else "quantized" if value.is_quantized else str(value.layout)
+    if form != str(torch.strided):
+        return Issue("OPF-A004", name, "a strided dense tensor", form, kind="LayoutError")
     if value.is_conj() or value.is_neg():
         return Issue("OPF-A005", name, "no conjugate or negative bit", "one set", "Call resolve_conj().", kind="LayoutError")
     if value.requires_grad and torch.is_grad_enabled():
@@ -212,7 +212,7 @@ def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Ten
     return issues
 
 
-def check_workspace(workspace: Any, needed: int, like: torch.Tensor, alignment: int) -> list[Issue]:
+def check_workspace(workspace: Any, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
     """A workspace is a contiguous uint8 tensor of at least `needed` bytes on the device of the call."""
     import torch
 
@@ -223,7 +223,7 @@ def check_workspace(workspace: Any, needed: int, like: torch.Tensor, alignment: 
     if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
         got = f"{workspace.dtype} of shape {list(workspace.shape)}"
         return [Issue("OPF-A051", "workspace", "a contiguous one-dimensional uint8 tensor", got, kind="WorkspaceError")]
-    if workspace.device != like.device:
+    if like is not None and workspace.device != like.device:
         return [Issue("OPF-A052", "workspace", f"device {like.device}", str(workspace.device), kind="WorkspaceError")]
     if workspace.numel() < needed:
         return [Issue("OPF-A053", "workspace", f"at least {needed} bytes", f"{workspace.numel()}", kind="WorkspaceError")]
@@ -233,18 +233,15 @@ def check_workspace(workspace: Any, needed: int, like: torch.Tensor, alignment: 
     return []
 
 
-def check_beside(
-    operands: Mapping[str, TensorSpec], given: Mapping[str, Any], workspace: Any, needed: int, alignment: int
-) -> list[Issue]:
-    """What is wrong with a workspace beside sound operands."""
-    issues = check_workspace(workspace, needed, given[next(iter(operands))], alignment)
-    return issues or ([] if workspace is None else workspace_alias(operands, given, workspace))
+def check_beside(sound: Mapping[str, torch.Tensor], workspace: Any, needed: int, alignment: int) -> list[Issue]:
+    """What is wrong with a workspace beside those operands that are sound."""
+    issues = check_workspace(workspace, needed, next(iter(sound.values()), None), alignment)
+    return issues or ([] if workspace is None else _workspace_alias(sound, workspace))
 
 
-def workspace_alias(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], workspace: torch.Tensor) -> list[Issue]:
+def _workspace_alias(sound: Mapping[str, torch.Tensor], workspace: torch.Tensor) -> list[Issue]:
     """The first operand that shares memory with the workspace."""
-    for name in operands:
-        tensor = given[name]
+    for name, tensor in sound.items():
         if tensor.numel() and workspace.numel() and has_memory(tensor) and overlaps(workspace, tensor):
             return [Issue("OPF-A041", "workspace", f"memory apart from {name}", "overlap", kind="AliasError")]
     return []

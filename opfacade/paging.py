@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from opfacade.model import INT32_MAX, INT64_MAX, Count, Model, Size
+from opfacade.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
 from opfacade.operands import Dim, TensorSpec, index_spec
 from opfacade.sku import ITEMSIZE, DType
 
@@ -40,7 +40,7 @@ class PagedKvCacheDescriptor(PagePool):
     def _addressable(self) -> PagedKvCacheDescriptor:
         size = self.num_total_pages * self.page_size * self.num_kv_heads * self.head_dim * ITEMSIZE[self.dtype]
         if size > INT64_MAX:
-            raise ValueError(f"the pool has {size} bytes, more than 2^63 - 1")
+            raise contradiction("num_total_pages", f"a pool of at most 2^63 - 1 bytes, not {size}", self.num_total_pages)
         return self
 
     @property
@@ -105,12 +105,15 @@ def scale_spec(size: Dim) -> TensorSpec:
 
 def check_scale(kv_scale: KvScale, dtype: DType) -> None:
     if kv_scale != "none" and dtype not in FP8:
-        raise ValueError(f"kv_scale={kv_scale!r} needs a cache of {' or '.join(FP8)}, not {dtype}")
+        hint = f"A cache of {' or '.join(FP8)} may have one."
+        raise contradiction("kv_scale", f"'none' for a cache of {dtype}", kv_scale, hint)
 
 
-def check_token_bound(max_kv_indices: int, page_size: int) -> None:
+def check_token_bound(pool: PagePool, max_kv_indices: int | None) -> None:
     """A request's length is an int32 on the device."""
-    if max_kv_indices * page_size > INT32_MAX:
-        raise ValueError(
-            f"max_kv_indices * page_size = {max_kv_indices * page_size} tokens, more than 2^31 - 1: lengths are int32"
-        )
+    named = max_kv_indices is not None
+    bound = max_kv_indices if max_kv_indices is not None else pool.num_total_pages
+    if bound * pool.page_size > INT32_MAX:
+        field = "max_kv_indices" if named else "paged_kv.num_total_pages"
+        expected = f"at most 2^31 - 1 tokens in pages of {pool.page_size}, for lengths are int32, not {bound * pool.page_size}"
+        raise contradiction(field, expected, bound)

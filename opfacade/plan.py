@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, instruments, pins, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
-from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues
+from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, check, check_beside, require_memory
 from opfacade.registry import Candidate, Launcher
-from opfacade.selection import DEFAULT, Option, Preference, choose, count_refusals, survey, wrong_argument
+from opfacade.selection import DEFAULT, Option, Preference, choose, count_refusals, survey, unknown_name, wrong_argument
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 from opfacade.validation import moment
@@ -37,6 +38,20 @@ def forget_selections() -> None:
     """Choose anew at the next `select`, because measurements changed. Plans that are there stay as they are."""
     with _selecting:
         _selected.clear()
+
+
+def _remember(key: Any, plan: Plan[Any]) -> None:
+    with _selecting, suppress(TypeError):  # what cannot be hashed was made without validation, and is checked each time
+        hash(key)
+        if len(_selected) >= _MAX_CACHED:
+            _selected.pop(next(iter(_selected)))
+        _selected[key] = plan
+
+
+def _asks_for_reference(prefer: Preference) -> bool:
+    """Whether it is no fallback: the backend is named, or a SKU of it, or no other SKU is allowed."""
+    allowed = (prefer.pin,) if prefer.pin is not None else prefer.allow
+    return prefer.backend == "reference" or bool(allowed and all("/reference/" in sku for sku in allowed))
 
 
 class Plan(Generic[ArgsT]):
@@ -76,11 +91,14 @@ class Plan(Generic[ArgsT]):
                 if isinstance(arg, type) and issubclass(arg, Args):
                     cls._args_type = arg
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise TypeError(f"{type(self).__name__} is made by {type(self).__name__}.select(descriptor)")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a plan is immutable: cannot set {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a plan is immutable: cannot delete {name}")
 
     @classmethod
     def select(
@@ -98,10 +116,7 @@ class Plan(Generic[ArgsT]):
             plan = None
         if plan is None:
             plan = cls._select(descriptor, prefer, key[3])
-            with _selecting:
-                if len(_selected) >= _MAX_CACHED:
-                    _selected.pop(next(iter(_selected)))
-                _selected[key] = plan
+            _remember(key, plan)
         plan._count_select()
         if telemetry._watched:
             telemetry.selected(plan)
@@ -112,10 +127,13 @@ class Plan(Generic[ArgsT]):
         cls._check_types(descriptor, prefer, target)
         checked = descriptor.revalidated()
         preference = DEFAULT if prefer is None else prefer.revalidated()
+        unknown = unknown_name(preference) if preference.forbid else None
+        if unknown is not None:
+            raise from_issues(checked.op, "select", [unknown])
         options = survey(checked, preference, target, pins.in_force(checked, preference, target))
         count_refusals(checked.op, options)
         option = choose(checked, target, options)
-        if option.candidate.backend == "reference" and not target.is_cpu and preference.backend != "reference":
+        if option.candidate.backend == "reference" and not target.is_cpu and not _asks_for_reference(preference):
             hint = "explain(descriptor) says why no CUDA kernel fits."
             telemetry.count_fallback(option.sku)
             warnings.warn(f"{checked.op}: falling back to the reference backend on {target.arch}. {hint}", FallbackWarning, 3)
@@ -199,8 +217,10 @@ class Plan(Generic[ArgsT]):
         given = {name: getattr(args, name) for name in wanted.__slots__}
         device_type = "cuda" if self.sku.backend == "cuda" else None
         issues = check(self._operands, given, device_type)
-        if not issues and workspace is not None:
-            issues = check_beside(self._operands, given, workspace, self.workspace_size, WORKSPACE_ALIGNMENT)
+        if workspace is not None:
+            faulty = {issue.argument for issue in issues}
+            sound = {name: given[name] for name in self._operands if name not in faulty}
+            issues += check_beside(sound, workspace, self.workspace_size, WORKSPACE_ALIGNMENT)
         return issues
 
     # -- building -------------------------------------------------------------------------------------------------
@@ -214,7 +234,8 @@ class Plan(Generic[ArgsT]):
         if spec is not None:
             from opfacade import jit
 
-            jit.build(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
+            with of_op(self.descriptor.op):
+                jit.build(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
         if spec is None or Target.current().arch == self.target.arch:
             self._load()
 
@@ -233,7 +254,7 @@ class Plan(Generic[ArgsT]):
         return "none" if spec is None else jit.cache_state(spec)
 
     def _load(self) -> Launcher:
-        with self._lock:
+        with self._lock, of_op(self.descriptor.op):
             if self._launch is None:
                 if self.sku.backend == "cuda":
                     moment.refuse_capture(self.sku.op, f"kernel {self.sku.id} is not loaded")

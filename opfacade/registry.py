@@ -67,6 +67,17 @@ class Candidate:
     jit_spec: Callable[[Any, Target], JitSpec] | None = None
     variant: str = ""
 
+    @property
+    def name(self) -> str:
+        """What `explain` calls it."""
+        variant = f"[{self.variant}]" if self.variant else ""
+        return f"{self.backend}/{self.impl}{variant}"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What of it can be forbidden besides its SKU: its backend, its implementation with and without that, and itself."""
+        return frozenset({self.backend, self.impl, f"{self.backend}/{self.impl}", self.name})
+
 
 def variant_of(
     base: Candidate, variant: str, change: Callable[[Any], Any | None], facts: Mapping[str, bool | int | str]
@@ -134,6 +145,12 @@ def variants_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda candidate: bool(candidate.variant)))
 
 
+@lru_cache(maxsize=1)
+def names_to_forbid() -> frozenset[str]:
+    """The names of all candidates of all ops."""
+    return frozenset[str]().union(*(c.names for kind in descriptor_types().values() for c in variants_for(kind)))
+
+
 def crosscheck() -> Any:
     """The cross-check, which lies above plans and is therefore reached by name, as backends are."""
     return import_module("opfacade.crosscheck")
@@ -174,7 +191,7 @@ def load_descriptor(text: str | bytes) -> Descriptor[Any]:
     try:
         op = json.loads(text)["op"]
         kind = descriptor_types()[op]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         known = ", ".join(sorted(descriptor_types()))
         message = f"descriptor: op expected one of {known}, got {str(text)[:80]!r}. [OPF-D020]"
         raise DescriptorError(message, code="OPF-D020", stage="descriptor") from error

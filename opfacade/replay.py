@@ -44,7 +44,12 @@ def replay(place: Path, device: str | None = None, prefer: Preference | None = N
 def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> Replayed:
     import torch
 
-    where = torch.device(device or dump.device)
+    try:
+        where = torch.device(device or dump.device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:  # torch's, where there is no such device or no such word
+        message = f"replay: device expected one of this machine, got {device or dump.device}. [OPF-E011]"
+        raise ArgumentError(message, code="OPF-E011", op="replay", stage="run") from error
     descriptor = load_descriptor(dump.descriptor)
     target = of_device(where.index or 0) if where.type == "cuda" else Target.cpu()
     plan: Plan[Any] = Plan.select(descriptor, prefer, target)

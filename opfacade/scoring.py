@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from opfacade.descriptor import Args, Descriptor
-from opfacade.model import INT32_MAX, Count, Integer, Model, Real, Size, as_index
+from opfacade.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
 from opfacade.operands import Dim, TensorSpec
 from opfacade.paging import FP8, PagePool, PageTable, check_token_bound, scale_spec
 from opfacade.sku import DType
@@ -35,11 +35,11 @@ class Attention(Descriptor[ArgsT]):
 
     later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype"})
     num_qo_heads: Size
-    sm_scale: Real | None = None
+    sm_scale: Single | None = None
     allow_unusual_scale: bool = False
     kv_split: KvSplit = "auto"
     window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = -1
-    logits_soft_cap: Annotated[Real, Field(ge=0)] = 0.0
+    logits_soft_cap: Annotated[Single, Field(ge=0)] = 0.0
     q_dtype: DType | None = None
     o_dtype: DType | None = None
     return_lse: bool = True
@@ -48,9 +48,9 @@ class Attention(Descriptor[ArgsT]):
     @model_validator(mode="after")
     def _attention(self) -> Attention[ArgsT]:
         if self.num_qo_heads % self.kv_heads:
-            raise ValueError(f"num_qo_heads={self.num_qo_heads} is not a multiple of num_kv_heads={self.kv_heads}")
+            raise contradiction("num_qo_heads", f"a multiple of num_kv_heads={self.kv_heads}", self.num_qo_heads)
         if self.sm_scale is not None and self.sm_scale <= 0 and not self.allow_unusual_scale:
-            raise ValueError(f"sm_scale={self.sm_scale} is not positive; set allow_unusual_scale=True if it is meant")
+            raise contradiction("sm_scale", "a positive number", self.sm_scale, "If it is meant, set allow_unusual_scale=True.")
         return self
 
     @property
@@ -132,7 +132,8 @@ class ScaledQuery(Model):
     def _scaled_query(self) -> ScaledQuery:
         dtype = getattr(self, "query_dtype", None)
         if self.q_scale != "none" and dtype not in FP8:
-            raise ValueError(f"q_scale={self.q_scale!r} needs a q of {' or '.join(FP8)}, not {dtype}")
+            hint = f"A q of {' or '.join(FP8)} may have one."
+            raise contradiction("q_scale", f"'none' for a q of {dtype}", self.q_scale, hint)
         return self
 
     def _query_scale(self) -> dict[str, TensorSpec]:
@@ -156,7 +157,9 @@ class Varied(Model):
     @model_validator(mode="after")
     def _varied(self) -> Varied:
         if self.variant is not None and self.variant.logits is not None and getattr(self, "logits_soft_cap", 0.0) > 0:
-            raise ValueError("logits_soft_cap and variant.logits both replace the score; write the cap in the expression")
+            cap = getattr(self, "logits_soft_cap", 0.0)
+            hint = "Both replace the score: write the cap in the expression."
+            raise contradiction("logits_soft_cap", "0.0 beside variant.logits", cap, hint)
         return self
 
     @property
@@ -200,7 +203,7 @@ class PagedAttention(Attention[ArgsT]):
 
     @model_validator(mode="after")
     def _paged(self) -> PagedAttention[ArgsT]:
-        check_token_bound(self.kv_index_bound, self.paged_kv.page_size)
+        check_token_bound(self.paged_kv, self.max_kv_indices)
         return self
 
     @property

@@ -18,10 +18,10 @@ from opfacade.errors import (
     UnsupportedError,
     from_issues,
 )
-from opfacade.model import Count, Model
+from opfacade.model import Bytes, Model
 from opfacade.pins import NO_PINS, Pins
-from opfacade.registry import Candidate, Reason, candidates_for, variants_for
-from opfacade.sku import ERROR_MODELS, KernelSku
+from opfacade.registry import Candidate, Reason, candidates_for, names_to_forbid, variants_for
+from opfacade.sku import ERROR_MODELS, ErrorModelId, KernelSku, is_sku_id
 from opfacade.target import Target
 
 
@@ -31,9 +31,7 @@ class Require(Model):
     deterministic: bool = False
     bit_stable_on_same_hardware: bool = False
     batch_invariant: Literal["none", "composition"] = "none"
-    max_error_model: (
-        Literal["exact", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32"] | None
-    ) = None
+    max_error_model: ErrorModelId | None = None
 
 
 _SHORT: dict[str, dict[str, object]] = {
@@ -45,14 +43,15 @@ _SHORT: dict[str, dict[str, object]] = {
 
 def _require(value: object) -> object:
     if isinstance(value, str) and value in _SHORT:
-        return Require.model_validate(_SHORT[value])
-    return Require.model_validate(value) if isinstance(value, dict) else value
+        return _SHORT[value]
+    return value
 
 
 class Preference(Model):
     """What a caller wants. Every field is honoured, or `select` raises UnsupportedError with the reasons.
 
-    backend: only this one.  forbid: backends, implementation names or SKU ids never to use.  allow: only these SKU ids.
+    backend: only this one.  forbid: backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids never to use, of any
+    op.  allow: only these SKU ids.
     max_workspace_bytes: no plan that needs more.  require: the least guarantee ("deterministic" and "batch_invariant"
     are short forms).  jit: "never" refuses to compile, at load.  pin: only this SKU id.  autotune: "use" takes
     what `opfacade tune` measured to be faster, where it has measured; `explain` says so.
@@ -61,7 +60,7 @@ class Preference(Model):
     backend: Literal["cuda", "reference"] | None = None
     forbid: tuple[str, ...] = ()
     allow: tuple[str, ...] | None = None
-    max_workspace_bytes: Count | None = None
+    max_workspace_bytes: Bytes | None = None
     require: Annotated[Require, BeforeValidator(_require)] = Require()
     jit: Literal["build", "never"] = "build"
     pin: str | None = None
@@ -87,18 +86,30 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> str:
-        variant = f"[{self.candidate.variant}]" if self.candidate.variant else ""
-        return f"{self.candidate.backend}/{self.candidate.impl}{variant}"
+        return self.candidate.name
+
+
+def _called(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue | None:
     """What is not even of the right kind among the arguments of `select` and `explain`."""
     if not isinstance(descriptor, Descriptor):
-        return Issue("OPF-S030", "descriptor", "a Descriptor", type(descriptor).__name__, kind="ArgumentTypeError")
+        return Issue("OPF-S030", "descriptor", "a Descriptor", _called(descriptor), kind="ArgumentTypeError")
     if prefer is not None and not isinstance(prefer, Preference):
-        return Issue("OPF-S032", "prefer", "a Preference or None", type(prefer).__name__, kind="ArgumentTypeError")
+        return Issue("OPF-S032", "prefer", "a Preference or None", _called(prefer), kind="ArgumentTypeError")
     if target is not None and not isinstance(target, Target):
-        return Issue("OPF-S033", "target", "a Target or None", type(target).__name__, kind="ArgumentTypeError")
+        return Issue("OPF-S033", "target", "a Target or None", _called(target), kind="ArgumentTypeError")
+    return None
+
+
+def unknown_name(prefer: Preference) -> Issue | None:
+    """A name to forbid that nothing has: a slip of the pen would let what it means run."""
+    for name in prefer.forbid:
+        if name not in names_to_forbid() and not is_sku_id(name):
+            expected, hint = "a backend, an implementation or a SKU id", "explain(descriptor) shows names."
+            return Issue("OPF-S019", "prefer.forbid", expected, repr(name), hint, kind="UnsupportedError")
     return None
 
 
@@ -158,7 +169,7 @@ def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reaso
 def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -> Iterator[Reason]:
     if prefer.backend not in (None, candidate.backend):
         yield Reason("OPF-S010", "prefer.backend", candidate.backend, str(prefer.backend))
-    names = {candidate.backend, candidate.impl, sku.id if sku else ""} if prefer.forbid else set()
+    names = {*candidate.names, sku.id if sku else ""} if prefer.forbid else set()
     for name in sorted(names & set(prefer.forbid)):
         yield Reason("OPF-S011", "prefer.forbid", name, f"anything but {', '.join(prefer.forbid)}")
     if prefer.pin is not None and sku is not None and sku.id != prefer.pin:
@@ -218,15 +229,20 @@ def _unsupported(descriptor: Descriptor[Any], target: Target, options: tuple[Opt
         for o in options
         for r in o.reasons
     ]
-    kind: type[UnsupportedError] = UnsupportedError
-    if any(all(r.code == "OPF-S020" for r in o.reasons) for o in options):
-        kind = GuaranteeUnavailable
-    elif options and all(any(r.code == "OPF-S001" for r in o.reasons) for o in options if o.candidate.backend != "reference"):
-        kind = UnsupportedDeviceError
+    kind, code = _kind(options)
     lines = "".join(f"\n  {o.name}: {'; '.join(map(str, o.reasons))}" for o in options)
-    code = issues[0].code if issues else "OPF-S000"
     message = f"{descriptor.op}.select: no candidate for target {target.arch} [{code}]{lines}"
     return kind(message, code=code, op=descriptor.op, stage="select", issues=issues)
+
+
+def _kind(options: tuple[Option, ...]) -> tuple[type[UnsupportedError], str]:
+    """What kind of error it is that none of them fits, and its code. A device is to blame if it is for all that may be used."""
+    if any({r.code for r in o.reasons} == {"OPF-S020"} for o in options):
+        return GuaranteeUnavailable, "OPF-S020"
+    might = [o for o in options if not any(r.code in ("OPF-S010", "OPF-S011") for r in o.reasons)]
+    if might and all(any(r.code == "OPF-S001" for r in o.reasons) for o in might):
+        return UnsupportedDeviceError, "OPF-S001"
+    return UnsupportedError, next((r.code for o in (*might, *options) for r in o.reasons), "OPF-S000")
 
 
 @dataclass(frozen=True)
@@ -292,4 +308,7 @@ def explain(
     preference = (prefer or Preference()).revalidated()
     target = target or Target.current()
     checked = descriptor.revalidated()
+    unknown = unknown_name(preference)
+    if unknown is not None:
+        raise from_issues(checked.op, "select", [unknown])
     return Explanation(checked, preference, target, survey(checked, preference, target, pins))

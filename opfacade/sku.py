@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from opfacade.model import Model, Real
+from opfacade.model import Model, Real, Version
 
 DType = Literal["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"]
 ITEMSIZE: dict[str, int] = {"f16": 2, "bf16": 2, "f32": 4, "f8_e4m3": 1, "f8_e5m2": 1, "i32": 4, "u8": 1}
@@ -17,8 +17,12 @@ ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8_e4m3": 2.0**-
 UNDERFLOW = {"f32": 2.0**-150, "f16": 2.0**-25, "bf16": 2.0**-134, "f8_e4m3": 2.0**-10, "f8_e5m2": 2.0**-17}
 
 # From strictest to loosest; Preference.require.max_error_model is a position in this list.
-ERROR_MODELS = ("exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32")
+ErrorModelId = Literal[
+    "exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32"
+]  # fmt: skip
+ERROR_MODELS: tuple[ErrorModelId, ...] = get_args(ErrorModelId)
 
+_PARTS = 9  # of a SKU id
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$")]
 
 
@@ -46,7 +50,7 @@ class ErrorModel(Model):
     such as the unit roundoffs of the two products, so that a user can recompute it.
     """
 
-    id: Literal["exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32"]
+    id: ErrorModelId
     constants: Annotated[tuple[tuple[Word, Real], ...], AfterValidator(_sorted_unique)] = ()
 
 
@@ -89,7 +93,7 @@ class KernelSku(Model):
     __slots__ = ("_text",)
     _text: ClassVar[str]
 
-    schema_version: Literal[1] = 1
+    schema_version: Version = 1
     category: Word
     op: Word
     backend: Word
@@ -140,3 +144,9 @@ def _digest(guarantee: PrecisionGuarantee) -> str:
 
 def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:
     return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in pairs)
+
+
+def is_sku_id(text: str) -> bool:
+    """Whether a text has the form of a SKU id: nine parts, of which the fifth names a revision."""
+    parts = text.split("/")
+    return len(parts) == _PARTS and all(parts) and "@" in parts[4] and parts[-1].startswith("g.")

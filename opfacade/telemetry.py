@@ -27,17 +27,21 @@ class Recorder(Protocol):
 
 
 class Counter:
-    """A counter whose `add` is one atomic C call, so that no thread's increment is lost."""
+    """A counter whose `add` is one atomic C call, so that no thread's increment is lost. Plans keep that call."""
 
-    __slots__ = ("_count", "add")
+    __slots__ = ("_before", "_count", "add")
 
     def __init__(self) -> None:
-        self._count = itertools.count()
+        self._count, self._before = itertools.count(), 0
         self.add: Callable[[], int] = self._count.__next__
 
     def value(self) -> int:
         # repr is the one way to read itertools.count without advancing it that every supported Python has.
-        return int(repr(self._count)[len("count(") : -1])
+        return int(repr(self._count)[len("count(") : -1]) - self._before
+
+    def forget(self) -> None:
+        """Count from here on."""
+        self._before += self.value()
 
 
 # Upper ends of the histogram of latencies, in microseconds: 1, 2, 5, 10, ... to 10 s; the last class has no end.
@@ -77,6 +81,14 @@ class SkuStats:
         self.build_seconds = 0.0
         self.latency: Latency | None = None
 
+    def forget(self) -> None:
+        for name in COUNTED:
+            getattr(self, name).forget()
+        self.build_seconds, self.latency = 0.0, None
+
+    def has_counted(self) -> bool:
+        return self.latency is not None or any(getattr(self, name).value() for name in COUNTED)
+
     def time(self, microseconds: float) -> None:
         """Count one sampled run time."""
         if self.latency is None:
@@ -112,7 +124,7 @@ def stats(sku_id: str) -> SkuStats:
 def snapshot() -> dict[str, dict[str, Any]]:
     """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "cache_hits": n, "fallbacks": n, "build_seconds": s}}`
     for every SKU seen so far; with a key "latency" where run times were sampled."""
-    return {sku_id: found.as_dict() for sku_id, found in list(_stats.items())}
+    return {sku_id: found.as_dict() for sku_id, found in list(_stats.items()) if found.has_counted()}
 
 
 def refusals() -> dict[str, int]:
@@ -152,9 +164,10 @@ def count_fallback(sku: Any) -> None:
 
 
 def reset() -> None:
-    """Forget all counters. Plans made before keep counting into the forgotten ones."""
+    """Forget all that was counted so far."""
     with _lock:
-        _stats.clear()
+        for found in _stats.values():
+            found.forget()
         _refusals.clear()
         _happened.clear()
 

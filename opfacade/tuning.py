@@ -10,12 +10,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from opfacade.descriptor import Descriptor
-from opfacade.model import Model
+from opfacade.model import Model, Version
 
 MARGIN = 0.03
 TIE = 0.01
@@ -65,7 +65,7 @@ class Measured(Model):
 class Row(Model):
     """The measurements of one tuning key on one machine, all of one tuning, in the order of preference; and the choice."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Version = 1
     key: str
     hardware: str
     toolchain: str

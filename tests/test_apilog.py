@@ -10,6 +10,7 @@ import torch
 
 from opfacade import apilog
 from opfacade import plan as plans
+from opfacade.errors import SettingError
 from tests.problems import decode, run
 
 
@@ -92,3 +93,11 @@ def test_a_crash_in_the_launch_leaves_the_line(destination, tmp_path):
     files = [path.read_text() for path in tmp_path.glob("file-[0-9]*")]
     text = {"stderr": done.stderr, "stdout": done.stdout}.get(destination) or files[0]
     assert json.loads(text.splitlines()[0])["op"] == "paged_decode"
+
+
+@pytest.mark.parametrize(("name", "mode"), [("OPFACADE_LOG_DEST", "api"), ("OPFACADE_DUMP_DIR", "dump")])
+def test_a_place_that_cannot_be_written_is_named(log, monkeypatch, tmp_path, name, mode):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(name, str(tmp_path / "file" / "below"))
+    with pytest.raises(SettingError, match=rf"{name} expected a place that can be written, .*OPF-E002"):
+        log(mode)

@@ -407,3 +407,75 @@ def test_a_forked_child_may_run_the_reference():  # row 79
         plan.run(args)
         os._exit(0 if not torch.isnan(args.o).any() else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_everything_wrong_is_told_at_once():
+    descriptor, args = decode([6, 9])
+    wrong = replace(args, q=args.q.double(), lse=args.o.view(torch.float32).flatten()[: args.lse.numel()].view(args.lse.shape))
+    issues = on_reference(descriptor).can_implement(wrong, torch.empty(3, dtype=torch.float32)).issues
+    assert [(i.code, i.argument) for i in issues] == [("OPF-A010", "q"), ("OPF-A040", "o"), ("OPF-A051", "workspace")]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused_also_by_a_plan_that_knows_a_sound_call(warm):
+    descriptor, args = decode([6, 9])
+    plan = on_reference(descriptor)
+    if warm:
+        plan.run(args)
+    nested = torch.nested.nested_tensor([row.clone() for row in args.q])
+    assert_refused(plan, replace(args, q=nested), LayoutError, "OPF-A004", "nested")
+
+
+IN_PLACE = {
+    "resized": (lambda args: args.q.resize_(1, *args.q.shape[1:]), ShapeError, "OPF-A011"),
+    "with a gradient": (lambda args: args.q.requires_grad_(), GradNotSupportedError, "OPF-A006"),
+    "with one dimension more": (lambda args: args.q.unsqueeze_(0), ShapeError, "OPF-A011"),
+    "strided": (lambda args: args.lse.as_strided_(args.lse.shape, (0, 1)), LayoutError, "OPF-A020"),
+    "without one": (lambda args: object.__setattr__(args, "q", None), ArgumentTypeError, "OPF-A002"),
+}
+
+
+@pytest.mark.parametrize("change", IN_PLACE)
+def test_the_bundle_admitted_last_is_looked_at_again_when_its_tensors_changed_in_place(change):
+    descriptor, args = decode([6, 9])
+    plan = on_reference(descriptor)
+    plan.run(args)
+    act, error, code = IN_PLACE[change]
+    act(args)
+    assert_refused(plan, args, error, code)
+
+
+def test_a_workspace_that_became_smaller_in_place_is_refused():
+    descriptor, args = decode([6, 9])
+    plan = on_reference(descriptor)
+    object.__setattr__(plan, "workspace_size", 64)
+    workspace = torch.empty(512, dtype=torch.uint8)[-torch.empty(0).data_ptr() % 256 :]
+    workspace = workspace[-workspace.data_ptr() % 256 :]
+    plan.run(args, workspace)
+    workspace.resize_(63)
+    assert_refused(plan, args, WorkspaceError, "OPF-A053", "63", workspace=workspace)
+
+
+def test_a_bundle_of_another_type_is_refused_also_when_its_tensors_are_known():
+    class Other(BatchPagedDecodeArgs):
+        __slots__ = ()
+
+    descriptor, args = decode([6, 9])
+    plan = on_reference(descriptor)
+    plan.run(args)
+    other = Other(**{name: getattr(args, name) for name in BatchPagedDecodeArgs.__slots__})
+    assert_refused(plan, other, ArgumentTypeError, "OPF-A000", "Other")
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_outputs_of_inference_mode_are_written(name):
+    descriptor, args = PROBLEMS[name]()
+    plan = on_reference(descriptor)
+    with torch.inference_mode():
+        inner = cloned(args)
+    plan.run(inner)
+    plan.run(args)
+    for output in OUTPUTS:
+        if getattr(args, output, None) is not None:
+            assert torch.equal(bits(getattr(args, output)), bits(getattr(inner, output)))

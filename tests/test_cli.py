@@ -125,3 +125,24 @@ def test_help_and_version_import_neither_torch_nor_rich():
 def test_the_package_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "opfacade", "--version"], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("opfacade, version ")
+
+
+@pytest.mark.parametrize("words", [("explain", "-"), ("manifest", "freeze", "-"), ("warmup", "-")], ids=" ".join)
+@pytest.mark.parametrize("text", ["[" * 100000, "hello", "\x00"], ids=["deep", "word", "nul"])
+def test_what_is_no_descriptor_is_told_in_a_line(words, text):
+    result = invoke(*words, text=text)
+    assert result.exit_code == 2
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_a_file_that_cannot_be_written_is_told_in_a_line(tmp_path):
+    source = tmp_path / "d.json"
+    source.write_text(EXAMPLES[0].model_dump_json())
+    for words in (
+        ("manifest", "freeze", str(source), "--target=sm_90a", "--out=/nonexistent/x"),
+        ("demo", "--requests=1", "--json=/nonexistent/x"),
+        ("tuned", "export", "/nonexistent/x"),
+    ):
+        result = invoke(*words)
+        assert result.exit_code == 2, words
+        assert isinstance(result.exception, SystemExit), words

@@ -116,35 +116,32 @@ def test_a_number_beyond_int32_is_refused(kind, field):  # row 5
 def test_products_beyond_int64_are_refused():  # row 5
     big = 2**31 - 1
     message = str(
-        refused(
-            PagedKvCacheDescriptor, "OPF-D005", "PagedKvCacheDescriptor", num_total_pages=big, page_size=big, num_kv_heads=2
-        )
+        refused(PagedKvCacheDescriptor, "OPF-D005", "num_total_pages", num_total_pages=big, page_size=big, num_kv_heads=2)
     )
     assert str(big * big * 2 * 64 * 2) in message
-    refused(BatchPagedPrefillDescriptor, "OPF-D005", "BatchPagedPrefillDescriptor", total_num_rows=big, num_qo_heads=big - 1)
+    refused(BatchPagedPrefillDescriptor, "OPF-D005", "total_num_rows", total_num_rows=big, num_qo_heads=big - 1)
     refused(
         BatchRaggedPrefillDescriptor,
         "OPF-D005",
-        "BatchRaggedPrefillDescriptor",
+        "total_kv_rows",
         total_kv_rows=big,
         num_kv_heads=big,
         num_qo_heads=big,
     )
-    refused(MergeStatesDescriptor, "OPF-D005", "MergeStatesDescriptor", num_states=big, total_num_rows=big)
+    refused(MergeStatesDescriptor, "OPF-D005", "num_states", num_states=big, total_num_rows=big)
 
 
 @pytest.mark.parametrize("kind", [BatchPagedPrefillDescriptor, BatchPagedDecodeDescriptor, PagedKvAppendDescriptor])
 def test_lengths_must_fit_int32(kind):  # row 88
-    refused(kind, "OPF-D005", kind.__name__, max_kv_indices=2**29)
+    refused(kind, "OPF-D005", "max_kv_indices", max_kv_indices=2**29)
     assert kind(**(KINDS[kind] | {"max_kv_indices": 2**29 - 1})).max_kv_indices == 2**29 - 1
-    refused(kind, "OPF-D005", kind.__name__, paged_kv=CACHE | {"num_total_pages": 2**29, "head_dim": 1})
+    refused(kind, "OPF-D005", "paged_kv.num_total_pages", paged_kv=CACHE | {"num_total_pages": 2**29, "head_dim": 1})
 
 
 @pytest.mark.parametrize("kind", [BatchPagedPrefillDescriptor, BatchPagedDecodeDescriptor, BatchRaggedPrefillDescriptor])
 def test_query_heads_must_be_a_multiple_of_kv_heads(kind):  # row 6
-    message = str(refused(kind, "OPF-D005", kind.__name__, num_qo_heads=5))
-    assert "num_qo_heads=5" in message
-    assert "num_kv_heads=2" in message
+    message = str(refused(kind, "OPF-D005", "num_qo_heads", num_qo_heads=5))
+    assert "num_qo_heads expected a multiple of num_kv_heads=2, got 5." in message
 
 
 ATTENTION = [BatchPagedPrefillDescriptor, BatchPagedDecodeDescriptor, BatchRaggedPrefillDescriptor]
@@ -174,7 +171,8 @@ def test_a_wrong_attention_field_is_refused(kind, field, value, code):  # rows 1
 
 @pytest.mark.parametrize("value", [0, -0.125, -0.0])
 def test_an_unusual_scale_must_be_meant(value):  # row 10
-    refused(BatchPagedDecodeDescriptor, "OPF-D005", "BatchPagedDecodeDescriptor", sm_scale=value)
+    error = refused(BatchPagedDecodeDescriptor, "OPF-D005", "sm_scale", sm_scale=value)
+    assert error.issues[0].hint == "If it is meant, set allow_unusual_scale=True."
     assert BatchPagedDecodeDescriptor(**DECODE, sm_scale=value, allow_unusual_scale=True).scale == value
 
 
@@ -211,7 +209,7 @@ def test_a_nested_field_is_told_with_its_path():
     refused(BatchPagedDecodeDescriptor, "OPF-D002", "paged_kv.head_dim", paged_kv=CACHE | {"head_dim": -64})
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
 def test_another_schema_version_is_refused(version):  # row 17
     refused(MergeStatesDescriptor, "OPF-D002", "schema_version", schema_version=version)
 
@@ -373,3 +371,18 @@ def test_digests_do_not_depend_on_the_hash_seed():
         for seed in ("0", "1")
     }
     assert outs == {" ".join(e.digest() for e in EXAMPLES) + "\n"}
+
+
+@pytest.mark.parametrize("field", ["sm_scale", "logits_soft_cap"])
+def test_a_number_that_is_not_finite_on_the_device_is_refused(field):
+    refused(BatchPagedDecodeDescriptor, "OPF-D002", field, **{field: 1e308})
+    largest = (2 - 2.0**-23) * 2.0**127
+    assert getattr(BatchPagedDecodeDescriptor(**(KINDS[BatchPagedDecodeDescriptor] | {field: largest})), field) == largest
+
+
+def test_messages_are_sentences():
+    error = refused(BatchPagedDecodeDescriptor, "OPF-D003", "foo", foo=1)
+    assert "foo expected no field of this name, got 1." in str(error)
+    missing = {name: value for name, value in KINDS[BatchPagedDecodeDescriptor].items() if name != "batch_size"}
+    with pytest.raises(DescriptorError, match="batch_size expected a value, got nothing."):
+        BatchPagedDecodeDescriptor(**missing)

@@ -83,3 +83,11 @@ def test_the_command_prints_problems_with_cures(monkeypatch):
     assert result.exit_code == 1
     assert "error: no compiler: " in result.output
     assert "\n  cure: pip install" in result.output
+
+
+@pytest.mark.parametrize(
+    "name", ["OPFACADE_VALIDATE", "OPFACADE_DISABLE_JIT", "OPFACADE_TELEMETRY_SAMPLE", "OPFACADE_JIT_JOBS"]
+)
+def test_a_setting_that_means_nothing_is_a_problem(monkeypatch, name):
+    monkeypatch.setenv(name, "zzz")
+    assert [p.what for p in doctor._settings() if name in p.what and p.severity == "error"]

@@ -100,3 +100,21 @@ def test_every_kind_an_issue_names_in_the_code_exists():
     named = set(re.findall(r'kind="(\w+)"', text))
     assert named
     assert named <= {c.__name__ for c in CLASSES}
+
+
+def test_a_code_is_read_from_a_message_that_has_one():
+    error = errors.ToolchainError("no compiler. Install one: pip install x [OPF-J010]\n  log [tail]")
+    assert (error.code, error.stage, error.op) == ("OPF-J010", "compile", "")
+    assert errors.CacheError("nothing [OPF-x]").code == ""
+
+
+def test_what_layers_without_an_op_raise_is_told_with_the_op_of_the_plan(monkeypatch, tmp_path):
+    from opfacade import Plan, Target
+    from opfacade.registry import examples
+
+    monkeypatch.setenv("OPFACADE_CXX", "no-such-compiler")
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+    descriptor = examples()[0]
+    with pytest.raises(errors.ToolchainError) as caught:
+        Plan.select(descriptor, target=Target.parse("sm_80")).compile()
+    assert (caught.value.code, caught.value.op, caught.value.stage) == ("OPF-J010", descriptor.op, "compile")

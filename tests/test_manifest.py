@@ -150,3 +150,11 @@ def test_the_command_freezes_compares_and_checks(tmp_path):
     assert checked.exit_code == 1
     assert f"not allowed: {chosen(OFF)}\n" in checked.output
     assert run("check", tmp_path / "new", both, "--target=sm_90a").exit_code == 0
+
+
+def test_a_path_may_be_text_and_one_descriptor_stand_alone(tmp_path):
+    found = SkuManifest.freeze(DECODE, target=SM90)
+    found.save(str(tmp_path / "m.json"))
+    assert SkuManifest.load(str(tmp_path / "m.json")) == found == SkuManifest.freeze([DECODE], target=SM90)
+    with pytest.raises(errors.ArgumentTypeError, match="descriptors expected Descriptors, got int"):
+        SkuManifest.freeze([DECODE, 1], target=SM90)

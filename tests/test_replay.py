@@ -80,3 +80,18 @@ def test_the_command_prints_one_line_a_call(dumped):
 def test_a_dump_saves_elements_and_not_the_storage_behind_a_view(dumped, tmp_path):
     dumps._save(tmp_path / "x.pt", {"x": torch.zeros(1 << 20)[:4]})
     assert (tmp_path / "x.pt").stat().st_size < 10_000
+
+
+@pytest.mark.parametrize("device", ["bogus", "meta:x", "cuda:99"])
+def test_a_device_that_is_not_here_is_an_error_of_ours(dumped, device):
+    with pytest.raises(errors.ArgumentError, match="replay: device expected one of this machine"):
+        replay(dumped(OPS[0]), device)
+
+
+def test_a_damaged_dump_is_an_error_of_ours(dumped):
+    place = dumped(OPS[0])
+    (inputs,) = place.glob("*/inputs.pt")
+    for damaged in (b"", b"x", inputs.read_bytes()[:-200]):
+        inputs.write_bytes(damaged)
+        with pytest.raises(errors.ArgumentError, match="expected a dump"):
+            replay(place)

@@ -22,6 +22,7 @@ from opfacade.errors import (
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedDecodePlan, BatchPagedPrefillDescriptor
 from opfacade.registry import BACKENDS, candidates_for, examples
 from opfacade.selection import choose, survey
+from opfacade.sku import ERROR_MODELS
 from tests.problems import REFERENCE, cache, decode, on_reference
 
 SM_90A, CPU = Target.parse("sm_90a"), Target.cpu()
@@ -181,7 +182,7 @@ def test_a_preference_that_bypassed_validation_is_caught():
 
 
 def test_a_preference_round_trips_as_json():
-    prefer = Preference(backend="cuda", forbid=("x",), require="batch_invariant", max_workspace_bytes=9)
+    prefer = Preference(backend="cuda", forbid=("torch",), require="batch_invariant", max_workspace_bytes=9)
     assert Preference.model_validate_json(prefer.model_dump_json()) == prefer
 
 
@@ -367,3 +368,77 @@ def test_selecting_by_the_general_plan_takes_every_descriptor():
         assert Plan.select(example, None, CPU).descriptor == example
     with pytest.raises(ArgumentTypeError):
         BatchPagedDecodePlan.select(next(e for e in examples() if isinstance(e, BatchPagedPrefillDescriptor)), None, CPU)
+
+
+def test_a_plan_cannot_be_taken_apart():
+    plan = Plan.select(fresh(), None, SM_90A)
+    for name in ("workspace_size", "sku", "_memo"):
+        with pytest.raises(AttributeError, match=f"a plan is immutable: cannot delete {name}"):
+            delattr(plan, name)
+
+
+def test_what_is_forbidden_may_be_named_as_explain_names_it():
+    name = explain(fresh(), target=SM_90A).chosen.name
+    assert name.startswith("cuda/")
+    assert Plan.select(fresh(), Preference(forbid=(name,)), SM_90A).sku.backend == "reference"
+    assert Plan.select(fresh(), Preference(forbid=("wgmma_tile",)), SM_90A).sku.backend == "cuda"  # a kernel of another op
+
+
+@pytest.mark.parametrize("name", ["split-kv", "cuda/splitkv", ""])
+def test_a_name_to_forbid_that_nothing_has_is_refused(name):
+    for ask in (Plan.select, explain):
+        with pytest.raises(UnsupportedError, match=r"prefer.forbid expected a backend, .*OPF-S019") as caught:
+            ask(fresh(), Preference(forbid=(name,)), SM_90A)
+        assert repr(name) in caught.value.issues[0].got
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda d: d.op)
+@pytest.mark.parametrize("target", [CPU, Target.parse("sm_75")], ids=lambda t: t.arch)
+def test_a_device_that_no_kernel_is_for_is_to_blame(example, target):
+    error = refusal(Preference(backend="cuda"), target, example)
+    assert (type(error), error.code) == (UnsupportedDeviceError, "OPF-S001")
+
+
+def test_a_device_is_not_to_blame_for_what_the_caller_locked_out():
+    error = refusal(Preference(allow=("attention/x/reference/cpu/torch@1/a/b/-/g.0",)), CPU)
+    assert (type(error), error.code) == (UnsupportedError, "OPF-S001")
+    assert "OPF-S015" in {i.code for i in error.issues}
+
+
+def test_a_guarantee_that_nothing_keeps_has_a_code_of_its_own():
+    error = refusal(Preference(require={"max_error_model": "exact"}))
+    assert (type(error), error.code) == (GuaranteeUnavailable, "OPF-S020")
+
+
+def test_every_error_model_can_be_required():
+    for model in ERROR_MODELS:
+        assert Require(max_error_model=model).max_error_model == model
+    with pytest.raises(DescriptorError) as caught:
+        Preference(require={"nope": 1})
+    assert (caught.value.code, caught.value.issues[0].argument) == ("OPF-D003", "require.nope")
+
+
+def test_a_workspace_may_be_larger_than_2_gib():
+    assert Preference(max_workspace_bytes=2**40).max_workspace_bytes == 2**40
+
+
+def test_what_cannot_be_hashed_is_selected_for_all_the_same():
+    known = fresh()
+    fields = {**known.__dict__, "paged_kv": known.paged_kv.model_dump()}
+    unproven = BatchPagedDecodeDescriptor.model_construct(**fields)
+    assert Plan.select(unproven, None, SM_90A).descriptor == known
+
+
+def test_a_reference_that_is_asked_for_is_no_fallback():
+    sku = Plan.select(fresh(), Preference(backend="reference"), SM_90A).sku.id
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for prefer in (Preference(pin=sku), Preference(allow=(sku,))):
+            assert Plan.select(fresh(), prefer, SM_90A).sku.backend == "reference"
+
+
+def test_messages_tell_a_class_from_its_instance():
+    with pytest.raises(ArgumentTypeError, match="got the class BatchPagedDecodeDescriptor"):
+        Plan.select(BatchPagedDecodeDescriptor, None, SM_90A)
+    with pytest.raises(TypeError, match=r"is made by BatchPagedDecodePlan.select"):
+        BatchPagedDecodePlan(fresh())

@@ -113,3 +113,18 @@ def test_every_sku_of_the_grid_survives_json(descriptors):
 def test_no_sku_mentions_the_size_of_a_call():
     for sku, _ in identities(itertools.chain(prefill(), decode(), ragged(), others())):
         assert not {"batch_size", "total_num_rows", "num_total_pages", "page_size"} & {name for name, _ in sku.spec}
+
+
+def test_a_part_of_an_architecture_with_other_shared_memory_has_ids_of_its_own_where_binaries_differ():
+    """Whatever it has, one id is one binary; and the usual part has the ids that it always had."""
+    found, usual = {}, Target.parse("sm_90a")
+    for descriptor in itertools.islice(decode(), 0, None, 7):
+        for candidate in candidates_for(BatchPagedDecodeDescriptor):
+            for memory in (232448, 166912, 101376, 49152):
+                target = Target("sm_90a", 132, memory)
+                if candidate.jit_spec is None or candidate.declines(descriptor, target):
+                    continue
+                sku, binary = candidate.sku(descriptor, target), candidate.jit_spec(descriptor, target)
+                assert found.setdefault(sku.id, binary) == binary, sku.id
+                assert ("stages" in dict(sku.spec)) <= (target != usual)
+    assert any("stages=" in sku for sku in found)

@@ -134,3 +134,14 @@ def test_reading_a_counter_does_not_advance_it():
     counter = telemetry.Counter()
     counter.add(), counter.add()
     assert [counter.value(), counter.value()] == [2, 2]
+
+
+def test_plans_go_on_counting_after_a_reset():
+    descriptor, args = decode([4])
+    on_reference(descriptor).run(args)
+    telemetry.reset()
+    assert telemetry.snapshot() == {}
+    plan = on_reference(descriptor)
+    plan.run(args)
+    counted = telemetry.snapshot()[plan.sku.id]
+    assert (counted["selects"], counted["runs"], counted["build_seconds"]) == (1, 1, 0.0)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target, errors, validation
+from opfacade import Plan, Preference, Target, env, errors, validation
 from opfacade import plan as plans
-from opfacade.errors import ArgumentError, IndexDataError
+from opfacade.errors import ArgumentError, IndexDataError, SettingError
 from opfacade.validation import host
 from opfacade.validation.rules import Tables
 
@@ -41,11 +41,11 @@ def refused(problem, kind=IndexDataError):
 
 
 def test_the_level_is_one_of_four(monkeypatch):
-    for level in validation.LEVELS:
+    for level in env.LEVELS:
         monkeypatch.setenv("OPFACADE_VALIDATE", level)
         assert validation.level() == level
     monkeypatch.setenv("OPFACADE_VALIDATE", "paranoid")
-    with pytest.raises(ArgumentError, match=r"off, metadata, indices, full, got 'paranoid'. \[OPF-V010\]"):
+    with pytest.raises(SettingError, match=r"off, metadata, indices, full, got 'paranoid'. \[OPF-E001\]"):
         on_reference(PROBLEMS[0])
 
 
@@ -118,10 +118,21 @@ def test_full_names_what_is_wrong(full, row):
 
 @pytest.mark.parametrize("row", WRONG)
 def test_the_reference_reports_the_same_element_at_the_default_level(row):
-    descriptor, args, _, wanted = spoiled(row)
+    descriptor, args, operand, wanted = spoiled(row)
     with pytest.raises(IndexDataError) as caught:
         on_reference(descriptor).run(args)
-    assert caught.value.value == wanted[2]
+    error = caught.value
+    assert (error.argument, error.request, error.position, error.value, error.limit) == (operand, *wanted)
+
+
+@pytest.mark.parametrize("page_table", ["csr", "block"])
+def test_the_reference_holds_a_call_to_the_bound_that_kernels_are_cut_by(page_table):
+    descriptor, args = decode([9, 9], page_table=page_table)
+    bounded = type(descriptor)(**{**dict(descriptor), "max_kv_indices": 5})
+    with pytest.raises(IndexDataError) as caught:
+        on_reference(bounded).run(args)
+    assert (caught.value.value, caught.value.request) == (6, 1)
+    on_reference(type(descriptor)(**{**dict(descriptor), "max_kv_indices": 6})).run(args)
 
 
 def test_full_tells_every_wrong_request(full):
@@ -144,7 +155,8 @@ def test_full_refuses_a_page_that_two_requests_append_to(full, page_table):  # r
     second = 2 if page_table == "csr" else args.block_table.shape[1]
     pages[second + 1] = pages[1]
     error = refused((descriptor, args))
-    assert (error.code, error.request, error.position) == ("OPF-V002", 1, 1)
+    assert (error.code, error.request, error.position) == ("OPF-V002", 1, 3 if page_table == "csr" else 1)
+    assert int(args.kv_indices[3] if page_table == "csr" else args.block_table[1, 1]) == error.value
     assert "request 0 also appends to it" in str(error)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import model_validator
 
 from opfacade.descriptor import Args, Descriptor
-from opfacade.model import Count, Size
+from opfacade.model import Count, Size, contradiction
 from opfacade.operands import Dim, TensorSpec, index_spec
 from opfacade.paging import (
     FP8,
@@ -76,27 +76,24 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     @model_validator(mode="after")
     def _paged(self) -> PagedKvAppendDescriptor:
-        bound = self.paged_kv.num_total_pages if self.max_kv_indices is None else self.max_kv_indices
-        check_token_bound(bound, self.paged_kv.page_size)
+        check_token_bound(self.paged_kv, self.max_kv_indices)
         return self
 
     @model_validator(mode="after")
     def _computed(self) -> PagedKvAppendDescriptor:
         cache, new = self.paged_kv.dtype, self.row_dtype
         if new != cache and (cache not in FP8 or new in FP8):
-            raise ValueError(
-                f"new_dtype={new!r} must be the cache's, {cache}, unless wider rows go to a cache of {' or '.join(FP8)}"
-            )
+            hint = f"Wider rows are quantised into a cache of {' or '.join(FP8)}."
+            raise contradiction("new_dtype", f"that of the cache, {cache}", new, hint)
         if self.kv_scale != "none" and not self.quantises:
-            raise ValueError(
-                f"kv_scale={self.kv_scale!r} needs wider rows that are quantised into an fp8 cache, not {new} in {cache}"
-            )
+            hint = "It is for wider rows that are quantised into an fp8 cache."
+            raise contradiction("kv_scale", f"'none' for rows of {new} in a cache of {cache}", self.kv_scale, hint)
         if self.rope == "none" and self.rotary_dim is not None:
-            raise ValueError("rotary_dim needs a rope")
+            raise contradiction("rotary_dim", "None without a rope", self.rotary_dim)
         if self.rope != "none" and (self.rotated % 2 or self.rotated > self.paged_kv.head_dim):
-            raise ValueError(f"rotary_dim={self.rotated} must be even and at most head_dim={self.paged_kv.head_dim}")
+            raise contradiction("rotary_dim", f"an even number, at most head_dim={self.paged_kv.head_dim}", self.rotated)
         if self.rope != "none" and new in FP8:
-            raise ValueError(f"rope needs new rows of f16, bf16 or f32, not {new}")
+            raise contradiction("rope", f"'none' for new rows of {new}", self.rope, "Rows of f16, bf16 or f32 can be rotated.")
         return self
 
     @property

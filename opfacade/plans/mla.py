@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import model_validator
 
 from opfacade.descriptor import Args
+from opfacade.model import contradiction
 from opfacade.operands import Dim, TensorSpec
 from opfacade.paging import PagedLatentCacheDescriptor, page_table_operands
 from opfacade.plan import Plan
@@ -54,7 +55,8 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
     def _known_scale(self) -> BatchMlaDecodeDescriptor:
         widths = (self.paged_kv.latent_dim, self.paged_kv.rope_dim)
         if self.sm_scale is None and widths != (_LATENT, _ROPE):
-            raise ValueError(f"sm_scale is needed: its default is that of latents of {_LATENT} + {_ROPE}, not {widths}")
+            expected = f"a number, for its default is that of latents of {_LATENT} + {_ROPE}, not {widths}"
+            raise contradiction("sm_scale", expected, None)
         return self
 
     @property

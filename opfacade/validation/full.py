@@ -139,11 +139,12 @@ def _refuse_shared_pages(tables: Tables, args: Any) -> None:
 
 
 def _page_uses(tables: Tables, args: Any, rows: list[int]) -> Iterator[tuple[int, int, int, bool]]:
-    """(request, place in its list, page, whether new rows go there)."""
+    """(request, position in kv_indices or in its row of block_table, page, whether new rows go there)."""
+    starts = getattr(args, tables.kv_indptr).tolist() if tables.kv_indptr else [0] * tables.batch_size
     for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
         first_new = length - (rows[request + 1] - rows[request])
         for place, page in enumerate(pages.tolist()):
-            yield request, place, page, first_new < min(length, (place + 1) * tables.page_size)
+            yield request, starts[request] + place, page, first_new < min(length, (place + 1) * tables.page_size)
 
 
 def _refuse_far_positions(tables: Tables, args: Any) -> None:

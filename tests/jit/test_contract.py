@@ -55,7 +55,8 @@ def refused(descriptor, args, workspace, needed):
     fields = {name: getattr(args, name) for name in type(args).__slots__}
     issues = check(descriptor.operands(), fields, "cpu")
     if not issues and workspace is not None:
-        issues = check_beside(descriptor.operands(), fields, workspace, needed, WORKSPACE_ALIGNMENT)
+        sound = {name: fields[name] for name in descriptor.operands()}
+        issues = check_beside(sound, workspace, needed, WORKSPACE_ALIGNMENT)
     return bool(issues)
 
 

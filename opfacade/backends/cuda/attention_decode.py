@@ -185,10 +185,17 @@ def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning =
 
 @once_a_kind
 def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning, mode: str, chunk: int) -> KernelSku:
-    rules, known = rules_of(descriptor, target, tuning), facts(descriptor, tuning, mode, chunk)
-    tile = (rules.team if mode == "cluster" else rules.alone).shape.keys
+    block, known = _block(descriptor, target, tuning, mode), facts(descriptor, tuning, mode, chunk)
+    tile, usual = block.shape.keys, _block(descriptor, Target.parse(target.arch), tuning, mode)
+    if block.shape.stages != usual.shape.stages:  # a part of its architecture with other shared memory has another binary
+        known = support.pairs(**dict(known), stages=block.shape.stages)
     merges = True  # the warps of a block merge in any mode
     return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", known, tile, merges))
+
+
+def _block(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning, mode: str) -> Block:
+    rules = rules_of(descriptor, target, tuning)
+    return rules.team if mode == "cluster" else rules.alone
 
 
 def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:

@@ -37,7 +37,7 @@ def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
 def _unfit(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
     other = tuple(support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (DTYPE,)))
     arch = support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
-    return other or (*arch, *_lacks(descriptor))
+    return (*arch, *(other or _lacks(descriptor)))  # the rest means nothing for another q
 
 
 def _lacks(descriptor: Prefill) -> Iterator[Reason]:

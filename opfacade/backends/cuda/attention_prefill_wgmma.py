@@ -72,7 +72,8 @@ class _Unfit(NamedTuple):
 @once_a_kind
 def _unfit(descriptor: Prefill, target: Target) -> _Unfit:
     arch = tuple(support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)))
-    shared = tuple(first.shared_reasons(descriptor, target, head_dims(descriptor)))
+    found = first.shared_reasons(descriptor, target, head_dims(descriptor))
+    shared = tuple(reason for reason in found if reason.code != "OPF-S001")  # `arch` asks for more
     rows = support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
     own = (*variant.asynchronous_reasons(descriptor), *rows)
     large = () if arch or shared or own else tuple(support.shared_memory_reason(shared_memory(descriptor), target))

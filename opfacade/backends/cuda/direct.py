@@ -8,11 +8,10 @@ where every message is made: it may refuse too much, and never too little.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.descriptor import Descriptor, operands_of
-from opfacade.memo import room
+from opfacade.memo import getter, room
 from opfacade.operands import TensorSpec, has_memory
 
 if TYPE_CHECKING:
@@ -66,7 +65,8 @@ class Direct:
         bound = module.bind(device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
         self._kinds: list[Callable[..., bool]] = []
         self._present = getter(tuple(operands))
-        place = _Place(descriptor.args_type, getter((*operands, *absent)), len(operands), workspace_bytes)
+        nested = getter(tuple(f"{name}.is_nested" for name in operands))
+        place = _Place(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
         self.call = _short(place, bound, module.vouch, self._kinds)
 
     def learn(self, args: Any) -> None:
@@ -78,10 +78,11 @@ class Direct:
 
 
 class _Place(NamedTuple):
-    """What of a bundle goes where: all its fields, the first `present` of which are tensors."""
+    """What of a bundle goes where: all its fields, the first `present` of which are tensors, and whether those are nested."""
 
     wanted: type
     fields: Callable[[Any], tuple[Any, ...]]
+    nested: Callable[[Any], tuple[Any, ...]]
     present: int
     workspace_bytes: int
 
@@ -90,24 +91,26 @@ def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool
     """One flat function: it is all that Python does for a call."""
     import torch
 
-    wanted, fields, present, needed = place
+    wanted, fields, nested, present, needed = place
     empty, plain, uint8 = torch.empty, torch.Tensor, torch.uint8
 
     def call(args: Any, workspace: Any, launch: bool) -> bool:
         if type(args) is not wanted:
             return False
         given = fields(args)
-        for same in kinds:
-            if same(*given[:present]):
-                break
-        else:
-            return False
-        if workspace is None:
-            if needed and launch:
-                workspace = empty(needed, dtype=uint8, device=given[0].device)
-        elif type(workspace) is not plain:
-            return False
         try:
+            if True in nested(args):
+                return False  # torch's guard ends the process where it meets one
+            for same in kinds:
+                if same(*given[:present]):
+                    break
+            else:
+                return False
+            if workspace is None:
+                if needed and launch:
+                    workspace = empty(needed, dtype=uint8, device=given[0].device)
+            elif type(workspace) is not plain:
+                return False
             verdict = bound(*given, workspace, launch)
             if verdict == _UNKNOWN_ROOM:
                 vouch(*_rooms(given[:present] if workspace is None else (*given[:present], workspace)))
@@ -130,16 +133,6 @@ def _rooms(tensors: Sequence[Tensor]) -> Iterator[int]:
     for tensor in tensors:
         yield tensor.data_ptr()
         yield max(room(tensor), 0)
-
-
-def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """attrgetter that gives a tuple whatever the number of names."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    if not names:
-        return lambda args: ()
-    only = attrgetter(names[0])
-    return lambda args: (only(args),)
 
 
 def same_types(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda.direct import Direct, Short, fits, getter
+from opfacade.backends.cuda.direct import Direct, Short, fits
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
+from opfacade.memo import getter
 from opfacade.registry import Launcher, Reason
 from opfacade.sku import KernelSku
 from opfacade.target import Target

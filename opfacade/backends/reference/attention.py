@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from opfacade.backends.reference import attention_promise as promise
-from opfacade.backends.reference.page_table import by_token, offsets, pages_and_lengths, token_index
+from opfacade.backends.reference.inference import in_inference_mode
+from opfacade.backends.reference.page_table import by_token, checked, token_index
 from opfacade.backends.reference.variation import mask_starts, of_request
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
@@ -29,12 +30,12 @@ def _paged(descriptor: PagedKvAttention[Any], args: Any, q_indptr: Sequence[int]
     from opfacade.backends.reference.softmax_attention import attend
 
     cache, scoring = descriptor.paged_kv, promise.scoring(descriptor, args, causal)
-    pages, lengths = pages_and_lengths(descriptor.op, cache, args)
+    requests = checked(descriptor, args)
     k_pool, v_pool = by_token(args.k_data, cache), by_token(args.v_data, cache)
-    starts = mask_starts(descriptor.op, args, q_indptr, lengths)
-    for request, length in enumerate(lengths):
+    starts = mask_starts(descriptor.op, args, q_indptr, [length for _, length in requests])
+    for request, (pages, length) in enumerate(requests):
         rows = slice(q_indptr[request], q_indptr[request + 1])
-        at = token_index(cache, pages[request], 0, length)
+        at = token_index(cache, pages, 0, length)
         lse = args.lse[rows] if args.lse is not None else None
         own = replace(scoring, varied=of_request(descriptor, args, rows, at, length, starts[request]))
         attend(args.q[rows], k_pool[at], v_pool[at], own, args.o[rows], lse)
@@ -42,8 +43,7 @@ def _paged(descriptor: PagedKvAttention[Any], args: Any, q_indptr: Sequence[int]
 
 def _prefill(descriptor: BatchPagedPrefillDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     def launch(args: BatchPagedPrefillArgs, workspace: object) -> None:
-        q_indptr = offsets(descriptor.op, "q_indptr", args.q_indptr, descriptor.total_num_rows, exact=True)
-        _paged(descriptor, args, q_indptr, descriptor.causal)
+        _paged(descriptor, args, args.q_indptr.tolist(), descriptor.causal)
 
     return launch
 
@@ -60,8 +60,8 @@ def _ragged(descriptor: BatchRaggedPrefillDescriptor, target: Target, sku: Kerne
 
     def launch(args: BatchRaggedPrefillArgs, workspace: object) -> None:
         scoring = promise.scoring(descriptor, args, descriptor.causal)
-        q_indptr = offsets(descriptor.op, "q_indptr", args.q_indptr, descriptor.total_num_rows, exact=True)
-        kv_indptr = offsets(descriptor.op, "kv_indptr", args.kv_indptr, descriptor.total_kv_rows, exact=False)
+        checked(descriptor, args)
+        q_indptr, kv_indptr = args.q_indptr.tolist(), args.kv_indptr.tolist()
         starts = mask_starts(descriptor.op, args, q_indptr, [b - a for a, b in pairwise(kv_indptr)])
         for request in range(descriptor.batch_size):
             rows = slice(q_indptr[request], q_indptr[request + 1])
@@ -74,7 +74,9 @@ def _ragged(descriptor: BatchRaggedPrefillDescriptor, target: Target, sku: Kerne
 
 
 def _candidate(descriptor: type[Attention[Any]], launcher: Any) -> Candidate:
-    return Candidate("reference", "torch", descriptor, promise.declines, promise.sku, promise.no_workspace, launcher)
+    return Candidate(
+        "reference", "torch", descriptor, promise.declines, promise.sku, promise.no_workspace, in_inference_mode(launcher)
+    )
 
 
 CANDIDATES = (

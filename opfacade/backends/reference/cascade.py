@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from opfacade.backends.reference.inference import in_inference_mode
 from opfacade.descriptor import once_a_kind
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
@@ -54,4 +55,6 @@ def _merge(descriptor: MergeStatesDescriptor, target: Target, sku: KernelSku, al
     return launch
 
 
-CANDIDATES = (Candidate("reference", "torch", MergeStatesDescriptor, _declines, _sku, _no_workspace, _merge),)
+CANDIDATES = (
+    Candidate("reference", "torch", MergeStatesDescriptor, _declines, _sku, _no_workspace, in_inference_mode(_merge)),
+)

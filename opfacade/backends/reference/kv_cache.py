@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.reference.page_table import bad_index, by_token, offsets, pages_and_lengths, token_index
+from opfacade.backends.reference.inference import in_inference_mode
+from opfacade.backends.reference.page_table import by_token, checked, token_index
 from opfacade.backends.reference.rotate_and_store import stored_rows
 from opfacade.descriptor import once_a_kind
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
 from opfacade.registry import Candidate, Launcher, Reason
 from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
+from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,26 +73,22 @@ def _check_position(descriptor: PagedKvAppendDescriptor, args: Any, request: int
     known = args.cos_sin_cache.shape[0]
     if length > known:
         name = "kv_lens" if descriptor.page_table == "block" else "last_page_len"
-        bad_index(descriptor.op, name, request, length, f"a length in the {known} positions of cos_sin_cache", request)
+        allowed = f"a length in the {known} positions of cos_sin_cache"
+        raise index_error(descriptor.op, name, request, length, allowed, request)
 
 
 def _append(descriptor: PagedKvAppendDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     cache = descriptor.paged_kv
 
     def launch(args: PagedKvAppendArgs, workspace: object) -> None:
-        indptr = offsets(descriptor.op, "append_indptr", args.append_indptr, descriptor.total_num_rows, exact=True)
-        pages, lengths = pages_and_lengths(descriptor.op, cache, args)
+        requests, indptr = checked(descriptor, args), args.append_indptr.tolist()
         pools = [by_token(_bits(pool), cache) for pool in (args.k_data, args.v_data)]
-        for request, length in enumerate(lengths):
-            if indptr[request + 1] - indptr[request] > length:
-                bad_index(
-                    descriptor.op, "append_indptr", request + 1, indptr[request + 1], f"at most {length} new rows", request
-                )
+        for request, (_, length) in enumerate(requests):
             if descriptor.rotated and indptr[request + 1] > indptr[request]:
                 _check_position(descriptor, args, request, length)
-        for request, length in enumerate(lengths):
+        for request, (pages, length) in enumerate(requests):
             first, stop = indptr[request], indptr[request + 1]
-            at = token_index(cache, pages[request], length - (stop - first), length)
+            at = token_index(cache, pages, length - (stop - first), length)
             rows = stored_rows(descriptor, args, slice(first, stop), length - (stop - first))
             for pool, new in zip(pools, rows, strict=True):
                 pool[at] = _bits(new)
@@ -98,4 +96,6 @@ def _append(descriptor: PagedKvAppendDescriptor, target: Target, sku: KernelSku,
     return launch
 
 
-CANDIDATES = (Candidate("reference", "torch", PagedKvAppendDescriptor, _declines, _sku, _no_workspace, _append),)
+CANDIDATES = (
+    Candidate("reference", "torch", PagedKvAppendDescriptor, _declines, _sku, _no_workspace, in_inference_mode(_append)),
+)

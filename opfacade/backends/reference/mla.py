@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from opfacade.backends.reference import attention_promise as promise
-from opfacade.backends.reference.page_table import pages_and_lengths, token_index
+from opfacade.backends.reference.inference import in_inference_mode
+from opfacade.backends.reference.page_table import checked, token_index
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor
 from opfacade.registry import Candidate, Launcher
 from opfacade.sku import KernelSku
@@ -17,9 +18,8 @@ def _decode(descriptor: BatchMlaDecodeDescriptor, target: Target, sku: KernelSku
 
     def launch(args: BatchMlaDecodeArgs, workspace: object) -> None:
         scoring = promise.scoring(descriptor, args, causal=False)
-        pages, lengths = pages_and_lengths(descriptor.op, descriptor.paged_kv, args)
-        for request, length in enumerate(lengths):
-            at, row = token_index(descriptor.paged_kv, pages[request], 0, length), slice(request, request + 1)
+        for request, (pages, length) in enumerate(checked(descriptor, args)):
+            at, row = token_index(descriptor.paged_kv, pages, 0, length), slice(request, request + 1)
             latent = args.ckv[at][:, None]
             q = torch.cat([args.q_nope[row], args.q_pe[row]], -1)
             k = torch.cat([latent, args.kpe[at][:, None]], -1)
@@ -29,5 +29,13 @@ def _decode(descriptor: BatchMlaDecodeDescriptor, target: Target, sku: KernelSku
 
 
 CANDIDATES = (
-    Candidate("reference", "torch", BatchMlaDecodeDescriptor, promise.declines, promise.sku, promise.no_workspace, _decode),
+    Candidate(
+        "reference",
+        "torch",
+        BatchMlaDecodeDescriptor,
+        promise.declines,
+        promise.sku,
+        promise.no_workspace,
+        in_inference_mode(_decode),
+    ),
 )

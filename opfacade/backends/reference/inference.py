@@ -1,0 +1,20 @@
+"""Launchers of the reference write to tensors of inference mode too, as kernels do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opfacade.registry import Launcher
+
+
+def in_inference_mode(make: Callable[..., Launcher]) -> Callable[..., Launcher]:
+    """What makes a launcher, so that torch keeps no record of what that does; nothing that is run has a gradient."""
+
+    def made(*what: Any) -> Launcher:
+        import torch
+
+        decorated: Launcher = torch.inference_mode()(make(*what))
+        return decorated
+
+    return made
