@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from opfacade.change import explain_change
     from opfacade.manifest import SkuManifest
     from opfacade.plan import Plan
+    from opfacade.preference import Preference, Require
     from opfacade.recorder import record
     from opfacade.registry import load_descriptor
-    from opfacade.selection import Preference, Require, explain
+    from opfacade.selection import explain
     from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
     from opfacade.target import Target
     from opfacade.verdict import Verdict
@@ -27,8 +28,8 @@ _HOME = {
     "KernelSku": "sku",
     "Plan": "plan",
     "PrecisionGuarantee": "sku",
-    "Preference": "selection",
-    "Require": "selection",
+    "Preference": "preference",
+    "Require": "preference",
     "SkuManifest": "manifest",
     "Target": "target",
     "Verdict": "verdict",

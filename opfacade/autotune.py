@@ -19,7 +19,8 @@ from opfacade.autotune_table import refresh, store_here
 from opfacade.descriptor import Descriptor
 from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, UnsupportedError, from_issues
 from opfacade.plan import Plan
-from opfacade.selection import Option, Preference, Require, choose, considered
+from opfacade.preference import Preference, Require
+from opfacade.selection import Option, choose, considered
 from opfacade.target import Target
 from opfacade.testing import inputs, numerics
 from opfacade.tuning import Measured, Row, decide, tuning_key

@@ -11,7 +11,7 @@ from opfacade.autotune_store import Store, parse
 from opfacade.descriptor import Descriptor
 from opfacade.pins import Tuned
 from opfacade.plan import forget_selections
-from opfacade.selection import Preference, Require
+from opfacade.preference import Preference, Require
 from opfacade.target import Target
 from opfacade.tuning import Row, tuning_key
 

@@ -10,7 +10,8 @@ from opfacade.descriptor import Descriptor
 from opfacade.errors import DescriptorError, Issue, from_issues
 from opfacade.manifest import differences
 from opfacade.model import Model
-from opfacade.selection import Explanation, Preference, explain
+from opfacade.preference import Preference
+from opfacade.selection import Explanation, explain
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 

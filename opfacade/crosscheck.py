@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from opfacade import env
 from opfacade.errors import GuaranteeViolation
 from opfacade.plan import Plan
+from opfacade.preference import Preference
 from opfacade.registry import Launcher, load_descriptor
-from opfacade.selection import Preference
 from opfacade.target import Target
 from opfacade.testing import numerics
 from opfacade.validation import moment

@@ -19,7 +19,8 @@ from opfacade.descriptor import Descriptor
 from opfacade.errors import DescriptorError, Issue, SettingError, from_issues
 from opfacade.model import Model, Version
 from opfacade.pins import NO_PINS, Allowed
-from opfacade.selection import Preference, choose, survey
+from opfacade.preference import Preference
+from opfacade.selection import choose, survey
 from opfacade.sku import is_sku_id
 from opfacade.target import Target
 

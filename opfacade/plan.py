@@ -14,8 +14,9 @@ from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, check, check_beside, require_memory
+from opfacade.preference import DEFAULT, Preference
 from opfacade.registry import Candidate, Launcher
-from opfacade.selection import DEFAULT, Option, Preference, choose, count_refusals, survey, unknown_name, wrong_argument
+from opfacade.selection import Option, choose, count_refusals, require_known_names, require_right_kinds, survey
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 from opfacade.validation import moment
@@ -46,12 +47,6 @@ def _remember(key: Any, plan: Plan[Any]) -> None:
         if len(_selected) >= _MAX_CACHED:
             _selected.pop(next(iter(_selected)))
         _selected[key] = plan
-
-
-def _asks_for_reference(prefer: Preference) -> bool:
-    """Whether it is no fallback: the backend is named, or a SKU of it, or no other SKU is allowed."""
-    allowed = (prefer.pin,) if prefer.pin is not None else prefer.allow
-    return prefer.backend == "reference" or bool(allowed and all("/reference/" in sku for sku in allowed))
 
 
 class Plan(Generic[ArgsT]):
@@ -124,30 +119,18 @@ class Plan(Generic[ArgsT]):
 
     @classmethod
     def _select(cls: type[PlanT], descriptor: Descriptor[Any], prefer: Preference | None, target: Target) -> PlanT:
-        cls._check_types(descriptor, prefer, target)
+        require_right_kinds(cls.__name__, descriptor, prefer, target, cls._args_type)
         checked = descriptor.revalidated()
         preference = DEFAULT if prefer is None else prefer.revalidated()
-        unknown = unknown_name(preference) if preference.forbid else None
-        if unknown is not None:
-            raise from_issues(checked.op, "select", [unknown])
+        require_known_names(checked.op, preference)
         options = survey(checked, preference, target, pins.in_force(checked, preference, target))
         count_refusals(checked.op, options)
         option = choose(checked, target, options)
-        if option.candidate.backend == "reference" and not target.is_cpu and not _asks_for_reference(preference):
+        if option.candidate.backend == "reference" and not target.is_cpu and not preference.names_reference:
             hint = "explain(descriptor) says why no CUDA kernel fits."
             telemetry.count_fallback(option.sku)
             warnings.warn(f"{checked.op}: falling back to the reference backend on {target.arch}. {hint}", FallbackWarning, 3)
         return cls._make(checked, preference, target, option)
-
-    @classmethod
-    def _check_types(cls, descriptor: object, prefer: object, target: object) -> None:
-        issue = wrong_argument(descriptor, prefer, target)
-        args_type = cls._args_type
-        if args_type is not None and isinstance(descriptor, Descriptor) and descriptor.args_type is not args_type:
-            wanted = f"a descriptor of {args_type.__name__.removesuffix('Args')}"
-            issue = Issue("OPF-S031", "descriptor", wanted, type(descriptor).__name__, kind="ArgumentTypeError")
-        if issue is not None:
-            raise from_issues(cls.__name__, "select", [issue])
 
     @classmethod
     def _make(cls: type[PlanT], descriptor: Descriptor[Any], preference: Preference, target: Target, option: Option) -> PlanT:

@@ -9,8 +9,8 @@ from typing import Any
 from opfacade import dumps
 from opfacade.errors import ArgumentError
 from opfacade.plan import Plan
+from opfacade.preference import Preference
 from opfacade.registry import load_descriptor
-from opfacade.selection import Preference
 from opfacade.target import Target, of_device
 from opfacade.testing import numerics
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
-
-from pydantic import BeforeValidator
+from typing import Any, NamedTuple
 
 from opfacade import telemetry
-from opfacade.descriptor import Descriptor
+from opfacade.descriptor import Args, Descriptor
 from opfacade.errors import (
     GuaranteeUnavailable,
     Issue,
@@ -18,56 +16,11 @@ from opfacade.errors import (
     UnsupportedError,
     from_issues,
 )
-from opfacade.model import Bytes, Model
 from opfacade.pins import NO_PINS, Pins
+from opfacade.preference import DEFAULT, Preference, Require
 from opfacade.registry import Candidate, Reason, candidates_for, names_to_forbid, variants_for
-from opfacade.sku import ERROR_MODELS, ErrorModelId, KernelSku, is_sku_id
+from opfacade.sku import ERROR_MODELS, KernelSku, is_sku_id
 from opfacade.target import Target
-
-
-class Require(Model):
-    """The least a plan must guarantee. max_error_model: no looser bound than this one, in the order of ERROR_MODELS."""
-
-    deterministic: bool = False
-    bit_stable_on_same_hardware: bool = False
-    batch_invariant: Literal["none", "composition"] = "none"
-    max_error_model: ErrorModelId | None = None
-
-
-_SHORT: dict[str, dict[str, object]] = {
-    "deterministic": {"deterministic": True},
-    "bit_stable_on_same_hardware": {"bit_stable_on_same_hardware": True},
-    "batch_invariant": {"batch_invariant": "composition"},
-}
-
-
-def _require(value: object) -> object:
-    if isinstance(value, str) and value in _SHORT:
-        return _SHORT[value]
-    return value
-
-
-class Preference(Model):
-    """What a caller wants. Every field is honoured, or `select` raises UnsupportedError with the reasons.
-
-    backend: only this one.  forbid: backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids never to use, of any
-    op.  allow: only these SKU ids.
-    max_workspace_bytes: no plan that needs more.  require: the least guarantee ("deterministic" and "batch_invariant"
-    are short forms).  jit: "never" refuses to compile, at load.  pin: only this SKU id.  autotune: "use" takes
-    what `opfacade tune` measured to be faster, where it has measured; `explain` says so.
-    """
-
-    backend: Literal["cuda", "reference"] | None = None
-    forbid: tuple[str, ...] = ()
-    allow: tuple[str, ...] | None = None
-    max_workspace_bytes: Bytes | None = None
-    require: Annotated[Require, BeforeValidator(_require)] = Require()
-    jit: Literal["build", "never"] = "build"
-    pin: str | None = None
-    autotune: Literal["off", "use"] = "off"
-
-
-DEFAULT = Preference()
 
 
 class Option(NamedTuple):
@@ -93,10 +46,22 @@ def _called(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
-def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue | None:
-    """What is not even of the right kind among the arguments of `select` and `explain`."""
+def require_right_kinds(
+    name: str, descriptor: object, prefer: object, target: object, args_type: type[Args] | None = None
+) -> None:
+    """Raises ArgumentTypeError for what is not even of the right kind among the arguments of `select` and `explain`."""
+    issue = _wrong_argument(descriptor, prefer, target, args_type)
+    if issue is not None:
+        raise from_issues(name, "select", [issue])
+
+
+def _wrong_argument(descriptor: object, prefer: object, target: object, args_type: type[Args] | None) -> Issue | None:
+    """args_type: of a named plan."""
     if not isinstance(descriptor, Descriptor):
         return Issue("OPF-S030", "descriptor", "a Descriptor", _called(descriptor), kind="ArgumentTypeError")
+    if args_type is not None and descriptor.args_type is not args_type:
+        wanted = f"a descriptor of {args_type.__name__.removesuffix('Args')}"
+        return Issue("OPF-S031", "descriptor", wanted, _called(descriptor), kind="ArgumentTypeError")
     if prefer is not None and not isinstance(prefer, Preference):
         return Issue("OPF-S032", "prefer", "a Preference or None", _called(prefer), kind="ArgumentTypeError")
     if target is not None and not isinstance(target, Target):
@@ -104,13 +69,13 @@ def wrong_argument(descriptor: object, prefer: object, target: object) -> Issue 
     return None
 
 
-def unknown_name(prefer: Preference) -> Issue | None:
-    """A name to forbid that nothing has: a slip of the pen would let what it means run."""
+def require_known_names(op: str, prefer: Preference) -> None:
+    """Raises UnsupportedError for a name to forbid that nothing has: a slip of the pen would let what it means run."""
     for name in prefer.forbid:
         if name not in names_to_forbid() and not is_sku_id(name):
             expected, hint = "a backend, an implementation or a SKU id", "explain(descriptor) shows names."
-            return Issue("OPF-S019", "prefer.forbid", expected, repr(name), hint, kind="UnsupportedError")
-    return None
+            issue = Issue("OPF-S019", "prefer.forbid", expected, repr(name), hint, kind="UnsupportedError")
+            raise from_issues(op, "select", [issue])
 
 
 def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
@@ -302,13 +267,9 @@ def explain(
 
     pins: what else decides; `opfacade.pins.in_force` gives what `select` adds in this process.
     """
-    issue = wrong_argument(descriptor, prefer, target)
-    if issue is not None:
-        raise from_issues("explain", "select", [issue])
+    require_right_kinds("explain", descriptor, prefer, target)
     preference = (prefer or Preference()).revalidated()
     target = target or Target.current()
     checked = descriptor.revalidated()
-    unknown = unknown_name(preference)
-    if unknown is not None:
-        raise from_issues(checked.op, "select", [unknown])
+    require_known_names(checked.op, preference)
     return Explanation(checked, preference, target, survey(checked, preference, target, pins))

@@ -18,7 +18,7 @@ from opfacade.errors import OpfacadeError
 from opfacade.jit import cache
 from opfacade.jit.spec import JitSpec
 from opfacade.plan import Plan
-from opfacade.selection import Preference
+from opfacade.preference import Preference
 from opfacade.target import Target
 from opfacade.workload import read
 

@@ -16,8 +16,8 @@ from opfacade.descriptor import Descriptor
 from opfacade.errors import DescriptorError
 from opfacade.model import Count, Model
 from opfacade.plan import Plan
+from opfacade.preference import Preference
 from opfacade.registry import load_descriptor
-from opfacade.selection import Preference
 from opfacade.target import Target
 
 _NO_WISH = Preference()

@@ -16,8 +16,8 @@ from opfacade.autotune_measure import Effort
 from opfacade.cli import main
 from opfacade.pins import in_force
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
+from opfacade.preference import Require
 from opfacade.registry import candidates_for, examples, variant_of
-from opfacade.selection import Require
 from opfacade.workload import Lengths, Work
 from tests.problems import decode
 

@@ -22,7 +22,6 @@ from opfacade.errors import (
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedDecodePlan, BatchPagedPrefillDescriptor
 from opfacade.registry import BACKENDS, candidates_for, examples
 from opfacade.selection import choose, survey
-from opfacade.sku import ERROR_MODELS
 from tests.problems import REFERENCE, cache, decode, on_reference
 
 SM_90A, CPU = Target.parse("sm_90a"), Target.cpu()
@@ -408,18 +407,6 @@ def test_a_device_is_not_to_blame_for_what_the_caller_locked_out():
 def test_a_guarantee_that_nothing_keeps_has_a_code_of_its_own():
     error = refusal(Preference(require={"max_error_model": "exact"}))
     assert (type(error), error.code) == (GuaranteeUnavailable, "OPF-S020")
-
-
-def test_every_error_model_can_be_required():
-    for model in ERROR_MODELS:
-        assert Require(max_error_model=model).max_error_model == model
-    with pytest.raises(DescriptorError) as caught:
-        Preference(require={"nope": 1})
-    assert (caught.value.code, caught.value.issues[0].argument) == ("OPF-D003", "require.nope")
-
-
-def test_a_workspace_may_be_larger_than_2_gib():
-    assert Preference(max_workspace_bytes=2**40).max_workspace_bytes == 2**40
 
 
 def test_what_cannot_be_hashed_is_selected_for_all_the_same():

@@ -35,7 +35,7 @@ LAYERS = (
     {"dumps"},
     {"apilog"},
     {"tuning"},
-    {"instruments", "pins"},
+    {"instruments", "pins", "preference"},
     {"selection", "validation"},
     {"plan"},
     {"plans"},

@@ -14,7 +14,7 @@ from opfacade.bench import ceilings, peers, timers
 from opfacade.cost import Amount, amount
 from opfacade.errors import OpfacadeError, UnsupportedError
 from opfacade.plan import Plan
-from opfacade.selection import Preference
+from opfacade.preference import Preference
 from opfacade.target import Target
 from opfacade.testing import inputs
 from opfacade.tuning import summary

@@ -13,8 +13,8 @@ from typing import Any
 
 from opfacade.errors import GuaranteeViolation, OpfacadeError, UnsupportedError
 from opfacade.plan import Plan
+from opfacade.preference import Preference
 from opfacade.registry import candidates_for
-from opfacade.selection import Preference
 from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 from opfacade.testing import numerics

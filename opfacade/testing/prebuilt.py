@@ -9,7 +9,7 @@ from typing import Any
 
 from opfacade.descriptor import Descriptor
 from opfacade.plan import Plan
-from opfacade.selection import Preference
+from opfacade.preference import Preference
 from opfacade.testing.subject import Subject
 
 

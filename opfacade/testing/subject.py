@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from opfacade.descriptor import Descriptor
 from opfacade.plan import Plan
+from opfacade.preference import Preference
 from opfacade.registry import candidates_for, variants_for
-from opfacade.selection import Preference
 from opfacade.target import Target
 from opfacade.testing import inputs
 

@@ -47,7 +47,9 @@ def test_an_fp8_query_is_multiplied_by_its_factor(dtype, q_scale, o_dtype):
 
 
 def test_a_factor_of_the_query_needs_an_fp8_query():
-    with pytest.raises(DescriptorError, match=r"q_scale='tensor' needs a q of f8_e4m3 or f8_e5m2, not bf16"):
+    with pytest.raises(
+        DescriptorError, match=r"q_scale expected 'none' for a q of bf16, got 'tensor'. A q of f8_e4m3 or f8_e5m2"
+    ):
         prefill([2], [9], paged_kv=fp8(), q_dtype="bf16", q_scale="tensor")
 
 
@@ -93,7 +95,9 @@ def test_factors_of_one_change_no_bit():
 
 
 def test_a_factor_needs_an_fp8_cache():
-    with pytest.raises(DescriptorError, match=r"kv_scale='head' needs a cache of f8_e4m3 or f8_e5m2, not f16"):
+    with pytest.raises(
+        DescriptorError, match=r"kv_scale expected 'none' for a cache of f16, got 'head'. A cache of f8_e4m3 or f8_e5m2"
+    ):
         decode([9], kv_scale="head")
     with pytest.raises(DescriptorError, match=r"kv_scale.*'none', 'tensor' or 'head'"):
         decode([9], paged_kv=fp8(), kv_scale="channel")

@@ -136,14 +136,14 @@ def test_rope_makes_scores_depend_on_distance_alone():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"new_dtype": "f32"}, "new_dtype='f32' must be the cache's, f16"),
-        ({"new_dtype": "f8_e5m2", "paged_kv": {"dtype": "f8_e4m3"}}, "new_dtype='f8_e5m2'"),
-        ({"kv_scale": "head"}, "kv_scale='head' needs wider rows"),
-        ({"kv_scale": "head", "paged_kv": {"dtype": "f8_e4m3"}}, "not f8_e4m3 in f8_e4m3"),
-        ({"rotary_dim": 4}, "rotary_dim needs a rope"),
-        ({"rope": "half", "rotary_dim": 5}, "rotary_dim=5 must be even"),
+        ({"new_dtype": "f32"}, "new_dtype expected that of the cache, f16, got 'f32'"),
+        ({"new_dtype": "f8_e5m2", "paged_kv": {"dtype": "f8_e4m3"}}, "new_dtype expected that of the cache, f8_e4m3"),
+        ({"kv_scale": "head"}, "kv_scale expected 'none' for rows of f16"),
+        ({"kv_scale": "head", "paged_kv": {"dtype": "f8_e4m3"}}, "rows of f8_e4m3 in a cache of f8_e4m3, got 'head'"),
+        ({"rotary_dim": 4}, "rotary_dim expected None without a rope, got 4"),
+        ({"rope": "half", "rotary_dim": 5}, "rotary_dim expected an even number, .* got 5"),
         ({"rope": "half", "rotary_dim": 10}, "at most head_dim=8"),
-        ({"rope": "half", "paged_kv": {"dtype": "f8_e4m3"}}, "rope needs new rows of f16, bf16 or f32"),
+        ({"rope": "half", "paged_kv": {"dtype": "f8_e4m3"}}, "rope expected 'none' for new rows of f8_e4m3, got 'half'"),
         ({"rope": "neox"}, "'interleaved' or 'half'"),
     ],
 )

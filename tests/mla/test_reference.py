@@ -50,7 +50,7 @@ def test_the_usual_scale_is_that_of_a_head_before_absorption():
 
 
 def test_other_widths_must_say_their_scale():
-    with pytest.raises(DescriptorError, match=r"sm_scale is needed.*512 \+ 64, not \(16, 8\)"):
+    with pytest.raises(DescriptorError, match=r"sm_scale expected a number.*512 \+ 64, not \(16, 8\), got None"):
         mla([6], sm_scale=None)
 
 

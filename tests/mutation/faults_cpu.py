@@ -42,9 +42,9 @@ CPU = (
     ),
     cpu(
         "reference: last_page_len is ignored",
-        f"{R}/page_table.py",
-        "(count - 1) * cache.page_size + last if count else 0",
-        "count * cache.page_size if count else 0",
+        "opfacade/validation/host.py",
+        "(count - 1) * self.tables.page_size + self.lens[request]",
+        "count * self.tables.page_size",
         kinds="decode-auto",
     ),
     cpu(
@@ -310,7 +310,7 @@ CPU = (
     cpu(
         "memo: moved memory is not seen",
         "opfacade/memo.py",
-        " or [t.data_ptr() for t in self._present(args)] != last[1]:",
+        " or [t.data_ptr() for t in tensors] != last.pointers:",
         ":",
         CALLS,
     ),
