@@ -384,5 +384,5 @@ def test_messages_are_sentences():
     error = refused(BatchPagedDecodeDescriptor, "OPF-D003", "foo", foo=1)
     assert "foo expected no field of this name, got 1." in str(error)
     missing = {name: value for name, value in KINDS[BatchPagedDecodeDescriptor].items() if name != "batch_size"}
-    with pytest.raises(DescriptorError, match="batch_size expected a value, got nothing."):
+    with pytest.raises(DescriptorError, match=r"batch_size expected a value, got nothing\."):
         BatchPagedDecodeDescriptor(**missing)

@@ -189,7 +189,7 @@ def test_a_variant_is_exact_where_it_must_be(check, name):
 
 def test_a_cap_beside_a_transform_is_refused():
     descriptor, _ = prefill([2], [3])
-    with pytest.raises(DescriptorError, match="logits_soft_cap expected 0.0 beside variant.logits.*Both replace the score"):
+    with pytest.raises(DescriptorError, match=r"logits_soft_cap expected 0\.0 beside variant\.logits.*Both replace the score"):
         changed(descriptor, variant=alibi(4), logits_soft_cap=3.0)
     assert changed(descriptor, variant=sliding_window(4), logits_soft_cap=3.0).masks
 
