@@ -73,21 +73,23 @@ class SkuStats:
     cache_hits: loads that needed no build. fallbacks: selections of the reference because no kernel fits.
     """
 
-    __slots__ = (*COUNTED, "build_seconds", "latency")
+    __slots__ = (*COUNTED, "_forgotten", "build_seconds", "latency")
 
     def __init__(self) -> None:
         self.selects, self.runs, self.builds, self.loads = Counter(), Counter(), Counter(), Counter()
         self.cache_hits, self.fallbacks = Counter(), Counter()
         self.build_seconds = 0.0
         self.latency: Latency | None = None
+        self._forgotten = False
 
     def forget(self) -> None:
         for name in COUNTED:
             getattr(self, name).forget()
-        self.build_seconds, self.latency = 0.0, None
+        self.build_seconds, self.latency, self._forgotten = 0.0, None, True
 
-    def has_counted(self) -> bool:
-        return self.latency is not None or any(getattr(self, name).value() for name in COUNTED)
+    def is_forgotten(self) -> bool:
+        """Whether nothing was counted since all was forgotten."""
+        return self._forgotten and self.latency is None and not any(getattr(self, name).value() for name in COUNTED)
 
     def time(self, microseconds: float) -> None:
         """Count one sampled run time."""
@@ -124,7 +126,7 @@ def stats(sku_id: str) -> SkuStats:
 def snapshot() -> dict[str, dict[str, Any]]:
     """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "cache_hits": n, "fallbacks": n, "build_seconds": s}}`
     for every SKU seen so far; with a key "latency" where run times were sampled."""
-    return {sku_id: found.as_dict() for sku_id, found in list(_stats.items()) if found.has_counted()}
+    return {sku_id: found.as_dict() for sku_id, found in list(_stats.items()) if not found.is_forgotten()}
 
 
 def refusals() -> dict[str, int]:
