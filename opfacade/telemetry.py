@@ -73,23 +73,23 @@ class SkuStats:
     cache_hits: loads that needed no build. fallbacks: selections of the reference because no kernel fits.
     """
 
-    __slots__ = (*COUNTED, "_forgotten", "build_seconds", "latency")
+    __slots__ = (*COUNTED, "build_seconds", "forgotten", "latency")
 
     def __init__(self) -> None:
         self.selects, self.runs, self.builds, self.loads = Counter(), Counter(), Counter(), Counter()
         self.cache_hits, self.fallbacks = Counter(), Counter()
         self.build_seconds = 0.0
         self.latency: Latency | None = None
-        self._forgotten = False
+        self.forgotten = False
 
     def forget(self) -> None:
         for name in COUNTED:
             getattr(self, name).forget()
-        self.build_seconds, self.latency, self._forgotten = 0.0, None, True
+        self.build_seconds, self.latency, self.forgotten = 0.0, None, True
 
     def is_forgotten(self) -> bool:
         """Whether nothing was counted since all was forgotten."""
-        return self._forgotten and self.latency is None and not any(getattr(self, name).value() for name in COUNTED)
+        return self.forgotten and self.latency is None and not any(getattr(self, name).value() for name in COUNTED)
 
     def time(self, microseconds: float) -> None:
         """Count one sampled run time."""
@@ -120,6 +120,7 @@ def stats(sku_id: str) -> SkuStats:
     if found is None:
         with _lock:
             found = _stats.setdefault(sku_id, SkuStats())
+    found.forgotten = False  # somebody means to count
     return found
 
 
