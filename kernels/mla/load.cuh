@@ -117,6 +117,7 @@ __device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, 
       entry = loader.entry_of_lane(start + kMlaKeys);
     }
     mbarrier_wait(smem_address(&smem.empty[ring.stage]), ring.parity ^ 1);
+    __syncwarp();  // all have seen it: once the leader has asked, the barrier may go on by two phases
     const uint32_t dst = smem.piece(ring.stage, piece), full = smem_address(&smem.full[ring.stage]);
     if (tile >= 0) {
       loader.ask(dst, full);
