@@ -1,62 +1,27 @@
 """Tuning end to end: candidates of the reference backend and a clock that the test decides; and once with the real one."""
 
 import json
-import random
 import re
-import time
-from dataclasses import replace
 
 import pytest
 import torch
 from click.testing import CliRunner
 
-from opfacade import Plan, Preference, Target, autotune_stamp, autotune_table, errors, explain, registry, selection, telemetry
+from opfacade import Plan, Preference, Target, autotune_stamp, autotune_table, errors, explain, selection, telemetry
 from opfacade.autotune import Setup, Tuning, lengths_of, tune
 from opfacade.autotune_measure import Effort
 from opfacade.cli import main
 from opfacade.pins import in_force
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.preference import Require
-from opfacade.registry import candidates_for, examples, variant_of
+from opfacade.registry import examples
 from opfacade.workload import Lengths, Work
 from tests.problems import decode
+from tests.ways import RAN, candidate, clock, way
 
 CPU, SM90 = Target.cpu(), Target.parse("sm_90a")
 USE = Preference(autotune="use")
 DECODE, _ = decode([5, 9, 2])
-RAN: list[str] = []
-
-
-def with_guarantee(sku, **flags):
-    promise = sku.precision_guarantee.model_copy(update={**flags, "evidence": ("tests/x.py::test_y",)})
-    return sku.model_copy(update={"precision_guarantee": promise})
-
-
-def candidate(name, flaw="", **flags):
-    """The reference's decode under another name, with a flaw and with promises."""
-    (base,) = [c for c in candidates_for(BatchPagedDecodeDescriptor) if c.backend == "reference"]
-
-    def launcher(descriptor, target, sku, allow):
-        launch = base.launcher(descriptor, target, sku, allow)
-
-        def run(args, workspace):
-            RAN.append(name)
-            if flaw == "raises":
-                raise errors.CompileError("no luck")
-            if flaw != "writes nothing":
-                launch(args, workspace)
-            if flaw == "wrong":
-                args.o.add_(0.5)
-            if flaw == "slow":
-                time.sleep(0.02)
-
-        return run
-
-    def sku(descriptor, target):
-        plain = base.sku(descriptor, target)
-        return with_guarantee(plain.model_copy(update={"spec": (("way", name),)}), **flags).revalidated()
-
-    return replace(base, launcher=launcher, sku=sku, variant="" if name == "plain" else name)
 
 
 @pytest.fixture(autouse=True)
@@ -83,21 +48,6 @@ def field(monkeypatch, tmp_path, fresh_telemetry):
     yield use
     monkeypatch.undo()
     autotune_table.refresh()
-
-
-def clock(spread=0.0, seed=0, **times):
-    """A timer by which each way takes its time."""
-    rng = random.Random(seed)
-
-    def timer(call):
-        call()
-        return times[RAN[-1]] * rng.lognormvariate(0, spread)
-
-    return Setup(timer=timer)
-
-
-def way(sku_id):
-    return sku_id.split("way=")[1].split("/")[0]
 
 
 def tuned(problems=(DECODE,), require=None, **times):
@@ -280,57 +230,6 @@ def test_a_locked_fleet_gets_a_measured_variant_that_it_allows(field):
     field(candidate("plain"), candidate("other"))
     (found,) = tuned(plain=100.0, other=80.0)
     assert used(prefer=Preference(allow=(found.row.winner,), autotune="use")) == "other"
-
-
-def test_variants_stand_behind_all_defaults():
-    for kind in {type(e) for e in examples()}:
-        flags = [bool(c.variant) for c in registry.variants_for(kind)]
-        assert flags == sorted(flags)
-
-
-def test_no_two_candidates_of_a_problem_share_a_sku():
-    for example in examples():
-        for target in (CPU, SM90):
-            ids = [o.sku.id for o in selection.considered(example, USE, target) if o.sku]
-            assert len(ids) == len(set(ids))
-
-
-ATTENTION = [e for e in examples() if e.op in ("paged_decode", "paged_prefill", "ragged_prefill") and e.kv_split == "auto"]
-
-
-@pytest.mark.parametrize("example", ATTENTION, ids=lambda e: e.op)
-def test_attention_has_other_splits_to_measure(example):
-    found = selection.considered(example, Preference(backend="cuda"), SM90)
-    default = next((o for o in found if not o.reasons), None)
-    if default is None:
-        pytest.skip("no kernel for this example")
-    splits = [o for o in found if o.candidate.variant.startswith(("split=", "chunk="))]
-    variants = [o for o in splits if not o.reasons and o.candidate.impl == default.candidate.impl]
-    assert {o.candidate.variant for o in variants} >= {f"chunk={n}" for n in (512, 1024, 2048, 4096)}
-    for option in variants:
-        promise = option.sku.precision_guarantee
-        assert promise.batch_invariant == "composition"
-        assert promise.error_model.id == default.sku.precision_guarantee.error_model.id
-        assert Plan.select(example, Preference(pin=option.sku.id), SM90).sku == option.sku
-
-
-def test_a_split_that_is_the_default_already_is_no_variant():
-    wide = next(e for e in ATTENTION if e.op == "paged_prefill").model_copy(update={"total_num_rows": 4000}).revalidated()
-    (option,) = [o for o in selection.considered(wide, USE, SM90) if o.name == "cuda/mma_tile[split=off]"]
-    assert [r.code for r in option.reasons] == ["OPF-S017"]
-
-
-def test_a_variant_can_be_made_of_another_descriptor():
-    (base,) = [c for c in candidates_for(BatchPagedDecodeDescriptor) if c.backend == "cuda" and c.impl == "split_kv"]
-    fixed = lambda d: d.model_copy(update={"kv_split": 512}).revalidated() if d.kv_split == "auto" else None  # noqa: E731
-    variant = variant_of(base, "chunk=512", fixed, {"chunk": 512})
-    example = next(e for e in examples() if e.op == "paged_decode" and not base.declines(e, SM90))
-    facts = dict(variant.sku(example, SM90).spec)
-    assert (facts["chunk"], facts["split"]) == (512, "fixed")
-    assert variant.sku(example, SM90).precision_guarantee.batch_invariant == "composition"
-    assert variant.workspace(example, SM90) == base.workspace(fixed(example), SM90)
-    assert variant.jit_spec(example, SM90) == base.jit_spec(fixed(example), SM90)
-    assert [r.code for r in variant.declines(fixed(example), SM90)] == ["OPF-S017"]
 
 
 # -- lookup ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from opfacade.registry import examples
 from opfacade.variant_examples import alibi
 from opfacade.workload import Lengths, Work
 from tests.problems import append, decode, prefill, ragged
-from tests.test_autotune import candidate
+from tests.ways import candidate
 
 QUICK = Effort(least=3, most=4, hopeless=1e9, early=False)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import sys
 import threading
 import warnings
@@ -19,10 +18,10 @@ from opfacade.errors import (
     UnsupportedDeviceError,
     UnsupportedError,
 )
-from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedDecodePlan, BatchPagedPrefillDescriptor
+from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.registry import BACKENDS, candidates_for, examples
 from opfacade.selection import choose, survey
-from tests.problems import REFERENCE, cache, decode, on_reference
+from tests.problems import REFERENCE, cache
 
 SM_90A, CPU = Target.parse("sm_90a"), Target.cpu()
 _unseen = count(1000)
@@ -304,14 +303,6 @@ def test_selection_opens_nothing_and_reads_no_environment(monkeypatch):
     assert not events & {"open", "import", "subprocess.Popen", "socket.connect", "os.listdir", "os.mkdir", "ctypes.dlopen"}
 
 
-def test_selection_twice_is_the_same_plan():
-    descriptor = fresh()
-    first = Plan.select(descriptor, None, CPU)
-    assert Plan.select(descriptor.model_copy(), None, CPU) is first
-    assert Plan.select(descriptor, Preference(jit="never"), CPU) is not first
-    assert type(BatchPagedDecodePlan.select(descriptor, None, CPU)) is BatchPagedDecodePlan
-
-
 def test_a_target_changes_the_plan_and_its_workspace():
     descriptor = fresh()
     small = Plan.select(descriptor, REFERENCE, Target("sm_90a", 16, 232448))
@@ -325,55 +316,6 @@ def test_eight_threads_select_the_same_sku():
     [t.start() for t in threads], [t.join() for t in threads]
     assert len(found) == 8
     assert len(set(found)) == 1
-
-
-def test_the_store_of_plans_is_bounded(monkeypatch):
-    from opfacade import plan as plan_module
-
-    monkeypatch.setattr(plan_module, "_selected", {})
-    monkeypatch.setattr(plan_module, "_MAX_CACHED", 5)
-    for _ in range(20):
-        Plan.select(fresh(), None, CPU)
-    assert len(plan_module._selected) == 5
-
-
-def test_a_plan_is_immutable():
-    plan = Plan.select(fresh(), None, CPU)
-    for name in (*Plan.__slots__, "surprise"):
-        with pytest.raises(AttributeError, match=name):
-            setattr(plan, name, 1)
-    with pytest.raises(TypeError, match="select"):
-        Plan()
-
-
-@pytest.mark.parametrize("target", [CPU, SM_90A], ids=lambda t: t.arch)
-def test_a_plan_survives_pickling(target):
-    plan = BatchPagedDecodePlan.select(fresh(), Preference(max_workspace_bytes=2**30), target)
-    again = pickle.loads(pickle.dumps(plan))
-    assert type(again) is BatchPagedDecodePlan
-    facts = [(p.descriptor, p.preference, p.target, p.sku, p.workspace_size) for p in (plan, again)]
-    assert facts[0] == facts[1]
-    assert repr(plan) == f"BatchPagedDecodePlan({plan.sku.id})"
-
-
-def test_a_pickled_plan_still_runs():
-    descriptor, args = decode([6, 9])
-    pickle.loads(pickle.dumps(on_reference(descriptor))).run(args)
-    assert not args.o.isnan().any()
-
-
-def test_selecting_by_the_general_plan_takes_every_descriptor():
-    for example in examples():
-        assert Plan.select(example, None, CPU).descriptor == example
-    with pytest.raises(ArgumentTypeError):
-        BatchPagedDecodePlan.select(next(e for e in examples() if isinstance(e, BatchPagedPrefillDescriptor)), None, CPU)
-
-
-def test_a_plan_cannot_be_taken_apart():
-    plan = Plan.select(fresh(), None, SM_90A)
-    for name in ("workspace_size", "sku", "_memo"):
-        with pytest.raises(AttributeError, match=f"a plan is immutable: cannot delete {name}"):
-            delattr(plan, name)
 
 
 def test_what_is_forbidden_may_be_named_as_explain_names_it():
@@ -409,23 +351,9 @@ def test_a_guarantee_that_nothing_keeps_has_a_code_of_its_own():
     assert (type(error), error.code) == (GuaranteeUnavailable, "OPF-S020")
 
 
-def test_what_cannot_be_hashed_is_selected_for_all_the_same():
-    known = fresh()
-    fields = {**known.__dict__, "paged_kv": known.paged_kv.model_dump()}
-    unproven = BatchPagedDecodeDescriptor.model_construct(**fields)
-    assert Plan.select(unproven, None, SM_90A).descriptor == known
-
-
 def test_a_reference_that_is_asked_for_is_no_fallback():
     sku = Plan.select(fresh(), Preference(backend="reference"), SM_90A).sku.id
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for prefer in (Preference(pin=sku), Preference(allow=(sku,))):
             assert Plan.select(fresh(), prefer, SM_90A).sku.backend == "reference"
-
-
-def test_messages_tell_a_class_from_its_instance():
-    with pytest.raises(ArgumentTypeError, match="got the class BatchPagedDecodeDescriptor"):
-        Plan.select(BatchPagedDecodeDescriptor, None, SM_90A)
-    with pytest.raises(TypeError, match=r"is made by BatchPagedDecodePlan.select"):
-        BatchPagedDecodePlan(fresh())

@@ -1,6 +1,6 @@
 """Faults that tests without a GPU must see: in the reference, on the host, and in kernels that the emulator runs."""
 
-from tests.mutation.mutant import APPEND, CALLS, CUDA, EMULATED, MERGE, REST, SCHEDULE, K, L, R, cpu
+from tests.mutation.mutant import APPEND, CALLS, CUDA, EMULATED, MEMO, MERGE, REST, SCHEDULE, K, L, R, cpu
 
 CPU = (
     cpu("reference: causal is off by one", f"{R}/softmax_attention.py", "seen &= key <= row\n", "seen &= key < row\n"),
@@ -312,14 +312,28 @@ CPU = (
         "opfacade/memo.py",
         " or [t.data_ptr() for t in tensors] != last.pointers:",
         ":",
-        CALLS,
+        MEMO,
     ),
     cpu(
         "memo: alignment is not looked at again",
         "opfacade/memo.py",
         "return None if bits % 16 else spans",
         "return spans",
-        CALLS,
+        MEMO,
+    ),
+    cpu(
+        "memo: tensors that changed in place are not seen",
+        "opfacade/memo.py",
+        "if not last.kind.same(*tensors) or ",
+        "if ",
+        MEMO,
+    ),
+    cpu(
+        "memo: a nested tensor reaches the guards",
+        "opfacade/memo.py",
+        "if True in self._nested(args):",
+        "if False:",
+        MEMO,
     ),
     cpu(
         "can_implement: a workspace may be one byte short",

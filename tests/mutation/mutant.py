@@ -39,6 +39,7 @@ ON_CPU = "tests/attention/test_reference.py tests/mutation/focus.py"
 REST = "tests/kv_cache tests/cascade tests/mutation/focus.py"
 SCHEDULE = "tests/test_structural_schedule.py"
 CALLS = "tests/test_can_implement.py"
+MEMO = "tests/test_memo.py"
 EMULATED = "tests/emulator/test_emulated_mla.py"
 
 
