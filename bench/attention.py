@@ -1,6 +1,7 @@
 """Attention on one GPU beside its peers, in one run: `python bench/attention.py [--peers] [--out FILE]`.
 
-Random normal data, shuffled pages, L2 flushed; outputs are held to the SKU's bound first, and a wrong one is not timed.
+Random normal data, shuffled pages, L2 flushed; outputs are held to the SKU's bound first, and a wrong one is not timed. Ours
+and peers take turns (bench/turns.py).
 Rates: TFLOP/s for prefill (masked products not counted), TB/s for decode (K and V once). Ceilings are measured here too.
 Peers: FlashInfer (fa2, fa3) where it is installed, torch SDPA with cuDNN for dense shapes.
 """
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from bench import turns
+from bench.turns import Contender
 from opfacade import Plan, Preference
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
@@ -114,8 +117,8 @@ def problem(shape: Shape):
     return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
 
-def measure(shape: Shape) -> dict:
-    """Ours: error first, then device time, host time of a run and of a repeated select, and the first use."""
+def ours(shape: Shape) -> Contender:
+    """Ours: error first; the first use, and what a repeated select and a check cost the host."""
     descriptor, args = problem(shape)
     started = time.perf_counter()
     plan = Plan.select(descriptor, CUDA)
@@ -127,15 +130,12 @@ def measure(shape: Shape) -> dict:
     if not report.worst <= 1:
         raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
     row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": round(report.worst, 3), "first_use_s": round(first, 2)}
-    row["us"] = time_gpu(lambda: plan.run(args, workspace)).as_dict()
-    row["run_host_us"] = time_host(lambda: plan.run(args, workspace), samples=100).median
     row["select_host_us"] = round(time_host(lambda: Plan.select(descriptor, CUDA)).median, 2)
     row["check_host_us"] = time_host(lambda: plan.can_implement(args)).median
-    torch.cuda.synchronize()
-    return row
+    return Contender(row, lambda: plan.run(args, workspace), host=100)
 
 
-def flashinfer_rows(shape: Shape, backend: str) -> dict:
+def flashinfer(shape: Shape, backend: str) -> Contender:
     import flashinfer
 
     descriptor, args = problem(shape)
@@ -151,7 +151,7 @@ def flashinfer_rows(shape: Shape, backend: str) -> dict:
     run = lambda: wrapper.run(args.q, (args.k_data, args.v_data), out=args.o)  # noqa: E731
     run()
     row = {"impl": f"flashinfer-{backend}", "error_over_bound": hold_peer(descriptor, args)}
-    return row | {"us": time_gpu(run).as_dict(), "run_host_us": time_host(run, samples=50).median}
+    return Contender(row, run, host=50)
 
 
 def hold_peer(descriptor, args) -> float:
@@ -172,17 +172,19 @@ def dense_problem(shape: Shape):
     return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
 
-def sdpa_row(shape: Shape) -> dict:
+def sdpa(shape: Shape) -> Contender:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     descriptor, args = dense_problem(shape)
     q, k, v = (x.view(shape.batch, -1, *x.shape[1:]).transpose(1, 2) for x in (args.q, args.k, args.v))
     attention = torch.nn.functional.scaled_dot_product_attention
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        run = lambda: attention(q, k, v, is_causal=shape.causal, enable_gqa=True)  # noqa: E731
-        args.o.copy_(run().transpose(1, 2).reshape(args.o.shape))
-        row = {"impl": "sdpa-cudnn (dense)", "error_over_bound": hold_peer(descriptor, args)}
-        return row | {"us": time_gpu(run).as_dict()}
+
+    def run() -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return attention(q, k, v, is_causal=shape.causal, enable_gqa=True)
+
+    args.o.copy_(run().transpose(1, 2).reshape(args.o.shape))
+    return Contender({"impl": "sdpa-cudnn (dense)", "error_over_bound": hold_peer(descriptor, args)}, run)
 
 
 def ceilings() -> dict:
@@ -205,13 +207,18 @@ def keep(rows: list, row: dict) -> None:
     print(json.dumps(shown), flush=True)
 
 
-def attempt(rows: list, shape: Shape, make) -> None:
+def attempt(rows: list, shape: Shape, make) -> list[Contender]:
     """A peer that does not take a shape, for whatever reason of its own, is recorded as such and never left out."""
     try:
-        row = with_rate(make(), shape)
+        return [make()]
     except Exception as error:
-        row = {"shape": shape.name, "failed": f"{type(error).__name__}: {error}"[:200]}
-    keep(rows, row)
+        keep(rows, {"shape": shape.name, "failed": f"{type(error).__name__}: {error}"[:200]})
+        return []
+
+
+def take_turns(rows: list, shape: Shape, contenders: list[Contender]) -> None:
+    for row in turns.timed(contenders, turns.DIRTY):
+        keep(rows, with_rate(row, shape))
 
 
 def machine() -> dict:
@@ -237,12 +244,13 @@ def main() -> None:
     print(json.dumps(record["ceilings"]), flush=True)
     shapes = {"prefill": PREFILL, "decode": DECODE, None: (*PREFILL, *DECODE)}[options.only]
     for shape in shapes:
-        keep(record["rows"], with_rate(measure(shape), shape))
+        contenders = [ours(shape)]
         if options.peers:
             for backend in ("fa2", "fa3") if shape.q > 1 else ("fa2",):
-                attempt(record["rows"], shape, lambda s=shape, b=backend: flashinfer_rows(s, b))
+                contenders += attempt(record["rows"], shape, lambda s=shape, b=backend: flashinfer(s, b))
             if shape.q == shape.kv:
-                attempt(record["rows"], shape, lambda s=shape: sdpa_row(s))
+                contenders += attempt(record["rows"], shape, lambda s=shape: sdpa(s))
+        take_turns(record["rows"], shape, contenders)
         torch.cuda.empty_cache()
         if options.out:
             options.out.write_text(json.dumps(record, indent=1))

@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
+from bench import turns
 from bench.attention import CUDA, ceilings, machine
+from bench.turns import Contender
 from opfacade import Plan, Target
 from opfacade.bench import peers
 from opfacade.demo.lengths import from_trace
@@ -25,7 +27,6 @@ from opfacade.errors import OpfacadeError
 from opfacade.paging import PagedKvCacheDescriptor
 from opfacade.plans.attention import BatchPagedPrefillDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import time_gpu
 from opfacade.variant_examples import alibi, alibi_slopes, document_mask
 from opfacade.workload import Lengths, Work
 
@@ -92,28 +93,30 @@ def args_of(batch: Batch) -> Any:
     return args
 
 
-def ours(batch: Batch, args: Any) -> dict[str, Any]:
+def ours(batch: Batch, args: Any) -> Contender:
     plan: Plan[Any] = Plan.select(batch.work.descriptor, CUDA)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     plan.run(args, workspace)
     report = numerics.check(batch.work.descriptor, args, plan.sku, rows=8)
     if not report.worst <= 1:
         raise SystemExit(f"{batch.name}: wrong result, not timed: {report}")
-    timing = time_gpu(lambda: plan.run(args, workspace)).as_dict()
-    return {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": round(report.worst, 3), "us": timing}
+    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": round(report.worst, 3)}
+    return Contender(row, lambda: plan.run(args, workspace))
 
 
-def theirs(peer: peers.Peer, batch: Batch, args: Any) -> dict[str, Any]:
+def theirs(peer: peers.Peer, batch: Batch, args: Any) -> Contender | dict[str, Any]:
     try:
         call, facts = peers.call(peer, batch.work, args, Target.current())
     except OpfacadeError as error:  # a peer that does not take a batch is recorded as such and never left out
         return {"impl": peer.name, "declined": str(error)[:200]}
-    return {"impl": peer.name, **facts, "us": time_gpu(call).as_dict()}
+    return Contender({"impl": peer.name, **facts}, call)
 
 
 def rows(batch: Batch, beside: bool) -> Iterator[dict[str, Any]]:
     args = args_of(batch)
-    for row in (ours(batch, args), *(theirs(peer, batch, args) for peer in (peers.PEERS if beside else ()))):
+    found = [ours(batch, args), *(theirs(peer, batch, args) for peer in (peers.PEERS if beside else ()))]
+    declined = [row for row in found if isinstance(row, dict)]
+    for row in (*turns.timed([one for one in found if isinstance(one, Contender)], turns.DIRTY), *declined):
         rate = {"TFLOPs": round(batch.flops / row["us"]["median"] * 1e-6, 1)} if "us" in row else {}
         yield {"batch": batch.name, **row, **rate}
 

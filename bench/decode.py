@@ -5,7 +5,7 @@ Random normal data, shuffled pages, L2 cold. Every output is held to the SKU's b
 p10 and p90, in microseconds, the bytes of K and V a second, and that as a fraction of the read ceiling measured here. Two
 ways of being cold: "dirty" (256 MB written before each call, so that write-backs fall into it; what bench/attention.py and
 most others do) and "clean" (another 256 MB read after that). Short contexts are timed as a CUDA graph of many launches, each
-on pages of its own, divided by their number.
+on pages of its own, divided by their number. All other rows of ours and of a peer take turns (bench/turns.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Any
 
 import torch
 
-from bench import attention
+from bench import attention, turns
 from bench.attention import machine
+from bench.turns import Contender
 from opfacade import Plan, Preference
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeArgs, BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.sku import ITEMSIZE
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import Timing, time_gpu, time_host
+from opfacade.testing.bench import Timing, time_gpu
 
 CUDA = Preference(backend="cuda")
 IN_A_GRAPH = 40
@@ -136,15 +137,13 @@ def checked(shape: Shape, descriptor: BatchPagedDecodeDescriptor, args: BatchPag
     return plan, round(report.worst, 3)
 
 
-def ours(shape: Shape) -> dict[str, Any]:
+def ours(shape: Shape) -> Contender:
     descriptor = shape.descriptor()
     args = shape.args(descriptor)
     plan, error = checked(shape, descriptor, args)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
-    run = lambda: plan.run(args, workspace)  # noqa: E731
-    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": error, **timings(run)}
-    row["run_host_us"] = time_host(run, samples=100).median
-    return row
+    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": error}
+    return Contender(row, lambda: plan.run(args, workspace), host=100)
 
 
 def timings(run: Callable[[], object]) -> dict[str, Any]:
@@ -199,23 +198,20 @@ def hold_peer(descriptor: BatchPagedDecodeDescriptor, args: BatchPagedDecodeArgs
     return attention.hold_peer(descriptor, args)
 
 
-def peer(shape: Shape) -> dict[str, Any]:
-    descriptor = shape.descriptor(IN_A_GRAPH if shape.short else 1)
-    if shape.short:
-        bundles = on_own_pages(shape)
-        runs = [flashinfer_run(shape, args, 32) for args in bundles]
-        error = hold_peer(descriptor, bundles[0], runs[0])
-        return {
-            "impl": "flashinfer-fa2",
-            "error_over_bound": error,
-            "graph_us": time_graph(runs),
-            "dirty_us": time_gpu(runs[0]).as_dict(),
-        }
+def peer_short(shape: Shape) -> dict[str, Any]:
+    bundles = on_own_pages(shape)
+    runs = [flashinfer_run(shape, args, 32) for args in bundles]
+    error = hold_peer(shape.descriptor(IN_A_GRAPH), bundles[0], runs[0])
+    once = time_gpu(runs[0]).as_dict()
+    return {"impl": "flashinfer-fa2", "error_over_bound": error, "graph_us": time_graph(runs), "dirty_us": once}
+
+
+def peer(shape: Shape) -> Contender:
+    descriptor = shape.descriptor()
     args = shape.args(descriptor)
     run = flashinfer_run(shape, args)
-    error = hold_peer(descriptor, args, run)
-    host = time_host(run, samples=50).median
-    return {"impl": "flashinfer-fa2", "error_over_bound": error, **timings(run), "run_host_us": host}
+    row = {"impl": "flashinfer-fa2", "error_over_bound": hold_peer(descriptor, args, run)}
+    return Contender(row, run, host=50)
 
 
 def ceilings() -> dict[str, float]:
@@ -248,12 +244,15 @@ def shown(row: dict[str, Any]) -> str:
 
 def rows(shapes: list[Shape], peers: bool, ceiling: float) -> Iterator[dict[str, Any]]:
     for shape in shapes:
-        yield with_rate((ours_short if shape.short else ours)(shape), shape, ceiling)
+        make, beside = (ours_short, peer_short) if shape.short else (ours, peer)
+        found: list[Any] = [make(shape)]
         if peers:
             try:
-                yield with_rate(peer(shape), shape, ceiling)
+                found.append(beside(shape))
             except Exception as error:  # a peer that does not take a shape is recorded as such and never left out
                 yield {"shape": shape.name, "impl": "flashinfer-fa2", "failed": f"{type(error).__name__}: {error}"[:200]}
+        for row in found if shape.short else turns.timed(found, turns.BOTH):
+            yield with_rate(row, shape, ceiling)
         torch.cuda.empty_cache()
 
 

@@ -18,12 +18,14 @@ from typing import Any
 
 import torch
 
+from bench import turns
 from bench.attention import machine
-from bench.decode import ceilings, shown, timings
+from bench.decode import ceilings, shown
+from bench.turns import Contender
 from opfacade import Plan, Preference
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import time_gpu, time_host
+from opfacade.testing.bench import time_gpu
 
 CUDA = Preference(backend="cuda")
 LATENT, ROPE = 512, 64
@@ -108,13 +110,9 @@ def rows(shape: Shape, peers: bool) -> Iterator[dict[str, Any]]:
     plan = Plan.select(descriptor, CUDA)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
 
-    def run() -> object:
-        return plan.run(args, workspace)
-
-    run()
-    error = check(shape, descriptor, args, plan.sku)
-    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": error, **timings(run)}
-    yield row | {"run_host_us": time_host(run, samples=100).median}
+    plan.run(args, workspace)
+    row = {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": check(shape, descriptor, args, plan.sku)}
+    found = [Contender(row, lambda: plan.run(args, workspace), host=100)]
     for backend in ("fa3", "fa2") if peers else ():
         name = f"flashinfer-{backend}"
         try:
@@ -122,9 +120,10 @@ def rows(shape: Shape, peers: bool) -> Iterator[dict[str, Any]]:
             call = flashinfer_call(shape, own, descriptor.scale, backend)
             call()
             error = check(shape, descriptor, own, plan.sku)
-            yield {"impl": name, "error_over_bound": error, **timings(call)}
+            found.append(Contender({"impl": name, "error_over_bound": error}, call))
         except Exception as failure:  # a peer that does not take a shape is recorded as such and never left out
             yield {"impl": name, "failed": f"{type(failure).__name__}: {failure}"[:200]}
+    yield from turns.timed(found, turns.BOTH)
 
 
 def product_ceiling() -> float:

@@ -17,9 +17,9 @@ import torch
 
 from bench import attention
 from bench.attention import CUDA, PREFILL, Shape
+from bench.turns import Contender
 from opfacade import Plan
 from opfacade.testing import numerics
-from opfacade.testing.bench import time_gpu
 
 PAGES = tuple(Shape(8192, 1, 8192, 32, 8, 128, page) for page in (1, 8, 16, 32, 64, 128, 256))
 LENGTHS = tuple(Shape(n, max(1, 16384 // n), n, 32, 8, 128, 16) for n in (512, 1024, 2048, 4096, 8192, 16384))
@@ -31,7 +31,7 @@ FP8 = tuple(Shape(q, n, kv, 32, 8, 128, 16, causal, dtype="f8_e4m3") for q, n, k
 PARTS = {"table": tuple(s for s in PREFILL if s.q > 16), "fp8": FP8, "pages": PAGES, "lengths": LENGTHS, "uneven": UNEVEN}
 
 
-def dense(shape: Shape) -> dict:
+def dense(shape: Shape) -> Contender:
     """The same problem without pages."""
     descriptor, args = attention.dense_problem(shape)
     plan = Plan.select(descriptor, CUDA)
@@ -40,10 +40,11 @@ def dense(shape: Shape) -> dict:
     report = numerics.check(descriptor, args, plan.sku, rows=8)
     if not report.worst <= 1:
         raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
-    return {"impl": "opfacade (dense)", "sku": plan.sku.id, "us": time_gpu(lambda: plan.run(args, workspace)).as_dict()}
+    row = {"impl": "opfacade (dense)", "sku": plan.sku.id, "error_over_bound": round(report.worst, 3)}
+    return Contender(row, lambda: plan.run(args, workspace))
 
 
-def flashinfer_dense(shape: Shape, backend: str) -> dict:
+def flashinfer_dense(shape: Shape, backend: str) -> Contender:
     import flashinfer
 
     descriptor, args = attention.dense_problem(shape)
@@ -53,11 +54,10 @@ def flashinfer_dense(shape: Shape, backend: str) -> dict:
     wrapper.plan(args.q_indptr, args.kv_indptr, shape.heads, shape.kv_heads, causal=shape.causal, **widths)
     run = lambda: wrapper.run(args.q, args.k, args.v, out=args.o)  # noqa: E731
     run()
-    row = {"impl": f"flashinfer-{backend} (dense)", "error_over_bound": attention.hold_peer(descriptor, args)}
-    return row | {"us": time_gpu(run).as_dict()}
+    return Contender({"impl": f"flashinfer-{backend} (dense)", "error_over_bound": attention.hold_peer(descriptor, args)}, run)
 
 
-def fa3_dense(shape: Shape) -> dict:
+def fa3_dense(shape: Shape) -> Contender:
     """FlashAttention-3 itself (pip install fa3-fwd), as it decides about packed heads and splits."""
     import fa3_fwd._C  # noqa: F401
 
@@ -66,20 +66,19 @@ def fa3_dense(shape: Shape) -> dict:
     rows |= {"max_seqlen_q": shape.q, "max_seqlen_k": shape.kv, "softmax_scale": descriptor.scale, "is_causal": shape.causal}
     run = lambda: torch.ops.fa3_fwd.fwd(args.q, args.k, args.v, **rows)  # noqa: E731
     args.o.copy_(run()[0])
-    row = {"impl": "fa3 (dense)", "error_over_bound": attention.hold_peer(descriptor, args)}
-    return row | {"us": time_gpu(run).as_dict()}
+    return Contender({"impl": "fa3 (dense)", "error_over_bound": attention.hold_peer(descriptor, args)}, run)
 
 
-def peers(rows: list, shape: Shape) -> None:
-    if find_spec("fa3_fwd"):
-        attention.attempt(rows, shape, lambda: fa3_dense(shape))
+def peers(rows: list, shape: Shape) -> list[Contender]:
+    found = attention.attempt(rows, shape, lambda: fa3_dense(shape)) if find_spec("fa3_fwd") else []
     if shape.dtype != "bf16":
-        return  # others are handed bf16
-    flashinfer_rows = attention.flashinfer_rows if shape.page else flashinfer_dense
+        return found  # others are handed bf16
+    flashinfer = attention.flashinfer if shape.page else flashinfer_dense
     for backend in ("fa2", "fa3"):
-        attention.attempt(rows, shape, lambda b=backend: flashinfer_rows(shape, b))
+        found += attention.attempt(rows, shape, lambda b=backend: flashinfer(shape, b))
     if shape.dim_vo is None and shape.q == shape.kv:
-        attention.attempt(rows, shape, lambda: attention.sdpa_row(shape))
+        found += attention.attempt(rows, shape, lambda: attention.sdpa(shape))
+    return found
 
 
 def picture(record: dict, path: Path) -> None:
@@ -115,11 +114,11 @@ def main() -> None:
         rows = record.setdefault(part, [])
         for shape in shapes:
             first = len(rows)
-            if shape.page:
-                attention.keep(rows, attention.with_rate(attention.measure(shape), shape))
-            attention.keep(rows, attention.with_rate(dense(shape), shape))
+            contenders = [attention.ours(shape)] if shape.page else []
+            contenders.append(dense(shape))
             if options.peers and part != "pages":
-                peers(rows, shape)
+                contenders += peers(rows, shape)
+            attention.take_turns(rows, shape, contenders)
             for row in rows[first:]:
                 row["length"] = shape.q
             torch.cuda.empty_cache()

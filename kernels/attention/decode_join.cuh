@@ -20,8 +20,8 @@ __device__ __forceinline__ bool count_in(const DecodeParams& p, const Parts& par
 // Before anything else.
 __device__ __forceinline__ void begin(const DecodeParams& p) {
   allow_dependents();
-  const int line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;
-  if (line < p.table_bytes) prefetch_l2(reinterpret_cast<const char*>(p.table.indices) + line);
+  const unsigned line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;  // of a large grid it wraps, to lines that are there
+  if (line < static_cast<unsigned>(p.table_bytes)) prefetch_l2(reinterpret_cast<const char*>(p.table.indices) + line);
   wait_for_previous();
 }
 

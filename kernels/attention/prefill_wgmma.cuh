@@ -132,7 +132,7 @@ struct Consumer {
 #pragma unroll 1
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
-      bool more = true, doubtful = false;
+      bool more = true, doubtful = false, has[2] = {};
       if (rarely(ends || hides || !values_came)) {
         await_values(work, start, hides, rows);
         if (ends) {
@@ -173,7 +173,7 @@ struct Consumer {
           if (rarely(hides || ends)) {
             float shrunk[2];
             if (!kHidesMore<C> && hides) mask_keys<C>(p, *next, start, s);
-            if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, shrunk);
+            if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, {true, true}, shrunk);
           }
           float parts[2][2] = {}, sum[2];
           // Weights are made before the maximum is known. The last ones take the place of those that the products have read:
@@ -194,8 +194,9 @@ struct Consumer {
           for (int i = 0; i < kEarly; ++i) weights[i] = early[i];
           weigh<C, kEarly, kWords>(s, rows.scale.base, exponent, weights, parts);
           add_up(parts, sum);
-          const bool outgrown = may_outgrow(sum[0], rows.scale.base[0]) || may_outgrow(sum[1], rows.scale.base[1]);
-          doubtful = __any_sync(0xffffffffu, outgrown);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) has[half] = outgrown(sum[half], rows.scale.base[half]);
+          doubtful = __any_sync(0xffffffffu, has[0] || has[1]);
 #pragma unroll
           for (int half = 0; half < 2; ++half) sum[half] = doubtful ? 0.f : sum[half];
           rows.scale.add(sum);
@@ -206,7 +207,7 @@ struct Consumer {
           // Once more in the rare case that a base moves with the maximum, which is not found before.
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           float sum[2], shrunk[2];
-          follow<C>(rows.scale, s, exponent, shrunk);
+          follow<C>(rows.scale, s, exponent, has, shrunk);
           weigh<C>(s, rows.scale.base, exponent, weights, sum);
           rows.rescale(shrunk);
           rows.scale.add(shrunk, sum);

@@ -116,7 +116,7 @@ struct Fp8Consumer : Consumer<C> {
           if (rarely(hides || ends)) {
             float shrunk[2];
             if (hides) mask_keys<C>(p, *next, start, s);
-            if (ends) rows.scale = RowScale(), follow_outgrown<C>(rows.scale, s, exponent, {true, true}, shrunk);
+            if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, {exponent, exponent}, {true, true}, shrunk);
           }
           float parts[2][2] = {};
           weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
@@ -152,7 +152,7 @@ struct Fp8Consumer : Consumer<C> {
           // Once more in the rare case that a base moves with the maximum, which is not found before.
           if (rarely(__any_sync(0xffffffffu, has[0] || has[1]))) {
             float shrunk[2];
-            follow_outgrown<C>(rows.scale, s, exponent, has, shrunk);
+            follow<C>(rows.scale, s, {exponent, exponent}, has, shrunk);
 #pragma unroll
             for (int half = 0; half < 2; ++half) parts[half][0] = parts[half][1] = 0.f;
             weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);

@@ -98,19 +98,22 @@ __device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& 
 
 // Hands this block its work, by one whole warp. Tiles of rows are ranked by their keys, most first, and dealt to the blocks
 // to and fro, so that all end at about the same time; no plan, no atomics. The heads of one tile follow each other, and so do
-// its splits: they share keys in L2. Many heads take turns, so many at a time: else all blocks would be at tiles of different
-// heads, and nobody at keys that a neighbour has just read. With more requests than fit in shared memory tiles keep their
-// order, last first.
+// its splits: they share keys in L2. Heads take turns, so many at a time that their keys and values lie in the L2. Turns go to and
+// fro as well, the last with the most first: a jump from few keys to many would leave some blocks with more than others. With more
+// requests than fit in shared memory tiles keep their order, last first.
 struct Lengths {
   int q;
   int kv;
 };
 constexpr int kMaxRanked = 256;
-constexpr int kHeadsTogether = 16;  // of K and V; of 132 blocks eight are then at one head
+constexpr int kManyHeads = 16;         // of K and V in a turn, where lengths are not known; of 132 blocks eight are then at one head
+constexpr float kL2 = 32 * 1048576.f;  // bytes of K and V in a turn
+constexpr int kFewRounds = 3;          // of all blocks in a turn; fewer would not be dealt evenly
 
 // How far a block has come.
 struct Progress {
   int round = 0;
+  int heads = 0;    // of a turn
   int items = 0;    // of a turn
   int turn = 0;     // of the heads
   int dearest = 0;  // in tiles of keys
@@ -128,25 +131,27 @@ struct Scheduler : Progress {
 
   // Once, before the first work.
   __device__ __forceinline__ void survey() {
-    items = p.slots;
+    items = p.slots, heads = p.kv_heads;
+    float bytes = kL2 / kManyHeads;  // of a head
     if (ranked()) {
-      int longest = 0, tiles = 0;
+      int longest = 0, tiles = 0, tokens = 0;
 #pragma unroll 1
       for (int r = threadIdx.x % 32; r < p.base.batch; r += 32) {
         const Lengths n{p.base.q_indptr[r + 1] - p.base.q_indptr[r], kv_length<C::kTable>(p.base.table, r)};
         lengths[r] = n;
         longest = max(longest, n.kv);
-        tiles += tiles_of(n);
+        tiles += tiles_of(n), tokens += n.kv;
       }
       __syncwarp();
       cost = dearest = (__reduce_max_sync(0xffffffffu, longest) + C::kTileKv - 1) / C::kTileKv;
       items = __reduce_add_sync(0xffffffffu, tiles);
+      bytes = static_cast<float>(__reduce_add_sync(0xffffffffu, tokens)) * ((C::kHeadDim + C::kHeadDimVo) * C::kKvBytes);
     }
-    items *= together() * splits();
+    items *= heads * splits();
+#pragma unroll 1
+    while (heads * bytes > kL2 && heads % 2 == 0 && items / 2 >= static_cast<int>(kFewRounds * gridDim.x)) heads /= 2, items /= 2;
   }
 
-  // Heads that are dealt together.
-  __device__ __forceinline__ int together() const { return p.kv_heads % kHeadsTogether == 0 ? kHeadsTogether : p.kv_heads; }
   __device__ __forceinline__ bool ranked() const { return p.base.batch <= kMaxRanked; }
   __device__ __forceinline__ int splits() const { return C::kSplit == SplitMode::kOff ? 1 : p.base.num_splits; }
 
@@ -203,10 +208,13 @@ struct Scheduler : Progress {
 
   // False if the item is no work: a slot without rows.
   __device__ __forceinline__ bool find(int item, Work& work) {
-    if (item / items != turn) turn = item / items, cost = dearest, above = 0;
+    const int now = item / items;
+    const bool rises = ranked() && (p.kv_heads / heads - now) % 2 == 0;
+    if (rises || now != turn) turn = now, cost = dearest, above = 0;
     item %= items;
-    work.head = turn * together() + item % together();
-    item /= together();
+    if (rises) item = items - 1 - item;
+    work.head = turn * heads + item % heads;
+    item /= heads;
     work.split = item % splits();
     int number;
     RowTile& tile = work.tile;
@@ -239,7 +247,7 @@ struct Scheduler : Progress {
     Work work{};
     for (;; ++round) {
       const int blocks = gridDim.x, block = blockIdx.x;
-      const int all = items * (p.kv_heads / together());
+      const int all = items * (p.kv_heads / heads);
       if (round * blocks >= all) break;
       const int item = round * blocks + (ranked() && (round & 1) ? blocks - 1 - block : block);
       if (item >= all || !find(item, work)) continue;

@@ -9,10 +9,8 @@ namespace opfacade {
 // A condition that hardly ever holds: what follows from it is laid out far from a loop, which then runs straight on.
 __device__ __forceinline__ bool rarely(bool condition) { return __builtin_expect(condition, false); }
 
-// Weights are relative to a base that follows the maximum of a row only when that has grown by a factor of 2^8: most tiles
-// then need no rescaling. Each row decides for itself, so that no row's bits depend on another.
-constexpr float kSlack = 8.f;
-
+// Weights are relative to a base that follows the maximum of a row only when they have grown by a factor of 2^8, or together to
+// 255: most tiles then need no rescaling. Each row decides for itself, so that no row's bits depend on another.
 struct RowScale {
   float base[2];
   float sum[2];  // this thread's part
@@ -37,20 +35,22 @@ __device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int h
   return quad_max(top);
 }
 
-// Whether a base may have to move, from the sum of a tile's weights relative to it: the maximum itself is not found for that.
-// A weight of more than 2^8 makes it so (a little less: weights are approximate), and so does a row that had no keys.
-__device__ __forceinline__ bool may_outgrow(float sum, float base) { return !(sum <= 255.f) || base == minus_infinity(); }
+// Whether a row has outgrown its base, from this thread's sum of a tile's weights relative to it: the maximum itself is not found for
+// that. A weight of more than 2^8 makes it so (a little less: weights are approximate), and so does a row that had no keys. So do many
+// smaller ones: a row that saw few keys at first may have a base far below all that follow, and would be in doubt at each tile.
+__device__ __forceinline__ bool outgrown(float sum, float base) { return !(sum <= 255.f) || base == minus_infinity(); }
 
-// Lets the base of a row follow its maximum where that has grown enough. factor: what sum and output so far must be
-// multiplied with, exactly 1 where the base stays. Returns whether a base of this thread has moved.
+// Lets the bases of rows that have outgrown them in some thread of their quad follow their maximum. factor: what sum and output so far
+// must be multiplied with, exactly 1 where the base stays. Returns whether a base of this thread has moved.
 template <class C>
 __device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2],
-                                       float (&factor)[2]) {
+                                       const bool (&has)[2], float (&factor)[2]) {
   bool moved = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    const bool any = (__ballot_sync(0xffffffffu, has[half]) >> (threadIdx.x & 28) & 15) != 0;
     const float highest = largest<C>(s, half), old = scale.base[half];
-    const bool grown = (highest - old) * exponent[half] > kSlack;
+    const bool grown = any && highest > old;
     scale.base[half] = grown ? highest : old;
     factor[half] = grown ? exp2_approx((old - highest) * exponent[half]) : 1.f;
     moved |= grown;

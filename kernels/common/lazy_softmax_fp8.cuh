@@ -10,24 +10,9 @@ namespace opfacade {
 constexpr float kHeadroom = 4.f;
 constexpr float kLargestWeight = 448.f;
 
-// Whether a base has to move, from the two sums of a tile's weights of a thread and row: no weight is larger than its sum. Weights
-// that are all at their base sum up to 256, so they do not.
+// As the other, from two sums: no weight is larger than its sum. Weights that are all at their base sum up to 256, so they do not.
 __device__ __forceinline__ bool outgrown(const float (&parts)[2], float base) {
   return !(parts[0] <= kLargestWeight) || !(parts[1] <= kLargestWeight) || base == minus_infinity();
-}
-
-// As follow, for rows that have outgrown their base in some thread of their quad. A row decides for itself.
-template <class C>
-__device__ __forceinline__ void follow_outgrown(RowScale& scale, const float (&s)[C::kTileKv / 2], float exponent,
-                                                const bool (&has)[2], float (&factor)[2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const bool any = (__ballot_sync(0xffffffffu, has[half]) >> (threadIdx.x & 28) & 15) != 0;
-    const float highest = largest<C>(s, half), old = scale.base[half];
-    const bool grown = any && highest > old;
-    scale.base[half] = grown ? highest : old;
-    factor[half] = grown ? exp2_approx((old - highest) * exponent) : 1.f;
-  }
 }
 
 // Weights of words kFrom to kTo and their sums, added to what is there. Four scores of a row a word, in the order of

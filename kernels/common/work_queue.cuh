@@ -24,6 +24,7 @@ struct WorkQueueIn {
 
   __device__ __forceinline__ void publish(const Work& work) const {
     mbarrier_wait(smem_address(&smem.work_empty[ring.stage]), ring.parity ^ 1);
+    __syncwarp();  // all have seen it: once the work is told, the barrier may go on by two phases
     if (threadIdx.x % 32 == 0) {
       smem.work[ring.stage] = work;
       mbarrier_arrive(smem_address(&smem.work_full[ring.stage]));

@@ -63,8 +63,8 @@ struct MlaWeigher {
     float sum[2], factor[2];
     factor[0] = factor[1] = 1.f;
     weigh<C>(s, scale.base, exponent, weights, sum);
-    const bool doubtful = may_outgrow(sum[0], scale.base[0]) || may_outgrow(sum[1], scale.base[1]);
-    if (rarely(__any_sync(0xffffffffu, doubtful)) && __any_sync(0xffffffffu, follow<C>(scale, s, exponent, factor))) {
+    const bool has[2] = {outgrown(sum[0], scale.base[0]), outgrown(sum[1], scale.base[1])};
+    if (rarely(__any_sync(0xffffffffu, has[0] || has[1])) && __any_sync(0xffffffffu, follow<C>(scale, s, exponent, has, factor))) {
       weigh<C>(s, scale.base, exponent, weights, sum);
       show_factor(factor);
     }

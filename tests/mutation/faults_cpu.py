@@ -202,6 +202,20 @@ CPU = (
         "tests/emulator/test_emulated_wgmma.py -k begin_with",
     ),
     cpu(
+        "wgmma prefill: a base stays where many weights are above it and none by 2^8",
+        "kernels/common/lazy_softmax.cuh",
+        "any && highest > old",
+        "any && (highest - old) * exponent[half] > 8.f",
+        "tests/emulator/test_lazy_softmax.py",
+    ),
+    cpu(
+        "wgmma prefill: every turn of the heads begins with the dearest tiles",
+        f"{K}/prefill_wgmma_schedule.cuh",
+        "(p.kv_heads / heads - now) % 2 == 0",
+        "now < 0",
+        "tests/attention/test_wgmma_schedule.py -k turns",
+    ),
+    cpu(
         "wgmma prefill, uneven: threads copy as much of a key as of a value",
         f"{K}/prefill_wgmma_gather.cuh",
         "(which == 0 ? C::kHeadDim : C::kHeadDimVo) / 64",

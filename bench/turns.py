@@ -1,0 +1,48 @@
+"""Contenders for one problem take turns in a random order, so that clocks and temperature hit all alike: timed one behind the
+other, the same kernel differs by as much as 8 % where power is the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.autotune_measure import Effort, race
+from opfacade.testing import bench
+
+SAMPLES, WARMUP = 30, 3
+DIRTY = {"us": False}  # by the name of a time: whether other memory is read after the L2 was written over
+BOTH = {"dirty_us": False, "clean_us": True}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What is known of it before it is timed, and a call of it. host: samples of what a call costs the host, 0 for none."""
+
+    row: dict[str, Any]
+    call: Callable[[], object]
+    host: int = 0
+
+
+def timed(contenders: Sequence[Contender], ways: Mapping[str, bool]) -> list[dict[str, Any]]:
+    """The row of each with its times in microseconds; the host's when all others are taken, because it keeps the GPU busy."""
+    calls = {str(i): contender.call for i, contender in enumerate(contenders)}
+    found = [dict(contender.row) for contender in contenders]
+    for name, clean in ways.items():
+        for row, samples in zip(found, _samples(calls, clean).values(), strict=True):
+            row[name] = bench._summary(samples).as_dict()
+    for row, contender in zip(found, contenders, strict=True):
+        if contender.host:
+            row["run_host_us"] = bench.time_host(contender.call, samples=contender.host).median
+    return found
+
+
+def _samples(calls: Mapping[str, Callable[[], object]], clean: bool) -> dict[str, list[float]]:
+    def timer(call: Callable[[], object]) -> float:
+        return bench.time_gpu(call, samples=1, warmup=0, clean=clean).median
+
+    for call in calls.values():
+        for _ in range(WARMUP):
+            call()
+    return race(calls, timer, Effort(least=SAMPLES, most=SAMPLES, hopeless=float("inf"), early=False))

@@ -1,0 +1,72 @@
+"""How often a base has to be looked for, which no result says: in the prefill's own code, with a header that counts."""
+
+import ctypes
+
+import pytest
+
+from opfacade.plans.attention import BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.testing import inputs
+from tests import emulator
+
+pytestmark = emulator.needed
+
+HEADER = "kernels/common/lazy_softmax.cuh"
+COUNTS = f"""#pragma once
+#define follow follow_uncounted
+#include "{emulator.ROOT / HEADER}"
+#undef follow
+extern "C" __attribute__((visibility("default"))) int follows[32] = {{}};
+namespace opfacade {{
+template <class C>
+bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2], const bool (&has)[2],
+            float (&factor)[2]) {{
+  if (threadIdx.x % 32 == 0) ++follows[threadIdx.x / 32];
+  return follow_uncounted<C>(scale, s, exponent, has, factor);
+}}
+}}  // namespace opfacade
+"""
+ROWS, TILES = 32, 13
+
+
+@pytest.fixture
+def counted(monkeypatch, tmp_path):
+    """How often each warp looked for bases."""
+    build = emulator.build
+
+    def counting(spec, folder):
+        path = tmp_path / "first" / HEADER
+        path.parent.mkdir(parents=True)
+        path.write_text(COUNTS)
+        return build(spec, folder, (tmp_path / "first",))
+
+    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)
+    monkeypatch.setattr(emulator, "build", counting)
+    built, library_of = [], emulator.library_of
+    monkeypatch.setattr(emulator, "library_of", lambda spec: built.append(library_of(spec)) or built[-1])
+    library_of.cache_clear()
+    yield lambda: list((ctypes.c_int * 32).in_dll(ctypes.CDLL(str(built[-1])), "follows"))
+    library_of.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
+def test_a_row_that_begins_with_one_low_score_is_not_in_doubt_for_ever(counted, dtype):
+    """The first row sees one key of the tile it begins with, and nearly all others have more weight: about 2^3.5 of it, the
+    largest less than 2^8. Were its base left where it is, each tile would be made twice."""
+    kv = (TILES - 1) * 128 + ROWS
+    whole = {"q_dtype": dtype, "o_dtype": "bf16"} if dtype != "bf16" else {}
+    head_dim = 128 if dtype != "bf16" else 64
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=kv // 16, page_size=16, num_kv_heads=1, head_dim=head_dim, dtype=dtype, layout="NHD"
+    )
+    descriptor = BatchPagedPrefillDescriptor(
+        batch_size=1, total_num_rows=ROWS, num_qo_heads=4, causal=True, paged_kv=cache, kv_split="off", **whole
+    )
+    subject = emulator.subject(descriptor)
+    args = subject.args(2, inputs.Lengths(q=[ROWS], kv=[kv]))
+    page, slot = divmod(kv - ROWS, 16)
+    low = args.q[0].float().sum(0) * -0.3
+    args.k_data[int(args.kv_indices[page]), slot, 0] = low.to(args.k_data.dtype)
+    subject.run(args)
+    counts = counted()
+    assert sum(counts) >= 8, "each of eight warps looks once at least"
+    assert max(counts) <= TILES // 2
