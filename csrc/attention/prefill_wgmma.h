@@ -16,6 +16,9 @@ template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 template <class C>
 constexpr int32_t kMostBox = kAsStored<C> ? C::Tile::kKeys : C::Tile::kRawRows;  // tokens
+// Of pages: four boxes of 32 tokens come sooner than one of 128.
+template <class C>
+constexpr int32_t kMostPageBox = kAsStored<C> && kMostBox<C> > 32 ? 32 : kMostBox<C>;
 template <class C>
 constexpr MapElement kKvElement = C::kKvBytes == 1 ? MapElement::kByte : kMapElement<C>;
 
@@ -83,7 +86,7 @@ void require_maps(const WgmmaPrefillParams& params, int64_t places) {
 template <class C>
 void set_paged(WgmmaPrefillParams& params, int64_t pages) {
   const PrefillParams& p = params.base;
-  set_shape<C>(params, box_of(p.table.page_size, kMostBox<C>));
+  set_shape<C>(params, box_of(p.table.page_size, kMostPageBox<C>));
   params.mapped = map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
                   map_pages<C>(params.v_map, params.v_page, params, p.v, pages) && map_queries<C>(params);
   require_maps<C>(params, pages);

@@ -70,8 +70,10 @@ struct Feeder {
     if constexpr (!kAsStored<C>) {
       if (mapped()) threads.ask(work, pages, start, page[0]); else threads.tell_rows(work, pages, start, page);
     } else if (mapped()) {
+      loader.prepare(pages, work, start, page[0]);
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
-      loader.ask(pages, work, smem_address(smem.k[ring.stage]), smem.k_full[ring.stage], start, page[0]);
+      __syncwarp();
+      loader.ask(smem_address(smem.k[ring.stage]), smem.k_full[ring.stage]);
     } else if constexpr (!kFp8Products<C>) {
       threads.template copy<kValues>(pages, work, ring, start, page, begins);
     }

@@ -28,36 +28,68 @@ __device__ __forceinline__ int page_in_tile(const Pages<C>& pages, const Work& w
   return start + token < min(work.range.end, start + C::kTileKv) ? pages.entry_of(start + token) : 0;
 }
 
-// Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows.
+// Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows. A stage that has become free should be asked for at
+// once, so what to ask for is found before, and four boxes at a time: a read of shared memory between two requests is most of
+// what a request takes.
 template <class C, int kDim>
 struct BoxLoader {
   using Shared = WgmmaShared<C>;
+  static constexpr int kAhead = 4;
   const WgmmaPrefillParams& p;
   const TensorMap& map;
   int page_step;
   PageBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
+  int boxes = 0, token = 0, head = 0;
+  bool leader = false;
+  PageBox front[kAhead] = {};
+
+  __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, const TensorMap& map, int page_step, PageBox* boxes_at)
+      : p(params), map(map), page_step(page_step), boxes_at(boxes_at) {}
 
   // `page` is the entry of this lane's box.
-  __device__ __forceinline__ void ask(const Pages<C>& pages, const Work& work, uint32_t dst, uint64_t& barrier, int start,
-                                      int page) const {
-    const uint32_t full = smem_address(&barrier);
-    const bool leader = elected();
-    const int boxes = (min(work.range.end - start, C::kTileKv) + p.box - 1) / p.box;
-    if (leader) mbarrier_arrive_expect(full, boxes * p.box * kDim * Shared::Tile::kElementBytes);
+  __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start, int page) {
+    boxes = (min(work.range.end - start, C::kTileKv) + p.box - 1) / p.box;
     if constexpr (Shared::kPaged) {
       const int group = pages.slot_of(start + threadIdx.x % 32 * p.box) >> 3;
+      __syncwarp();  // the leader has read those of the tile before
       boxes_at[threadIdx.x % 32] = {group, pages.checked(page) * page_step + work.head};
       __syncwarp();
-      if (leader)
-#pragma unroll 4
-        for (int box = 0; box < boxes; ++box)
-          tma_load(dst + box * (p.box >> 3) * Shared::kKvGroup, map, full, {{0, 0, 0, boxes_at[box].group, boxes_at[box].place}});
-      __syncwarp();
-    } else if (leader) {
-#pragma unroll
-      for (int panel = 0; panel < kDim * Shared::Tile::kElementBytes / 128; ++panel)
-        tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, pages.slot_of(start), work.head, 0, 0}});
+      read(front, 0);
+    } else {
+      token = pages.slot_of(start), head = work.head;
     }
+    leader = elected();
+  }
+  __device__ __forceinline__ void ask(uint32_t dst, uint64_t& barrier) {
+    const uint32_t full = smem_address(&barrier);
+    if (leader) {
+      mbarrier_arrive_expect(full, boxes * p.box * kDim * Shared::Tile::kElementBytes);
+      if constexpr (Shared::kPaged) {
+        const int step = (p.box >> 3) * Shared::kKvGroup;
+#pragma unroll 1
+        for (int box = 0; box < boxes; box += kAhead) {
+          PageBox next[kAhead];
+          read(next, box + kAhead);
+#pragma unroll
+          for (int i = 0; i < kAhead; ++i, dst += step)
+            if (box + i < boxes) tma_load(dst, map, full, {{0, 0, 0, front[i].group, front[i].place}});
+#pragma unroll
+          for (int i = 0; i < kAhead; ++i) front[i] = next[i];
+        }
+      } else {
+#pragma unroll
+        for (int panel = 0; panel < kDim * Shared::Tile::kElementBytes / 128; ++panel)
+          tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, token, head, 0, 0}});
+      }
+    }
+    __syncwarp();
+  }
+
+ private:
+  // Of at most 16 boxes there are no more than 20 to be read.
+  __device__ __forceinline__ void read(PageBox (&some)[kAhead], int first) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) some[i] = boxes_at[first + i];
   }
 };
 
@@ -68,7 +100,7 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
                                             uint64_t (&empty)[kCount]) {
   WorkQueue<C> queue(smem);
   Ring<kCount> ring;
-  const BoxLoader<C, C::kHeadDimVo> loader{p, p.v_map, p.v_page, smem.boxes[1]};
+  BoxLoader<C, C::kHeadDimVo> loader{p, p.v_map, p.v_page, smem.boxes[1]};
   for (;;) {
     const Work& work = queue.see();
     if (work.tile.rows == 0) break;
@@ -79,8 +111,10 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
 #pragma unroll 1
     for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
       const int next_page = left > 1 ? page_in_tile<C>(pages, work, start - C::kTileKv, token) : 0;
+      loader.prepare(pages, work, start, page);
       mbarrier_wait(smem_address(&empty[ring.stage]), ring.parity ^ 1);
-      loader.ask(pages, work, smem_address(tiles[ring.stage]), full[ring.stage], start, page);
+      __syncwarp();  // all have seen it: once the leader has asked, the barrier may go on by two phases
+      loader.ask(smem_address(tiles[ring.stage]), full[ring.stage]);
       page = next_page;
     }
     queue.let_go();

@@ -96,7 +96,7 @@ struct WgmmaShared {
   Work work[kQueue];
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
-  PageBox boxes[2][32];                        // [K, V]
+  alignas(16) PageBox boxes[2][32];            // [K, V]
   static constexpr int kKnownRows = kFp8Products<C> || !kAsStored<C> ? 1 : C::kTileKv;
   const char* rows[2][2][kKnownRows];          // [tile parity][K, V][token], when threads load what is not widened
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
