@@ -2,7 +2,8 @@
 
 DIR holds published request lengths (azure-llm-2023-*.csv). Of each service: whole prompts; the second half of each prompt, the
 first being cached; and 64 decodes beside a chunk of 2048 tokens in one launch. Then what a variant, a mask or an fp8 cache
-costs beside the plain kernel on 8192 tokens. TFLOP/s count visible pairs alone. Outputs are held to the bound first.
+costs beside the plain kernel on 8192 tokens, all of them in turns. TFLOP/s count visible pairs alone. Outputs are held to the
+bound first.
 """
 
 from __future__ import annotations
@@ -117,8 +118,20 @@ def rows(batch: Batch, beside: bool) -> Iterator[dict[str, Any]]:
     found = [ours(batch, args), *(theirs(peer, batch, args) for peer in (peers.PEERS if beside else ()))]
     declined = [row for row in found if isinstance(row, dict)]
     for row in (*turns.timed([one for one in found if isinstance(one, Contender)], turns.DIRTY), *declined):
-        rate = {"TFLOPs": round(batch.flops / row["us"]["median"] * 1e-6, 1)} if "us" in row else {}
-        yield {"batch": batch.name, **row, **rate}
+        yield with_rate(batch, row)
+
+
+def with_rate(batch: Batch, row: dict[str, Any]) -> dict[str, Any]:
+    rate = {"TFLOPs": round(batch.flops / row["us"]["median"] * 1e-6, 1)} if "us" in row else {}
+    return {"batch": batch.name, **row, **rate}
+
+
+def variants_of_one(only: str) -> Iterator[dict[str, Any]]:
+    """Ours alone: plain and changed take turns."""
+    batches = [batch for batch in changed() if re.search(only, batch.name)]
+    contenders = [ours(batch, args_of(batch)) for batch in batches]
+    for batch, row in zip(batches, turns.timed(contenders, turns.DIRTY) if contenders else (), strict=True):
+        yield with_rate(batch, row)
 
 
 def main() -> None:
@@ -131,9 +144,9 @@ def main() -> None:
     options = parser.parse_args()
     record: dict[str, Any] = {"machine": machine(), "ceilings": ceilings(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
-    batches = (*(served(options.data) if options.data else ()), *changed())
-    for batch in (batch for batch in batches if re.search(options.only, batch.name)):
-        for row in rows(batch, options.peers):
+    chosen = [batch for batch in (served(options.data) if options.data else ()) if re.search(options.only, batch.name)]
+    for some in (*(rows(batch, options.peers) for batch in chosen), variants_of_one(options.only)):
+        for row in some:
             record["rows"].append(row)
             print(json.dumps({k: v["median"] if isinstance(v, dict) else v for k, v in row.items() if k != "sku"}), flush=True)
             if options.out:

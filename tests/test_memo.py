@@ -127,7 +127,7 @@ def test_the_bundle_admitted_last_is_looked_at_again_when_its_tensors_changed_in
     assert_refused(plan, args, error, code)
 
 
-def test_a_workspace_that_became_smaller_in_place_is_refused():
+def test_a_workspace_that_became_smaller_in_place_is_refused(fresh_telemetry):  # and no plan that others would find changed
     descriptor, args = decode([6, 9])
     plan = on_reference(descriptor)
     object.__setattr__(plan, "workspace_size", 64)
