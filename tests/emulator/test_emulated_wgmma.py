@@ -214,3 +214,29 @@ def test_values_past_the_end_would_be_seen(monkeypatch):
         assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS["paged"]), PARTLY) != []
     finally:
         emulator.library_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["paged", *(pytest.param(k, marks=pytest.mark.heavy) for k in ("page-1", "fixed-split", "uneven-split-sinks", "fp8"))],
+)
+def test_heads_may_take_turns(kind, monkeypatch):
+    """One head a turn, the first turn from few keys to many: as with more keys than the L2 holds."""
+    name, build = "kernels/attention/prefill_wgmma_schedule.cuh", emulator.build
+    text = (emulator.ROOT / name).read_text()
+    for right, wrong in (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kFewRounds = 3", "kFewRounds = 0")):
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
+
+    def in_turns(spec, folder):
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        return build(spec, folder, (folder,))
+
+    monkeypatch.setattr(emulator, "build", in_turns)
+    emulator.library_of.cache_clear()
+    try:
+        hold(KINDS[kind], seed=3)
+    finally:
+        emulator.library_of.cache_clear()
