@@ -11,9 +11,12 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -75,6 +78,31 @@ def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
 def library_of(spec) -> Path:
     """Built once a process."""
     return build(spec, Path(tempfile.mkdtemp(prefix="opfacade-emulated-")))
+
+
+@contextmanager
+def instead_of(name: str, text: str) -> Iterator[None]:
+    """Kernels that are built meanwhile have this header in place of the project's, and no other kernel has."""
+    plain = build
+    with tempfile.TemporaryDirectory(prefix="opfacade-header-") as folder:
+        path = Path(folder) / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        library_of.cache_clear()
+        try:
+            with patch(f"{__name__}.build", lambda spec, into: plain(spec, into, (Path(folder),))):
+                yield
+        finally:
+            library_of.cache_clear()
+
+
+def edited(name: str, *edits: tuple[str, str]):
+    """The same with edits of the header, each of what is there exactly once."""
+    text = (ROOT / name).read_text()
+    for right, wrong in edits:
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
+    return instead_of(name, text)
 
 
 def launcher(spec, descriptor, sku, allow_build, workspace, scalars):

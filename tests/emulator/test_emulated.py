@@ -61,21 +61,8 @@ def test_random_appends_keep_the_guarantee(seed):
     hold(emulator.subject(problems.special_descriptor("paged_kv_append", seed, tokens=800)), seed)
 
 
-def test_a_copy_that_is_not_waited_for_has_not_happened(monkeypatch):
+def test_a_copy_that_is_not_waited_for_has_not_happened():
     """The emulator would see it: with the wait taken out of a copy of the sources, the result is wrong."""
-    descriptor = matrix.matrix()["decode-off-odd-window-cap"]
-    wait = (emulator.ROOT / "kernels/attention/decode.cuh").read_text()
-    assert wait.count("cp_async_wait<C::kStages - 2>();") == 1
-    build = emulator.build
-
-    def without(spec, folder):
-        (folder / "kernels/attention").mkdir(parents=True)
-        path = folder / "kernels/attention/decode.cuh"
-        path.write_text(wait.replace("cp_async_wait<C::kStages - 2>();", "cp_async_wait<C::kStages - 1>();"))
-        return build(spec, folder, (folder,))
-
-    monkeypatch.setattr(emulator, "build", without)
-    emulator.library_of.cache_clear()
-    with pytest.raises(AssertionError):
-        hold(emulator.subject(descriptor), seed=3)
-    emulator.library_of.cache_clear()
+    wait, less = "cp_async_wait<C::kStages - 2>();", "cp_async_wait<C::kStages - 1>();"
+    with emulator.edited("kernels/attention/decode.cuh", (wait, less)), pytest.raises(AssertionError):
+        hold(emulator.subject(matrix.matrix()["decode-off-odd-window-cap"]), seed=3)

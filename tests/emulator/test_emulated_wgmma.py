@@ -196,47 +196,19 @@ def test_a_wild_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it(
 
 
 @pytest.mark.heavy
-def test_values_past_the_end_would_be_seen(monkeypatch):
+def test_values_past_the_end_would_be_seen():
     """Negative control: with the sweep taken out of a copy of the sources, what is unused does matter."""
-    name, swept = "kernels/attention/prefill_wgmma_load.cuh", "store_shared_16(at, make_uint4(0, 0, 0, 0));"
-    text, build = (emulator.ROOT / name).read_text(), emulator.build
-    assert text.count(swept) == 1
-
-    def without(spec, folder):
-        path = folder / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text.replace(swept, ";"))
-        return build(spec, folder, (folder,))
-
-    monkeypatch.setattr(emulator, "build", without)
-    emulator.library_of.cache_clear()
-    try:
+    swept = ("store_shared_16(at, make_uint4(0, 0, 0, 0));", ";")
+    with emulator.edited("kernels/attention/prefill_wgmma_load.cuh", swept):
         assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS["paged"]), PARTLY) != []
-    finally:
-        emulator.library_of.cache_clear()
 
 
 @pytest.mark.parametrize(
     "kind",
     ["paged", *(pytest.param(k, marks=pytest.mark.heavy) for k in ("page-1", "fixed-split", "uneven-split-sinks", "fp8"))],
 )
-def test_heads_may_take_turns(kind, monkeypatch):
+def test_heads_may_take_turns(kind):
     """One head a turn, the first turn from few keys to many: as with more keys than the L2 holds."""
-    name, build = "kernels/attention/prefill_wgmma_schedule.cuh", emulator.build
-    text = (emulator.ROOT / name).read_text()
-    for right, wrong in (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kFewRounds = 3", "kFewRounds = 0")):
-        assert text.count(right) == 1
-        text = text.replace(right, wrong)
-
-    def in_turns(spec, folder):
-        path = folder / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        return build(spec, folder, (folder,))
-
-    monkeypatch.setattr(emulator, "build", in_turns)
-    emulator.library_of.cache_clear()
-    try:
+    edits = (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kFewRounds = 3", "kFewRounds = 0"))
+    with emulator.edited("kernels/attention/prefill_wgmma_schedule.cuh", *edits):
         hold(KINDS[kind], seed=3)
-    finally:
-        emulator.library_of.cache_clear()

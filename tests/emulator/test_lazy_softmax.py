@@ -1,6 +1,7 @@
 """How often a base has to be looked for, which no result says: in the prefill's own code, with a header that counts."""
 
 import ctypes
+from unittest.mock import patch
 
 import pytest
 
@@ -29,23 +30,13 @@ ROWS, TILES = 32, 13
 
 
 @pytest.fixture
-def counted(monkeypatch, tmp_path):
+def counted(monkeypatch):
     """How often each warp looked for bases."""
-    build = emulator.build
-
-    def counting(spec, folder):
-        path = tmp_path / "first" / HEADER
-        path.parent.mkdir(parents=True)
-        path.write_text(COUNTS)
-        return build(spec, folder, (tmp_path / "first",))
-
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)
-    monkeypatch.setattr(emulator, "build", counting)
-    built, library_of = [], emulator.library_of
-    monkeypatch.setattr(emulator, "library_of", lambda spec: built.append(library_of(spec)) or built[-1])
-    library_of.cache_clear()
-    yield lambda: list((ctypes.c_int * 32).in_dll(ctypes.CDLL(str(built[-1])), "follows"))
-    library_of.cache_clear()
+    with emulator.instead_of(HEADER, COUNTS):
+        built, library_of = [], emulator.library_of
+        with patch.object(emulator, "library_of", lambda spec: built.append(library_of(spec)) or built[-1]):
+            yield lambda: list((ctypes.c_int * 32).in_dll(ctypes.CDLL(str(built[-1])), "follows"))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
