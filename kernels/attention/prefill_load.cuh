@@ -5,6 +5,7 @@
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/fp8.cuh"
 #include "kernels/common/q_transform.cuh"
+#include "kernels/common/softmax.cuh"
 #include "kernels/common/swizzle.cuh"
 
 namespace opfacade {
@@ -163,7 +164,7 @@ __device__ __forceinline__ void scale_q(const PrefillParams& p, PrefillSmem<C>& 
 #pragma unroll 4
       for (int i = 0; i < kChunks * 4; ++i) *word_at(i) = f16_pair(*word_at(i), power_of_two(shift));
     }
-    smem.raw.factor[row] = key * power_of_two(-shift);
+    smem.raw.factor[row] = never_zero(key * power_of_two(-shift));
   }
 }
 

@@ -204,7 +204,8 @@ struct Consumer {
       }
       if (rarely(doubtful || ends)) {
         if (doubtful) {
-          // Once more in the rare case that a base moves with the maximum, which is not found before.
+          // Once more in the rare case that a base moves with the maximum, which is not found before. Not where a work has ended, when
+          // o is that of the work before: its base is the maximum of this very tile.
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           float sum[2], shrunk[2];
           follow<C>(rows.scale, s, exponent, has, shrunk);

@@ -19,7 +19,8 @@ struct Fp8Consumer : Consumer<C> {
   float factor = 1.f;  // of q times that of k, in the work whose scores are made
 
   __device__ __forceinline__ void await_queries(const Work& work) {
-    factor = (q_scale == nullptr ? 1.f : *q_scale) * (p.k_scale == nullptr ? 1.f : p.k_scale[work.head * p.kv_scale_stride]);
+    const float key = p.k_scale == nullptr ? 1.f : p.k_scale[work.head * p.kv_scale_stride];
+    factor = never_zero((q_scale == nullptr ? 1.f : *q_scale) * key);
     this->await(smem.q_full[queries.stage], queries.parity);
     if (p.score.q_transform == QTransform::kNone) return;
     transform_fp8_queries<C>(smem.q[queries.stage] + group * 64 * 128, p.score.q_transform);

@@ -36,7 +36,7 @@ __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned c
   }
   const float key = p.k_scale == nullptr ? 1.f : p.k_scale[kv_head * p.kv_scale_stride];
   __syncwarp();  // this warp, whose rows these are and nobody else's, has read the factors of the work before
-  if (half == 0) factors[row] = key * power_of_two(-shift);
+  if (half == 0) factors[row] = never_zero(key * power_of_two(-shift));
 }
 
 // What a product of q and k is to be multiplied with, in the row of a thread: 1 where both are what they stand for. It stays in

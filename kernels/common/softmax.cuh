@@ -11,6 +11,9 @@ __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff80
 // A row that has seen no key has maximum -inf; subtracting zero instead keeps -inf - (-inf) out of the exponent.
 __device__ __forceinline__ float finite_max(float row_max) { return row_max == minus_infinity() ? 0.f : row_max; }
 
+// What scores are multiplied with. Where that is 0 all keys have the same weight, but 0 times the score of a hidden key is NaN.
+__device__ __forceinline__ float never_zero(float factor) { return factor == 0.f ? 0x1p-100f : factor; }
+
 // Reductions over the four threads that share a row of an mma tile.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

@@ -142,7 +142,7 @@ PREFILL_FAULTS = (
     gpu(
         "fp8 prefill: scores keep the power of two of q",
         f"{K}/prefill_load.cuh",
-        "smem.raw.factor[row] = key * power_of_two(-shift);",
+        "smem.raw.factor[row] = never_zero(key * power_of_two(-shift));",
         "smem.raw.factor[row] = key;",
         FP8_PREFILL,
     ),
@@ -279,7 +279,7 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma fp8 prefill: scores keep the power of two of q",
         f"{K}/prefill_wgmma_query.cuh",
-        "factors[row] = key * power_of_two(-shift);",
+        "factors[row] = never_zero(key * power_of_two(-shift));",
         "factors[row] = key;",
         FP8_PREFILL,
     ),

@@ -1,0 +1,45 @@
+"""A factor of K that is 0, as of a head of zeros that was quantised by its largest value: equal weights, and no NaN."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.testing import inputs, numerics
+from tests import emulator
+
+pytestmark = emulator.needed
+
+KINDS = {
+    "wgmma_tile": ("sm_90a", 64, {"q_dtype": "bf16"}),
+    "wgmma_tile, soft cap": ("sm_90a", 64, {"q_dtype": "bf16", "logits_soft_cap": 9.0}),
+    "wgmma_fp8_tile": ("sm_90a", 128, {"q_dtype": "f8_e4m3", "o_dtype": "bf16"}),
+    "mma_tile": ("sm_89", 64, {"q_dtype": "bf16"}),
+    "split_kv": ("sm_89", 64, {"q_dtype": "f16"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("factor", [0.0, 1e-44], ids=["zero", "hardly anything"])
+def test_a_factor_of_nothing_leaves_equal_weights(kind, factor):
+    arch, head_dim, more = KINDS[kind]
+    impl, _, _ = kind.partition(",")
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=20, page_size=16, num_kv_heads=2, head_dim=head_dim, dtype="f8_e4m3", layout="NHD"
+    )
+    shape = {"batch_size": 1, "num_qo_heads": 8, "paged_kv": cache, "kv_scale": "head", **more}
+    if impl == "split_kv":
+        descriptor, lengths = BatchPagedDecodeDescriptor(**shape), inputs.Lengths(kv=[150])
+    else:
+        descriptor = BatchPagedPrefillDescriptor(total_num_rows=40, causal=True, **shape)
+        lengths = inputs.Lengths(q=[40], kv=[150])  # rows begin with a tile in which some of them see no key
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        subject = emulator.subject(descriptor, arch=arch)
+        assert subject.plan.sku.impl == impl
+        args = subject.args(3, lengths)
+        args.k_scale[0] = factor
+        subject.run(args)
+        report = numerics.check(descriptor, args, subject.plan.sku, rows=40)
+    assert not torch.isnan(args.o.float()).any()
+    assert report.worst <= 1, report
