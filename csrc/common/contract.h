@@ -43,13 +43,14 @@ class Rooms {
     return false;
   }
 
-  // The oldest of a full set goes: what one bundle has just learned stays.
+  // The oldest of a full set goes: what one bundle has just learned stays, and what was known before it becomes the newest.
   void learn(uint64_t first, int64_t bytes) {
     Set& set = sets_[set_of(first)];
-    int way = 0;
-    while (way < kWays && set.ways[way].first != first) ++way;
-    if (way == kWays) way = static_cast<int>(set.next++ % kWays);
-    set.ways[way] = {first, first + static_cast<uint64_t>(bytes)};
+    Span& place = set.ways[set.next++ % kWays];
+    for (Span& room : set.ways) {
+      if (room.first == first) room = place;
+    }
+    place = {first, first + static_cast<uint64_t>(bytes)};
   }
 
   bool busy = false;  // for Alone

@@ -285,6 +285,26 @@ def test_the_second_run_of_a_plan_goes_the_short_way_and_is_counted(launched, mo
     assert module.called() - called == 2
 
 
+def test_what_a_bundle_has_just_vouched_for_stays(launched, module):
+    """q is where memory is known and is the oldest of its set; o comes into that set beside it."""
+    plan, stub = launched
+    args = inputs.make_args(DECODE, seed=1)
+    plan.run(args)
+    buffer = torch.zeros(1 << 24, dtype=torch.uint8)
+    base = buffer.data_ptr()
+    sets = [((base + at >> 4) * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> 56 for at in range(0, 1 << 24, 4096)]
+    wanted = max(set(sets), key=sets.count)
+    places = [4096 * i for i, one in enumerate(sets) if one == wanted]
+    assert len(places) > 8
+
+    def moved(tensor, place):
+        return buffer[place : place + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+    module.vouch(*(number for place in places[:8] for number in (base + place, 4096)))
+    plan.run(replace(args, q=moved(args.q, places[0]), o=moved(args.o, places[8])))
+    assert len(stub.long) == 1
+
+
 def test_what_the_short_way_refuses_is_worded_by_the_long_way(launched, module):
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
