@@ -170,12 +170,14 @@ __device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaS
     int start = work.last;
 #pragma unroll 1
     for (int left = work.tiles; left > 0; --left, start -= C::kTileKv, ring.advance()) {
-      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);  // of every tile, or parities would be lost
-      if (!masked(start)) continue;
-      const bool found = sweep_masked<C>(work, start, smem_address(smem.v[ring.stage]));
-      fence_async_shared();
-      wild.tell(ring.stage, found);
-      warp_arrive(smem.swept[ring.stage]);
+      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);
+      if (masked(start)) {
+        const bool found = sweep_masked<C>(work, start, smem_address(smem.v[ring.stage]));
+        fence_async_shared();
+        wild.tell(ring.stage, found);
+        warp_arrive(smem.swept[ring.stage]);
+      }
+      warp_arrive(smem.v_empty[ring.stage]);  // of every tile: late by two, they would wait for a phase that is gone
     }
     queue.let_go();
   }

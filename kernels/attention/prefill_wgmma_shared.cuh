@@ -105,6 +105,7 @@ struct WgmmaShared {
 
 template <class C>
 __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped) {
+  const bool sweeps = kAsStored<C> && !kFp8Products<C> && mapped;
   const int loaders = !kAsStored<C> ? kSweepers<C> * 32 : mapped ? 1 : kCopiers<C>;
   for (int i = 0; i < WgmmaShared<C>::kQStages; ++i) {
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
@@ -118,7 +119,7 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.k_full[i]), loaders);
     mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kSweepers<C> : loaders);
     mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps);
-    mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps);
+    mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps + (sweeps ? kSweepers<C> : 0));
     mbarrier_init(smem_address(&smem.swept[i]), kSweepers<C>);
     mbarrier_init(smem_address(&smem.judged[i]), kConsumers * kWarpgroup);
     for (int warp = 0; warp < 4; ++warp) smem.wild[i][warp] = 0;
