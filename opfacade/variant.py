@@ -143,6 +143,16 @@ def ramp(node: Node) -> tuple[Node, Node] | None:
     return None
 
 
+def added_ramp(node: Node) -> Node | None:
+    """The ramp where an expression is the score and a ramp and nothing else, else None.
+
+    A kernel may leave scores as they are and bring the ramp into the exponents: `expression_bound` counts what that rounds.
+    """
+    if not isinstance(node, Apply) or node.op != "add":
+        return None
+    return next((other for one, other in (node.args, node.args[::-1]) if one == score and ramp(other) is not None), None)
+
+
 def per_head(name: str) -> Parameter:
     """An f32 for each query head."""
     return Parameter(name=name, per="head")

@@ -2,6 +2,7 @@
 //
 //   kLogits, kMask, kQuery: which there are; kPacked: whether the call has a mask; kHead, kRow, kKey: parameters of each kind
 //   float logits(float score, row, key), bool mask(row, key), float query(float query, row)
+//   kLine: whether logits are score + start(row, key) + rise(row) * key.step, and nothing else
 //
 // C::operands(p) are those of the call. A kernel without C::Variant has none of this. Everything here may only hide more than row_range does.
 #pragma once

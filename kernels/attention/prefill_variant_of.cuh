@@ -4,7 +4,7 @@
 namespace opfacade {
 
 struct NoVariant {
-  static constexpr bool kLogits = false, kMask = false, kQuery = false, kPacked = false;
+  static constexpr bool kLogits = false, kLine = false, kMask = false, kQuery = false, kPacked = false;
   static constexpr int kHead = 0, kRow = 0, kKey = 0;
 };
 

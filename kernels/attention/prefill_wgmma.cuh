@@ -110,7 +110,7 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, i % 4 / 2));
     }
-    if constexpr (Variant<C>::kLogits) vary_scores<C>(p, varied, start, s);
+    if constexpr (Variant<C>::kLogits && !Variant<C>::kLine) vary_scores<C>(p, varied, start, s);
     if constexpr (kHidesMore<C>) hide_keys<C>(shown, s);
   }
 
@@ -129,6 +129,7 @@ struct Consumer {
     RowScale ended;
     Scores s;
     Weights weights = {}, early;
+    ScoreLine<C> line;  // of the tile whose scores were computed last
 #pragma unroll 1
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
@@ -164,6 +165,7 @@ struct Consumer {
           your_turn();
           VariantRows<C> varied;  // beside the products: parameters come from memory
           variant_rows<C>(p, *next, varied);
+          score_line<C>(p, varied, start, line);
           wgmma_wait<1>();
           pin(s);
           release_keys();
@@ -173,12 +175,12 @@ struct Consumer {
           if (rarely(hides || ends)) {
             float shrunk[2];
             if (!kHidesMore<C> && hides) mask_keys<C>(p, *next, start, s);
-            if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, {true, true}, shrunk);
+            if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, {true, true}, shrunk, line);
           }
           float parts[2][2] = {}, sum[2];
           // Weights are made before the maximum is known. The last ones take the place of those that the products have read:
           // until these are done the first ones wait in other registers.
-          weigh<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
+          weigh<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts, line);
           pin(early);
           // The waits stand behind branches: see wgmma_wait_all_at.
           if (rarely(ends)) {
@@ -192,7 +194,7 @@ struct Consumer {
           look_ahead();
 #pragma unroll
           for (int i = 0; i < kEarly; ++i) weights[i] = early[i];
-          weigh<C, kEarly, kWords>(s, rows.scale.base, exponent, weights, parts);
+          weigh<C, kEarly, kWords>(s, rows.scale.base, exponent, weights, parts, line);
           add_up(parts, sum);
 #pragma unroll
           for (int half = 0; half < 2; ++half) has[half] = outgrown(sum[half], rows.scale.base[half]);
@@ -208,8 +210,8 @@ struct Consumer {
           // o is that of the work before: its base is the maximum of this very tile.
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           float sum[2], shrunk[2];
-          follow<C>(rows.scale, s, exponent, has, shrunk);
-          weigh<C>(s, rows.scale.base, exponent, weights, sum);
+          follow<C>(rows.scale, s, exponent, has, shrunk, line);
+          weigh<C>(s, rows.scale.base, exponent, weights, sum, line);
           rows.rescale(shrunk);
           rows.scale.add(shrunk, sum);
         }

@@ -109,6 +109,21 @@ __device__ __forceinline__ void variant_rows(const PrefillParams& p, const Work&
   }
 }
 
+// Where the user's expression is a line over keys it is left to the softmax.
+template <class C>
+using ScoreLine = Line<Variant<C>::kLine>;
+template <class C>
+__device__ __forceinline__ void score_line(const PrefillParams& p, const VariantRows<C>& rows, int start, ScoreLine<C>& line) {
+  if constexpr (Variant<C>::kLine) {
+    line.scale = p.score.cap_in;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      line.start[half] = Variant<C>::start(rows[half], variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, 0));
+      line.rise[half] = Variant<C>::rise(rows[half]);
+    }
+  }
+}
+
 // Scores as the user's expression has them.
 template <class C>
 __device__ __forceinline__ void vary_scores(const PrefillParams& p, const VariantRows<C>& rows, int start,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from opfacade.expression import INEXACT, Apply, Node
-from opfacade.variant import RAMP_KEYS, ramp
+from opfacade.variant import RAMP_KEYS, added_ramp, ramp
 from opfacade.variant_eval import Values, exact
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class Roundoff:
 def bound(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
     """The expression at `score`; both tensors of one shape, to which `values` broadcast."""
     found = _walk(node, values, score, unit)
+    if (line := added_ramp(node)) is not None:
+        # Its products in units of exponents, relative to a base: each is rounded once more, and so is what the first becomes.
+        found = Ball(found.v, found.r + 3 * unit.u * _first_product(line, values))
     return Ball(found.v.expand(score.v.shape), found.r.expand(score.v.shape))
 
 
@@ -62,14 +65,21 @@ def _walk(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
         value = exact(node, values).double()
         return Ball(value, torch.zeros_like(value))
     v, r = _STEPS[node.op](*(_walk(arg, values, score, unit) for arg in node.args))
-    if (line := ramp(node)) is not None:
-        factor, distance = (exact(part, values).double().abs() for part in line)
-        start = factor * (distance + RAMP_KEYS)  # the product of a tile, at most, which is rounded before the sum is
+    if ramp(node) is not None:
+        start = _first_product(node, values)  # rounded before the sum is
         r = (r + unit.u * start + _TINY).masked_fill(start > _LARGEST, float("inf"))
     if node.op == "tanh":
         return Ball(v, r + unit.function)
     free = ("neg", "abs", "min", "max")
     return _rounded(v, r, 0.0 if node.op in free else unit.function if node.op in INEXACT else unit.u)
+
+
+def _first_product(node: Node, values: Values) -> Tensor:
+    """Of a ramp: what a kernel may take once for a row and tile, at most."""
+    line = ramp(node)
+    assert line is not None
+    factor, distance = (exact(part, values).double().abs() for part in line)
+    return factor * (distance + RAMP_KEYS)
 
 
 def _rounded(v: Tensor, r: Tensor, u: float) -> Ball:

@@ -214,7 +214,7 @@ def _logits(row: Row, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tuple[Te
 
 
 def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], u: float) -> Tensor:
-    """How far the log of a weight can be off: the dot product, the cap where there is one, scaling, subtraction, exp."""
+    """How far the log of a weight can be off: the dot product, the cap or a line over keys, scaling, subtraction, exp."""
     import torch
 
     absolute = abs(row.scale) * (row.q.abs() @ row.k.abs().transpose(1, 2))
@@ -238,7 +238,7 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
     if row.sink is not None:  # given, not computed
         eta[..., -1] = 0.0
         size[..., -1] = row.sink.abs().nan_to_num(posinf=0.0)
-    return eta + 3 * u * (size + weights.top.abs()) + c["exp"]
+    return eta + u * (3 * size + (3 if row.logits is None else 4) * weights.top.abs()) + c["exp"]
 
 
 def _weighted_sums(row: Row, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

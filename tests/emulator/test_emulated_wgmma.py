@@ -8,7 +8,7 @@ import torch
 
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import inputs, matrix, structural
-from opfacade.variant import Variant, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
+from opfacade.variant import Variant, f32, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator, holding
 from tests.emulator.wild_key import check_a_second_masked_tile, check_a_wild_key
@@ -64,6 +64,8 @@ KINDS = {
     "maxima-move": paged(rows=40, sm_scale=4.0),
     "sinks": paged(group=8, window_left=127, kv_split="off", sinks=True, rows=40),
     "alibi-masked": paged(rows=40, variant=alibi(8), custom_mask=True),
+    "line-down": paged(rows=40, group=3, variant=Variant(logits=f32(q_pos - kv_pos) * per_head("slopes") + score)),
+    "line-of-keys": ragged(variant=Variant(logits=score + 0.3 * f32(kv_pos)), sm_scale=-0.1, allow_unusual_scale=True),
     "varied-page-1-full": paged(
         page_size=1,
         group=3,
@@ -113,6 +115,8 @@ QUICK = (
     "fp8",
     "fp8-cap-window",
     "alibi-masked",
+    "line-down",
+    "line-of-keys",
     "varied-page-1-full",
 )
 
@@ -135,6 +139,14 @@ def test_rows_may_see_no_key_of_the_tile_they_begin_with(kv):
 )
 def test_what_is_unused_does_not_matter(kind):
     assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS[kind]), PARTLY) == []
+
+
+def test_those_that_sweep_values_may_be_late():
+    """A stage is not filled again before they have looked, or they would wait for a phase of its barrier that is gone."""
+    look = "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n"
+    late = (look, f"      for (int turn = 0; turn < 1000; ++turn) simt::yield();\n{look}")
+    with emulator.edited("kernels/attention/prefill_wgmma_load.cuh", late):
+        hold(paged(head_dim=128, rows=40, batch=1, kv_split="off"), seed=5, lengths=inputs.Lengths(q=[40], kv=[690]))
 
 
 @pytest.mark.parametrize("pad", [1, 8])

@@ -18,11 +18,11 @@ COUNTS = f"""#pragma once
 #undef follow
 extern "C" __attribute__((visibility("default"))) int follows[32] = {{}};
 namespace opfacade {{
-template <class C>
+template <class C, class... Line>
 bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2], const bool (&has)[2],
-            float (&factor)[2]) {{
+            float (&factor)[2], const Line&... line) {{
   if (threadIdx.x % 32 == 0) ++follows[threadIdx.x / 32];
-  return follow_uncounted<C>(scale, s, exponent, has, factor);
+  return follow_uncounted<C>(scale, s, exponent, has, factor, line...);
 }}
 }}  // namespace opfacade
 """

@@ -13,7 +13,7 @@ from opfacade.expression import SIGNATURES, Apply, Constant, Input, Node, Parame
 from opfacade.registry import Reason
 from opfacade.scoring import Varied
 from opfacade.target import Target
-from opfacade.variant import DISTANCES, Variant, ramp
+from opfacade.variant import DISTANCES, Variant, added_ramp, ramp
 
 WIDE = ("f16", "bf16")
 Tree = tuple[Any, ...]
@@ -59,6 +59,8 @@ def constants(descriptor: Varied) -> dict[str, Any]:
     for part in ("logits", "mask", "query"):
         root = None if variant is None else variant.parts().get(part)
         found[part] = () if root is None or variant is None else tree(root, variant, part != "logits")
+    line = None if variant is None or variant.logits is None else added_ramp(variant.logits)
+    found["line"] = () if line is None or variant is None else tree(line, variant, exact=False)
     for per in ("head", "row", "key"):
         found[f"{per}_params"] = 0 if variant is None else len(variant.parameters(per))
     return found
