@@ -1,6 +1,6 @@
 """Faults that tests without a GPU must see: in the reference, on the host, and in kernels that the emulator runs."""
 
-from tests.mutation.mutant import APPEND, CALLS, CUDA, EMULATED, MEMO, MERGE, REST, SCHEDULE, K, L, R, cpu
+from tests.mutation.mutant import APPEND, CALLS, CUDA, EMULATED, MEMO, MERGE, REST, SCHEDULE, WGMMA, C, K, L, R, cpu
 
 CPU = (
     cpu("reference: causal is off by one", f"{R}/softmax_attention.py", "seen &= key <= row\n", "seen &= key < row\n"),
@@ -172,6 +172,41 @@ CPU = (
         "int fixed_splits(int kv_len, int first_key, int chunk) {",
         "int fixed_splits(int kv_len, int first_key, int chunk, int batch = 0) {",
         SCHEDULE,
+    ),
+    cpu(
+        "wgmma prefill: a line over keys begins alike in both rows of a thread",
+        f"{K}/prefill_wgmma_math.cuh",
+        "Variant<C>::start(rows[half],",
+        "Variant<C>::start(rows[0],",
+        f"{WGMMA} -k line",
+    ),
+    cpu(
+        "wgmma prefill: a line over keys is not in the maximum of a row",
+        f"{C}/lazy_softmax.cuh",
+        "    if constexpr (kLine) pair[0] = line(pair[0], half, i * 2), pair[1] = line(pair[1], half, i * 2 + 1);\n",
+        "",
+        f"{WGMMA} -k line",
+    ),
+    cpu(
+        "wgmma prefill: a stage is filled again before its values are looked at",
+        f"{K}/prefill_wgmma_shared.cuh",
+        "kConsumerWarps + (sweeps ? kSweepers<C> : 0)",
+        "kConsumerWarps",
+        f"{WGMMA} -k late",
+    ),
+    cpu(
+        "prefill: a factor of 0 stays 0",
+        f"{C}/softmax.cuh",
+        "return factor == 0.f ? 0x1p-100f : factor;",
+        "return factor;",
+        "tests/emulator/test_zero_factor.py",
+    ),
+    cpu(
+        "short way: memory that is vouched for again is not the newest",
+        "csrc/common/contract.h",
+        "      if (room.first == first) room = place;\n    }\n    place =",
+        "      if (room.first == first) return;\n    }\n    place =",
+        "tests/jit/test_contract.py -k vouched",
     ),
     cpu(
         "latent decode: what lies past the end stays",

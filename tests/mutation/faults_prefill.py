@@ -164,7 +164,7 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: weights are not made again when a base moves",
         f"{K}/prefill_wgmma.cuh",
-        "          weigh<C>(s, rows.scale.base, exponent, weights, sum);\n",
+        "          weigh<C>(s, rows.scale.base, exponent, weights, sum, line);\n",
         "",
         PREFILL,
     ),

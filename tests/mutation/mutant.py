@@ -41,6 +41,7 @@ SCHEDULE = "tests/test_structural_schedule.py"
 CALLS = "tests/test_can_implement.py"
 MEMO = "tests/test_memo.py"
 EMULATED = "tests/emulator/test_emulated_mla.py"
+WGMMA = "tests/emulator/test_emulated_wgmma.py"
 
 
 def gpu(name, file, old, new, kinds, **more):
