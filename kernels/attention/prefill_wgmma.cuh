@@ -166,14 +166,16 @@ struct Consumer {
           VariantRows<C> varied;  // beside the products: parameters come from memory
           variant_rows<C>(p, *next, varied);
           score_line<C>(p, varied, start, line);
+          const bool steep = any_steep<C>(line);
           wgmma_wait<1>();
           pin(s);
           release_keys();
           release_if(--left == 0, smem.q_empty, queries);
           finish_scores(varied, start, s);
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
-          if (rarely(hides || ends)) {
+          if (rarely(hides || ends || steep)) {
             float shrunk[2];
+            if (steep) settle_steep<C>(line, s);
             if (!kHidesMore<C> && hides) mask_keys<C>(p, *next, start, s);
             if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, {true, true}, shrunk, line);
           }

@@ -177,7 +177,7 @@ __device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaS
         wild.tell(ring.stage, found);
         warp_arrive(smem.swept[ring.stage]);
       }
-      warp_arrive(smem.v_empty[ring.stage]);  // of every tile: late by two, they would wait for a phase that is gone
+      warp_arrive(smem.v_empty[ring.stage]);  // of every tile, or they could be late and wait for a phase that is gone
     }
     queue.let_go();
   }

@@ -115,11 +115,38 @@ using ScoreLine = Line<Variant<C>::kLine>;
 template <class C>
 __device__ __forceinline__ void score_line(const PrefillParams& p, const VariantRows<C>& rows, int start, ScoreLine<C>& line) {
   if constexpr (Variant<C>::kLine) {
-    line.scale = p.score.cap_in;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      line.scale[half] = p.score.cap_in;
       line.start[half] = Variant<C>::start(rows[half], variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, 0));
       line.rise[half] = Variant<C>::rise(rows[half]);
+    }
+  }
+}
+// Not where what its products round is more than a little of an exponent: a weight at the maximum would not be about 1, nor that of a
+// hidden key 0. Of slopes as models have them no distance is so large.
+__device__ __forceinline__ bool is_steep(const Line<true>& line, int half) {
+  const bool fits = fabsf(line.start[half]) + 128.f * fabsf(line.rise[half]) <= 0x1p20f;
+  return !fits || line.scale[half] < 0x1p-100f || line.scale[half] > 0x1p100f;
+}
+template <class C>
+__device__ __forceinline__ bool any_steep(const ScoreLine<C>& line) {
+  if constexpr (Variant<C>::kLine) return __any_sync(0xffffffffu, is_steep(line, 0) || is_steep(line, 1));
+  return false;
+}
+// There scores become what the expression says, and nothing is left to be added; hidden ones stay. Each row decides for itself.
+template <class C>
+__device__ __forceinline__ void settle_steep(ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
+  if constexpr (Variant<C>::kLine) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const bool steep = is_steep(line, half);
+#pragma unroll
+      for (int i = 0; i < C::kTileKv / 4; ++i) {
+        float& score = s[i / 2 * 4 + half * 2 + i % 2];
+        if (steep && score > minus_infinity()) score = line(score, half, i / 2 * 8 + i % 2);
+      }
+      if (steep) line.scale[half] = 1.f, line.start[half] = line.rise[half] = 0.f;
     }
   }
 }

@@ -33,9 +33,9 @@ template <bool kAny>
 struct Line {};
 template <>
 struct Line<true> {
-  float scale, start[2], rise[2];
+  float scale[2], start[2], rise[2];
   __device__ __forceinline__ float operator()(float s, int half, int step) const {
-    return fmaf(s, scale, fmaf(rise[half], static_cast<float>(step), start[half]));
+    return fmaf(s, scale[half], fmaf(rise[half], static_cast<float>(step), start[half]));
   }
 };
 
@@ -84,7 +84,7 @@ __device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const fl
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       shift[half] = (line.start[half] - finite_max(base[half])) * exponent[half];
-      factor[half] *= line.scale;
+      factor[half] *= line.scale[half];
       rise[half] = line.rise[half] * exponent[half];
     }
   }

@@ -32,16 +32,18 @@ class Ball(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Roundoff:
-    """u: of one operation. function: relative error of exp2 and log2, absolute error of tanh."""
+    """u: of one operation. function: relative error of exp2 and log2, absolute error of tanh. line: 1 where the ramp of
+    logits that are the score and a ramp is left to the exponents."""
 
     u: float
     function: float
+    line: float = 0.0
 
 
 def bound(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
     """The expression at `score`; both tensors of one shape, to which `values` broadcast."""
     found = _walk(node, values, score, unit)
-    if (line := added_ramp(node)) is not None:
+    if unit.line and (line := added_ramp(node)) is not None:
         # Its products in units of exponents, relative to a base: each is rounded once more, and so is what the first becomes.
         found = Ball(found.v, found.r + 3 * unit.u * _first_product(line, values))
     return Ball(found.v.expand(score.v.shape), found.r.expand(score.v.shape))

@@ -129,7 +129,7 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged; part: the
     fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors. eta_q:
     underflow of an element of q over its largest. u_step, chain: what a step of products that are cut is off by, over the
-    largest of its sums and products, and keys of such steps before sums are those of u_acc.
+    largest of its sums and products, and keys of such steps before sums are those of u_acc. line: 1 for one in the exponents.
     """
     u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
     row = row if row.seen.dim() == 3 else replace(row, seen=row.seen[None])
@@ -148,7 +148,7 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     finish = _output_rounding(out_dtype, o, blind)
     lse = (weights.top + weights.total.log()).squeeze(-1)
     # The log of the worst common change of the weights, the sum of the denominator, log itself, and storing as f32.
-    grown = (weights.p * eta.exp()).nan_to_num(0.0).sum(-1).clamp(min=1.0).log()
+    grown = (weights.p.log() + eta).nan_to_num(-math.inf, math.inf, -math.inf).logsumexp(-1).clamp(min=0.0)
     spread = grown + ((n / c["lanes"] + tiles + 8) * u).squeeze(-1) + 8 * u + (3 * u + _U) * lse.abs()
     spread = 1.02 * (spread + c["split"] * (2.0**-20 + 8 * u * m + parts * u).squeeze(-1))
     spread = spread.masked_fill(weights.empty.squeeze(-1), 0.0)
@@ -238,7 +238,7 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
     if row.sink is not None:  # given, not computed
         eta[..., -1] = 0.0
         size[..., -1] = row.sink.abs().nan_to_num(posinf=0.0)
-    return eta + u * (3 * size + (3 if row.logits is None else 4) * weights.top.abs()) + c["exp"]
+    return eta + u * (3 * size + (3 + 2 * c.get("line", 0.0)) * weights.top.abs()) + c["exp"]
 
 
 def _weighted_sums(row: Row, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

@@ -76,7 +76,7 @@ def logits(descriptor: Any, known: Values) -> Callable[[Tensor, Tensor, dict[str
     root = variant.logits
 
     def transformed(scores: Tensor, eta: Tensor, c: dict[str, float]) -> tuple[Tensor, Tensor]:
-        unit = Roundoff(c.get("u", 0.0), c.get("function", 0.0))
+        unit = Roundoff(c.get("u", 0.0), c.get("function", 0.0), c.get("line", 0.0))
         found = bound(root, known, Ball(scores, eta), unit)
         return found.v, found.r
 

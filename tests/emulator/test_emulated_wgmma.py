@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
-from opfacade.testing import inputs, matrix, structural
+from opfacade.testing import inputs, matrix, numerics, structural
 from opfacade.variant import Variant, f32, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator, holding
@@ -124,6 +124,27 @@ QUICK = (
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])
 def test_it_keeps_its_guarantee(kind):
     hold(KINDS[kind], seed=3)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("slope", [-1234.567, 1234.567, 3e5, 1.3e8, 1.7e9])
+def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
+    """Where what its products round would show in an exponent it is added to the scores, which a base is the largest of."""
+    steep = paged(dtype=dtype, rows=20, batch=1, kv_split="off", variant=alibi(8))
+    subject = emulator.subject(steep)
+    for kv in (20, 150):
+        args = subject.args(3, inputs.Lengths(q=[20], kv=[kv]))
+        args = replace(args, head_params=torch.linspace(0.7, 1.3, 8)[None] * slope)
+        subject.run(args)
+        assert args.o.isfinite().all()
+        assert args.lse.isfinite().all()
+        report = numerics.check(steep, args, subject.plan.sku, rows=20)
+        assert report.worst <= 1, report
+
+
+@pytest.mark.parametrize("sm_scale", [1e-50, 1e-30, 1e3])
+def test_a_line_beside_a_scale_of_any_size_keeps_the_bound(sm_scale):
+    hold(paged(rows=20, batch=1, variant=alibi(8), sm_scale=sm_scale), seed=3, lengths=inputs.Lengths(q=[20], kv=[150]))
 
 
 @pytest.mark.parametrize("kv", [130, 150])

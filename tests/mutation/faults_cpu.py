@@ -1,6 +1,6 @@
 """Faults that tests without a GPU must see: in the reference, on the host, and in kernels that the emulator runs."""
 
-from tests.mutation.mutant import APPEND, CALLS, CUDA, EMULATED, MEMO, MERGE, REST, SCHEDULE, WGMMA, C, K, L, R, cpu
+from tests.mutation.mutant import APPEND, CALLS, CUDA, EMULATED, MEMO, MERGE, REST, SCHEDULE, WGMMA, C, K, L, Mutant, R, cpu
 
 CPU = (
     cpu("reference: causal is off by one", f"{R}/softmax_attention.py", "seen &= key <= row\n", "seen &= key < row\n"),
@@ -187,12 +187,25 @@ CPU = (
         "",
         f"{WGMMA} -k line",
     ),
-    cpu(
+    Mutant(
         "wgmma prefill: a stage is filled again before its values are looked at",
-        f"{K}/prefill_wgmma_shared.cuh",
-        "kConsumerWarps + (sweeps ? kSweepers<C> : 0)",
-        "kConsumerWarps",
-        f"{WGMMA} -k late",
+        f"{K}/prefill_wgmma_load.cuh",
+        (
+            (
+                "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n",
+                "      warp_arrive(smem.v_empty[ring.stage]);\n"
+                "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n",
+            ),
+            ("      warp_arrive(smem.v_empty[ring.stage]);  // of every tile", "      // of every tile"),
+        ),
+        tests=f"{WGMMA} -k late",
+    ),
+    cpu(
+        "wgmma prefill: a steep line goes into the exponents too",
+        f"{K}/prefill_wgmma_math.cuh",
+        "<= 0x1p20f;",
+        "<= 0x1p120f;",
+        f"{WGMMA} -k slope",
     ),
     cpu(
         "prefill: a factor of 0 stays 0",
@@ -205,7 +218,8 @@ CPU = (
         "short way: memory that is vouched for again is not the newest",
         "csrc/common/contract.h",
         "      if (room.first == first) room = place;\n    }\n    place =",
-        "      if (room.first == first) { --set.next, room = {first, first + static_cast<uint64_t>(bytes)}; return; }\n    }\n    place =",
+        "      if (room.first == first) {\n        --set.next, room = {first, first + static_cast<uint64_t>(bytes)};\n"
+        "        return;\n      }\n    }\n    place =",
         "tests/jit/test_contract.py -k vouched",
     ),
     cpu(

@@ -70,7 +70,7 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
 
 
 def error_model(
-    dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False, transforms: bool = False
+    dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False, transforms: bool = False, line: bool = False
 ) -> ErrorModel:
     """Tensor cores round once every 16 products by truncation; f32 runs on CUDA cores, one rounding a product.
 
@@ -92,6 +92,8 @@ def error_model(
         constants["scaled"] = 1.0
     if transforms:
         constants["function"] = 2.0**-21
+    if line:
+        constants["line"] = 1.0
     if dtype in FP8 and query == "bf16":
         constants["eta_q"] = 2.0**-39
     if query in FP8:
@@ -129,7 +131,7 @@ def guarantee(
 @dataclass(frozen=True, slots=True)
 class Identity:
     """All that a SKU of attention is made of. tile: keys between two rescalings; merges: partial results may be merged;
-    transforms: an expression makes the scores."""
+    transforms: an expression makes the scores; line: it is the score and a ramp, which is left to the exponents."""
 
     op: str
     arch: str
@@ -138,6 +140,7 @@ class Identity:
     tile: int
     merges: bool
     transforms: bool = False
+    line: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -147,7 +150,7 @@ def make_sku(identity: Identity) -> KernelSku:
     dtype, split = str(facts.pop("dtype")), str(facts["split"])
     query, scaled = str(facts.pop("q_dtype", dtype)), any(facts.get(f"{x}_scale", "none") != "none" for x in ("kv", "q"))
     output = str(facts.pop("o_dtype", query))
-    model = error_model(dtype, identity.tile, identity.merges, query, scaled, identity.transforms)
+    model = error_model(dtype, identity.tile, identity.merges, query, scaled, identity.transforms, identity.line)
     return KernelSku(
         category="attention",
         op=identity.op,

@@ -100,7 +100,8 @@ def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSk
 def _sku(descriptor: Prefill, target: Target, tuning: Tuning, mode: str) -> KernelSku:
     known = support.pairs(**dict(first.facts(descriptor, mode)), **tuning.facts())
     tile, transforms = tuning.keys or TILE_KEYS[descriptor.dim], transforms_scores(descriptor)
-    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", known, tile, mode != "off", transforms)
+    line = variant.line_of(descriptor) is not None
+    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", known, tile, mode != "off", transforms, line)
     return facts_of.make_sku(made)
 
 

@@ -50,6 +50,12 @@ def tree(node: Node, variant: Variant, exact: bool) -> Tree:
     return (node.op, *args)
 
 
+def line_of(descriptor: Varied) -> Node | None:
+    """The ramp of logits that are the score and a ramp."""
+    variant = descriptor.variant
+    return None if variant is None or variant.logits is None else added_ramp(variant.logits)
+
+
 def constants(descriptor: Varied) -> dict[str, Any]:
     """What the templates of a prefill are filled with besides; nothing where there is neither variant nor mask."""
     variant = descriptor.variant
@@ -59,7 +65,7 @@ def constants(descriptor: Varied) -> dict[str, Any]:
     for part in ("logits", "mask", "query"):
         root = None if variant is None else variant.parts().get(part)
         found[part] = () if root is None or variant is None else tree(root, variant, part != "logits")
-    line = None if variant is None or variant.logits is None else added_ramp(variant.logits)
+    line = line_of(descriptor)
     found["line"] = () if line is None or variant is None else tree(line, variant, exact=False)
     for per in ("head", "row", "key"):
         found[f"{per}_params"] = 0 if variant is None else len(variant.parameters(per))
