@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
-from opfacade.testing import inputs, matrix, numerics, structural
+from opfacade.testing import inputs, matrix, metamorphic, numerics, structural
 from opfacade.variant import Variant, f32, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
 from opfacade.variant_examples import alibi, sliding_window, soft_cap
 from tests import emulator, holding
@@ -140,6 +140,15 @@ def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
         assert args.lse.isfinite().all()
         report = numerics.check(steep, args, subject.plan.sku, rows=20)
         assert report.worst <= 1, report
+
+
+@pytest.mark.parametrize("kv_split", ["off", 200])
+def test_a_line_keeps_its_bits_in_any_batch(kv_split):
+    """Whether a line is steep is a matter of a row and a tile, and so is which of two copies of a softmax makes its weights."""
+    subject = emulator.subject(paged(rows=40, batch=3, kv_split=kv_split, variant=alibi(8)))
+    assert subject.plan.precision_guarantee.batch_invariant == "composition"
+    assert metamorphic.requests_may_come_in_any_order(subject, seed=3) == []
+    assert metamorphic.a_request_may_come_twice(subject, seed=4) == []
 
 
 @pytest.mark.parametrize("sm_scale", [1e-50, 1e-30, 1e3])

@@ -1,4 +1,5 @@
-"""A factor of K that is 0, as of a head of zeros that was quantised by its largest value: equal weights, and no NaN."""
+"""A factor of K that is 0, as of a head of zeros that was quantised by its largest value, or a scale of hardly anything: equal
+weights, and no NaN."""
 
 from unittest.mock import patch
 
@@ -42,4 +43,23 @@ def test_a_factor_of_nothing_leaves_equal_weights(kind, factor):
         subject.run(args)
         report = numerics.check(descriptor, args, subject.plan.sku, rows=40)
     assert not torch.isnan(args.o.float()).any()
+    assert report.worst <= 1, report
+
+
+@pytest.mark.parametrize("sm_scale", [1e-50, -1e-50])
+@pytest.mark.parametrize(("impl", "arch"), [("wgmma_tile", "sm_90a"), ("mma_tile", "sm_89"), ("split_kv", "sm_89")])
+def test_a_scale_of_hardly_anything_leaves_equal_weights(impl, arch, sm_scale):
+    cache = PagedKvCacheDescriptor(num_total_pages=20, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="NHD")
+    shape = {"batch_size": 1, "num_qo_heads": 8, "paged_kv": cache, "sm_scale": sm_scale, "allow_unusual_scale": True}
+    if impl == "split_kv":
+        descriptor, lengths = BatchPagedDecodeDescriptor(**shape, window_left=70), inputs.Lengths(kv=[150])
+    else:
+        descriptor = BatchPagedPrefillDescriptor(total_num_rows=40, causal=True, **shape)
+        lengths = inputs.Lengths(q=[40], kv=[150])
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        subject = emulator.subject(descriptor, arch=arch)
+        assert subject.plan.sku.impl == impl
+        args = subject.args(3, lengths)
+        subject.run(args)
+        report = numerics.check(descriptor, args, subject.plan.sku, rows=40)
     assert report.worst <= 1, report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -174,7 +175,14 @@ def make_sku(identity: Identity) -> KernelSku:
 def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
     """Scale, cap and window. Where an expression makes the scores, it is told them as a cap of 1 is, scaled and no more."""
     cap = 1.0 if transforms_scores(descriptor) else float(descriptor.logits_soft_cap)
-    return (float(descriptor.scale), cap, descriptor.window_left)
+    scale = float(descriptor.scale)
+    if scale != 0.0:
+        scale = math.copysign(max(abs(scale), _LEAST_SCALE), scale)
+    return (scale, cap, descriptor.window_left)
+
+
+# In f32 a smaller one may be 0, and 0 times the score of a hidden key is NaN. All keys have the same weight with either.
+_LEAST_SCALE = 2.0**-100
 
 
 def token_axis(descriptor: Any) -> tuple[int, ...]:
