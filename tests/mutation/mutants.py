@@ -1,12 +1,14 @@
 """Planted faults: exact replacements in the sources, the tests that must see them, and nothing else."""
 
-from tests.mutation.faults_cpu import CPU
+from tests.mutation.faults_cpu import CPU_FAULTS
+from tests.mutation.faults_cpu_kernels import CPU_KERNEL_FAULTS
 from tests.mutation.faults_decode import DECODE_FAULTS
 from tests.mutation.faults_fp8 import FP8_FAULTS
 from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.mutant import Mutant
 
+CPU = (*CPU_FAULTS, *CPU_KERNEL_FAULTS)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]
