@@ -125,13 +125,13 @@ __device__ __forceinline__ void score_line(const PrefillParams& p, const Variant
 }
 // Not where what its products round is more than a little of an exponent: a weight at the maximum would not be about 1, nor that of a
 // hidden key 0. Of slopes as models have them no distance is so large.
-__device__ __forceinline__ bool is_steep(const Line<true>& line, int half) {
-  const bool fits = fabsf(line.start[half]) + 128.f * fabsf(line.rise[half]) <= 0x1p20f;
-  return !fits || line.scale[half] < 0x1p-100f || line.scale[half] > 0x1p100f;
+template <class C>
+__device__ __forceinline__ bool is_steep(const ScoreLine<C>& line, int half) {
+  return !(fabsf(line.start[half]) + C::kTileKv * fabsf(line.rise[half]) <= 0x1p20f);
 }
 template <class C>
 __device__ __forceinline__ bool any_steep(const ScoreLine<C>& line) {
-  if constexpr (Variant<C>::kLine) return __any_sync(0xffffffffu, is_steep(line, 0) || is_steep(line, 1));
+  if constexpr (Variant<C>::kLine) return __any_sync(0xffffffffu, is_steep<C>(line, 0) || is_steep<C>(line, 1));
   return false;
 }
 // There scores become what the expression says, and nothing is left to be added; hidden ones stay. Each row decides for itself.
@@ -140,7 +140,7 @@ __device__ __forceinline__ void settle_steep(ScoreLine<C>& line, float (&s)[C::k
   if constexpr (Variant<C>::kLine) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool steep = is_steep(line, half);
+      const bool steep = is_steep<C>(line, half);
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 4; ++i) {
         float& score = s[i / 2 * 4 + half * 2 + i % 2];

@@ -129,7 +129,7 @@ def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Boun
     between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged; part: the
     fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors. eta_q:
     underflow of an element of q over its largest. u_step, chain: what a step of products that are cut is off by, over the
-    largest of its sums and products, and keys of such steps before sums are those of u_acc. line: 1 for one in the exponents.
+    largest of its sums and products, and keys of such steps before sums are those of u_acc. line: 1 for a ramp in exponents.
     """
     u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
     row = row if row.seen.dim() == 3 else replace(row, seen=row.seen[None])

@@ -61,8 +61,8 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "wgmma prefill: a steep line goes into the exponents too",
         f"{K}/prefill_wgmma_math.cuh",
-        "<= 0x1p20f;",
-        "<= 0x1p120f;",
+        "<= 0x1p20f)",
+        "<= 0x1p120f)",
         f"{WGMMA} -k slope",
     ),
     cpu(
