@@ -36,7 +36,7 @@ class Rates:
 # other little, unlike two blocks of mma_tile on an SM, which share its tensor cores. Products of fp8: 776 TFLOP/s where
 # those of bf16 made 667, on 8192 causal.
 _WGMMA = {"wgmma_tile": Rates(4.9e12, inf, 1, 2e-6, 12e-6), "wgmma_fp8_tile": Rates(5.7e12, inf, 1, 2e-6, 12e-6)}
-# Tiles of 64 keys where 128 are usual, and warpgroups that take no turns: of the usual rate.
+# Tiles of 64 keys where more are usual, and warpgroups that take no turns: of the usual rate.
 _FEW_KEYS, _NO_TURNS = 0.91, 0.985
 _MMA = Rates(1.9e12, 310e12, 2, 2.5e-6, 6e-6)
 _SMS = 132
@@ -66,7 +66,7 @@ def rates_of(sku: KernelSku) -> Rates:
 def seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> tuple[float, Cut]:
     """The prediction but for the bytes of the problem itself, and the cut it is of."""
     rates, sms, width = rates_of(sku), max(1, target.sm_count), descriptor.dim + descriptor.dim_vo
-    rows, _ = _tile(sku, descriptor.dim)
+    rows, _ = _tile(sku, descriptor)
     found = cut(descriptor, sku, target, lengths)
     work = sorted((2.0 * rows * width * keys + rates.turn * rates.block for keys in found.sizes), reverse=True)
     scale = sms / _SMS
@@ -78,11 +78,12 @@ def seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -
     return rates.launch + time, found
 
 
-def _tile(sku: KernelSku, dim: int) -> tuple[int, int]:
+def _tile(sku: KernelSku, descriptor: Any) -> tuple[int, int]:
     """Rows and keys of a tile."""
+    dim = descriptor.dim
     if sku.impl in _WGMMA:
-        wgmma = cuda("attention_prefill_wgmma")
-        return wgmma.TILE_ROWS, int(dict(sku.spec).get("tile_keys") or wgmma.TILE_KEYS[dim])
+        tile = cuda("attention_prefill_wgmma").tile_of(dim, descriptor.kv_dtype)
+        return tile.rows, int(dict(sku.spec).get("tile_keys") or tile.keys)
     tiles = cuda("attention_prefill").TILES
     tile = tiles.get(dim, tiles[128])  # the reference takes any
     return tile.rows, tile.keys
@@ -93,7 +94,7 @@ def _row_bytes(descriptor: Any) -> float:
 
 
 def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> Cut:
-    facts, (rows, step) = dict(sku.spec), _tile(sku, descriptor.dim)
+    facts, (rows, step) = dict(sku.spec), _tile(sku, descriptor)
     mode = str(facts.get("split", "off"))
     splits, chunk = _splits(descriptor, target, mode, facts.get("chunk"))
     heads, group = descriptor.kv_heads, descriptor.group_size

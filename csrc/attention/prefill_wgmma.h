@@ -104,7 +104,7 @@ Launch wgmma_launch(const WgmmaPrefillParams& params, int device) {
   const int64_t items = int64_t{params.slots} * params.kv_heads * params.base.num_splits;
   require(items <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");
   const int64_t blocks = sm_count(device);
-  return Launch(items < blocks ? items : blocks, 384).shared(C::Tile::kSharedBytes);
+  return Launch(items < blocks ? items : blocks, C::Tile::kThreads).shared(C::Tile::kSharedBytes);
 }
 
 }  // namespace opfacade

@@ -1,6 +1,6 @@
 // Attention of many query rows for sm_90a. Blocks stay and take one tile of rows after another. In a block, warpgroup 0 loads
-// (the copy engine does it where it can) and warpgroups 1 and 2 compute 64 rows each with asynchronous products: while one
-// runs its softmax the other has the tensor cores, and within one the scores of the next tile are computed beside the
+// (the copy engine does it where it can) and two or three others compute 64 rows each with asynchronous products: while one
+// runs its softmax another has the tensor cores, and within one the scores of the next tile are computed beside the
 // values of this one. Keys go from last to first, so that masked tiles come first. Query heads of one kv head are packed
 // into rows, so a tile is full whatever the group.
 #pragma once
@@ -15,7 +15,7 @@ template <class C>
 struct Consumer {
   using Shared = WgmmaShared<C>;
   using Scores = float[C::kTileKv / 2];
-  static constexpr int kWords = C::kTileKv / 4, kEarly = kWords / 2;
+  static constexpr int kWords = C::kTileKv / 4, kEarly = kConsumers<C> == 2 ? kWords / 2 : 0;
   using Weights = uint32_t[kWords];
   // Whether steps of which nothing special is to be said have a loop of their own: worth 2 % where they are short and keys are there in
   // time, but registers are allotted worse: with 128 dimensions it costs 1.5 %.
@@ -24,7 +24,7 @@ struct Consumer {
   const PrefillParams& p;
   WgmmaShared<C>& smem;
   bool mapped;
-  int group;  // 0 or 1
+  int group;  // of those that compute
   WorkQueue<C> queue, held;  // the next work, and the one at hand
   Ring<C::kStages> keys, values;
   Ring<Shared::kQStages> queries;
@@ -33,10 +33,10 @@ struct Consumer {
   WgmmaShown shown = {};      // where more than a range hides keys: of the tile whose scores were computed last
 
   __device__ __forceinline__ void my_turn() const {
-    if constexpr (C::kTurns) named_sync(kTurn + group, kConsumers * kWarpgroup);
+    if constexpr (C::kTurns) named_sync(kTurn + group, kTurnThreads);
   }
   __device__ __forceinline__ void your_turn() const {
-    if constexpr (C::kTurns) named_arrive(kTurn + (group ^ 1), kConsumers * kWarpgroup);
+    if constexpr (C::kTurns) named_arrive(kTurn + (group + 1) % kConsumers<C>, kTurnThreads);
   }
 
   // Null when there is no more.
@@ -182,8 +182,11 @@ struct Consumer {
           float parts[2][2] = {}, sum[2];
           // Weights are made before the maximum is known. The last ones take the place of those that the products have read:
           // until these are done the first ones wait in other registers.
-          weigh<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts, line);
-          pin(early);
+          // Not with three warpgroups: there is enough else to do.
+          if constexpr (kEarly > 0) {
+            weigh<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts, line);
+            pin(early);
+          }
           // The waits stand behind branches: see wgmma_wait_all_at.
           if (rarely(ends)) {
             wgmma_wait_all_at<1>();
@@ -234,7 +237,7 @@ struct Consumer {
 template <class C>
 __device__ __forceinline__ void compute(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
-  if (C::kTurns && group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
+  if (C::kTurns && group == 0) named_arrive(kTurn, kTurnThreads);  // the first turn
   Consumer<C>{p.base, smem, C::kKvBytes == 2 && p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
 }
 
@@ -246,7 +249,7 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    give_registers<72>();  // 384 threads of 168 share what they have
+    give_registers<C::Tile::kLoaderRegisters>();
     const bool mapped = p.mapped;
     if (mapped && threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
     if (threadIdx.x < 32 || (kAsStored<C> && !mapped && threadIdx.x < kCopiers<C>)) {
@@ -261,7 +264,7 @@ __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
       sweep_values<C>(p, smem);
     }
   } else {
-    take_registers<216>();
+    take_registers<C::Tile::kRegisters>();
     compute<C>(p, smem);
   }
 }

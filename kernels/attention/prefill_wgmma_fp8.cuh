@@ -186,7 +186,7 @@ struct Fp8Consumer : Consumer<C> {
 template <class C>
 __device__ __forceinline__ void compute_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
-  if (C::kTurns && group == 0) named_arrive(kTurn, kConsumers * kWarpgroup);  // the first turn
+  if (C::kTurns && group == 0) named_arrive(kTurn, kTurnThreads);  // the first turn
   Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale}.run();
 }
 
@@ -198,7 +198,7 @@ __device__ __forceinline__ void prefill_wgmma_fp8(const WgmmaFp8PrefillParams& p
   if (threadIdx.x == 0) init_barriers(smem, true);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    give_registers<72>();  // 384 threads of 168 share what they have
+    give_registers<C::Tile::kLoaderRegisters>();
     if (threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
     if (threadIdx.x < 32) {
       Feeder<C, false>(p, smem).run();
@@ -208,7 +208,7 @@ __device__ __forceinline__ void prefill_wgmma_fp8(const WgmmaFp8PrefillParams& p
       transpose_values<C>(p, smem);
     }
   } else {
-    take_registers<216>();
+    take_registers<C::Tile::kRegisters>();
     compute_fp8<C>(p, smem);
   }
 }

@@ -53,13 +53,13 @@ __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& 
       if ((value & 0x7f) == 0x7f && sees[i / 2]) four[i] = __int_as_float(0x7fffffff);
     }
   });
-  named_sync(kComputing, kConsumers * kWarpgroup);
+  named_sync(kComputing, kComputers<C>);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1
-  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDim / 4; i += kConsumers * kWarpgroup)
+  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDim / 4; i += kComputers<C>)
     words[i] &= ~bytes_mask(nan_bytes(words[i]));
   fence_async_shared();
-  named_sync(kComputing, kConsumers * kWarpgroup);
+  named_sync(kComputing, kComputers<C>);
 }
 
 }  // namespace opfacade

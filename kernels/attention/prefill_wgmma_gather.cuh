@@ -12,7 +12,7 @@ struct Gatherer {
   using Shared = WgmmaShared<C>;
   // Of a row of K or V eight threads copy the chunks of each panel; a thread's rows lie kStep apart.
   static constexpr int kChunks = 8, kStep = kCopiers<C> / kChunks;
-  static constexpr int kBatch = C::kHeadDim > 128 ? 4 : 8;  // rows, as many as there are registers for
+  static constexpr int kBatch = C::kHeadDim > 128 || C::kTileKv % (8 * kStep) != 0 ? 4 : 8;  // rows, as many as there are registers for
   static constexpr int kLookups = (C::kTileKv + kCopiers<C> - 1) / kCopiers<C>;  // of rows, by each thread
   using Entries = int[kLookups];
 
@@ -95,7 +95,6 @@ struct Gatherer {
   static __device__ __forceinline__ int own_row(int i) { return threadIdx.x % kCopiers<C> + i * kCopiers<C>; }
   // The entries of the page table for this thread's rows of a tile, a tile ahead.
   static __device__ __forceinline__ void look_up(const Pages<C>& pages, int start, int end, Entries& page) {
-    static_assert(C::kTileKv % kCopiers<C> == 0 || kLookups == 1, "whole rounds of rows");
 #pragma unroll
     for (int i = 0; i < kLookups; ++i)
       page[i] = own_row(i) < C::kTileKv && start + own_row(i) < end ? pages.entry_of(start + own_row(i)) : 0;

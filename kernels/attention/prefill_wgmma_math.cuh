@@ -47,8 +47,9 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
   constexpr int kGroup = WgmmaShared<C>::kKvGroup;
 #pragma unroll
   for (int key = 0; key < C::kTileKv; key += 64) {
-    const Descriptor b = panel_descriptor(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel);
-    WgmmaRegisters<typename C::T, C::kHeadDimVo>::rs(o, weights + key / 4, Descriptors(b, 2 * kGroup), true);
+    const Descriptors b(panel_descriptor(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel), 2 * kGroup);
+    using Product = WgmmaRegisters<typename C::T, C::kHeadDimVo>;
+    if (key + 64 <= C::kTileKv) Product::rs(o, weights + key / 4, b, true); else Product::rs_two(o, weights + key / 4, b);
   }
   wgmma_commit();
 }
@@ -56,16 +57,17 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
 // The same where nothing runs beside it: in a loop, because products take long to compile.
 template <class C>
 __device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
-  constexpr int kGroup = WgmmaShared<C>::kKvGroup;
+  constexpr int kGroup = WgmmaShared<C>::kKvGroup, kAtOnce = C::kTileKv % 64 == 0 ? 64 : 32;
 #pragma unroll 1
-  for (int key = 0; key < C::kTileKv; key += 64, v += 8 * kGroup) {
+  for (int key = 0; key < C::kTileKv; key += kAtOnce, v += kAtOnce / 8 * kGroup) {
     wgmma_fence();
-    const Descriptor b = panel_descriptor(v, kGroup, WgmmaShared<C>::kKvPanel);
-    WgmmaRegisters<typename C::T, C::kHeadDimVo>::rs(o, weights, Descriptors(b, 2 * kGroup), true);
+    const Descriptors b(panel_descriptor(v, kGroup, WgmmaShared<C>::kKvPanel), 2 * kGroup);
+    using Product = WgmmaRegisters<typename C::T, C::kHeadDimVo>;
+    if (kAtOnce == 64) Product::rs(o, weights, b, true); else Product::rs_two(o, weights, b);
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
-    for (int i = 16; i < C::kTileKv / 4; ++i) weights[i - 16] = weights[i];
+    for (int i = kAtOnce / 4; i < C::kTileKv / 4; ++i) weights[i - kAtOnce / 4] = weights[i];
   }
   pin(o);
 }

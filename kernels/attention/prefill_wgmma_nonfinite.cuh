@@ -54,18 +54,18 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
   });
 }
 
-// By both computing warpgroups at the same tile, with no product under way that writes o or reads this tile.
+// By all computing warpgroups at the same tile, with no product under way that writes o or reads this tile.
 template <class C>
 __device__ __forceinline__ void isolate_nonfinite(const PrefillParams& p, const Work& work, int start, unsigned char* v,
                                                   const WgmmaShown& shown, WgmmaRows<C>& rows) {
   add_nonfinite<C>(p, work, start, v, shown, rows.o);
-  named_sync(kComputing, kConsumers * kWarpgroup);
+  named_sync(kComputing, kComputers<C>);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1
-  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDimVo / 2; i += kConsumers * kWarpgroup)
+  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDimVo / 2; i += kComputers<C>)
     words[i] &= ~halves_mask(nonfinite_halves<typename C::T>(words[i]));
   fence_async_shared();
-  named_sync(kComputing, kConsumers * kWarpgroup);
+  named_sync(kComputing, kComputers<C>);
 }
 
 }  // namespace opfacade

@@ -1,7 +1,7 @@
 // What a prefill launch for sm_90a is told; shared by the kernel and its binding.
 //
-// Launch: grid min(SMs, slots * kv_heads * splits), block 384, dynamic shared memory WgmmaShared<head_dim>::kBytes.
-// slots = total_rows * group / kTileRows + batch; kTileRows = 128 / group * group.
+// Launch: grid min(SMs, slots * kv_heads * splits), block Tile::kThreads, dynamic shared memory WgmmaShared<head_dim>::kBytes.
+// slots = total_rows * group / kTileRows + batch; kTileRows = Tile::kRows / group * group.
 // Workspace, splits and the merge launch: see prefill_params.h.
 #pragma once
 #include "kernels/attention/prefill_params.h"
@@ -26,15 +26,26 @@ struct WgmmaPrefillParams {
   bool mapped;      // the copy engine loads; else the maps are unset and threads load
 };
 
+// Warpgroups that compute, of 64 rows each, and one that loads share 65536 registers.
+template <int kTileRows>
+struct WgmmaBlock {
+  static constexpr int kRows = kTileRows;
+  static constexpr int kComputing = kRows / 64, kThreads = (kComputing + 1) * 128;
+  static constexpr int kRegisters = kComputing == 2 ? 216 : 144, kLoaderRegisters = kComputing == 2 ? 72 : 80;
+  static_assert(kComputing * kRegisters + kLoaderRegisters <= 65536 / 128, "all that a block has");
+};
+
 // How a head dimension is cut; sizes in bytes. Of an fp8 cache (kKvBytes 1) pieces of tiles wait in a ring to be widened.
 // kHeadDimVo: of V and o, where it is another than that of Q and K. kTileKeys: fewer make more stages of the same memory.
-constexpr int usual_keys(int head_dim) { return head_dim == 256 ? 64 : 128; }
-template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim, int kTileKeys = usual_keys(kHeadDim)>
-struct WgmmaTile {
+// Where steps are short three warpgroups hide each other's waits better than two; tiles of 128 keys leave them too few registers.
+constexpr bool has_three(int head_dim, int kv_bytes) { return head_dim == 64 && kv_bytes == 2; }
+constexpr int usual_keys(int head_dim, int kv_bytes) { return head_dim == 256 ? 64 : has_three(head_dim, kv_bytes) ? 96 : 128; }
+template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim, int kTileKeys = usual_keys(kHeadDim, kKvBytes)>
+struct WgmmaTile : WgmmaBlock<has_three(kHeadDim, kKvBytes) ? 192 : 128> {
+  using WgmmaTile::WgmmaBlock::kRows;
   static constexpr int kElementBytes = 2;  // of Q, K and V as products read them
-  static constexpr int kRows = 128;
   static constexpr int kKeys = kTileKeys;
-  static constexpr int kStages = (kHeadDim == 64 ? 4 : 2) * usual_keys(kHeadDim) / kKeys;  // of K and V each
+  static constexpr int kStages = (kHeadDim == 64 ? 4 : 2) * usual_keys(kHeadDim, kKvBytes) / kKeys;  // of K and V each
   static constexpr int kQStages = kHeadDim > 128 ? 1 : 2;
   static constexpr int kQBytes = kRows * kHeadDim * 2;
   static constexpr int kKBytes = kKeys * kHeadDim * 2;     // of a tile, as products read it
@@ -51,10 +62,9 @@ struct WgmmaTile {
 // The same where Q, K and V are fp8 and so are products: a row of a panel is 128 elements. V comes as it lies in memory, in a
 // ring of its own, and is transposed into the tiles that products read.
 template <int kHeadDim>
-struct WgmmaFp8Tile {
+struct WgmmaFp8Tile : WgmmaBlock<128> {
   static_assert(kHeadDim == 128, "a row of Q and K, and of V as it comes, is one line of a panel");
   static constexpr int kElementBytes = 1;
-  static constexpr int kRows = 128;
   static constexpr int kKeys = 128;
   static constexpr int kStages = 4;
   static constexpr int kComingStages = 2;

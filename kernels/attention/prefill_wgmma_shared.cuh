@@ -1,4 +1,4 @@
-// Shared memory of a prefill block on sm_90a, and the barriers between its roles. Warpgroup 0 loads; warpgroups 1 and 2
+// Shared memory of a prefill block on sm_90a, and the barriers between its roles. Warpgroup 0 loads; the others
 // compute 64 rows each. K and V of one tile of keys share a stage number.
 //
 // Q and ragged K and V lie panel by panel; of paged K and V eight tokens lie together with all their panels, so that one box
@@ -11,12 +11,18 @@
 
 namespace opfacade {
 
-constexpr int kConsumers = 2;                   // warpgroups
-constexpr int kConsumerWarps = kConsumers * 4;  // one arrival each
-constexpr int kReaders = (kConsumerWarps + 3) * 32;  // threads that look at work
+template <class C>
+constexpr int kConsumers = C::Tile::kComputing;  // warpgroups
+template <class C>
+constexpr int kComputers = kConsumers<C> * kWarpgroup;  // threads
+template <class C>
+constexpr int kConsumerWarps = kConsumers<C> * 4;  // one arrival each
+template <class C>
+constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that look at work
 
-// Named barriers. 1 and 2: whose turn it is to issue products.
-enum : int { kTurn = 1, kComputing = 3, kLoading = 4, kOwnGroup = 5, kLoadingValues = 7 };
+// Named barriers. From kTurn on, for each computing warpgroup: that it is its turn to issue products. kOwnGroup: its own.
+enum : int { kTurn = 1, kComputing = 4, kLoading = 5, kLoadingValues = 6, kOwnGroup = 7 };
+constexpr int kTurnThreads = 2 * kWarpgroup;  // who waits for a turn and who hands it on
 
 struct PageBox {
   int group;  // of eight tokens, in its page
@@ -109,19 +115,19 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   const int loaders = !kAsStored<C> ? kSweepers<C> * 32 : mapped ? 1 : kCopiers<C>;
   for (int i = 0; i < WgmmaShared<C>::kQStages; ++i) {
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
-    mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps);
+    mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps<C>);
   }
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
-    mbarrier_init(smem_address(&smem.work_empty[i]), kReaders);
+    mbarrier_init(smem_address(&smem.work_empty[i]), kReaders<C>);
   }
   for (int i = 0; i < C::kStages; ++i) {
     mbarrier_init(smem_address(&smem.k_full[i]), loaders);
     mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kSweepers<C> : loaders);
-    mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps);
-    mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps + (sweeps ? kSweepers<C> : 0));
+    mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps<C>);
+    mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps<C> + (sweeps ? kSweepers<C> : 0));
     mbarrier_init(smem_address(&smem.swept[i]), kSweepers<C>);
-    mbarrier_init(smem_address(&smem.judged[i]), kConsumers * kWarpgroup);
+    mbarrier_init(smem_address(&smem.judged[i]), kComputers<C>);
     for (int warp = 0; warp < 4; ++warp) smem.wild[i][warp] = 0;
   }
   if constexpr (kFp8Products<C>) {

@@ -55,7 +55,8 @@ __device__ __forceinline__ void wgmma_one_left_at() {
   asm volatile("wgmma.wait_group.sync.aligned 1;  // place %0" ::"n"(kPlace) : "memory");
 }
 
-// Statements of sixteen words, for the compiler's time.
+// Statements of eight or sixteen words, for the compiler's time.
+#define OPF_EIGHT(K, x, i) K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7])
 #define OPF_SIXTEEN(K, x, i)                                                                                                \
   K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7]), K(x[i + 8]),           \
       K(x[i + 9]), K(x[i + 10]), K(x[i + 11]), K(x[i + 12]), K(x[i + 13]), K(x[i + 14]), K(x[i + 15])
@@ -92,9 +93,9 @@ __device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {
 // After a wait, on operands in registers: they may not be reused before it.
 template <int kCount>
 __device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
-  static_assert(kCount % 16 == 0, "whole statements");
+  static_assert(kCount % 8 == 0, "whole statements");
 #pragma unroll
-  for (int i = 0; i < kCount; i += 16) asm volatile("" ::OPF_SIXTEEN(OPF_WORD, x, i) : "memory");
+  for (int i = 0; i < kCount; i += 8) asm volatile("" ::OPF_EIGHT(OPF_WORD, x, i) : "memory");
 }
 
 // Four products, one after the other, in one statement: the accumulators of each statement cost the compiler as much as all
@@ -108,6 +109,7 @@ struct Wgmma;
 #define OPF_LIST_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define OPF_LIST_48 OPF_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define OPF_LIST_64 \
   OPF_LIST_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -122,6 +124,7 @@ struct Wgmma;
 #define OPF_R16(d, i) OPF_R4(d, i), OPF_R4(d, i + 4), OPF_R4(d, i + 8), OPF_R4(d, i + 12)
 #define OPF_OPERANDS_16(d, i) OPF_R16(d, i)
 #define OPF_OPERANDS_32(d, i) OPF_R16(d, i), OPF_R16(d, i + 16)
+#define OPF_OPERANDS_48(d, i) OPF_OPERANDS_32(d, i), OPF_R16(d, i + 32)
 #define OPF_OPERANDS_64(d, i) OPF_OPERANDS_32(d, i), OPF_OPERANDS_32(d, i + 32)
 #define OPF_OPERANDS_128(d, i) OPF_OPERANDS_64(d, i), OPF_OPERANDS_64(d, i + 64)
 
@@ -132,6 +135,9 @@ struct Wgmma;
 #define OPF_AFTER_32 \
   "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39", "%40", "%41", "%42", \
   "%43", "%44", "%45", "%46", "%47", "%48", "%49", "%50", "%51", "%52"
+#define OPF_AFTER_48 \
+  "%48", "%49", "%50", "%51", "%52", "%53", "%54", "%55", "%56", "%57", "%58", \
+  "%59", "%60", "%61", "%62", "%63", "%64", "%65", "%66", "%67", "%68"
 #define OPF_AFTER_64 \
   "%64", "%65", "%66", "%67", "%68", "%69", "%70", "%71", "%72", "%73", "%74", \
   "%75", "%76", "%77", "%78", "%79", "%80", "%81", "%82", "%83", "%84"
@@ -181,10 +187,12 @@ struct Wgmma;
 
 OPF_WGMMA(F16, "f16", 32, 16);
 OPF_WGMMA(F16, "f16", 64, 32);
+OPF_WGMMA(F16, "f16", 96, 48);
 OPF_WGMMA(F16, "f16", 128, 64);
 OPF_WGMMA(F16, "f16", 256, 128);
 OPF_WGMMA(BF16, "bf16", 32, 16);
 OPF_WGMMA(BF16, "bf16", 64, 32);
+OPF_WGMMA(BF16, "bf16", 96, 48);
 OPF_WGMMA(BF16, "bf16", 128, 64);
 OPF_WGMMA(BF16, "bf16", 256, 128);
 

@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// rs: d = a * b or d += a * b, b has a row for each of 16 terms.
+// rs: d = a * b or d += a * b, b has a row for each of 16 terms. rs_two: two steps of d += a * b.
 template <class T, int kColumns>
 struct WgmmaRegisters;
 
@@ -18,6 +18,11 @@ struct WgmmaRegisters;
                    : OPF_OPERANDS_##R(d, 0)                                                                            \
                    : OPF_SIXTEEN(OPF_WORD, a, 0), OPF_DESCRIPTORS(b), "r"(static_cast<int>(accumulate))                \
                    : "memory");                                                                                        \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void rs_two(float (&d)[R], const uint32_t* a, const Descriptors& b) {             \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_FROM_REGISTERS_TWO, N, R, KIND, FLAGS, OPF_AFTER_##R)                          \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_EIGHT(OPF_WORD, a, 0), OPF_DESCRIPTORS(b), "r"(1) : "memory");                                \
     }                                                                                                                  \
   }
 

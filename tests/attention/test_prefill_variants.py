@@ -84,7 +84,7 @@ def test_the_bound_is_that_of_the_tile():
         dict(o.sku.precision_guarantee.error_model.constants)["tile"]
         for o in (of(descriptor)[name], of(descriptor)["turns=false"])
     ]
-    assert constants == [64.0, 128.0]
+    assert constants == [64.0, 96.0]
 
 
 def test_what_means_nothing_is_no_variant():

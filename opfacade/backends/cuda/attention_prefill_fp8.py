@@ -10,7 +10,7 @@ from opfacade.backends.cuda import attention_prefill as first
 from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
-from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, PLAIN, TILE_ROWS, Tuning
+from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, MAX_GROUP, PLAIN, Tuning
 from opfacade.descriptor import once_a_kind
 from opfacade.registry import Launcher, Reason
 from opfacade.sku import KernelSku
@@ -45,7 +45,7 @@ def _lacks(descriptor: Prefill) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S002", "o_dtype", descriptor.output_dtype, OUTPUTS)
     yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, (HEAD_DIM,))
     yield from variant.narrow_reasons(descriptor)
-    yield from support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
+    yield from support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, MAX_GROUP)
     if hasattr(descriptor, "paged_kv") and descriptor.paged_kv.page_size % _PAGE:
         hint = "Only the copy engine loads for products of fp8."
         yield Reason("OPF-S005", "page_size", str(descriptor.paged_kv.page_size), f"a multiple of {_PAGE}", hint)

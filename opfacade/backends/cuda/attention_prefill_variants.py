@@ -10,7 +10,7 @@ from opfacade.backends.cuda import attention_prefill as first
 from opfacade.backends.cuda import attention_prefill_fp8 as fp8
 from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
 from opfacade.backends.cuda.attention_prefill import Prefill
-from opfacade.backends.cuda.attention_prefill_wgmma import TILE_KEYS, Tuning
+from opfacade.backends.cuda.attention_prefill_wgmma import Tuning, tile_of
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
 from opfacade.registry import Candidate, Reason
@@ -19,7 +19,8 @@ from opfacade.target import Target
 
 def _differs(tuning: Tuning, descriptor: Prefill) -> bool:
     """Tiles of fewer keys are for a cache as products read it: what is widened comes in halves of the usual tile."""
-    return tuning.keys != TILE_KEYS[descriptor.dim] and not (tuning.keys and descriptor.kv_dtype in FP8)
+    usual = tile_of(descriptor.dim, descriptor.kv_dtype).keys
+    return tuning.keys != usual and not (tuning.keys and descriptor.kv_dtype in FP8)
 
 
 def variant(module: ModuleType, impl: str, kind: type[Prefill], name: str, tuning: Tuning) -> Candidate:
@@ -36,7 +37,7 @@ def variant(module: ModuleType, impl: str, kind: type[Prefill], name: str, tunin
     return Candidate("cuda", impl, kind, declines, sku, first.workspace, launcher, jit_spec, name)
 
 
-# Half as many keys a tile and twice as many stages; and warpgroups that take no turns.
+# Fewer keys a tile and more stages; and warpgroups that take no turns.
 TUNINGS = {"keys=64": Tuning(keys=64), "turns=false": Tuning(turns=False)}
 VARIANTS = tuple(
     variant(module, impl, kind, name, tuning)

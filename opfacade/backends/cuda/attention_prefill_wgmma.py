@@ -19,8 +19,7 @@ from opfacade.sku import KernelSku
 from opfacade.target import Target
 
 ARCH = "sm_90a"
-TILE_ROWS = 128
-TILE_KEYS = {64: 128, 128: 128, 192: 128, 256: 64}
+MAX_GROUP = 128  # a tile of the fewest rows
 # Stages in shared memory and bytes for barriers, work, lengths, addresses: kernels/attention/prefill_wgmma_params.h.
 _STAGES = {64: 4, 128: 2, 192: 2, 256: 2}
 _Q_STAGES = {64: 2, 128: 2, 192: 1, 256: 1}
@@ -31,7 +30,7 @@ _RAW_SLOTS = {64: 4, 128: 3, 256: 3}  # of 8 KB each, of an fp8 cache
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What a measurement may choose otherwise. keys: of a tile (0: as many as usual; fewer make more stages). turns: whether
-    the two computing warpgroups issue their products by turns."""
+    the computing warpgroups issue their products by turns."""
 
     keys: int = 0
     turns: bool = True
@@ -47,11 +46,23 @@ PLAIN = Tuning()
 _UNEVEN = {192: 128}
 
 
+class Tile(NamedTuple):
+    rows: int
+    keys: int
+
+
+def tile_of(dim: int, kv_dtype: str) -> Tile:
+    """Three warpgroups of 64 rows compute where head_dim is 64, unless keys are widened; else two."""
+    if dim == 64 and kv_dtype not in FP8:
+        return Tile(192, 96)
+    return Tile(128, 64 if dim == 256 else 128)
+
+
 def shared_memory(descriptor: Prefill) -> int:
     """Q, K and V in stages, and control; of fp8 also pieces of tiles as they are stored, and a factor for each row."""
-    dim = descriptor.dim
-    q, kv = _Q_STAGES[dim] * TILE_ROWS * dim, _STAGES[dim] * TILE_KEYS[dim] * (dim + descriptor.dim_vo)
-    raw = _RAW_SLOTS[dim] * 8192 + TILE_ROWS * 4 if descriptor.kv_dtype in FP8 else 0
+    dim, tile = descriptor.dim, tile_of(descriptor.dim, descriptor.kv_dtype)
+    q, kv = _Q_STAGES[dim] * tile.rows * dim, _STAGES[dim] * tile.keys * (dim + descriptor.dim_vo)
+    raw = _RAW_SLOTS[dim] * 8192 + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0
     return (q + kv) * 2 + _CONTROL + raw
 
 
@@ -74,7 +85,7 @@ def _unfit(descriptor: Prefill, target: Target) -> _Unfit:
     arch = tuple(support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)))
     found = first.shared_reasons(descriptor, target, head_dims(descriptor))
     shared = tuple(reason for reason in found if reason.code != "OPF-S001")  # `arch` asks for more
-    rows = support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, TILE_ROWS)
+    rows = support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, MAX_GROUP)
     own = (*variant.asynchronous_reasons(descriptor), *rows)
     large = () if arch or shared or own else tuple(support.shared_memory_reason(shared_memory(descriptor), target))
     return _Unfit(arch, shared, own, large)
@@ -99,7 +110,7 @@ def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSk
 @once_a_kind
 def _sku(descriptor: Prefill, target: Target, tuning: Tuning, mode: str) -> KernelSku:
     known = support.pairs(**dict(first.facts(descriptor, mode)), **tuning.facts())
-    tile, transforms = tuning.keys or TILE_KEYS[descriptor.dim], transforms_scores(descriptor)
+    tile, transforms = tuning.keys or tile_of(descriptor.dim, descriptor.kv_dtype).keys, transforms_scores(descriptor)
     line = variant.line_of(descriptor) is not None
     made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", known, tile, mode != "off", transforms, line)
     return facts_of.make_sku(made)

@@ -7,13 +7,16 @@ namespace opfacade {
 template <class T, int kColumns, bool kTransposed>
 struct WgmmaOfRegisters {
   static void rs(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate) {
-    simt::ask_product([&d, a, b, accumulate] { make(d, a, b, accumulate); });
+    simt::ask_product([&d, a, b, accumulate] { make(d, a, b, accumulate, kWgmmaSteps); });
+  }
+  static void rs_two(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b) {
+    simt::ask_product([&d, a, b] { make(d, a, b, true, 2); });
   }
 
  private:
-  static void make(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate) {
+  static void make(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate, int steps) {
     for (float& x : d) x = accumulate ? x : 0.f;
-    for (int step = 0; step < kWgmmaSteps; ++step) {
+    for (int step = 0; step < steps; ++step) {
       const auto all = simt::exchange(a + 4 * step, 4);
       float rows[2][16];
       for (int half = 0; half < 2; ++half)
