@@ -1,6 +1,6 @@
 // Merge of attention states over disjoint keys. Bound by memory: rows share a warp so that every lane has 16 bytes of each
-// state, and four states are asked for before the weights of the row are known. Each state is read once, and sums are taken
-// in f32 in the order of the states.
+// state, and four states are asked for before the weights of the row are known, or two of each of some rows. Each state is read
+// once, and sums are taken in f32 in the order of the states.
 #pragma once
 #include "kernels/cascade/merge_states_params.h"
 #include "kernels/common/merge.cuh"
@@ -66,8 +66,18 @@ __device__ __forceinline__ RowWeights weights_by(const RowStates& states) {
   return {base, total[0]};
 }
 
+// The same by a lane that has the states itself, two or three.
+template <int kStates>
+__device__ __forceinline__ RowWeights weights_of(const float (&lse)[kStates]) {
+  static_assert(kStates == 2 || kStates == 3, "as 32 lanes add them up");
+  const float most = fmaxf(lse[0], lse[1]), base = finite_max(kStates == 3 ? fmaxf(most, lse[kStates - 1]) : most);
+  float total = state_weight(lse[0], base);
+  if (kStates == 3) total += state_weight(lse[kStates - 1], base);
+  return {base, total + state_weight(lse[1], base)};
+}
+
 template <class C>
-__device__ __forceinline__ void merge_states(const MergeStatesParams& p) {
+__device__ __forceinline__ void merge_many(const MergeStatesParams& p) {
   using Bits = typename Element<typename C::T>::Bits;
   constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
   const int64_t place = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
@@ -92,6 +102,58 @@ __device__ __forceinline__ void merge_states(const MergeStatesParams& p) {
     if (kLanes * kVec < C::kHeadDim && column < C::kHeadDim) held.load(states, 0, column);
   }
   if (lane == 0) p.lse[row] = merged_lse(weights);
+}
+
+// Up to kStates of them, where a lane has one piece of a row: it asks for those of kRows rows at once. The same bits.
+template <class C, int kStates, int kRows>
+__device__ __forceinline__ void merge_few(const MergeStatesParams& p) {
+  using T = typename C::T;
+  using Bits = typename Element<T>::Bits;
+  constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
+  constexpr int kStep = kMergeThreads / kLanes;  // rows
+  const int column = threadIdx.x % kLanes * kVec;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kRows * kStep) + threadIdx.x / kLanes;
+  if (column >= C::kHeadDim) return;
+  float lse[kRows][kStates];
+  Fetched<T, kVec> part[kRows][kStates];
+#pragma unroll
+  for (int j = 0; j < kRows; ++j)
+#pragma unroll
+    for (int s = 0; s < kStates; ++s)
+      lse[j][s] = first + j * kStep < p.rows && s < p.states ? p.states_lse[s * p.rows + first + j * kStep] : minus_infinity();
+  const Bits* states = static_cast<const Bits*>(p.states_o) + first * C::kHeadDim + column;
+#pragma unroll
+  for (int j = 0; j < kRows; ++j)
+#pragma unroll
+    for (int s = 0; s < kStates; ++s)
+      if (lse[j][s] != minus_infinity())
+        part[j][s] = *reinterpret_cast<const Fetched<T, kVec>*>(states + (s * p.rows + j * kStep) * C::kHeadDim);
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) {
+    const int64_t row = first + j * kStep;
+    if (row >= p.rows) break;
+    const RowWeights weights = weights_of(lse[j]);
+    float sum[kVec] = {};
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+      if (lse[j][s] == minus_infinity()) continue;
+      const float weight = state_weight(lse[j][s], weights.base);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) sum[i] += weight * part[j][s].at(i);
+    }
+    store_merged<T>(static_cast<Bits*>(p.o) + row * C::kHeadDim, column, sum, reciprocal_or_zero(weights.total), true);
+    if (column == 0) p.lse[row] = merged_lse(weights);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void merge_states(const MergeStatesParams& p) {
+  constexpr int kBytes = sizeof(typename Element<typename C::T>::Bits);
+  if constexpr (has_whole_rows(C::kHeadDim, kBytes)) {
+    if (p.states <= 2) return merge_few<C, 2, rows_of_a_thread(2, C::kHeadDim, kBytes)>(p);
+    if (p.states == 3) return merge_few<C, 3, rows_of_a_thread(3, C::kHeadDim, kBytes)>(p);
+  }
+  merge_many<C>(p);
 }
 
 }  // namespace opfacade

@@ -1,5 +1,5 @@
 // What a merge of attention states is told; shared by the kernel and its binding.
-// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp)), block 128. Tensors are contiguous.
+// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp * rows_of_a_thread)), block kMergeThreads. Tensors are contiguous.
 #pragma once
 #include <stdint.h>
 
@@ -29,5 +29,16 @@ constexpr int lanes_of_a_row(int head_dim, int elem_bytes) {
 }
 
 constexpr int rows_of_a_warp(int head_dim, int elem_bytes) { return 32 / lanes_of_a_row(head_dim, elem_bytes); }
+
+// Whether each lane has at most one piece of a row.
+constexpr bool has_whole_rows(int head_dim, int elem_bytes) {
+  return lanes_of_a_row(head_dim, elem_bytes) * merge_piece(head_dim, elem_bytes) >= head_dim;
+}
+
+constexpr int kMergeThreads = 128;
+// How many rows a thread has: of few states each is little on its way.
+constexpr int rows_of_a_thread(int64_t states, int head_dim, int elem_bytes) {
+  return states > 3 || !has_whole_rows(head_dim, elem_bytes) ? 1 : states == 3 ? 2 : 3;
+}
 
 }  // namespace opfacade

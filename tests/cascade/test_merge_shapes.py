@@ -29,12 +29,24 @@ def problem(states, rows, dim, dtype):
 
 @pytest.mark.parametrize(("dim", "dtype"), SHAPES)
 def test_any_number_of_states_and_rows(dim, dtype):
-    for states, rows in ((1, 1), (2, 5), (4, 3), (5, 11), (33, 2), (70, 1)):
+    for states, rows in ((1, 1), (1, 9), (2, 5), (2, 19), (3, 2), (3, 17), (4, 3), (5, 11), (33, 2), (70, 1)):
         subject = problem(states, rows, dim, dtype)
         args = subject.args(states)
         subject.run(args)
         report = numerics.check(subject.descriptor, args, subject.plan.sku)
         assert report.worst <= 1, (states, rows, report)
+
+
+@pytest.mark.parametrize("states", [1, 2, 3])
+def test_empty_states_change_no_bit(states):
+    """Few states are merged in another way than many."""
+    few, many = problem(states, 9, 128, "bf16"), problem(6, 9, 128, "bf16")
+    args, more = few.args(states), many.args(states)
+    more.states_lse.fill_(-math.inf)
+    more.states_lse[:states], more.states_o[:states] = args.states_lse, args.states_o
+    few.run(args), many.run(more)
+    assert torch.equal(args.o, more.o)
+    assert torch.equal(args.lse, more.lse)
 
 
 @pytest.mark.parametrize(("dim", "dtype"), SHAPES)
