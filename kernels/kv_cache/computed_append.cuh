@@ -27,6 +27,7 @@ struct HeldUnits {
   static constexpr bool kSameUnit = 32 % kPerHead == 0;  // all units of a lane are at the same place of their heads
   static constexpr bool kShort = sizeof(New) == 2 && !kRotate;
   Raw raw[kMany][2];
+  Turn<C, Cut> turn;
 
   static __device__ __forceinline__ int index(int first, int j) { return first + j * 32 + threadIdx.x % 32; }
 
@@ -43,10 +44,14 @@ struct HeldUnits {
     }
   }
 
+  // Asks for the angles, long before they are needed.
+  __device__ __forceinline__ void prepare(const Change& change) {
+    const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);
+    if (kRotate && kSameUnit && unit.turns) turn.load(change.angles, unit);
+  }
   __device__ __forceinline__ void store(const PoolTensor& pool, const Share& share, int first, const NewPlace& place,
-                                        const Change& change) const {
+                                        const Change& change) {
     char* dst = pool_heads(pool, place, share);
-    Turn<C, Cut> turn;
     Divisor by;
 #pragma unroll
     for (int j = 0; j < kMany; ++j) {
@@ -57,7 +62,7 @@ struct HeldUnits {
 #pragma unroll
       for (int k = 0; k < 2 * Cut::kRun; ++k) x[k] = raw[j][k / Cut::kRun].at(k % Cut::kRun);
       if (kRotate && unit.turns) {
-        if (j == 0 || !kSameUnit) turn.load(change.angles, unit);
+        if (!kSameUnit) turn.load(change.angles, unit);
         turn.apply(x);
       }
       if constexpr (C::kScaled) {
@@ -89,13 +94,14 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
   v.load(p.v_new, share, 0);
   NewPlace place;
   if (!find_place<C>(p, share.row, place)) return;
-  Change change{nullptr, all.k_scale};
-  if (C::kRope != Rope::kNone) change.angles = all.angles + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
-  k.store(p.k, share, 0, place, change);
-  append_rest(k, p.k_new, p.k, share, place, change);
-  change.scale = all.v_scale;
-  v.store(p.v, share, 0, place, change);
-  append_rest(v, p.v_new, p.v, share, place, change);
+  Change of_k{nullptr, all.k_scale};
+  const Change of_v{nullptr, all.v_scale};
+  if (C::kRope != Rope::kNone) of_k.angles = all.angles + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
+  k.prepare(of_k);
+  v.store(p.v, share, 0, place, of_v);
+  append_rest(v, p.v_new, p.v, share, place, of_v);
+  k.store(p.k, share, 0, place, of_k);
+  append_rest(k, p.k_new, p.k, share, place, of_k);
 }
 
 template <class C>
