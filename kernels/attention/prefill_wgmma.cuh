@@ -85,7 +85,7 @@ struct Consumer {
     if (any) ring.advance();
   }
 
-  // Outside a turn: the two warpgroups meet here when a masked tile holds values that are not finite.
+  // Outside a turn: those that compute meet here when a masked tile holds values that are not finite.
   __device__ __forceinline__ void await_values(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
     const int stage = values.stage;
     if (rarely(!values_came)) await(smem.v_full[stage], values.parity);

@@ -27,7 +27,7 @@ struct Fp8Consumer : Consumer<C> {
     fence_async_shared();
     named_sync(kOwnGroup + group, kWarpgroup);
   }
-  // Outside a turn: the two warpgroups meet here when a masked tile holds NaN.
+  // Outside a turn: those that compute meet here when a masked tile holds NaN.
   __device__ __forceinline__ void await_values(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
     if (rarely(!values_came)) this->await(smem.v_full[values.stage], values.parity);
     if constexpr (kReportsWild<C>) {

@@ -63,7 +63,7 @@ __device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], 
     wgmma_fence();
     const Descriptors b(panel_descriptor(v, kGroup, WgmmaShared<C>::kKvPanel), 2 * kGroup);
     using Product = WgmmaRegisters<typename C::T, C::kHeadDimVo>;
-    if (kAtOnce == 64) Product::rs(o, weights, b, true); else Product::rs_two(o, weights, b);
+    if constexpr (kAtOnce == 64) Product::rs(o, weights, b, true); else Product::rs_two(o, weights, b);
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll

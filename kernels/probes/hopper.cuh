@@ -49,8 +49,8 @@ __device__ __forceinline__ void probe_ss(const ProbeParams& p, uint32_t shared) 
   unload<kColumns>(static_cast<float*>(p.c), d);
 }
 
-// a [64, 64], b [64, n]: c = 1 + a * b, with A in registers.
-template <class T, int kColumns>
+// a [64, 64], b [64, n]: c = 1 + a * b, with A in registers; or of the first 32 columns of a and rows of b.
+template <class T, int kColumns, int kTerms = 64>
 __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) {
   stage_panels(shared, static_cast<const uint16_t*>(p.b), 64, kColumns);
   const uint16_t* a = static_cast<const uint16_t*>(p.a);
@@ -63,7 +63,8 @@ __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) 
   float d[kColumns / 2];
   for (int i = 0; i < kColumns / 2; ++i) d[i] = 1.f;
   wgmma_fence();
-  WgmmaRegisters<T, kColumns>::rs(d, x, Descriptors(panel_descriptor(shared, 1024, 64 * 128), 2048), true);
+  const Descriptors at_b(panel_descriptor(shared, 1024, 64 * 128), 2048);
+  if constexpr (kTerms == 64) WgmmaRegisters<T, kColumns>::rs(d, x, at_b, true); else WgmmaRegisters<T, kColumns>::rs_two(d, x, at_b);
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);

@@ -91,7 +91,7 @@ def close(got, want):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("columns", [64, 128, 256])
+@pytest.mark.parametrize("columns", [64, 96, 128, 256])
 def test_products_of_shared_operands(probes, dtype, columns):
     a, b = torch.randn(64, 128, dtype=dtype), torch.randn(columns, 128, dtype=dtype)
     c = torch.full((64, columns), float("nan"), device="cuda")
@@ -109,6 +109,15 @@ def test_products_of_an_operand_in_registers(probes, dtype, columns):
     name = "f16" if dtype == torch.float16 else "bf16"
     getattr(probes, f"rs_{name}_{columns}")(a.cuda(), b.cuda(), c)
     close(c, 1 + a.double() @ b.double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_two_steps_of_an_operand_in_registers(probes, dtype):
+    a, b = torch.randn(64, 64, dtype=dtype), torch.randn(64, 64, dtype=dtype)
+    c = torch.full((64, 64), float("nan"), device="cuda")
+    getattr(probes, f"rs_two_{'f16' if dtype == torch.float16 else 'bf16'}_64")(a.cuda(), b.cuda(), c)
+    close(c, 1 + a[:, :32].double() @ b[:32].double())
 
 
 def e4m3(*shape):

@@ -156,11 +156,11 @@ def test_a_line_beside_a_scale_of_any_size_keeps_the_bound(sm_scale):
     hold(paged(rows=20, batch=1, variant=alibi(8), sm_scale=sm_scale), seed=3, lengths=inputs.Lengths(q=[20], kv=[150]))
 
 
-@pytest.mark.parametrize("kv", [130, 150])
-def test_rows_may_see_no_key_of_the_tile_they_begin_with(kv):
-    """Keys go from last to first, and a tile of 128 ends amid the positions of the rows: they have no base until the next one.
-    Scores are so low that weights relative to none would all be zero."""
-    low = paged(rows=40, batch=1, kv_split="off", variant=Variant(logits=score - 300.0))
+@pytest.mark.parametrize(("head_dim", "kv"), [(64, 100), (64, 120), (128, 130), (128, 150)])
+def test_rows_may_see_no_key_of_the_tile_they_begin_with(head_dim, kv):
+    """Keys go from last to first, and a tile of 96 or 128 ends amid the positions of the rows: they have no base until the next
+    one. Scores are so low that weights relative to none would all be zero."""
+    low = paged(head_dim=head_dim, rows=40, batch=1, kv_split="off", variant=Variant(logits=score - 300.0))
     hold(low, seed=5, lengths=inputs.Lengths(q=[40], kv=[kv]))
 
 

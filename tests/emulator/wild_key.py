@@ -21,7 +21,7 @@ def check_a_wild_key(descriptor, pool):
 
 
 def check_a_second_masked_tile(descriptor):
-    """descriptor: ragged, causal, one request, 128 rows a head of 319 keys, so that rows end in two tiles of three."""
+    """descriptor: ragged, causal, one request, 128 rows a head of 319 keys, so that rows end in more tiles than one."""
     subject = emulator.subject(descriptor)
     args = subject.args(6, inputs.Lengths(q=[128], kv=[319]))
     subject.run(args)
