@@ -66,6 +66,43 @@ CPU_KERNEL_FAULTS = (
         f"{WGMMA} -k slope",
     ),
     cpu(
+        "wgmma prefill: three warpgroups take turns as two would",
+        f"{K}/prefill_wgmma.cuh",
+        "(group + 1) % kConsumers<C>",
+        "(group ^ 1)",
+        f"{WGMMA} -k guarantee",
+    ),
+    cpu(
+        "wgmma prefill: keys of a tile beyond whole sixty-fours have no values",
+        f"{K}/prefill_wgmma_math.cuh",
+        "Product::rs_two(o, weights + key / 4, b);",
+        "wgmma_fence();",
+        f"{WGMMA} -k guarantee",
+    ),
+    cpu(
+        "merge: three states are added in another order than by 32 lanes",
+        "kernels/cascade/merge_states.cuh",
+        "  if (kStates == 3) total += state_weight(lse[kStates - 1], base);\n"
+        "  return {base, total + state_weight(lse[1], base)};",
+        "  total += state_weight(lse[1], base);\n"
+        "  return {base, kStates == 3 ? total + state_weight(lse[kStates - 1], base) : total};",
+        "tests/cascade/test_merge_shapes.py",
+    ),
+    cpu(
+        "merge: the rows of a thread read the same states",
+        "kernels/cascade/merge_states.cuh",
+        "states + (s * p.rows + j * kStep) * C::kHeadDim",
+        "states + s * p.rows * C::kHeadDim",
+        "tests/cascade/test_merge_shapes.py",
+    ),
+    cpu(
+        "append: angles are asked for of the first unit alone",
+        "kernels/kv_cache/computed_append.cuh",
+        "    const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);\n    if (kRotate && kSameUnit",
+        "    const Unit unit = Cut::unit(0);\n    if (kRotate && kSameUnit",
+        "tests/emulator/test_emulated.py -k append",
+    ),
+    cpu(
         "prefill: a factor of 0 stays 0",
         f"{C}/softmax.cuh",
         "return factor == 0.f ? 0x1p-100f : factor;",
