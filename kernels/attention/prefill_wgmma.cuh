@@ -130,6 +130,7 @@ struct Consumer {
     Scores s;
     Weights weights = {}, early;
     ScoreLine<C> line;  // of the tile whose scores were computed last
+    SteepRows<C> steep;  // of `next`
 #pragma unroll 1
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
@@ -144,6 +145,7 @@ struct Consumer {
           if (next != nullptr) {
             masked = next->masked;
             left = next->tiles, start = next->last + C::kTileKv;
+            find_steep<C>(p, *next, steep);
             await_queries(*next);
           } else {
             add_values<C>(weights, smem_address(smem.v[values.stage]), rows.o);
@@ -166,16 +168,15 @@ struct Consumer {
           VariantRows<C> varied;  // beside the products: parameters come from memory
           variant_rows<C>(p, *next, varied);
           score_line<C>(p, varied, start, line);
-          const bool steep = any_steep<C>(line);
           wgmma_wait<1>();
           pin(s);
           release_keys();
           release_if(--left == 0, smem.q_empty, queries);
           finish_scores(varied, start, s);
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
-          if (rarely(hides || ends || steep)) {
+          if (rarely(hides || ends || steep.any)) {
             float shrunk[2];
-            if (steep) settle_steep<C>(line, s);
+            if (steep.any) settle_steep<C>(steep, line, s);
             if (!kHidesMore<C> && hides) mask_keys<C>(p, *next, start, s);
             if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, exponent, {true, true}, shrunk, line);
           }

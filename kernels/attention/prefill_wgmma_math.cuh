@@ -126,29 +126,49 @@ __device__ __forceinline__ void score_line(const PrefillParams& p, const Variant
   }
 }
 // Not where what its products round is more than a little of an exponent: a weight at the maximum would not be about 1, nor that of a
-// hidden key 0. Of slopes as models have them no distance is so large.
+// hidden key 0. Of slopes as models have them no distance is so large. A row is steep in all tiles of a work or in none: what matters
+// is how it ends on either side.
+template <bool kAny>
+struct Steep {
+  static constexpr bool any = false;
+};
+template <>
+struct Steep<true> {
+  bool row[2] = {false, false};
+  bool any = false;  // in this warp
+};
 template <class C>
-__device__ __forceinline__ bool is_steep(const ScoreLine<C>& line, int half) {
-  return !(fabsf(line.start[half]) + C::kTileKv * fabsf(line.rise[half]) <= 0x1p20f);
-}
+using SteepRows = Steep<Variant<C>::kLine>;
+
 template <class C>
-__device__ __forceinline__ bool any_steep(const ScoreLine<C>& line) {
-  if constexpr (Variant<C>::kLine) return __any_sync(0xffffffffu, is_steep<C>(line, 0) || is_steep<C>(line, 1));
-  return false;
+__device__ __forceinline__ void find_steep(const PrefillParams& p, const Work& work, SteepRows<C>& steep) {
+  if constexpr (Variant<C>::kLine) {
+    VariantRows<C> rows;
+    variant_rows<C>(p, work, rows);
+    steep.row[0] = steep.row[1] = false;
+#pragma unroll 1
+    for (int end = 0; end < 2; ++end) {
+      ScoreLine<C> line;
+      score_line<C>(p, rows, work.last - end * (work.tiles - 1) * C::kTileKv, line);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        steep.row[half] |= !(fabsf(line.start[half]) + C::kTileKv * fabsf(line.rise[half]) <= 0x1p20f);
+    }
+    steep.any = __any_sync(0xffffffffu, steep.row[0] || steep.row[1]);
+  }
 }
 // There scores become what the expression says, and nothing is left to be added; hidden ones stay. Each row decides for itself.
 template <class C>
-__device__ __forceinline__ void settle_steep(ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
+__device__ __forceinline__ void settle_steep(const SteepRows<C>& steep, ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
   if constexpr (Variant<C>::kLine) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool steep = is_steep<C>(line, half);
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 4; ++i) {
         float& score = s[i / 2 * 4 + half * 2 + i % 2];
-        if (steep && score > minus_infinity()) score = line(score, half, i / 2 * 8 + i % 2);
+        if (steep.row[half] && score > minus_infinity()) score = line(score, half, i / 2 * 8 + i % 2);
       }
-      if (steep) line.scale[half] = 1.f, line.start[half] = line.rise[half] = 0.f;
+      if (steep.row[half]) line.scale[half] = 1.f, line.start[half] = line.rise[half] = 0.f;
     }
   }
 }
