@@ -25,6 +25,7 @@ struct HeldUnits {
   static constexpr int kStep = 32 * kMany;
   static constexpr bool kOnce = kWide && sizeof(Raw) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
   static constexpr bool kSameUnit = 32 % kPerHead == 0;  // all units of a lane are at the same place of their heads
+  static constexpr bool kAsksAhead = kRotate && kSameUnit;
   static constexpr bool kShort = sizeof(New) == 2 && !kRotate;
   Raw raw[kMany][2];
   Turn<C, Cut> turn;
@@ -47,7 +48,7 @@ struct HeldUnits {
   // Asks for the angles, long before they are needed.
   __device__ __forceinline__ void prepare(const Change& change) {
     const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);
-    if (kRotate && kSameUnit && unit.turns) turn.load(change.angles, unit);
+    if (kAsksAhead && unit.turns) turn.load(change.angles, unit);
   }
   __device__ __forceinline__ void store(const PoolTensor& pool, const Share& share, int first, const NewPlace& place,
                                         const Change& change) {
@@ -97,11 +98,20 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
   Change of_k{nullptr, all.k_scale};
   const Change of_v{nullptr, all.v_scale};
   if (C::kRope != Rope::kNone) of_k.angles = all.angles + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
-  k.prepare(of_k);
-  v.store(p.v, share, 0, place, of_v);
-  append_rest(v, p.v_new, p.v, share, place, of_v);
-  k.store(p.k, share, 0, place, of_k);
-  append_rest(k, p.k_new, p.k, share, place, of_k);
+  const auto put_k = [&] {
+    k.store(p.k, share, 0, place, of_k);
+    append_rest(k, p.k_new, p.k, share, place, of_k);
+  };
+  const auto put_v = [&] {
+    v.store(p.v, share, 0, place, of_v);
+    append_rest(v, p.v_new, p.v, share, place, of_v);
+  };
+  if constexpr (decltype(k)::kAsksAhead) {  // what angles are asked for comes while V is stored
+    k.prepare(of_k);
+    put_v(), put_k();
+  } else {
+    put_k(), put_v();
+  }
 }
 
 template <class C>
