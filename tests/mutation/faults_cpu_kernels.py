@@ -98,8 +98,8 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "append: angles are asked for of the first unit alone",
         "kernels/kv_cache/computed_append.cuh",
-        "    const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);\n    if (kRotate && kSameUnit",
-        "    const Unit unit = Cut::unit(0);\n    if (kRotate && kSameUnit",
+        "    const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);\n    if (kAsksAhead",
+        "    const Unit unit = Cut::unit(0);\n    if (kAsksAhead",
         "tests/emulator/test_emulated.py -k append",
     ),
     cpu(
