@@ -9,9 +9,8 @@
 namespace opfacade {
 
 // A lane's pieces of some states that follow each other. What is not there counts as empty.
-template <class T, int kVec>
+template <class T, int kVec, int kMany>
 struct HeldStates {
-  static constexpr int kMany = 4;
   Fetched<T, kVec> part[kMany];
   float lse[kMany];
 
@@ -86,14 +85,15 @@ __device__ __forceinline__ void merge_many(const MergeStatesParams& p) {
   const RowStates states{static_cast<const Bits*>(p.states_o) + row * C::kHeadDim, p.states_lse + row,
                          p.rows * C::kHeadDim, p.rows, p.states};
   const int lane = threadIdx.x % kLanes, last = C::kHeadDim - kVec;
-  HeldStates<typename C::T, kVec> held;
+  constexpr int kMany = 4;
+  HeldStates<typename C::T, kVec, kMany> held;
   held.load(states, 0, min(lane * kVec, last));
   const RowWeights weights = weights_by<kLanes>(states);
   if (!there) return;
   for (int column = lane * kVec; column < C::kHeadDim;) {
     float sum[kVec] = {};
     held.add(weights, sum);
-    for (int first = held.kMany; first < states.count; first += held.kMany) {
+    for (int first = kMany; first < states.count; first += kMany) {
       held.load(states, first, column);
       held.add(weights, sum);
     }
@@ -114,33 +114,26 @@ __device__ __forceinline__ void merge_few(const MergeStatesParams& p) {
   const int column = threadIdx.x % kLanes * kVec;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kRows * kStep) + threadIdx.x / kLanes;
   if (column >= C::kHeadDim) return;
-  float lse[kRows][kStates];
-  Fetched<T, kVec> part[kRows][kStates];
+  HeldStates<T, kVec, kStates> held[kRows];
 #pragma unroll
   for (int j = 0; j < kRows; ++j)
 #pragma unroll
     for (int s = 0; s < kStates; ++s)
-      lse[j][s] = first + j * kStep < p.rows && s < p.states ? p.states_lse[s * p.rows + first + j * kStep] : minus_infinity();
+      held[j].lse[s] = first + j * kStep < p.rows && s < p.states ? p.states_lse[s * p.rows + first + j * kStep] : minus_infinity();
   const Bits* states = static_cast<const Bits*>(p.states_o) + first * C::kHeadDim + column;
 #pragma unroll
   for (int j = 0; j < kRows; ++j)
 #pragma unroll
     for (int s = 0; s < kStates; ++s)
-      if (lse[j][s] != minus_infinity())
-        part[j][s] = *reinterpret_cast<const Fetched<T, kVec>*>(states + (s * p.rows + j * kStep) * C::kHeadDim);
+      if (held[j].lse[s] != minus_infinity())
+        held[j].part[s] = *reinterpret_cast<const Fetched<T, kVec>*>(states + (s * p.rows + j * kStep) * C::kHeadDim);
 #pragma unroll
   for (int j = 0; j < kRows; ++j) {
     const int64_t row = first + j * kStep;
     if (row >= p.rows) break;
-    const RowWeights weights = weights_of(lse[j]);
+    const RowWeights weights = weights_of(held[j].lse);
     float sum[kVec] = {};
-#pragma unroll
-    for (int s = 0; s < kStates; ++s) {
-      if (lse[j][s] == minus_infinity()) continue;
-      const float weight = state_weight(lse[j][s], weights.base);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) sum[i] += weight * part[j][s].at(i);
-    }
+    held[j].add(weights, sum);
     store_merged<T>(static_cast<Bits*>(p.o) + row * C::kHeadDim, column, sum, reciprocal_or_zero(weights.total), true);
     if (column == 0) p.lse[row] = merged_lse(weights);
   }
