@@ -24,8 +24,7 @@ struct HeldUnits {
   static constexpr int kMany = 64 / (2 * sizeof(Raw)) < 4 ? 64 / (2 * sizeof(Raw)) : 4;
   static constexpr int kStep = 32 * kMany;
   static constexpr bool kOnce = kWide && sizeof(Raw) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
-  static constexpr bool kSameUnit = 32 % kPerHead == 0;  // all units of a lane are at the same place of their heads
-  static constexpr bool kAsksAhead = kRotate && kSameUnit;
+  static constexpr bool kAsksAhead = kRotate && 32 % kPerHead == 0;  // all units of a lane are at the same place of their heads
   static constexpr bool kShort = sizeof(New) == 2 && !kRotate;
   Raw raw[kMany][2];
   Turn<C, Cut> turn;
@@ -63,7 +62,7 @@ struct HeldUnits {
 #pragma unroll
       for (int k = 0; k < 2 * Cut::kRun; ++k) x[k] = raw[j][k / Cut::kRun].at(k % Cut::kRun);
       if (kRotate && unit.turns) {
-        if (!kSameUnit) turn.load(change.angles, unit);
+        if (!kAsksAhead) turn.load(change.angles, unit);
         turn.apply(x);
       }
       if constexpr (C::kScaled) {
@@ -106,7 +105,8 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
     v.store(p.v, share, 0, place, of_v);
     append_rest(v, p.v_new, p.v, share, place, of_v);
   };
-  if constexpr (decltype(k)::kAsksAhead) {  // what angles are asked for comes while V is stored
+  // Angles that are asked for ahead come while V is stored. Others are registers that K had better be done with first.
+  if constexpr (decltype(k)::kAsksAhead) {
     k.prepare(of_k);
     put_v(), put_k();
   } else {
