@@ -57,9 +57,7 @@ __device__ __forceinline__ void wgmma_one_left_at() {
 
 // Statements of eight or sixteen words, for the compiler's time.
 #define OPF_EIGHT(K, x, i) K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7])
-#define OPF_SIXTEEN(K, x, i)                                                                                                \
-  K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7]), K(x[i + 8]),           \
-      K(x[i + 9]), K(x[i + 10]), K(x[i + 11]), K(x[i + 12]), K(x[i + 13]), K(x[i + 14]), K(x[i + 15])
+#define OPF_SIXTEEN(K, x, i) OPF_EIGHT(K, x, i), OPF_EIGHT(K, x, i + 8)
 #define OPF_CHANGED_FLOAT(x) "+f"(x)
 #define OPF_CHANGED_WORD(x) "+r"(x)
 #define OPF_WORD(x) "r"(x)
