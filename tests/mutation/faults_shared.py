@@ -138,8 +138,8 @@ SHARED_FAULTS = (
     gpu(
         "merge: states after the first four are left out",
         "kernels/cascade/merge_states.cuh",
-        "for (int first = held.kMany; first < states.count;",
-        "for (int first = held.kMany; first < 0;",
+        "for (int first = kMany; first < states.count;",
+        "for (int first = kMany; first < 0;",
         MERGE,
     ),
     gpu(
