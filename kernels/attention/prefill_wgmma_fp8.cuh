@@ -1,4 +1,4 @@
-// Attention of many query rows for sm_90a with fp8 products: q, k, v and the weights are e4m3. Blocks, roles and turns are those
+// Attention of many query rows for sm_90a with fp8 products: q, k, v and the weights are e4m3. Blocks and roles are those
 // of prefill_wgmma.cuh; V is transposed on its way (prefill_wgmma_fp8_transpose.cuh), and values are added up in f32
 // (prefill_wgmma_fp8_math.cuh). Products take half as long, so what limits is the softmax.
 #pragma once
@@ -9,8 +9,9 @@ namespace opfacade {
 
 template <class C>
 struct Fp8Consumer : Consumer<C> {
-  static constexpr int kWords = C::kTileKv / 8, kEarly = kWords / 2;
-  using Weights = uint32_t[kWords];
+  using Weights = uint32_t[C::kTileKv / 8];
+  // Values are waited for beside what is done to scores, which is worth 3 % and more, unless that takes registers that are not there.
+  static constexpr bool kCrowded = C::kSoftCap || (C::kCausal && C::kWindow);
   using Scores = typename Consumer<C>::Scores;
   using Consumer<C>::p, Consumer<C>::smem, Consumer<C>::group, Consumer<C>::held;
   using Consumer<C>::keys, Consumer<C>::values, Consumer<C>::queries, Consumer<C>::values_came;
@@ -52,20 +53,15 @@ struct Fp8Consumer : Consumer<C> {
     return out;
   }
   __device__ __forceinline__ void add_last(const Weights& weights, WgmmaRows<C>& rows) const {
-    const uint32_t v = smem_address(smem.v[values.stage]);
-    HalfOutput<C> t;
-    issue_half<C, 0>(weights, v, t);
-    wgmma_wait<0>();
-    pin(t);
-    add_half<C, 0>(t, rows);
-    issue_half<C, 1>(weights, v, t);
+    TileOutput<C> t;
+    issue_tile<C>(weights, smem_address(smem.v[values.stage]), t);
     wgmma_wait<0>();
     pin(t);
     hold(weights);
-    add_half<C, 1>(t, rows);
+    add_tile<C>(t, rows);
   }
 
-  // As Consumer::run, with the values of a tile in two halves, one beside each half of the next weights.
+  // As Consumer::run, without turns, and with the values of a tile in registers of their own until they are added.
   __device__ __forceinline__ void run() {
     const Work* next = this->take_work();  // whose scores are made
     if (next == nullptr) return;
@@ -76,9 +72,8 @@ struct Fp8Consumer : Consumer<C> {
     WgmmaRows<C> rows;
     RowScale ended;
     Scores s;
-    HalfOutput<C> t;
+    TileOutput<C> t;
     Weights weights = {};
-    uint32_t early[kEarly], late[kWords - kEarly];
 #pragma unroll 1
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
@@ -104,14 +99,25 @@ struct Fp8Consumer : Consumer<C> {
           hides = masked(start);
           // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
           const uint32_t v = smem_address(first ? smem.k[keys.stage] : smem.v[values.stage]);
-          this->my_turn();
           this->start_scores(s);
-          issue_half<C, 0>(weights, v, t);
-          this->your_turn();
+          issue_tile<C>(weights, v, t);
           wgmma_wait<1>();
           pin(s);
           this->release_keys();
           this->release_if(--left == 0, smem.q_empty, queries);
+          const auto await_tile = [&] {
+            // Behind branches: see wgmma_wait_all_at.
+            if (rarely(ends)) {
+              wgmma_wait_all_at<1>();
+            } else {
+              wgmma_wait_all_at<2>();
+            }
+            pin(t);
+            hold(weights);
+            this->release_if(!first, smem.v_empty, values);
+            this->look_ahead();
+          };
+          if constexpr (kCrowded) await_tile();
           finish_scores(s);
           const float exponent = p.score.log2_scale * unit();
           if (rarely(hides || ends)) {
@@ -120,34 +126,9 @@ struct Fp8Consumer : Consumer<C> {
             if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, {exponent, exponent}, {true, true}, shrunk);
           }
           float parts[2][2] = {};
-          weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
-          pin(early);
-          // The waits stand behind branches: see wgmma_wait_all_at.
-          if (rarely(ends)) {
-            wgmma_wait_all_at<1>();
-          } else {
-            wgmma_wait_all_at<2>();
-          }
-          pin(t);
-          add_half<C, 0>(t, rows);
-          issue_half<C, 1>(weights, v, t);
-          if (rarely(ends)) {  // or the second weights are made before these products are asked for
-            wgmma_one_left_at<3>();
-          } else {
-            wgmma_one_left_at<4>();
-          }
-          weigh_fp8<C, kEarly, kWords>(s, rows.scale.base, exponent, late, parts);
-          pin(late);
-          if (rarely(ends)) {
-            wgmma_wait_all_at<5>();
-          } else {
-            wgmma_wait_all_at<6>();
-          }
-          pin(t);
-          hold(weights);
-          this->release_if(!first, smem.v_empty, values);
-          this->look_ahead();
-          add_half<C, 1>(t, rows);
+          if constexpr (!kCrowded) await_tile();
+          add_tile<C>(t, rows);  // beside the weights
+          weigh_fp8<C>(s, rows.scale.base, exponent, weights, parts);
           const bool has[2] = {outgrown(parts[0], rows.scale.base[0]), outgrown(parts[1], rows.scale.base[1])};
           float sum[2];
           // Once more in the rare case that a base moves with the maximum, which is not found before.
@@ -156,8 +137,7 @@ struct Fp8Consumer : Consumer<C> {
             follow<C>(rows.scale, s, {exponent, exponent}, has, shrunk);
 #pragma unroll
             for (int half = 0; half < 2; ++half) parts[half][0] = parts[half][1] = 0.f;
-            weigh_fp8<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts);
-            weigh_fp8<C, kEarly, kWords>(s, rows.scale.base, exponent, late, parts);
+            weigh_fp8<C>(s, rows.scale.base, exponent, weights, parts);
             rows.rescale(shrunk);
             add_up(parts, sum);
             rows.scale.add(shrunk, sum);
@@ -165,8 +145,6 @@ struct Fp8Consumer : Consumer<C> {
             add_up(parts, sum);
             rows.scale.add(sum);
           }
-#pragma unroll
-          for (int i = 0; i < kWords; ++i) weights[i] = i < kEarly ? early[i] : late[i - kEarly];
           if (rarely(ends || this->is_special(left, hides))) break;
         }
       }
@@ -186,7 +164,6 @@ struct Fp8Consumer : Consumer<C> {
 template <class C>
 __device__ __forceinline__ void compute_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
-  if (C::kTurns && group == 0) named_arrive(kTurn, kTurnThreads);  // the first turn
   Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale}.run();
 }
 

@@ -1,6 +1,5 @@
 // What a computing warpgroup does with one tile of keys where products are of fp8: a tile's values come into registers of
-// their own, half of the columns at a time, and are added up in f32. Tensor cores would cut them to 13 bits below a sum that
-// grows with the context.
+// their own and are added up in f32. Tensor cores would cut them to 13 bits below a sum that grows with the context.
 #pragma once
 #include "kernels/attention/prefill_wgmma_nonfinite.cuh"
 #include "kernels/attention/prefill_wgmma_fp8_transpose.cuh"
@@ -11,22 +10,22 @@
 namespace opfacade {
 
 template <class C>
-using HalfOutput = float[C::kHeadDim / 4];
+using TileOutput = float[C::kHeadDim / 2];
 
-// Columns of one half. v: transposed, a row for each column.
-template <class C, int kHalf>
-__device__ __forceinline__ void issue_half(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, HalfOutput<C>& t) {
+// v: transposed, a row for each column.
+template <class C>
+__device__ __forceinline__ void issue_tile(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, TileOutput<C>& t) {
   wgmma_fence();
-  const Descriptor b = panel_descriptor(v + kHalf * C::kHeadDim / 2 * 128, 1024, 0);
+  const Descriptor b = panel_descriptor(v, 1024, 0);
   static_assert(C::kTileKv == 32 * kWgmmaSteps, "all keys of a tile");
-  WgmmaRegisters<typename C::T, C::kHeadDim / 2>::rs(t, weights, Descriptors(b, 32), false);
+  WgmmaRegisters<typename C::T, C::kHeadDim>::rs(t, weights, Descriptors(b, 32), false);
   wgmma_commit();
 }
 
-template <class C, int kHalf>
-__device__ __forceinline__ void add_half(const HalfOutput<C>& t, WgmmaRows<C>& rows) {
+template <class C>
+__device__ __forceinline__ void add_tile(const TileOutput<C>& t, WgmmaRows<C>& rows) {
 #pragma unroll
-  for (int i = 0; i < C::kHeadDim / 4; ++i) rows.o[kHalf * C::kHeadDim / 4 + i] += t[i];
+  for (int i = 0; i < C::kHeadDim / 2; ++i) rows.o[i] += t[i];
 }
 
 // Rows of q with the sign of sm_scale, or none of it: see q_transform.cuh.
@@ -48,8 +47,8 @@ __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& 
     const int place = transposed_place(key);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int column = block * 8 + threadIdx.x % 4 * 2 + i % 2;
-      const unsigned char value = v[column * 128 + panel_address(0, place / 16 ^ (column & 7)) + place % 16];
+      const int row = block * 8 + threadIdx.x % 4 * 2 + i % 2;
+      const unsigned char value = v[row * 128 + panel_address(0, place / 16 ^ (row & 7)) + place % 16];
       if ((value & 0x7f) == 0x7f && sees[i / 2]) four[i] = __int_as_float(0x7fffffff);
     }
   });

@@ -21,31 +21,44 @@ __device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
   return bytes_mask(flags);
 }
 
-// Half of a tile, by one warp. Returns whether a value that is seen is NaN; only looked at where the tile is masked.
-template <class C, bool kMasked>
-__device__ __forceinline__ bool transpose_half(uint32_t from, uint32_t to, int first, KvRange inside) {
+// Half of a tile, by one warp, where the tile is masked. Returns whether a value that is seen is NaN.
+template <class C>
+__device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int first, KvRange inside) {
   uint32_t found = 0;
 #pragma unroll 1
   for (int keys = first; keys < first + C::kTileKv / kSweepers<C>; keys += 32) {
     const int mine = keys + threadIdx.x % 4 * 2;
-    const uint32_t kept[2] = {kMasked ? keys_inside(mine, inside) : ~0u, kMasked ? keys_inside(mine + 16, inside) : ~0u};
-#pragma unroll 4
+    const uint32_t kept[2] = {keys_inside(mine, inside), keys_inside(mine + 16, inside)};
+#pragma unroll 1
     for (int columns = 0; columns < C::kHeadDim; columns += 16) {
       uint32_t w[4];
       load_transposed(w, from, keys, columns);
-      if constexpr (kMasked) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) w[i] &= kept[i / 2], found |= nan_bytes(w[i]);
-      }
+      for (int i = 0; i < 4; ++i) w[i] &= kept[i / 2], found |= nan_bytes(w[i]);
       store_transposed(w, to, keys, columns);
     }
   }
   return found != 0;
 }
 
+// Where it is not. The next are always on their way before some are stored: two warps are few, and a load takes longer than all else.
+template <class C>
+__device__ __forceinline__ void transpose_half(uint32_t from, uint32_t to, int first) {
+  constexpr int kAhead = 2, kAcross = C::kHeadDim / 16, kSteps = C::kTileKv / kSweepers<C> / 32 * kAcross;
+  uint32_t w[kAhead + 1][4];
+#pragma unroll
+  for (int i = -kAhead; i < kSteps; ++i) {
+    const int next = i + kAhead;
+    if (next < kSteps) load_transposed(w[next % (kAhead + 1)], from, first + next / kAcross * 32, next % kAcross * 16);
+    if (i >= 0) store_transposed(w[i % (kAhead + 1)], to, first + i / kAcross * 32, i % kAcross * 16);
+  }
+}
+
 template <class C>
 __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   const int first = (threadIdx.x / 32 - (4 - kSweepers<C>)) * (C::kTileKv / kSweepers<C>);
+  uint32_t read_from = read_place(0), write_to = write_place(0);
+  asm volatile("" : "+r"(read_from), "+r"(write_to));  // or they are found anew for each tile
   WorkQueue<C> queue(smem);
   WildWriter<C> wild{smem};
   Ring<C::Tile::kComingStages> coming;
@@ -59,12 +72,13 @@ __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, Wg
     for (; left > 0; --left, start -= C::kTileKv, ring.advance(), coming.advance()) {
       mbarrier_wait(smem_address(&smem.coming.full[coming.stage]), coming.parity);
       mbarrier_wait(smem_address(&smem.v_empty[ring.stage]), ring.parity ^ 1);
-      const uint32_t from = smem_address(smem.coming.v[coming.stage]), to = smem_address(smem.v[ring.stage]);
+      const uint32_t from = smem_address(smem.coming.v[coming.stage]) + read_from;
+      const uint32_t to = smem_address(smem.v[ring.stage]) + write_to;
       if (masked(start)) {
         const KvRange inside{work.range.begin - start, work.range.end - start};
-        wild.tell(ring.stage, transpose_half<C, true>(from, to, first, inside));
+        wild.tell(ring.stage, transpose_masked<C>(from, to, first, inside));
       } else {
-        transpose_half<C, false>(from, to, first, {});
+        transpose_half<C>(from, to, first);
       }
       fence_async_shared();
       warp_arrive(smem.v_full[ring.stage]);

@@ -1,5 +1,5 @@
 // Writes 64 rows of a warpgroup from its fragments: final rows, of which two threads trade words so that four write 32 bytes at once,
-// or f32 partials of a split.
+// or f32 partials of a split. Where products are of fp8 a thread has four columns side by side (transpose_bytes.cuh).
 #pragma once
 #include "kernels/attention/prefill_finish.cuh"
 #include "kernels/attention/prefill_wgmma_query.cuh"
@@ -17,13 +17,18 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
     const bool mine = row < work.tile.rows;
     const StoredAs as(mine, p.o_aligned);
     char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, mine ? row : 0, p.o_row_stride, p.o_head_stride);
-    dst += traded_column() * 2;
+    dst += (kFp8Products<C> ? threadIdx.x % 4 * 4 : traded_column()) * 2;
 #pragma unroll
     for (int block = 0; block < C::kHeadDimVo / 8; block += 2, dst += 32) {
+      const float* pair = &o[block * 4 + half * 2];
       uint32_t w[2], four[2];
+      if constexpr (kFp8Products<C>) {
+        four[0] = C::Q::pack(pair[0], pair[4]), four[1] = C::Q::pack(pair[1], pair[5]);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) w[i] = C::Q::pack(o[(block + i) * 4 + half * 2], o[(block + i) * 4 + half * 2 + 1]);
-      trade_columns({w[0]}, {w[1]}, four);
+        for (int i = 0; i < 2; ++i) w[i] = C::Q::pack(pair[i * 4], pair[i * 4 + 1]);
+        trade_columns({w[0]}, {w[1]}, four);
+      }
       store_halves_4(dst, make_uint2(four[0], four[1]), as);
     }
     if constexpr (C::kReturnLse)
@@ -42,11 +47,17 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
     const int64_t at = static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
     if (threadIdx.x % 4 == 0) p.partial_lse[at] = lse[half];
     if (lse[half] == minus_infinity()) continue;
-    float* dst = p.partial_o + at * C::kHeadDimVo + threadIdx.x % 4 * 2;
+    float* dst = p.partial_o + at * C::kHeadDimVo + threadIdx.x % 4 * (kFp8Products<C> ? 4 : 2);
 #pragma unroll
-    for (int block = 0; block < C::kHeadDimVo / 8; ++block)
-      *reinterpret_cast<float2*>(dst + block * 8) =
-          make_float2(o[block * 4 + half * 2], o[block * 4 + half * 2 + 1]);
+    for (int block = 0; block < C::kHeadDimVo / 8; block += 2) {
+      const float* pair = &o[block * 4 + half * 2];
+      if constexpr (kFp8Products<C>) {
+        *reinterpret_cast<float4*>(dst + block * 8) = make_float4(pair[0], pair[4], pair[1], pair[5]);
+      } else {
+        *reinterpret_cast<float2*>(dst + block * 8) = make_float2(pair[0], pair[1]);
+        *reinterpret_cast<float2*>(dst + block * 8 + 8) = make_float2(pair[4], pair[5]);
+      }
+    }
   }
 }
 

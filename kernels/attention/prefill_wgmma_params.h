@@ -26,13 +26,14 @@ struct WgmmaPrefillParams {
   bool mapped;      // the copy engine loads; else the maps are unset and threads load
 };
 
-// Warpgroups that compute, of 64 rows each, and one that loads share 65536 registers.
-template <int kTileRows>
+// Warpgroups that compute, of 64 rows each, and one that loads share the registers that a block is launched with: eights for each thread
+// of the 65536 there are. Who asks for more than others have given back waits for ever.
+template <int kTileRows, int kOfEach = kTileRows == 128 ? 216 : 144, int kOfLoader = kTileRows == 128 ? 72 : 80>
 struct WgmmaBlock {
   static constexpr int kRows = kTileRows;
   static constexpr int kComputing = kRows / 64, kThreads = (kComputing + 1) * 128;
-  static constexpr int kRegisters = kComputing == 2 ? 216 : 144, kLoaderRegisters = kComputing == 2 ? 72 : 80;
-  static_assert(kComputing * kRegisters + kLoaderRegisters <= 65536 / 128, "all that a block has");
+  static constexpr int kRegisters = kOfEach, kLoaderRegisters = kOfLoader;
+  static_assert(kComputing * kRegisters + kLoaderRegisters <= 65536 / kThreads / 8 * 8 * (kComputing + 1), "all that a block has");
 };
 
 // How a head dimension is cut; sizes in bytes. Of an fp8 cache (kKvBytes 1) pieces of tiles wait in a ring to be widened.
@@ -62,7 +63,7 @@ struct WgmmaTile : WgmmaBlock<has_three(kHeadDim, kKvBytes) ? 192 : 128> {
 // The same where Q, K and V are fp8 and so are products: a row of a panel is 128 elements. V comes as it lies in memory, in a
 // ring of its own, and is transposed into the tiles that products read.
 template <int kHeadDim>
-struct WgmmaFp8Tile : WgmmaBlock<128> {
+struct WgmmaFp8Tile : WgmmaBlock<128, 224, 56> {
   static_assert(kHeadDim == 128, "a row of Q and K, and of V as it comes, is one line of a panel");
   static constexpr int kElementBytes = 1;
   static constexpr int kKeys = 128;

@@ -15,14 +15,13 @@ __device__ __forceinline__ bool outgrown(const float (&parts)[2], float base) {
   return !(parts[0] <= kLargestWeight) || !(parts[1] <= kLargestWeight) || base == minus_infinity();
 }
 
-// Weights of words kFrom to kTo and their sums, added to what is there. Four scores of a row a word, in the order of
-// transpose_bytes.cuh.
-template <class C, int kFrom, int kTo>
+// Weights and their sums, added to what is there. Four scores of a row a word, in the order of transpose_bytes.cuh.
+template <class C>
 __device__ __forceinline__ void weigh_fp8(const float (&s)[C::kTileKv / 2], const float (&base)[2], float exponent,
-                                          uint32_t (&weights)[kTo - kFrom], float (&parts)[2][2]) {
+                                          uint32_t (&weights)[C::kTileKv / 8], float (&parts)[2][2]) {
   const float shift[2] = {fmaf(-finite_max(base[0]), exponent, kHeadroom), fmaf(-finite_max(base[1]), exponent, kHeadroom)};
 #pragma unroll
-  for (int i = kFrom; i < kTo; ++i) {
+  for (int i = 0; i < C::kTileKv / 8; ++i) {
     const int half = i % 2;
     float w[4];
 #pragma unroll
@@ -30,7 +29,7 @@ __device__ __forceinline__ void weigh_fp8(const float (&s)[C::kTileKv / 2], cons
       w[j] = exp2_approx(fmaf(s[i / 2 * 8 + j / 2 * 4 + half * 2 + j % 2], exponent, shift[half]));
       parts[half][j % 2] += w[j];
     }
-    weights[i - kFrom] = E4M3::narrow(w[0], w[1]) | static_cast<uint32_t>(E4M3::narrow(w[2], w[3])) << 16;
+    weights[i] = E4M3::narrow(w[0], w[1]) | static_cast<uint32_t>(E4M3::narrow(w[2], w[3])) << 16;
   }
 }
 

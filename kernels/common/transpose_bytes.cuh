@@ -16,12 +16,25 @@ __device__ __forceinline__ int transposed_place(int row) {
   return (row & ~15) | (row >> 1 & 3) << 2 | (row >> 3 & 1) << 1 | (row & 1);
 }
 
+// Which column of the tile a row of the transposed one is: the order of those is free too, and in this one eight rows that are written
+// at once lie in all banks, and a thread's accumulators of 16 rows are four columns side by side.
+__device__ __forceinline__ int transposed_column(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
+
+// Where this thread begins to read a tile, and to write a transposed one. From there 16 columns, or rows, on is `exclusive or` 16.
+__device__ __forceinline__ uint32_t read_place(uint32_t tile) {
+  const int lane = threadIdx.x % 32;
+  return tile + lane / 8 * 1024 + panel_address(lane % 8, 0);
+}
+__device__ __forceinline__ uint32_t write_place(uint32_t tile) {
+  const int lane = threadIdx.x % 32;
+  return tile + lane / 8 % 2 * 1024 + panel_address(lane % 8, lane / 16);
+}
+
 // The bytes of 32 rows and 16 columns that this thread holds: w[2 c + x] are those of column 2 (lane / 4) + x, places
 // 16 c + 4 t to 16 c + 4 t + 3 of the 32.
-__device__ __forceinline__ void load_transposed(uint32_t (&w)[4], uint32_t tile, int rows, int columns) {
-  const int lane = threadIdx.x % 32;
+__device__ __forceinline__ void load_transposed(uint32_t (&w)[4], uint32_t place, int rows, int columns) {
   uint32_t pairs[4];
-  ldmatrix_x4_trans(pairs, tile + rows * 128 + lane / 8 * 1024 + panel_address(lane % 8, columns / 16));
+  ldmatrix_x4_trans(pairs, (place ^ columns) + rows * 128);
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     w[2 * c] = __byte_perm(pairs[2 * c], pairs[2 * c + 1], 0x6420);
@@ -29,13 +42,8 @@ __device__ __forceinline__ void load_transposed(uint32_t (&w)[4], uint32_t tile,
   }
 }
 
-// Eight rows at one place would lie in half of the banks, twice each; so of eight columns the last four trade their places.
-__device__ __forceinline__ void store_transposed(const uint32_t (&w)[4], uint32_t tile, int rows, int columns) {
-  const int lane = threadIdx.x % 32, i = lane % 8, x = lane / 8 % 2, later = i / 4;
-  const bool trades = lane >= 16;
-  const uint32_t traded[4] = {trades ? w[2] : w[0], trades ? w[3] : w[1], trades ? w[0] : w[2], trades ? w[1] : w[3]};
-  const int row = 2 * i + x, chunk = rows / 16 + (lane / 16 ^ later);
-  stmatrix_x4(tile + columns * 128 + row / 8 * 1024 + panel_address(row % 8, chunk), traded);
+__device__ __forceinline__ void store_transposed(const uint32_t (&w)[4], uint32_t place, int rows, int columns) {
+  stmatrix_x4((place ^ rows) + columns * 128, w);
 }
 
 }  // namespace opfacade

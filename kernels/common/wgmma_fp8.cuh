@@ -22,7 +22,6 @@ struct Wgmma<E4M3, 128> {
   }
 };
 
-OPF_WGMMA_REGISTERS(E4M3, "k32.f32.e4m3.e4m3", ", 1, 1", 64, 32);
 OPF_WGMMA_REGISTERS(E4M3, "k32.f32.e4m3.e4m3", ", 1, 1", 128, 64);
 
 }  // namespace opfacade

@@ -95,16 +95,15 @@ __device__ __forceinline__ void probe_ss_fp8(const ProbeParams& p, uint32_t shar
   unload<128>(static_cast<float*>(p.c), d);
 }
 
-// a [64, 128], b [128, 128] of e4m3: c = a * b, first kColumns of it, with A in registers as accumulators would leave it, and b
-// transposed by all warps on the way.
-template <int kColumns>
+// a [64, 128], b [128, 128] of e4m3: c = a * b with A in registers as accumulators would leave it, and b transposed by
+// all warps on the way, which moves columns too.
 __device__ __forceinline__ void probe_rs_fp8(const ProbeParams& p, uint32_t shared) {
   const uint32_t from = shared, to = shared + 128 * 128;
   stage_bytes(from, p.b, 128);
   for (int columns = 0; columns < 128; columns += 16) {
     uint32_t w[4];
-    load_transposed(w, from, threadIdx.x / 32 * 32, columns);
-    store_transposed(w, to, threadIdx.x / 32 * 32, columns);
+    load_transposed(w, read_place(from), threadIdx.x / 32 * 32, columns);
+    store_transposed(w, write_place(to), threadIdx.x / 32 * 32, columns);
   }
   fence_async_shared();
   __syncthreads();
@@ -115,14 +114,16 @@ __device__ __forceinline__ void probe_rs_fp8(const ProbeParams& p, uint32_t shar
     const unsigned char* at = a + (warp * 16 + g + i % 2 * 8) * 128 + i / 2 * 16 + t * 2;
     x[i] = at[0] | at[1] << 8 | at[8] << 16 | uint32_t(at[9]) << 24;
   }
-  float d[kColumns / 2];
+  float d[64];
   wgmma_fence();
-  WgmmaRegisters<E4M3, kColumns>::rs(d, x, Descriptors(panel_descriptor(to, 1024, 0), 32), false);
+  WgmmaRegisters<E4M3, 128>::rs(d, x, Descriptors(panel_descriptor(to, 1024, 0), 32), false);
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);
   hold(x);
-  unload<kColumns>(static_cast<float*>(p.c), d);
+  float* c = static_cast<float*>(p.c);
+  for (int i = 0; i < 64; ++i)
+    c[(warp * 16 + g + i % 4 / 2 * 8) * 128 + transposed_column(i / 4 * 8 + t * 2 + i % 2)] = d[i];
 }
 
 // One box of 64 x 16 elements as it lies in shared memory, twice, so that phases wrap.

@@ -80,8 +80,13 @@ def transposed_place(row):
     return row & ~15 | (row >> 1 & 3) << 2 | (row >> 3 & 1) << 1 | row & 1
 
 
+def transposed_row(column):
+    """Which row of the transposed tile a column becomes."""
+    return column & ~15 | (column & 1) << 3 | (column >> 1 & 7)
+
+
 def transpose_bytes(tile):
-    """[columns, places] of a tile of 128 x 128, as warps make it: ldmatrix gives a thread two columns of four row pairs."""
+    """[rows, places] of a tile of 128 x 128, as warps make it: ldmatrix gives a thread two columns of four row pairs."""
     out = torch.full_like(tile, -1)
     for rows in range(0, 128, 32):
         for columns in range(0, 128, 16):
@@ -91,5 +96,5 @@ def transpose_bytes(tile):
                 for c in range(2):
                     for x in range(2):
                         four = torch.cat([pairs[2 * c][:, x], pairs[2 * c + 1][:, x]])
-                        out[column + x, rows + 16 * c + 4 * t : rows + 16 * c + 4 * t + 4] = four
+                        out[transposed_row(column + x), rows + 16 * c + 4 * t : rows + 16 * c + 4 * t + 4] = four
     return out

@@ -1,6 +1,6 @@
 """The same in kernels and bindings: in what the host runs of them, and in the emulator."""
 
-from tests.mutation.mutant import EMULATED, SCHEDULE, WGMMA, C, K, L, Mutant, cpu
+from tests.mutation.mutant import EMULATED, SCHEDULE, WGMMA, WGMMA_FP8, C, K, L, Mutant, cpu
 
 CPU_KERNEL_FAULTS = (
     cpu(
@@ -78,6 +78,20 @@ CPU_KERNEL_FAULTS = (
         "Product::rs_two(o, weights + key / 4, b);",
         "wgmma_fence();",
         f"{WGMMA} -k guarantee",
+    ),
+    cpu(
+        "wgmma fp8 products: columns are written in the order of rows",
+        f"{K}/prefill_wgmma_output.cuh",
+        "C::Q::pack(pair[0], pair[4])",
+        "C::Q::pack(pair[0], pair[1])",
+        f"{WGMMA_FP8} -k guarantee",
+    ),
+    cpu(
+        "wgmma fp8 products: what comes next is stored in place of what has come",
+        f"{K}/prefill_wgmma_fp8_transpose.cuh",
+        "store_transposed(w[i % (kAhead + 1)]",
+        "store_transposed(w[next % (kAhead + 1)]",
+        f"{WGMMA_FP8} -k guarantee",
     ),
     cpu(
         "merge: three states are added in another order than by 32 lanes",

@@ -42,6 +42,7 @@ CALLS = "tests/test_can_implement.py"
 MEMO = "tests/test_memo.py"
 EMULATED = "tests/emulator/test_emulated_mla.py"
 WGMMA = "tests/emulator/test_emulated_wgmma.py"
+WGMMA_FP8 = "tests/emulator/test_emulated_fp8.py"
 
 
 def gpu(name, file, old, new, kinds, **more):

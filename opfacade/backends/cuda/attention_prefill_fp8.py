@@ -10,7 +10,7 @@ from opfacade.backends.cuda import attention_prefill as first
 from opfacade.backends.cuda import attention_variant as variant
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
-from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, MAX_GROUP, PLAIN, Tuning
+from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, MAX_GROUP
 from opfacade.descriptor import once_a_kind
 from opfacade.registry import Launcher, Reason
 from opfacade.sku import KernelSku
@@ -51,27 +51,27 @@ def _lacks(descriptor: Prefill) -> Iterator[Reason]:
         yield Reason("OPF-S005", "page_size", str(descriptor.paged_kv.page_size), f"a multiple of {_PAGE}", hint)
 
 
-def facts(descriptor: Prefill, mode: str, tuning: Tuning) -> support.SpecPairs:
-    named = dict(first.facts(descriptor, mode)) | {"o_dtype": descriptor.output_dtype} | tuning.facts()
+def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:
+    named = dict(first.facts(descriptor, mode)) | {"o_dtype": descriptor.output_dtype}
     return support.pairs(**named | ({"q_scale": descriptor.q_scale} if descriptor.q_scale != "none" else {}))
 
 
-def jit_spec(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> Any:
+def jit_spec(descriptor: Prefill, target: Target) -> Any:
     mode = first.splits_of(descriptor, target)[0]
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, mode, tuning))
+    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, mode))
     return support.spec_of(f"attention/{descriptor.op}_wgmma_fp8", support.pairs(**constants), target)
 
 
-def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
-    return _sku(descriptor, target, tuning, first.splits_of(descriptor, target)[0])
+def sku(descriptor: Prefill, target: Target) -> KernelSku:
+    return _sku(descriptor, target, first.splits_of(descriptor, target)[0])
 
 
 @once_a_kind
-def _sku(descriptor: Prefill, target: Target, tuning: Tuning, mode: str) -> KernelSku:
-    known = facts(descriptor, mode, tuning)
+def _sku(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
+    known = facts(descriptor, mode)
     identity = facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", known, TILE_KEYS, mode != "off")
     return facts_of.make_sku(identity)
 
 
-def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool, tuning: Tuning = PLAIN) -> Launcher:
-    return first.launcher_of(jit_spec(descriptor, target, tuning), descriptor, target, identity, allow_build)
+def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+    return first.launcher_of(jit_spec(descriptor, target), descriptor, target, identity, allow_build)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from types import ModuleType
 
 from opfacade.backends.cuda import attention_prefill as first
-from opfacade.backends.cuda import attention_prefill_fp8 as fp8
 from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
 from opfacade.backends.cuda.attention_prefill import Prefill
 from opfacade.backends.cuda.attention_prefill_wgmma import Tuning, tile_of
@@ -23,26 +21,24 @@ def _differs(tuning: Tuning, descriptor: Prefill) -> bool:
     return tuning.keys != usual and not (tuning.keys and descriptor.kv_dtype in FP8)
 
 
-def variant(module: ModuleType, impl: str, kind: type[Prefill], name: str, tuning: Tuning) -> Candidate:
+def variant(kind: type[Prefill], name: str, tuning: Tuning) -> Candidate:
     """The prefill cut otherwise, to be measured against the default: `opfacade tune`."""
 
     def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
-        reasons: Sequence[Reason] = module.declines(descriptor, target)
+        reasons = wgmma.declines(descriptor, target)
         if not reasons and not _differs(tuning, descriptor):
             return [Reason("OPF-S017", "variant", name, "a descriptor for which it means something")]
         return reasons
 
-    parts = (partial(part, tuning=tuning) for part in (module.sku, module.launcher, module.jit_spec))
-    sku, launcher, jit_spec = parts
-    return Candidate("cuda", impl, kind, declines, sku, first.workspace, launcher, jit_spec, name)
+    sku, launcher = partial(wgmma.sku, tuning=tuning), partial(wgmma.launcher, tuning=tuning)
+    jit_spec = partial(wgmma.jit_spec, tuning=tuning)
+    return Candidate("cuda", "wgmma_tile", kind, declines, sku, first.workspace, launcher, jit_spec, name)
 
 
 # Fewer keys a tile and more stages; and warpgroups that take no turns.
 TUNINGS = {"keys=64": Tuning(keys=64), "turns=false": Tuning(turns=False)}
 VARIANTS = tuple(
-    variant(module, impl, kind, name, tuning)
-    for module, impl, names in ((wgmma, "wgmma_tile", TUNINGS), (fp8, "wgmma_fp8_tile", ["turns=false"]))
+    variant(kind, name, tuning)
     for name, tuning in TUNINGS.items()
-    if name in names
     for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
 )
