@@ -49,12 +49,6 @@ __device__ __forceinline__ void wgmma_wait_all_at() {
   asm volatile("wgmma.wait_group.sync.aligned 0;  // place %0" ::"n"(kPlace) : "memory");
 }
 
-// Waits for nothing while one group is under way: what follows stays behind it, when both stand behind branches as above.
-template <int kPlace>
-__device__ __forceinline__ void wgmma_one_left_at() {
-  asm volatile("wgmma.wait_group.sync.aligned 1;  // place %0" ::"n"(kPlace) : "memory");
-}
-
 // Statements of eight or sixteen words, for the compiler's time.
 #define OPF_EIGHT(K, x, i) K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7])
 #define OPF_SIXTEEN(K, x, i) OPF_EIGHT(K, x, i), OPF_EIGHT(K, x, i + 8)

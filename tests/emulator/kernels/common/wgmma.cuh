@@ -33,10 +33,6 @@ template <int kPlace>
 void wgmma_wait_all_at() {
   simt::await_products(0);
 }
-template <int kPlace>
-void wgmma_one_left_at() {
-  simt::await_products(1);
-}
 template <class X, int kCount>
 void pin(X (&)[kCount]) {}
 template <int kCount>
