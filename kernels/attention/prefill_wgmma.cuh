@@ -17,6 +17,8 @@ struct Consumer {
   using Scores = float[C::kTileKv / 2];
   static constexpr int kWords = C::kTileKv / 4, kEarly = kConsumers<C> == 2 ? kWords / 2 : 0;
   using Weights = uint32_t[kWords];
+  // Of two stages of Q the next is there already: then it is early enough to give one back when the next work begins.
+  static constexpr bool kReleasesSoon = Shared::kQStages == 1;
   // Whether steps of which nothing special is to be said have a loop of their own: worth 2 % where they are short and keys are there in
   // time, but registers are allotted worse: with 128 dimensions it costs 1.5 %.
   static constexpr bool kStays = C::kHeadDim == 64 && C::kKvBytes == 2;
@@ -26,7 +28,7 @@ struct Consumer {
   bool mapped;
   int group;  // of those that compute
   WorkQueue<C> queue, held;  // the next work, and the one at hand
-  Ring<C::kStages> keys, values;
+  Ring<C::kStages> keys, values;  // values of a tile lie where its keys do: their ring follows that of keys
   Ring<Shared::kQStages> queries;
   bool keys_came = false, values_came = true;  // of the next step; the first has no values
   uint32_t swept_parity = 0;  // a bit for each stage
@@ -76,7 +78,6 @@ struct Consumer {
   __device__ __forceinline__ bool is_special(int left, bool masked) const {
     return left == 0 || masked || !values_came || !keys_came;
   }
-  __device__ __forceinline__ void release_keys() { warp_arrive(smem.k_empty[keys.stage]), keys.advance(); }
   // Without a branch, for what is not done at each step.
   template <int kCount>
   __device__ __forceinline__ static void release_if(bool any, uint64_t (&empty)[kCount], Ring<kCount>& ring) {
@@ -102,9 +103,6 @@ struct Consumer {
   __device__ __forceinline__ void start_scores(Scores& s) const {
     issue_scores<C>(smem_address(smem.q[queries.stage]) + group * 64 * 128, smem_address(smem.k[keys.stage]), s);
   }
-  __device__ __forceinline__ void start_values(const unsigned char* tile, const Weights& weights, WgmmaRows<C>& rows) const {
-    issue_values<C>(weights, smem_address(tile), rows.o);
-  }
   __device__ __forceinline__ void finish_scores(const VariantRows<C>& varied, int start, Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
@@ -129,6 +127,9 @@ struct Consumer {
     RowScale ended;
     Scores s;
     Weights weights = {}, early;
+    // Of the next step: the tile of V, and whom to tell that it has been read. The first has products with weights 0 that nobody reads,
+    // and tells a barrier that nobody waits for: branches would end the overlap.
+    uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.nobody);
     ScoreLine<C> line;  // of the tile whose scores were computed last
     SteepRows<C> steep;  // of `next`
 #pragma unroll 1
@@ -141,7 +142,10 @@ struct Consumer {
           ended = rows.scale;  // its base in the units of scores
 #pragma unroll
           for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
-          if (!first) next = take_work();
+          if (!first) {
+            if constexpr (!kReleasesSoon) release_if(true, smem.q_empty, queries);
+            next = take_work();
+          }
           if (next != nullptr) {
             masked = next->masked;
             left = next->tiles, start = next->last + C::kTileKv;
@@ -162,16 +166,17 @@ struct Consumer {
           if constexpr (kHidesMore<C>) find_shown<C>(p, *next, start, shown);
           my_turn();
           start_scores(s);
-          // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
-          start_values(first ? smem.k[keys.stage] : smem.v[values.stage], weights, rows);
+          issue_values<C>(weights, v, rows.o);
           your_turn();
           VariantRows<C> varied;  // beside the products: parameters come from memory
           variant_rows<C>(p, *next, varied);
           score_line<C>(p, varied, start, line);
           wgmma_wait<1>();
           pin(s);
-          release_keys();
-          release_if(--left == 0, smem.q_empty, queries);
+          warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
+          values = keys, keys.advance();
+          --left;
+          if constexpr (kReleasesSoon) release_if(left == 0, smem.q_empty, queries);
           finish_scores(varied, start, s);
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           if (rarely(hides || ends || steep.any)) {
@@ -196,7 +201,8 @@ struct Consumer {
           }
           pin(rows.o);
           hold(weights);
-          release_if(!first, smem.v_empty, values);
+          warp_arrive_at(v_empty);
+          v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
           look_ahead();
 #pragma unroll
           for (int i = 0; i < kEarly; ++i) weights[i] = early[i];

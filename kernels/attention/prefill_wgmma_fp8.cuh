@@ -14,23 +14,26 @@ struct Fp8Consumer : Consumer<C> {
   static constexpr bool kCrowded = C::kSoftCap || (C::kCausal && C::kWindow);
   using Scores = typename Consumer<C>::Scores;
   using Consumer<C>::p, Consumer<C>::smem, Consumer<C>::group, Consumer<C>::held;
-  using Consumer<C>::keys, Consumer<C>::values, Consumer<C>::queries, Consumer<C>::values_came;
+  using Consumer<C>::keys, Consumer<C>::values, Consumer<C>::queries;
 
   const float* q_scale;
-  float factor = 1.f;  // of q times that of k, in the work whose scores are made
+  float factor = 1.f, exponent = 0.f;  // of q times that of k, and of a score, in the work whose scores are made
+  uint32_t q = 0;                      // of it, as products have it
 
   __device__ __forceinline__ void await_queries(const Work& work) {
     const float key = p.k_scale == nullptr ? 1.f : p.k_scale[work.head * p.kv_scale_stride];
     factor = never_zero((q_scale == nullptr ? 1.f : *q_scale) * key);
+    exponent = p.score.log2_scale * (C::kSoftCap ? 1.f : factor);
+    unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
+    q = panel_descriptor(smem_address(rows), 1024, 0).low;
     this->await(smem.q_full[queries.stage], queries.parity);
     if (p.score.q_transform == QTransform::kNone) return;
-    transform_fp8_queries<C>(smem.q[queries.stage] + group * 64 * 128, p.score.q_transform);
+    transform_fp8_queries<C>(rows, p.score.q_transform);
     fence_async_shared();
     named_sync(kOwnGroup + group, kWarpgroup);
   }
-  // Outside a turn: those that compute meet here when a masked tile holds NaN.
-  __device__ __forceinline__ void await_values(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
-    if (rarely(!values_came)) this->await(smem.v_full[values.stage], values.parity);
+  // Those that compute meet here when a masked tile holds NaN.
+  __device__ __forceinline__ void hide_nan(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
     if constexpr (kReportsWild<C>) {
       if (rarely(masked) && read_wild<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
     }
@@ -41,15 +44,11 @@ struct Fp8Consumer : Consumer<C> {
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * factor);
     }
   }
-  // What a score is in the units of p.score; a soft cap has taken the factor in already.
-  __device__ __forceinline__ float unit() const { return C::kSoftCap ? 1.f : factor; }
-
-  // Sums of a work in the units of p.score: there weights have no headroom.
-  __device__ __forceinline__ RowScale finished_scale(const RowScale& scale) const {
+  // Bases in the units of p.score.
+  __device__ __forceinline__ RowScale finished_scale(const RowScale& scale, const float (&shift)[2]) const {
     RowScale out = scale;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      out.base[half] = scale.base[half] * unit() - kHeadroom / p.score.log2_scale;
+    for (int half = 0; half < 2; ++half) out.base[half] = -shift[half] / p.score.log2_scale;
     return out;
   }
   __device__ __forceinline__ void add_last(const Weights& weights, WgmmaRows<C>& rows) const {
@@ -61,6 +60,12 @@ struct Fp8Consumer : Consumer<C> {
     add_tile<C>(t, rows);
   }
 
+  // Long before it is needed: see Consumer.
+  __device__ __forceinline__ bool is_next_there() const {
+    return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.v_full[values.stage]), values.parity) &
+                                       mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
+  }
+
   // As Consumer::run, without turns, and with the values of a tile in registers of their own until they are added.
   __device__ __forceinline__ void run() {
     const Work* next = this->take_work();  // whose scores are made
@@ -69,8 +74,12 @@ struct Fp8Consumer : Consumer<C> {
     MaskedTiles masked = next->masked;
     int left = 0, start = 0;  // of the tiles of `next`
     bool hides = false;       // whether the tile at hand is masked
+    bool came = false;        // what the next step reads
+    // See Consumer.
+    uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.nobody);
     WgmmaRows<C> rows;
     RowScale ended;
+    float shift[2] = {0.f, 0.f};
     Scores s;
     TileOutput<C> t;
     Weights weights = {};
@@ -78,10 +87,16 @@ struct Fp8Consumer : Consumer<C> {
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
       bool more = true;
-      await_values(work, start, hides, rows);
+      if (!first) {
+        if (rarely(!came)) this->await(smem.v_full[values.stage], values.parity);
+        hide_nan(work, start, hides, rows);
+      }
       if (ends) {
-        ended = finished_scale(rows.scale);
-        if (!first) next = this->take_work();
+        ended = finished_scale(rows.scale, shift);
+        if (!first) {
+          this->release_if(true, smem.q_empty, queries);
+          next = this->take_work();
+        }
         if (next != nullptr) {
           masked = next->masked;
           left = next->tiles, start = next->last + C::kTileKv;
@@ -92,52 +107,60 @@ struct Fp8Consumer : Consumer<C> {
         }
       }
       if (more) {
-        this->await_keys();
+        if (rarely(!came)) this->await(smem.k_full[keys.stage], keys.parity);
+        hides = masked(start - C::kTileKv);
+        // Steps go on by themselves until so many tiles are left, or what the next one reads is not there.
+        const int until = ends || hides ? left - 1 : masked.plain_until(start - C::kTileKv, left, C::kTileKv);
 #pragma unroll 1
         for (;;) {
-          start -= C::kTileKv;
-          hides = masked(start);
-          // Before the first values, products with weights 0 that nobody reads: a branch here would end the overlap.
-          const uint32_t v = smem_address(first ? smem.k[keys.stage] : smem.v[values.stage]);
-          this->start_scores(s);
+          start -= C::kTileKv, --left;
+          issue_fp8_scores<C>(q, smem_address(smem.k[keys.stage]), s);
           issue_tile<C>(weights, v, t);
           wgmma_wait<1>();
           pin(s);
-          this->release_keys();
-          this->release_if(--left == 0, smem.q_empty, queries);
-          const auto await_tile = [&] {
-            // Behind branches: see wgmma_wait_all_at.
+          warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
+          values = keys, keys.advance();
+          if constexpr (kCrowded) {
             if (rarely(ends)) {
               wgmma_wait_all_at<1>();
             } else {
               wgmma_wait_all_at<2>();
             }
             pin(t);
-            hold(weights);
-            this->release_if(!first, smem.v_empty, values);
-            this->look_ahead();
-          };
-          if constexpr (kCrowded) await_tile();
+          }
           finish_scores(s);
-          const float exponent = p.score.log2_scale * unit();
           if (rarely(hides || ends)) {
             float shrunk[2];
             if (hides) mask_keys<C>(p, *next, start, s);
-            if (ends) rows.scale = RowScale(), follow<C>(rows.scale, s, {exponent, exponent}, {true, true}, shrunk);
+            if (ends) {
+              rows.scale = RowScale(), shift[0] = shift[1] = -minus_infinity();
+              follow<C>(shift, s, exponent, {true, true}, shrunk);
+            }
+            if constexpr (!kCrowded) wgmma_wait_all_at<3>();
+          } else {
+            if constexpr (!kCrowded) wgmma_wait_all_at<4>();
           }
-          float parts[2][2] = {};
-          if constexpr (!kCrowded) await_tile();
+          pin(t);
+          hold(weights);
+          warp_arrive_at(v_empty);
+          v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
+          came = is_next_there();
           add_tile<C>(t, rows);  // beside the weights
-          weigh_fp8<C>(s, rows.scale.base, exponent, weights, parts);
-          const bool has[2] = {outgrown(parts[0], rows.scale.base[0]), outgrown(parts[1], rows.scale.base[1])};
+          float parts[2][2];
+          weigh_fp8<C>(s, shift, exponent, weights, parts);
+          const bool has[2] = {outgrown(parts[0]), outgrown(parts[1])};
           float sum[2];
+          const bool special = left == until || !came;
+          if (!rarely(__any_sync(0xffffffffu, has[0] || has[1] || special))) {
+            add_up(parts, sum);
+            rows.scale.add(sum);
+            continue;
+          }
           // Once more in the rare case that a base moves with the maximum, which is not found before.
           if (rarely(__any_sync(0xffffffffu, has[0] || has[1]))) {
             float shrunk[2];
-            follow<C>(rows.scale, s, {exponent, exponent}, has, shrunk);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) parts[half][0] = parts[half][1] = 0.f;
-            weigh_fp8<C>(s, rows.scale.base, exponent, weights, parts);
+            follow<C>(shift, s, exponent, has, shrunk);
+            weigh_fp8<C>(s, {finite_shift(shift[0]), finite_shift(shift[1])}, exponent, weights, parts);
             rows.rescale(shrunk);
             add_up(parts, sum);
             rows.scale.add(shrunk, sum);
@@ -145,7 +168,7 @@ struct Fp8Consumer : Consumer<C> {
             add_up(parts, sum);
             rows.scale.add(sum);
           }
-          if (rarely(ends || this->is_special(left, hides))) break;
+          if (special) break;
         }
       }
       if (rarely(ends)) {

@@ -12,6 +12,17 @@ namespace opfacade {
 template <class C>
 using TileOutput = float[C::kHeadDim / 2];
 
+// q: the low word of the descriptor of 64 rows.
+template <class C>
+__device__ __forceinline__ void issue_fp8_scores(uint32_t q, uint32_t k, float (&s)[C::kTileKv / 2]) {
+  static_assert(WgmmaShared<C>::kPanels == 1, "a row of q is one panel");
+  asm volatile("" : "+r"(q));  // or every descriptor is kept in registers from tile to tile
+  wgmma_fence();
+  const Descriptor a = {q, panel_descriptor(0, 1024, 0).high}, b = panel_descriptor(k, WgmmaShared<C>::kKvGroup, 0);
+  Wgmma<typename C::T, C::kTileKv>::ss(s, Descriptors(a, 32), Descriptors(b, 32), false);
+  wgmma_commit();
+}
+
 // v: transposed, a row for each column.
 template <class C>
 __device__ __forceinline__ void issue_tile(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, TileOutput<C>& t) {

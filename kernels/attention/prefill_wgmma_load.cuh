@@ -48,9 +48,10 @@ struct BoxLoader {
 
   // `page` is the entry of this lane's box.
   __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start, int page) {
-    boxes = (min(work.range.end - start, C::kTileKv) + p.box - 1) / p.box;
+    const int own = threadIdx.x % 32 * p.box;  // where the box of this lane begins
+    boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - start, C::kTileKv)));
     if constexpr (Shared::kPaged) {
-      const int group = pages.slot_of(start + threadIdx.x % 32 * p.box) >> 3;
+      const int group = pages.slot_of(start + own) >> 3;
       __syncwarp();  // the leader has read those of the tile before
       boxes_at[threadIdx.x % 32] = {group, pages.checked(page) * page_step + work.head};
       __syncwarp();

@@ -16,6 +16,11 @@ struct MaskedTiles {
   int below;  // those that start earlier
 
   __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
+  // How many of `left` tiles are left when one is masked again. The first of them, at `start`, is not.
+  __device__ __forceinline__ int plain_until(int start, int left, int tile) const {
+    const int64_t plain = (static_cast<int64_t>(start) - below) / tile + 1;
+    return plain < left ? left - static_cast<int>(plain) : 0;
+  }
 };
 
 struct Work {

@@ -99,6 +99,7 @@ struct WgmmaShared {
   uint64_t swept[C::kStages];                  // masked tiles only: V is clean, `wild` is set
   alignas(16) uint32_t wild[C::kStages][4];    // by warp of warpgroup 0: values that are not finite were seen
   uint64_t judged[C::kStages];                 // masked tiles only: `wild` is read, by every thread that computes
+  uint64_t nobody;                             // waits for this one
   Work work[kQueue];
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
@@ -117,6 +118,7 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps<C>);
   }
+  mbarrier_init(smem_address(&smem.nobody), 1);
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
     mbarrier_init(smem_address(&smem.work_empty[i]), kReaders<C>);

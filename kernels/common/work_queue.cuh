@@ -13,6 +13,11 @@ __device__ __forceinline__ void warp_arrive(uint64_t& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&barrier));
 }
+// The same where a branch would end what runs beside it.
+__device__ __forceinline__ void warp_arrive_at(uint32_t barrier) {
+  __syncwarp();
+  mbarrier_arrive_if(threadIdx.x % 32 == 0, barrier);
+}
 
 // The others let go of it, in order, when they are done.
 template <class Shared, class Work>

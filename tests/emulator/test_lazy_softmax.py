@@ -11,18 +11,19 @@ from tests import emulator
 
 pytestmark = emulator.needed
 
-HEADER = "kernels/common/lazy_softmax.cuh"
-COUNTS = f"""#pragma once
+HEADERS = {"bf16": "kernels/common/lazy_softmax.cuh", "f8_e4m3": "kernels/common/lazy_softmax_fp8.cuh"}
+# Both have a `follow`, with arguments of their own.
+COUNTS = """#pragma once
 #define follow follow_uncounted
-#include "{emulator.ROOT / HEADER}"
+#include "{header}"
 #undef follow
 extern "C" __attribute__((visibility("default"))) int follows[32] = {{}};
 namespace opfacade {{
-template <class C, class... Line>
-bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2], const bool (&has)[2],
-            float (&factor)[2], const Line&... line) {{
+template <class C, class Base, class Exponent, class... Line>
+auto follow(Base& base, const float (&s)[C::kTileKv / 2], const Exponent& exponent, const bool (&has)[2], float (&factor)[2],
+            const Line&... line) {{
   if (threadIdx.x % 32 == 0) ++follows[threadIdx.x / 32];
-  return follow_uncounted<C>(scale, s, exponent, has, factor, line...);
+  return follow_uncounted<C>(base, s, exponent, has, factor, line...);
 }}
 }}  // namespace opfacade
 """
@@ -30,10 +31,11 @@ ROWS, TILES = 32, 13
 
 
 @pytest.fixture
-def counted(monkeypatch):
+def counted(monkeypatch, dtype):
     """How often each warp looked for bases."""
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)
-    with emulator.instead_of(HEADER, COUNTS):
+    header = HEADERS[dtype]
+    with emulator.instead_of(header, COUNTS.format(header=emulator.ROOT / header)):
         built, library_of = [], emulator.library_of
         with patch.object(emulator, "library_of", lambda spec: built.append(library_of(spec)) or built[-1]):
             yield lambda: list((ctypes.c_int * 32).in_dll(ctypes.CDLL(str(built[-1])), "follows"))

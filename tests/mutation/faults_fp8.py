@@ -20,8 +20,8 @@ FP8_FAULTS = (
     gpu(
         "wgmma fp8 products: lse keeps the headroom of the weights",
         f"{K}/prefill_wgmma_fp8.cuh",
-        "unit() - kHeadroom / p.score.log2_scale;",
-        "unit();",
+        "= -shift[half] / p.score.log2_scale;",
+        "= (kHeadroom - shift[half]) / p.score.log2_scale;",
         FP8_PRODUCTS,
     ),
     gpu(
@@ -29,6 +29,20 @@ FP8_FAULTS = (
         f"{C}/lazy_softmax_fp8.cuh",
         "constexpr float kLargestWeight = 448.f;",
         "constexpr float kLargestWeight = 1e6f;",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: a row begins with a base of its own",
+        f"{K}/prefill_wgmma_fp8.cuh",
+        "shift[0] = shift[1] = -minus_infinity();",
+        "shift[0] = shift[1] = 0.f;",
+        FP8_PRODUCTS,
+    ),
+    gpu(
+        "wgmma fp8 products: the first masked tile after others is taken for one of them",
+        f"{K}/prefill_wgmma_schedule.cuh",
+        "below) / tile + 1;",
+        "below) / tile + 2;",
         FP8_PRODUCTS,
     ),
     gpu(

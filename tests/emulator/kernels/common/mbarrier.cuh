@@ -24,6 +24,9 @@ inline void mbarrier_init(uint32_t address, uint32_t arrivals) {
 }
 inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(uint32_t address) { --barrier_at(address).pending, settle(barrier_at(address)); }
+inline void mbarrier_arrive_if(bool any, uint32_t address) {
+  if (any) mbarrier_arrive(address);
+}
 inline void mbarrier_arrive_expect(uint32_t address, uint32_t bytes) {
   barrier_at(address).bytes += static_cast<int>(bytes);
   mbarrier_arrive(address);
