@@ -10,8 +10,6 @@ namespace opfacade {
 template <class C>
 struct Fp8Consumer : Consumer<C> {
   using Weights = uint32_t[C::kTileKv / 8];
-  // Values are waited for beside what is done to scores, which is worth 3 % and more, unless that takes registers that are not there.
-  static constexpr bool kCrowded = C::kSoftCap || (C::kCausal && C::kWindow);
   using Scores = typename Consumer<C>::Scores;
   using Consumer<C>::p, Consumer<C>::smem, Consumer<C>::group, Consumer<C>::held;
   using Consumer<C>::keys, Consumer<C>::values, Consumer<C>::queries;
@@ -44,12 +42,17 @@ struct Fp8Consumer : Consumer<C> {
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * factor);
     }
   }
-  // Bases in the units of p.score.
-  __device__ __forceinline__ RowScale finished_scale(const RowScale& scale, const float (&shift)[2]) const {
-    RowScale out = scale;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) out.base[half] = -shift[half] / p.score.log2_scale;
-    return out;
+  __device__ __forceinline__ float4& ended() const { return smem.coming.ended[threadIdx.x - kWarpgroup]; }
+  // With bases in the units of p.score.
+  __device__ __forceinline__ void put_aside(const RowScale& scale, const float (&shift)[2]) const {
+    const float unit = -1.f / p.score.log2_scale;
+    ended() = make_float4(shift[0] * unit, shift[1] * unit, scale.sum[0], scale.sum[1]);
+  }
+  __device__ __forceinline__ RowScale ended_scale() const {
+    const float4 aside = ended();
+    RowScale scale;
+    scale.base[0] = aside.x, scale.base[1] = aside.y, scale.sum[0] = aside.z, scale.sum[1] = aside.w;
+    return scale;
   }
   __device__ __forceinline__ void add_last(const Weights& weights, WgmmaRows<C>& rows) const {
     TileOutput<C> t;
@@ -78,7 +81,6 @@ struct Fp8Consumer : Consumer<C> {
     // See Consumer.
     uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.nobody);
     WgmmaRows<C> rows;
-    RowScale ended;
     float shift[2] = {0.f, 0.f};
     Scores s;
     TileOutput<C> t;
@@ -92,7 +94,7 @@ struct Fp8Consumer : Consumer<C> {
         hide_nan(work, start, hides, rows);
       }
       if (ends) {
-        ended = finished_scale(rows.scale, shift);
+        put_aside(rows.scale, shift);
         if (!first) {
           this->release_if(true, smem.q_empty, queries);
           next = this->take_work();
@@ -120,15 +122,8 @@ struct Fp8Consumer : Consumer<C> {
           pin(s);
           warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
           values = keys, keys.advance();
-          if constexpr (kCrowded) {
-            if (rarely(ends)) {
-              wgmma_wait_all_at<1>();
-            } else {
-              wgmma_wait_all_at<2>();
-            }
-            pin(t);
-          }
           finish_scores(s);
+          // The waits stand behind branches: see wgmma_wait_all_at.
           if (rarely(hides || ends)) {
             float shrunk[2];
             if (hides) mask_keys<C>(p, *next, start, s);
@@ -136,9 +131,9 @@ struct Fp8Consumer : Consumer<C> {
               rows.scale = RowScale(), shift[0] = shift[1] = -minus_infinity();
               follow<C>(shift, s, exponent, {true, true}, shrunk);
             }
-            if constexpr (!kCrowded) wgmma_wait_all_at<3>();
+            wgmma_wait_all_at<1>();
           } else {
-            if constexpr (!kCrowded) wgmma_wait_all_at<4>();
+            wgmma_wait_all_at<2>();
           }
           pin(t);
           hold(weights);
@@ -173,7 +168,7 @@ struct Fp8Consumer : Consumer<C> {
       }
       if (rarely(ends)) {
         if (!first) {
-          write_group<C>(p, *work, rows.o, ended);
+          write_group<C>(p, *work, rows.o, ended_scale());
           held.let_go();
         }
         if (next == nullptr) break;

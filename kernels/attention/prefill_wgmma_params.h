@@ -73,7 +73,7 @@ struct WgmmaFp8Tile : WgmmaBlock<128, 224, 56> {
   static constexpr int kQBytes = kRows * kHeadDim;
   static constexpr int kTileBytes = kKeys * kHeadDim;
   static constexpr int kKBytes = kTileBytes, kVBytes = kTileBytes;
-  static constexpr int kControlBytes = 8192;
+  static constexpr int kControlBytes = 12288;
   static constexpr int kRawSlots = 0, kRawRows = 0, kRawBytes = 0;
   static constexpr int kSharedBytes = kQStages * kQBytes + (2 * kStages + kComingStages) * kTileBytes + kControlBytes;
 };

@@ -40,13 +40,15 @@ struct RawShared {
 template <int kSlotBytes, int kRawRows, int kRows>
 struct RawShared<0, kSlotBytes, kRawRows, kRows> {};
 
-// V of fp8 products as it comes, before it is transposed.
+// V of fp8 products as it comes, before it is transposed; and what a thread has no registers for between two works: bases and sums of
+// its rows.
 template <int kStages, int kBytes, bool kTransposes>
 struct ComingShared {};
 template <int kStages, int kBytes>
 struct ComingShared<kStages, kBytes, true> {
   alignas(1024) unsigned char v[kStages][kBytes];
   uint64_t full[kStages], empty[kStages];
+  float4 ended[2 * kWarpgroup];
 };
 template <class Tile, bool kTransposes>
 struct ComingOf {

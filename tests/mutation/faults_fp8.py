@@ -20,8 +20,8 @@ FP8_FAULTS = (
     gpu(
         "wgmma fp8 products: lse keeps the headroom of the weights",
         f"{K}/prefill_wgmma_fp8.cuh",
-        "= -shift[half] / p.score.log2_scale;",
-        "= (kHeadroom - shift[half]) / p.score.log2_scale;",
+        "make_float4(shift[0] * unit, shift[1] * unit,",
+        "make_float4((shift[0] - kHeadroom) * unit, (shift[1] - kHeadroom) * unit,",
         FP8_PRODUCTS,
     ),
     gpu(

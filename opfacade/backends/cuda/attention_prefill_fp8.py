@@ -21,7 +21,7 @@ TILE_KEYS = 128
 _PAGE = 8  # tokens that the copy engine brings together
 # As WgmmaFp8Tile in kernels/attention/prefill_wgmma_params.h: two tiles of rows, four of K and of V, two of V as it comes.
 _TILES = 2 + 4 + 4 + 2
-_CONTROL = 8192
+_CONTROL = 12288
 SHARED_MEMORY = _TILES * TILE_KEYS * HEAD_DIM + _CONTROL
 
 
