@@ -120,7 +120,7 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps<C>);
   }
-  mbarrier_init(smem_address(&smem.nobody), 1);
+  mbarrier_init(smem_address(&smem.nobody), kConsumerWarps<C> + 1);  // never over, or synccheck would miss a wait
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
     mbarrier_init(smem_address(&smem.work_empty[i]), kReaders<C>);
