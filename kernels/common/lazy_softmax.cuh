@@ -64,7 +64,7 @@ __device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTil
   bool moved = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool any = (__ballot_sync(0xffffffffu, has[half]) >> (threadIdx.x & 28) & 15) != 0;
+    const bool any = quad_any(has[half]);
     const float highest = largest<C>(s, half, line), old = scale.base[half];
     const bool grown = any && highest > old;
     scale.base[half] = grown ? highest : old;

@@ -28,7 +28,7 @@ __device__ __forceinline__ void follow(float (&shift)[2], const float (&s)[C::kT
                                        float (&factor)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool any = (__ballot_sync(0xffffffffu, has[half]) >> (threadIdx.x & 28) & 15) != 0;
+    const bool any = quad_any(has[half]);
     const float lowest = shift_of(largest<C>(s, half, Line<false>()), exponent), old = shift[half];
     const bool grown = any && lowest < old;
     shift[half] = grown ? lowest : old;

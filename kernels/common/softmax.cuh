@@ -23,6 +23,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
+__device__ __forceinline__ bool quad_any(bool is) { return (__ballot_sync(0xffffffffu, is) >> (threadIdx.x & 28) & 15) != 0; }
 __device__ __forceinline__ float warp_max(float x) {
   for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));
   return x;
