@@ -72,6 +72,7 @@ void set_shape(WgmmaPrefillParams& params, int32_t box) {
   params.kv_heads = params.base.heads / C::kGroup;
   params.slots = static_cast<int32_t>(int64_t{params.base.total_rows} * C::kGroup / C::kTileRows + params.base.batch);
   params.box = box;
+  params.box_lanes = box == 0 ? 0 : kBoxSpan / box;
 }
 
 // Products of fp8 have no other way to load. Without keys nothing is loaded at all.

@@ -21,6 +21,8 @@ struct Feeder {
         loader{p, p.k_map, p.k_page, smem.boxes[0]} {}
 
   __device__ __forceinline__ bool mapped() const { return kFp8Products<C> || (!kValues && p.mapped); }
+  // For whole tiles.
+  __device__ __forceinline__ bool asks() const { return kAsStored<C> && mapped(); }
 
   // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
   __device__ __forceinline__ const Work* find() {
@@ -57,26 +59,34 @@ struct Feeder {
   }
 
   using Entries = typename Gatherer<C>::Entries;
-  // The entries of the page table that this thread looks up, a tile ahead: of its box, or of rows.
+  // The entries of the page table that this thread looks up, a tile ahead: of its box of a piece to be widened, or of rows.
   __device__ __forceinline__ void look_up(const Pages<C>& pages, const Work& work, int start, Entries& page) const {
     if (mapped()) {
-      page[0] = page_in_tile<C>(pages, work, start, threadIdx.x % 32 * p.box);
+      const int token = threadIdx.x % 32 * p.box;
+      page[0] = start + token < min(work.range.end, start + C::kTileKv) ? pages.entry_of(start + token) : 0;
     } else {
       Gatherer<C>::look_up(pages, start, work.range.end, page);
     }
   }
-  __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, const Entries& page,
+  // `page`: entries for the tile at `start`, then for the one after it.
+  __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, Entries& page,
                                             bool begins) {
-    if constexpr (!kAsStored<C>) {
-      if (mapped()) threads.ask(work, pages, start, page[0]); else threads.tell_rows(work, pages, start, page);
-    } else if (mapped()) {
-      loader.prepare(pages, work, start, page[0]);
+    if (asks()) {
+      loader.prepare(pages, work, start);
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
       __syncwarp();
       loader.ask(smem_address(smem.k[ring.stage]), smem.k_full[ring.stage]);
+      return;
+    }
+    Entries next = {};
+    look_up(pages, work, max(start - C::kTileKv, 0), next);
+    if constexpr (!kAsStored<C>) {
+      if (mapped()) threads.ask(work, pages, start, page[0]); else threads.tell_rows(work, pages, start, page);
     } else if constexpr (!kFp8Products<C>) {
       threads.template copy<kValues>(pages, work, ring, start, page, begins);
     }
+#pragma unroll
+    for (int i = 0; i < Gatherer<C>::kLookups; ++i) page[i] = next[i];
   }
 
   // Work is found one ahead, when the first tile of the work at hand is under way.
@@ -89,7 +99,7 @@ struct Feeder {
     const Work *work = nullptr, *next = nullptr;
     Pages<C> pages(p.base.table, 0);
     int left = 0, start = 0;
-    Entries page = {}, next_page = {};
+    Entries page = {};
 #pragma unroll 1
     for (bool begins = true;; --left, start -= C::kTileKv, ring.advance()) {
       if (!kValues && begins) next = find();
@@ -101,13 +111,15 @@ struct Feeder {
         work = next;
         pages = Pages<C>(p.base.table, work->tile.request);
         left = work->tiles, start = work->last;
+        if (asks()) {
+          loader.begin(pages, *work);
+        } else {
+          look_up(pages, *work, start, page);
+          threads.template begin<kValues>(*work);
+        }
         load_queries(*work);
-        look_up(pages, *work, start, page);
       }
-      if (left > 1) look_up(pages, *work, start - C::kTileKv, next_page);
       load_tile(*work, pages, start, page, begins);
-#pragma unroll
-      for (int i = 0; i < Gatherer<C>::kLookups; ++i) page[i] = next_page[i];
     }
     threads.settle();
   }

@@ -19,9 +19,8 @@ struct Gatherer {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
   WildWriter<C> wild{smem};
-  int parity = 0;  // of the table of rows
-
-  uint32_t pending = 0;  // the barrier of copies under way
+  const char* from = nullptr;  // this thread's chunk of the first row of a work's head
+  uint32_t pending = 0;        // the barrier of copies under way
 
   // What this thread has written is for `full`.
   __device__ __forceinline__ static void tell_done(uint32_t full) {
@@ -92,34 +91,51 @@ struct Gatherer {
     committed(smem.q_full[stage], p.base.q_aligned);
   }
 
-  static __device__ __forceinline__ int own_row(int i) { return threadIdx.x % kCopiers<C> + i * kCopiers<C>; }
-  // The entries of the page table for this thread's rows of a tile, a tile ahead.
+  // A warp finds the rows that it copies, so that it need not wait for another.
+  static __device__ __forceinline__ int own_row(int i) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % kCopiers<C> / 32;
+    return lane / 4 * kStep + warp * 4 + lane % 4 + i * kCopiers<C>;
+  }
+  // The entries of the page table for this thread's rows of a tile, a tile ahead. Any will do for what lies past the range.
   static __device__ __forceinline__ void look_up(const Pages<C>& pages, int start, int end, Entries& page) {
 #pragma unroll
     for (int i = 0; i < kLookups; ++i)
-      page[i] = own_row(i) < C::kTileKv && start + own_row(i) < end ? pages.entry_of(start + own_row(i)) : 0;
+      page[i] = pages.entry_of(min(start + own_row(i), end - 1));
   }
-  // Where the rows of a tile of one of the two lie. Nobody reads there what is outside the range.
   template <bool kValues>
-  __device__ __forceinline__ void resolve(const Pages<C>& pages, int head, int start, const Entries& page) {
+  __device__ __forceinline__ void begin(const Work& work) {
+    from = token_address(kValues ? p.base.v : p.base.k, 0, 0, work.head) + chunk() * 16;
+  }
+  // Where the rows of a tile of one of the two lie, in bytes from the first one. Nobody reads there what is outside the range.
+  template <bool kValues>
+  __device__ __forceinline__ void resolve(const Pages<C>& pages, int start, const Entries& page) {
     const PoolTensor& pool = kValues ? p.base.v : p.base.k;
+    __syncwarp();  // those of the tile before are read
 #pragma unroll
-    for (int i = 0; i < kLookups; ++i)
-      if (own_row(i) < C::kTileKv)
-        smem.rows[parity][kValues][own_row(i)] = token_address(pool, pages.checked(page[i]), pages.slot_of(start + own_row(i)), head);
+    for (int i = 0; i < kLookups; ++i) {
+      if (own_row(i) >= C::kTileKv) break;
+      // Neither is negative, and products of 64 bits are cheaper of what is known to have no upper half.
+      const uint32_t id = pages.checked(page[i]), slot = pages.slot_of(start + own_row(i));
+      const uint64_t lies = id * uint64_t(pool.page_stride) + slot * uint64_t(pool.token_stride);
+      smem.rows[kValues][own_row(i) % kStep][own_row(i) / kStep] = lies;
+    }
+    __syncwarp();
   }
 
   // Rows of K or V. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
   // range.
   template <bool kWhole>
-  __device__ __forceinline__ void copy_rows(const char* const* rows, uint32_t dst, int panels, const char* any, int begin,
+  __device__ __forceinline__ void copy_rows(const uint64_t* rows, uint32_t dst, int panels, const char* any, int begin,
                                             int end) const {
     static_assert(C::kTileKv % (kStep * kBatch) == 0, "whole batches");
 #pragma unroll 1
-    for (int row = first_row(); row < C::kTileKv; row += kStep * kBatch) {
+    for (int row = first_row(); row < C::kTileKv; row += kStep * kBatch, rows += kBatch) {
       const char* src[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) src[i] = rows[row + i * kStep] + chunk() * 16;
+      for (int i = 0; i < kBatch; i += 2) {
+        const uint4 two = *reinterpret_cast<const uint4*>(rows + i);
+        src[i] = from + (uint64_t{two.y} << 32 | two.x), src[i + 1] = from + (uint64_t{two.w} << 32 | two.z);
+      }
 #pragma unroll
       for (int panel = 0; panel < C::kHeadDim / 64; ++panel) {
         if (panel == panels) break;
@@ -133,20 +149,20 @@ struct Gatherer {
     }
   }
   // The same element by element.
-  __device__ __forceinline__ void store_rows(const char* const* rows, uint32_t dst, int panels, const char* any, int begin,
+  __device__ __forceinline__ void store_rows(const uint64_t* rows, uint32_t dst, int panels, const char* any, int begin,
                                              int end) const {
 #pragma unroll 1
-    for (int row = first_row(); row < C::kTileKv; row += kStep, dst += (kStep / 8) * Shared::kKvGroup) {
+    for (int row = first_row(); row < C::kTileKv; row += kStep, ++rows, dst += (kStep / 8) * Shared::kKvGroup) {
       const bool valid = row >= begin && row < end;
 #pragma unroll 1
       for (int panel = 0; panel < panels; ++panel)
-        fetch_chunk<uint16_t>(dst + panel * Shared::kKvPanel, valid ? rows[row] + chunk() * 16 + panel * 128 : any, valid, false);
+        fetch_chunk<uint16_t>(dst + panel * Shared::kKvPanel, valid ? from + *rows + panel * 128 : any, valid, false);
     }
   }
   __device__ __forceinline__ void copy_tile(const Work& work, int which, int start, const unsigned char* tile) const {
     const int begin = work.range.begin - start, end = work.range.end - start;
     const char* any = static_cast<const char*>(p.base.k.data);
-    const char* const* rows = smem.rows[parity][which];
+    const uint64_t* rows = smem.rows[which][first_row()];
     const int panels = (which == 0 ? C::kHeadDim : C::kHeadDimVo) / 64;
     const uint32_t dst = smem_address(tile) + kv_place<C>(first_row(), chunk());
     if (!p.base.kv_aligned) {
@@ -163,11 +179,14 @@ struct Gatherer {
   __device__ __forceinline__ void copy(const Pages<C>& pages, const Work& work, const Ring<C::kStages>& ring, int start,
                                        const Entries& page, bool begins) {
     const int stage = ring.stage;
-    parity ^= 1;
-    resolve<kValues>(pages, work.head, start, page);
-    named_sync(kValues ? kLoadingValues : kLoading, kCopiers<C>);
-    if (!begins) settle();  // the tile before has come meanwhile; the queries of a work have not
-    await(kValues ? smem.v_empty[stage] : smem.k_empty[stage], ring.parity ^ 1);
+    const uint64_t& empty = kValues ? smem.v_empty[stage] : smem.k_empty[stage];
+    resolve<kValues>(pages, start, page);
+    if (begins) {
+      await(empty, ring.parity ^ 1);
+    } else {
+      settle();  // the tile before has come meanwhile; the queries of a work have not
+      mbarrier_wait(smem_address(&empty), ring.parity ^ 1);
+    }
     copy_tile(work, kValues, start, kValues ? smem.v[stage] : smem.k[stage]);
     const bool reports = kReportsWild<C> && kValues && work.masked(start);
     if (reports) report(stage);

@@ -22,61 +22,54 @@ __device__ __forceinline__ void ask_for_q(const WgmmaPrefillParams& p, WgmmaShar
 template <class C>
 using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
-// The entry for a token of the tile of keys at `start`, not checked; 0 if it lies past the tile or its range.
-template <class C>
-__device__ __forceinline__ int page_in_tile(const Pages<C>& pages, const Work& work, int start, int token) {
-  return start + token < min(work.range.end, start + C::kTileKv) ? pages.entry_of(start + token) : 0;
-}
-
-// Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows. A stage that has become free should be asked for at
-// once, so what to ask for is found before, and four boxes at a time: a read of shared memory between two requests is most of
-// what a request takes.
+// Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows. A stage that has become free should be asked for
+// at once, and each instruction of this warp is one less of those that compute beside it. So boxes are found for several tiles at
+// once, by each lane one, entries of the page table are read as many tiles ahead, and boxes are read from shared memory four at
+// a time, the first before there is room for them.
 template <class C, int kDim>
 struct BoxLoader {
   using Shared = WgmmaShared<C>;
-  static constexpr int kAhead = 4;
+  static constexpr int kAhead = 4, kTileBytes = C::kTileKv * kDim * Shared::Tile::kElementBytes;
+  static_assert(C::kTileKv <= kBoxSpan);
   const WgmmaPrefillParams& p;
   const TensorMap& map;
   int page_step;
-  PageBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
-  int boxes = 0, token = 0, head = 0;
-  bool leader = false;
+  PageBox* found;              // in shared memory, so that the one lane that asks has no lane to wait for
+  const bool leader = elected();
+  PageBox* at = nullptr;       // those of the tile at hand
+  int entry = 0;               // of this lane's box, of tiles that are not yet in `found`
+  int boxes = 0, bytes = 0;    // of the tile at hand
+  int token = 0, head = 0;
   PageBox front[kAhead] = {};
 
-  __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, const TensorMap& map, int page_step, PageBox* boxes_at)
-      : p(params), map(map), page_step(page_step), boxes_at(boxes_at) {}
+  __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, const TensorMap& map, int page_step, PageBox* found)
+      : p(params), map(map), page_step(page_step), found(found) {}
 
-  // `page` is the entry of this lane's box.
-  __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start, int page) {
-    const int own = threadIdx.x % 32 * p.box;  // where the box of this lane begins
-    boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - start, C::kTileKv)));
+  __device__ __forceinline__ void begin(const Pages<C>& pages, const Work& work) {
+    bytes = kTileBytes;
     if constexpr (Shared::kPaged) {
-      const int group = pages.slot_of(start + own) >> 3;
-      __syncwarp();  // the leader has read those of the tile before
-      boxes_at[threadIdx.x % 32] = {group, pages.checked(page) * page_step + work.head};
-      __syncwarp();
-      read(front, 0);
+      const int own = threadIdx.x % 32 * p.box;  // where the box of this lane would begin
+      boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - work.last, C::kTileKv)));
+      bytes = boxes * p.box * kDim * Shared::Tile::kElementBytes;
+      look_up(pages, work, work.last + offset());
+      at = found + 32;
+    }
+  }
+  // The next tile of the work, which starts at `start`.
+  __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start) {
+    if constexpr (Shared::kPaged) {
+      if (at == found + 32) find(pages, work, start + offset());
+      read(front, at);
     } else {
       token = pages.slot_of(start), head = work.head;
     }
-    leader = elected();
   }
   __device__ __forceinline__ void ask(uint32_t dst, uint64_t& barrier) {
     const uint32_t full = smem_address(&barrier);
     if (leader) {
-      mbarrier_arrive_expect(full, boxes * p.box * kDim * Shared::Tile::kElementBytes);
+      mbarrier_arrive_expect(full, bytes);
       if constexpr (Shared::kPaged) {
-        const int step = (p.box >> 3) * Shared::kKvGroup;
-#pragma unroll 1
-        for (int box = 0; box < boxes; box += kAhead) {
-          PageBox next[kAhead];
-          read(next, box + kAhead);
-#pragma unroll
-          for (int i = 0; i < kAhead; ++i, dst += step)
-            if (box + i < boxes) tma_load(dst, map, full, {{0, 0, 0, front[i].group, front[i].place}});
-#pragma unroll
-          for (int i = 0; i < kAhead; ++i) front[i] = next[i];
-        }
+        ask_boxes(dst, full);
       } else {
 #pragma unroll
         for (int panel = 0; panel < kDim * Shared::Tile::kElementBytes / 128; ++panel)
@@ -84,13 +77,54 @@ struct BoxLoader {
       }
     }
     __syncwarp();
+    bytes = kTileBytes;
+    if constexpr (Shared::kPaged) at += p.box_lanes, boxes = p.box_lanes * C::kTileKv / kBoxSpan;
   }
 
  private:
-  // Of at most 16 boxes there are no more than 20 to be read.
-  __device__ __forceinline__ void read(PageBox (&some)[kAhead], int first) const {
+  // Where the box of this lane begins, from the start of the tile at hand: the first lanes' in that one, the next lanes' in the
+  // one before it in memory, which comes next.
+  __device__ __forceinline__ int offset() const {
+    const int spans = threadIdx.x % 32 * p.box;
+    return spans % kBoxSpan - spans / kBoxSpan * C::kTileKv;
+  }
+  __device__ __forceinline__ void look_up(const Pages<C>& pages, const Work& work, int own) {
+    entry = static_cast<unsigned>(own) < static_cast<unsigned>(work.range.end) ? pages.entry_of(own) : 0;
+  }
+  __device__ __forceinline__ void find(const Pages<C>& pages, const Work& work, int own) {
+    at = found;
+    __syncwarp();  // the leader has read those before
+    found[threadIdx.x % 32] = {pages.slot_of(own) >> 3, pages.checked(entry) * page_step + work.head};
+    __syncwarp();
+    look_up(pages, work, own - 32 * p.box / kBoxSpan * C::kTileKv);
+  }
+  __device__ __forceinline__ static void read(PageBox (&some)[kAhead], const PageBox* from) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) some[i] = boxes_at[first + i];
+    for (int i = 0; i < kAhead; i += 2) {
+      const uint4 two = *reinterpret_cast<const uint4*>(from + i);
+      some[i] = {static_cast<int>(two.x), static_cast<int>(two.y)};
+      some[i + 1] = {static_cast<int>(two.z), static_cast<int>(two.w)};
+    }
+  }
+  // Without a branch for each but the last three.
+  __device__ __forceinline__ void ask_boxes(uint32_t dst, uint32_t full) {
+    const int step = (p.box >> 3) * Shared::kKvGroup;
+    int left = boxes;
+#pragma unroll 1
+    for (const PageBox* next_at = at + kAhead; left >= kAhead; left -= kAhead, next_at += kAhead, dst += kAhead * step) {
+      PageBox next[kAhead] = {};
+      if (left > kAhead) read(next, next_at);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) ask_box(dst + i * step, full, front[i]);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) front[i] = next[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead - 1; ++i)
+      if (i < left) ask_box(dst + i * step, full, front[i]);
+  }
+  __device__ __forceinline__ void ask_box(uint32_t dst, uint32_t full, const PageBox& box) const {
+    tma_load(dst, map, full, {{0, 0, 0, box.group, box.place}});
   }
 };
 
@@ -107,16 +141,13 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
     if (work.tile.rows == 0) break;
     const Pages<C> pages(p.base.table, work.tile.request);
     int left = work.tiles, start = work.last;
-    const int token = threadIdx.x % 32 * p.box;  // of this lane's box
-    int page = page_in_tile<C>(pages, work, start, token);
+    loader.begin(pages, work);
 #pragma unroll 1
     for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
-      const int next_page = left > 1 ? page_in_tile<C>(pages, work, start - C::kTileKv, token) : 0;
-      loader.prepare(pages, work, start, page);
+      loader.prepare(pages, work, start);
       mbarrier_wait(smem_address(&empty[ring.stage]), ring.parity ^ 1);
       __syncwarp();  // all have seen it: once the leader has asked, the barrier may go on by two phases
       loader.ask(smem_address(tiles[ring.stage]), full[ring.stage]);
-      page = next_page;
     }
     queue.let_go();
   }

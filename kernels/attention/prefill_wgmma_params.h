@@ -9,6 +9,9 @@
 
 namespace opfacade {
 
+// Lanes find boxes of tiles as if each had so many keys, a power of two that none is beyond.
+constexpr int kBoxSpan = 128;
+
 struct WgmmaPrefillParams {
   // Dimensions from the innermost. Q: 64 columns, group, kv head, row. K and V, paged: 64 columns, 8 tokens, panel of 64
   // columns, 8-token groups of a page, head of a page; ragged: 64 columns, row, head. A box is 64 columns of a tile of rows of
@@ -21,6 +24,7 @@ struct WgmmaPrefillParams {
   int32_t slots;
   int32_t kv_heads;
   int32_t box;
+  int32_t box_lanes;  // that find the boxes of one tile
   int32_t k_page;   // from page to page in k_map's last dimension
   int32_t v_page;
   bool mapped;      // the copy engine loads; else the maps are unset and threads load

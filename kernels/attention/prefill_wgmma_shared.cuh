@@ -21,7 +21,7 @@ template <class C>
 constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that look at work
 
 // Named barriers. From kTurn on, for each computing warpgroup: that it is its turn to issue products. kOwnGroup: its own.
-enum : int { kTurn = 1, kComputing = 4, kLoading = 5, kLoadingValues = 6, kOwnGroup = 7 };
+enum : int { kTurn = 1, kComputing = 4, kLoading = 5, kOwnGroup = 6 };
 constexpr int kTurnThreads = 2 * kWarpgroup;  // who waits for a turn and who hands it on
 
 struct PageBox {
@@ -106,8 +106,9 @@ struct WgmmaShared {
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
   alignas(16) PageBox boxes[2][32];            // [K, V]
-  static constexpr int kKnownRows = kFp8Products<C> || !kAsStored<C> ? 1 : C::kTileKv;
-  const char* rows[2][2][kKnownRows];          // [tile parity][K, V][token], when threads load what is not widened
+  static constexpr int kKnownRows = kFp8Products<C> || !kAsStored<C> ? 0 : C::kTileKv / 8;
+  alignas(16) uint64_t rows[2][8][kKnownRows + 2];  // [K, V][token % 8][token / 8], when threads load what is not widened; two
+                                                    // more let a warp's reads lie in all banks
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
   typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
 };

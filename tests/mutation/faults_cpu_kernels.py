@@ -183,15 +183,22 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "wgmma prefill: those that copy V look where the rows of K lie",
         f"{K}/prefill_wgmma_gather.cuh",
-        "smem.rows[parity][which];",
-        "smem.rows[parity][0];",
+        "smem.rows[which][first_row()];",
+        "smem.rows[0][first_row()];",
         "tests/emulator/test_emulated_wgmma.py",
     ),
     cpu(
         "wgmma prefill: a thread that copies looks up the page of its first row alone",
         f"{K}/prefill_wgmma_gather.cuh",
-        "? pages.entry_of(start + own_row(i)) : 0;",
-        "? pages.entry_of(start + own_row(0)) : 0;",
+        "pages.entry_of(min(start + own_row(i), end - 1));",
+        "pages.entry_of(min(start + own_row(0), end - 1));",
+        "tests/emulator/test_emulated_wgmma.py",
+    ),
+    cpu(
+        "wgmma prefill: entries that are read ahead are those of the tiles at hand",
+        f"{K}/prefill_wgmma_load.cuh",
+        "look_up(pages, work, own - 32 * p.box / kBoxSpan * C::kTileKv);",
+        "look_up(pages, work, own);",
         "tests/emulator/test_emulated_wgmma.py",
     ),
     cpu(

@@ -207,8 +207,8 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: every box comes from the first head of its page",
         f"{K}/prefill_wgmma_load.cuh",
-        "pages.checked(page) * page_step + work.head}",
-        "pages.checked(page) * page_step}",
+        "pages.checked(entry) * page_step + work.head}",
+        "pages.checked(entry) * page_step}",
         PREFILL,
     ),
     gpu(
