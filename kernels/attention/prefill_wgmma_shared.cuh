@@ -106,9 +106,9 @@ struct WgmmaShared {
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
   alignas(16) PageBox boxes[2][32];            // [K, V]
-  static constexpr int kKnownRows = kFp8Products<C> || !kAsStored<C> ? 0 : C::kTileKv / 8;
-  alignas(16) uint64_t rows[2][8][kKnownRows + 2];  // [K, V][token % 8][token / 8], when threads load what is not widened; two
-                                                    // more let a warp's reads lie in all banks
+  // [K, V][token % 8][token / 8], when threads load what is not widened. Two more let a warp's reads lie in all banks.
+  static constexpr bool kFindsRows = kAsStored<C> && !kFp8Products<C>;
+  alignas(16) uint64_t rows[2][kFindsRows ? 8 : 1][kFindsRows ? C::kTileKv / 8 + 2 : 2];
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
   typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
 };
