@@ -72,7 +72,7 @@ struct Feeder {
   __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, Entries& page,
                                             bool begins) {
     if (asks()) {
-      loader.prepare(pages, work, start);
+      loader.prepare(pages, work, start, page[0]);
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
       __syncwarp();
       loader.ask(smem_address(smem.k[ring.stage]), smem.k_full[ring.stage]);
@@ -111,12 +111,7 @@ struct Feeder {
         work = next;
         pages = Pages<C>(p.base.table, work->tile.request);
         left = work->tiles, start = work->last;
-        if (asks()) {
-          loader.begin(pages, *work);
-        } else {
-          look_up(pages, *work, start, page);
-          threads.template begin<kValues>(*work);
-        }
+        if (asks()) loader.begin(pages, *work, page[0]); else look_up(pages, *work, start, page);
         load_queries(*work);
       }
       load_tile(*work, pages, start, page, begins);

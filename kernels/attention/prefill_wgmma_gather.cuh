@@ -19,8 +19,7 @@ struct Gatherer {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
   WildWriter<C> wild{smem};
-  const char* from = nullptr;  // this thread's chunk of the first row of a work's head
-  uint32_t pending = 0;        // the barrier of copies under way
+  uint32_t pending = 0;  // the barrier of copies under way
 
   // What this thread has written is for `full`.
   __device__ __forceinline__ static void tell_done(uint32_t full) {
@@ -102,10 +101,6 @@ struct Gatherer {
     for (int i = 0; i < kLookups; ++i)
       page[i] = pages.entry_of(min(start + own_row(i), end - 1));
   }
-  template <bool kValues>
-  __device__ __forceinline__ void begin(const Work& work) {
-    from = token_address(kValues ? p.base.v : p.base.k, 0, 0, work.head) + chunk() * 16;
-  }
   // Where the rows of a tile of one of the two lie, in bytes from the first one. Nobody reads there what is outside the range.
   template <bool kValues>
   __device__ __forceinline__ void resolve(const Pages<C>& pages, int start, const Entries& page) {
@@ -125,7 +120,7 @@ struct Gatherer {
   // Rows of K or V. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
   // range.
   template <bool kWhole>
-  __device__ __forceinline__ void copy_rows(const uint64_t* rows, uint32_t dst, int panels, const char* any, int begin,
+  __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any, int begin,
                                             int end) const {
     static_assert(C::kTileKv % (kStep * kBatch) == 0, "whole batches");
 #pragma unroll 1
@@ -149,7 +144,7 @@ struct Gatherer {
     }
   }
   // The same element by element.
-  __device__ __forceinline__ void store_rows(const uint64_t* rows, uint32_t dst, int panels, const char* any, int begin,
+  __device__ __forceinline__ void store_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any, int begin,
                                              int end) const {
 #pragma unroll 1
     for (int row = first_row(); row < C::kTileKv; row += kStep, ++rows, dst += (kStep / 8) * Shared::kKvGroup) {
@@ -163,14 +158,15 @@ struct Gatherer {
     const int begin = work.range.begin - start, end = work.range.end - start;
     const char* any = static_cast<const char*>(p.base.k.data);
     const uint64_t* rows = smem.rows[which][first_row()];
+    const char* from = token_address(which == 0 ? p.base.k : p.base.v, 0, 0, work.head) + chunk() * 16;
     const int panels = (which == 0 ? C::kHeadDim : C::kHeadDimVo) / 64;
     const uint32_t dst = smem_address(tile) + kv_place<C>(first_row(), chunk());
     if (!p.base.kv_aligned) {
-      store_rows(rows, dst, panels, any, begin, end);
+      store_rows(rows, from, dst, panels, any, begin, end);
     } else if (begin <= 0 && end >= C::kTileKv) {
-      copy_rows<true>(rows, dst, panels, any, begin, end);
+      copy_rows<true>(rows, from, dst, panels, any, begin, end);
     } else {
-      copy_rows<false>(rows, dst, panels, any, begin, end);
+      copy_rows<false>(rows, from, dst, panels, any, begin, end);
     }
   }
 

@@ -31,43 +31,42 @@ struct BoxLoader {
   using Shared = WgmmaShared<C>;
   static constexpr int kAhead = 4, kTileBytes = C::kTileKv * kDim * Shared::Tile::kElementBytes;
   static_assert(C::kTileKv <= kBoxSpan);
+  // Products of fp8 leave no registers for what is known from tile to tile: boxes are found for one.
+  static constexpr bool kSeveral = !kFp8Products<C>;
   const WgmmaPrefillParams& p;
   const TensorMap& map;
   int page_step;
-  PageBox* found;              // in shared memory, so that the one lane that asks has no lane to wait for
-  const bool leader = elected();
-  PageBox* at = nullptr;       // those of the tile at hand
-  int entry = 0;               // of this lane's box, of tiles that are not yet in `found`
-  int boxes = 0, bytes = 0;    // of the tile at hand
+  PageBox* found;         // in shared memory, so that the one lane that asks has no lane to wait for
+  PageBox* at = nullptr;  // those of the tile at hand
+  int boxes = 0;          // how many these are
   int token = 0, head = 0;
   PageBox front[kAhead] = {};
 
   __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, const TensorMap& map, int page_step, PageBox* found)
       : p(params), map(map), page_step(page_step), found(found) {}
 
-  __device__ __forceinline__ void begin(const Pages<C>& pages, const Work& work) {
-    bytes = kTileBytes;
+  // `entry`: of this lane's box of tiles that are not yet in `found`.
+  __device__ __forceinline__ void begin(const Pages<C>& pages, const Work& work, int& entry) {
     if constexpr (Shared::kPaged) {
-      const int own = threadIdx.x % 32 * p.box;  // where the box of this lane would begin
-      boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - work.last, C::kTileKv)));
-      bytes = boxes * p.box * kDim * Shared::Tile::kElementBytes;
-      look_up(pages, work, work.last + offset());
-      at = found + 32;
+      count(work, work.last);
+      entry = look_up(pages, work, work.last + offset());
+      at = found + (kSeveral ? 32 : 0);
     }
   }
   // The next tile of the work, which starts at `start`.
-  __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start) {
+  __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start, int& entry) {
     if constexpr (Shared::kPaged) {
-      if (at == found + 32) find(pages, work, start + offset());
-      read(front, at);
+      if constexpr (!kSeveral) count(work, start);
+      if (!kSeveral || at == found + 32) find(pages, work, start + offset(), entry);
+      read(front, kSeveral ? at : found);
     } else {
       token = pages.slot_of(start), head = work.head;
     }
   }
   __device__ __forceinline__ void ask(uint32_t dst, uint64_t& barrier) {
     const uint32_t full = smem_address(&barrier);
-    if (leader) {
-      mbarrier_arrive_expect(full, bytes);
+    if (elected()) {
+      mbarrier_arrive_expect(full, Shared::kPaged ? boxes * p.box * kDim * Shared::Tile::kElementBytes : kTileBytes);
       if constexpr (Shared::kPaged) {
         ask_boxes(dst, full);
       } else {
@@ -77,26 +76,29 @@ struct BoxLoader {
       }
     }
     __syncwarp();
-    bytes = kTileBytes;
-    if constexpr (Shared::kPaged) at += p.box_lanes, boxes = p.box_lanes * C::kTileKv / kBoxSpan;
+    if constexpr (Shared::kPaged && kSeveral) at += p.box_lanes, boxes = p.box_lanes * C::kTileKv / kBoxSpan;
   }
 
  private:
+  __device__ __forceinline__ void count(const Work& work, int start) {
+    const int own = threadIdx.x % 32 * p.box;
+    boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - start, C::kTileKv)));
+  }
   // Where the box of this lane begins, from the start of the tile at hand: the first lanes' in that one, the next lanes' in the
   // one before it in memory, which comes next.
   __device__ __forceinline__ int offset() const {
     const int spans = threadIdx.x % 32 * p.box;
-    return spans % kBoxSpan - spans / kBoxSpan * C::kTileKv;
+    return kSeveral ? spans % kBoxSpan - spans / kBoxSpan * C::kTileKv : spans;
   }
-  __device__ __forceinline__ void look_up(const Pages<C>& pages, const Work& work, int own) {
-    entry = static_cast<unsigned>(own) < static_cast<unsigned>(work.range.end) ? pages.entry_of(own) : 0;
+  __device__ __forceinline__ static int look_up(const Pages<C>& pages, const Work& work, int own) {
+    return static_cast<unsigned>(own) < static_cast<unsigned>(work.range.end) ? pages.entry_of(own) : 0;
   }
-  __device__ __forceinline__ void find(const Pages<C>& pages, const Work& work, int own) {
-    at = found;
+  __device__ __forceinline__ void find(const Pages<C>& pages, const Work& work, int own, int& entry) {
+    if constexpr (kSeveral) at = found;
     __syncwarp();  // the leader has read those before
     found[threadIdx.x % 32] = {pages.slot_of(own) >> 3, pages.checked(entry) * page_step + work.head};
     __syncwarp();
-    look_up(pages, work, own - 32 * p.box / kBoxSpan * C::kTileKv);
+    entry = look_up(pages, work, own - (kSeveral ? 32 * p.box / kBoxSpan : 1) * C::kTileKv);
   }
   __device__ __forceinline__ static void read(PageBox (&some)[kAhead], const PageBox* from) {
 #pragma unroll
@@ -111,7 +113,7 @@ struct BoxLoader {
     const int step = (p.box >> 3) * Shared::kKvGroup;
     int left = boxes;
 #pragma unroll 1
-    for (const PageBox* next_at = at + kAhead; left >= kAhead; left -= kAhead, next_at += kAhead, dst += kAhead * step) {
+    for (const PageBox* next_at = (kSeveral ? at : found) + kAhead; left >= kAhead; left -= kAhead, next_at += kAhead, dst += kAhead * step) {
       PageBox next[kAhead] = {};
       if (left > kAhead) read(next, next_at);
 #pragma unroll
@@ -141,10 +143,11 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
     if (work.tile.rows == 0) break;
     const Pages<C> pages(p.base.table, work.tile.request);
     int left = work.tiles, start = work.last;
-    loader.begin(pages, work);
+    int entry = 0;
+    loader.begin(pages, work, entry);
 #pragma unroll 1
     for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
-      loader.prepare(pages, work, start);
+      loader.prepare(pages, work, start, entry);
       mbarrier_wait(smem_address(&empty[ring.stage]), ring.parity ^ 1);
       __syncwarp();  // all have seen it: once the leader has asked, the barrier may go on by two phases
       loader.ask(smem_address(tiles[ring.stage]), full[ring.stage]);
