@@ -117,11 +117,11 @@ struct Gatherer {
     __syncwarp();
   }
 
-  // Rows of K or V. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
+  // Rows of K or V, `rows` bytes behind `from`. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
   // range.
   template <bool kWhole>
-  __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any, int begin,
-                                            int end) const {
+  __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
+                                            int begin, int end) const {
     static_assert(C::kTileKv % (kStep * kBatch) == 0, "whole batches");
 #pragma unroll 1
     for (int row = first_row(); row < C::kTileKv; row += kStep * kBatch, rows += kBatch) {
@@ -144,8 +144,8 @@ struct Gatherer {
     }
   }
   // The same element by element.
-  __device__ __forceinline__ void store_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any, int begin,
-                                             int end) const {
+  __device__ __forceinline__ void store_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
+                                             int begin, int end) const {
 #pragma unroll 1
     for (int row = first_row(); row < C::kTileKv; row += kStep, ++rows, dst += (kStep / 8) * Shared::kKvGroup) {
       const bool valid = row >= begin && row < end;

@@ -23,8 +23,8 @@ template <class C>
 using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
 // Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows. A stage that has become free should be asked for
-// at once, and each instruction of this warp is one less of those that compute beside it. So boxes are found for several tiles at
-// once, by each lane one, entries of the page table are read as many tiles ahead, and boxes are read from shared memory four at
+// at once, and each instruction of this warp is one less of those that compute beside it. So boxes are found for several tiles
+// at once, by each lane one, entries of the page table are read as many tiles ahead, and boxes are read from shared memory four at
 // a time, the first before there is room for them.
 template <class C, int kDim>
 struct BoxLoader {
@@ -111,9 +111,10 @@ struct BoxLoader {
   // Without a branch for each but the last three.
   __device__ __forceinline__ void ask_boxes(uint32_t dst, uint32_t full) {
     const int step = (p.box >> 3) * Shared::kKvGroup;
+    const PageBox* next_at = (kSeveral ? at : found) + kAhead;
     int left = boxes;
 #pragma unroll 1
-    for (const PageBox* next_at = (kSeveral ? at : found) + kAhead; left >= kAhead; left -= kAhead, next_at += kAhead, dst += kAhead * step) {
+    for (; left >= kAhead; left -= kAhead, next_at += kAhead, dst += kAhead * step) {
       PageBox next[kAhead] = {};
       if (left > kAhead) read(next, next_at);
 #pragma unroll

@@ -197,8 +197,8 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "wgmma prefill: entries that are read ahead are those of the tiles at hand",
         f"{K}/prefill_wgmma_load.cuh",
-        "look_up(pages, work, own - 32 * p.box / kBoxSpan * C::kTileKv);",
-        "look_up(pages, work, own);",
+        "own - (kSeveral ? 32 * p.box / kBoxSpan : 1) * C::kTileKv);",
+        "own);",
         "tests/emulator/test_emulated_wgmma.py",
     ),
     cpu(
