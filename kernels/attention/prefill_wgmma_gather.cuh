@@ -117,8 +117,8 @@ struct Gatherer {
     __syncwarp();
   }
 
-  // Rows of K or V, `rows` bytes behind `from`. Some at a time, because a copy that waits for its address holds up the next. kWhole: all are inside the
-  // range.
+  // Rows of K or V, `rows` bytes behind `from`. Some at a time, because a copy that waits for its address holds up the next.
+  // kWhole: all are inside the range.
   template <bool kWhole>
   __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
                                             int begin, int end) const {
