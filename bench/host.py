@@ -2,8 +2,9 @@
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_like: can_implement for the very same bundle, and for new tensors of known shapes. count: telemetry of a run.
-run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with new tensors of known shapes, where the
-launch itself is a stub (csrc/common/contract.h and all Python are real). Needs nvcc and g++, or is left out.
+run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two in turns, where the driver is a
+stub (csrc/common and all Python are real). run_new: with tensors elsewhere each time. short, short_check: the short way where
+there is no quick one, and its check alone. Needs nvcc and g++, or is left out.
 record, sink, sample_*: what a run pays besides while it is recorded, told to a sink, or timed.
 """
 
@@ -20,9 +21,12 @@ import sys
 import tempfile
 import time
 import timeit
+from dataclasses import replace
 from pathlib import Path
 
-from opfacade import Plan, Target, jit, telemetry, telemetry_latency
+import torch
+
+from opfacade import Plan, Target, telemetry, telemetry_latency
 from opfacade.backends.cuda.direct import Direct
 from opfacade.errors import CompileError, ToolchainError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
@@ -30,6 +34,7 @@ from opfacade.recorder import Recorder
 from opfacade.testing import inputs
 
 ROOT = Path(__file__).resolve().parent.parent
+
 CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
 
 
@@ -62,7 +67,10 @@ def telemetry_on(plan, args) -> dict[str, float]:
 
 
 def stub_runs(descriptor, pair) -> dict[str, float]:
-    """Runs whose kernel is a function that returns at once, on tensors of the host."""
+    """Runs on tensors of the host, by a driver that launches nothing."""
+    sys.path.insert(0, str(ROOT))
+    from tests.jit.fake_driver import FakeDriver
+
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "root"
         shutil.copytree(ROOT / "tests/jit/templates", root)
@@ -70,25 +78,35 @@ def stub_runs(descriptor, pair) -> dict[str, float]:
             shutil.copytree(ROOT / common, root / common)
         os.environ |= {"OPFACADE_SOURCE_ROOT": str(root), "OPFACADE_CACHE_DIR": str(Path(place) / "cache")}
         try:
-            module = jit.load(jit.JitSpec.of("contract", "testing/contract", "sm_90a"))
+            driver = FakeDriver(Path(place))
+            module = driver.binding()
         except (CompileError, ToolchainError) as error:
             print(error, file=sys.stderr)
             return {}
         finally:
             del os.environ["OPFACADE_SOURCE_ROOT"], os.environ["OPFACADE_CACHE_DIR"]
     plan = Plan.select(descriptor, target=Target.cpu())
-    # As the launcher of the CUDA plan makes it, but on the host; seven scalars, as decode has.
-    direct = Direct(module, descriptor, 0, False, (2, 0.1, 0.0, -1, 264, 400, 0), device_type=1)
+    # As the launcher of the CUDA plan makes it, but on the host; seven scalars, as decode has. The last: how many launches.
+    direct = Direct(module, descriptor, 0, False, (2, 0.1, 0.0, -1, 264, 400, 1), device_type=1)
     direct.learn(pair[0])
-    object.__setattr__(plan, "_short", direct.call)
-    like = itertools.cycle(pair)
-    before = module.called()
+    for name, way in direct.ways._asdict().items():
+        object.__setattr__(plan, f"_{name}", way)
+    for args in pair:
+        assert direct.ways.short(args, None, True)
+    queries, outputs = (list(torch.empty(n, *pair[0].q.shape, dtype=pair[0].q.dtype)) for n in (64, 32))
+    many = [replace(pair[0], q=q, o=o) for q, o in itertools.product(queries, outputs)]
+    for args in many:
+        direct.ways.short(args, None, False)
+    like, new = itertools.cycle(pair), itertools.cycle(many)
+    before = driver.launches
     found = {
         "run_same": microseconds(lambda: plan.run(pair[0])),
         "run_like": microseconds(lambda: plan.run(next(like))),
-        "short_check_like": microseconds(lambda: plan.can_implement(next(like))),
+        "run_new": microseconds(lambda: plan.run(next(new))),
+        "short": microseconds(lambda: direct.ways.short(pair[0], None, True)),
+        "short_check": microseconds(lambda: plan.can_implement(next(like))),
     }
-    assert module.called() == before + 2 * 7 * 2000
+    assert driver.launches == before + 4 * 7 * 2000
     return found
 
 

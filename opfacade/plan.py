@@ -15,7 +15,7 @@ from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues,
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, check, check_beside, require_memory
 from opfacade.preference import DEFAULT, Preference
-from opfacade.registry import Candidate, Launcher
+from opfacade.registry import NO_SHORT_WAYS, Candidate, Launcher, ShortWays
 from opfacade.selection import Option, choose, count_refusals, require_known_names, require_right_kinds, survey
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
@@ -58,7 +58,7 @@ class Plan(Generic[ArgsT]):
 
     __slots__ = (
         "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_guard", "_launch", "_lock", "_memo",
-        "_operands", "_short", "descriptor", "preference", "sku", "target", "workspace_size",
+        "_operands", "_quick", "_short", "descriptor", "preference", "sku", "target", "workspace_size",
     )  # fmt: skip
     _args_type: ClassVar[type[Args] | None] = None
 
@@ -77,7 +77,8 @@ class Plan(Generic[ArgsT]):
     _lock: threading.Lock
     _memo: CallMemo
     _operands: Mapping[str, TensorSpec]
-    _short: Callable[[Any, Any, bool], bool] | None
+    _quick: Callable[..., Any]
+    _short: Callable[[Any, Any, bool], bool]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -137,9 +138,7 @@ class Plan(Generic[ArgsT]):
         assert option.sku is not None
         assert option.workspace_size is not None
         plan = object.__new__(cls)
-        operands = operands_of(descriptor)
-        fields: tuple[str, ...] = descriptor.args_type.__slots__
-        stats, level = telemetry.stats(option.sku.id), validation.level()
+        stats, level, operands = telemetry.stats(option.sku.id), validation.level(), operands_of(descriptor)
         facts = {
             "descriptor": descriptor,
             "preference": preference,
@@ -148,13 +147,14 @@ class Plan(Generic[ArgsT]):
             "workspace_size": option.workspace_size,
             "_candidate": option.candidate,
             "_operands": operands,
-            "_memo": CallMemo(operands, fields),
+            "_memo": CallMemo(operands, tuple(descriptor.args_type.__slots__)),
             "_count": stats.runs.add,
             "_count_select": stats.selects.add,
             "_crosscheck": env.crosscheck(),
             "_guard": validation.guard(level, descriptor, option.sku, preference.jit == "build"),
             "_launch": None,
-            "_short": None,
+            "_quick": NO_SHORT_WAYS.quick,
+            "_short": NO_SHORT_WAYS.short,
             "_lock": threading.Lock(),
             "_admitted": level == "off",
         }
@@ -177,7 +177,7 @@ class Plan(Generic[ArgsT]):
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
         """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
         self.check()
-        if self._short is not None and self._short(args, workspace, False):
+        if self._short(args, workspace, False):
             return SOUND
         if self._memo.is_last(args, workspace) or self._memo.knows(args, workspace):
             return SOUND
@@ -255,18 +255,19 @@ class Plan(Generic[ArgsT]):
             return self._launch  # type: ignore[return-value]
 
     def _shorten(self, launch: Launcher) -> None:
-        """Take the short way where nothing stands around the launcher that must see each call."""
+        """Take the short ways where nothing stands around the launcher that must see each call."""
         make = None if self._admitted else getattr(launch, "direct", None)
-        if make is not None:
-            object.__setattr__(self, "_short", make(self.workspace_size))
+        ways: ShortWays = make(self.workspace_size) if make is not None else NO_SHORT_WAYS
+        object.__setattr__(self, "_short", ways.short)
+        object.__setattr__(self, "_quick", ways.quick)
 
     # -- running --------------------------------------------------------------------------------------------------
 
     def run(self, args: ArgsT, workspace: Tensor | None = None) -> None:
         """Write the outputs of one call. No synchronisation, no device read; allocates only a workspace that is needed
         and not given. Raises the first issue of `can_implement` before anything is written."""
-        short = self._short
-        if short is None or telemetry._watched or moment.forked or not short(args, workspace, True):
+        long = telemetry._watched or moment.forked
+        if long or (self._quick(id(args), id(workspace)) and not self._short(args, workspace, True)):
             self._run_checked(args, workspace)
         else:
             self._count()
@@ -296,5 +297,4 @@ class Plan(Generic[ArgsT]):
     def _allocate(self, args: ArgsT) -> Tensor:
         import torch
 
-        first: Tensor = getattr(args, next(iter(self._operands)))
-        return torch.empty(self.workspace_size, dtype=torch.uint8, device=first.device)
+        return torch.empty(self.workspace_size, dtype=torch.uint8, device=getattr(args, next(iter(self._operands))).device)

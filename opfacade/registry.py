@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DescriptorError
@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 BACKENDS = ("cuda", "reference")
 
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
+
+
+class ShortWays(NamedTuple):
+    """Of calls like those that passed the full check. What one refuses goes the next longer way; neither ever raises.
+
+    quick: (id(args), id(workspace)), falsy where the call was made. short: (args, workspace, whether to launch), truthy where
+    the call is sound, and was made if asked for.
+    """
+
+    quick: Callable[..., Any]
+    short: Callable[[Any, Any, bool], bool]
+
+
+NO_SHORT_WAYS = ShortWays(lambda *_: True, lambda *_: False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,12 @@ struct Span {
   bool meets(const Span& other) const { return first < other.end && other.first < end; }
 };
 
+// Addresses far and evenly apart, as those of the layers of a model, in no order.
+inline uint64_t mixed(uint64_t address) {
+  for (int i = 0; i < 2; ++i) address = (address ^ address >> 32) * 0xd6e8feb86659fd93u;
+  return address ^ address >> 32;
+}
+
 // Memory that Python vouched for: from an address on, up to an end. Shared by all plans of a library.
 class Rooms {
  public:
@@ -36,21 +42,23 @@ class Rooms {
     return rooms;
   }
 
-  bool hold(const Span& span) const {
-    for (const Span& room : sets_[set_of(span.first)].ways) {
-      if (room.first == span.first && span.end <= room.end) return true;
+  // What is used stays: of a full set the half that was used last.
+  bool hold(const Span& span) {
+    Span* const ways = sets_[set_of(span.first)].ways;
+    for (int at = 0; at < kWays; ++at) {
+      if (ways[at].first != span.first || span.end > ways[at].end) continue;
+      if (at >= kWays / 2) renew(ways, at, ways[at]);
+      return true;
     }
     return false;
   }
 
-  // The oldest of a full set goes: what one bundle has just learned stays, and what was known before it becomes the newest.
+  // The oldest of a full set goes, and what was known before becomes the newest: what one bundle has just learned stays.
   void learn(uint64_t first, int64_t bytes) {
-    Set& set = sets_[set_of(first)];
-    Span& place = set.ways[set.next++ % kWays];
-    for (Span& room : set.ways) {
-      if (room.first == first) room = place;
-    }
-    place = {first, first + static_cast<uint64_t>(bytes)};
+    Span* const ways = sets_[set_of(first)].ways;
+    int at = 0;
+    while (at + 1 < kWays && ways[at].first != first) ++at;
+    renew(ways, at, {first, first + static_cast<uint64_t>(bytes)});
   }
 
   bool busy = false;  // for Alone
@@ -58,10 +66,13 @@ class Rooms {
  private:
   static constexpr int kSets = 256, kWays = 8;
   struct Set {
-    Span ways[kWays];
-    unsigned next;
+    Span ways[kWays];  // newest first
   };
-  static int set_of(uint64_t first) { return static_cast<int>((first >> 4) * 0x9e3779b97f4a7c15u >> 56); }
+  static void renew(Span* ways, int at, Span newest) {
+    for (; at > 0; --at) ways[at] = ways[at - 1];
+    ways[0] = newest;
+  }
+  static int set_of(uint64_t first) { return static_cast<int>(mixed(first) % kSets); }
 
   Set sets_[kSets] = {};
 };
@@ -152,6 +163,12 @@ class Contract {
     for (int i = 0; i < scalars_; ++i) scalar_[i] = plain(args[read + i]);
   }
 
+  static Exported::Body run_of_library() {
+    const Exported::Body run = Exported::find("run");
+    if (run == nullptr) throw Failure("RuntimeError") << "bind: this library has no run. [OPF-C031]";
+    return run;
+  }
+
   // Checks a call and, if it is sound and asked for, makes it. -1 where the run itself failed.
   int call(const TVMFFIAny* args, int count, TVMFFIAny* result) const {
     const bool sound_count = count == fields_ + 2;
@@ -166,6 +183,15 @@ class Contract {
     for (int i = 0; i < scalars_; ++i) all[at++] = scalar_[i];
     TVMFFIAny ignored{};
     return run_(all, at, &ignored);
+  }
+
+  static bool rooms_known(const Span* spans, int count) {
+    Rooms& rooms = Rooms::all();
+    const Alone alone(rooms.busy);
+    for (int i = 0; i < count; ++i) {
+      if (spans[i].first < spans[i].end && !rooms.hold(spans[i])) return false;
+    }
+    return true;
   }
 
  private:
@@ -291,15 +317,6 @@ class Contract {
   }
   static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && a < 0); }
 
-  static bool rooms_known(const Span* spans, int count) {
-    Rooms& rooms = Rooms::all();
-    const Alone alone(rooms.busy);
-    for (int i = 0; i < count; ++i) {
-      if (spans[i].first < spans[i].end && !rooms.hold(spans[i])) return false;
-    }
-    return true;
-  }
-
   Exported::Body run_;
   int64_t device_type_;
   bool takes_workspace_;
@@ -313,18 +330,20 @@ inline int call_bound(void* contract, const TVMFFIAny* args, int32_t count, TVMF
   return static_cast<const Contract*>(contract)->call(args, count, result);
 }
 
+// A function that owns `self`.
+inline int give_function(TVMFFIAny* result, void* self, TVMFFISafeCallType call, void (*forget)(void*)) {
+  TVMFFIObjectHandle function = nullptr;
+  if (TVMFFIFunctionCreate(self, call, forget, &function) != 0) return forget(self), -1;
+  result->type_index = kTVMFFIFunction;
+  result->zero_padding = 0;
+  result->v_obj = static_cast<TVMFFIObject*>(function);
+  return 0;
+}
+
 inline int bind(const TVMFFIAny* args, int count, TVMFFIAny* result) {
   try {
-    const Exported::Body run = Exported::find("run");
-    if (run == nullptr) throw Failure("RuntimeError") << "bind: this library has no run. [OPF-C031]";
-    TVMFFIObjectHandle function = nullptr;
-    Contract* contract = new Contract(run, args, count);
-    const auto forget = [](void* self) { delete static_cast<Contract*>(self); };
-    if (TVMFFIFunctionCreate(contract, call_bound, forget, &function) != 0) return delete contract, -1;
-    result->type_index = kTVMFFIFunction;
-    result->zero_padding = 0;
-    result->v_obj = static_cast<TVMFFIObject*>(function);
-    return 0;
+    Contract* contract = new Contract(Contract::run_of_library(), args, count);
+    return give_function(result, contract, call_bound, [](void* self) { delete static_cast<Contract*>(self); });
   } catch (const Failure& failure) {
     TVMFFIErrorSetRaisedFromCStr(failure.kind(), failure.text());
     return -1;

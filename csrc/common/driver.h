@@ -9,6 +9,10 @@
 #include "csrc/common/ffi.h"
 #include "csrc/common/shared.h"
 
+#ifndef OPF_DRIVER  // a test's is another
+#define OPF_DRIVER "libcuda.so.1"
+#endif
+
 namespace opfacade {
 
 #define OPF_DRIVER_FUNCTIONS(apply)                                                                             \
@@ -45,7 +49,7 @@ class Driver {
 
  private:
   Driver() {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(OPF_DRIVER, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw Failure("RuntimeError") << "no CUDA driver: " << dlerror() << ". [OPF-C021]";
 #define OPF_LOOKUP(function) \
   function = reinterpret_cast<decltype(function)>(lookup(library, OPF_TEXT(function)));

@@ -12,13 +12,14 @@
 //   void run(TensorView x, ...) { ...; scale_kernel.launch(args.device(), Launch(grid, block).shared(bytes), params); }
 //   OPF_EXPORT(run, run);
 //   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture;
-//                                            // and module.bind: see contract.h
+//                                            // and module.bind, module.quick: see contract.h and quick.h
 //   }
 //
 // A launch takes tvm-ffi's current stream of the device, which is torch's. Code C022: a grid that no device accepts.
 #pragma once
-#include "csrc/common/contract.h"
 #include "csrc/common/driver.h"
+#include "csrc/common/quick.h"
+#include "csrc/common/recording.h"
 
 extern "C" __attribute__((visibility("hidden"))) const char opfacade_cubin[];
 
@@ -64,7 +65,7 @@ class Kernel {
   void launch(DLDevice device, const Launch& launch, const Params& params) {
     static_assert(__is_trivially_copyable(Params), "kernel parameters are passed by value");
     static_assert(sizeof(Params) <= 4096, "kernel parameters are at most 4096 bytes");
-    launch_raw(device.device_id, launch, &params);
+    launch_raw(device.device_id, launch, &params, sizeof(Params));
   }
 
   // How many blocks of this shape one SM holds at a time.
@@ -118,7 +119,7 @@ class Kernel {
     atomic_store(allowed_[device], bytes);
   }
 
-  void launch_raw(int device, const Launch& launch, const void* params) {
+  void launch_raw(int device, const Launch& launch, const void* params, size_t bytes) {
     if (launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) return;
     check_grid(launch.grid);
     DeviceGuard guard(device);
@@ -138,6 +139,7 @@ class Kernel {
     void* arguments[] = {const_cast<void*>(params)};
     const Driver& driver = Driver::get();
     driver.check(driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle()), arguments, nullptr), symbol_);
+    if (Recording* recording = Recording::current()) recording->note(config, handle(), params, bytes);
   }
 
   static unsigned fill(CUlaunchAttribute* attributes, const Launch& launch) {
@@ -173,6 +175,7 @@ class Kernel {
 #define OPF_KERNEL(variable, symbol) static ::opfacade::Kernel variable(symbol)
 #define OPF_EXPORT_PREPARE()                          \
   OPF_EXPORT(prepare, ::opfacade::Kernel::prepare); \
-  OPF_EXPORT_BIND()
+  OPF_EXPORT_BIND();                                \
+  OPF_EXPORT_QUICK()
 
 }  // namespace opfacade

@@ -45,7 +45,7 @@ def short(module, descriptor, *args, needed=0, scalars=(2, 0.5)):
     direct = Direct(module, descriptor, needed, needed > 0, scalars, HOST)
     for one in args:
         direct.learn(one)
-    return direct.call
+    return direct.ways.short
 
 
 def refused(descriptor, args, workspace, needed):
@@ -257,7 +257,7 @@ class Launched:
         def direct(needed):
             scalars = (1, -1.0 if self.fails else 1.0)
             made.append(Direct(self.module, self.descriptor, needed, needed > 0, scalars, HOST))
-            return made[0].call
+            return made[0].ways
 
         made = []
         launch.direct = direct
@@ -285,14 +285,22 @@ def test_the_second_run_of_a_plan_goes_the_short_way_and_is_counted(launched, mo
     assert module.called() - called == 2
 
 
-def test_what_a_bundle_has_just_vouched_for_stays(launched, module):
-    """q is where memory is known and is the oldest of its set; o comes into that set beside it."""
+def set_of(address):
+    """Where contract.h remembers an address."""
+    for _ in range(2):
+        address = (address ^ address >> 32) * 0xD6E8FEB86659FD93 & (1 << 64) - 1
+    return (address ^ address >> 32) % 256
+
+
+@pytest.mark.parametrize(("known", "new"), [("q", "o"), ("o", "q")])
+def test_what_a_bundle_has_just_vouched_for_stays(launched, module, known, new):
+    """One operand is where memory is known and is the oldest of its set; another comes into that set beside it."""
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
     plan.run(args)
     buffer = torch.zeros(1 << 24, dtype=torch.uint8)
     base = buffer.data_ptr()
-    sets = [((base + at >> 4) * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> 56 for at in range(0, 1 << 24, 4096)]
+    sets = [set_of(base + at) for at in range(0, 1 << 24, 4096)]
     wanted = max(set(sets), key=sets.count)
     places = [4096 * i for i, one in enumerate(sets) if one == wanted]
     assert len(places) > 8
@@ -301,7 +309,7 @@ def test_what_a_bundle_has_just_vouched_for_stays(launched, module):
         return buffer[place : place + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     module.vouch(*(number for place in places[:8] for number in (base + place, 4096)))
-    plan.run(replace(args, q=moved(args.q, places[0]), o=moved(args.o, places[8])))
+    plan.run(replace(args, **{known: moved(getattr(args, known), places[0]), new: moved(getattr(args, new), places[8])}))
     assert len(stub.long) == 1
 
 

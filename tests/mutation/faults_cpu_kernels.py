@@ -1,6 +1,6 @@
 """The same in kernels and bindings: in what the host runs of them, and in the emulator."""
 
-from tests.mutation.mutant import EMULATED, SCHEDULE, WGMMA, WGMMA_FP8, C, K, L, Mutant, cpu
+from tests.mutation.mutant import EMULATED, QUICK, SCHEDULE, WGMMA, WGMMA_FP8, C, K, L, Mutant, cpu
 
 CPU_KERNEL_FAULTS = (
     cpu(
@@ -126,10 +126,59 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "short way: memory that is vouched for again is not the newest",
         "csrc/common/contract.h",
-        "      if (room.first == first) room = place;\n    }\n    place =",
-        "      if (room.first == first) {\n        --set.next, room = {first, first + static_cast<uint64_t>(bytes)};\n"
-        "        return;\n      }\n    }\n    place =",
+        "    renew(ways, at, {first,",
+        "    if (ways[at].first == first) return void(ways[at].end = first + static_cast<uint64_t>(bytes));\n"
+        "    renew(ways, at, {first,",
         "tests/jit/test_contract.py -k vouched",
+    ),
+    cpu(
+        "quick way: a call is another's whose tensors begin where its do",
+        "csrc/common/quick.h",
+        "      if (!form[i].is(lent.tensor[i])) return false;\n",
+        "",
+        QUICK,
+    ),
+    cpu(
+        "quick way: strides are not looked at again",
+        "csrc/common/quick.h",
+        " && memcmp(strides, tensor.strides, rank * sizeof(int64_t)) == 0",
+        "",
+        QUICK,
+    ),
+    cpu(
+        "quick way: guards are not asked",
+        "csrc/common/quick.h",
+        " || !guarded(lent)",
+        "",
+        QUICK,
+    ),
+    cpu(
+        "quick way: memory that is not known is taken for known",
+        "csrc/common/quick.h",
+        "Contract::rooms_known(kept->spans, kept->count) ? again(*kept, lent) : kUnknownRoom",
+        "again(*kept, lent)",
+        QUICK,
+    ),
+    cpu(
+        "short way: memory in use is forgotten with the rest",
+        "csrc/common/contract.h",
+        "      if (at >= kWays / 2) renew(ways, at, ways[at]);\n",
+        "",
+        QUICK,
+    ),
+    cpu(
+        "quick way: what a Python function gave is held",
+        "csrc/common/bundle.h",
+        "    drop(answer);\n",
+        "",
+        QUICK,
+    ),
+    cpu(
+        "quick way: more launches than there is room for are kept in part",
+        "csrc/common/recording.h",
+        "count_ > 0 && !overflowed_",
+        "count_ > 0",
+        QUICK,
     ),
     cpu(
         "latent decode: what lies past the end stays",

@@ -41,6 +41,7 @@ SCHEDULE = "tests/test_structural_schedule.py"
 CALLS = "tests/test_can_implement.py"
 MEMO = "tests/test_memo.py"
 EMULATED = "tests/emulator/test_emulated_mla.py"
+QUICK = "tests/jit/test_quick.py"
 WGMMA = "tests/emulator/test_emulated_wgmma.py"
 WGMMA_FP8 = "tests/emulator/test_emulated_fp8.py"
 

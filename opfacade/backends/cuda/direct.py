@@ -2,7 +2,8 @@
 
 Python looks only at what a binding cannot see: the type of the bundle, and by torch's own guards that its tensors are plain
 ones like those of a call that passed the full check. Whatever the short way does not accept goes the long way, which is
-where every message is made: it may refuse too much, and never too little.
+where every message is made: it may refuse too much, and never too little. The quick way (quick.py) is the same with all of it
+in the binding, and what it does not accept goes the short way.
 """
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opfacade.backends.cuda import quick
 from opfacade.descriptor import Descriptor, operands_of
 from opfacade.memo import getter, room
 from opfacade.operands import TensorSpec, has_memory
+from opfacade.registry import ShortWays
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# (args, workspace or None, whether to launch): whether the call is sound, and made if asked for.
-Short = Callable[[Any, Any, bool], bool]
 
 CUDA = 2  # kDLCUDA
 _DONE, _UNKNOWN_ROOM = 0, 2
@@ -45,9 +45,9 @@ def fits(module: Any, descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> 
 
 
 class Direct:
-    """The short way of one plan: `call`, and `learn` for a bundle that passed the full check."""
+    """The short ways of one plan, and `learn` for a bundle that passed the full check."""
 
-    __slots__ = ("_kinds", "_present", "call")
+    __slots__ = ("_kinds", "_present", "ways")
 
     def __init__(
         self,
@@ -62,19 +62,22 @@ class Direct:
         fields: tuple[str, ...] = descriptor.args_type.__slots__
         absent = [name for name in fields if name not in operands]
         rules = [number for spec in operands.values() for number in _rule(spec)] + [0, 0, 0, 1, 0, 0, 0] * len(absent)
-        bound = module.bind(device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
+        contract = (device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
         self._kinds: list[Callable[..., bool]] = []
         self._present = getter(tuple(operands))
         nested = getter(tuple(f"{name}.is_nested" for name in operands))
         place = _Place(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
-        self.call = _short(place, bound, module.vouch, self._kinds)
+        at_once = quick.make(module, descriptor.args_type, (*operands, *absent), len(operands), contract)
+        self.ways = ShortWays(at_once, _short(place, module.bind(*contract), module.vouch, self._kinds))
 
     def learn(self, args: Any) -> None:
         """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient or have no memory."""
         tensors = self._present(args)
         plain = all(has_memory(t) and not t.requires_grad for t in tensors)
         if plain and not any(same(*tensors) for same in self._kinds):
-            self._kinds[:] = [same_types(tensors), *self._kinds[: _MAX_KINDS - 1]]
+            kind = same_types(tensors)
+            self.ways.quick(id(kind))  # before the oldest is let go of, which it may ask until then
+            self._kinds[:] = [kind, *self._kinds[: _MAX_KINDS - 1]]
 
 
 class _Place(NamedTuple):
@@ -87,7 +90,7 @@ class _Place(NamedTuple):
     workspace_bytes: int
 
 
-def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool]]) -> Short:
+def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool]]) -> Callable[[Any, Any, bool], bool]:
     """One flat function: it is all that Python does for a call."""
     import torch
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda.direct import Direct, Short, fits
+from opfacade.backends.cuda.direct import Direct, fits
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
 from opfacade.memo import getter
-from opfacade.registry import Launcher, Reason
+from opfacade.registry import Launcher, Reason, ShortWays
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -95,10 +95,10 @@ def launcher(
         for learn in learners:
             learn(args)
 
-    def direct(workspace_bytes: int) -> Short:
+    def direct(workspace_bytes: int) -> ShortWays:
         made = Direct(module, descriptor, workspace_bytes, workspace, scalars)
         learners.append(made.learn)
-        return made.call
+        return made.ways
 
     if fits(module, descriptor, scalars):
         launch.direct = direct  # type: ignore[attr-defined]

@@ -1,0 +1,52 @@
+"""fake_driver.c, built and asked what it was told to launch."""
+
+import ctypes
+import struct
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from opfacade import jit
+from opfacade.jit import JitSpec, cache, toolchain
+
+
+class Launched(NamedTuple):
+    """The last launch of templates/csrc/testing/quick."""
+
+    digest: int
+    call: int
+    launch: int
+    grid: int
+    block: int
+    shared: int
+    attributes: int
+
+
+class FakeDriver:
+    """Of this process: who asks for it by its name finds it."""
+
+    NAME = "opfacade_fake_driver"
+
+    def __init__(self, place: Path) -> None:
+        source, found = Path(__file__).with_name("fake_driver.c"), toolchain.find(cache.toolchain_memo())
+        flags = ["-shared", "-fPIC", "-O2", f"-Wl,-soname,{self.NAME}", f"-I{found.cuda_include}"]
+        library = str(place / f"{self.NAME}.so")
+        subprocess.run([found.cxx, "-x", "c", *flags, "-o", library, str(source)], check=True)
+        self._library = ctypes.CDLL(library)
+        self._library.fake_params.restype = ctypes.c_void_p
+
+    def binding(self) -> object:
+        """A binding that launches by this driver. The source root must have templates/csrc/testing/quick."""
+        return jit.load(JitSpec.of("quick", "testing/quick", "sm_90a"))
+
+    @property
+    def launches(self) -> int:
+        return int(self._library.fake_launches())
+
+    def last(self) -> Launched:
+        digest, call, launch, _ = struct.unpack("4Q", ctypes.string_at(self._library.fake_params(), 32))
+        shape = (getattr(self._library, f"fake_{name}")() for name in ("grid", "block", "shared", "attributes"))
+        return Launched(digest, call, launch, *shape)
+
+    def fail(self, on: bool) -> None:
+        self._library.fake_fail(int(on))
