@@ -124,14 +124,6 @@ CPU_KERNEL_FAULTS = (
         "tests/emulator/test_zero_factor.py",
     ),
     cpu(
-        "short way: memory that is vouched for again is not the newest",
-        "csrc/common/contract.h",
-        "    renew(ways, at, {first,",
-        "    if (ways[at].first == first) return void(ways[at].end = first + static_cast<uint64_t>(bytes));\n"
-        "    renew(ways, at, {first,",
-        "tests/jit/test_contract.py -k vouched",
-    ),
-    cpu(
         "quick way: a call is another's whose tensors begin where its do",
         "csrc/common/quick.h",
         "      if (!form[i].is(lent.tensor[i])) return false;\n",
