@@ -107,6 +107,13 @@ class Kernel {
     return kernel;
   }
 
+  // Of the current context.
+  CUfunction function() {
+    CUfunction function = nullptr;
+    Driver::get().check(Driver::get().cuKernelGetFunction(&function, handle()), symbol_);
+    return function;
+  }
+
   // The attribute belongs to one kernel on one device, and is set once for the most that was asked there. `device` has
   // been through DeviceGuard, which refuses ordinals beyond kMaxDevices.
   void allow_shared(int device, unsigned bytes) {
@@ -139,7 +146,7 @@ class Kernel {
     void* arguments[] = {const_cast<void*>(params)};
     const Driver& driver = Driver::get();
     driver.check(driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle()), arguments, nullptr), symbol_);
-    if (Recording* recording = Recording::current()) recording->note(config, handle(), params, bytes);
+    if (Recording* recording = Recording::current()) recording->note(config, function(), params, bytes);
   }
 
   static unsigned fill(CUlaunchAttribute* attributes, const Launch& launch) {

@@ -21,12 +21,13 @@ class Recording {
     return recording;
   }
 
-  void note(const CUlaunchConfig& config, CUkernel kernel, const void* params, size_t bytes) {
+  // function: of the context that the launch was made in, which saves the driver a search.
+  void note(const CUlaunchConfig& config, CUfunction function, const void* params, size_t bytes) {
     if (count_ == kMost) overflowed_ = true;
     if (overflowed_) return;
     Kept& kept = kept_[count_++];
     kept.config = config;
-    kept.kernel = kernel;
+    kept.function = function;
     memcpy(kept.attributes, config.attrs, config.numAttrs * sizeof(CUlaunchAttribute));
     kept.params = aligned_alloc(kLine, (bytes + kLine - 1) / kLine * kLine);
     memcpy(kept.params, params, bytes);
@@ -42,7 +43,7 @@ class Recording {
       config.attrs = const_cast<CUlaunchAttribute*>(kept_[i].attributes);
       config.hStream = stream;
       void* params[] = {kept_[i].params};
-      const CUresult result = launch(&config, reinterpret_cast<CUfunction>(kept_[i].kernel), params, nullptr);
+      const CUresult result = launch(&config, kept_[i].function, params, nullptr);
       if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;
@@ -54,7 +55,7 @@ class Recording {
   struct Kept {
     CUlaunchConfig config;
     CUlaunchAttribute attributes[kMostAttributes];
-    CUkernel kernel;
+    CUfunction function;
     void* params;
   };
   Kept kept_[kMost];
