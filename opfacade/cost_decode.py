@@ -41,8 +41,10 @@ _SHARE = 2.7e-6
 _STAGE, _STAGE_MATH = 0.64e-6, 0.20e-6
 _STAGE_KEYS = 16
 _SMS = 132
-# Of the SMs, those that clusters reach, one block on each: they stay inside a group of SMs.
-_IN_CLUSTERS = 0.85
+# Of the SMs, those that clusters reach, one block on each: they stay inside a group of SMs. Several clusters share a run only
+# where more can be reached; seconds until they have met (expected, not measured).
+_IN_CLUSTERS, _IN_TEAMS = 0.85, 0.97
+_TEAMS_MEET = 1.7e-6
 _GRAIN = 64  # keys; cuts lie at multiples of it
 _LEAST_GRAINS = 2
 
@@ -106,7 +108,8 @@ def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, .
     mode, rates = facts.get("split", "off"), _rates_of(descriptor)
     slots = sms * (1 if rates is _LATENT else int(facts.get("blocks") or _usual(descriptor, facts).blocks))
     if mode == "cluster":
-        return _over_clusters(runs, heads, row, int(facts.get("cluster", cuda("attention_decode").PLAIN.cluster)), sms)
+        cluster = int(facts.get("cluster", cuda("attention_decode").PLAIN.cluster))
+        return _over_clusters(runs, heads, row, (cluster, int(facts.get("teams", 1))), sms)
     if mode == "fixed":
         chunk = int(facts.get("chunk", descriptor.kv_split if isinstance(descriptor.kv_split, int) else _GRAIN))
         return _in_chunks(descriptor, runs, heads, row, chunk, slots)
@@ -124,9 +127,14 @@ def _part_bytes(descriptor: Any) -> float:
     return float(8 * min(descriptor.group_size, 16) * (descriptor.dim + 1))
 
 
-def _over_clusters(runs: list[_Run], heads: int, row: float, blocks: int, sms: int) -> Cut:
+def _over_clusters(runs: list[_Run], heads: int, row: float, shared: tuple[int, int], sms: int) -> Cut:
+    """shared: blocks of a cluster, and clusters of a run."""
+    blocks, teams = shared[0] * shared[1], shared[1]
     shares = (min(-(-run.grains // blocks) * _GRAIN, run.keys) for run in runs)
-    return Cut([keys * row + _DECODE.turn for keys in shares for _ in range(heads * blocks)], max(1, int(sms * _IN_CLUSTERS)))
+    sizes = [keys * row + _DECODE.turn for keys in shares for _ in range(heads * blocks)]
+    if teams == 1:
+        return Cut(sizes, max(1, int(sms * _IN_CLUSTERS)))
+    return Cut(sizes, max(1, int(sms * _IN_TEAMS)), len(runs) * heads * teams, _TEAMS_MEET)
 
 
 def _in_chunks(descriptor: Any, runs: list[_Run], heads: int, row: float, chunk: int, slots: int) -> Cut:

@@ -37,9 +37,9 @@ def counters(descriptor, workspace):
     target = Target.current()
     if descriptor.op != "paged_decode" or not workspace.numel():
         return workspace[:0]
-    slots = attention_decode.grid_of(descriptor, target)[1]
-    begin = slots * attention_decode.rows_of(descriptor) * descriptor.dim * 4
-    return workspace[begin : begin + 8 * slots]
+    cut = attention_decode.cut_of(descriptor, target)
+    begin = cut.slots * attention_decode.rows_of(descriptor) * descriptor.dim * 4
+    return workspace[begin : begin + 8 * cut.counters]
 
 
 def run(kind, descriptor, seed):

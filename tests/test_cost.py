@@ -157,6 +157,13 @@ def test_a_cluster_shortens_the_longest_block_without_a_second_launch():
     assert shared.bytes == alone.bytes
 
 
+def test_several_teams_shorten_the_longest_block_further_and_leave_parts():
+    alone, shared = (estimate(decode(1, 4096), kernel("split_kv", "cluster", **more), SM90) for more in ({}, {"teams": 2}))
+    assert shared.seconds < alone.seconds
+    assert shared.blocks == 2 * alone.blocks
+    assert shared.bytes > alone.bytes
+
+
 def test_the_chunk_of_a_variant_is_that_of_its_sku():
     fixed = estimate(decode(16, 8192, kv_split=256), kernel("split_kv", "fixed"), SM90)
     assert estimate(decode(16, 8192), kernel("split_kv", "fixed", chunk=256), SM90) == fixed

@@ -98,6 +98,12 @@ extern "C" void parts(int run, int count, int share, int block, int* out) {
   out[0] = all.part, out[1] = all.count;
   for (int i = 0; i < all.count; ++i) out[2 + i] = all.slot(i);
 }
+extern "C" int team(int count, int blocks) { return team_share(count, blocks); }
+extern "C" void teams(int index, int teams, int* out) {
+  const Parts all = team_parts(index, teams);
+  out[0] = all.part, out[1] = all.count;
+  for (int i = 0; i < teams; ++i) out[2 + i] = all.slot(i);
+}
 extern "C" void prefill_keys(int begin, int end, int split, int chunk, int* out) {
   KvRange range = fixed_range<Tile64>({begin, end}, split, chunk);
   out[0] = range.begin, out[1] = range.end;
@@ -226,6 +232,25 @@ def test_equal_runs_are_cut_into_equal_parts(device):
     share, cut = even_blocks(device, [2048] * 8, 264)
     assert share == 64
     assert all(len(segments) <= 1 for segments in cut)
+
+
+@pytest.mark.parametrize(("cluster", "teams"), [(8, 1), (8, 2), (4, 4), (2, 3)])
+def test_teams_share_the_tiles_of_a_run_as_evenly_as_whole_tiles_can_be(device, cluster, teams):
+    for count in (*range(1, 200), 4097):
+        share, blocks = device.team(count, cluster * teams), cluster * teams
+        pieces = [(min(count, block * share), min(count, (block + 1) * share)) for block in range(blocks)]
+        assert [tile for begin, end in pieces for tile in range(begin, end)] == list(range(count))
+        assert max(end - begin for begin, end in pieces) == -(-count // blocks)
+
+
+@pytest.mark.parametrize("teams", [1, 2, 3, 4])
+def test_no_two_teams_share_a_slot_and_those_of_a_run_know_each_other(device, teams):
+    for index in range(10 * teams):
+        out = (ctypes.c_int * (2 + teams))()
+        device.teams(index, teams, out)
+        assert (out[0], out[1]) == (index % teams, teams)
+        assert out[2 + out[0]] == index
+        assert list(out[2:]) == [index // teams * teams + i for i in range(teams)]
 
 
 def test_a_prefill_has_a_slot_for_every_tile():

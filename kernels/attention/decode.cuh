@@ -159,7 +159,10 @@ __device__ __forceinline__ void decode(const DecodeParams& p) {
     }
   }
   cp_async_wait<0>();
-  if constexpr (C::kSplit == SplitMode::kCluster) merge_team<C>(p, item, team_rows);
+  if constexpr (C::kSplit == SplitMode::kCluster) {
+    const Parts parts = team_parts(blockIdx.x / C::kCluster, C::kTeams);
+    merge_team<C>(GlobalRows<C>{p, item, parts}, team_rows);
+  }
 }
 
 }  // namespace opfacade

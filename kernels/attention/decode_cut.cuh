@@ -57,8 +57,14 @@ __device__ __forceinline__ int even_share(int64_t tiles, int runs, int most, int
   return divided <= share + share / 16 && divided * parts == most ? divided : share;
 }
 
-// A team is the blocks of a cluster: they share one run, each a contiguous piece.
-__device__ __forceinline__ int team_share(int count, int team) { return (count + team - 1) / team; }
+// A team is the blocks of a cluster. They share one run, alone or with other teams, each block a contiguous piece.
+__device__ __forceinline__ int team_share(int count, int blocks) { return (count + blocks - 1) / blocks; }
+
+// The teams of a run lie side by side, and so do the slots of their parts.
+__device__ __forceinline__ Parts team_parts(int index, int teams) {
+  const int team = index % teams, first = index - team;
+  return {team, teams, first, first + 1, 1};
+}
 
 // The parts of the run of `count` tiles from `run` on, as block `block` meets it when shares are even. A block touches its
 // line's first and last run in part and all between whole, so it needs two slots.

@@ -4,10 +4,11 @@
 // Launch: one, block kWarps * 32, dynamic shared memory kSharedBytes; kernels check that it is what they lay out.
 // Grid and slots: off    batch * head_blocks, no slots
 //                 auto   up to twice `resident`, the blocks that run at once; two slots for each of those
-//                 cluster  8 * batch * head_blocks, in clusters of 8, no slots
+//                 cluster  kCluster * kTeams * batch * head_blocks, in clusters of kCluster; a slot for each where teams are several
 //                 fixed  head_blocks * (floor(max_tokens / chunk) + batch), one slot a block
 //   where max_tokens = page_size * max_kv_indices bounds the sum of all lengths.
-// Workspace: slots * (4 * kRows * (head_dim + 1) + 8) bytes: partial_o, counters, partial_lse. Any content will do.
+// Workspace: 4 * slots * kRows * (head_dim + 1) + 8 * counters bytes: partial_o, counters, partial_lse. Any content will do.
+// Counters: one a slot; of several teams one for each 128 columns of a run, ceil(kRows * head_dim / 128).
 #pragma once
 #include "kernels/common/paged_kv.h"
 
@@ -30,7 +31,7 @@ struct DecodeParams {
   const float* sinks;       // [heads]: logits without a value
   float* partial_o;    // [slots, kRows, head_dim], normalised
   float* partial_lse;  // [slots, kRows], natural
-  unsigned long long* counters;  // [slots]: see decode_join.cuh
+  unsigned long long* counters;  // see decode_join.cuh and decode_teams.cuh
   unsigned long long stamp;      // a number that memory does not hold by chance, 48 bits
   ScoreScale score;
   int32_t batch;

@@ -106,7 +106,7 @@ class Schedule {
   __device__ __forceinline__ bool next(WorkItem& item) {
     if (taken_) return false;
     taken_ = true;
-    const int blocks = head_blocks<C>(p_), index = blockIdx.x / C::kCluster, unit = index / blocks;
+    const int blocks = head_blocks<C>(p_), index = blockIdx.x / kShared, unit = index / blocks;
     Place place{unit, unit, 1};
     if constexpr (kSplit == SplitMode::kFixed)
       if (!BatchSums<C>(p_).find(p_, unit, place)) return false;
@@ -126,14 +126,16 @@ class Schedule {
   }
 
  private:
+  static constexpr int kShared = C::kTeams * C::kCluster;  // blocks of a run, where its teams share it
+
   __device__ __forceinline__ void set_keys(int split, WorkItem& item) const {
     const int kv_len = kv_length<C::kTable>(p_.table, item.request);
     item.first_key = first_visible<C>(p_, kv_len);
     if constexpr (kSplit == SplitMode::kFixed) {
       set_fixed_keys(kv_len, p_.chunk, split, item);
     } else if constexpr (kSplit == SplitMode::kCluster) {
-      const int share = team_share(count_of<C>(p_, kv_len), C::kCluster) * kShareTokens;
-      item.begin = item.first_key / kShareTokens * kShareTokens + static_cast<int>(blockIdx.x % C::kCluster) * share;
+      const int share = team_share(count_of<C>(p_, kv_len), kShared) * kShareTokens;
+      item.begin = item.first_key / kShareTokens * kShareTokens + static_cast<int>(blockIdx.x % kShared) * share;
       item.end = min(kv_len, item.begin + share);
     } else {
       item.begin = item.first_key / kShareTokens * kShareTokens;

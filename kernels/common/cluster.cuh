@@ -11,6 +11,19 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
+// The halves of a barrier that orders no memory. For a block that has read others' shared memory, and used what it read, so that
+// none of them leaves before.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
 // The address, in block `rank` of the cluster, of what lies at `address` in this block's shared memory.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t out = address;

@@ -57,6 +57,7 @@ struct Fiber {
   Products asked;                         // of the group of products that is not closed yet
   std::deque<Products> products;          // closed and not waited for
   unsigned products_asked = 0;  // ever
+  unsigned cluster_round = 0;   // that it has arrived in and waits for later
 };
 
 struct Meeting {
@@ -78,6 +79,7 @@ struct Block {
   Meeting meeting;
   Meeting named[16];
   bool voted = false;  // in __syncthreads_or
+  size_t left = 0;     // threads that have ended
   std::vector<Warp> warps;
   std::vector<std::unique_ptr<Fiber>> fibers;
 };
@@ -96,15 +98,19 @@ inline void yield() {
   swapcontext(&current->context, &scheduler);
 }
 
-inline void meet(Meeting& meeting, int expected) {
+// The round that one arrives in; it is over when all have arrived.
+inline unsigned arrive(Meeting& meeting, int expected) {
   const unsigned round = meeting.round;
   if (++meeting.arrived == expected) {
     meeting.arrived = 0;
     ++meeting.round;
-    return;
   }
+  return round;
+}
+inline void wait(const Meeting& meeting, unsigned round) {
   while (meeting.round == round) yield();
 }
+inline void meet(Meeting& meeting, int expected) { wait(meeting, arrive(meeting, expected)); }
 
 inline unsigned lane() { return current->thread % 32; }
 inline Warp& warp() { return current->block->warps[current->thread / 32]; }
@@ -195,6 +201,11 @@ inline void start(Block& block, int threads, size_t shared_bytes) {
   }
 }
 
+// Who still reads the shared memory of a block that has ended sees NaN.
+inline void leave(Block& block) {
+  if (++block.left == block.fibers.size()) memset(block.memory.data(), 0x7f, block.memory.size());
+}
+
 // Runs one cluster to its end; false if no thread can go on.
 inline bool run(Cluster& all) {
   cluster = &all;
@@ -209,6 +220,7 @@ inline bool run(Cluster& all) {
         current = fiber.get();
         threadIdx.x = fiber->thread;
         swapcontext(&scheduler, &fiber->context);
+        if (fiber->done) leave(*block);
       }
     }
     if (!alive) return true;

@@ -113,8 +113,8 @@ CPU_FAULTS = (
     cpu(
         "decode: the bound on items forgets short requests",
         f"{CUDA}/attention_decode.py",
-        "(descriptor.kv_token_bound // chunk) + least",
-        "(descriptor.kv_token_bound // chunk)",
+        "(descriptor.kv_token_bound // split.chunk) + least",
+        "(descriptor.kv_token_bound // split.chunk)",
         SCHEDULE,
     ),
     cpu(

@@ -25,6 +25,8 @@ from opfacade.sku import KernelSku
 from opfacade.target import Target
 
 _SHORT_TOKENS = 8192
+_TEAM_TOKENS = 16384
+_ALONE_TOKENS = 1024  # one team reads them before several have met; a variant may try
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64
 _CHUNKS = (512, 1024)
@@ -34,13 +36,15 @@ _SMALL_CHUNK = 512 * 128  # elements of K: one block reads them in 6 us
 class Rules(NamedTuple):
     """What a cut is made by, besides sizes. heads: blocks of them; said: what the caller leaves no choice in.
 
-    short_runs: of at most so many, each has a cluster where contexts are short; -1 where none ever has. slots: blocks that run
-    at once, where bounds may promise that a simpler cut keeps them busy; else 0. alone, team: blocks, and those of a cluster.
+    short_runs, team_runs: of at most so many, each has a cluster, or several, where contexts are short; -1 where none ever has.
+    slots: blocks that run at once, where bounds may promise that a simpler cut keeps them busy; else 0. alone, team: blocks,
+    and those of a cluster.
     """
 
     heads: int
     said: tuple[str, int] | None
     short_runs: int
+    team_runs: int
     slots: int
     alone: Block
     team: Block
@@ -54,37 +58,55 @@ def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
     able = target.sm_version >= 90 and target.max_shared_memory >= SM_BYTES - SYSTEM_BYTES and descriptor.kv_dtype != "f32"
     # A cluster of 8 stays inside a group of SMs and leaves some over, so the batch must fit the clusters that run at once.
     short_runs = target.sm_count * 85 // 100 // PLAIN.cluster if able and said is None else -1
+    # All SMs but a few, where groups of them have 16 and more: then all teams of a run work at once.
+    team_runs = target.sm_count * 97 // 100 // (tuning.cluster * tuning.teams) if short_runs >= 0 and tuning.teams > 1 else -1
     # Others were not measured.
     measured = tuning == PLAIN and descriptor.kv_dtype in ("f16", "bf16") and descriptor.dim >= 128
     slots = target.sm_count * usual_shape(descriptor, False).blocks if measured else 0
     alone = Block.of(descriptor, target, tuning, False)
     team = alone if short_runs < 0 else Block.of(descriptor, target, tuning, True)
-    return Rules(heads, said, short_runs, slots, alone, team)
+    return Rules(heads, said, short_runs, team_runs, slots, alone, team)
 
 
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """Whether a cluster takes each request's heads: bounds promise a small batch of short contexts, a matter of latency."""
-    return _is_short(descriptor, rules_of(descriptor, target, PLAIN))
+    return _split(descriptor, PLAIN, rules_of(descriptor, target, PLAIN)).mode == "cluster"
 
 
 def _is_short(descriptor: BatchPagedDecodeDescriptor, rules: Rules) -> bool:
     return descriptor.batch_size * rules.heads <= rules.short_runs and descriptor.kv_token_bound <= _SHORT_TOKENS
 
 
+def _have_teams(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> bool:
+    tokens = descriptor.kv_token_bound
+    pays = tokens > _ALONE_TOKENS or tuning != PLAIN
+    return pays and tokens <= _TEAM_TOKENS and descriptor.batch_size * rules.heads <= rules.team_runs
+
+
+class Split(NamedTuple):
+    """How requests are cut. chunk: tokens of a fixed one; teams: clusters that share a run."""
+
+    mode: str
+    chunk: int = 0
+    teams: int = 1
+
+
 def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[str, int]:
     """(mode, chunk in tokens)."""
-    return _split(descriptor, tuning, rules_of(descriptor, target, tuning))
+    return _split(descriptor, tuning, rules_of(descriptor, target, tuning))[:2]
 
 
-def _split(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> tuple[str, int]:
+def _split(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> Split:
     if rules.said is not None:
-        return rules.said
+        return Split(*rules.said)
+    if _have_teams(descriptor, tuning, rules):
+        return Split("cluster", teams=tuning.teams)
     if tuning.cluster > 1 and _is_short(descriptor, rules):
-        return "cluster", 0
+        return Split("cluster")
     if not rules.slots:
-        return "auto", 0
+        return Split("auto")
     bounds = descriptor.kv_token_bound, descriptor.batch_size, rules.heads
-    return _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.slots)
+    return Split(*_cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.slots))
 
 
 def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> tuple[str, int]:
@@ -109,12 +131,12 @@ def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, s
 
 
 class Cut(NamedTuple):
-    """What comes of the sizes of a descriptor. slots: for partial results."""
+    """What comes of the sizes of a descriptor. slots, counters: for partial results."""
 
-    mode: str
-    chunk: int
+    split: Split
     blocks: int
     slots: int
+    counters: int
     block: Block
 
 
@@ -122,18 +144,26 @@ class Cut(NamedTuple):
 def cut_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Cut:
     """Whatever the lengths turn out to be."""
     rules = rules_of(descriptor, target, tuning)
-    mode, chunk = _split(descriptor, tuning, rules)
+    split = _split(descriptor, tuning, rules)
     least = descriptor.batch_size * rules.heads
-    if mode == "cluster":
-        return Cut(mode, chunk, least * tuning.cluster, 0, rules.team)
-    if mode == "off":
-        return Cut(mode, chunk, least, 0, rules.alone)
-    if mode == "fixed":
-        items = rules.heads * (descriptor.kv_token_bound // chunk) + least
-        return Cut(mode, chunk, items, items, rules.alone)
+    if split.mode == "cluster":
+        return _over_clusters(descriptor, split, least, tuning.cluster, rules.team)
+    if split.mode == "off":
+        return Cut(split, least, 0, 0, rules.alone)
+    if split.mode == "fixed":
+        items = rules.heads * (descriptor.kv_token_bound // split.chunk) + least
+        return Cut(split, items, items, items, rules.alone)
     tiles = rules.heads * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
     resident = min(tiles, target.sm_count * rules.alone.resident)
-    return Cut(mode, chunk, min(2 * resident, max(resident, least)), 2 * resident, rules.alone)
+    return Cut(split, min(2 * resident, max(resident, least)), 2 * resident, 2 * resident, rules.alone)
+
+
+def _over_clusters(descriptor: BatchPagedDecodeDescriptor, split: Split, runs: int, cluster: int, block: Block) -> Cut:
+    """One team needs no workspace; several leave their parts there, and meet in 128 columns of a run at a time."""
+    if split.teams == 1:
+        return Cut(split, runs * cluster, 0, 0, block)
+    slots, counters = runs * split.teams, runs * -(-rows_of(descriptor) * descriptor.dim // 128)
+    return Cut(split, slots * cluster, slots, counters, block)
 
 
 def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[int, int]:
@@ -155,38 +185,39 @@ def _excess(descriptor: BatchPagedDecodeDescriptor, target: Target, cut: Cut) ->
     yield from support.shared_memory_reason(cut.block.shared_memory, target)
     hint = "Use a larger kv_split or a smaller max_kv_indices."
     yield from support.limit_reason("OPF-S006", "work items", cut.blocks, 2**31 - 1, hint)
-    if cut.mode == "fixed":
-        yield from support.limit_reason("OPF-S006", "splits", descriptor.kv_token_bound // cut.chunk + 1, _MOST_PARTS, hint)
+    if cut.split.mode == "fixed":
+        splits = descriptor.kv_token_bound // cut.split.chunk + 1
+        yield from support.limit_reason("OPF-S006", "splits", splits, _MOST_PARTS, hint)
 
 
-def facts(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, mode: str, chunk: int) -> support.SpecPairs:
+def facts(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, split: Split) -> support.SpecPairs:
     other = tuning.facts()
     # A chunk that is not the caller's is part of the identity: a request's bits depend on it.
-    other |= {"chunk": chunk} if chunk and descriptor.kv_split == "auto" else {}
-    return support.pairs(**facts_of.common_facts(descriptor), split=mode, **other)
+    other |= {"chunk": split.chunk} if split.chunk and descriptor.kv_split == "auto" else {}
+    other |= {"teams": split.teams} if split.teams > 1 else {}
+    return support.pairs(**facts_of.common_facts(descriptor), split=split.mode, **other)
 
 
 def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Any:
     cut = cut_of(descriptor, target, tuning)
     shape = cut.block.shape
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
-    tuned |= {"cluster": tuning.cluster if cut.mode == "cluster" else 1, "blocks_per_sm": shape.blocks}
+    tuned |= {"cluster": tuning.cluster if cut.split.mode == "cluster" else 1, "blocks_per_sm": shape.blocks}
     tuned["shared_bytes"] = cut.block.shared_memory
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, tuning, cut.mode, cut.chunk)) | tuned
+    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, tuning, cut.split)) | tuned
     for name in ("blocks", "chunk"):
         constants.pop(name, None)
     return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
-    cut = cut_of(descriptor, target, tuning)
-    return _sku(descriptor, target, tuning, cut.mode, cut.chunk)
+    return _sku(descriptor, target, tuning, cut_of(descriptor, target, tuning).split)
 
 
 @once_a_kind
-def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning, mode: str, chunk: int) -> KernelSku:
-    block, known = _block(descriptor, target, tuning, mode), facts(descriptor, tuning, mode, chunk)
-    tile, usual = block.shape.keys, _block(descriptor, Target.parse(target.arch), tuning, mode)
+def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning, split: Split) -> KernelSku:
+    block, known = _block(descriptor, target, tuning, split.mode), facts(descriptor, tuning, split)
+    tile, usual = block.shape.keys, _block(descriptor, Target.parse(target.arch), tuning, split.mode)
     if block.shape.stages != usual.shape.stages:  # a part of its architecture with other shared memory has another binary
         known = support.pairs(**dict(known), stages=block.shape.stages)
     merges = True  # the warps of a block merge in any mode
@@ -199,8 +230,9 @@ def _block(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tunin
 
 
 def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
-    """Partial o and lse of every slot, f32, and its counter."""
-    return cut_of(descriptor, target, tuning).slots * (4 * rows_of(descriptor) * (descriptor.dim + 1) + 8)
+    """Partial o and lse of every slot, f32, and the counters."""
+    cut = cut_of(descriptor, target, tuning)
+    return 4 * cut.slots * rows_of(descriptor) * (descriptor.dim + 1) + 8 * cut.counters
 
 
 def launcher(
@@ -209,7 +241,5 @@ def launcher(
     if descriptor.batch_size == 0:
         return support.nothing_to_do
     cut = cut_of(descriptor, target, tuning)
-    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), cut.blocks, cut.slots, cut.chunk)
-    return support.launcher(
-        jit_spec(descriptor, target, tuning), descriptor, identity, allow_build, cut.mode in ("auto", "fixed"), scalars
-    )
+    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), cut.blocks, cut.slots, cut.split.chunk)
+    return support.launcher(jit_spec(descriptor, target, tuning), descriptor, identity, allow_build, cut.slots > 0, scalars)

@@ -22,15 +22,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a variant does otherwise. warps, blocks: of its Shape, 0 the usual; cluster: blocks of a cluster.
+    """What a variant does otherwise. warps, blocks: of its Shape, 0 the usual; cluster: blocks of a cluster; teams: clusters
+    that share a run where bounds promise that it pays.
 
-    even: "auto" is always even shares. It is no fact of a SKU: `split` says it.
+    even: "auto" is always even shares. It is no fact of a SKU: `split` says it. Nor is `teams`: a cut says how many there are.
     """
 
     warps: int = 0
     blocks: int = 0
     cluster: int = 8  # the most that every GPU with clusters grants
     even: bool = False
+    teams: int = 1
 
     def facts(self) -> dict[str, bool | int | str]:
         """What is not as usual, in the words of templates and SKUs."""

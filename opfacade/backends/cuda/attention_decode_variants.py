@@ -23,6 +23,8 @@ from opfacade.target import Target
 
 def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """Whether a variant means something, and something else: clusters where contexts are short, warps and blocks elsewhere."""
+    if tuning.teams != PLAIN.teams:
+        return cut_of(descriptor, target, tuning).split.teams != cut_of(descriptor, target).split.teams
     if tuning.even:
         return split_of(descriptor, target, tuning) != split_of(descriptor, target) and not is_short(descriptor, target)
     if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
@@ -54,9 +56,12 @@ def variant(name: str, tuning: Tuning) -> Candidate:
 
 
 # Even shares where the default found a simpler cut, fewer and more warps, one block with a deeper pipeline or four with a
-# shallow one, and the two of four warps that most have where they are not the default; smaller clusters, and none.
+# shallow one, and the two of four warps that most have where they are not the default; smaller clusters, and none; and as many
+# teams of a run as keep all SMs busy with one request of eight kv heads.
 VARIANTS = (
     variant("split=auto", Tuning(even=True)),
     *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
-    *(variant(f"cluster={n}", Tuning(cluster=n)) for n in (1, 2, 4)),
+    *(variant(f"cluster={n}", Tuning(cluster=n, teams=1)) for n in (1, 2, 4)),
+    variant("teams=2", Tuning(teams=2)),
+    variant("cluster=4,teams=4", Tuning(cluster=4, teams=4)),
 )

@@ -5,6 +5,8 @@
 namespace opfacade {
 
 inline void cluster_sync() { simt::meet(simt::cluster->meeting, simt::cluster->threads); }
+inline void cluster_arrive() { simt::current->cluster_round = simt::arrive(simt::cluster->meeting, simt::cluster->threads); }
+inline void cluster_wait() { simt::wait(simt::cluster->meeting, simt::current->cluster_round); }
 inline uint32_t cluster_address(uint32_t address, int rank) { return address | static_cast<uint32_t>(rank + 1) << 24; }
 inline float cluster_load(uint32_t address) {
   float value;

@@ -1,0 +1,100 @@
+"""Several clusters share a run: right for every length, whatever the workspace held, and whoever is last."""
+
+import pytest
+import torch
+
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
+from opfacade.testing import inputs, structural
+from tests import emulator
+from tests.holding import hold
+
+pytestmark = emulator.needed
+
+TEAMS = ("teams=2", "cluster=4,teams=4")
+# Of one request: no key, one, around the edges of a tile, fewer tiles than teams and than blocks, and of uneven shares.
+LENGTHS = (0, 1, 63, 64, 65, 129, 447, 1025, 1599)
+
+
+def decode(group=4, dim=128, dtype="bf16", tokens=1600, kv_heads=2, batch=2, page=16, **more):
+    pages = {"num_total_pages": -(-tokens // page), "page_size": page, "num_kv_heads": kv_heads, "head_dim": dim}
+    cache = PagedKvCacheDescriptor.model_validate(pages | {"dtype": dtype})
+    return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=group * kv_heads, paged_kv=cache, **more)
+
+
+FP8 = {"dtype": "f8_e4m3", "q_dtype": "bf16"}
+CASES = {
+    "group 4": decode(),
+    "group 1, 64, window, pages of 7": decode(1, 64, "f16", page=7, window_left=300),
+    "group 16, 256, cap": decode(16, 256, logits_soft_cap=20.0),
+    "group 8, 64, sinks, fp8": decode(8, 64, **FP8, kv_scale="tensor", sinks=True),
+    "group 20, block table": decode(20, kv_heads=1, page_table="block"),
+    "group 8, window, no lse": decode(8, window_left=100, return_lse=False),
+    "group 12, 256, fp8 by head, sinks, cap": decode(
+        12, 256, "f8_e5m2", q_dtype="f16", kv_scale="head", sinks=True, logits_soft_cap=9.0, window_left=700
+    ),
+    "group 3, 128, fp8": decode(3, **FP8, kv_scale="head"),
+}
+FIRST = list(CASES)[:4]
+ALL = [name if name in FIRST else pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
+
+
+def subject(name, teams=TEAMS[0]):
+    return emulator.subject(CASES[name], variant=teams)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("teams", TEAMS)
+def test_teams_keep_the_guarantee_at_any_length(name, teams):
+    descriptor = CASES[name]
+    for seed, length in enumerate(LENGTHS):
+        room = descriptor.kv_token_bound - 2 * descriptor.paged_kv.page_size
+        hold(subject(name, teams), seed, inputs.Lengths(kv=[min(length, room), LENGTHS[-1 - seed] % (room - length + 1)]))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_key_is_visited_once(name):
+    assert structural.every_key_is_visited_once(subject(name), 3) == []
+
+
+def outputs(tried, workspace, seed=4, lengths=None):
+    """All of o and lse."""
+    args = tried.args(seed, lengths)
+    args.o.fill_(float("nan"))
+    args.lse.fill_(float("nan"))
+    tried.run(args, workspace)
+    return torch.cat([args.o.float().flatten(), args.lse.flatten()])
+
+
+@pytest.mark.parametrize("teams", TEAMS)
+def test_a_workspace_may_hold_anything_and_is_good_for_the_next_call(teams):
+    size = subject("group 4", teams).plan.workspace_size
+    assert size > 0
+    noise = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+    ones = torch.full((size,), 255, dtype=torch.uint8)
+    used = (torch.zeros(size, dtype=torch.uint8), ones, noise, noise, ones, noise)
+    seen = [outputs(subject("group 4", teams), workspace) for workspace in used]
+    assert all(torch.equal(seen[0], other) and not other.isnan().any() for other in seen)
+
+
+@pytest.mark.parametrize("teams", TEAMS)
+def test_no_bit_depends_on_which_team_is_last(teams):
+    """The emulator runs one cluster after the other: here from the last to the first. lse tells most, being f32."""
+    tried = emulator.subject(decode(16, 64, "f16", batch=3), variant=teams)
+    order = "unsigned at = 0; at < grid.x * grid.y * grid.z; at += cluster_size"
+    back = "unsigned at = grid.x * grid.y * grid.z; (at -= cluster_size) < grid.x * grid.y * grid.z;"
+    forwards = [outputs(tried, None, seed) for seed in range(3)]
+    with emulator.edited("tests/emulator/simt.h", (order, back)):
+        backwards = [outputs(tried, None, seed) for seed in range(3)]
+    assert all(torch.equal(one, other) and not one.isnan().any() for one, other in zip(forwards, backwards, strict=True))
+
+
+@pytest.mark.parametrize("teams", TEAMS)
+def test_every_team_has_keys_of_a_long_request(teams):
+    """Else the result would be as right and come later."""
+    tried = subject("group 4", teams)
+    workspace = torch.zeros(tried.plan.workspace_size, dtype=torch.uint8)
+    outputs(tried, workspace, 1, inputs.Lengths(kv=[1599, 0]))
+    slots = 2 * 2 * dict(tried.plan.sku.spec)["teams"]  # of as many rows each, behind all else
+    lse = workspace[-4 * 4 * slots :].view(torch.float32)
+    assert lse[: 4 * slots // 2].isfinite().all()
+    assert torch.equal(lse[4 * slots // 2 :], torch.full((4 * slots // 2,), -float("inf")))
