@@ -1,6 +1,6 @@
 """The same in kernels and bindings: in what the host runs of them, and in the emulator."""
 
-from tests.mutation.mutant import EMULATED, QUICK, SCHEDULE, WGMMA, WGMMA_FP8, C, K, L, Mutant, cpu
+from tests.mutation.mutant import EMULATED, QUICK, SCHEDULE, TEAMS, WGMMA, WGMMA_FP8, C, K, L, Mutant, cpu
 
 CPU_KERNEL_FAULTS = (
     cpu(
@@ -171,6 +171,56 @@ CPU_KERNEL_FAULTS = (
         "count_ > 0 && !overflowed_",
         "count_ > 0",
         QUICK,
+    ),
+    cpu(
+        "decode: a block of a team leaves while others read from it",
+        f"{K}/decode_team.cuh",
+        "    cluster_sync();\n  } else {\n",
+        "  } else {\n",
+        "tests/emulator/test_emulated.py -k decode-cluster-d256",
+    ),
+    cpu(
+        "decode: a block of several teams leaves while others read from it",
+        f"{K}/decode_team.cuh",
+        "    cluster_wait();\n",
+        "",
+        TEAMS,
+    ),
+    cpu(
+        "decode: the counter of teams is not set back",
+        f"{K}/decode_teams.cuh",
+        "    if (before + 1 == C::kTeams) set_back(p, counter);\n",
+        "",
+        TEAMS,
+    ),
+    cpu(
+        "decode: teams are merged from one's own on",
+        f"{K}/decode_teams.cuh",
+        "all.lse[i] = stored.lse(i), all.o[i] = stored.o(i, column);",
+        "all.lse[i] = stored.lse((rows.parts.part + i) % C::kTeams), "
+        "all.o[i] = stored.o((rows.parts.part + i) % C::kTeams, column);",
+        TEAMS,
+    ),
+    cpu(
+        "decode: a team's share is that of a team alone",
+        f"{K}/decode_schedule.cuh",
+        "team_share(count_of<C>(p_, kv_len), kShared)",
+        "team_share(count_of<C>(p_, kv_len), C::kCluster)",
+        TEAMS,
+    ),
+    cpu(
+        "decode: every team begins at the first key",
+        f"{K}/decode_schedule.cuh",
+        "blockIdx.x % kShared) * share",
+        "blockIdx.x % C::kCluster) * share",
+        TEAMS,
+    ),
+    cpu(
+        "device: the parts of teams lie in one slot",
+        f"{K}/decode_cut.cuh",
+        "return {team, teams, first, first + 1, 1};",
+        "return {team, teams, first, first, 1};",
+        SCHEDULE,
     ),
     cpu(
         "latent decode: what lies past the end stays",

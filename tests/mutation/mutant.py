@@ -42,6 +42,7 @@ CALLS = "tests/test_can_implement.py"
 MEMO = "tests/test_memo.py"
 EMULATED = "tests/emulator/test_emulated_mla.py"
 QUICK = "tests/jit/test_quick.py"
+TEAMS = "tests/emulator/test_teams.py"
 WGMMA = "tests/emulator/test_emulated_wgmma.py"
 WGMMA_FP8 = "tests/emulator/test_emulated_fp8.py"
 
