@@ -5,7 +5,8 @@ Random normal data, shuffled pages, L2 cold. Every output is held to the SKU's b
 p10 and p90, in microseconds, the bytes of K and V a second, and that as a fraction of the read ceiling measured here. Two
 ways of being cold: "dirty" (256 MB written before each call, so that write-backs fall into it; what bench/attention.py and
 most others do) and "clean" (another 256 MB read after that). Short contexts are timed as a CUDA graph of many launches, each
-on pages of its own, divided by their number. All other rows of ours and of a peer take turns (bench/turns.py).
+on pages of its own, divided by their number. All other rows of ours and of a peer take turns (bench/turns.py). With
+`--variants` short contexts are timed with teams of clusters too, which only a pin chooses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import torch
 from bench import attention, turns
 from bench.attention import machine
 from bench.turns import Contender
-from opfacade import Plan, Preference
+from opfacade import Plan, Preference, Target
+from opfacade.autotune import eligible
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeArgs, BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.sku import ITEMSIZE
@@ -112,8 +114,11 @@ VARIANTS = (
 SHORT = (
     uniform(1, 512, short=True),
     uniform(1, 1024, kv_heads=4, short=True),
+    uniform(1, 2048, short=True),
     uniform(1, 4096, short=True),
+    uniform(1, 8192, short=True),
 )
+TEAMS = ("", "teams=2", "cluster=4,teams=4")
 
 
 def traces(folder: Path, batch: int = 64) -> Iterator[Shape]:
@@ -128,8 +133,10 @@ def traces(folder: Path, batch: int = 64) -> Iterator[Shape]:
         yield Shape(f"as many bytes as {name}, b{len(lengths)} kv{mean}", (mean,) * len(lengths))
 
 
-def checked(shape: Shape, descriptor: BatchPagedDecodeDescriptor, args: BatchPagedDecodeArgs) -> tuple[Plan[Any], float]:
-    plan = Plan.select(descriptor, CUDA)
+def checked(
+    shape: Shape, descriptor: BatchPagedDecodeDescriptor, args: BatchPagedDecodeArgs, prefer: Preference = CUDA
+) -> tuple[Plan[Any], float]:
+    plan = Plan.select(descriptor, prefer)
     plan.run(args)
     report = numerics.check(descriptor, args, plan.sku, rows=8)
     if not report.worst <= 1:
@@ -171,13 +178,23 @@ def time_graph(runs: list[Callable[[], object]]) -> dict[str, Any]:
     return Timing(timing.median * scale, timing.p10 * scale, timing.p90 * scale, timing.samples).as_dict()
 
 
-def ours_short(shape: Shape) -> dict[str, Any]:
-    bundles = on_own_pages(shape)
-    plan, error = checked(shape, shape.descriptor(IN_A_GRAPH), bundles[0])
+def pinned(descriptor: BatchPagedDecodeDescriptor) -> dict[str, Preference]:
+    """Of the default and of its variants with teams, as far as they are eligible."""
+    options = eligible(descriptor, CUDA, Target.current())
+    return {
+        o.candidate.variant: CUDA.model_copy(update={"pin": o.sku.id})
+        for o in options
+        if o.sku and o.candidate.variant in TEAMS
+    }
+
+
+def ours_short(shape: Shape, variant: str = "") -> dict[str, Any]:
+    bundles, descriptor = on_own_pages(shape), shape.descriptor(IN_A_GRAPH)
+    plan, error = checked(shape, descriptor, bundles[0], pinned(descriptor)[variant])
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     runs = [lambda a=args: plan.run(a, workspace) for args in bundles]
-    once = time_gpu(runs[0]).as_dict()
-    return {"impl": "opfacade", "sku": plan.sku.id, "error_over_bound": error, "graph_us": time_graph(runs), "dirty_us": once}
+    once, impl = time_gpu(runs[0]).as_dict(), f"opfacade {variant}".strip()
+    return {"impl": impl, "sku": plan.sku.id, "error_over_bound": error, "graph_us": time_graph(runs), "dirty_us": once}
 
 
 def flashinfer_run(shape: Shape, args: BatchPagedDecodeArgs, scratch_mb: int = 384) -> Callable[[], object]:
@@ -242,10 +259,12 @@ def shown(row: dict[str, Any]) -> str:
     return json.dumps(short)
 
 
-def rows(shapes: list[Shape], peers: bool, ceiling: float) -> Iterator[dict[str, Any]]:
+def rows(shapes: list[Shape], peers: bool, ceiling: float, teams: bool = False) -> Iterator[dict[str, Any]]:
     for shape in shapes:
         make, beside = (ours_short, peer_short) if shape.short else (ours, peer)
         found: list[Any] = [make(shape)]
+        if teams and shape.short:
+            found += [ours_short(shape, variant) for variant in pinned(shape.descriptor(IN_A_GRAPH)) if variant]
         if peers:
             try:
                 found.append(beside(shape))
@@ -288,7 +307,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", default="", help="shapes whose name this regular expression finds")
-    parser.add_argument("--variants", action="store_true", help="other head dims, groups and splits too")
+    parser.add_argument("--variants", action="store_true", help="other head dims, groups, splits and teams too")
     parser.add_argument("--data", type=Path, help="folder with published request lengths")
     parser.add_argument("--commit", help="recorded in place of git's answer")
     parser.add_argument("--out", type=Path)
@@ -303,7 +322,7 @@ def main() -> None:
     print(json.dumps(record["ceilings"]), flush=True)
     shapes = [*LONG, *(traces(options.data) if options.data else ()), *SHORT, *(VARIANTS if options.variants else ())]
     chosen = [shape for shape in shapes if re.search(options.only, shape.name)]
-    for row in rows(chosen, options.peers, record["ceilings"]["read_4GB_TBs"]):
+    for row in rows(chosen, options.peers, record["ceilings"]["read_4GB_TBs"], options.variants):
         record["rows"].append(row)
         print(shown(row), flush=True)
         if options.out:
