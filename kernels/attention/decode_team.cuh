@@ -39,13 +39,9 @@ __device__ __forceinline__ void merge_team(const GlobalRows<C>& to, const TeamRo
   cluster_sync();
   for (int i = own.first + threadIdx.x % 32; i < own.end; i += own.kStep)
     merge_team_columns<C>(to, rows, own.row(i), own.column(i));
-  if constexpr (C::kTeams == 1) {
-    cluster_sync();
-  } else {
-    cluster_arrive();
-    join_teams<C>(to, own);
-    cluster_wait();
-  }
+  cluster_arrive();
+  if constexpr (C::kTeams > 1) join_teams<C>(to, own);
+  cluster_wait();
 }
 
 }  // namespace opfacade

@@ -28,7 +28,8 @@ __device__ __forceinline__ MergedColumns merge_in_order(const ColumnsOf<kParts>&
   return merged;
 }
 
-// Which columns of an item a warp of the team merges: four a lane, from `first` on and then every kStep.
+// Which columns of an item a warp of the team merges: four a lane, from `first` on and then every kStep. Blocks take
+// turns, so that what is read of others' shared memory comes to as many SMs as there are.
 template <class C>
 struct TeamColumns {
   static constexpr int kOfRow = C::kHeadDim / 4;
@@ -36,7 +37,7 @@ struct TeamColumns {
   int first, end;
 
   __device__ __forceinline__ explicit TeamColumns(const WorkItem& item)
-      : first(blockIdx.x % C::kCluster * C::kWarps * 32 + threadIdx.x / 32 * 32), end(num_rows<C>(item) * kOfRow) {}
+      : first((threadIdx.x / 32 * C::kCluster + blockIdx.x % C::kCluster) * 32), end(num_rows<C>(item) * kOfRow) {}
   __device__ __forceinline__ int row(int i) const { return i / kOfRow; }
   __device__ __forceinline__ int column(int i) const { return i % kOfRow * 4; }
 };
