@@ -5,6 +5,7 @@
 #include "kernels/attention/sink.cuh"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/dtype.cuh"
+#include "kernels/common/store.cuh"
 
 namespace opfacade {
 
@@ -90,8 +91,10 @@ struct GlobalRows {
   __device__ __forceinline__ void store(int row, int column, float4 o, float factor, float lse) const {
     if (whole()) return write_columns<C>(p, item, row, column, o, factor, lse);
     const int64_t at = slot_row(parts.part, row);
-    *reinterpret_cast<float4*>(p.partial_o + at * C::kHeadDim + column) =
-        make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+    const uint4 words = make_uint4(__float_as_uint(o.x * factor), __float_as_uint(o.y * factor), __float_as_uint(o.z * factor),
+                                   __float_as_uint(o.w * factor));
+    // Compilers make four stores of one that is written as an assignment.
+    store_words_4(reinterpret_cast<char*>(p.partial_o + at * C::kHeadDim + column), words, true);
     if (column == 0) p.partial_lse[at] = lse;
   }
 };
