@@ -23,14 +23,14 @@ from opfacade.target import Target
 
 def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """Whether a variant means something, and something else: clusters where contexts are short, warps and blocks elsewhere."""
-    if tuning.teams != PLAIN.teams:
-        return cut_of(descriptor, target, tuning).split.teams != cut_of(descriptor, target).split.teams
+    usual, other = (cut_of(descriptor, target, way) for way in (PLAIN, tuning))
+    if usual.split.teams > 1 or tuning.teams not in (1, PLAIN.teams):
+        return other.split.teams != usual.split.teams
     if tuning.even:
         return split_of(descriptor, target, tuning) != split_of(descriptor, target) and not is_short(descriptor, target)
     if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
         return False
-    usual, block = (cut_of(descriptor, target, way).block for way in (PLAIN, tuning))
-    return block.fits and (block.shape, tuning.cluster) != (usual.shape, PLAIN.cluster)
+    return other.block.fits and (other.block.shape, tuning.cluster) != (usual.block.shape, PLAIN.cluster)
 
 
 def variant(name: str, tuning: Tuning) -> Candidate:
