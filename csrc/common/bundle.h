@@ -68,14 +68,16 @@ class WithoutGil {
   void* left_;
 };
 
-// Where a type of bundles keeps its fields: those that hold tensors first.
+// Where a type of bundles keeps its fields: those that hold tensors first. guarded: a bit for each tensor that guards see; they
+// see what may have a gradient or be a view that changes values, which no tensor of integers is.
 struct BundleLayout {
-  static constexpr int kNumbers = 3;  // and one a field
+  static constexpr int kNumbers = 4;  // and one a field
 
   // count: of arguments behind it.
   BundleLayout(Taken& from, int count) {
     type = reinterpret_cast<const void*>(Value<int64_t>(from).value);
     present = static_cast<int>(Value<int64_t>(from).value), fields = static_cast<int>(Value<int64_t>(from).value);
+    guarded = static_cast<uint64_t>(Value<int64_t>(from).value);
     if (present < 1 || present > fields || fields > kMaxFields || fields > count)
       throw Failure("ValueError") << "quick: " << present << " of " << fields << " fields are beyond what it can hold. [OPF-C031]";
     for (int i = 0; i < fields; ++i) offset[i] = Value<int64_t>(from).value;
@@ -86,6 +88,7 @@ struct BundleLayout {
 
   const void* type;
   int present, fields;
+  uint64_t guarded;
   int64_t offset[kMaxFields];
 };
 
@@ -94,14 +97,15 @@ struct LentTensors {
   // False for what the short way must look at.
   bool read(const Interpreter& python, const BundleLayout& layout, const void* bundle, void* workspace) {
     if (static_cast<const PyObjectHead*>(bundle)->type != layout.type) return false;
+    guarded = 0;
     for (int i = 0; i < layout.fields; ++i) {
       void* const object = layout.slot(bundle, i);
       if (i >= layout.present) {
         if (object != python.none) return false;
       } else if (object == nullptr || !python.lend(object, tensor[i])) {
         return false;
-      } else {
-        objects[i] = object;
+      } else if (layout.guarded >> i & 1) {
+        objects[guarded++] = object;
       }
     }
     count = layout.present;
@@ -109,9 +113,9 @@ struct LentTensors {
     return static_cast<const PyObjectHead*>(workspace)->type == python.tensor && python.lend(workspace, tensor[count++]);
   }
 
-  int count;
+  int count, guarded;
   DLTensor tensor[kMaxFields + 1];
-  void* objects[kMaxFields];
+  void* objects[kMaxFields];  // that guards see
 };
 
 }  // namespace opfacade

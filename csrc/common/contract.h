@@ -59,7 +59,11 @@ class Rooms {
     int at = 0;
     while (at + 1 < kWays && ways[at].first != first) ++at;
     renew(ways, at, {first, first + static_cast<uint64_t>(bytes)});
+    atomic_store(lessons_, lessons_ + 1);
   }
+
+  // How much was learned so far: what was known is known until more is.
+  uint64_t lessons() const { return atomic_load(lessons_); }
 
   bool busy = false;  // for Alone
 
@@ -75,6 +79,7 @@ class Rooms {
   static int set_of(uint64_t first) { return static_cast<int>(mixed(first) % kSets); }
 
   Set sets_[kSets] = {};
+  uint64_t lessons_ = 1;
 };
 
 // What one operand must be.

@@ -1,8 +1,8 @@
 // The quickest way of a call: the bundle is read here, and a call on tensors that are as and where those of earlier ones were
 // is made again from what was kept of it. Each other call goes through the contract; one that comes a second time is kept.
 //
-//   quick = module.quick(interpreter ..., bundle type, present, fields, an offset a field, what module.bind takes ...)
-//   quick(address of a guard)                       the next guards to ask: a Python function of the tensors
+//   quick = module.quick(interpreter ..., bundle type, present, fields, guarded, an offset a field, what module.bind takes ...)
+//   quick(address of a guard)                       the next guard to ask: a Python function of those tensors that are guarded
 //   quick(address of a bundle, of a workspace)      kDone, or anything else for the short way
 //
 // Called with the GIL, which stands for a lock here.
@@ -54,8 +54,14 @@ struct KeptCall {
     for (int i = 0; i < count; ++i) form[i].set(lent.tensor[i]), spans[i] = span_of(TensorView(&lent.tensor[i]));
   }
 
+  bool rooms_known() {
+    const uint64_t now = Rooms::all().lessons();
+    if (lesson != now && !Contract::rooms_known(spans, count)) return false;
+    return lesson = now, true;
+  }
+
   Recording recording;
-  uint64_t hash;
+  uint64_t hash, lesson = 0;  // at which all of its memory was known
   int count;
   int playing = 0;  // by how many threads
   TensorForm form[kMaxFields + 1];
@@ -120,7 +126,7 @@ class Quick {
     const uint64_t hash = hash_of(lent);
     KeptCall* const kept = calls_.find(hash, lent);
     if (kept == nullptr) return first(hash, lent, workspace);
-    return Contract::rooms_known(kept->spans, kept->count) ? again(*kept, lent) : kUnknownRoom;
+    return kept->rooms_known() ? again(*kept, lent) : kUnknownRoom;
   }
 
  private:
@@ -130,7 +136,7 @@ class Quick {
 
   bool guarded(const LentTensors& lent) const {
     for (void* guard : guards_)
-      if (guard != nullptr && python_.affirms(guard, lent.objects, static_cast<size_t>(layout_.present))) return true;
+      if (guard != nullptr && python_.affirms(guard, lent.objects, static_cast<size_t>(lent.guarded))) return true;
     return false;
   }
 

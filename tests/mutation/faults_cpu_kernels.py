@@ -147,8 +147,8 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "quick way: memory that is not known is taken for known",
         "csrc/common/quick.h",
-        "Contract::rooms_known(kept->spans, kept->count) ? again(*kept, lent) : kUnknownRoom",
-        "again(*kept, lent)",
+        "return kept->rooms_known() ? again(*kept, lent) : kUnknownRoom;",
+        "return again(*kept, lent);",
         QUICK,
     ),
     cpu(

@@ -34,6 +34,7 @@ _DTYPES = {
     "i32": (0, 32),
     "u8": (1, 8),
 }
+_INTEGERS = ("i32", "u8")
 
 
 def fits(module: Any, descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> bool:
@@ -47,7 +48,7 @@ def fits(module: Any, descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> 
 class Direct:
     """The short ways of one plan, and `learn` for a bundle that passed the full check."""
 
-    __slots__ = ("_kinds", "_present", "ways")
+    __slots__ = ("_guarded", "_kinds", "_present", "_quick_guards", "ways")
 
     def __init__(
         self,
@@ -64,10 +65,12 @@ class Direct:
         rules = [number for spec in operands.values() for number in _rule(spec)] + [0, 0, 0, 1, 0, 0, 0] * len(absent)
         contract = (device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
         self._kinds: list[Callable[..., bool]] = []
+        self._quick_guards: list[Callable[..., bool]] = []
         self._present = getter(tuple(operands))
         nested = getter(tuple(f"{name}.is_nested" for name in operands))
         place = _Place(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
-        at_once = quick.make(module, descriptor.args_type, (*operands, *absent), len(operands), contract)
+        self._guarded = [spec.dtype not in _INTEGERS for spec in operands.values()]
+        at_once = quick.make(module, descriptor.args_type, (*operands, *absent), self._guarded, contract)
         self.ways = ShortWays(at_once, _short(place, module.bind(*contract), module.vouch, self._kinds))
 
     def learn(self, args: Any) -> None:
@@ -75,9 +78,10 @@ class Direct:
         tensors = self._present(args)
         plain = all(has_memory(t) and not t.requires_grad for t in tensors)
         if plain and not any(same(*tensors) for same in self._kinds):
-            kind = same_types(tensors)
-            self.ways.quick(id(kind))  # before the oldest is let go of, which it may ask until then
-            self._kinds[:] = [kind, *self._kinds[: _MAX_KINDS - 1]]
+            self._kinds[:] = [same_types(tensors), *self._kinds[: _MAX_KINDS - 1]]
+            guard = same_types(tuple(t for t, seen in zip(tensors, self._guarded, strict=True) if seen))
+            self.ways.quick(id(guard))  # before the oldest is let go of, which it may ask until then
+            self._quick_guards[:] = [guard, *self._quick_guards[: _MAX_KINDS - 1]]
 
 
 class _Place(NamedTuple):

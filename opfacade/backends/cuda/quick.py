@@ -45,15 +45,18 @@ def slots_of(kind: type, fields: tuple[str, ...]) -> tuple[int, ...] | None:
     return tuple(found[id(mark)] for mark in marks) if all(id(mark) in found for mark in marks) else None
 
 
-def make(module: Any, kind: type, fields: tuple[str, ...], present: int, contract: tuple[Any, ...]) -> Callable[..., Any]:
-    """The quick way of bundles of a type, the first `present` fields of which are tensors; with (id(a guard)) it is told the
-    next to ask."""
+def make(
+    module: Any, kind: type, fields: tuple[str, ...], guarded: list[bool], contract: tuple[Any, ...]
+) -> Callable[..., Any]:
+    """The quick way of bundles of a type, the first fields of which are tensors, guarded or not; with (id(a guard)) it is told
+    the next to ask."""
     python = interpreter()
     slots = slots_of(kind, fields) if python is not None else None
     if python is None or slots is None:
         return NO_SHORT_WAYS.quick
     try:
-        quick = module.quick(*python, id(kind), present, len(fields), *slots, *contract)
+        bits = sum(1 << i for i, yes in enumerate(guarded) if yes)
+        quick = module.quick(*python, id(kind), len(guarded), len(fields), bits, *slots, *contract)
     except ValueError:  # torch's tensors cannot be lent
         return NO_SHORT_WAYS.quick
     quick.release_gil = False  # it lets go of it for the launch alone
