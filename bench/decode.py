@@ -6,7 +6,7 @@ p10 and p90, in microseconds, the bytes of K and V a second, and that as a fract
 ways of being cold: "dirty" (256 MB written before each call, so that write-backs fall into it; what bench/attention.py and
 most others do) and "clean" (another 256 MB read after that). Short contexts are timed as a CUDA graph of many launches, each
 on pages of its own, divided by their number. All other rows of ours and of a peer take turns (bench/turns.py). With
-`--variants` short contexts are timed with teams of clusters too, which only a pin chooses.
+`--variants` short contexts are timed with other teams of clusters too, which only a pin chooses.
 """
 
 from __future__ import annotations
@@ -116,9 +116,11 @@ SHORT = (
     uniform(1, 1024, kv_heads=4, short=True),
     uniform(1, 2048, short=True),
     uniform(1, 4096, short=True),
+    uniform(1, 4096, kv_heads=4, short=True),
+    uniform(1, 4096, kv_heads=2, short=True),
     uniform(1, 8192, short=True),
 )
-TEAMS = ("", "teams=2", "cluster=4,teams=4")
+TEAMS = ("", "cluster=8", "teams=2", "teams=4", "cluster=2,teams=8")
 
 
 def traces(folder: Path, batch: int = 64) -> Iterator[Shape]:

@@ -158,7 +158,9 @@ def test_a_cluster_shortens_the_longest_block_without_a_second_launch():
 
 
 def test_several_teams_shorten_the_longest_block_further_and_leave_parts():
-    alone, shared = (estimate(decode(1, 4096), kernel("split_kv", "cluster", **more), SM90) for more in ({}, {"teams": 2}))
+    alone, shared = (
+        estimate(decode(1, 4096), kernel("split_kv", "cluster", **more), SM90) for more in ({}, {"cluster": 2, "teams": 8})
+    )
     assert shared.seconds < alone.seconds
     assert shared.blocks == 2 * alone.blocks
     assert shared.bytes > alone.bytes

@@ -15,7 +15,15 @@ from opfacade.testing.subject import Subject
 pytestmark = pytest.mark.gpu
 
 ALL = matrix.matrix()
-SOME = ("decode-auto", "decode-cluster", "mla-auto", "prefill-auto-causal", "ragged-auto-fp8-products", "merge-bf16")
+SOME = (
+    "decode-auto",
+    "decode-cluster",
+    "decode-teams",
+    "mla-auto",
+    "prefill-auto-causal",
+    "ragged-auto-fp8-products",
+    "merge-bf16",
+)
 KEPT_AFTER = 4  # runs: the long way, the short one, the quick one, and again to be kept
 
 

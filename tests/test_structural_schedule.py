@@ -290,10 +290,14 @@ def test_workspaces_are_the_closed_forms_of_the_kernels():
             if split == "off":
                 assert plan.workspace_size == 0
             elif op == "paged_decode":
-                rows = min(descriptor.group_size, 16)
+                rows, teams = min(descriptor.group_size, 16), dict(plan.sku.spec).get("teams", 0)
+                runs = descriptor.batch_size * attention_decode.head_blocks(descriptor)
                 blocks, slots = attention_decode.grid_of(descriptor, TARGET)
-                assert {"auto": slots // 2 <= blocks <= slots, "fixed": slots == blocks, "cluster": slots == 0}[split]
-                assert plan.workspace_size == slots * (rows * (dim + 1) * 4 + 8)
+                assert {"auto": slots // 2 <= blocks <= slots, "fixed": slots == blocks, "cluster": slots == runs * teams}[
+                    split
+                ]
+                counters = runs * -(-rows * dim // 128) if teams else slots
+                assert plan.workspace_size == slots * rows * (dim + 1) * 4 + counters * 8
             else:
                 _, splits, chunk = attention_prefill.splits_of(descriptor, TARGET)
                 assert split == "auto" or splits * chunk >= descriptor.kv_token_bound > (splits - 1) * chunk - 1

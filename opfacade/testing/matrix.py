@@ -25,9 +25,9 @@ def _cache(dim: int, dtype: str, page_size: int, layout: str, kv_heads: int = 2,
     return PagedKvCacheDescriptor.model_validate(sizes | {"dtype": dtype, "layout": layout})
 
 
-def _decode(group: int, cache: PagedKvCacheDescriptor, **more: Any) -> BatchPagedDecodeDescriptor:
+def _decode(group: int, cache: PagedKvCacheDescriptor, batch: int = 6, **more: Any) -> BatchPagedDecodeDescriptor:
     heads = group * cache.num_kv_heads
-    return BatchPagedDecodeDescriptor(batch_size=6, num_qo_heads=heads, paged_kv=cache, **more)
+    return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=heads, paged_kv=cache, **more)
 
 
 def _prefill(group: int, cache: PagedKvCacheDescriptor, rows: int, **more: Any) -> BatchPagedPrefillDescriptor:
@@ -52,6 +52,10 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "decode-auto": _decode(4, plain, max_kv_indices=_LONG // 16),
         "decode-cluster": _decode(4, plain),
         "decode-cluster-d256-window-cap": _decode(16, _cache(256, "bf16", 7, "NHD"), window_left=900, logits_soft_cap=20.0),
+        "decode-teams": _decode(4, _cache(128, "bf16", 16, "HND", tokens=7000), batch=3),
+        "decode-teams-d256-window-sinks": _decode(
+            12, _cache(256, "f16", 8, "NHD", 3, tokens=1600), batch=1, window_left=900, sinks=True
+        ),
         "decode-fixed-wide-group-block": _decode(20, _cache(128, "bf16", 64, "NHD", 1), kv_split=96, page_table="block"),
         "decode-off-odd-window-cap": _decode(7, odd, kv_split="off", window_left=300, logits_soft_cap=30.0),
         "decode-fixed-odd-window-block": _decode(3, odd, kv_split=100, window_left=777, page_table="block"),

@@ -10,7 +10,7 @@ from tests.holding import hold
 
 pytestmark = emulator.needed
 
-TEAMS = ("teams=2", "cluster=4,teams=4")
+TEAMS = ("teams=2", "cluster=2,teams=8")
 # Of one request: no key, one, around the edges of a tile, fewer tiles than teams and than blocks, and of uneven shares.
 LENGTHS = (0, 1, 63, 64, 65, 129, 447, 1025, 1599)
 

@@ -21,12 +21,15 @@ from opfacade.descriptor import once_a_kind, once_in_a_row
 from opfacade.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.registry import Launcher, Reason
-from opfacade.sku import KernelSku
+from opfacade.sku import ITEMSIZE, KernelSku
 from opfacade.target import Target
 
 _SHORT_TOKENS = 8192
 _TEAM_TOKENS = 16384
-_ALONE_TOKENS = 1024  # one team reads them before several have met; a variant may try
+# Of a request and kv head: so much of K one team reads before several have met.
+_ALONE_BYTES = 2048 * 256
+# (runs at most, blocks of a cluster, clusters of a run): what was fastest on 132 SMs, see docs/decode.md.
+_TEAMS = ((3, 8, 4), (8, 2, 8))
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64
 _CHUNKS = (512, 1024)
@@ -36,15 +39,15 @@ _SMALL_CHUNK = 512 * 128  # elements of K: one block reads them in 6 us
 class Rules(NamedTuple):
     """What a cut is made by, besides sizes. heads: blocks of them; said: what the caller leaves no choice in.
 
-    short_runs, team_runs: of at most so many, each has a cluster, or several, where contexts are short; -1 where none ever has.
-    slots: blocks that run at once, where bounds may promise that a simpler cut keeps them busy; else 0. alone, team: blocks,
-    and those of a cluster.
+    short_runs: of at most so many, each has a cluster or several where contexts are short; -1 where none ever has. sms: of the
+    device. slots: blocks that run at once, where bounds may promise that a simpler cut keeps them busy; else 0. alone, team:
+    blocks, and those of a cluster.
     """
 
     heads: int
     said: tuple[str, int] | None
     short_runs: int
-    team_runs: int
+    sms: int
     slots: int
     alone: Block
     team: Block
@@ -58,14 +61,12 @@ def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
     able = target.sm_version >= 90 and target.max_shared_memory >= SM_BYTES - SYSTEM_BYTES and descriptor.kv_dtype != "f32"
     # A cluster of 8 stays inside a group of SMs and leaves some over, so the batch must fit the clusters that run at once.
     short_runs = target.sm_count * 85 // 100 // PLAIN.cluster if able and said is None else -1
-    # All SMs but a few, where groups of them have 16 and more: then all teams of a run work at once.
-    team_runs = target.sm_count * 97 // 100 // (tuning.cluster * tuning.teams) if short_runs >= 0 and tuning.teams > 1 else -1
     # Others were not measured.
     measured = tuning == PLAIN and descriptor.kv_dtype in ("f16", "bf16") and descriptor.dim >= 128
     slots = target.sm_count * usual_shape(descriptor, False).blocks if measured else 0
     alone = Block.of(descriptor, target, tuning, False)
     team = alone if short_runs < 0 else Block.of(descriptor, target, tuning, True)
-    return Rules(heads, said, short_runs, team_runs, slots, alone, team)
+    return Rules(heads, said, short_runs, target.sm_count, slots, alone, team)
 
 
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
@@ -77,18 +78,34 @@ def _is_short(descriptor: BatchPagedDecodeDescriptor, rules: Rules) -> bool:
     return descriptor.batch_size * rules.heads <= rules.short_runs and descriptor.kv_token_bound <= _SHORT_TOKENS
 
 
-def _have_teams(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> bool:
-    tokens = descriptor.kv_token_bound
-    pays = tokens > _ALONE_TOKENS or tuning != PLAIN
-    return pays and tokens <= _TEAM_TOKENS and descriptor.batch_size * rules.heads <= rules.team_runs
-
-
 class Split(NamedTuple):
-    """How requests are cut. chunk: tokens of a fixed one; teams: clusters that share a run."""
+    """How requests are cut. chunk: tokens of a fixed one; cluster: blocks of one; teams: clusters that share a run."""
 
     mode: str
     chunk: int = 0
+    cluster: int = 1
     teams: int = 1
+
+
+def _teams(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> Split | None:
+    """Where several clusters share a run: contexts are short, but too long for one, and all clusters run at once."""
+    runs, tokens = descriptor.batch_size * rules.heads, descriptor.kv_token_bound
+    row = descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
+    ways: tuple[tuple[int, int, int], ...] = ((runs, tuning.cluster, tuning.teams),) if tuning.teams > 1 else ()
+    if not tuning.teams and tokens <= _SHORT_TOKENS and tokens * row > _ALONE_BYTES * descriptor.batch_size:
+        ways = _TEAMS
+    if rules.short_runs < 0 or tokens > _TEAM_TOKENS:
+        return None
+    fitting = (Split("cluster", 0, cluster, teams) for most, cluster, teams in ways if runs <= most)
+    return next(
+        (split for split in fitting if runs * split.cluster * split.teams <= within_reach(rules.sms, split.cluster)), None
+    )
+
+
+def within_reach(sms: int, cluster: int) -> int:
+    """SMs that clusters of this size fill together. They stay inside a group of SMs: of 132, 15 of eight or 30 of four ran at
+    once, and nearly all of two."""
+    return sms * (97 if cluster <= 2 else 90) // 100
 
 
 def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[str, int]:
@@ -99,10 +116,10 @@ def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
 def _split(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> Split:
     if rules.said is not None:
         return Split(*rules.said)
-    if _have_teams(descriptor, tuning, rules):
-        return Split("cluster", teams=tuning.teams)
+    if (shared := _teams(descriptor, tuning, rules)) is not None:
+        return shared
     if tuning.cluster > 1 and _is_short(descriptor, rules):
-        return Split("cluster")
+        return Split("cluster", cluster=tuning.cluster)
     if not rules.slots:
         return Split("auto")
     bounds = descriptor.kv_token_bound, descriptor.batch_size, rules.heads
@@ -147,7 +164,7 @@ def cut_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tunin
     split = _split(descriptor, tuning, rules)
     least = descriptor.batch_size * rules.heads
     if split.mode == "cluster":
-        return _over_clusters(descriptor, split, least, tuning.cluster, rules.team)
+        return _over_clusters(descriptor, split, least, rules.team)
     if split.mode == "off":
         return Cut(split, least, 0, 0, rules.alone)
     if split.mode == "fixed":
@@ -158,12 +175,12 @@ def cut_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tunin
     return Cut(split, min(2 * resident, max(resident, least)), 2 * resident, 2 * resident, rules.alone)
 
 
-def _over_clusters(descriptor: BatchPagedDecodeDescriptor, split: Split, runs: int, cluster: int, block: Block) -> Cut:
+def _over_clusters(descriptor: BatchPagedDecodeDescriptor, split: Split, runs: int, block: Block) -> Cut:
     """One team needs no workspace; several leave their parts there, and meet in 128 columns of a run at a time."""
     if split.teams == 1:
-        return Cut(split, runs * cluster, 0, 0, block)
+        return Cut(split, runs * split.cluster, 0, 0, block)
     slots, counters = runs * split.teams, runs * -(-rows_of(descriptor) * descriptor.dim // 128)
-    return Cut(split, slots * cluster, slots, counters, block)
+    return Cut(split, slots * split.cluster, slots, counters, block)
 
 
 def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[int, int]:
@@ -195,6 +212,7 @@ def facts(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, split: Split) 
     # A chunk that is not the caller's is part of the identity: a request's bits depend on it.
     other |= {"chunk": split.chunk} if split.chunk and descriptor.kv_split == "auto" else {}
     other |= {"teams": split.teams} if split.teams > 1 else {}
+    other |= {"cluster": split.cluster} if split.cluster not in (1, PLAIN.cluster) else {}
     return support.pairs(**facts_of.common_facts(descriptor), split=split.mode, **other)
 
 
@@ -202,7 +220,7 @@ def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
     cut = cut_of(descriptor, target, tuning)
     shape = cut.block.shape
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
-    tuned |= {"cluster": tuning.cluster if cut.split.mode == "cluster" else 1, "blocks_per_sm": shape.blocks}
+    tuned |= {"cluster": cut.split.cluster, "blocks_per_sm": shape.blocks}
     tuned["shared_bytes"] = cut.block.shared_memory
     constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, tuning, cut.split)) | tuned
     for name in ("blocks", "chunk"):

@@ -23,7 +23,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What a variant does otherwise. warps, blocks: of its Shape, 0 the usual; cluster: blocks of a cluster; teams: clusters
-    that share a run where bounds promise that it pays.
+    that share a run, 0 as many as bounds promise to pay.
 
     even: "auto" is always even shares. It is no fact of a SKU: `split` says it. Nor is `teams`: a cut says how many there are.
     """
@@ -32,7 +32,7 @@ class Tuning:
     blocks: int = 0
     cluster: int = 8  # the most that every GPU with clusters grants
     even: bool = False
-    teams: int = 1
+    teams: int = 0
 
     def facts(self) -> dict[str, bool | int | str]:
         """What is not as usual, in the words of templates and SKUs."""

@@ -12,7 +12,6 @@ from opfacade.backends.cuda.attention_decode import (
     jit_spec,
     launcher,
     sku,
-    split_of,
     workspace,
 )
 from opfacade.backends.cuda.attention_decode_block import PLAIN, Tuning
@@ -24,13 +23,13 @@ from opfacade.target import Target
 def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """Whether a variant means something, and something else: clusters where contexts are short, warps and blocks elsewhere."""
     usual, other = (cut_of(descriptor, target, way) for way in (PLAIN, tuning))
-    if usual.split.teams > 1 or tuning.teams not in (1, PLAIN.teams):
-        return other.split.teams != usual.split.teams
+    if tuning.teams > 1:
+        return other.split.teams == tuning.teams and other.split != usual.split
     if tuning.even:
-        return split_of(descriptor, target, tuning) != split_of(descriptor, target) and not is_short(descriptor, target)
-    if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.cluster != PLAIN.cluster):
+        return other.split != usual.split and not is_short(descriptor, target)
+    if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.teams == 1):
         return False
-    return other.block.fits and (other.block.shape, tuning.cluster) != (usual.block.shape, PLAIN.cluster)
+    return other.block.fits and (other.block.shape, other.split[2:]) != (usual.block.shape, usual.split[2:])
 
 
 def variant(name: str, tuning: Tuning) -> Candidate:
@@ -56,12 +55,12 @@ def variant(name: str, tuning: Tuning) -> Candidate:
 
 
 # Even shares where the default found a simpler cut, fewer and more warps, one block with a deeper pipeline or four with a
-# shallow one, and the two of four warps that most have where they are not the default; smaller clusters, and none; and as many
-# teams of a run as keep all SMs busy with one request of eight kv heads.
+# shallow one, and the two of four warps that most have where they are not the default; smaller clusters, none, and one where
+# several share a run; and other teams of a run.
 VARIANTS = (
     variant("split=auto", Tuning(even=True)),
     *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
-    *(variant(f"cluster={n}", Tuning(cluster=n, teams=1)) for n in (1, 2, 4)),
-    variant("teams=2", Tuning(teams=2)),
-    variant("cluster=4,teams=4", Tuning(cluster=4, teams=4)),
+    *(variant(f"cluster={n}", Tuning(cluster=n, teams=1)) for n in (1, 2, 4, 8)),
+    *(variant(f"teams={n}", Tuning(teams=n)) for n in (2, 4)),
+    variant("cluster=2,teams=8", Tuning(cluster=2, teams=8)),
 )
