@@ -36,51 +36,55 @@ struct TensorForm {
   int64_t shape[kMaxRank], strides[kMaxRank];
 };
 
-inline uint64_t hash_of(const LentTensors& lent) {
-  uint64_t hash = static_cast<uint64_t>(lent.count);
-  for (int i = 0; i < lent.count; ++i) hash = mixed(hash ^ reinterpret_cast<uint64_t>(lent.tensor[i].data));
-  return hash;
-}
+// The call of one plan, `owner`, and what was launched for it.
+class KeptCall {
+ public:
+  KeptCall(const void* owner, uint64_t hash) : owner(owner), hash(hash) {}
+  KeptCall(const KeptCall&) = delete;
+  ~KeptCall() { delete[] form_, delete[] spans_; }
 
-struct KeptCall {
-  bool is(uint64_t other, const LentTensors& lent) const {
-    if (hash != other || count != lent.count) return false;
-    for (int i = 0; i < count; ++i)
-      if (!form[i].is(lent.tensor[i])) return false;
+  // Of a call that was sound.
+  void remember(const LentTensors& lent) {
+    count_ = lent.count, form_ = new TensorForm[count_], spans_ = new Span[count_];
+    for (int i = 0; i < count_; ++i) form_[i].set(lent.tensor[i]), spans_[i] = span_of(TensorView(&lent.tensor[i]));
+  }
+
+  bool is(const void* plan, uint64_t other, const LentTensors& lent) const {
+    if (hash != other || owner != plan || count_ != lent.count) return false;
+    for (int i = 0; i < count_; ++i)
+      if (!form_[i].is(lent.tensor[i])) return false;
     return true;
   }
-  void keep(uint64_t own, const LentTensors& lent) {
-    hash = own, count = lent.count;
-    for (int i = 0; i < count; ++i) form[i].set(lent.tensor[i]), spans[i] = span_of(TensorView(&lent.tensor[i]));
-  }
-
   bool rooms_known() {
     const uint64_t now = Rooms::all().lessons();
-    if (lesson != now && !Contract::rooms_known(spans, count)) return false;
-    return lesson = now, true;
+    if (lesson_ != now && !Contract::rooms_known(spans_, count_)) return false;
+    return lesson_ = now, true;
   }
 
   Recording recording;
-  uint64_t hash, lesson = 0;  // at which all of its memory was known
-  int count;
+  const void* const owner;
+  const uint64_t hash;
   int playing = 0;  // by how many threads
-  TensorForm form[kMaxFields + 1];
-  Span spans[kMaxFields + 1];
+
+ private:
+  uint64_t lesson_ = 0;  // at which all of its memory was known
+  int count_ = 0;
+  TensorForm* form_ = nullptr;
+  Span* spans_ = nullptr;
 };
 
-// The calls of one plan that came last more than once: of a model with a hundred layers, those of all of them.
+// The calls that came last more than once, of all plans of a library together, so that many plans do not hold much: of a model
+// with a hundred layers those of some twenty batches, in a few MB.
 class KeptCalls {
  public:
-  KeptCalls() = default;
-  KeptCalls(const KeptCalls&) = delete;
-  ~KeptCalls() {
-    for (Set& set : sets_)
-      for (KeptCall* call : set.ways) delete call;
+  static KeptCalls& all() {
+    static KeptCalls calls;
+    return calls;
   }
 
-  KeptCall* find(uint64_t hash, const LentTensors& lent) const {
+  KeptCall* find(const void* owner, uint64_t hash, const LentTensors& lent) const {
     for (KeptCall* call : sets_[hash % kSets].ways)
-      if (call != nullptr && call->is(hash, lent)) return call;
+      if (call != nullptr && call->is(owner, hash, lent)) return call;
     return nullptr;
   }
   // Whether a call like this came lately. What never comes again is not worth keeping.
@@ -97,9 +101,15 @@ class KeptCalls {
     delete place;
     place = call;
   }
+  // Of a plan that is gone: nobody plays them, and another may come to lie where it was.
+  void forget(const void* owner) {
+    for (Set& set : sets_)
+      for (KeptCall*& call : set.ways)
+        if (call != nullptr && call->owner == owner) delete call, call = nullptr;
+  }
 
  private:
-  static constexpr int kSets = 256, kWays = 4, kLately = 1024;
+  static constexpr int kSets = 512, kWays = 4, kLately = 4096;
   struct Set {
     KeptCall* ways[kWays];
     unsigned next;
@@ -114,6 +124,8 @@ class Quick {
 
   Quick(Exported::Body run, Taken& from, const TVMFFIAny* args, int count)
       : python_(from), layout_(from, count - kNumbers), contract_(run, args + numbers(), count - numbers()) {}
+  Quick(const Quick&) = delete;
+  ~Quick() { KeptCalls::all().forget(this); }
 
   void ask(void* guard) {
     for (int i = kGuards - 1; i > 0; --i) guards_[i] = guards_[i - 1];
@@ -124,13 +136,19 @@ class Quick {
     LentTensors lent;
     if (!lent.read(python_, layout_, bundle, workspace) || !guarded(lent)) return kRefused;
     const uint64_t hash = hash_of(lent);
-    KeptCall* const kept = calls_.find(hash, lent);
+    KeptCall* const kept = KeptCalls::all().find(this, hash, lent);
     if (kept == nullptr) return first(hash, lent, workspace);
     return kept->rooms_known() ? again(*kept, lent) : kUnknownRoom;
   }
 
  private:
   static constexpr int kGuards = 4;
+
+  uint64_t hash_of(const LentTensors& lent) const {
+    uint64_t hash = reinterpret_cast<uint64_t>(this) + static_cast<uint64_t>(lent.count);
+    for (int i = 0; i < lent.count; ++i) hash = mixed(hash ^ reinterpret_cast<uint64_t>(lent.tensor[i].data));
+    return hash;
+  }
 
   int numbers() const { return kNumbers + layout_.fields; }
 
@@ -171,13 +189,13 @@ class Quick {
     void* stream;
     if (!find_stream(lent, stream)) return kRefused;
     const bool given = workspace != python_.none;
-    if (!calls_.came_before(hash)) return make(lent, given, static_cast<CUstream>(stream), nullptr);
-    KeptCall* const call = new KeptCall;
+    KeptCalls& calls = KeptCalls::all();
+    if (!calls.came_before(hash)) return make(lent, given, static_cast<CUstream>(stream), nullptr);
+    KeptCall* const call = new KeptCall(this, hash);
     const int64_t verdict = make(lent, given, static_cast<CUstream>(stream), &call->recording);
     if (verdict != kDone || !call->recording.whole()) return delete call, verdict;
-    call->keep(hash, lent);
-    calls_.keep(call);
-    return kDone;
+    call->remember(lent);
+    return calls.keep(call), kDone;
   }
   // As the short way makes it.
   int64_t make(LentTensors& lent, bool workspace, CUstream stream, Recording* recording) const {
@@ -209,7 +227,6 @@ class Quick {
   Interpreter python_;
   BundleLayout layout_;
   Contract contract_;
-  KeptCalls calls_;
   void* guards_[kGuards] = {};
 };
 

@@ -31,9 +31,9 @@ from .test_contract import CACHE, DECODE, HOST, NEEDED, OPS, aligned, disturbed,
 class Way:
     """The quick way of a descriptor that has learned from a bundle; every address it was asked for was vouched for."""
 
-    def __init__(self, driver, module, descriptor, sound, needed=0, launches=1):
+    def __init__(self, driver, module, descriptor, sound, needed=0, launches=1, scalar=2):
         self.driver, self.module = driver, module
-        self.direct = Direct(module, descriptor, needed, needed > 0, (2, 0.5, launches), HOST)
+        self.direct = Direct(module, descriptor, needed, needed > 0, (scalar, 0.5, launches), HOST)
         self.direct.learn(sound)
 
     def __call__(self, args, workspace=None):
@@ -184,6 +184,39 @@ def test_a_hundred_layers_are_all_kept(way, module):
     for args in bundles:
         assert call(args)
     assert module.called() - called <= 5
+
+
+def test_plans_keep_apart_what_they_made_of_the_same_tensors(way):
+    args = inputs.make_args(DECODE, seed=1)
+    ways = [way(DECODE, args, scalar=i) for i in range(3)]
+    fresh = [call.afresh(args) for call in ways]
+    assert len({one.digest for one in fresh}) == 3
+    for _ in range(4):
+        for call, wanted in zip(ways, fresh, strict=True):
+            assert call(args)
+            assert same_but_for_the_call(call.driver.last(), wanted)
+
+
+def test_what_a_plan_kept_goes_with_it(way):
+    """Another plan may come to lie where it was."""
+    args = inputs.make_args(DECODE, seed=1)
+    for i in range(50):
+        call = way(DECODE, args, scalar=i)
+        wanted = call.afresh(args)
+        for _ in range(3):
+            assert call(args)
+            assert same_but_for_the_call(call.driver.last(), wanted)
+        del call
+        gc.collect()
+
+
+def test_a_tensor_of_many_dimensions_is_refused_however_often_it_comes(way):
+    args = inputs.make_args(DECODE, seed=1)
+    call = way(DECODE, args)
+    many = replace(args, q=args.q.view(3, 4, *[1] * 30, 16))
+    call.direct.learn(many)
+    for _ in range(4):
+        assert not call(many)
 
 
 def nested(like):

@@ -126,8 +126,15 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "quick way: a call is another's whose tensors begin where its do",
         "csrc/common/quick.h",
-        "      if (!form[i].is(lent.tensor[i])) return false;\n",
+        "      if (!form_[i].is(lent.tensor[i])) return false;\n",
         "",
+        QUICK,
+    ),
+    cpu(
+        "quick way: calls of a plan that is gone are found",
+        "csrc/common/quick.h",
+        "KeptCalls::all().forget(this); }",
+        "}",
         QUICK,
     ),
     cpu(
