@@ -41,9 +41,9 @@ _SHARE = 2.7e-6
 _STAGE, _STAGE_MATH = 0.64e-6, 0.20e-6
 _STAGE_KEYS = 16
 _SMS = 132
-# Of the SMs, those that clusters reach, one block on each: they stay inside a group of SMs; those of two reach nearly all.
-# Seconds until several that share a run have met.
-_IN_CLUSTERS, _IN_PAIRS = 0.85, 0.97
+# Of the SMs, those that clusters reach, one block on each: they stay inside a group of SMs.
+_IN_CLUSTERS = 0.85
+# Seconds until several clusters that share a run have met.
 _TEAMS_MEET = 1.1e-6
 _GRAIN = 64  # keys; cuts lie at multiples of it
 _LEAST_GRAINS = 2
@@ -132,8 +132,10 @@ def _over_clusters(runs: list[_Run], heads: int, row: float, shared: tuple[int, 
     blocks, teams = shared[0] * shared[1], shared[1]
     shares = (min(-(-run.grains // blocks) * _GRAIN, run.keys) for run in runs)
     sizes = [keys * row + _DECODE.turn for keys in shares for _ in range(heads * blocks)]
-    within = max(1, int(sms * (_IN_PAIRS if shared[0] <= 2 else _IN_CLUSTERS)))
-    return Cut(sizes, within) if teams == 1 else Cut(sizes, within, len(runs) * heads * teams, _TEAMS_MEET)
+    if teams == 1:
+        return Cut(sizes, max(1, int(sms * _IN_CLUSTERS)))
+    within = max(1, cuda("attention_decode").within_reach(sms, shared[0]))
+    return Cut(sizes, within, len(runs) * heads * teams, _TEAMS_MEET)
 
 
 def _in_chunks(descriptor: Any, runs: list[_Run], heads: int, row: float, chunk: int, slots: int) -> Cut:

@@ -21,7 +21,7 @@ class Recording {
     return recording;
   }
 
-  // function: of the context that the launch was made in, which saves the driver a search.
+  // function: of the context that the launch was made in.
   void note(const CUlaunchConfig& config, CUfunction function, const void* params, size_t bytes) {
     if (count_ == kMost) overflowed_ = true;
     if (overflowed_) return;
