@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade.cost_blocks import drained, first_hidden
+from opfacade.cost_pieces import LEAST_GRAINS, pieces
 from opfacade.registry import cuda
 from opfacade.sku import ITEMSIZE, KernelSku
 from opfacade.target import Target
@@ -33,7 +34,7 @@ class _Rates:
 # Those of latent decode are fitted to its 22 medians in bench/results/2026-11-22b-h200-tune.json, all of 16 heads.
 _DECODE = _Rates(7e-6, 4.5e-6, 30e3, 46.5e9, 4.77e12)
 _LATENT = _Rates(10e-6, 0.6e-6, 67e3, 43e9, 3.06e12)
-# Auto and fixed: each block adds up the lengths of the batch before it knows its work.
+# Auto, pieces and fixed: each block adds up the lengths of the batch before it knows its work.
 _SURVEY = 0.6e-6
 # Even shares only: where a share starts is found first, and a block holds parts of two runs.
 _SHARE = 2.7e-6
@@ -46,7 +47,6 @@ _IN_CLUSTERS = 0.85
 # Seconds until several clusters that share a run have met.
 _TEAMS_MEET = 1.1e-6
 _GRAIN = 64  # keys; cuts lie at multiples of it
-_LEAST_GRAINS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,8 @@ def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, .
     if mode == "fixed":
         chunk = int(facts.get("chunk", descriptor.kv_split if isinstance(descriptor.kv_split, int) else _GRAIN))
         return _in_chunks(descriptor, runs, heads, row, chunk, slots)
+    if mode == "pieces" and runs:
+        return _in_pieces(descriptor, runs, heads, row, slots)
     if mode == "auto" and runs:
         return _evenly(descriptor, runs, heads, row, slots)
     return Cut([run.keys * row + rates.turn for run in runs for _ in range(heads)], slots)
@@ -156,6 +158,16 @@ def _chunks(run: _Run, chunk: int) -> Iterator[int]:
         start += chunk
 
 
+def _in_pieces(descriptor: Any, runs: list[_Run], heads: int, row: float, slots: int) -> Cut:
+    sizes, parts, rates, partial = list[float](), 0, _rates_of(descriptor), _part_bytes(descriptor)
+    for piece in pieces([run.grains for run in runs], heads, slots):
+        run = runs[piece.request]
+        keys = max(0, min(piece.end * _GRAIN, run.keys) - piece.first * _GRAIN)
+        sizes += [keys * row + rates.turn + (partial if piece.parts > 1 else 0.0)] * heads
+        parts += heads * (piece.parts > 1)
+    return Cut(sizes, slots, parts, _SURVEY + (rates.merge if parts else 0.0))
+
+
 def _evenly(descriptor: Any, runs: list[_Run], heads: int, row: float, slots: int) -> Cut:
     counts, rates = [run.grains for run in runs], _rates_of(descriptor)
     total = sum(counts) * heads
@@ -185,7 +197,7 @@ def even_share(grains: int, runs: int, most: int, blocks: int) -> int:
     rounds = -(-runs // blocks)
     if 8 * grains >= 7 * rounds * most * blocks:
         return 0
-    share = max(_LEAST_GRAINS, -(-grains // blocks))
+    share = max(LEAST_GRAINS, -(-grains // blocks))
     if runs * most != grains or share >= most:
         return share
     parts = most // share

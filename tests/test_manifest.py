@@ -113,7 +113,7 @@ def test_a_difference_pairs_what_is_one_kernel_changed():
     found = one.diff(two)
     assert found.changed == ((one.skus[0], two.skus[0]),)
     assert (found.added, found.removed) == ((), ())
-    assert "spec split: auto -> off" in str(found)
+    assert "spec split: pieces -> off" in str(found)
     assert not one.diff(one)
     more = SkuManifest.freeze(examples(), target=SM90)
     assert set(one.diff(more).added) == set(more.skus) - set(one.skus)

@@ -18,7 +18,9 @@ from opfacade.testing.requests import changed
 from tests.test_structure import ROOT
 
 KERNELS = ROOT / "kernels/attention"
-DECODE, CUT, PREFILL = ((KERNELS / f"{name}.cuh").read_text() for name in ("decode_schedule", "decode_cut", "prefill_schedule"))
+DECODE, LENGTHS, CUT, PREFILL = (
+    (KERNELS / f"{name}.cuh").read_text() for name in ("decode_schedule", "decode_lengths", "decode_cut", "prefill_schedule")
+)
 TARGET = Target.parse("sm_90a")
 GRID = [
     (kv_len, window, chunk)
@@ -44,9 +46,9 @@ def test_what_cuts_a_fixed_split_has_no_access_to_the_batch(text, name):
 
 
 def test_a_fixed_schedule_is_cut_by_nothing_else():
-    _, count = function(DECODE, "count_of")
+    _, count = function(LENGTHS, "count_of")
     assert count.strip().splitlines()[-1].strip() == "return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);"
-    assert "set_fixed_keys(kv_len, p_.chunk, split, item);" in DECODE
+    assert "set_fixed_keys(kv_len, p_.chunk, part_, item);" in DECODE
     assert "if constexpr (C::kSplit == SplitMode::kFixed) return fixed_range<C>(range, split, p.chunk);" in PREFILL
 
 
@@ -266,8 +268,8 @@ def test_a_prefill_has_a_slot_for_every_tile():
 
 
 def test_the_split_that_was_asked_for_reaches_the_sku():
-    """By every op, mask and form of table: a fixed chunk is fixed, off is off; auto may become off, a cluster, or a chunk of
-    ours, which the SKU then names."""
+    """By every op, mask and form of table: a fixed chunk is fixed, off is off; auto may become off, pieces, a cluster, or a
+    chunk of ours, which the SKU then names."""
     for op in ("paged_decode", "paged_prefill", "ragged_prefill"):
         for seed in range(60):
             descriptor = problems.random_descriptor(op, seed)
@@ -276,7 +278,7 @@ def test_the_split_that_was_asked_for_reaches_the_sku():
             got, ours = spec["split"], "chunk" in spec
             assert (
                 (got == asked and not ours)
-                or (asked, got) in {("auto", "off"), ("auto", "cluster")}
+                or (asked, got) in {("auto", "off"), ("auto", "cluster"), ("auto", "pieces")}
                 or ((asked, got, ours) == ("auto", "fixed", True))
             ), (op, seed)
 
@@ -293,9 +295,12 @@ def test_workspaces_are_the_closed_forms_of_the_kernels():
                 rows, teams = min(descriptor.group_size, 16), dict(plan.sku.spec).get("teams", 0)
                 runs = descriptor.batch_size * attention_decode.head_blocks(descriptor)
                 blocks, slots = attention_decode.grid_of(descriptor, TARGET)
-                assert {"auto": slots // 2 <= blocks <= slots, "fixed": slots == blocks, "cluster": slots == runs * teams}[
-                    split
-                ]
+                assert {
+                    "auto": slots // 2 <= blocks <= slots,
+                    "pieces": blocks == runs + slots // 2,
+                    "fixed": slots == blocks,
+                    "cluster": slots == runs * teams,
+                }[split]
                 counters = runs * -(-rows * dim // 128) if teams else slots
                 assert plan.workspace_size == slots * rows * (dim + 1) * 4 + counters * 8
             else:

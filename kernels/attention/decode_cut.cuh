@@ -11,8 +11,8 @@ struct WorkItem {
   int first_key;  // first visible key
   int begin;      // where this item's tiles start; may precede first_key
   int end;
-  int run;        // even cut: where this run starts in the line of all tiles; fixed: the request's first split
-  int count;      // even cut: tiles of the run; fixed: the request's splits
+  int run;        // even cut: where this run starts in the line of all tiles; fixed, pieces: the request's first, as slots count them
+  int count;      // even cut: tiles of the run; fixed, pieces: how many the request has
 };
 
 // Which of `count` parts an item is, and where they lie.
@@ -40,7 +40,8 @@ __device__ __forceinline__ void set_fixed_keys(int kv_len, int chunk, int split,
   item.end = kv_len - start > chunk ? start + chunk : kv_len;
 }
 
-// With kAuto the lengths decide, for all blocks alike, how the work is cut. A run is all tiles of one request and head block.
+// With kAuto and kPieces the lengths decide, for all blocks alike, how the work is cut. A run is all tiles of one request and
+// head block. kAuto:
 // share 0: block b takes runs b, b + blocks, ... whole, and nothing is merged. Otherwise all tiles stand in a line, run by
 // run, and block b takes `share` of them from b * share on.
 constexpr int kLeastTiles = 2;  // of a share: less is not worth a merge
@@ -55,6 +56,74 @@ __device__ __forceinline__ int even_share(int64_t tiles, int runs, int most, int
   // Runs of one length: a slightly larger share that divides them leaves every block a part of one run alone.
   const int parts = most / share, divided = (most + parts - 1) / parts;
   return divided <= share + share / 16 && divided * parts == most ? divided : share;
+}
+
+// Pieces: a block has one item, a whole run or a part of a long one. Two ways to cut, by the lengths.
+struct Place {
+  int request;
+  int before;  // units that precede its first
+  int count;   // its units
+};
+
+// Are all runs nearly as long as the longest, so that their order does not matter?
+__device__ __forceinline__ bool nearly_equal(int64_t tiles, int batch, int most) {
+  return 8 * tiles >= 7 * static_cast<int64_t>(batch) * most;
+}
+
+// Nearly equal runs: all in as many pieces as run at once, or whole, wave by wave, and those that would be alone in the
+// last wave cut so that they fill it.
+struct EqualCut {
+  int whole;  // requests before the tail
+  int count;  // pieces of each of those
+  int tail;   // and of each of the others
+
+  // unit: of all pieces, request by request.
+  __device__ __forceinline__ Place find(int unit) const {
+    const int before = whole * count;
+    if (unit < before) return {unit / count, unit / count * count, count};
+    const int request = (unit - before) / tail;
+    return {whole + request, before + request * tail, tail};
+  }
+  // Slots are counted from the first request that needs any.
+  __device__ __forceinline__ int first_unit() const { return count == 1 ? whole : 0; }
+};
+
+// wave: requests whose whole runs run at once.
+__device__ __forceinline__ EqualCut equal_cut(int batch, int most, int wave) {
+  const int finest = max(1, most / kLeastTiles);
+  if (batch <= wave) return {batch, min(wave / batch, finest), 1};
+  const int whole = batch / wave * wave, rest = batch - whole;
+  return {whole, 1, rest == 0 ? 1 : min(wave / rest, finest)};
+}
+
+// Other runs: no piece is longer than `longest`, and the machine's own order of blocks deals them, long ones first.
+constexpr int kPieceClasses = 4;
+constexpr int kMostPieceTiles = 1 << 26;
+
+__device__ __forceinline__ int piece_count(int tiles, int longest) {
+  return tiles <= longest ? 1 : (tiles + longest - 1) / longest;
+}
+
+// 0 for the longest. Pieces of a run that is cut are longer than half of `longest`, so they are in the first two classes, and with
+// them come so few others that slots can be counted through both.
+__device__ __forceinline__ int piece_class(int tiles, int count, int longest) {
+  const int quarters = 4 * tiles, all = longest * count;
+  return (quarters <= 3 * all) + (quarters <= 2 * all) + (quarters <= all);
+}
+
+// `longest` where all pieces run at once: what each block would get of all tiles, and a little more, for a rest is a piece too.
+__device__ __forceinline__ int piece_at_once(int64_t tiles, int resident) {
+  const int64_t even = tiles >> 31 == 0 ? static_cast<int>(tiles) / resident : tiles / resident;
+  return static_cast<int>(min(max(even + even / 16 + 1, static_cast<int64_t>(kLeastTiles)), static_cast<int64_t>(kMostPieceTiles)));
+}
+
+// And where they do not.
+__device__ __forceinline__ int piece_in_turn(int at_once) { return (5 * at_once + 6) / 7; }
+
+// First tile of piece i.
+__device__ __forceinline__ int piece_start(int tiles, int count, int i) {
+  const int base = tiles / count, more = tiles - base * count;
+  return i * base + min(i, more);
 }
 
 // A team is the blocks of a cluster. They share one run, alone or with other teams, each block a contiguous piece.

@@ -4,6 +4,7 @@
 // Launch: one, block kWarps * 32, dynamic shared memory kSharedBytes; kernels check that it is what they lay out.
 // Grid and slots: off    batch * head_blocks, no slots
 //                 auto   up to twice `resident`, the blocks that run at once; two slots for each of those
+//                 pieces batch * head_blocks and one and a half times `resident`; three slots for each of those
 //                 cluster  kCluster * kTeams * batch * head_blocks, in clusters of kCluster; a slot for each where teams are several
 //                 fixed  head_blocks * (floor(max_tokens / chunk) + batch), one slot a block
 //   where max_tokens = page_size * max_kv_indices bounds the sum of all lengths.

@@ -1,49 +1,9 @@
 // Which items a decode block works on, found from the lengths on the device. Every warp finds them on its own (a lane adds
 // up a few requests, one scan finds the lane, another the request), which costs no barrier.
 #pragma once
-#include "kernels/attention/decode_cut.cuh"
-#include "kernels/attention/decode_params.h"
-#include "kernels/common/page_lookup.cuh"
+#include "kernels/attention/decode_pieces.cuh"
 
 namespace opfacade {
-
-// Those that items are made of; a kernel may lay head blocks along another axis of the grid instead.
-template <class C>
-__device__ __forceinline__ int head_blocks(const DecodeParams& p) {
-  return p.kv_heads * C::kItemHeadBlocks;
-}
-
-template <class C>
-__device__ __forceinline__ int first_visible(const DecodeParams& p, int kv_len) {
-  return C::kWindow ? max(0, kv_len - 1 - p.window_left) : 0;
-}
-
-template <class C>
-__device__ __forceinline__ int share_tiles(const DecodeParams& p, int kv_len) {
-  return (kv_len + kShareTokens - 1) / kShareTokens - first_visible<C>(p, kv_len) / kShareTokens;
-}
-
-// What one request counts for: tiles when shares are even, splits when they are fixed. Never zero: its output is written.
-template <class C>
-__device__ __forceinline__ int count_of(const DecodeParams& p, int kv_len) {
-  if constexpr (C::kSplit != SplitMode::kFixed) return max(1, share_tiles<C>(p, kv_len));
-  return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);
-}
-
-__device__ __forceinline__ int inclusive_scan(int value) {
-  for (int delta = 1; delta < 32; delta *= 2) {
-    const int before = __shfl_up_sync(0xffffffffu, value, delta);
-    if (threadIdx.x % 32 >= delta) value += before;
-  }
-  return value;
-}
-
-// A request, and what those before it count for.
-struct Place {
-  int request;
-  int before;
-  int count;
-};
 
 template <class C>
 struct BatchSums {
@@ -97,7 +57,7 @@ struct BatchSums {
   }
 };
 
-// One item a block: the whole of a request's heads, a fixed chunk of it, or a team member's piece.
+// One item a block: the whole of a request's heads, a fixed chunk of it, a piece, or a team member's share.
 template <class C, SplitMode kSplit>
 class Schedule {
  public:
@@ -108,46 +68,57 @@ class Schedule {
     taken_ = true;
     const int blocks = head_blocks<C>(p_), index = blockIdx.x / kShared, unit = index / blocks;
     Place place{unit, unit, 1};
+    int slots_from = 0;
     if constexpr (kSplit == SplitMode::kFixed)
       if (!BatchSums<C>(p_).find(p_, unit, place)) return false;
+    if constexpr (kSplit == SplitMode::kPieces)
+      if (!PieceSurvey<C>(p_).find(unit, place, slots_from)) return false;
     item.request = place.request;
     item.head = index % blocks;
-    item.run = place.before;
+    item.run = place.before - slots_from;
     item.count = place.count;
-    set_keys(unit - place.before, item);
+    part_ = unit - place.before;
+    set_keys(item);
     return true;
   }
 
   // Never outside the slots, whatever the lengths.
   __device__ __forceinline__ Parts parts_of(const WorkItem& item) const {
+    if (item.count == 1) return {0, 1, 0, 0, 0};
     const int blocks = head_blocks<C>(p_), first_slot = item.run * blocks + item.head;
     const int count = min(item.count, (p_.slots - first_slot + blocks - 1) / blocks);
-    return {static_cast<int>(blockIdx.x) / blocks - item.run, count, first_slot, first_slot + blocks, blocks};
+    return {part_, count, first_slot, first_slot + blocks, blocks};
   }
 
  private:
   static constexpr int kShared = C::kTeams * C::kCluster;  // blocks of a run, where its teams share it
 
-  __device__ __forceinline__ void set_keys(int split, WorkItem& item) const {
+  __device__ __forceinline__ void set_keys(WorkItem& item) const {
     const int kv_len = kv_length<C::kTable>(p_.table, item.request);
     item.first_key = first_visible<C>(p_, kv_len);
+    const int first = item.first_key / kShareTokens;
     if constexpr (kSplit == SplitMode::kFixed) {
-      set_fixed_keys(kv_len, p_.chunk, split, item);
+      set_fixed_keys(kv_len, p_.chunk, part_, item);
+    } else if constexpr (kSplit == SplitMode::kPieces) {
+      const int tiles = count_of<C>(p_, kv_len);
+      item.begin = (first + piece_start(tiles, item.count, part_)) * kShareTokens;
+      item.end = min(kv_len, (first + piece_start(tiles, item.count, part_ + 1)) * kShareTokens);
     } else if constexpr (kSplit == SplitMode::kCluster) {
       const int share = team_share(count_of<C>(p_, kv_len), kShared) * kShareTokens;
-      item.begin = item.first_key / kShareTokens * kShareTokens + static_cast<int>(blockIdx.x % kShared) * share;
+      item.begin = first * kShareTokens + static_cast<int>(blockIdx.x % kShared) * share;
       item.end = min(kv_len, item.begin + share);
     } else {
-      item.begin = item.first_key / kShareTokens * kShareTokens;
+      item.begin = first * kShareTokens;
       item.end = kv_len;
     }
   }
 
   const DecodeParams& p_;
   bool taken_ = false;
+  int part_ = 0;
 };
 
-// Cut by what the lengths ask for.
+// Even shares of all tiles, or whole runs in turn.
 template <class C>
 class Schedule<C, SplitMode::kAuto> {
  public:

@@ -25,7 +25,7 @@ struct PageTable {
 };
 
 enum class TableForm { kCsr, kBlock, kRagged };
-enum class SplitMode { kOff, kAuto, kFixed, kCluster };
+enum class SplitMode { kOff, kAuto, kFixed, kCluster, kPieces };
 
 // What the sign of sm_scale asks of Q, so that the softmax itself always sees a positive scale.
 enum class QTransform : int32_t { kNone = 0, kNegate = 1, kZero = 2 };

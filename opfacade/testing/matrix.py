@@ -68,6 +68,12 @@ def matrix() -> dict[str, Descriptor[Any]]:
             max_kv_indices=_LONG // 16,
             logits_soft_cap=25.0,
         ),
+        "decode-auto-many": _decode(3, _cache(64, "f16", 16, "NHD", tokens=9000), batch=150, window_left=2000),
+        # So many requests that each block takes an even share: it would look at all of them to find its piece.
+        "decode-even": _decode(4, _cache(128, "bf16", 16, "HND", 1), batch=270),
+        "decode-even-wide-d256-block": _decode(
+            12, _cache(256, "f16", 8, "NHD", 1), batch=270, page_table="block", logits_soft_cap=25.0
+        ),
         "decode-auto-f32": _decode(5, _cache(64, "f32", 16, "HND")),
         "decode-fixed-f32": _decode(2, _cache(128, "f32", 3, "NHD"), kv_split=64),
         "decode-auto-fp8-head": _decode(

@@ -31,18 +31,20 @@ def chosen(descriptor):
     ("descriptor", "cut"),
     [
         (decode(8, 12976), ("fixed", 512)),  # 264 chunks and 264 blocks that run at once
-        (decode(8, 16384), ("auto", 0)),  # more chunks than that, of either size
+        (decode(8, 16384), ("pieces", 0)),  # more chunks than that, of either size
         (decode(128, 181046, 8, 1), ("fixed", 1024)),
-        (decode(64, 64 * 4096), ("auto", 0)),
-        (decode(8, 1 << 22), ("auto", 0)),  # a bound that promises nothing
+        (decode(64, 64 * 4096), ("pieces", 0)),
+        (decode(8, 1 << 22), ("pieces", 0)),  # a bound that promises nothing
         (decode(1, 8192), ("cluster", 0)),
         (decode(8, 8192, 8, 1), ("cluster", 0)),
         (decode(32, 51366, 16, 8, 256, window_left=1023), ("off", 0)),
-        (decode(34, 51366, 16, 8, 256, window_left=1023), ("auto", 0)),  # eight runs would have a wave of their own
-        (decode(32, 20000, 16, 8, 256, window_left=1023), ("auto", 0)),  # windows that do not fill
-        (decode(2, 8400, 4, 2, 256), ("auto", 0)),  # a chunk that one block reads for long
-        (decode(8, 12976, dtype="f8_e4m3"), ("auto", 0)),  # not measured
-        (decode(8, 12976, dim=64), ("auto", 0)),
+        (decode(34, 51366, 16, 8, 256, window_left=1023), ("pieces", 0)),  # eight runs would have a wave of their own
+        (decode(32, 20000, 16, 8, 256, window_left=1023), ("pieces", 0)),  # windows that do not fill
+        (decode(2, 8400, 4, 2, 256), ("pieces", 0)),  # a chunk that one block reads for long
+        (decode(8, 12976, dtype="f8_e4m3"), ("pieces", 0)),  # not measured
+        (decode(8, 12976, dim=64), ("pieces", 0)),
+        (decode(256, 1 << 18), ("pieces", 0)),
+        (decode(257, 1 << 18), ("auto", 0)),  # too many lengths for each block to look at
     ],
 )
 def test_bounds_say_what_auto_comes_to(descriptor, cut):
@@ -72,18 +74,25 @@ def test_no_kernel_is_new():
     assert ours == callers
 
 
-def test_even_shares_stay_to_be_pinned_and_measured():
+def test_even_shares_and_pieces_stay_to_be_pinned_and_measured():
     problem = decode(8, 12976)
     options = {option.candidate.variant: option.sku for option in eligible(problem, Preference(), SM90)}
-    assert dict(options["split=auto"].spec)["split"] == "auto"
-    assert "even" not in dict(options["split=auto"].spec)
+    for mode in ("auto", "pieces"):
+        assert dict(options[f"split={mode}"].spec)["split"] == mode
+        assert "auto" not in dict(options[f"split={mode}"].spec)
     assert "chunk=512" not in options
     assert len({sku.id for sku in options.values()}) == len(options)
-    assert "split=auto" not in {o.candidate.variant for o in eligible(decode(64, 64 * 4096), Preference(), SM90)}
+
+
+@pytest.mark.parametrize(("batch", "other"), [(64, "split=auto"), (300, "split=pieces")])
+def test_the_cut_that_is_the_default_is_no_variant(batch, other):
+    offered = {o.candidate.variant for o in eligible(decode(batch, batch * 4096), Preference(), SM90)}
+    assert offered & {"split=auto", "split=pieces"} == {other}
 
 
 def test_beside_a_record_the_default_leaves_little_to_tuning():
-    """Times are those of the record: the default is another of the candidates that were measured there, if teams were."""
+    """Times are those of the record: the default is another of the candidates that were measured there, if teams and pieces
+    were: for pieces, what even shares took stands in."""
     rows = iter(json.loads(Path(f"{RECORD}.json").read_text())["rows"])
     works = (w for w in read(Path(f"{RECORD}.work.jsonl").read_text()) if w.descriptor.op != "mla_decode")
     lost = {}
@@ -91,7 +100,8 @@ def test_beside_a_record_the_default_leaves_little_to_tuning():
         default = chosen(work.descriptor) if work.descriptor.op == "paged_decode" else None
         if default is not None and "teams" not in dict(default.spec):
             times = {sku: time for sku, (time, _, _) in row["measured"].items()}
-            lost[number, row["problem"]] = times[default.id] / min(times.values()) - 1
+            measured = default.id.replace("split=pieces", "split=auto")
+            lost[number, row["problem"]] = times[measured] / min(times.values()) - 1
     assert len(lost) == 18
     assert sum(lost.values()) / len(lost) <= 0.01
     assert max(lost.values()) <= 0.03

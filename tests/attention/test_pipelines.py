@@ -22,6 +22,7 @@ def decode(head_dim=128, dtype="bf16", pages=640, batch=5, **more):
 LONG, SHORT = decode(), decode(pages=64)
 CASES = {
     "split=auto": LONG,
+    "split=pieces": decode(batch=300),
     "warps=2,blocks=4": LONG,
     "warps=2,blocks=2": decode(64, "f16", sinks=True, kv_split="off"),
     "warps=4,blocks=2": decode(64),
@@ -59,21 +60,25 @@ def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_
     assert specs[0] != specs[1]
     promise = option.sku.precision_guarantee
     assert promise.deterministic
-    # Even shares and clusters follow the batch, and the default may be a chunk that does not.
-    follows = dict(option.sku.spec)["split"] in ("auto", "cluster")
+    # Even shares, pieces and clusters follow the batch, and the default may be a chunk that does not.
+    follows = dict(option.sku.spec)["split"] in ("auto", "pieces", "cluster")
     assert promise.batch_invariant == ("none" if follows else "composition")
 
 
-def test_clusters_are_for_short_contexts_and_warps_for_the_others():
+def test_clusters_are_for_short_contexts_warps_for_the_others_and_a_cut_for_all():
     allowed = {kind: {n for n, o in of(d).items() if not o.reasons} for kind, d in (("long", LONG), ("short", SHORT))}
     assert allowed["short"] == {"cluster=1", "cluster=2", "cluster=4"}
-    assert allowed["long"] == {"split=auto", "warps=2,blocks=4", "warps=2,blocks=2", "warps=4,blocks=1", "warps=8,blocks=1"}
-    assert not any(not o.reasons for o in of(decode(64, "f32")).values())
+    shapes = {"warps=2,blocks=4", "warps=2,blocks=2", "warps=4,blocks=1", "warps=8,blocks=1"}
+    assert allowed["long"] == {"split=auto", "split=pieces"} | shapes  # whose default is a chunk
+    assert {name for name, o in of(decode(64, "f32")).items() if not o.reasons} == {"split=auto"}
 
 
 def test_what_does_not_fit_or_is_the_default_is_no_variant():
     allowed = {name for name, option in of(decode(256)).items() if not option.reasons}
-    assert allowed == {"warps=4,blocks=1"}  # 2 warps and 2 blocks are the default there, 8 warps and 4 blocks have no room
+    assert allowed == {
+        "split=auto",
+        "warps=4,blocks=1",
+    }  # 2 warps and 2 blocks are the default there, 8 warps and 4 blocks have no room
 
 
 @pytest.mark.parametrize("name", ["warps=2,blocks=4", "warps=8,blocks=1", "cluster=2", "teams=2", "cluster=2,teams=8"])

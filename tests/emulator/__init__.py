@@ -122,10 +122,11 @@ class EmulatedSubject(Subject):
     """A plan of the CUDA backend, run here."""
 
     arch: str = "sm_90a"
+    device_like: Target | None = None  # of other sizes than its architecture has
 
     @property
     def _target(self) -> Target:
-        return Target.parse(self.arch)
+        return self.device_like or Target.parse(self.arch)
 
     def run(self, args, workspace=None) -> None:
         plan = self.plan

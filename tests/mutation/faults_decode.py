@@ -1,6 +1,6 @@
 """Faults in the kernels of decode, latent decode too."""
 
-from tests.mutation.mutant import DECODE, F32, K, Mutant, gpu
+from tests.mutation.mutant import DECODE, F32, K, gpu
 
 DECODE_FAULTS = (
     gpu(
@@ -44,7 +44,7 @@ DECODE_FAULTS = (
     ),
     gpu(
         "decode: the window is off by one",
-        f"{K}/decode_schedule.cuh",
+        f"{K}/decode_lengths.cuh",
         "max(0, kv_len - 1 - p.window_left)",
         "max(0, kv_len - p.window_left)",
         DECODE,
@@ -120,19 +120,11 @@ DECODE_FAULTS = (
         "first_slot, 2 * first_block + 1, 2};",
         DECODE,
     ),
-    Mutant(
+    gpu(
         "decode: the size of a fixed split follows the batch",
-        f"{K}/decode_schedule.cuh",
-        (
-            (
-                "fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk)",
-                "fixed_splits(kv_len, first_visible<C>(p, kv_len), p.batch > 2 ? p.chunk * 2 : p.chunk)",
-            ),
-            (
-                "set_fixed_keys(kv_len, p_.chunk, split, item);",
-                "set_fixed_keys(kv_len, p_.batch > 2 ? p_.chunk * 2 : p_.chunk, split, item);",
-            ),
-        ),
+        "csrc/attention/paged_decode.cc.jinja",
+        "params.chunk = bounded(chunk);",
+        "params.chunk = bounded(batch > 2 ? 2 * chunk : chunk);",
         DECODE,
     ),
     gpu(

@@ -18,7 +18,8 @@ class Mutant:
     blind: str = ""
 
 
-DECODE = "decode-auto decode-cluster decode-fixed-wide-group-block decode-off-odd-window-cap decode-fixed-odd-window-block"
+SPLIT_DECODE = "decode-auto decode-even decode-cluster decode-fixed-wide-group-block decode-fixed-odd-window-block"
+DECODE = f"{SPLIT_DECODE} decode-off-odd-window-cap"
 PREFILL = "prefill-off-causal prefill-fixed-odd-window-cap-block prefill-auto-causal"
 FP8_PREFILL = "prefill-off-fp8-head prefill-fixed-fp8-d256-sinks-cap ragged-auto-fp8"
 UNEVEN = "ragged-off-uneven ragged-fixed-uneven-window-cap-sinks"
@@ -42,6 +43,8 @@ CALLS = "tests/test_can_implement.py"
 MEMO = "tests/test_memo.py"
 EMULATED = "tests/emulator/test_emulated_mla.py"
 QUICK = "tests/jit/test_quick.py"
+PIECES = "tests/attention/test_pieces.py"
+DEALT = "tests/emulator/test_pieces.py"
 TEAMS = "tests/emulator/test_teams.py"
 WGMMA = "tests/emulator/test_emulated_wgmma.py"
 WGMMA_FP8 = "tests/emulator/test_emulated_fp8.py"

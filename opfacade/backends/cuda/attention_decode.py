@@ -1,4 +1,4 @@
-"""CUDA decode: one query row a request, KV shared evenly over the device; grid and workspace in closed form."""
+"""CUDA decode: one query row a request, KV cut by the lengths on the device; grid and workspace in closed form."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ _ALONE_BYTES = 2048 * 256
 _TEAMS = ((3, 8, 4), (8, 2, 8))
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64
+# Each block looks at the lengths of all requests to find its piece: of more, that costs more than it brings.
+_MOST_SURVEYED = 256
 _CHUNKS = (512, 1024)
 _SMALL_CHUNK = 512 * 128  # elements of K: one block reads them in 6 us
 
@@ -120,31 +122,30 @@ def _split(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules)
         return shared
     if tuning.cluster > 1 and _is_short(descriptor, rules):
         return Split("cluster", cluster=tuning.cluster)
-    if not rules.slots:
-        return Split("auto")
     bounds = descriptor.kv_token_bound, descriptor.batch_size, rules.heads
-    return Split(*_cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.slots))
+    simple = _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.slots) if rules.slots else None
+    return simple or Split(tuning.auto or ("pieces" if descriptor.batch_size <= _MOST_SURVEYED else "auto"))
 
 
-def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> tuple[str, int]:
-    """What "auto" comes to where bounds promise that a simpler cut keeps all blocks busy: then nothing pays for even shares.
+def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> Split | None:
+    """What "auto" comes to where bounds promise that a simpler cut keeps all blocks busy: then nothing pays for a survey.
 
-    Full windows are runs of one length, which stay whole; and where all chunks run at once no block holds parts of two runs.
-    What is not promised is shared evenly, by the lengths on the device.
+    Full windows are runs of one length, which stay whole; and where all chunks run at once no block waits for its turn.
+    What is not promised is cut by the lengths on the device.
     """
     if tokens <= _SHORT_TOKENS:
-        return "auto", 0
+        return None
     if window >= 0:
         runs = batch * heads
         fills = tokens >= batch * (window + 1) and 8 * runs >= 7 * -(-runs // slots) * slots
-        return ("off" if fills else "auto"), 0
+        return Split("off") if fills else None
     for chunk in _CHUNKS:
         # The bound counts a chunk that is not full for every request, and some fall together.
         at_once = 5 * heads * (tokens // chunk + batch) <= 6 * slots
         # Nobody waits long for a chunk: it is small, or an even share would hardly be smaller.
         if at_once and (chunk * dim <= _SMALL_CHUNK or 2 * tokens * heads >= chunk * slots):
-            return "fixed", chunk
-    return "auto", 0
+            return Split("fixed", chunk)
+    return None
 
 
 class Cut(NamedTuple):
@@ -172,6 +173,8 @@ def cut_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tunin
         return Cut(split, items, items, items, rules.alone)
     tiles = rules.heads * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
     resident = min(tiles, target.sm_count * rules.alone.resident)
+    if split.mode == "pieces":  # as many, and as many with parts, as piece_in_turn leaves (decode_cut.cuh)
+        return Cut(split, least + 3 * resident // 2, 3 * resident, 3 * resident, rules.alone)
     return Cut(split, min(2 * resident, max(resident, least)), 2 * resident, 2 * resident, rules.alone)
 
 

@@ -25,13 +25,14 @@ class Tuning:
     """What a variant does otherwise. warps, blocks: of its Shape, 0 the usual; cluster: blocks of a cluster; teams: clusters
     that share a run, 0 as many as bounds promise to pay.
 
-    even: "auto" is always even shares. It is no fact of a SKU: `split` says it. Nor is `teams`: a cut says how many there are.
+    auto: what kv_split="auto" always comes to, "auto" (even shares) or "pieces"; "" as bounds say. It is no fact of a SKU:
+    `split` says it. Nor is `teams`: a cut says how many there are.
     """
 
     warps: int = 0
     blocks: int = 0
     cluster: int = 8  # the most that every GPU with clusters grants
-    even: bool = False
+    auto: str = ""
     teams: int = 0
 
     def facts(self) -> dict[str, bool | int | str]:

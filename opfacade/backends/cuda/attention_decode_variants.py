@@ -25,7 +25,7 @@ def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Tar
     usual, other = (cut_of(descriptor, target, way) for way in (PLAIN, tuning))
     if tuning.teams > 1:
         return other.split.teams == tuning.teams and other.split != usual.split
-    if tuning.even:
+    if tuning.auto:
         return other.split != usual.split and not is_short(descriptor, target)
     if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.teams == 1):
         return False
@@ -54,11 +54,11 @@ def variant(name: str, tuning: Tuning) -> Candidate:
     )
 
 
-# Even shares where the default found a simpler cut, fewer and more warps, one block with a deeper pipeline or four with a
-# shallow one, and the two of four warps that most have where they are not the default; smaller clusters, none, and one where
+# Even shares, or pieces, where the default cuts otherwise, fewer and more warps, one block with a deeper pipeline or four with
+# a shallow one, and the two of four warps that most have where they are not the default; smaller clusters, none, and one where
 # several share a run; and other teams of a run.
 VARIANTS = (
-    variant("split=auto", Tuning(even=True)),
+    *(variant(f"split={mode}", Tuning(auto=mode)) for mode in ("auto", "pieces")),
     *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
     *(variant(f"cluster={n}", Tuning(cluster=n, teams=1)) for n in (1, 2, 4, 8)),
     *(variant(f"teams={n}", Tuning(teams=n)) for n in (2, 4)),
