@@ -16,7 +16,8 @@ class PieceSurvey {
     most_ = __reduce_max_sync(0xffffffffu, most);
   }
 
-  // The request that holds `unit`, and where units with slots begin; false beyond the last.
+  // The request that holds `unit`, and where units with slots begin; false beyond the last, and where lengths are others than a
+  // moment ago.
   __device__ __forceinline__ bool find(int unit, Place& place, int& slots_from) {
     const int blocks = head_blocks<C>(p_);
     if (nearly_equal(tiles_, p_.batch, most_)) {
@@ -75,15 +76,14 @@ class PieceSurvey {
     }
     if (wanted < 0) return false;
     const int through = before + inclusive_scan(own);
-    const int owner = __ffs(__ballot_sync(0xffffffffu, through > unit)) - 1;
+    const int owner = __ffs(__ballot_sync(0xffffffffu, through > unit)) - 1;  // counted above, so there is one
     place.request = owner, place.before = __shfl_sync(0xffffffffu, through - own, owner);
-    find_of_lane(unit, wanted, place);
-    return true;
+    return find_of_lane(unit, wanted, place);
   }
 
   // place: of the first request of the lane that has the unit. A lane looks at one request of it.
-  __device__ __forceinline__ void find_of_lane(int unit, int wanted, Place& place) const {
-    for (;; place.request += 32 * 32) {
+  __device__ __forceinline__ bool find_of_lane(int unit, int wanted, Place& place) const {
+    for (; place.request < p_.batch; place.request += 32 * 32) {
       const int request = place.request + 32 * lane();
       int own = 0;
       if (request < p_.batch) {
@@ -95,10 +95,11 @@ class PieceSurvey {
       if (beyond != 0) {
         const int found = __ffs(beyond) - 1;
         place = {place.request + 32 * found, __shfl_sync(0xffffffffu, end - own, found), __shfl_sync(0xffffffffu, own, found)};
-        return;
+        return true;
       }
       place.before = __shfl_sync(0xffffffffu, end, 31);
     }
+    return false;
   }
 
   const DecodeParams& p_;

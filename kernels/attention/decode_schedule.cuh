@@ -29,7 +29,7 @@ struct BatchSums {
 
   __device__ __forceinline__ int total() const { return __shfl_sync(0xffffffffu, through, 31); }
 
-  // The request that holds `position`; false beyond the last.
+  // The request that holds `position`; false beyond the last, and where lengths are others than a moment ago.
   __device__ __forceinline__ bool find(const DecodeParams& p, int position, Place& place) const {
     const unsigned after = __ballot_sync(0xffffffffu, through > position);
     if (after == 0) return false;
@@ -41,7 +41,7 @@ struct BatchSums {
     }
     int first = __shfl_sync(0xffffffffu, run, owner);
     const int last = __shfl_sync(0xffffffffu, run_end, owner);
-    for (;; first += 32) {
+    for (; first < last; first += 32) {
       const int own = first + lane < last ? count_of<C>(p, kv_length<C::kTable>(p.table, first + lane)) : 0;
       const int end = base + inclusive_scan(own);
       const unsigned beyond = __ballot_sync(0xffffffffu, end > position);
@@ -54,6 +54,7 @@ struct BatchSums {
       }
       base = __shfl_sync(0xffffffffu, end, 31);
     }
+    return false;
   }
 };
 
