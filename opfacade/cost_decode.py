@@ -2,7 +2,7 @@
 
 The constants are of one H200, fitted together to the decode medians of bench/results/2026-11-21c-h200-tune.json and of a run of
 bench/decode.py; 256 MB are written before each call. docs/measuring.md says how they do on what they were not fitted to.
-Pipelines of three or four blocks an SM (an fp8 cache, head_dim 64) are newer than those medians.
+Pipelines of three or four blocks an SM (an fp8 cache, head_dim 64) and pieces are newer than those medians.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ def _over_clusters(runs: list[_Run], heads: int, row: float, shared: tuple[int, 
 def _in_chunks(descriptor: Any, runs: list[_Run], heads: int, row: float, chunk: int, slots: int) -> Cut:
     sizes, parts, rates = list[float](), 0, _rates_of(descriptor)
     for run in runs:
-        pieces = list(_chunks(run, chunk))
-        parts += heads * len(pieces) * (len(pieces) > 1)
-        partial = _part_bytes(descriptor) if len(pieces) > 1 else 0.0
-        sizes += [keys * row + rates.turn + partial for keys in pieces for _ in range(heads)]
+        cut = list(_chunks(run, chunk))
+        parts += heads * len(cut) * (len(cut) > 1)
+        partial = _part_bytes(descriptor) if len(cut) > 1 else 0.0
+        sizes += [keys * row + rates.turn + partial for keys in cut for _ in range(heads)]
     return Cut(sizes, slots, parts, _SURVEY + (rates.merge if parts else 0.0))
 
 
@@ -175,15 +175,15 @@ def _evenly(descriptor: Any, runs: list[_Run], heads: int, row: float, slots: in
     grain = row * sum(run.keys for run in runs) / sum(counts)  # mean: the last grain of a request is seldom full
     if share == 0:
         return Cut(_whole_runs([run.keys * row + rates.turn for run in runs for _ in range(heads)], slots), slots, 0, _SURVEY)
-    pieces, begin = [0] * -(-total // share), 0
+    items, begin = [0] * -(-total // share), 0
     for count in counts:
         for _ in range(heads):
             for block in range(begin // share, (begin + count - 1) // share + 1):
-                pieces[block] += 1
+                items[block] += 1
             begin += count
     partial = _part_bytes(descriptor)
-    sizes = [min(share, total - block * share) * grain + n * rates.turn + min(n, 2) * partial for block, n in enumerate(pieces)]
-    return Cut(sizes, slots, sum(min(n, 2) for n in pieces), rates.merge + _SHARE)
+    sizes = [min(share, total - block * share) * grain + n * rates.turn + min(n, 2) * partial for block, n in enumerate(items)]
+    return Cut(sizes, slots, sum(min(n, 2) for n in items), rates.merge + _SHARE)
 
 
 def _whole_runs(sizes: list[float], slots: int) -> list[float]:

@@ -283,6 +283,13 @@ def test_the_split_that_was_asked_for_reaches_the_sku():
             ), (op, seed)
 
 
+def resident(descriptor):
+    """Blocks of a decode that run at once, of as many as may have work."""
+    tiles = descriptor.kv_token_bound // 64 + descriptor.batch_size
+    block = attention_decode.cut_of(descriptor, TARGET).block
+    return min(attention_decode.head_blocks(descriptor) * tiles, TARGET.sm_count * block.resident)
+
+
 def test_workspaces_are_the_closed_forms_of_the_kernels():
     for op in ("paged_decode", "paged_prefill", "ragged_prefill"):
         for seed in range(60):
@@ -297,7 +304,7 @@ def test_workspaces_are_the_closed_forms_of_the_kernels():
                 blocks, slots = attention_decode.grid_of(descriptor, TARGET)
                 assert {
                     "auto": slots // 2 <= blocks <= slots,
-                    "pieces": blocks == runs + slots // 2,
+                    "pieces": blocks == runs + slots // 2 and slots == 3 * resident(descriptor),
                     "fixed": slots == blocks,
                     "cluster": slots == runs * teams,
                 }[split]

@@ -11,8 +11,8 @@ struct WorkItem {
   int first_key;  // first visible key
   int begin;      // where this item's tiles start; may precede first_key
   int end;
-  int run;        // even cut: where this run starts in the line of all tiles; fixed, pieces: the request's first, as slots count them
-  int count;      // even cut: tiles of the run; fixed, pieces: how many the request has
+  int run;        // even cut: where this run starts in the line of all tiles; fixed, pieces: the request's first slot, of one head block
+  int count;      // even cut: tiles of the run; fixed, pieces: its splits or pieces
 };
 
 // Which of `count` parts an item is, and where they lie.
@@ -58,14 +58,14 @@ __device__ __forceinline__ int even_share(int64_t tiles, int runs, int most, int
   return divided <= share + share / 16 && divided * parts == most ? divided : share;
 }
 
-// Pieces: a block has one item, a whole run or a part of a long one. Two ways to cut, by the lengths.
+// A request, what it counts for (tiles, splits or pieces), and what those before it do.
 struct Place {
   int request;
-  int before;  // units that precede its first
-  int count;   // its units
+  int before;
+  int count;
 };
 
-// Are all runs nearly as long as the longest, so that their order does not matter?
+// kPieces: a block has one item, a whole run or a piece of a long one, cut in one of two ways. Are all runs nearly as long as the longest, so that their order does not matter?
 __device__ __forceinline__ bool nearly_equal(int64_t tiles, int batch, int most) {
   return 8 * tiles >= 7 * static_cast<int64_t>(batch) * most;
 }
@@ -77,7 +77,7 @@ struct EqualCut {
   int count;  // pieces of each of those
   int tail;   // and of each of the others
 
-  // unit: of all pieces, request by request.
+  // unit: a piece, request by request.
   __device__ __forceinline__ Place find(int unit) const {
     const int before = whole * count;
     if (unit < before) return {unit / count, unit / count * count, count};

@@ -22,7 +22,7 @@ __device__ __forceinline__ int share_tiles(const DecodeParams& p, int kv_len) {
   return (kv_len + kShareTokens - 1) / kShareTokens - first_visible<C>(p, kv_len) / kShareTokens;
 }
 
-// What one request counts for: tiles when shares are even, splits when they are fixed. Never zero: its output is written.
+// What one request counts for: splits when they are fixed, else tiles. Never zero: its output is written.
 template <class C>
 __device__ __forceinline__ int count_of(const DecodeParams& p, int kv_len) {
   if constexpr (C::kSplit != SplitMode::kFixed) return max(1, share_tiles<C>(p, kv_len));

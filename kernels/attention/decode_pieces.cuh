@@ -16,20 +16,15 @@ class PieceSurvey {
     most_ = __reduce_max_sync(0xffffffffu, most);
   }
 
-  // The request that holds `unit`, and where units with slots begin; false beyond the last, and where lengths are others than a
-  // moment ago.
+  // The request that holds `unit`, and the unit that has the first slot; false beyond the last, and where lengths are others
+  // than a moment ago or so long that no plan would allow them: no part lies outside the slots, whatever they are.
   __device__ __forceinline__ bool find(int unit, Place& place, int& slots_from) {
     const int blocks = head_blocks<C>(p_);
-    if (nearly_equal(tiles_, p_.batch, most_)) {
-      const EqualCut cut = equal_cut(p_.batch, most_, max(1, p_.resident / blocks));
-      place = cut.find(unit);
-      slots_from = cut.first_unit();
-      return place.request < p_.batch;
-    }
-    longest_ = piece_at_once(static_cast<int64_t>(tiles_) * blocks, p_.resident);
-    if (!run_at_once(blocks)) longest_ = piece_in_turn(longest_);
-    // Never outside the slots, whatever the lengths.
-    return find_in_order(unit, place) && (place.count == 1 || (unit + 1) * blocks <= p_.slots);
+    slots_from = 0;
+    const bool equal = nearly_equal(tiles_, p_.batch, most_);
+    if (!(equal ? find_equal(unit, blocks, place, slots_from) : find_in_order(unit, blocks, place))) return false;
+    const int first = place.before - slots_from;
+    return place.count == 1 || (first >= 0 && static_cast<int64_t>(first + place.count) * blocks <= p_.slots);
   }
 
  private:
@@ -48,6 +43,13 @@ class PieceSurvey {
     for (int request = 32 * kHeld + lane(); request < p_.batch; request += 32) f(tiles_of(request));
   }
 
+  __device__ __forceinline__ bool find_equal(int unit, int blocks, Place& place, int& slots_from) const {
+    const EqualCut cut = equal_cut(p_.batch, most_, max(1, p_.resident / blocks));
+    place = cut.find(unit);
+    slots_from = cut.first_unit();
+    return place.request < p_.batch;
+  }
+
   __device__ __forceinline__ bool run_at_once(int blocks) const {
     if (p_.batch * blocks > p_.resident) return false;
     int count = 0;
@@ -56,14 +58,27 @@ class PieceSurvey {
   }
 
   // In the order of classes; in a class of lanes, and of a lane's requests.
-  __device__ __forceinline__ bool find_in_order(int unit, Place& place) const {
-    int counts[kPieceClasses] = {};
-    for_each([&](int own) {
-      const int count = piece_count(own, longest_), of = piece_class(own, count, longest_);
+  __device__ __forceinline__ bool find_in_order(int unit, int blocks, Place& place) {
+    longest_ = piece_at_once(static_cast<int64_t>(tiles_) * blocks, p_.resident);
+    if (!run_at_once(blocks)) longest_ = piece_in_turn(longest_);
+    int before, own;  // pieces of the classes before, and of this lane in the one that has the unit
+    const int wanted = class_with(unit, before, own);
+    if (wanted < 0) return false;
+    const int through = before + inclusive_scan(own);
+    const int owner = __ffs(__ballot_sync(0xffffffffu, through > unit)) - 1;  // counted above, so there is one
+    place.request = owner, place.before = __shfl_sync(0xffffffffu, through - own, owner);
+    return find_of_lane(unit, wanted, place);
+  }
+
+  // -1 beyond the last.
+  __device__ __forceinline__ int class_with(int unit, int& before, int& own) const {
+    int counts[kPieceClasses] = {}, wanted = -1;
+    for_each([&](int tiles) {
+      const int count = piece_count(tiles, longest_), of = piece_class(tiles, count, longest_);
 #pragma unroll
       for (int i = 0; i < kPieceClasses; ++i) counts[i] += of == i ? count : 0;
     });
-    int wanted = -1, before = 0, own = 0;
+    before = own = 0;
 #pragma unroll
     for (int i = 0; i < kPieceClasses; ++i) {
       const int total = __reduce_add_sync(0xffffffffu, counts[i]);
@@ -74,11 +89,7 @@ class PieceSurvey {
         before += total;
       }
     }
-    if (wanted < 0) return false;
-    const int through = before + inclusive_scan(own);
-    const int owner = __ffs(__ballot_sync(0xffffffffu, through > unit)) - 1;  // counted above, so there is one
-    place.request = owner, place.before = __shfl_sync(0xffffffffu, through - own, owner);
-    return find_of_lane(unit, wanted, place);
+    return wanted;
   }
 
   // place: of the first request of the lane that has the unit. A lane looks at one request of it.

@@ -74,6 +74,8 @@ def matrix() -> dict[str, Descriptor[Any]]:
         "decode-even-wide-d256-block": _decode(
             12, _cache(256, "f16", 8, "NHD", 1), batch=270, page_table="block", logits_soft_cap=25.0
         ),
+        "decode-even-fp8-head": _decode(4, _cache(128, "f8_e4m3", 16, "HND", 1), batch=270, q_dtype="bf16", kv_scale="head"),
+        "decode-even-f32-window-sinks": _decode(5, _cache(64, "f32", 16, "NHD", 1), batch=270, window_left=60, sinks=True),
         "decode-auto-f32": _decode(5, _cache(64, "f32", 16, "HND")),
         "decode-fixed-f32": _decode(2, _cache(128, "f32", 3, "NHD"), kv_split=64),
         "decode-auto-fp8-head": _decode(

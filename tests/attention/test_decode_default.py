@@ -91,8 +91,8 @@ def test_the_cut_that_is_the_default_is_no_variant(batch, other):
 
 
 def test_beside_a_record_the_default_leaves_little_to_tuning():
-    """Times are those of the record: the default is another of the candidates that were measured there, if teams and pieces
-    were: for pieces, what even shares took stands in."""
+    """Times are those of the record: the default is another of the candidates that were measured there. Teams were not, and
+    pieces neither: what even shares took stands in for them, which are no faster."""
     rows = iter(json.loads(Path(f"{RECORD}.json").read_text())["rows"])
     works = (w for w in read(Path(f"{RECORD}.work.jsonl").read_text()) if w.descriptor.op != "mla_decode")
     lost = {}

@@ -11,7 +11,7 @@ pytestmark = emulator.needed
 
 # Every way of cutting, every size of an element and of a head; the others on the GPU.
 KINDS = [
-    *("decode-auto", "decode-auto-f32", "decode-auto-sinks", "decode-auto-fp8-head"),
+    *("decode-auto", "decode-auto-f32", "decode-auto-sinks", "decode-auto-fp8-head", "decode-even"),
     *("decode-cluster", "decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
     *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
     *("prefill-off-sinks", "ragged-auto-sinks", "prefill-off-fp8-head", "ragged-auto-fp8"),
@@ -33,7 +33,7 @@ def test_a_kernel_is_exact_where_it_must_be(kind, check):
     assert check(emulator.subject(matrix.matrix()[kind]), 3) == []
 
 
-@pytest.mark.parametrize("kind", ["decode-auto", "decode-fixed-wide-group-block"])
+@pytest.mark.parametrize("kind", ["decode-auto", "decode-even", "decode-fixed-wide-group-block"])
 def test_a_workspace_may_hold_anything(kind):
     """Its counters start from zeros, from ones, from noise, and from what the call before left there."""
     subject = emulator.subject(matrix.matrix()[kind])

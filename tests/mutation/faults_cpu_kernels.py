@@ -63,8 +63,15 @@ CPU_KERNEL_FAULTS = (
         "decode: pieces of a tail have slots as if all runs had",
         f"{K}/decode_pieces.cuh",
         "slots_from = cut.first_unit();",
-        "slots_from = -3 * p_.resident;",
+        "slots_from = 0;",
         DEALT,
+    ),
+    cpu(
+        "decode: slots of pieces are two for each block that runs at once",
+        "opfacade/backends/cuda/attention_decode.py",
+        "least + 3 * resident // 2, 3 * resident, 3 * resident,",
+        "least + resident, 2 * resident, 2 * resident,",
+        SCHEDULE,
     ),
     cpu(
         "device: a fixed split ends one key early",
