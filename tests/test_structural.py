@@ -17,14 +17,24 @@ KINDS = matrix.attention()
 check_ids = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 
 
+def each_kind():
+    """(kind, check). Most checks look at each request alone: of hundreds, one is enough where time is short."""
+    for kind, descriptor in KINDS.items():
+        for check in CHECKS:
+            short = descriptor.batch_size <= 32 or check is structural.every_key_is_visited_once
+            yield pytest.param(kind, check, id=f"{kind}-{check.__name__}", marks=() if short else pytest.mark.heavy)
+
+
+of_kinds = pytest.mark.parametrize(("kind", "check"), each_kind())
+
+
 def accepted(subject):
     if subject.declined:
         pytest.skip(subject.declined)
     return subject
 
 
-@check_ids
-@pytest.mark.parametrize("kind", KINDS)
+@of_kinds
 def test_the_reference_is_exact_where_it_must_be(kind, check):
     assert check(Subject(KINDS[kind], "reference", "cpu"), seed=3) == []
 
@@ -55,8 +65,7 @@ def _random_built():
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("_kinds_built")
-@check_ids
-@pytest.mark.parametrize("kind", KINDS)
+@of_kinds
 def test_cuda_is_exact_where_it_must_be(kind, check):
     for seed in (3, 4):
         assert check(Subject(KINDS[kind], "cuda", "cuda"), seed) == []
