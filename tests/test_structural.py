@@ -25,7 +25,7 @@ def each_kind():
             yield pytest.param(kind, check, id=f"{kind}-{check.__name__}", marks=() if short else pytest.mark.heavy)
 
 
-of_kinds = pytest.mark.parametrize(("kind", "check"), each_kind())
+of_kinds = pytest.mark.parametrize(("kind", "check"), list(each_kind()))
 
 
 def accepted(subject):
