@@ -1,0 +1,20 @@
+"""compute-sanitizer is shown problems that descriptors allow: a page beyond the cache would be the test's own fault."""
+
+import pytest
+
+from opfacade.testing import inputs, matrix
+from tests.sanitized import SEEDS, small
+
+
+@pytest.mark.parametrize("kind", matrix.attention())
+def test_small_problems_are_what_their_descriptor_allows(kind):
+    descriptor = matrix.attention()[kind]
+    lengths = small(kind, descriptor)
+    assert len(lengths.kv) == descriptor.batch_size
+    assert max(lengths.kv) > 64 or descriptor.batch_size < 4
+    if hasattr(descriptor, "paged_kv"):
+        size = descriptor.paged_kv.page_size
+        assert sum(-(-n // size) for n in lengths.kv) <= descriptor.paged_kv.num_total_pages
+    args = inputs.make_args(descriptor, SEEDS[0], "cpu", lengths)
+    if getattr(args, "kv_indices", None) is not None:
+        assert int(args.kv_indptr[-1]) <= args.kv_indices.numel()
