@@ -33,7 +33,7 @@ def test_the_field_that_causes_a_change_is_told_from_one_that_does_not():
     assert not found.same
     assert set(found.fields) == {"kv_split", "batch_size"}
     assert found.causes == ("kv_split",)
-    assert "spec split: auto -> off" in found.facts
+    assert "spec split: pieces -> off" in found.facts
     assert "because kv_split: 'auto' -> 'off'" in str(found)
     assert "also    batch_size: 16 -> 99" in str(found)
 
