@@ -18,6 +18,7 @@ SMALL = Target("sm_80", 4, 166912)
 BATCHES = {
     "equal, at once": ([900], 6),
     "equal, with a tail": ([640] * 7, 1),
+    "equal, a tail behind more waves than there are slots": ([320] * 25, 1),
     "nearly equal": ([700 - 9 * i for i in range(9)], 1),
     "unlike, at once": ([2000, 600], 4),
     "one long": ([2000] + [40] * 35, 4),

@@ -1,6 +1,6 @@
 """The same in kernels and bindings: in what the host runs of them, and in the emulator."""
 
-from tests.mutation.mutant import DEALT, EMULATED, PIECES, QUICK, SCHEDULE, TEAMS, WGMMA, WGMMA_FP8, C, K, L, Mutant, cpu
+from tests.mutation.mutant import EMULATED, QUICK, SCHEDULE, TEAMS, WGMMA, WGMMA_FP8, C, K, L, Mutant, cpu
 
 CPU_KERNEL_FAULTS = (
     cpu(
@@ -15,62 +15,6 @@ CPU_KERNEL_FAULTS = (
         f"{K}/decode_cut.cuh",
         "last_block = (run + count - 1) / share;",
         "last_block = (run + count - 2) / share;",
-        SCHEDULE,
-    ),
-    cpu(
-        "device: pieces that are longer than the others overlap those behind them",
-        f"{K}/decode_cut.cuh",
-        "return i * base + min(i, more);",
-        "return i * base + min(i, more / 2);",
-        PIECES,
-    ),
-    cpu(
-        "device: short pieces are dealt first",
-        f"{K}/decode_cut.cuh",
-        "return (quarters <= 3 * all) + (quarters <= 2 * all) + (quarters <= all);",
-        "return 3 - (quarters <= 3 * all) - (quarters <= 2 * all) - (quarters <= all);",
-        PIECES,
-    ),
-    cpu(
-        "device: a tail of equal runs begins one request late",
-        f"{K}/decode_cut.cuh",
-        "return {whole + request, before + request * tail, tail};",
-        "return {whole + request + 1, before + request * tail, tail};",
-        PIECES,
-    ),
-    cpu(
-        "device: pieces that take turns are as long as those that run at once",
-        f"{K}/decode_cut.cuh",
-        "return (5 * at_once + 6) / 7;",
-        "return at_once;",
-        PIECES,
-    ),
-    cpu(
-        "decode: a lane that has a piece is taken for the request itself",
-        f"{K}/decode_pieces.cuh",
-        "const int request = place.request + 32 * lane();",
-        "const int request = place.request + lane();",
-        DEALT,
-    ),
-    cpu(
-        "decode: requests beyond those that a lane holds are not surveyed",
-        f"{K}/decode_pieces.cuh",
-        "for (int request = 32 * kHeld + lane(); request < p_.batch; request += 32) f(tiles_of(request));",
-        ";",
-        DEALT,
-    ),
-    cpu(
-        "decode: pieces of a tail have slots as if all runs had",
-        f"{K}/decode_pieces.cuh",
-        "slots_from = cut.first_unit();",
-        "slots_from = 0;",
-        DEALT,
-    ),
-    cpu(
-        "decode: slots of pieces are two for each block that runs at once",
-        "opfacade/backends/cuda/attention_decode.py",
-        "least + 3 * resident // 2, 3 * resident, 3 * resident,",
-        "least + resident, 2 * resident, 2 * resident,",
         SCHEDULE,
     ),
     cpu(
