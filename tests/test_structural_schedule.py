@@ -4,9 +4,6 @@ import ctypes
 import itertools
 import random
 import re
-import shutil
-import subprocess
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +12,7 @@ from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import attention_decode, attention_prefill
 from opfacade.testing import matrix, problems
 from opfacade.testing.requests import changed
+from tests.host import library
 from tests.test_structure import ROOT
 
 KERNELS = ROOT / "kernels/attention"
@@ -65,15 +63,8 @@ def test_what_a_barrier_says_has_arrived_was_waited_for(path):
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
     """The device functions as a host library."""
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("schedule")
     prefill = re.search(r"template <class C>\n__device__ __forceinline__ \w+ fixed_range\(.*?\n}\n", PREFILL, re.DOTALL)[0]
-    text = HOST.replace("PREFILL", prefill)
-    (folder / "host.cc").write_text(text)
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", f"-I{ROOT}", "-o", folder / "host.so", folder / "host.cc"], check=True)
-    return ctypes.CDLL(str(Path(folder / "host.so")))
+    return library(tmp_path_factory.mktemp("schedule"), HOST.replace("PREFILL", prefill))
 
 
 HOST = """

@@ -4,15 +4,13 @@ cuts every run into pieces that blocks can take in any order. The emulator runs 
 import ctypes
 import itertools
 import random
-import shutil
-import subprocess
 from math import hypot
 
 import pytest
 
 from opfacade import cost_pieces as model
 from opfacade.cost_blocks import drained
-from tests.test_structure import ROOT
+from tests.host import library
 
 HOST = """
 #include <algorithm>
@@ -38,16 +36,10 @@ extern "C" int start(int tiles, int count, int i) { return piece_start(tiles, co
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("pieces")
-    (folder / "host.cc").write_text(HOST)
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", f"-I{ROOT}", "-o", folder / "host.so", folder / "host.cc"], check=True)
-    library = ctypes.CDLL(str(folder / "host.so"))
-    library.equal.argtypes = [ctypes.c_longlong, ctypes.c_int, ctypes.c_int]
-    library.at_once.argtypes = [ctypes.c_longlong, ctypes.c_int]
-    return library
+    found = library(tmp_path_factory.mktemp("pieces"), HOST)
+    found.equal.argtypes = [ctypes.c_longlong, ctypes.c_int, ctypes.c_int]
+    found.at_once.argtypes = [ctypes.c_longlong, ctypes.c_int]
+    return found
 
 
 def drawn(seed):

@@ -3,14 +3,12 @@
 import ctypes
 import itertools
 import random
-import shutil
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.host import library
+
 HOST = r"""
 #include "tests/attention/warp_on_host.h"
 #include "kernels/attention/prefill_wgmma_schedule.cuh"
@@ -75,14 +73,7 @@ extern "C" int work_of(int group, int causal, int splits, int batch, const int* 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("wgmma_schedule")
-    (folder / "host.cc").write_text(HOST)
-    command = [compiler, "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-I", ROOT, "-o", folder / "host.so"]
-    subprocess.run([*command, folder / "host.cc"], check=True)
-    return ctypes.CDLL(str(folder / "host.so"))
+    return library(tmp_path_factory.mktemp("wgmma_schedule"), HOST)
 
 
 def ints(values):
