@@ -83,13 +83,6 @@ void require_maps(const WgmmaPrefillParams& params, int64_t places) {
             "q, k and v expected strides of whole 16 bytes, and of k and v pages a whole number of heads apart");
 }
 
-// For threads that copy.
-inline void set_row_steps(WgmmaPrefillParams& params, int64_t pages, int64_t tokens) {
-  if (params.mapped || !params.base.kv_aligned) return;
-  const RowSteps k = row_steps(params.base.k, pages, tokens), v = row_steps(params.base.v, pages, tokens);
-  if (k.bytes != 0 && v.bytes != 0) params.rows[0] = k, params.rows[1] = v;
-}
-
 // Both fill what follows from params.base; where the copy engine cannot load, threads do.
 template <class C>
 void set_paged(WgmmaPrefillParams& params, int64_t pages) {
@@ -98,7 +91,6 @@ void set_paged(WgmmaPrefillParams& params, int64_t pages) {
   params.mapped = map_pages<C>(params.k_map, params.k_page, params, p.k, pages) &&
                   map_pages<C>(params.v_map, params.v_page, params, p.v, pages) && map_queries<C>(params);
   require_maps<C>(params, pages);
-  set_row_steps(params, pages, p.table.page_size);
 }
 template <class C>
 void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
@@ -106,7 +98,6 @@ void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
   params.mapped = map_rows<C>(params.k_map, params, params.base.k, rows, C::kHeadDim) &&
                   map_rows<C>(params.v_map, params, params.base.v, rows, C::kHeadDimVo) && map_queries<C>(params);
   require_maps<C>(params, rows);
-  set_row_steps(params, 1, rows);
 }
 
 template <class C>

@@ -78,19 +78,15 @@ struct Feeder {
       loader.ask(smem_address(smem.k[ring.stage]), smem.k_full[ring.stage]);
       return;
     }
-    const int after = max(start - C::kTileKv, 0);
+    Entries next = {};
+    look_up(pages, work, max(start - C::kTileKv, 0), next);
     if constexpr (!kAsStored<C>) {
-      Entries next = {};
-      look_up(pages, work, after, next);
       if (mapped()) threads.ask(work, pages, start, page[0]); else threads.tell_rows(work, pages, start, page);
-#pragma unroll
-      for (int i = 0; i < Gatherer<C>::kLookups; ++i) page[i] = next[i];
     } else if constexpr (!kFp8Products<C>) {
-      threads.template resolve<kValues>(pages, start, page);
-      if (!begins) threads.settle();  // the tile before has come meanwhile; the queries of a work have not
-      look_up(pages, work, after, page);  // no sooner: the fence behind the tile before would wait for it
-      threads.template copy<kValues>(work, ring, start);
+      threads.template copy<kValues>(pages, work, ring, start, page, begins);
     }
+#pragma unroll
+    for (int i = 0; i < Gatherer<C>::kLookups; ++i) page[i] = next[i];
   }
 
   // Work is found one ahead, when the first tile of the work at hand is under way.
@@ -116,7 +112,6 @@ struct Feeder {
         pages = Pages<C>(p.base.table, work->tile.request);
         left = work->tiles, start = work->last;
         if (asks()) loader.begin(pages, *work, page[0]); else look_up(pages, *work, start, page);
-        if constexpr (kAsStored<C> && !kFp8Products<C>) threads.template begin<kValues>(*work);
         load_queries(*work);
       }
       load_tile(*work, pages, start, page, begins);

@@ -20,13 +20,6 @@ struct Gatherer {
   WgmmaShared<C>& smem;
   WildWriter<C> wild{smem};
   uint32_t pending = 0;  // the barrier of copies under way
-  const char* head = nullptr;  // of K or V: this thread's chunk of the first row of the head at hand
-
-  template <bool kValues>
-  __device__ __forceinline__ void begin(const Work& work) {
-    head = token_address(kValues ? p.base.v : p.base.k, 0, 0, work.head) + chunk() * 16;
-    asm volatile("" : "+l"(head));  // or each row's address would be a sum of three
-  }
 
   // What this thread has written is for `full`.
   __device__ __forceinline__ static void tell_done(uint32_t full) {
@@ -55,7 +48,6 @@ struct Gatherer {
     if (!mbarrier_is_over(smem_address(&barrier), parity)) settle();
     mbarrier_wait(smem_address(&barrier), parity);
   }
-  __device__ __forceinline__ bool in_steps() const { return p.rows[0].bytes != 0; }
   __device__ __forceinline__ static int chunk() { return threadIdx.x % kChunks; }
   __device__ __forceinline__ static int first_row() { return threadIdx.x % kCopiers<C> / kChunks; }
 
@@ -84,8 +76,7 @@ struct Gatherer {
            (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + chunk * 16;
   }
   __device__ __forceinline__ void copy_q(const Work& work, int stage) {
-    int copier = threadIdx.x - (kWarpgroup - kQueryCopiers<C>);
-    asm volatile("" : "+r"(copier));  // once a work: nothing of it stays in registers from tile to tile
+    const int copier = threadIdx.x - (kWarpgroup - kQueryCopiers<C>);
 #pragma unroll 1
     for (int pass = 0; pass < C::kHeadDim / 8 / kQChunks; ++pass) {
       const int chunk = copier % kQChunks + pass * kQChunks;
@@ -110,41 +101,35 @@ struct Gatherer {
     for (int i = 0; i < kLookups; ++i)
       page[i] = pages.entry_of(min(start + own_row(i), end - 1));
   }
-  // Where the rows of a tile of one of the two lie, from the first one on. Nobody reads there what is outside the range.
+  // Where the rows of a tile of one of the two lie, in bytes from the first one. Nobody reads there what is outside the range.
   template <bool kValues>
   __device__ __forceinline__ void resolve(const Pages<C>& pages, int start, const Entries& page) {
     const PoolTensor& pool = kValues ? p.base.v : p.base.k;
-    auto& rows = smem.rows[kValues];
     __syncwarp();  // those of the tile before are read
 #pragma unroll
     for (int i = 0; i < kLookups; ++i) {
       if (own_row(i) >= C::kTileKv) break;
+      // Neither is negative, and products of 64 bits are cheaper of what is known to have no upper half.
       const uint32_t id = pages.checked(page[i]), slot = pages.slot_of(start + own_row(i));
-      const int first = own_row(i) % kStep, of_first = own_row(i) / kStep;
-      if (in_steps()) {
-        rows.steps[first][of_first] = id * p.rows[kValues].page + slot * p.rows[kValues].token;
-      } else {
-        rows.bytes[first][of_first] = id * uint64_t(pool.page_stride) + slot * uint64_t(pool.token_stride);
-      }
+      const uint64_t lies = id * uint64_t(pool.page_stride) + slot * uint64_t(pool.token_stride);
+      smem.rows[kValues][own_row(i) % kStep][own_row(i) / kStep] = lies;
     }
     __syncwarp();
   }
 
-  // Rows of K or V, `rows` steps behind the first of the head. Some at a time, because a copy that waits for its address holds up the next.
+  // Rows of K or V, `rows` bytes behind `from`. Some at a time, because a copy that waits for its address holds up the next.
   // kWhole: all are inside the range.
   template <bool kWhole>
-  __device__ __forceinline__ void copy_rows(const uint32_t* rows, uint32_t step, uint32_t dst, int panels, const char* any,
+  __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
                                             int begin, int end) const {
     static_assert(C::kTileKv % (kStep * kBatch) == 0, "whole batches");
 #pragma unroll 1
     for (int row = first_row(); row < C::kTileKv; row += kStep * kBatch, rows += kBatch) {
       const char* src[kBatch];
-      asm volatile("" : "+r"(step));  // its upper half is not known to be zero where it was made 64 bits wide before the loop
 #pragma unroll
-      for (int i = 0; i < kBatch; i += 4) {
-        const uint4 four = *reinterpret_cast<const uint4*>(rows + i);
-        src[i] = head + uint64_t{four.x} * step, src[i + 1] = head + uint64_t{four.y} * step;
-        src[i + 2] = head + uint64_t{four.z} * step, src[i + 3] = head + uint64_t{four.w} * step;
+      for (int i = 0; i < kBatch; i += 2) {
+        const uint4 two = *reinterpret_cast<const uint4*>(rows + i);
+        src[i] = from + (uint64_t{two.y} << 32 | two.x), src[i + 1] = from + (uint64_t{two.w} << 32 | two.z);
       }
 #pragma unroll
       for (int panel = 0; panel < C::kHeadDim / 64; ++panel) {
@@ -158,45 +143,50 @@ struct Gatherer {
       dst += kBatch * (kStep / 8) * Shared::kKvGroup;
     }
   }
-  // The same element by element. Rarely done, so nothing of it stays in registers where rows are copied.
-  __device__ __forceinline__ void store_rows(int which, uint32_t tile, int panels, const char* any, int begin, int end) const {
-    int own = threadIdx.x % kCopiers<C>;
-    asm volatile("" : "+r"(own));
-    const uint64_t* rows = smem.rows[which].bytes[own / kChunks];
-    uint32_t dst = tile + kv_place<C>(own / kChunks, own % kChunks);
+  // The same element by element.
+  __device__ __forceinline__ void store_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
+                                             int begin, int end) const {
 #pragma unroll 1
-    for (int row = own / kChunks; row < C::kTileKv; row += kStep, ++rows, dst += (kStep / 8) * Shared::kKvGroup) {
+    for (int row = first_row(); row < C::kTileKv; row += kStep, ++rows, dst += (kStep / 8) * Shared::kKvGroup) {
       const bool valid = row >= begin && row < end;
 #pragma unroll 1
       for (int panel = 0; panel < panels; ++panel)
-        fetch_chunk<uint16_t>(dst + panel * Shared::kKvPanel, valid ? head + *rows + panel * 128 : any, valid, false);
+        fetch_chunk<uint16_t>(dst + panel * Shared::kKvPanel, valid ? from + *rows + panel * 128 : any, valid, false);
     }
   }
   __device__ __forceinline__ void copy_tile(const Work& work, int which, int start, const unsigned char* tile) const {
     const int begin = work.range.begin - start, end = work.range.end - start;
     const char* any = static_cast<const char*>(p.base.k.data);
-    const uint32_t* rows = smem.rows[which].steps[first_row()];
-    const uint32_t step = p.rows[which].bytes, at = smem_address(tile);
+    const uint64_t* rows = smem.rows[which][first_row()];
+    const char* from = token_address(which == 0 ? p.base.k : p.base.v, 0, 0, work.head) + chunk() * 16;
     const int panels = (which == 0 ? C::kHeadDim : C::kHeadDimVo) / 64;
-    const uint32_t dst = at + kv_place<C>(first_row(), chunk());
-    if (!in_steps()) {
-      store_rows(which, at, panels, any, begin, end);
+    const uint32_t dst = smem_address(tile) + kv_place<C>(first_row(), chunk());
+    if (!p.base.kv_aligned) {
+      store_rows(rows, from, dst, panels, any, begin, end);
     } else if (begin <= 0 && end >= C::kTileKv) {
-      copy_rows<true>(rows, step, dst, panels, any, begin, end);
+      copy_rows<true>(rows, from, dst, panels, any, begin, end);
     } else {
-      copy_rows<false>(rows, step, dst, panels, any, begin, end);
+      copy_rows<false>(rows, from, dst, panels, any, begin, end);
     }
   }
 
-  // K or V of one tile, as soon as its stage is free.
+  // K or V of one tile, as soon as its stage is free. begins: it is the first of a work.
   template <bool kValues>
-  __device__ __forceinline__ void copy(const Work& work, const Ring<C::kStages>& ring, int start) {
+  __device__ __forceinline__ void copy(const Pages<C>& pages, const Work& work, const Ring<C::kStages>& ring, int start,
+                                       const Entries& page, bool begins) {
     const int stage = ring.stage;
-    await(kValues ? smem.v_empty[stage] : smem.k_empty[stage], ring.parity ^ 1);
+    const uint64_t& empty = kValues ? smem.v_empty[stage] : smem.k_empty[stage];
+    resolve<kValues>(pages, start, page);
+    if (begins) {
+      await(empty, ring.parity ^ 1);
+    } else {
+      settle();  // the tile before has come meanwhile; the queries of a work have not
+      mbarrier_wait(smem_address(&empty), ring.parity ^ 1);
+    }
     copy_tile(work, kValues, start, kValues ? smem.v[stage] : smem.k[stage]);
     const bool reports = kReportsWild<C> && kValues && work.masked(start);
     if (reports) report(stage);
-    committed(kValues ? smem.v_full[stage] : smem.k_full[stage], in_steps() && !reports);
+    committed(kValues ? smem.v_full[stage] : smem.k_full[stage], p.base.kv_aligned && !reports);
   }
 };
 

@@ -12,22 +12,6 @@ namespace opfacade {
 // Lanes find boxes of tiles as if each had so many keys, a power of two that none is beyond.
 constexpr int kBoxSpan = 128;
 
-// Where rows of 16 bits lie that threads copy: `page` and `token` steps of so many bytes from the first one of their head.
-struct RowSteps {
-  uint32_t page;
-  uint32_t token;
-  uint32_t bytes;  // 0: rows lie off 16 bytes, or are further apart than 32 bits can say; threads then go through elements
-};
-
-// The largest steps that all rows are a whole number of apart.
-inline RowSteps row_steps(const PoolTensor& pool, int64_t pages, int64_t tokens) {
-  constexpr int64_t kMost = 1 << 16;
-  const int64_t strides = pool.page_stride | pool.token_stride | kMost, bytes = strides & -strides;
-  const int64_t last = (pages - 1) * pool.page_stride + (tokens - 1) * pool.token_stride;
-  if (last / bytes > UINT32_MAX) return {};
-  return {static_cast<uint32_t>(pool.page_stride / bytes), static_cast<uint32_t>(pool.token_stride / bytes), static_cast<uint32_t>(bytes)};
-}
-
 struct WgmmaPrefillParams {
   // Dimensions from the innermost. Q: 64 columns, group, kv head, row. K and V, paged: 64 columns, 8 tokens, panel of 64
   // columns, 8-token groups of a page, head of a page; ragged: 64 columns, row, head. A box is 64 columns of a tile of rows of
@@ -43,7 +27,6 @@ struct WgmmaPrefillParams {
   int32_t box_lanes;  // that find the boxes of one tile
   int32_t k_page;   // from page to page in k_map's last dimension
   int32_t v_page;
-  RowSteps rows[2];  // of K and V; unset where the copy engine loads
   bool mapped;      // the copy engine loads; else the maps are unset and threads load
 };
 

@@ -80,14 +80,6 @@ constexpr int kQueryCopiers = kAsStored<C> ? kWarpgroup : kSweepers<C> * 32;
 template <class C>
 constexpr bool kReportsWild = C::kCausal || C::kWindow || kHidesMore<C>;
 
-// Where the rows of a tile lie, from the first one of their head on, when threads load what is not widened.
-template <int kTokens>
-union FoundRows {
-  static constexpr int kFirst = kTokens < 8 ? kTokens : 8, kOfEach = kTokens / kFirst;
-  alignas(16) uint32_t steps[kFirst][(kOfEach / 4 | 1) * 4];  // [token % 8][token / 8]; an odd number of 16 bytes: a warp's reads lie in all banks
-  uint64_t bytes[kFirst][kOfEach];
-};
-
 template <class C>
 struct WgmmaShared {
   using Tile = typename C::Tile;
@@ -114,7 +106,9 @@ struct WgmmaShared {
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
   alignas(16) PageBox boxes[2][32];            // [K, V]
-  FoundRows<kAsStored<C> && !kFp8Products<C> ? C::kTileKv : 1> rows[2];  // of K and V
+  // [K, V][token % 8][token / 8], when threads load what is not widened. Two more let a warp's reads lie in all banks.
+  static constexpr bool kFindsRows = kAsStored<C> && !kFp8Products<C>;
+  alignas(16) uint64_t rows[2][kFindsRows ? 8 : 1][kFindsRows ? C::kTileKv / 8 + 2 : 2];
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
   typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
 };
