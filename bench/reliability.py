@@ -74,6 +74,7 @@ def suite(record: dict[str, Any]) -> list[str]:
     told = [f"{counts.get(kind, 0)} {kind}" for kind in ("passed", "skipped", "failure", "error")]
     whole = "" if record.get("ran_to_its_end", True) else ", when it was cut off"
     lines = [f"{', '.join(told)}, in {record['seconds']} s{whole}.", ""]
+    lines += [record["note"], ""] if record.get("note") else []
     wrong = [name for name in record["not_passed"] if not name.endswith(": skipped")]
     lines += [*(f"- `{name}`" for name in wrong), ""] if wrong else []
     lines += ["| random problems of | problems | elements held | worst over hard | worst over tight |", "|---|---|---|---|---|"]

@@ -80,3 +80,9 @@ def test_a_run_that_was_cut_off_is_told_as_one(results):
     cut = RECORDS["a-suite.json"] | {"machine": MACHINE | {"date": "2026-02-02"}, "ran_to_its_end": False}
     (results / "a-suite.json").write_text(json.dumps(cut))
     assert "in 7 s, when it was cut off." in reliability.page()
+
+
+def test_a_record_may_say_how_it_came_about(results):
+    noted = RECORDS["a-suite.json"] | {"note": "Two processes, one after the other."}
+    (results / "a-suite.json").write_text(json.dumps(noted))
+    assert "Two processes, one after the other." in reliability.page().splitlines()
