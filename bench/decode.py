@@ -300,7 +300,7 @@ def picture(record: dict[str, Any], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel("TB/s of K and V")
-    axes.set_title(f"Paged decode on one {record['machine']['device']}, 32/8 heads of 128, bf16, pages of 16 unless said")
+    figure.suptitle(f"Paged decode on one {record['machine']['device']}, 32/8 heads of 128, bf16, pages of 16 unless said")
     axes.legend(loc="lower left")
     figure.savefig(path, dpi=110)
 
