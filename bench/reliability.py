@@ -22,7 +22,7 @@ KINDS = {
     "invariance": {"shapes"},
 }
 MISSING = {
-    "suite": "the GPU tests: `python bench/suite.py --heavy --out bench/results/suite.json`",
+    "suite": "the GPU tests: `python -m bench.suite --heavy --out bench/results/suite.json`",
     "evidence": "the proof of every SKU: `opfacade verify --out bench/results/evidence.json`",
     "sanitize": "compute-sanitizer over the SKU matrix: `scripts/sanitize`",
     "invariance": "the cost of batch invariance: `python -m bench.invariance`",

@@ -1,5 +1,6 @@
-"""Runs the GPU tests and records what ran where: `python bench/suite.py [--out FILE] [--commit REV] [pytest arguments]`.
+"""Runs the GPU tests and records what ran where: `python -m bench.suite [--out FILE] [--commit REV] [pytest arguments]`.
 
+Where one process may not run so long: `--part 1/3 --out A`, and so on, then `--join A B C --out FILE`.
 Every random problem is its (op, seed); the record holds how many there were, the worst error over its bound for each op,
 and which tests failed or were skipped. Ends with pytest's status.
 """
@@ -18,9 +19,11 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from bench.suite_part import cut
 from opfacade import env
 from opfacade.errors import ToolchainError
 from opfacade.jit import cache, toolchain
@@ -66,19 +69,15 @@ def random_problems(cases: list[ET.Element]) -> dict[str, dict[str, float]]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--commit")
-    parser.add_argument("--limit", type=float, help="seconds, after which pytest is interrupted and what ran is recorded")
-    options, rest = parser.parse_known_args()
+def run(options: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], int]:
+    """The record of one process of pytest, and its status."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-o", "addopts=", "-o", "junit_logging=system-out"]
+        command += ["-p", "bench.suite_part", f"--part={options.part}", "--tb=short", f"--junitxml={report}"]
         started = time.time()
-        status, whole = ended([*command, "--tb=short", f"--junitxml={report}", *rest], options.limit)
+        status, whole = ended([*command, *rest], options.limit)
         cases = list(ET.parse(report).getroot().iter("testcase"))
-    counts = Counter(outcome(case) for case in cases)
     record = {
         "machine": {
             "device": torch.cuda.get_device_name(),
@@ -89,13 +88,55 @@ def main() -> int:
             "commit": options.commit,
             "compiler": compiler(),
         },
+        "part": options.part,
         "seconds": round(time.time() - started),
         "ran_to_its_end": whole,
-        "counts": dict(counts),
+        "counts": dict(Counter(outcome(case) for case in cases)),
         "random_problems": random_problems(cases),
         "shown": sorted({line for case in cases for line in _SHOWN.findall(case.findtext("system-out") or "")}),
         "not_passed": sorted(f"{c.get('classname')}::{c.get('name')}: {outcome(c)}" for c in cases if outcome(c) != "passed"),
     }
+    return record, status
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The record of all parts of one suite, from theirs. Raises ValueError where one is missing, or is of something else."""
+    parts = sorted(parts, key=lambda part: cut(part["part"]))
+    named = [part["part"] for part in parts]
+    if named != [f"{i + 1}/{len(parts)}" for i in range(len(parts))]:
+        raise ValueError(f"expected all parts of one suite, each once, got {', '.join(named)}")
+    if any(part["machine"] | {"date": ""} != parts[0]["machine"] | {"date": ""} for part in parts):
+        raise ValueError("expected parts of one commit, run on machines alike")
+    problems: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for op, row in part["random_problems"].items():
+            known = problems.setdefault(op, dict.fromkeys(row, 0))
+            for name, value in row.items():
+                known[name] = max(known[name], value) if name.startswith("worst") else known[name] + value
+    return {
+        "machine": parts[-1]["machine"],
+        "note": f"In {len(parts)} processes, one after the other.",
+        "seconds": sum(part["seconds"] for part in parts),
+        "ran_to_its_end": all(part["ran_to_its_end"] for part in parts),
+        "counts": dict(sum((Counter(part["counts"]) for part in parts), Counter())),
+        "random_problems": problems,
+        "shown": sorted({line for part in parts for line in part["shown"]}),
+        "not_passed": sorted({name for part in parts for name in part["not_passed"]}),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--commit")
+    parser.add_argument("--limit", type=float, help="seconds, after which pytest is interrupted and what ran is recorded")
+    parser.add_argument("--part", default="1/1", help="I/N: only this one of N parts")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="RECORD", help="of all parts; runs nothing")
+    options, rest = parser.parse_known_args()
+    if options.join:
+        record, status = joined([json.loads(path.read_text()) for path in options.join]), 0
+    else:
+        record, status = run(options, rest)
     print(json.dumps(record, indent=1))
     if options.out:
         options.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,0 +1,65 @@
+"""The suite of GPU tests in parts: each test is in one of them, and their records make one."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bench.suite import joined
+from bench.suite_part import bounds, cut
+from tests.test_structure import ROOT
+
+MACHINE = {"device": "a", "commit": "b", "date": "2026-01-01"}
+
+
+def record(part, **facts):
+    whole = {"machine": MACHINE, "part": part, "seconds": 2, "ran_to_its_end": True, "counts": {"passed": 3}}
+    return whole | {"random_problems": {}, "shown": [], "not_passed": []} | facts
+
+
+@pytest.mark.parametrize("tests", [0, 1, 5, 4440])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_each_test_is_in_one_part(tests, count):
+    parts = [range(*bounds(which + 1, count, tests)) for which in range(count)]
+    assert [i for part in parts for i in part] == list(range(tests))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
+def test_a_part_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="expected I/N"):
+        cut(text)
+
+
+def test_pytest_runs_the_part_alone(tmp_path):
+    (tmp_path / "test_five.py").write_text("\n".join(f"def test_{i}(): pass" for i in range(5)))
+    command = [sys.executable, "-m", "pytest", "-p", "bench.suite_part", "--part", "2/2", "-o", "addopts=", "-v", str(tmp_path)]
+    done = subprocess.run([*command, "-c", "/dev/null", "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True)
+    assert [i for i in range(5) if f"test_{i} PASSED" in done.stdout] == [2, 3, 4], done.stdout
+
+
+def test_records_of_all_parts_make_one():
+    rows = [{"problems": 2, "elements": 10, "worst_over_hard": worst, "worst_over_tight": worst} for worst in (0.5, 0.25)]
+    first = record("1/2", random_problems={"op": rows[0]}, not_passed=["x: skipped"], counts={"passed": 3, "skipped": 1})
+    second = record("2/2", random_problems={"op": rows[1]}, shown=["s"])
+    whole = joined([second, first])
+    assert whole["counts"] == {"passed": 6, "skipped": 1}
+    assert whole["random_problems"] == {"op": {"problems": 4, "elements": 20, "worst_over_hard": 0.5, "worst_over_tight": 0.5}}
+    assert (whole["seconds"], whole["ran_to_its_end"], whole["shown"]) == (4, True, ["s"])
+    assert whole["not_passed"] == ["x: skipped"]
+    assert "2 processes" in whole["note"]
+
+
+def test_a_part_that_was_cut_off_is_not_forgotten():
+    assert not joined([record("1/2", ran_to_its_end=False), record("2/2")])["ran_to_its_end"]
+
+
+@pytest.mark.parametrize("parts", [["1/2"], ["1/2", "1/2"], ["1/2", "2/3"], ["1/3", "3/3"]])
+def test_a_missing_part_is_named(parts):
+    with pytest.raises(ValueError, match=r"expected all parts of one suite, each once, got 1/"):
+        joined([record(part) for part in parts])
+
+
+def test_parts_of_two_commits_are_refused():
+    with pytest.raises(ValueError, match="one commit"):
+        joined([record("1/2"), record("2/2", machine=MACHINE | {"commit": "c"})])
