@@ -113,12 +113,8 @@ def sound(mutants: list[Mutant], device: str) -> list[Mutant]:
             by_arch.setdefault(arch_of(mutant), []).append(mutant)
         prefix = {"sm_90": "prefill: ", "sm_90a": ""}
         return [replace(run, name=prefix[arch] + run.name) for arch, some in by_arch.items() for run in sound(some, "cpu")]
-    chosen = dict.fromkeys(m.tests for m in mutants if " -k " in m.tests)
-    plain = dict.fromkeys(word for m in mutants if " -k " not in m.tests for word in m.tests.split())
-    if FOCUSED in plain:
-        del plain[FOCUSED]
-    if plain:
-        chosen[" ".join(plain)] = None
+    files = (word for m in mutants if " -k " not in m.tests for word in m.tests.split() if word != FOCUSED)
+    chosen = dict.fromkeys([*(m.tests for m in mutants if " -k " in m.tests), *files])
     runs = [Mutant(f"sources as they are: {tests}", "", (), "", tests) for tests in chosen]
     kinds = list(dict.fromkeys(kind for m in mutants for kind in m.kinds.split()))
     for some in (kinds[at : at + SOUND_KINDS] for at in range(0, len(kinds), SOUND_KINDS)):
