@@ -281,6 +281,18 @@ def resident(descriptor):
     return min(attention_decode.head_blocks(descriptor) * tiles, TARGET.sm_count * block.resident)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in matrix.matrix() if kind.startswith("decode-even")])
+def test_an_even_cut_has_two_slots_for_each_block(kind):
+    """Of more requests than random descriptors have."""
+    descriptor = matrix.matrix()[kind]
+    plan = Plan.select(descriptor, Preference(backend="cuda"), TARGET)
+    blocks, slots = attention_decode.grid_of(descriptor, TARGET)
+    assert dict(plan.sku.spec)["split"] == "auto"
+    assert slots == 2 * resident(descriptor)
+    assert slots // 2 <= blocks <= slots
+    assert plan.workspace_size == slots * (min(descriptor.group_size, 16) * (descriptor.dim + 1) * 4 + 8)
+
+
 def test_workspaces_are_the_closed_forms_of_the_kernels():
     for op in ("paged_decode", "paged_prefill", "ragged_prefill"):
         for seed in range(60):
