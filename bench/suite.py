@@ -99,6 +99,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], i
     return record, status
 
 
+def part(text: str) -> str:
+    cut(text)
+    return text
+
+
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """The record of all parts of one suite, from theirs. Raises ValueError where one is missing, or is of something else."""
     parts = sorted(parts, key=lambda part: cut(part["part"]))
@@ -113,15 +118,17 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
             known = problems.setdefault(op, dict.fromkeys(row, 0))
             for name, value in row.items():
                 known[name] = max(known[name], value) if name.startswith("worst") else known[name] + value
+    not_passed = sorted({name for part in parts for name in part["not_passed"]})  # a module skipped as a whole is so in each
+    told = Counter(name.rpartition(": ")[2] for name in not_passed)
     return {
         "machine": parts[-1]["machine"],
         "note": f"In {len(parts)} processes, one after the other.",
         "seconds": sum(part["seconds"] for part in parts),
         "ran_to_its_end": all(part["ran_to_its_end"] for part in parts),
-        "counts": dict(sum((Counter(part["counts"]) for part in parts), Counter())),
+        "counts": {"passed": sum(part["counts"].get("passed", 0) for part in parts), **told},
         "random_problems": problems,
         "shown": sorted({line for part in parts for line in part["shown"]}),
-        "not_passed": sorted({name for part in parts for name in part["not_passed"]}),
+        "not_passed": not_passed,
     }
 
 
@@ -130,7 +137,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit")
     parser.add_argument("--limit", type=float, help="seconds, after which pytest is interrupted and what ran is recorded")
-    parser.add_argument("--part", default="1/1", help="I/N: only this one of N parts")
+    parser.add_argument("--part", default="1/1", type=part, help="I/N: only this one of N parts")
     parser.add_argument("--join", type=Path, nargs="+", metavar="RECORD", help="of all parts; runs nothing")
     options, rest = parser.parse_known_args()
     if options.join:

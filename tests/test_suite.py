@@ -40,8 +40,12 @@ def test_pytest_runs_the_part_alone(tmp_path):
 
 def test_records_of_all_parts_make_one():
     rows = [{"problems": 2, "elements": 10, "worst_over_hard": worst, "worst_over_tight": worst} for worst in (0.5, 0.25)]
-    first = record("1/2", random_problems={"op": rows[0]}, not_passed=["x: skipped"], counts={"passed": 3, "skipped": 1})
-    second = record("2/2", random_problems={"op": rows[1]}, shown=["s"])
+    skipped = {
+        "not_passed": ["x: skipped"],
+        "counts": {"passed": 3, "skipped": 1},
+    }  # a module that is skipped when it is collected
+    first = record("1/2", random_problems={"op": rows[0]}, **skipped)
+    second = record("2/2", random_problems={"op": rows[1]}, shown=["s"], **skipped)
     whole = joined([second, first])
     assert whole["counts"] == {"passed": 6, "skipped": 1}
     assert whole["random_problems"] == {"op": {"problems": 4, "elements": 20, "worst_over_hard": 0.5, "worst_over_tight": 0.5}}
