@@ -7,7 +7,7 @@
 //   values             | values 0  |          | values 1  |          ...
 //
 // So the tensor cores have something to do during a softmax, and scores, for which the others wait, have them alone. Head blocks of one
-// request lie along the grid's second axis, so that blocks that read the same tokens run side by side and share them in the L2.
+// request run at the same time, so that blocks that read the same tokens share them in the L2.
 #pragma once
 #include "kernels/attention/decode_join.cuh"
 #include "kernels/mla/add.cuh"

@@ -1,8 +1,9 @@
 // What a launch of latent decode is told; shared by the kernels and their binding.
 //
-// Launch: grid (units, head blocks), block kMlaThreads, dynamic shared memory kMlaSharedBytes. A head block is 64 query heads. Units
-// are as the blocks of a decode for one head block (decode_params.h): off batch; auto at most SMs / head blocks, two slots
-// each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head block h start at h * base.slots.
+// Launch: grid (units, head blocks) where split is auto, else units * head blocks (mla_block); block kMlaThreads, dynamic shared
+// memory kMlaSharedBytes. A head block is 64 query heads. Units are as the blocks of a decode for one head block (decode_params.h):
+// off batch; auto at most SMs / head blocks, two slots each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head
+// block h start at h * base.slots.
 // Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
 // Second launch, of a split: grid of about kMlaMergeBlocks by slices of kMlaMergeSlice units, block
 // kMlaMergeThreads, dynamic shared memory kMlaMergeSharedBytes.

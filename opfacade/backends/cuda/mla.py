@@ -74,7 +74,7 @@ def _unfit(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[Reason
 def _excess(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Iterator[Reason]:
     units, slots = grid_of(descriptor, target)
     hint = "Use a larger kv_split or a smaller max_kv_indices."
-    most = max(units, slots * head_blocks(descriptor))
+    most = max(units, slots) * head_blocks(descriptor)
     yield from support.limit_reason("OPF-S006", "work items", most, _MOST_UNITS, hint)
 
 
