@@ -58,6 +58,10 @@ struct BatchSums {
   }
 };
 
+// Blocks that share an item and lie side by side: its teams, or, of latents, its blocks of heads.
+template <class C>
+constexpr int kSideBySide = C::kTeams * C::kCluster;
+
 // One item a block: the whole of a request's heads, a fixed chunk of it, a piece, or a team member's share.
 template <class C, SplitMode kSplit>
 class Schedule {
@@ -67,7 +71,7 @@ class Schedule {
   __device__ __forceinline__ bool next(WorkItem& item) {
     if (taken_) return false;
     taken_ = true;
-    const int blocks = head_blocks<C>(p_), index = blockIdx.x / kShared, unit = index / blocks;
+    const int blocks = head_blocks<C>(p_), index = blockIdx.x / kSideBySide<C>, unit = index / blocks;
     Place place{unit, unit, 1};
     int slots_from = 0;
     if constexpr (kSplit == SplitMode::kFixed)
@@ -92,8 +96,6 @@ class Schedule {
   }
 
  private:
-  static constexpr int kShared = C::kTeams * C::kCluster;  // blocks of a run, where its teams share it
-
   __device__ __forceinline__ void set_keys(WorkItem& item) const {
     const int kv_len = kv_length<C::kTable>(p_.table, item.request);
     item.first_key = first_visible<C>(p_, kv_len);
@@ -105,8 +107,8 @@ class Schedule {
       item.begin = (first + piece_start(tiles, item.count, part_)) * kShareTokens;
       item.end = min(kv_len, (first + piece_start(tiles, item.count, part_ + 1)) * kShareTokens);
     } else if constexpr (kSplit == SplitMode::kCluster) {
-      const int share = team_share(count_of<C>(p_, kv_len), kShared) * kShareTokens;
-      item.begin = first * kShareTokens + static_cast<int>(blockIdx.x % kShared) * share;
+      const int share = team_share(count_of<C>(p_, kv_len), kSideBySide<C>) * kShareTokens;
+      item.begin = first * kShareTokens + static_cast<int>(blockIdx.x % kSideBySide<C>) * share;
       item.end = min(kv_len, item.begin + share);
     } else {
       item.begin = first * kShareTokens;
@@ -131,7 +133,7 @@ class Schedule<C, SplitMode::kAuto> {
     if (share_ != 0) {
       start_even(sums, tiles < kMost ? static_cast<int>(tiles) : kMost);
     } else {
-      position_ = blockIdx.x;
+      position_ = block();
       stop_ = runs;
     }
   }
@@ -147,15 +149,17 @@ class Schedule<C, SplitMode::kAuto> {
   }
 
   __device__ __forceinline__ Parts parts_of(const WorkItem& item) const {
-    if (share_ != 0) return even_parts(item.run, item.count, share_, blockIdx.x);
+    if (share_ != 0) return even_parts(item.run, item.count, share_, block());
     return {0, 1, 0, 0, 0};
   }
 
  private:
   static constexpr int kMost = 0x7fff0000;
 
+  __device__ __forceinline__ static unsigned block() { return blockIdx.x / kSideBySide<C>; }
+
   __device__ __forceinline__ void start_even(const BatchSums<C>& sums, int tiles) {
-    position_ = static_cast<int>(min(static_cast<int64_t>(blockIdx.x) * share_, static_cast<int64_t>(tiles)));
+    position_ = static_cast<int>(min(static_cast<int64_t>(block()) * share_, static_cast<int64_t>(tiles)));
     stop_ = min(position_ + share_, tiles);
     if (position_ < stop_ && !sums.find(p_, position_ / head_blocks<C>(p_), place_)) stop_ = position_;
     if (position_ >= stop_) return;
@@ -171,7 +175,7 @@ class Schedule<C, SplitMode::kAuto> {
     item.head = position_ % blocks;
     const int kv_len = kv_length<C::kTable>(p_.table, item.request);
     set_tiles(item, kv_len, 0, count_of<C>(p_, kv_len));
-    position_ += gridDim.x;
+    position_ += gridDim.x / kSideBySide<C>;
   }
 
   __device__ __forceinline__ void next_even(WorkItem& item) {

@@ -13,17 +13,12 @@ __device__ __forceinline__ void prefetch_lengths(const DecodeParams& p) {
   if (C::kTable == TableForm::kCsr && first <= p.batch) prefetch_l2(p.table.indptr + first);
 }
 
-// Which unit this block belongs to, and which block of heads it has of it. Blocks of a unit read the same tokens and share them in
-// the L2 if they run at the same time. Where all units do, blocks of heads lie along the grid's second axis; where units take turns,
-// those of one lie side by side.
-struct MlaBlock {
-  int unit, head;
-};
+// Which unit this block belongs to, and which block of heads it has of it. Blocks of a unit read the same tokens and lie side by side:
+// then they run at the same time, near each other, and share what they read in the L2.
 template <class C>
-__device__ __forceinline__ MlaBlock mla_block() {
-  if constexpr (C::kSplit == SplitMode::kAuto) return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y)};
-  return {static_cast<int>(blockIdx.x) / C::kHeadBlocks, static_cast<int>(blockIdx.x) % C::kHeadBlocks};
-}
+__device__ __forceinline__ int unit_of_block() { return blockIdx.x / C::kHeadBlocks; }
+template <class C>
+__device__ __forceinline__ int head_of_block() { return blockIdx.x % C::kHeadBlocks; }
 
 // Finds the items of this block, by each warp for itself, and what the second launch must merge.
 template <class C>
@@ -36,20 +31,19 @@ struct MlaScheduler {
 
   __device__ __forceinline__ MlaWork next() {
     MlaWork work{};
-    const MlaBlock block = mla_block<C>();
     if (!schedule.next(work.item)) {
       work.item.request = -1;
-      if (C::kPartial && block.head == 0 && threadIdx.x == 0) p.runs[block.unit] = run;
+      if (C::kPartial && head_of_block<C>() == 0 && threadIdx.x == 0) p.runs[unit_of_block<C>()] = run;
       return work;
     }
     if constexpr (C::kPartial) {
       const Parts parts = schedule.parts_of(work.item);
       if (parts.part == 0 && parts.count > 1)
         run = {work.item.request, parts.count, parts.first_slot, parts.next_slot, parts.step};
-      const int first = block.head * p.base.slots;
+      const int first = head_of_block<C>() * p.base.slots;
       work.parts = {parts.part, parts.count, parts.first_slot + first, parts.next_slot + first, parts.step};
     }
-    work.item.head = block.head;  // the schedule knows one head block
+    work.item.head = head_of_block<C>();  // the schedule knows one head block
     // Tiles lie at multiples of their size whatever a fixed split begins with, so that pages lie in them in whole boxes.
     work.item.first_key = max(work.item.first_key, work.item.begin);
     work.item.begin = work.item.first_key / kMlaKeys * kMlaKeys;

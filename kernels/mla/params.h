@@ -1,7 +1,7 @@
 // What a launch of latent decode is told; shared by the kernels and their binding.
 //
-// Launch: grid (units, head blocks) where split is auto, else units * head blocks (mla_block); block kMlaThreads, dynamic shared
-// memory kMlaSharedBytes. A head block is 64 query heads. Units are as the blocks of a decode for one head block (decode_params.h):
+// Launch: grid units * head blocks, those of a unit side by side, block kMlaThreads, dynamic shared memory
+// kMlaSharedBytes. A head block is 64 query heads. Units are as the blocks of a decode for one head block (decode_params.h):
 // off batch; auto at most SMs / head blocks, two slots each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head
 // block h start at h * base.slots.
 // Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
