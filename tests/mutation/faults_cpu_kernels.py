@@ -204,14 +204,14 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "decode: a team's share is that of a team alone",
         f"{K}/decode_schedule.cuh",
-        "team_share(count_of<C>(p_, kv_len), kShared)",
+        "team_share(count_of<C>(p_, kv_len), kSideBySide<C>)",
         "team_share(count_of<C>(p_, kv_len), C::kCluster)",
         TEAMS,
     ),
     cpu(
         "decode: every team begins at the first key",
         f"{K}/decode_schedule.cuh",
-        "blockIdx.x % kShared) * share",
+        "blockIdx.x % kSideBySide<C>) * share",
         "blockIdx.x % C::kCluster) * share",
         TEAMS,
     ),
@@ -366,7 +366,7 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "latent decode: the second block of heads shares the slots of the first",
         f"{L}/load.cuh",
-        "const int first = blockIdx.y * p.base.slots;",
+        "const int first = head_of_block<C>() * p.base.slots;",
         "const int first = 0;",
         EMULATED,
     ),
