@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from opfacade import env, jit
+from opfacade.backends.cuda import direct
 from opfacade.jit import JitSpec, cache, private
 
 from .fakes import Toolkit, make_toolkit
@@ -13,6 +14,21 @@ from .fakes import Toolkit, make_toolkit
 REPO = Path(__file__).resolve().parents[2]
 SCALE = JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
 TINY = JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
+
+
+VOUCHED = set()  # every address whose memory a binding was told of, by any test: what was freed may come again, and smaller
+
+
+@pytest.fixture(scope="session", autouse=True)
+def vouched():
+    def rooms(tensors):
+        VOUCHED.update(tensor.data_ptr() for tensor in tensors)
+        return told(tensors)
+
+    told = direct._rooms
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct, "_rooms", rooms)
+        yield
 
 
 def make_root(place):

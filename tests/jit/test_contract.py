@@ -24,6 +24,7 @@ from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
 
 from ..fuzzing import small, spoiled_args, spoiled_tensor
+from .conftest import VOUCHED
 
 OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states")
 HOST = 1  # kDLCPU
@@ -81,6 +82,16 @@ def in_arena(rng, arena, tensor):
     return torch.as_strided(room, tensor.shape, strides, offset) if offset + reach < room.numel() else tensor
 
 
+def shrunk(tensor, size, keep):
+    """A tensor whose memory has become smaller, and that no binding knew as more: contract.h says why that would pass."""
+    while True:
+        whole = tensor.clone()
+        whole.untyped_storage().resize_(size)
+        if size == 0 or size >= whole.nbytes or whole.data_ptr() not in VOUCHED:
+            return whole
+        keep.append(whole)
+
+
 def disturbed(rng, args, workspace, keep):
     """A call that is sound, or not, or nearly; every tensor it ever had stays alive, so that no address comes again."""
     what = rng.random()
@@ -100,9 +111,8 @@ def disturbed(rng, args, workspace, keep):
         args = replace(args, **{rng.choice(absent or names): torch.zeros(3, dtype=torch.int32)})
     elif what < 0.9:
         name = rng.choice(names)
-        whole = getattr(args, name).clone()
-        whole.untyped_storage().resize_(rng.choice((0, 8, whole.nbytes // 2, whole.nbytes)))
-        args = replace(args, **{name: whole})
+        whole = getattr(args, name)
+        args = replace(args, **{name: shrunk(whole, rng.choice((0, 8, whole.nbytes // 2, whole.nbytes)), keep)})
     else:
         workspace = spoiled_tensor(rng, workspace, [getattr(args, n) for n in names])
     keep += [args, workspace]
