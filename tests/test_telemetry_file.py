@@ -186,10 +186,10 @@ def test_counts_are_subtracted_and_added_number_by_number():
 
 def _write_until_killed(path, go):
     writer = Writer(path, interval=3600)
-    go.set()
     while True:
         telemetry.stats("x").runs.add()
         writer.write()
+        go.set()  # a line is there, however late this process began
 
 
 def test_a_writer_that_is_killed_leaves_whole_lines(path):
@@ -198,7 +198,7 @@ def test_a_writer_that_is_killed_leaves_whole_lines(path):
         go = context.Event()
         process = context.Process(target=_write_until_killed, args=(str(path), go))
         process.start()
-        go.wait(20)
+        assert go.wait(20)
         time.sleep(0.1)
         process.kill()
         process.join(20)

@@ -41,10 +41,10 @@ def test_a_warm_load_starts_no_process(built):
 
 def test_a_repeated_load_is_a_lookup(built):
     module = jit.load(built)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(1000):
         assert jit.load(built) is module
-    assert time.perf_counter() - started < 0.05
+    assert time.process_time() - started < 0.05
 
 
 def test_threads_share_one_build_and_one_module(tiny):
