@@ -1,0 +1,68 @@
+"""Reads files that a user, a variable or a cache names: regular files alone, and no more bytes than a bound.
+
+A FIFO without a writer would hang, a device may have no end, and to open either may have an effect; so a path is looked at
+before it is opened, and what was opened is looked at again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+MOST = 64 << 20  # bytes of a file of JSON
+
+
+def open_regular(path: str | os.PathLike[str], most: int = MOST, follow: bool = True) -> BinaryIO:
+    """A regular file of at most `most` bytes, open for reading. OSError for anything else; waits for no writer.
+
+    follow: False refuses a symbolic link as the last part of the path.
+    """
+    try:
+        _require_regular(os.stat(path, follow_symlinks=follow), path, most)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+        fd = os.open(path, flags)
+    except ValueError as error:  # a NUL, or half a surrogate pair: the name of no file
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from error
+    try:
+        _require_regular(os.fstat(fd), path, most)
+        return open(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read(path: str | os.PathLike[str], most: int = MOST) -> bytes:
+    """The bytes of a regular file, at most `most` of them. OSError otherwise."""
+    with open_regular(path, most) as file:
+        return read_bounded(file, most, path)
+
+
+def read_bounded(file: BinaryIO, most: int = MOST, path: str | os.PathLike[str] = "") -> bytes:
+    """All that is left of a stream, at most `most` bytes: a file may grow after its size was read, a pipe has none."""
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise _too_large(path, most)
+    return data
+
+
+def is_regular(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a regular file, also behind links."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _require_regular(info: os.stat_result, path: str | os.PathLike[str], most: int) -> None:
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    if info.st_size > most:
+        raise _too_large(path, most)
+
+
+def _too_large(path: str | os.PathLike[str], most: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {most} bytes", os.fspath(path))

@@ -1,0 +1,72 @@
+"""JSON as this package reads it: one value for a name, bounded depth, finite numbers of bounded length, text that is text.
+
+A name that stands twice in an object means two things, of which the json module keeps one in silence. Whatever is wrong is a
+ValueError, also what json answers with RecursionError.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+MAX_DEPTH = 100  # of objects and arrays in each other: an expression of the largest depth in a workload has about 40
+MAX_DIGITS = 40  # of an integer: 64 bits have 20
+
+
+def loads(text: str | bytes | bytearray) -> Any:
+    """The value of a JSON text, in UTF-8 where it is bytes. ValueError for what is not strict JSON, TypeError for no text."""
+    if isinstance(text, (bytes, bytearray)):
+        text = text.decode()
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_real, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError(f"objects and arrays nested more than {MAX_DEPTH} deep") from None
+    _require_plain(value)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"the name {twice[:40]!r} more than once in one object")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"the number {digits[:40]}, which no float64 holds")
+    return value
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word}, which is no JSON number")
+
+
+def _require_plain(value: Any) -> None:
+    """Raise ValueError for a value too deep, or with text that is not Unicode; level by level, so that nothing recurses."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        for item in level:
+            if isinstance(item, str) and not item.isascii():
+                item.encode()
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
+            return
+    raise ValueError(f"objects and arrays nested more than {MAX_DEPTH} deep")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return (*value, *value.values())
+    return value if isinstance(value, list) else ()
