@@ -10,6 +10,7 @@ from typing import Any
 
 from opfacade import env
 from opfacade.errors import DescriptorError
+from opfacade.pins import NO_PINS
 from opfacade.registry import descriptor_types, examples
 from opfacade.selection import Option, explain
 from opfacade.sku import KernelSku, PrecisionGuarantee
@@ -46,7 +47,7 @@ def candidates(target: Target) -> tuple[Row, ...]:
     """Every op and every candidate for it, tried on the op's EXAMPLES for a target."""
     found: dict[tuple[str, str, str], tuple[str, list[Option]]] = {}
     for example in examples():
-        for option in explain(example, target=target).options:
+        for option in explain(example, target=target, pins=NO_PINS).options:
             key = (example.op, option.candidate.backend, option.candidate.impl)
             found.setdefault(key, (type(example).__name__, []))[1].append(option)
     return tuple(_row(*key, *value) for key, value in sorted(found.items()))

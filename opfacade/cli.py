@@ -96,15 +96,13 @@ def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, autotun
     """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why."""
     from opfacade import Preference, Target, explain_change, load_descriptor
     from opfacade import explain as explain_descriptor
-    from opfacade.pins import in_force
 
     descriptor, machine = load_descriptor(file.read()), Target.parse(target) if target else None
-    if than is not None:
-        click.echo(str(explain_change(load_descriptor(than.read()), descriptor, target=machine)))
-        return
-    machine = machine or Target.current()
     prefer = Preference(autotune="use" if autotune else "off")
-    explanation = explain_descriptor(descriptor, prefer, machine, in_force(descriptor, prefer, machine))
+    if than is not None:
+        click.echo(str(explain_change(load_descriptor(than.read()), descriptor, prefer, machine)))
+        return
+    explanation = explain_descriptor(descriptor, prefer, machine)
     click.echo(explanation.to_json() if as_json else str(explanation))
 
 

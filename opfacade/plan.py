@@ -9,14 +9,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
-from opfacade import env, instruments, pins, registry, telemetry, validation
+from opfacade import env, instruments, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, check, check_beside, require_memory
-from opfacade.preference import DEFAULT, Preference
+from opfacade.preference import Preference
 from opfacade.registry import NO_SHORT_WAYS, Candidate, Launcher, ShortWays
-from opfacade.selection import Option, choose, count_refusals, require_known_names, require_right_kinds, survey
+from opfacade.selection import Option, answer, choose, count_refusals
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 from opfacade.validation import moment
@@ -120,13 +120,10 @@ class Plan(Generic[ArgsT]):
 
     @classmethod
     def _select(cls: type[PlanT], descriptor: Descriptor[Any], prefer: Preference | None, target: Target) -> PlanT:
-        require_right_kinds(cls.__name__, descriptor, prefer, target, cls._args_type)
-        checked = descriptor.revalidated()
-        preference = DEFAULT if prefer is None else prefer.revalidated()
-        require_known_names(checked.op, preference)
-        options = survey(checked, preference, target, pins.in_force(checked, preference, target))
-        count_refusals(checked.op, options)
-        option = choose(checked, target, options)
+        found = answer(cls.__name__, descriptor, prefer, target, args_type=cls._args_type)
+        checked, preference = found.descriptor, found.preference
+        count_refusals(checked.op, found.options)
+        option = choose(checked, target, found.options)
         if option.candidate.backend == "reference" and not target.is_cpu and not preference.names_reference:
             hint = "explain(descriptor) says why no CUDA kernel fits."
             telemetry.count_fallback(option.sku)

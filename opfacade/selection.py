@@ -1,4 +1,7 @@
-"""Choosing a candidate: a pure function of (descriptor, preference, target). It reads no tensor, GPU, clock or file."""
+"""Choosing a candidate: a pure function of (descriptor, preference, target, pins). It reads no tensor, GPU, clock or file.
+
+`answer` is what `Plan.select` and `explain` both ask: it alone takes the pins of the process where none are given.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from opfacade.errors import (
     UnsupportedError,
     from_issues,
 )
-from opfacade.pins import NO_PINS, Pins
+from opfacade.pins import NO_PINS, Pins, in_force
 from opfacade.preference import DEFAULT, Preference, Require
 from opfacade.registry import Candidate, Reason, candidates_for, names_to_forbid, variants_for
 from opfacade.sku import ERROR_MODELS, KernelSku, is_sku_id
@@ -260,16 +263,28 @@ class Explanation:
         return json.dumps(self.as_dict(), indent=2)
 
 
-def explain(
-    descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None, pins: Pins = NO_PINS
+def answer(
+    name: str, descriptor: Any, prefer: Preference | None, target: Target, pins: Pins | None = None, args_type: Any = None
 ) -> Explanation:
-    """What `select` would choose for a target, and every reason against every other candidate. Needs no GPU.
+    """What is chosen of which options, and what was refused and why: the one question behind `select` and `explain`.
 
-    pins: what else decides; `opfacade.pins.in_force` gives what `select` adds in this process.
+    pins: None for those of the process. args_type: of a named plan, which takes no other descriptor.
     """
-    require_right_kinds("explain", descriptor, prefer, target)
-    preference = (prefer or Preference()).revalidated()
-    target = target or Target.current()
+    require_right_kinds(name, descriptor, prefer, target, args_type)
     checked = descriptor.revalidated()
+    preference = DEFAULT if prefer is None else prefer.revalidated()
     require_known_names(checked.op, preference)
-    return Explanation(checked, preference, target, survey(checked, preference, target, pins))
+    given = in_force(checked, preference, target) if pins is None else pins
+    return Explanation(checked, preference, target, survey(checked, preference, target, given))
+
+
+def explain(
+    descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None, pins: Pins | None = None
+) -> Explanation:
+    """What `select` chooses for a target, and every reason against every other candidate. Needs no GPU.
+
+    prefer, target: as `select` takes them. pins: what else decides, by default what decides in this process: the manifest of
+    OPFACADE_REQUIRE_SKU and, with Preference(autotune="use"), its measurements; `opfacade.pins.NO_PINS` for neither. Raises
+    what `select` raises, but for UnsupportedError: where no candidate fits `chosen` is None, and the reasons are in `options`.
+    """
+    return answer("explain", descriptor, prefer, Target.current() if target is None else target, pins)

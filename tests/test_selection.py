@@ -18,6 +18,7 @@ from opfacade.errors import (
     UnsupportedDeviceError,
     UnsupportedError,
 )
+from opfacade.pins import NO_PINS
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.registry import BACKENDS, candidates_for, examples
 from opfacade.selection import choose, survey
@@ -120,7 +121,7 @@ def honours_autotune():
     assert Plan.select(fresh(), Preference(autotune="off"), SM_90A).sku
     used = Preference(autotune="use")
     assert Plan.select(fresh(), used, SM_90A).sku == Plan.select(fresh(), None, SM_90A).sku
-    assert "no measurements were given" in str(explain(fresh(), used, SM_90A))
+    assert "no measurements were given" in str(explain(fresh(), used, SM_90A, NO_PINS))
 
 
 @cuda
@@ -296,7 +297,7 @@ def test_selection_opens_nothing_and_reads_no_environment(monkeypatch):
         patch.setattr(os, "environ", None)
         for descriptor in descriptors:
             choose(descriptor, SM_90A, survey(descriptor, Preference(), SM_90A))
-            str(explain(descriptor, None, SM_90A))
+            str(explain(descriptor, None, SM_90A, NO_PINS))
     for descriptor in descriptors:
         Plan.select(descriptor, None, SM_90A)
     events = {event for event, _ in _audited.pop()}

@@ -1,0 +1,41 @@
+"""Faults in what reads names, files and JSON that come from outside, and in what says which kernel would run."""
+
+from tests.mutation.mutant import cpu
+
+INPUT_FAULTS = (
+    cpu(
+        "explain: what is locked and measured is left out",
+        "opfacade/selection.py",
+        "given = in_force(checked, preference, target) if pins is None else pins",
+        'given = pins or (NO_PINS if name == "explain" else in_force(checked, preference, target))',
+        "tests/test_explain.py",
+    ),
+    cpu(
+        "files: what is no regular file is opened",
+        "opfacade/regular_files.py",
+        "if not stat.S_ISREG(info.st_mode):",
+        "if False:",
+        "tests/test_regular_files.py",
+    ),
+    cpu(
+        "files: a size has no bound",
+        "opfacade/regular_files.py",
+        "if info.st_size > most:",
+        "if False:",
+        "tests/test_regular_files.py",
+    ),
+    cpu(
+        "json: the last of two equal names wins",
+        "opfacade/strict_json.py",
+        "if len(found) != len(pairs):",
+        "if False:",
+        "tests/test_strict_json.py",
+    ),
+    cpu(
+        "json: depth has no bound of its own",
+        "opfacade/strict_json.py",
+        "for _ in range(MAX_DEPTH + 1):",
+        "for _ in range(10 * MAX_DEPTH):",
+        "tests/test_strict_json.py",
+    ),
+)
