@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opfacade import telemetry
+from opfacade import regular_files, strict_json, telemetry
 from opfacade.errors import DescriptorError
+from opfacade.model import not_strict
 from opfacade.tuning import Row, decide
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS tuned (
@@ -27,6 +29,7 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS tuned (
 _VERSION = 1
 _SHARED = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "fuse.sshfs", "fuse.glusterfs")
 _PATIENCE = 30.0
+_MOST_BYTES = 1 << 30
 _T = TypeVar("_T")
 
 
@@ -41,6 +44,7 @@ class Store:
         values = [(r.key, r.hardware, r.toolchain, r.require, r.date, r.model_dump_json()) for r in rows]
         for last in (False, True):
             try:
+                self._require_sound_files()
                 _patiently(lambda: self._write(values))
                 return True
             except (sqlite3.Error, OSError) as error:
@@ -51,9 +55,10 @@ class Store:
 
     def rows(self) -> tuple[Row, ...]:
         """Every sound row. A file that is not there has none."""
-        if not self.path.exists():
+        if not os.path.exists(self.path):
             return ()
         try:
+            self._require_sound_files()
             found = _patiently(lambda: self._read("mode=ro"))
         except sqlite3.OperationalError as error:
             try:
@@ -66,6 +71,12 @@ class Store:
                 _failed(self.path, error)
             return ()
         return tuple(row for *names, text in found if (row := sound(text)) and _names(row) == names)
+
+    def _require_sound_files(self) -> None:
+        """Raise OSError before SQLite opens what is no regular file, and may wait for a writer, or is too large to be ours."""
+        for name in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                regular_files.require_regular(f"{self.path}{name}", _MOST_BYTES)
 
     def _read(self, how: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(
@@ -167,8 +178,12 @@ def export(rows: Iterable[Row]) -> str:
 
 
 def parse(text: str | bytes) -> tuple[Row, ...]:
-    """The sound rows of a table. ValueError if it is no table at all."""
-    table = json.loads(text)
+    """The sound rows of a table. DescriptorError if it is no table at all."""
+    try:
+        table = strict_json.loads(text)
+    except ValueError as error:
+        raise not_strict("tuned", error) from error
     if not isinstance(table, dict) or table.get("opfacade_tuned") != 1 or not isinstance(table.get("rows"), list):
-        raise ValueError("no table of measurements of a version that is known")
+        expected = "a table of measurements of a version that is known"
+        raise DescriptorError(f"tuned: text expected {expected}, got none. [OPF-T004]", code="OPF-T004", stage="tune")
     return tuple(row for value in table["rows"] if (row := sound(value)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade import env
-from opfacade.errors import DescriptorError
+from opfacade.errors import DescriptorError, shown
 from opfacade.pins import NO_PINS
 from opfacade.registry import descriptor_types, examples
 from opfacade.selection import Option, explain
@@ -130,5 +130,7 @@ def schema(op: str) -> dict[str, Any]:
     kind = descriptor_types().get(op)
     if kind is None:
         known = ", ".join(sorted(descriptor_types()))
-        raise DescriptorError(f"schema: op expected one of {known}, got {op!r}. [OPF-D020]", code="OPF-D020", stage="schema")
+        raise DescriptorError(
+            f"schema: op expected one of {known}, got {shown(op)}. [OPF-D020]", code="OPF-D020", stage="schema"
+        )
     return kind.model_json_schema()

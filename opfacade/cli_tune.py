@@ -8,6 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from opfacade import regular_files
+
 if TYPE_CHECKING:
     from opfacade.autotune import Tuning
 
@@ -106,10 +108,7 @@ def import_(ctx: click.Context, file: Path) -> None:
     from opfacade.autotune_store import parse
     from opfacade.autotune_table import refresh, store_here
 
-    try:
-        rows = parse(file.read_bytes())
-    except ValueError as error:
-        raise click.BadParameter(f"{file}: {error}") from error
+    rows = parse(regular_files.read(file))
     kept = store_here().put(rows)
     refresh()
     click.echo(f"{len(rows)} choices {'kept in' if kept else 'could not be kept in'} {store_here().path}")

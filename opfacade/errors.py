@@ -47,6 +47,16 @@ MAX_ISSUES = 20
 _CODE = re.compile(r"\[(OPF-[A-Z][0-9]{3})\]")
 
 
+def shown(value: object) -> str:
+    """A value as a message shows it: the first 80 characters of its repr, where it has one."""
+    try:
+        return repr(value)[:80]
+    except RecursionError:
+        return "something nested without end"
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return f"a {type(value).__name__} that is too long to print"
+
+
 @dataclass(frozen=True)
 class Issue:
     """One thing wrong with a call: a stable code, the argument, what was expected, what came, and one hint."""

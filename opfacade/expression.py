@@ -216,7 +216,7 @@ Apply.model_rebuild()
 def rounded(value: float) -> float:
     """The f32 nearest to a number, as a float; ValueError where it is beyond the largest."""
     try:
-        nearest: float = struct.unpack("f", struct.pack("f", value))[0]
+        nearest: float = struct.unpack("f", struct.pack("f", float(value)))[0]  # of an int too large struct has its own error
     except OverflowError:
         nearest = math.inf
     if math.isinf(nearest):

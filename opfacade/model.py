@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from opfacade.errors import DescriptorError, Issue
+from opfacade import strict_json
+from opfacade.errors import DescriptorError, Issue, shown
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -42,7 +43,7 @@ _EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value"}
 
 def _whole(value: object) -> object:
     """A Literal takes what equals it: True and 1.0 would pass for 1."""
-    return value if type(value) is int or isinstance(value, str) else repr(value)
+    return value if type(value) is int or isinstance(value, str) else shown(value)
 
 
 _ATOMS = frozenset({bool, int, float, str, type(None)})  # values without parts
@@ -74,21 +75,21 @@ def _issue(name: str, item: ErrorDetails) -> Issue:
     kind, value, said = item["type"], item["input"], item.get("ctx", {})
     contradicts = kind == "contradiction"
     path = ".".join(map(str, (*item["loc"], *([said["field"]] if contradicts else [])))) or name
-    got = "nothing" if kind == "missing" else _shown(said["got"] if contradicts else value)
+    got = "nothing" if kind == "missing" else shown(said["got"] if contradicts else value)
     told = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     hint = said["hint"] if contradicts else ""
     return Issue(_code(kind), path, _EXPECTED.get(kind, told), got, hint, kind="DescriptorError")
 
 
-def _shown(value: object) -> str:
-    try:
-        return repr(value)[:80]
-    except RecursionError:
-        return "something nested without end"
+def not_strict(name: str, why: ValueError) -> DescriptorError:
+    """The error for a text that `strict_json` refuses."""
+    issue = Issue("OPF-D006", "text", "strict JSON", str(why)[:200], kind="DescriptorError")
+    return DescriptorError(f"{name}.descriptor: {issue}", code=issue.code, op=name, stage="descriptor", issues=[issue])
 
 
 def _code(kind: str) -> str:
-    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction."""
+    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction; what is
+    no strict JSON is D006."""
     if kind == "extra_forbidden":
         return "OPF-D003"
     if kind == "missing":
@@ -148,6 +149,12 @@ class Model(_Base):
 
     @classmethod
     def model_validate_json(cls: type[Self], json_data: str | bytes | bytearray, **kwargs: Any) -> Self:
+        """The value of a JSON text. DescriptorError names what is wrong; a name twice in one object is (OPF-D006)."""
+        try:
+            if isinstance(json_data, (str, bytes, bytearray)):
+                strict_json.loads(json_data)  # pydantic takes the last of equal names
+        except ValueError as error:
+            raise not_strict(cls.__name__, error) from error
         try:
             return _proven(super().model_validate_json(json_data, **kwargs))
         except ValidationError as error:

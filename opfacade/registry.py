@@ -5,7 +5,6 @@ The file tree is the registry: `backends/<backend>/<family>.py` ends in a tuple 
 
 from __future__ import annotations
 
-import json
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,8 +13,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opfacade import strict_json
 from opfacade.descriptor import Descriptor
-from opfacade.errors import DescriptorError
+from opfacade.errors import DescriptorError, shown
+from opfacade.model import not_strict
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -201,12 +202,13 @@ def examples() -> tuple[Descriptor[Any], ...]:
 
 
 def load_descriptor(text: str | bytes) -> Descriptor[Any]:
-    """A descriptor of any type from its JSON; its field `op` says which."""
+    """A descriptor of any type from its JSON; its field `op` says which. DescriptorError for anything else."""
     try:
-        op = json.loads(text)["op"]
-        kind = descriptor_types()[op]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        kind = descriptor_types()[strict_json.loads(text)["op"]]
+    except ValueError as error:
+        raise not_strict("load_descriptor", error) from error
+    except (KeyError, TypeError) as error:
         known = ", ".join(sorted(descriptor_types()))
-        message = f"descriptor: op expected one of {known}, got {str(text)[:80]!r}. [OPF-D020]"
+        message = f"descriptor: op expected one of {known}, got {shown(text)}. [OPF-D020]"
         raise DescriptorError(message, code="OPF-D020", stage="descriptor") from error
     return kind.model_validate_json(text)

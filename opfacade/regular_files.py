@@ -20,13 +20,13 @@ def open_regular(path: str | os.PathLike[str], most: int = MOST, follow: bool = 
     follow: False refuses a symbolic link as the last part of the path.
     """
     try:
-        _require_regular(os.stat(path, follow_symlinks=follow), path, most)
+        _judge(os.stat(path, follow_symlinks=follow), path, most)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
         fd = os.open(path, flags)
     except ValueError as error:  # a NUL, or half a surrogate pair: the name of no file
-        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from error
+        raise _nameless(path, error) from error
     try:
-        _require_regular(os.fstat(fd), path, most)
+        _judge(os.fstat(fd), path, most)
         return open(fd, "rb")
     except BaseException:
         os.close(fd)
@@ -47,6 +47,14 @@ def read_bounded(file: BinaryIO, most: int = MOST, path: str | os.PathLike[str] 
     return data
 
 
+def require_regular(path: str | os.PathLike[str], most: int = MOST) -> None:
+    """Raise OSError for what `open_regular` would refuse by its kind or size: for who opens it by other means."""
+    try:
+        _judge(os.stat(path), path, most)
+    except ValueError as error:
+        raise _nameless(path, error) from error
+
+
 def is_regular(path: str | os.PathLike[str]) -> bool:
     """Whether a path names a regular file, also behind links."""
     try:
@@ -55,13 +63,17 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _require_regular(info: os.stat_result, path: str | os.PathLike[str], most: int) -> None:
+def _judge(info: os.stat_result, path: str | os.PathLike[str], most: int) -> None:
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(info.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     if info.st_size > most:
         raise _too_large(path, most)
+
+
+def _nameless(path: str | os.PathLike[str], error: ValueError) -> OSError:
+    return OSError(errno.EINVAL, str(error), os.fspath(path))
 
 
 def _too_large(path: str | os.PathLike[str], most: int) -> OSError:

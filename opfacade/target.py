@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from opfacade.errors import DescriptorError, Issue
+from opfacade.errors import DescriptorError, Issue, shown
 
 # SM count and shared memory a block may opt in to, in bytes, of the usual part of each architecture.
 _USUAL = {
@@ -82,7 +82,7 @@ class Target:
 
 
 def _bad(field: str, expected: str, got: object) -> DescriptorError:
-    issue = Issue("OPF-D010", field, expected, repr(got)[:80], kind="DescriptorError")
+    issue = Issue("OPF-D010", field, expected, shown(got), kind="DescriptorError")
     return DescriptorError(f"Target.descriptor: {issue}", code=issue.code, op="Target", stage="descriptor", issues=[issue])
 
 

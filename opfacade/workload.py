@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from opfacade import strict_json
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DescriptorError
-from opfacade.model import Count, Model
+from opfacade.model import Count, Model, not_strict
 from opfacade.plan import Plan
 from opfacade.preference import Preference
 from opfacade.registry import load_descriptor
@@ -82,16 +83,31 @@ def _decoded(text: str | bytes) -> str:
 
 
 def _entries(text: str) -> list[str]:
+    lines = [line for line in text.splitlines() if line.strip()]
     try:
-        whole = json.loads(text)
-    except ValueError:
-        return [line for line in text.splitlines() if line.strip()]
+        whole = strict_json.loads(text)
+    except json.JSONDecodeError:
+        return lines
+    except ValueError as error:
+        if not _is_json(lines[0]):
+            raise not_strict("workload", error) from error
+        return lines  # the entry that is not strict is then named
     return [json.dumps(entry) for entry in whole] if isinstance(whole, list) else [text]
+
+
+def _is_json(line: str) -> bool:
+    try:
+        strict_json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _work(entry: str) -> Work:
     try:
-        wrapped = "descriptor" in json.loads(entry)
+        wrapped = "descriptor" in strict_json.loads(entry)
     except (ValueError, TypeError):
         wrapped = False
     if not wrapped:

@@ -10,6 +10,7 @@ import pytest
 
 from opfacade import telemetry
 from opfacade.autotune_store import Store, export, on_network, parse, sound
+from opfacade.errors import DescriptorError
 from opfacade.tuning import Measured, Row
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
@@ -72,6 +73,30 @@ def test_a_place_that_cannot_be_written_keeps_nothing_and_raises_nothing(place):
         assert not Store(Path(place)).put([row()])
     assert telemetry.counts() == {"tuned_store_failed": 1}
     assert [e["event"] for e in events] == ["tuned_store_failed"]
+
+
+@pytest.mark.parametrize("name", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)], ids=["fifo", "dir", "device"]
+)
+def test_what_is_no_regular_file_is_never_opened(store, monkeypatch, name, make):
+    """A FIFO would wait for a writer for ever."""
+    store.put([row()])
+    path = store.path.with_name(store.path.name + name)
+    path.unlink(missing_ok=True)
+    make(path)
+    monkeypatch.setattr(sqlite3, "connect", lambda *words, **more: pytest.fail("SQLite opened it"))
+    assert store.rows() == ()
+    assert not store.put([row()])
+    assert telemetry.counts() == {"tuned_store_failed": 2}
+
+
+def test_a_file_too_large_to_be_a_table_is_not_read(store, monkeypatch):
+    store.path.parent.mkdir()
+    store.path.touch()
+    os.truncate(store.path, 1 << 40)
+    monkeypatch.setattr(sqlite3, "connect", lambda *words, **more: pytest.fail("SQLite opened it"))
+    assert store.rows() == ()
 
 
 def test_a_full_disk_raises_nothing(store, monkeypatch):
@@ -151,6 +176,10 @@ POISON = {
     "wrong result": lambda r: r | {"measured": [m | {"worst": 7.0} for m in r["measured"]]},
     "later version": lambda r: r | {"schema_version": 2},
     "another key": lambda r: r | {"key": "other"},
+    "deep": lambda r: "[" * 100_000,
+    "deep field": lambda r: json.dumps(r)[:-1] + ', "more": ' + "[" * 5000 + "]" * 5000 + "}",
+    "a name twice": lambda r: json.dumps(r)[:-1] + ', "winner": "b"}',
+    "many digits": lambda r: json.dumps(r)[:-1] + ', "gain": ' + "9" * 5000 + "}",
 }
 
 
@@ -210,10 +239,14 @@ def test_a_table_is_shipped_and_read_back():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"opfacade_tuned": 2, "rows": []}', '{"opfacade_tuned": 1, "rows": 7}', "\xff"]
-)
+    "text",
+    [
+        "", "[]", "{}", '{"opfacade_tuned": 2, "rows": []}', '{"opfacade_tuned": 1, "rows": 7}', "\xff", b"\xff", "[" * 100_000,
+        '{"opfacade_tuned": 1, "rows": [], "rows": []}', '{"opfacade_tuned": 1, "rows": [' + "[" * 5000 + "]" * 5000 + "]}",
+    ],
+)  # fmt: skip
 def test_what_is_no_table_is_refused(text):
-    with pytest.raises(ValueError, match=r".+"):
+    with pytest.raises(DescriptorError, match=r"OPF-(T004|D006)"):
         parse(text)
 
 

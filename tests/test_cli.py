@@ -97,11 +97,11 @@ def test_schema_has_the_fields_of_the_descriptor(op):
     ("words", "text", "message"),
     [
         (["schema", "nothing"], None, "op expected one of"),
-        (["explain", "-"], "{", "op expected one of"),
+        (["explain", "-"], "{", "expected strict JSON"),
         (["explain", "-"], '{"op": "paged_decode"}', "num_qo_heads expected"),
         (["explain", "-", "--target=sm_9"], EXAMPLES[0].model_dump_json(), "arch expected"),
         (["compile", "-"], "[]", "op expected one of"),
-        (["explain", "-"], b"\xff\xfe", "op expected one of"),
+        (["explain", "-"], b"\xff\xfe", "expected strict JSON"),
         (["list", "--target=gpu"], None, "arch expected"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from opfacade import Plan, Preference, Target, load_descriptor
+from opfacade.catalogue import schema
 from opfacade.descriptor import forget_kinds
 from opfacade.errors import ArgumentTypeError, DescriptorError
 from opfacade.plans.attention import (
@@ -321,14 +322,51 @@ def test_equal_values_have_one_json():
     assert zero.digest() == BatchPagedDecodeDescriptor(**DECODE, sm_scale=1.0).digest()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"op": "nope"}', '{"op": ["paged_decode"]}', b"\xff"])
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"op": "nope"}', '{"op": ["paged_decode"]}'])
 def test_json_of_no_known_op_is_refused(text):
     with pytest.raises(DescriptorError, match="paged_decode") as caught:
         load_descriptor(text)
     assert caught.value.code == "OPF-D020"
 
 
-@pytest.mark.parametrize("change", [{"batch_size": "2"}, {"batch_size": 2.5}, {"window_left": float("nan")}, {"unknown": 1}])
+TEXT = EXAMPLES[0].model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Expecting value"),
+        (b"\xff", "can't decode"),
+        (TEXT[:-1] + ',"batch_size":1}', "the name 'batch_size' more than once"),
+        (TEXT.replace('"head_dim"', '"page_size":1,"head_dim"'), "the name 'page_size' more than once"),
+        (TEXT[:-1] + ',"more":' + "[" * 10_000 + "]" * 10_000 + "}", "nested more than 100 deep"),
+        (TEXT[:-1] + f',"sm_scale":{"9" * 5000}}}', "more than 40 digits"),
+        (TEXT[:-1] + ',"sm_scale":1e999}', "no float64"),
+        (TEXT[:-1] + ',"sm_scale":NaN}', "NaN"),
+    ],
+)
+@pytest.mark.parametrize("read", [load_descriptor, type(EXAMPLES[0]).model_validate_json], ids=["any", "its type"])
+def test_json_that_is_not_strict_is_refused_with_the_reason(read, text, why):
+    with pytest.raises(DescriptorError, match=why) as caught:
+        read(text)
+    assert caught.value.code == "OPF-D006"
+
+
+@pytest.mark.parametrize("field", type(EXAMPLES[0]).model_fields)
+@pytest.mark.parametrize("value", [10**400, -(10**5000)], ids=["beyond float64", "beyond printing"])
+def test_an_integer_of_any_length_is_refused_by_name(field, value):
+    fields = dict(EXAMPLES[0].__dict__) | {field: value}
+    with pytest.raises(DescriptorError, match=field):
+        type(EXAMPLES[0])(**fields)
+
+
+def test_an_integer_that_python_does_not_print_is_refused_everywhere():
+    for refused in (lambda: Target("sm_90a", 10**5000), lambda: load_descriptor(10**5000), lambda: schema(10**5000)):
+        with pytest.raises(DescriptorError, match="too long to print"):
+            refused()
+
+
+@pytest.mark.parametrize("change", [{"batch_size": "2"}, {"batch_size": 2.5}, {"window_left": 10**30}, {"unknown": 1}])
 def test_json_is_as_strict_as_construction(change):
     text = json.dumps(json.loads(EXAMPLES[0].model_dump_json()) | change)
     with pytest.raises(DescriptorError, match=next(iter(change))):

@@ -64,6 +64,7 @@ def test_a_choice_between_rough_values_is_no_jump():
     ("type", "value"),
     [
         ("i32", 2**31), ("i32", -(2**31) - 1), ("i32", 1.0), ("i32", True), ("f32", math.inf), ("f32", math.nan), ("f32", 1e39),
+        ("f32", 10**400), ("f32", -(10**400)), ("i32", 10**400),
         ("f32", True), ("f32", "1"), ("bool", 1), ("f16", 1.0),
     ],
 )  # fmt: skip

@@ -30,7 +30,12 @@ def test_a_line_comes_back_as_it_was_written():
     ("entry", "message"),
     [
         ("{}", "OPF-D020"),
-        ("nonsense", "OPF-D020"),
+        ("nonsense", "OPF-D006"),
+        ('{"op": "merge_states", "op": "paged_decode"}', "OPF-D006"),
+        ('{"descriptor": {"op": "merge_states"}, "runs": 1, "runs": 2}', "OPF-D006"),
+        ("[" * 100_000, "OPF-D006"),
+        ('{"descriptor": ' * 50_000 + "{}" + "}" * 50_000, "OPF-D006"),
+        ('{"descriptor": {"op": "merge_states"}, "runs": ' + "9" * 5000 + "}", "OPF-D006"),
         ("[1]", "OPF-D020"),
         ('{"descriptor": {}}', "OPF-D020"),
         ('{"descriptor": 7}', "OPF-D001"),
@@ -52,6 +57,12 @@ def test_a_wrong_preference_is_named():
 def test_bytes_that_are_no_text_are_an_entry_that_is_none():
     with pytest.raises(errors.DescriptorError, match="entry 1"):
         workload.read(b"\xff\xfe\x00{")
+
+
+def test_an_array_over_lines_is_refused_as_one_text():
+    text = json.dumps([{"op": "merge_states", "x": 1}], indent=1).replace('"x"', '"op"')
+    with pytest.raises(errors.DescriptorError, match=r"workload\..*the name 'op' more than once"):
+        read(text)
 
 
 def test_an_empty_file_is_no_work():

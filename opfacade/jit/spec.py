@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import env
-from ..errors import ArgumentError, ToolchainError
+from ..errors import ArgumentError, ToolchainError, shown
 
 Param = str | int | bool | float | tuple[Any, ...]  # a tuple holds Params
 
@@ -67,7 +67,7 @@ class JitSpec:
 
 def _require(pattern: re.Pattern[str], what: str, value: object) -> None:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ArgumentError(f"JitSpec: {what} expected to match {pattern.pattern}, got {value!r}. [OPF-J001]")
+        raise ArgumentError(f"JitSpec: {what} expected to match {pattern.pattern}, got {shown(value)}. [OPF-J001]")
 
 
 def _check_param(name: str, value: object) -> None:
@@ -79,10 +79,14 @@ def _check_param(name: str, value: object) -> None:
     elif isinstance(value, tuple):
         for part in value:
             _check_param(name, part)
-    elif not isinstance(value, int | float) or not math.isfinite(value):
-        raise ArgumentError(
-            f"JitSpec: parameter {name} expected str, int, bool, finite float or a tuple of such, got {value!r}. [OPF-J001]"
-        )
+    elif not _is_number(value):
+        expected = "str, 64-bit int, bool, finite float or a tuple of such"
+        raise ArgumentError(f"JitSpec: parameter {name} expected {expected}, got {shown(value)}. [OPF-J001]")
+
+
+def _is_number(value: object) -> bool:
+    """A finite float or an integer of 64 bits: what C++ can hold."""
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and -(2**63) <= value < 2**64
 
 
 def source_root() -> Path:

@@ -27,6 +27,8 @@ def spec(**changes):
         {"params": (("n", "a\n"),)},
         {"params": (("n", float("nan")),)},
         {"params": (("n", None),)},
+        {"params": (("n", 2**64),)},
+        {"params": (("n", 10**5000),)},
         {"params": (("b", 1), ("a", 1))},
         {"params": (("a", 1), ("a", 2))},
         {"params": (("arch", 1),)},

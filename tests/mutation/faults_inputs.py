@@ -38,4 +38,25 @@ INPUT_FAULTS = (
         "for _ in range(10 * MAX_DEPTH):",
         "tests/test_strict_json.py",
     ),
+    cpu(
+        "json: a model takes what is no strict JSON",
+        "opfacade/model.py",
+        "strict_json.loads(json_data)  # pydantic",
+        "pass  # pydantic",
+        "tests/test_descriptor.py",
+    ),
+    cpu(
+        "errors: an integer without end is printed",
+        "opfacade/errors.py",
+        "    except ValueError:  # Python prints",
+        "    except KeyError:  # Python prints",
+        "tests/test_descriptor.py",
+    ),
+    cpu(
+        "tune store: SQLite opens what is no regular file",
+        "opfacade/autotune_store.py",
+        'for name in ("", "-wal", "-shm", "-journal"):',
+        'for name in ("-wal", "-shm"):',
+        "tests/test_autotune_store.py",
+    ),
 )
