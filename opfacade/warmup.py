@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -12,11 +11,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from opfacade import jit
+from opfacade import jit, strict_json
 from opfacade.descriptor import Descriptor
 from opfacade.errors import OpfacadeError
 from opfacade.jit import cache
 from opfacade.jit.spec import JitSpec
+from opfacade.jit.store import read_meta
 from opfacade.plan import Plan
 from opfacade.preference import Preference
 from opfacade.target import Target
@@ -103,11 +103,11 @@ def _expectation(needed: Iterable[JitSpec]) -> Callable[[JitSpec], float]:
     seen: dict[str, list[float]] = {}
     for path in (cache.root() / "obj").glob("*/*/meta.json"):
         try:
-            facts = json.loads(path.read_text())
-            template, seconds = json.loads(facts["spec"])[1], float(facts["seconds"])
+            facts = read_meta(path.parent)
+            template, seconds = strict_json.loads(facts["spec"])[1], float(facts["seconds"])
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             continue
-        seen.setdefault(template, []).append(seconds)
+        seen.setdefault(str(template), []).append(seconds)
     every = [seconds for group in seen.values() for seconds in group] or [_USUAL_SECONDS]
     usual = {spec: median(seen.get(spec.template, every)) for spec in needed}
     return usual.__getitem__

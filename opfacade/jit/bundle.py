@@ -1,7 +1,8 @@
 """One file that carries compiled kernels to a machine without compiler or network.
 
 A tar file without compression: `manifest.json` first, with size and SHA-256 of every file, then the files. Digests find
-damage, not malice: a kernel is code, and importing a bundle is trusting who made it.
+damage, not malice: a kernel is code, and importing a bundle is trusting who made it. To read one that is refused harms nobody:
+no header is believed (`ustar`), and no file is read that is larger than the manifest says.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from .. import regular_files, strict_json
 from ..errors import CacheError, CacheIntegrityError
-from . import files
+from . import files, ustar
 from .store import KEY, Store, examine
 
 FORMAT = "opfacade-bundle-1"
 _MANIFEST = "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _MAX_MANIFEST_BYTES = 64 << 20
-_MAX_FILE_BYTES = 512 << 20
+_MAX_BUNDLE_BYTES = 1 << 40
 _LOCK_SECONDS = 60.0
 
 Digest = tuple[int, str]
@@ -38,7 +40,7 @@ def export(store: Store, path: Path, arch: str | None = None) -> list[str]:
     content = {key: _content(store.entry(key)) for key in keys}
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with tarfile.open(aside, "x:") as tar:
+        with tarfile.open(aside, "x:", format=tarfile.USTAR_FORMAT) as tar:
             _add(tar, _MANIFEST, _manifest(content))
             for key, own in content.items():
                 for name, data in own.items():
@@ -59,12 +61,13 @@ def import_(store: Store, path: Path) -> list[str]:
     """
     files.make_private(store.root)
     try:
-        with store.staging() as place, tarfile.open(path, "r:") as tar:
+        with store.staging() as place, regular_files.open_regular(path, _MAX_BUNDLE_BYTES) as file:
+            tar = ustar.Reader(file)
             manifest = _read_manifest(tar, path)
             _unpack(tar, manifest, place, path)
             metas = {key: _examined(place / key, key, path) for key in manifest}
             return [key for key, meta in metas.items() if _publish(store, key, place / key, str(meta.get("portable", "")))]
-    except (tarfile.TarError, EOFError) as error:
+    except ValueError as error:
         raise _damaged(path, str(error)) from error
     except CacheError:
         raise
@@ -96,12 +99,12 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(member, io.BytesIO(data))
 
 
-def _read_manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
+def _read_manifest(tar: ustar.Reader, path: Path) -> Manifest:
     member = tar.next()
-    if member is None or member.name != _MANIFEST or not _plain(member) or member.size > _MAX_MANIFEST_BYTES:
+    if member is None or member.name != _MANIFEST or member.size > _MAX_MANIFEST_BYTES:
         raise _damaged(path, "it does not begin with a manifest")
     try:
-        told = json.loads(_read(tar, member))
+        told = strict_json.loads(tar.read(member))
         if told["format"] != FORMAT:
             raise _damaged(path, f"format {FORMAT} expected, got {str(told['format'])[:40]!r}")
         return {key: _listed(path, key, own) for key, own in told["entries"].items()}
@@ -112,35 +115,26 @@ def _read_manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
 def _listed(path: Path, key: str, own: dict[str, Any]) -> dict[str, Digest]:
     for name, (size, digest) in own.items():
         sound = KEY.fullmatch(key) and _NAME.fullmatch(name) and KEY.fullmatch(digest)
-        if not sound or type(size) is not int or not 0 <= size <= _MAX_FILE_BYTES:
+        if not sound or type(size) is not int or not 0 <= size <= files.MAX_BYTES:
             raise _damaged(path, f"its manifest lists {key[:80]!r}/{name[:80]!r}")
     return {name: (size, digest) for name, (size, digest) in own.items()}
 
 
-def _unpack(tar: tarfile.TarFile, manifest: Manifest, place: Path, path: Path) -> None:
+def _unpack(tar: ustar.Reader, manifest: Manifest, place: Path, path: Path) -> None:
     todo = {f"{key}/{name}": digest for key, own in manifest.items() for name, digest in own.items()}
     for key in manifest:
         os.mkdir(place / key, 0o700)
     while (member := tar.next()) is not None:
         # Only names of the manifest are ever joined to a path, and each once.
         wanted = todo.pop(member.name, None)
-        if wanted is None or not _plain(member) or member.size != wanted[0]:
+        if wanted is None or member.size != wanted[0]:
             raise _damaged(path, f"{member.name[:200]!r} is not as the manifest says")
-        data = _read(tar, member)
+        data = tar.read(member)
         if _digest(data) != wanted:
             raise _damaged(path, f"{member.name}: sha256 {wanted[1]} expected, {_digest(data)[1]} read")
         files.write_private(place / member.name, data)
     if todo:
         raise _damaged(path, f"{min(todo)} is missing")
-
-
-def _plain(member: tarfile.TarInfo) -> bool:
-    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)  # isreg() also says so of sparse files
-
-
-def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member)
-    return file.read() if file else b""
 
 
 def _examined(directory: Path, key: str, path: Path) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import os
 import stat
 from pathlib import Path
 
-from .. import env
+from .. import env, regular_files
 from ..errors import CacheError, CacheSecurityError
 
+MAX_BYTES = 512 << 20  # of a file in an entry
 _HINT = "Set OPFACADE_CACHE_DIR. [OPF-J020]"
 
 
@@ -39,16 +40,12 @@ def require_private(base: Path, *inside: Path) -> None:
         _judge(part, may_be_link=False)
 
 
-def read_private(path: Path) -> bytes:
-    """The bytes of a regular file that only this user and root may write. OSError otherwise; a FIFO does not block."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if (why := exposed(info)) and not env.allow_shared_cache():
+def read_private(path: Path, most: int = MAX_BYTES) -> bytes:
+    """The bytes, at most `most`, of a regular file that only this user and root may write. OSError otherwise."""
+    with regular_files.open_regular(path, most, follow=False) as file:
+        if (why := exposed(os.fstat(file.fileno()))) and not env.allow_shared_cache():
             raise OSError(errno.EPERM, why, str(path))
-        return file.read()
+        return regular_files.read_bounded(file, most, path)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .. import regular_files, strict_json
 from ..errors import CacheError, CacheLockTimeout, CacheSecurityError
 from . import faults
 from .files import make_private
@@ -52,7 +53,7 @@ def hold(path: Path, seconds: float) -> Iterator[None]:
 def holder(path: Path) -> str:
     """`pid 12 on host, for 7 s`: what the holder of a lock wrote of itself."""
     try:
-        said: dict[str, Any] = json.loads(path.read_bytes()[:4096])
+        said: dict[str, Any] = strict_json.loads(regular_files.read(path, 4096))
         return f"pid {said['pid']} on {said['host']}, for {time.time() - said['since']:.0f} s"
     except (OSError, ValueError, KeyError, TypeError):
         return "an unknown process"

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from .. import strict_json
 from ..errors import CacheError, CacheSecurityError
 from . import cache, codegen
 from .codegen import Sources
@@ -41,7 +42,7 @@ def refresh(spec: JitSpec) -> Sources:
 
 def _recall(spec: JitSpec) -> Sources | None:
     try:
-        stored = json.loads(read_private(_place(spec)))
+        stored = strict_json.loads(read_private(_place(spec)))
         device, binding = stored["device"], stored["binding"]
         intact = stored["sha256"] == _digest(device, binding)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, CacheSecurityError):

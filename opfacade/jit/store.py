@@ -24,12 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import regular_files, strict_json
 from ..errors import CacheError, CacheIntegrityError
 from . import faults, files, leftovers, locks
 
 SCHEMA = 1
+MAX_META_BYTES = 4 << 20
 KEY = re.compile(r"[0-9a-f]{64}")
 _LIBRARY = re.compile(r"kernel-[0-9a-f]{16}\.so")
+
+
+def read_meta(directory: Path) -> Any:
+    """What an entry says of itself, not yet trusted; OSError or ValueError where it says nothing."""
+    return strict_json.loads(regular_files.read(directory / "meta.json", MAX_META_BYTES))
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ def examine(directory: Path, key: str) -> Finding:
     try:
         if directory.is_symlink():
             raise OSError(errno.ELOOP, "is a symbolic link", str(directory))
-        meta: dict[str, Any] = json.loads(files.read_private(directory / "meta.json"))
+        meta: dict[str, Any] = strict_json.loads(files.read_private(directory / "meta.json", MAX_META_BYTES))
         wanted, name = meta["sha256"], meta["so"]
         if (meta["schema"], meta["key"]) != (SCHEMA, key) or not _LIBRARY.fullmatch(name):
             return Finding(None, {}, "meta.json is that of another entry")
@@ -98,7 +105,7 @@ class Store:
     def _first(self, keys: list[str], portable: str, fits: Callable[[dict[str, Any]], bool]) -> Path | None:
         for key in filter(KEY.fullmatch, keys):
             with suppress(OSError, ValueError, AttributeError):
-                meta = json.loads((self.entry(key) / "meta.json").read_bytes())
+                meta = read_meta(self.entry(key))
                 if meta.get("portable") == portable and fits(meta) and (so := self.valid(key)):
                     return so
         return None

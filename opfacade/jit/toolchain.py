@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .. import env
+from .. import env, regular_files, strict_json
 from ..errors import ToolchainError
 from .supervisor import ENVIRONMENT
 
@@ -219,7 +219,7 @@ class _Memo:
     def __init__(self, path: Path) -> None:
         self.path, self.dirty = path, False
         try:
-            loaded = json.loads(path.read_text())
+            loaded = strict_json.loads(regular_files.read(path))
         except (OSError, ValueError):
             loaded = {}
         self.known: dict[str, Any] = loaded if isinstance(loaded, dict) else {}

@@ -98,8 +98,10 @@ def _seconds(meta: dict[str, Any]) -> float:
 
 
 def _resources(meta: dict[str, Any]) -> dict[str, dict[str, int]]:
-    found = meta.get("resources", {})
-    return found if isinstance(found, dict) else {}
+    """Counts by kernel; what is none is left out, because whoever writes into a cache may write anything."""
+    found = meta.get("resources")
+    kernels = found.items() if isinstance(found, dict) else ()
+    return {name: {k: v for k, v in used.items() if type(v) is int} for name, used in kernels if isinstance(used, dict)}
 
 
 def _remove(store: Store, key: str, patience: float) -> bool:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -207,6 +208,111 @@ def test_a_bundle_that_is_not_as_it_says_brings_nothing(packed, how, tmp_path):
         bundle.import_(cache.shared(), packed)
     assert cache.shared().published() == []
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def block(kind, size, data=b"", name="x", pad=True):
+    """A header as a hostile writer makes it, checksum and all, and what follows it."""
+    info = tarfile.TarInfo(name)
+    raw = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    raw[124:136], raw[156:157] = size, kind
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw)
+    return bytes(raw) + data + (b"\0" * (-len(data) % 512) if pad else b"")
+
+
+def octal(number):
+    return b"%011o\0" % number
+
+
+PAX = b"30 GNU.sparse.map=0,1,2,x,,,,\n"
+SPARSE = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n34 GNU.sparse.realsize=" + b"9" * 12 + b"\n"
+HOSTILE = {
+    "sparse map of no numbers": block(b"x", octal(len(PAX)), PAX) + block(b"0", octal(0)),
+    "sparse size beyond memory": block(b"x", octal(len(SPARSE)), SPARSE) + block(b"0", octal(3), b"9\n9"),
+    "record length that is no number": block(b"x", octal(9), b"xx path=y") + block(b"0", octal(0)),
+    "record length of 0": block(b"x", octal(9), b"0 path=y\n") + block(b"0", octal(0)),
+    "record length beyond the header": block(b"x", octal(20), b"999999999 path=y\n\n\n") + block(b"0", octal(0)),
+    "size of a record": block(b"x", octal(20), b"20 size=-99999999999\n") + block(b"0", octal(0)),
+    "8 GB of pax": block(b"x", octal(2**33 - 1)),
+    "8 GB of a long name": block(b"L", octal(2**33 - 1)),
+    "8 GB of a file": block(b"0", octal(2**33 - 1), name="manifest.json"),
+    "a binary size": block(b"0", b"\x80" + b"\xff" * 11, name="manifest.json"),
+    "a negative size": block(b"0", b"\xff" * 12, name="manifest.json"),
+    "a size that is no number": block(b"0", b"12345678901x", name="manifest.json"),
+    "a size with a sign": block(b"0", b"-0000000001\0", name="manifest.json"),
+    "old sparse": block(b"S", octal(512), b"\xff" * 512),
+    "global header": block(b"g", octal(9), b"9 a=b\n\n\n\n"),
+    "volume": block(b"V", octal(0)),
+    "no checksum": b"\xff" * 512,
+    "no text in the name": block(b"0", octal(0), name="\udcff"),
+    "a manifest of deep JSON": block(b"0", octal(10_000), b"[" * 10_000, name="manifest.json"),
+    "a manifest with a name twice": block(b"0", octal(34), b'{"format": "x", "format": "y"}    ', name="manifest.json"),
+}
+
+
+@pytest.mark.parametrize("place", ["alone", "after the manifest"])
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_hostile_header_is_an_unsound_bundle(packed, how, place):
+    whole = packed.read_bytes()
+    first = 512 + -(-int(whole[124:135], 8) // 512) * 512
+    packed.write_bytes((whole[:first] if place == "after the manifest" else b"") + HOSTILE[how] + whole[first:])
+    with pytest.raises(errors.CacheIntegrityError, match="not a sound bundle"):
+        bundle.import_(cache.shared(), packed)
+    assert cache.shared().published() == []
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir], ids=["fifo", "device", "dir"]
+)
+def test_what_is_no_regular_file_is_no_bundle(toolkit, tmp_path, make):
+    make(tmp_path / "b.tar")
+    with pytest.raises(errors.CacheError, match="cannot import"):
+        bundle.import_(cache.shared(), tmp_path / "b.tar")
+
+
+def test_random_damage_is_an_unsound_bundle_or_changes_nothing(packed):
+    """Bytes changed, blocks lost and doubled, numbers in headers exchanged: no error but a typed one, and no other code."""
+    whole, key = packed.read_bytes(), jit.key(TINY)
+    with tarfile.open(packed) as tar:
+        library = tar.extractfile(next(name for name in tar.getnames() if name.endswith(".so"))).read()
+    refused = 0
+    for seed in range(400):
+        packed.write_bytes(damaged(random.Random(seed), whole))
+        try:
+            bundle.import_(cache.shared(), packed)
+        except errors.CacheIntegrityError:
+            refused += 1
+        assert set(cache.shared().published()) <= {key}
+        if cache.shared().published():
+            assert cache.valid(key).read_bytes() == library
+            shutil.rmtree(cache.root() / "obj")
+    assert 200 < refused < 400
+
+
+def damaged(rng, whole):
+    data = bytearray(whole)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(data) // 512 or 1) * 512
+        what = rng.random()
+        if what < 0.3:
+            place = at + rng.randrange(512)
+            data[place : place + 1] = bytes([rng.randrange(256)])
+        elif what < 0.5:
+            data[at + 124 : at + 136] = rng.choice((octal(2**33 - 1), b"\x80" + b"\xff" * 11, octal(rng.randrange(5000))))
+        elif what < 0.65:
+            data[at + 156 : at + 157] = rng.choice((b"x", b"g", b"L", b"S", b"1", b"2", b"5", b"7", b"\0"))
+        elif what < 0.75:
+            data[at:at] = rng.choice(list(HOSTILE.values()))
+        elif what < 0.85:
+            del data[at : at + 512]
+        elif what < 0.95:
+            data[at:at] = data[at : at + 512]
+        else:
+            del data[at + rng.randrange(512) :]
+        if rng.random() < 0.7 and len(data) >= at + 512:  # a writer who lies makes the checksum right
+            data[at + 148 : at + 156] = b" " * 8
+            data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    return bytes(data)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 511, 512, 700, 5000])

@@ -7,9 +7,12 @@ import stat
 import time
 
 import pytest
+from click.testing import CliRunner
 
-from opfacade import errors, jit
-from opfacade.jit import cache, store
+from opfacade import errors, jit, warmup
+from opfacade.cli import main
+from opfacade.jit import cache, files, locks, store, upkeep
+from opfacade.jit.rendered import FOLDER
 
 from .conftest import TINY
 
@@ -149,6 +152,49 @@ def test_what_is_no_file_neither_blocks_nor_is_read(published, what, kind):
     started = time.monotonic()
     assert jit.build(TINY) == so
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["fifo", "device"])
+def test_what_is_no_file_stops_nobody_who_looks_through_the_cache(published, make):
+    """Each of these reads what it finds, and would wait for a writer or read without end."""
+    other = cache.shared().entry("f" * 64)
+    cache.make_private(other)
+    make(other / "meta.json")
+    cache.toolchain_memo().unlink(missing_ok=True)
+    make(cache.toolchain_memo())
+    for path in [*(cache.root() / FOLDER).iterdir()]:
+        path.unlink()
+        make(path)
+    assert cache.find("0" * 64, lambda meta: True) is None
+    assert "f" * 64 in upkeep.verify(cache.shared())
+    assert {entry.key for entry in upkeep.entries(cache.shared())} == {jit.key(TINY), "f" * 64}
+    assert warmup._expectation([TINY])(TINY) > 0
+    assert jit.is_built(TINY)
+    assert locks.holder(other / "meta.json") == "an unknown process"
+
+
+HOSTILE_META = {
+    "deep": "[" * 100_000,
+    "a list": "[]",
+    "a name twice": '{"key": 1, "key": 2}',
+    "resources": '{"resources": {"k": 1, "l": {"registers": "many"}}, "seconds": 1e308, "spec": "[0, [0]]"}',
+    "long seconds": '{"seconds": ' + "9" * 40 + ', "spec": "[0, 0]"}',
+    "digits": '{"seconds": ' + "9" * 400 + "}",
+    "spec": '{"seconds": 1, "spec": "' + "[" * 100_000 + '"}',
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_META.values(), ids=HOSTILE_META)
+def test_what_an_entry_says_of_itself_stops_nobody_who_looks_through_the_cache(published, text):
+    other = cache.shared().entry("f" * 64)
+    cache.make_private(other)
+    files.write_private(other / "meta.json", text.encode())
+    assert cache.find("0" * 64, lambda meta: True) is None
+    assert "f" * 64 in upkeep.verify(cache.shared())
+    assert warmup._expectation([TINY])(TINY) > 0
+    result = CliRunner().invoke(main, ["cache", "ls", "--resources"])
+    assert result.exit_code == 0, result.exception
 
 
 def test_a_fifo_for_a_lock_is_refused(toolkit):

@@ -59,4 +59,32 @@ INPUT_FAULTS = (
         'for name in ("-wal", "-shm"):',
         "tests/test_autotune_store.py",
     ),
+    cpu(
+        "bundle: a header's kind is not looked at",
+        "opfacade/jit/ustar.py",
+        "if header[156:157] not in _REGULAR:",
+        "if False:",
+        "tests/jit/test_cache_bundle.py",
+    ),
+    cpu(
+        "bundle: a number of a header may have a sign",
+        "opfacade/jit/ustar.py",
+        'rb"[0-7]{1,11}[ \\0]*"',
+        'rb"-?[0-7]{1,11}[ \\0]*"',
+        "tests/jit/test_cache_bundle.py",
+    ),
+    cpu(
+        "cache: what an entry says is read from whatever lies there",
+        "opfacade/jit/store.py",
+        'regular_files.read(directory / "meta.json", MAX_META_BYTES)',
+        '(directory / "meta.json").read_bytes()',
+        "tests/jit/test_cache_security.py",
+    ),
+    cpu(
+        "cache: counts of an entry are believed",
+        "opfacade/jit/upkeep.py",
+        " if isinstance(used, dict)}",
+        "}",
+        "tests/jit/test_cache_security.py",
+    ),
 )
