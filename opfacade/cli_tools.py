@@ -149,8 +149,8 @@ def _counts(counted: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if name != "latency" and value:
             yield name, f"{value:g}"
     timed = counted.get("latency")
-    if timed:
-        yield "mean_us", f"{timed['sum_us'] / max(1, timed['samples']):.3f} ({timed['samples']} sampled)"
+    if timed and timed.get("samples"):
+        yield "mean_us", f"{timed.get('sum_us', 0) / timed['samples']:.3f} ({timed['samples']} sampled)"
 
 
 COMMANDS = (clangd, doctor, replay, telemetry, warmup)

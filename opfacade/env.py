@@ -77,7 +77,9 @@ def jit_reload() -> bool:
 def jit_jobs() -> int | None:
     """OPFACADE_JIT_JOBS: parallel compile jobs of one build. Default: ninja's choice."""
     given = os.environ.get("OPFACADE_JIT_JOBS")
-    return _parsed("OPFACADE_JIT_JOBS", given, int, "a whole number from 1 up", lambda jobs: jobs >= 1) if given else None
+    return (
+        _parsed("OPFACADE_JIT_JOBS", given, int, "a whole number from 1 to 4096", lambda n: 1 <= n <= 4096) if given else None
+    )
 
 
 def source_root() -> Path | None:
@@ -94,10 +96,10 @@ def validate() -> str:
 
 
 def crosscheck() -> float:
-    """OPFACADE_CROSSCHECK: the share of runs, 0 to 1, that is repeated on the reference, read when a plan is made. Default:
-    0."""
+    """OPFACADE_CROSSCHECK: the share of runs, 0 or 1e-9 to 1, that is repeated on the reference, read when a plan is made.
+    Default: 0."""
     given = os.environ.get("OPFACADE_CROSSCHECK") or "0"
-    return _parsed("OPFACADE_CROSSCHECK", given, float, "a share from 0 to 1", lambda share: 0 <= share <= 1)
+    return _share("OPFACADE_CROSSCHECK", given)
 
 
 def dump_dir() -> Path:
@@ -107,10 +109,10 @@ def dump_dir() -> Path:
 
 
 def telemetry_sample() -> float:
-    """OPFACADE_TELEMETRY_SAMPLE: the share of runs, 0 to 1, whose time is measured, on a GPU by CUDA events that nothing waits
-    for; read when a plan is loaded. Default: 0."""
+    """OPFACADE_TELEMETRY_SAMPLE: the share of runs, 0 or 1e-9 to 1, whose time is measured, on a GPU by CUDA events that
+    nothing waits for; read when a plan is loaded. Default: 0."""
     given = os.environ.get("OPFACADE_TELEMETRY_SAMPLE") or "0"
-    return _parsed("OPFACADE_TELEMETRY_SAMPLE", given, float, "a share from 0 to 1", lambda share: 0 <= share <= 1)
+    return _share("OPFACADE_TELEMETRY_SAMPLE", given)
 
 
 def telemetry_file() -> str | None:
@@ -133,7 +135,7 @@ def require_sku() -> str | None:
 def jit_timeout() -> float:
     """OPFACADE_JIT_TIMEOUT: seconds that one build, or the wait for another process's build, may take. Default: 600."""
     given = os.environ.get("OPFACADE_JIT_TIMEOUT") or "600"
-    return _parsed("OPFACADE_JIT_TIMEOUT", given, float, "seconds above 0", lambda seconds: seconds > 0)
+    return _parsed("OPFACADE_JIT_TIMEOUT", given, float, "seconds above 0, at most 10^6", lambda s: 0 < s <= 1e6)
 
 
 def log() -> str | None:
@@ -146,6 +148,11 @@ def log() -> str | None:
 def log_dest() -> str:
     """OPFACADE_LOG_DEST: stderr, stdout, or a file, in whose name %p is the process id. Default: stderr."""
     return os.environ.get("OPFACADE_LOG_DEST") or "stderr"
+
+
+def _share(name: str, given: str) -> float:
+    """0, or a share whose inverse is a number of runs that a process can make."""
+    return _parsed(name, given, float, "0 or a share from 1e-9 to 1", lambda share: share == 0 or 1e-9 <= share <= 1)
 
 
 def _flag(name: str, given: str | None) -> bool:

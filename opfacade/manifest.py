@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from opfacade import regular_files
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DescriptorError, Issue, SettingError, from_issues
 from opfacade.model import Model, Version
@@ -84,9 +85,9 @@ class SkuManifest(Model):
 
     @classmethod
     def load(cls, path: Path | str) -> SkuManifest:
-        """The manifest in a file. DescriptorError says what is wrong with its content."""
+        """The manifest in a regular file of at most 64 MiB. DescriptorError says what is wrong with it or its content."""
         try:
-            return cls.model_validate_json(Path(path).read_bytes())
+            return cls.model_validate_json(regular_files.read(path))
         except OSError as error:
             raise DescriptorError(f"manifest: {path} cannot be read: {error.strerror}. [OPF-M001]", code="OPF-M001") from error
 
@@ -156,7 +157,7 @@ def _read(path: Path, changed: int, size: int) -> Allowed:
     try:
         return Allowed(frozenset(SkuManifest.load(path).skus), str(path))
     except DescriptorError as error:
-        message = f"OPFACADE_REQUIRE_SKU: {path} is no manifest: {error}"
+        message = f"OPFACADE_REQUIRE_SKU expected a manifest file or a SKU id, got {path}: {error} [OPF-E001]"
         raise SettingError(message, code="OPF-E001") from error
 
 

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from opfacade import env, telemetry
+from opfacade import env, regular_files, strict_json, telemetry
 
 INTERVAL = 10.0
+_MOST_BYTES, _LONGEST_LINE = 1 << 40, 16 << 20
+_MOST_COUNTED = 2**63
 _guard = threading.Lock()
 _writer: Writer | None = None
 
@@ -125,31 +127,56 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def read(path: Path) -> tuple[dict[str, Any], int]:
-    """The sum over all processes of what a file says, and how many of its lines say nothing."""
+    """The sum over all processes of what a regular file says, and how many of its lines say nothing."""
     last: dict[tuple[int, int], dict[str, Any]] = {}
     broken = 0
-    with path.open("rb") as file:
-        for line in file:
+    with regular_files.open_regular(path, _MOST_BYTES) as file:
+        for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
             try:
-                found = json.loads(line)
-                last[found["pid"], found["since"]] = {name: found[name] for name in ("skus", "refusals", "counts")}
+                found = strict_json.loads(line)
+                last[found["pid"], found["since"]] = _sound(found)
             except (ValueError, KeyError, TypeError):
                 broken += bool(line.strip())
     total: dict[str, Any] = {"skus": {}, "refusals": {}, "counts": {}}
     for counts in last.values():
         try:
-            total = added(total, _sound(counts))
-        except (TypeError, ValueError):
+            total = added(total, counts)
+        except ValueError:  # latencies of a version that had other buckets
             broken += 1
     return total, broken
 
 
-def _sound(value: Any) -> Any:
-    """A value of counts only; ValueError for anything else that a broken line may hold."""
-    if isinstance(value, dict):
-        return {name: _sound(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_sound(inner) for inner in value]
-    if type(value) not in (int, float) or not value >= 0:
+def _sound(line: dict[str, Any]) -> dict[str, Any]:
+    """The counts of a line; ValueError, KeyError or TypeError for anything else that a broken line may hold."""
+    skus = {sku: _counted_of_sku(counted) for sku, counted in _mapping(line["skus"]).items()}
+    return {"skus": skus, "refusals": _numbers(line["refusals"]), "counts": _numbers(line["counts"])}
+
+
+def _counted_of_sku(counted: Any) -> dict[str, Any]:
+    plain = {name: value for name, value in _mapping(counted).items() if name != "latency"}
+    timed = counted.get("latency")
+    return _numbers(plain) if timed is None else _numbers(plain) | {"latency": _sound_latency(_mapping(timed))}
+
+
+def _sound_latency(timed: dict[str, Any]) -> dict[str, Any]:
+    ends = timed.get("counts", [])
+    if not isinstance(ends, list):
+        raise ValueError("no counts")
+    plain = {name: value for name, value in timed.items() if name != "counts"}  # `without` leaves out what is 0
+    return _numbers(plain) | {"counts": [_number(value) for value in ends]}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("no counts")
+    return value
+
+
+def _numbers(counts: Any) -> dict[str, Any]:
+    return {name: _number(value) for name, value in _mapping(counts).items()}
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in (int, float) or not 0 <= value < _MOST_COUNTED:
         raise ValueError("no count")
     return value

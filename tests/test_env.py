@@ -1,13 +1,19 @@
 """Environment variables: defaults, values, and each one documented where it is read."""
 
+import contextlib
 import inspect
+import os
+import random
 import re
 from pathlib import Path
 
 import pytest
 
-from opfacade import env
-from opfacade.errors import SettingError
+from opfacade import Plan, Preference, Target, env, explain, telemetry_file
+from opfacade.autotune_table import store_here
+from opfacade.catalogue import environment
+from opfacade.errors import OpfacadeError, SettingError
+from opfacade.registry import examples
 
 FUNCTIONS = [
     f for name, f in inspect.getmembers(env, inspect.isfunction)
@@ -17,8 +23,6 @@ FUNCTIONS = [
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch):
-    import os
-
     for name in [n for n in os.environ if n.startswith(("OPFACADE_", "CUDA_"))]:
         monkeypatch.delenv(name)
 
@@ -104,17 +108,22 @@ def test_every_function_has_a_case():
 @pytest.mark.parametrize(
     ("function", "variable", "value", "allowed"),
     [
-        ("jit_jobs", "OPFACADE_JIT_JOBS", "x", "a whole number from 1 up"),
-        ("jit_jobs", "OPFACADE_JIT_JOBS", "0", "a whole number from 1 up"),
-        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "y", "seconds above 0"),
-        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "nan", "seconds above 0"),
-        ("crosscheck", "OPFACADE_CROSSCHECK", "some", "a share from 0 to 1"),
-        ("crosscheck", "OPFACADE_CROSSCHECK", "7", "a share from 0 to 1"),
+        ("jit_jobs", "OPFACADE_JIT_JOBS", "x", "a whole number from 1 to 4096"),
+        ("jit_jobs", "OPFACADE_JIT_JOBS", "0", "a whole number from 1 to 4096"),
+        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "y", "seconds above 0, at most 10^6"),
+        ("jit_jobs", "OPFACADE_JIT_JOBS", "1" * 30, "a whole number from 1 to 4096"),
+        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "inf", "seconds above 0, at most 10^6"),
+        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "1e300", "seconds above 0, at most 10^6"),
+        ("crosscheck", "OPFACADE_CROSSCHECK", "1e-310", "0 or a share from 1e-9 to 1"),
+        ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "1e-310", "0 or a share from 1e-9 to 1"),
+        ("jit_timeout", "OPFACADE_JIT_TIMEOUT", "nan", "seconds above 0, at most 10^6"),
+        ("crosscheck", "OPFACADE_CROSSCHECK", "some", "0 or a share from 1e-9 to 1"),
+        ("crosscheck", "OPFACADE_CROSSCHECK", "7", "0 or a share from 1e-9 to 1"),
         ("jit_disabled", "OPFACADE_DISABLE_JIT", "maybe", "1 or 0"),
         ("validate", "OPFACADE_VALIDATE", "paranoid", "one of off, metadata, indices, full"),
         ("log", "OPFACADE_LOG", "all", "api, stats or dump"),
-        ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "2", "a share from 0 to 1"),
-        ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "nan", "a share from 0 to 1"),
+        ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "2", "0 or a share from 1e-9 to 1"),
+        ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "nan", "0 or a share from 1e-9 to 1"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused_by_name(monkeypatch, function, variable, value, allowed):
@@ -125,9 +134,6 @@ def test_a_value_that_means_nothing_is_refused_by_name(monkeypatch, function, va
 
 
 def test_a_bogus_level_of_validation_is_refused_at_select(monkeypatch):
-    from opfacade import Plan, Target
-    from opfacade.registry import examples
-
     monkeypatch.setenv("OPFACADE_VALIDATE", "bogus")
     with pytest.raises(ValueError, match=r"OPFACADE_VALIDATE expected one of .*metadata.*, got 'bogus'"):
         Plan._select(examples()[0], None, Target.cpu())
@@ -138,3 +144,91 @@ def test_names_that_nothing_reads_are_told_with_the_nearest(monkeypatch):
     monkeypatch.setenv("OPFACADE_QQQQQQQQ", "1")
     monkeypatch.setenv("OPFACADE_JIT_JOBS", "1")
     assert env.unknown() == {"OPFACADE_JIT_VERBOS": "OPFACADE_JIT_VERBOSE", "OPFACADE_QQQQQQQQ": ""}
+
+
+KINDS = {
+    "fifo": lambda path: os.mkfifo(path) or path,
+    "full": lambda path: "/dev/full",
+    "endless": lambda path: "/dev/zero",
+    "directory": lambda path: path.mkdir() or path,
+    "sparse": lambda path: path.touch() or os.truncate(path, 1 << 40) or path,
+    "no text": lambda path: path.write_bytes(b"\xff\x00" * 99) and path,
+    "deep": lambda path: path.write_text("[" * 100_000) and path,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_that_is_no_manifest_is_refused_at_once(monkeypatch, tmp_path, kind):
+    """Whatever lies there: nothing waits for a writer, reads without end or takes memory by a size that a file tells."""
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", str(KINDS[kind](tmp_path / "it")))
+    for ask in (lambda: Plan._select(examples()[0], None, Target.cpu()), lambda: explain(examples()[0], None, Target.cpu())):
+        with pytest.raises(SettingError, match=r"OPFACADE_REQUIRE_SKU.*OPF-E001"):
+            ask()
+
+
+WORDS = (
+    "",
+    "0",
+    "1",
+    "-1",
+    "1e-310",
+    "1e999",
+    "nan",
+    "inf",
+    "-inf",
+    "1_0",
+    "0x10",
+    "full",
+    "indices",
+    "api",
+    "stats",
+    "off",
+    "\udcff",
+)
+PLACES = (
+    "/dev/full",
+    "/dev/null",
+    "/dev/zero",
+    "/",
+    "/proc/self/mem",
+    "~",
+    "~nobody/x",
+    "x" * 5000,
+    "a/b/c/d/e@1/f/g/h/g.0",
+    "%p%s",
+)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_no_value_of_a_variable_leaves_anything_but_a_typed_error(function, monkeypatch, tmp_path):
+    """Random values: each is read by its function, and by what selects, explains, loads and looks for kernels."""
+    rng = random.Random(function.__name__)
+    monkeypatch.chdir(tmp_path)  # where a cache with a name of no place may be made
+    monkeypatch.setattr(telemetry_file, "start", lambda: None)  # a thread that would write to such places until the end
+    variables = {variable for name, variable, *_ in CASES if name == function.__name__}
+    os.mkfifo(tmp_path / "fifo")
+    words = ("".join(rng.choices(TEXT, k=rng.randrange(1, 30))).lstrip("/") for _ in range(6))
+    places = [place for place in PLACES if place != "/" or function is not env.cache_dir]  # root could make one there
+    values = [*WORDS, *places, str(tmp_path / "fifo"), "9" * 5000, *words]
+    for variable in sorted(variables - {"PATH"}):
+        for value in values:
+            with monkeypatch.context() as patch:
+                patch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
+                patch.setenv(variable, value)
+                for ask in (function, *ASKED):
+                    with contextlib.suppress(OpfacadeError):
+                        ask()
+
+
+TEXT = "01.e-+naif_ xX/\\%~é\udc80"
+DESCRIPTOR = next(e for e in examples() if e.op == "merge_states")
+ASKED = (
+    lambda: Plan._select(DESCRIPTOR, None, Target.cpu()),
+    lambda: Plan._select(DESCRIPTOR, None, Target.cpu())._load(),
+    lambda: explain(DESCRIPTOR, Preference(autotune="use"), Target.parse("sm_90a")),
+    lambda: Plan._select(DESCRIPTOR, None, Target.parse("sm_90a")).cache_state,
+    lambda: store_here().rows(),
+    environment,
+)

@@ -116,7 +116,16 @@ def test_a_place_that_cannot_be_written_is_no_error(place):
     "rubbish",
     [b"\x00\xff", b"{", b"[]", b'"x"', b'{"pid": 1}', b'{"pid": [], "since": 1, "skus": 1, "refusals": 2, "counts": 3}',
      b'{"pid": 1, "since": 1, "skus": {"x": "many"}, "refusals": {}, "counts": {}}',
-     b'{"pid": 1, "since": 1, "skus": {"x": {"runs": -5}}, "refusals": {}, "counts": {}}'],
+     b'{"pid": 1, "since": 1, "skus": {"x": {"runs": -5}}, "refusals": {}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {"y": 5}, "refusals": {}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {"y": {"runs": {}}}, "refusals": {}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {"y": {"latency": 7}}, "refusals": {}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {"y": {"latency": {"counts": 7}}}, "refusals": {}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {}, "refusals": {"a": [1]}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {}, "refusals": {}, "counts": {"a": 1e308}}',
+     b'{"pid": 1, "pid": 2, "since": 1, "skus": {}, "refusals": {}, "counts": {}}',
+     b'{"pid": 1, "since": 1, "skus": {}, "refusals": {}, "counts": {"a": ' + b"9" * 5000 + b"}}",
+     b"[" * 100_000, b'{"pid":' * 50_000],
 )  # fmt: skip
 def test_what_is_broken_in_a_file_is_passed_over_and_counted(path, writer, rubbish):
     path.write_bytes(rubbish + b"\n")
@@ -124,6 +133,29 @@ def test_what_is_broken_in_a_file_is_passed_over_and_counted(path, writer, rubbi
     assert writer.write()
     total, broken = read(path)
     assert (total["skus"]["x"]["runs"], broken) == (1, 1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")], ids=["fifo", "dir", "device"]
+)
+def test_what_is_no_regular_file_is_not_read(tmp_path, make):
+    make(tmp_path / "it")
+    with pytest.raises(OSError, match=r"not a regular file|directory"):
+        read(tmp_path / "it")
+
+
+def test_a_line_without_end_is_read_in_parts(path, monkeypatch):
+    monkeypatch.setattr(telemetry_file, "_LONGEST_LINE", 1 << 10)
+    path.write_bytes(b"x" * 5000 + b"\n")
+    assert read(path) == (EMPTY, 5)
+
+
+def test_times_without_a_new_sample_are_shown(path):
+    path.write_text(
+        '{"pid": 1, "since": 1, "skus": {"x": {"runs": 1, "latency": {"counts": [0]}}}, "refusals": {}, "counts": {}}'
+    )
+    assert CliRunner().invoke(main, ["telemetry", str(path)]).output == "x\n    runs 1\n1 SKUs, 0 broken lines\n"
 
 
 def test_a_child_reports_its_own_counts_only(path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,7 @@ def source_root() -> Path:
     given = env.source_root()
     candidates = [given] if given else [package / "_src", package.parent]
     for root in candidates:
-        if (root / "csrc").is_dir():
+        if os.path.isdir(root / "csrc"):  # pathlib raises where a name is too long
             return root
     probed = ", ".join(str(root) for root in candidates)
     raise ToolchainError(f"kernel sources expected in one of {probed}, found none. Reinstall opfacade. [OPF-J002]")

@@ -53,7 +53,7 @@ class Toolchain:
         roots = [self.home, self.home / "targets/x86_64-linux", self.home / "targets/sbsa-linux"]
         roots += [self.home.parent / "cuda_runtime"]
         for root in roots:
-            if (root / "include/cuda.h").is_file() and (root / "include/cuda_runtime.h").is_file():
+            if all(os.path.isfile(root / "include" / name) for name in ("cuda.h", "cuda_runtime.h")):
                 return root / "include"
         looked = ", ".join(f"{root}/include" for root in roots)
         raise ToolchainError(f"cuda.h and cuda_runtime.h expected in {looked}, found in none. {_INSTALL} [OPF-J011]")
@@ -95,7 +95,7 @@ def find(memo: Path) -> Toolchain:
     probed: list[str] = []
     for origin, path in _candidates():
         probed.append(f"{origin}: {path}")
-        if path.is_file() and os.access(path, os.X_OK):
+        if os.path.isfile(path) and os.access(path, os.X_OK):
             return Toolchain(_real_nvcc(path.resolve(), _Memo(memo)), _find_cxx(), memo, origin)
         if origin == "OPFACADE_NVCC":  # an explicit choice is not passed over in silence
             raise ToolchainError(f"OPFACADE_NVCC is {path}, which is not a program. [OPF-J010]")

@@ -87,4 +87,32 @@ INPUT_FAULTS = (
         "}",
         "tests/jit/test_cache_security.py",
     ),
+    cpu(
+        "env: a share may be too small for a number of runs",
+        "opfacade/env.py",
+        "share == 0 or 1e-9 <= share <= 1",
+        "0 <= share <= 1",
+        "tests/test_env.py",
+    ),
+    cpu(
+        "env: a timeout has no end",
+        "opfacade/env.py",
+        "lambda s: 0 < s <= 1e6",
+        "lambda s: 0 < s",
+        "tests/test_env.py",
+    ),
+    cpu(
+        "manifest: a file of any kind and size is read",
+        "opfacade/manifest.py",
+        "regular_files.read(path)",
+        "Path(path).read_bytes()",
+        "tests/test_env.py",
+    ),
+    cpu(
+        "telemetry: the shape of counts is not looked at",
+        "opfacade/telemetry_file.py",
+        "if type(value) not in (int, float) or not 0 <= value < _MOST_COUNTED:",
+        "if False:",
+        "tests/test_telemetry_file.py",
+    ),
 )
