@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade import env
-from opfacade.errors import DescriptorError, shown
+from opfacade.errors import DescriptorError
 from opfacade.pins import NO_PINS
 from opfacade.registry import descriptor_types, examples
 from opfacade.selection import Option, explain
+from opfacade.shown import shown
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
 

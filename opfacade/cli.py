@@ -13,6 +13,7 @@ import click
 from opfacade import __version__, cli_tools
 from opfacade.cli_bench import bench, report
 from opfacade.cli_cache import cache
+from opfacade.cli_input import content
 from opfacade.cli_manifest import manifest
 from opfacade.cli_tune import tune, tuned
 from opfacade.cli_verify import verify
@@ -97,10 +98,10 @@ def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, autotun
     from opfacade import Preference, Target, explain_change, load_descriptor
     from opfacade import explain as explain_descriptor
 
-    descriptor, machine = load_descriptor(file.read()), Target.parse(target) if target else None
+    descriptor, machine = load_descriptor(content(file)), Target.parse(target) if target else None
     prefer = Preference(autotune="use" if autotune else "off")
     if than is not None:
-        click.echo(str(explain_change(load_descriptor(than.read()), descriptor, prefer, machine)))
+        click.echo(str(explain_change(load_descriptor(content(than)), descriptor, prefer, machine)))
         return
     explanation = explain_descriptor(descriptor, prefer, machine)
     click.echo(explanation.to_json() if as_json else str(explanation))
@@ -113,7 +114,7 @@ def compile_(file: IO[bytes], target: str | None) -> None:
     """Build the kernel for the descriptor in FILE (JSON; - is standard input) and publish it in the cache."""
     from opfacade import Plan, Target, load_descriptor, telemetry
 
-    plan: Plan[Any] = Plan.select(load_descriptor(file.read()), target=Target.parse(target) if target else None)
+    plan: Plan[Any] = Plan.select(load_descriptor(content(file)), target=Target.parse(target) if target else None)
     plan.compile()
     counted = telemetry.snapshot()[plan.sku.id]
     built = f"built in {counted['build_seconds']:.2f} s" if counted["builds"] else "nothing to build"

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
+
+from opfacade import regular_files, strict_json
+from opfacade.cli_input import content, name, works_in
+
+if TYPE_CHECKING:
+    from opfacade.workload import Work
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -35,8 +42,8 @@ def bench(
 
     from opfacade.bench import picture, table
 
-    text = file.read()
-    record = _written(text) or _measured(text, rounds or 60, given)
+    text = content(file)
+    record = _written(text) or _measured(works_in(text, name(file)), rounds or 60, given)
     Console(width=160).print(table(record))
     if out is not None:
         out.write_text(json.dumps(record, indent=1) + "\n")
@@ -48,18 +55,17 @@ def bench(
 def _written(text: bytes) -> dict[str, Any] | None:
     """The record that a file is, if it is one."""
     try:
-        found = json.loads(text)
+        found = strict_json.loads(text)
     except ValueError:
         return None
     return found if isinstance(found, dict) and {"rows", "ceilings", "ok"} <= found.keys() else None
 
 
-def _measured(text: bytes, most: int, given: dict[str, Any]) -> dict[str, Any]:
+def _measured(found: Sequence[Work], most: int, given: dict[str, Any]) -> dict[str, Any]:
     from opfacade.autotune_measure import Effort
     from opfacade.bench import Options, measure
-    from opfacade.workload import read
 
-    works = tuple(sorted(read(text), key=lambda work: -work.runs))[: given["top"]]
+    works = tuple(sorted(found, key=lambda work: -work.runs))[: given["top"]]
     effort = Effort(least=min(Effort().least, most), most=most, hopeless=1e9, early=False)
     peers = None if given["peers"] else ()
     return measure(works, Options(backends=given["backends"], variants=given["variants"], peers=peers, effort=effort))
@@ -97,6 +103,6 @@ def report(
 
 def _record(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return strict_json.loads(regular_files.read(path))
     except ValueError as error:
         raise click.BadParameter(f"{path} is no JSON: {error}") from error

@@ -7,6 +7,8 @@ from typing import IO
 
 import click
 
+from opfacade.cli_input import works
+
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -24,9 +26,9 @@ def freeze(file: IO[bytes], target: str | None, note: str, out: Path | None) -> 
     """The SKUs that the descriptors in FILE (JSON lines, an array, or a recording) select now."""
     from opfacade import Target
     from opfacade.manifest import SkuManifest
-    from opfacade.warmup import read_descriptors
 
-    found = SkuManifest.freeze(read_descriptors(file.read()), target=Target.parse(target) if target else None, note=note)
+    problems = [work.descriptor for work in works(file)]
+    found = SkuManifest.freeze(problems, target=Target.parse(target) if target else None, note=note)
     if out is None:
         click.echo(found.model_dump_json(indent=1))
     else:
@@ -56,10 +58,10 @@ def check(ctx: click.Context, locked: Path, file: IO[bytes], target: str | None)
     """The SKUs that the descriptors in FILE select and that the manifest LOCKED does not allow; status 1 if there are any."""
     from opfacade import Target
     from opfacade.manifest import SkuManifest, unlisted
-    from opfacade.warmup import read_descriptors
 
     allowed = SkuManifest.load(locked)
-    missing = unlisted(allowed, read_descriptors(file.read()), target=Target.parse(target) if target else None)
+    problems = [work.descriptor for work in works(file)]
+    missing = unlisted(allowed, problems, target=Target.parse(target) if target else None)
     for sku in missing:
         click.echo(f"not allowed: {sku}")
     click.echo(f"{len(allowed.skus)} SKUs allowed, {len(missing)} selected that are not")

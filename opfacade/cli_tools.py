@@ -12,6 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from opfacade.cli_input import works
+
 if TYPE_CHECKING:
     from opfacade.doctor import Diagnosis
     from opfacade.warmup import Step
@@ -54,10 +56,9 @@ def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | 
     """Build the kernels of all descriptors in FILE (JSON lines, an array, or a recording; - is standard input)."""
     from opfacade import Target
     from opfacade.warmup import warm
-    from opfacade.workload import read
 
     machine, started = Target.parse(target) if target else None, time.monotonic()
-    plans = [work.plan(target=machine) for work in read(file.read())]
+    plans = [work.plan(target=machine) for work in works(file)]
 
     def run(report: Report) -> tuple[Step, ...]:
         return warm(plans, jobs, report)

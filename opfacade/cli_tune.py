@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade import regular_files
+from opfacade.cli_input import works
 
 if TYPE_CHECKING:
     from opfacade.autotune import Tuning
@@ -26,11 +27,10 @@ def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool
     from opfacade.autotune import Setup
     from opfacade.autotune import tune as measure
     from opfacade.autotune_measure import Effort
-    from opfacade.workload import read
 
     effort = Effort() if rounds is None else Effort(least=min(Effort().least, rounds), most=rounds)
     report = None if as_json else _say
-    found = measure(read(file.read()), require=require, setup=Setup(effort=effort), report=report)
+    found = measure(works(file), require=require, setup=Setup(effort=effort), report=report)
     if as_json:
         click.echo(json.dumps([_facts(tuning) for tuning in found], indent=1))
         return

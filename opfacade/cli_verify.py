@@ -8,6 +8,8 @@ from typing import IO, Any
 
 import click
 
+from opfacade.cli_input import works
+
 
 @click.command()
 @click.option("--sku", help="Only this SKU id.")
@@ -23,10 +25,9 @@ def verify(ctx: click.Context, /, file: IO[bytes] | None, out: Path | None, **gi
     FILE: only the SKUs that the problems of a recording (or of any file of descriptors) run.
     """
     from opfacade.verify import verify as prove
-    from opfacade.workload import read
 
-    works = read(file.read()) if file is not None else None
-    record = prove(**given, say=click.echo, descriptors=None if works is None else [work.descriptor for work in works])
+    problems = None if file is None else [work.descriptor for work in works(file)]
+    record = prove(**given, say=click.echo, descriptors=problems)
     if out is not None:
         out.write_text(json.dumps(record, indent=1) + "\n")
     held = sum(row["ok"] for row in record["skus"])

@@ -20,10 +20,12 @@
     │  ├─ ToolchainError                      compiler missing or too old
     │  ├─ CompileTimeout (TimeoutError)
     │  └─ TemplateError                       a template of ours does not render
-    ├─ CacheError (OSError)                   keeps errno and filename
-    │  ├─ CacheIntegrityError
-    │  ├─ CacheSecurityError (PermissionError)
-    │  └─ CacheLockTimeout (TimeoutError)
+    ├─ FileError (OSError)                    a file cannot be written; keeps errno and filename
+    │  ├─ RecordingError                      .recording .kept
+    │  └─ CacheError                          the kernel cache
+    │     ├─ CacheIntegrityError
+    │     ├─ CacheSecurityError (PermissionError)
+    │     └─ CacheLockTimeout (TimeoutError)
     ├─ DeviceError (RuntimeError)             .cuda_error .context_dead
     ├─ GuaranteeViolation (ArithmeticError)   a cross-check found an output beyond its SKU's bound: .sku .worst .dump
     └─ InternalError (AssertionError)         an invariant of ours is broken: please report
@@ -45,16 +47,6 @@ if TYPE_CHECKING:
 
 MAX_ISSUES = 20
 _CODE = re.compile(r"\[(OPF-[A-Z][0-9]{3})\]")
-
-
-def shown(value: object) -> str:
-    """A value as a message shows it: the first 80 characters of its repr, where it has one."""
-    try:
-        return repr(value)[:80]
-    except RecursionError:
-        return "something nested without end"
-    except ValueError:  # Python prints no integer of more than 4300 digits
-        return f"a {type(value).__name__} that is too long to print"
 
 
 @dataclass(frozen=True)
@@ -207,10 +199,8 @@ class CompileTimeout(CompileError, TimeoutError): ...
 class TemplateError(CompileError): ...
 
 
-class CacheError(OpfacadeError, OSError):
-    """The kernel cache failed; `errno` and `filename` are those of the failed call, if one failed."""
-
-    _stage = "cache"
+class FileError(OpfacadeError, OSError):
+    """A file cannot be written; `errno` and `filename` are those of the failed call, if one failed."""
 
     @classmethod
     def of(cls, message: str, cause: OSError) -> Self:
@@ -225,16 +215,30 @@ class CacheError(OpfacadeError, OSError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # OSError keeps these outside __dict__, and its own __reduce__ forgets them.
-        return _same_cache_error, (type(self), self.args, self.__dict__, (self.errno, self.strerror, self.filename))
+        return _same_file_error, (type(self), self.args, self.__dict__, (self.errno, self.strerror, self.filename))
 
 
-def _same_cache_error(
-    kind: type[CacheError], args: tuple[Any, ...], state: dict[str, Any], failed: tuple[Any, Any, Any]
-) -> CacheError:
+def _same_file_error(
+    kind: type[FileError], args: tuple[Any, ...], state: dict[str, Any], failed: tuple[Any, Any, Any]
+) -> FileError:
     error = kind(*args)
     error.__dict__.update(state)
     error.errno, error.strerror, error.filename = failed
     return error
+
+
+class RecordingError(FileError):
+    """A recording cannot be written to its place: `recording` is its text, if there is one yet, `kept` the file that has it."""
+
+    _stage = "record"
+    recording: str = ""
+    kept: str = ""
+
+
+class CacheError(FileError):
+    """The kernel cache failed."""
+
+    _stage = "cache"
 
 
 class CacheIntegrityError(CacheError): ...

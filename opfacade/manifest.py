@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 
 from opfacade import regular_files
 from opfacade.descriptor import Descriptor
-from opfacade.errors import DescriptorError, Issue, SettingError, from_issues
+from opfacade.errors import DescriptorError, FileError, Issue, SettingError, from_issues
 from opfacade.model import Model, Version
 from opfacade.pins import NO_PINS, Allowed
 from opfacade.preference import Preference
@@ -81,7 +81,11 @@ class SkuManifest(Model):
         return ManifestDiff(tuple(added), tuple(removed), tuple(changed))
 
     def save(self, path: Path | str) -> None:
-        Path(path).write_text(self.model_dump_json(indent=1) + "\n")
+        """Write it as JSON. FileError where that cannot be done."""
+        try:
+            Path(path).write_text(self.model_dump_json(indent=1) + "\n")
+        except OSError as error:
+            raise FileError.of(f"manifest: {path} cannot be written: {error.strerror}. [OPF-M002]", error) from error
 
     @classmethod
     def load(cls, path: Path | str) -> SkuManifest:

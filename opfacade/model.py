@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from opfacade import strict_json
-from opfacade.errors import DescriptorError, Issue, shown
+from opfacade.errors import DescriptorError, Issue
+from opfacade.shown import shown
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import tempfile
@@ -10,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opfacade import telemetry
+from opfacade import regular_files, telemetry
+from opfacade.errors import DescriptorError, RecordingError
 from opfacade.telemetry import Counter
 from opfacade.workload import Lengths, Work
+
+_ANY_SIZE = 1 << 62
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +48,8 @@ class Recorder:
         seen = self._seen.get(plan) or self._seen.setdefault(plan, _Seen())
         seen.runs.add()
         if self._read_lengths and seen.lengths is None and not _capturing(args):
-            seen.lengths = lengths_of(plan.descriptor, args)
+            with contextlib.suppress(DescriptorError):  # lengths below 0 are no lengths: a run must not fail by being watched
+                seen.lengths = lengths_of(plan.descriptor, args)
 
     def works(self) -> dict[Plan[Any], Work]:
         """One work for each problem, preference and target, by a plan for it; the most often run first."""
@@ -69,31 +74,64 @@ def record(path: str | os.PathLike[str], lengths: bool = False) -> Iterator[Reco
     """Write the problems selected or run in the block, from any thread, to `path` when it ends, also by an exception.
 
     lengths: also the lengths of the requests in one call of each problem; that reads index tensors on the host, and so
-    waits for the device once a problem. The file is there before the block starts, so that a wrong path is told at once, and
-    is replaced in one step when it ends.
+    waits for the device once a problem. The file is replaced in one step. Raises RecordingError before the block where `path`
+    is a directory, a device or in a place that cannot be written; where that is found only at the end, the error has the
+    text of the recording, and the name of the file that it was kept in.
     """
     place = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    handle, name = _made_beside(place)
     recorder = Recorder(lengths)
     detach = telemetry.attach(recorder)
     try:
         yield recorder
     finally:
         detach()
-        with _removed(name), os.fdopen(handle, "w") as file:
-            file.write(recorder.text())
-            file.flush()
-            os.replace(name, place)
+        _write(recorder.text(), handle, name, place)
 
 
-@contextlib.contextmanager
-def _removed(name: str) -> Iterator[None]:
-    """Nothing is left at `name` after the block, however it ends."""
+def _made_beside(place: Path) -> tuple[int, str]:
+    """A new file in the directory of `place`, which can be put in its place."""
     try:
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
+        if os.path.exists(place):
+            regular_files.require_regular(place, _ANY_SIZE)
+        return tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    except ValueError as error:  # a NUL
+        raise _unwritable(place, OSError(errno.EINVAL, str(error), str(place))) from error
+    except OSError as error:
+        raise _unwritable(place, error) from error
+
+
+def _write(text: str, handle: int, name: str, place: Path) -> None:
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+    except OSError as error:
+        with contextlib.suppress(OSError):
             os.unlink(name)
+        raise _unwritable(place, error, text, _kept_elsewhere(text)) from error
+    try:
+        os.replace(name, place)
+    except OSError as error:
+        raise _unwritable(place, error, text, name) from error
+
+
+def _kept_elsewhere(text: str) -> str:
+    """The name of a temporary file with the text; empty where that cannot be written either."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="opfacade-recording-", suffix=".jsonl")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+    except OSError:
+        return ""
+    return name
+
+
+def _unwritable(place: Path, why: OSError, text: str = "", kept: str = "") -> RecordingError:
+    hint = f" The recording is in {kept}." if kept else " The error's `recording` is its text." if text else ""
+    message = f"record: path expected a file that can be written, got {place}: {why.strerror}.{hint} [OPF-E003]"
+    error = RecordingError.of(message, why)
+    error.recording, error.kept = text, kept
+    return error
 
 
 def lengths_of(descriptor: Any, args: Any) -> Lengths | None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade import strict_json
 from opfacade.descriptor import Descriptor
-from opfacade.errors import DescriptorError, shown
+from opfacade.errors import DescriptorError
 from opfacade.model import not_strict
+from opfacade.shown import shown
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from opfacade.errors import DescriptorError, Issue, shown
+from opfacade.errors import DescriptorError, Issue
+from opfacade.shown import shown
 
 # SM count and shared memory a block may opt in to, in bytes, of the usual part of each architecture.
 _USUAL = {

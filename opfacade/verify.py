@@ -69,7 +69,7 @@ def verify(
     chosen = [subject for subject in subjects if op in (None, subject.descriptor.op)]
     chosen = [subject for subject in chosen if sku in (None, subject.plan.sku.id)]
     if not chosen:
-        raise _unknown(sku, op)
+        raise _unknown(sku, op) if sku or op or descriptors is None else _none_runs(descriptors, name)
     how, started = effort(device, quick), time.monotonic()
     ops = [] if sku or descriptors is not None else [o for o in problems.OPS if op in (None, o)]
     ops = [o for o in ops if not Subject(problems.random_descriptor(o, 0), name, device).declined]
@@ -104,6 +104,11 @@ def _distinct(descriptors: Iterable[Descriptor[Any]], backend: str, device: str)
         if not subject.declined and subject.plan.sku.id not in seen:
             seen.add(subject.plan.sku.id)
             yield subject
+
+
+def _none_runs(descriptors: Sequence[Descriptor[Any]], backend: str) -> OpfacadeError:
+    expected, got = f"at least one that {backend} runs here", f"{len(descriptors)} that it does not run"
+    return from_issues("verify", "verify", [Issue("OPF-V004", "descriptors", expected, got, kind="UnsupportedError")])
 
 
 def _unknown(sku: str | None, op: str | None) -> OpfacadeError:

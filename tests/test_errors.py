@@ -83,8 +83,8 @@ def test_a_cache_error_keeps_errno_and_filename():
     assert (error.errno, error.filename) == (28, "/tmp/x")
 
 
-@pytest.mark.parametrize("kind", [c for c in CLASSES if issubclass(c, errors.CacheError)], ids=lambda c: c.__name__)
-def test_a_cache_error_keeps_errno_and_filename_through_pickle(kind):
+@pytest.mark.parametrize("kind", [c for c in CLASSES if issubclass(c, errors.FileError)], ids=lambda c: c.__name__)
+def test_an_error_of_a_file_keeps_errno_and_filename_through_pickle(kind):
     error = kind.of("full. Free some. [OPF-J020]", OSError(28, "No space left on device", "/tmp/x"))
     again = pickle.loads(pickle.dumps(error))
     for each in (error, again):

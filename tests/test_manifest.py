@@ -158,3 +158,9 @@ def test_a_path_may_be_text_and_one_descriptor_stand_alone(tmp_path):
     assert SkuManifest.load(str(tmp_path / "m.json")) == found == SkuManifest.freeze([DECODE], target=SM90)
     with pytest.raises(errors.ArgumentTypeError, match="descriptors expected Descriptors, got int"):
         SkuManifest.freeze([DECODE, 1], target=SM90)
+
+
+@pytest.mark.parametrize("place", ["absent/m.json", "."])
+def test_a_place_that_cannot_be_written_is_a_typed_error(tmp_path, place):
+    with pytest.raises(errors.FileError, match="OPF-M002"):
+        SkuManifest(skus=()).save(tmp_path / place)

@@ -1,12 +1,16 @@
 """Recording: every problem once with its counts, whatever thread ran it; and one file for all that reads descriptors."""
 
+import errno
 import json
+import os
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from opfacade import Plan, Preference, SkuManifest, Target, jit, record, telemetry
+from opfacade import Plan, Preference, SkuManifest, Target, errors, jit, record, telemetry
 from opfacade.cli import main
 from opfacade.recorder import Recorder, lengths_of
 from opfacade.workload import read
@@ -107,27 +111,86 @@ def test_what_was_seen_is_written_when_the_block_raises(path):
     assert not telemetry._watched
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_block(tmp_path):
-    with pytest.raises(FileNotFoundError), record(tmp_path / "absent" / "trace.jsonl"):
+PLACES = {
+    "no directory": lambda path: path / "absent" / "trace.jsonl",
+    "directory": lambda path: path,
+    "below a file": lambda path: (path / "file").touch() or path / "file" / "trace.jsonl",
+    "fifo": lambda path: os.mkfifo(path / "fifo") or path / "fifo",
+    "device": lambda path: "/dev/null",
+    "link to a device": lambda path: (path / "link").symlink_to("/dev/full") or path / "link",
+    "nul": lambda path: f"{path}/a\0b",
+    "long": lambda path: path / ("x" * 300),
+    "empty": lambda path: "",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_that_cannot_be_written_is_told_before_the_block(tmp_path, place):
+    path = PLACES[place](tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(errors.RecordingError, match=r"record: path expected a file.*OPF-E003") as caught, record(path):
         pytest.fail("the block ran")
+    assert (caught.value.recording, caught.value.kept) == ("", "")
+    assert isinstance(caught.value, OSError)
     assert not telemetry._watched
+    assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_full_disk_reaches_the_end_of_the_block_and_no_run(path, monkeypatch):
+def recorded(path, spoil):
+    """What the error says that leaves a block which ran once, after `spoil()` in it."""
     (descriptor, args), done = decode([3]), []
-    path.write_text("what was there before\n")
-    monkeypatch.setattr(Recorder, "text", lambda self: (_ for _ in ()).throw(OSError(28, "No space left on device")))
 
     def fill():
         with record(path):
             on_reference(descriptor).run(args)
+            spoil()
             done.append(1)
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(errors.RecordingError, match="OPF-E003") as caught:
         fill()
     assert done == [1]
+    (work,) = read(caught.value.recording)
+    assert (work.descriptor, work.runs) == (descriptor, 1)
+    return caught.value
+
+
+def test_a_place_that_is_lost_meanwhile_loses_no_recording(path):
+    error = recorded(path, path.mkdir)
+    assert Path(error.kept).read_text() == error.recording
+    assert error.kept in str(error)
+    assert Path(error.kept).parent == path.parent
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_full_disk_reaches_the_end_of_the_block_and_loses_no_recording(path, tmp_path, monkeypatch, elsewhere):
+    path.write_text("what was there before\n")
+    made, make = [], tempfile.mkstemp
+
+    def full(**where):
+        handle, name = make(**where)
+        made.append(name)
+        if len(made) > 1 and elsewhere:
+            return handle, name
+        os.close(handle)
+        return os.open("/dev/full", os.O_WRONLY), name
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    error = recorded(path, lambda: None)
+    assert error.errno == errno.ENOSPC
+    assert error.kept == (made[1] if elsewhere else "")
+    assert not elsewhere or Path(made[1]).read_text() == error.recording
     assert path.read_text() == "what was there before\n"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_lengths_that_are_none_stop_no_run(path):
+    descriptor, args = decode([3, 5])
+    recorder = Recorder(lengths=True)
+    plan = on_reference(descriptor)
+    args.kv_indptr[1] = -4
+    recorder.ran(plan, args)
+    (work,) = recorder.works().values()
+    assert (work.runs, work.lengths) == (1, None)
 
 
 def test_two_recordings_do_not_disturb_each_other(tmp_path):

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import env
-from ..errors import ArgumentError, ToolchainError, shown
+from ..errors import ArgumentError, ToolchainError
+from ..shown import shown
 
 Param = str | int | bool | float | tuple[Any, ...]  # a tuple holds Params
 

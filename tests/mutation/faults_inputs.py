@@ -47,7 +47,7 @@ INPUT_FAULTS = (
     ),
     cpu(
         "errors: an integer without end is printed",
-        "opfacade/errors.py",
+        "opfacade/shown.py",
         "    except ValueError:  # Python prints",
         "    except KeyError:  # Python prints",
         "tests/test_descriptor.py",
@@ -114,5 +114,26 @@ INPUT_FAULTS = (
         "if type(value) not in (int, float) or not 0 <= value < _MOST_COUNTED:",
         "if False:",
         "tests/test_telemetry_file.py",
+    ),
+    cpu(
+        "record: a device is put out of its place",
+        "opfacade/recorder.py",
+        "if os.path.exists(place):",
+        "if os.path.isdir(place):",
+        "tests/test_recorder.py",
+    ),
+    cpu(
+        "record: what a full disk did not take is kept nowhere",
+        "opfacade/recorder.py",
+        "raise _unwritable(place, error, text, _kept_elsewhere(text)) from error",
+        "raise _unwritable(place, error) from error",
+        "tests/test_recorder.py",
+    ),
+    cpu(
+        "commands: a file without problems is a success",
+        "opfacade/cli_input.py",
+        "if not found:",
+        "if False:",
+        "tests/test_cli_input.py",
     ),
 )
