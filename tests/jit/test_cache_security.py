@@ -197,6 +197,17 @@ def test_what_an_entry_says_of_itself_stops_nobody_who_looks_through_the_cache(p
     assert result.exit_code == 0, result.exception
 
 
+@pytest.mark.parametrize(
+    "facts", [{"resources": {"k": 1, "l": {"registers": "many", "shared": 7}}}, {"resources": [1]}, {"seconds": "x"}]
+)
+def test_counts_that_are_none_are_not_shown(published, facts):
+    meta = published / "meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | facts))
+    result = CliRunner().invoke(main, ["cache", "ls", "--resources"])
+    assert result.exit_code == 0, result.exception
+    assert "1 entries" in result.output
+
+
 def test_a_fifo_for_a_lock_is_refused(toolkit):
     lock = cache.root() / "locks" / f"{jit.key(TINY)}.lock"
     cache.make_private(lock.parent)
