@@ -274,7 +274,11 @@ class FallbackWarning(OpfacadeWarning):
 
 
 class SettingWarning(OpfacadeWarning):
-    """An OPFACADE_* variable is set that nothing reads."""
+    """An OPFACADE_* variable is set that nothing reads, or that has no effect here."""
+
+
+class DroppedWarning(OpfacadeWarning):
+    """A line of the log, a dump or an event was dropped because it could not be written or told; no run fails of that."""
 
 
 class CachePrivateWarning(OpfacadeWarning):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade import apilog, env, telemetry, telemetry_file, telemetry_latency, telemetry_nvtx
+from opfacade import apilog, env, notices, telemetry, telemetry_file, telemetry_latency, telemetry_nvtx
 from opfacade.errors import SettingWarning
 
 if TYPE_CHECKING:
@@ -74,4 +73,4 @@ def _tell_of_unknown_names() -> None:
     _told = True
     for name, nearest in env.unknown().items():
         meant = f" Did you mean {nearest}?" if nearest else " `opfacade env` lists all."
-        warnings.warn(f"{name} is set, and opfacade reads no such variable.{meant}", SettingWarning, 4)
+        notices.warn(f"{name} is set, and opfacade reads no such variable.{meant}", SettingWarning, 4)

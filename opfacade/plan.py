@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
-from opfacade import env, instruments, registry, telemetry, validation
+from opfacade import env, instruments, notices, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.memo import CallMemo
@@ -127,7 +126,7 @@ class Plan(Generic[ArgsT]):
         if option.candidate.backend == "reference" and not target.is_cpu and not preference.names_reference:
             hint = "explain(descriptor) says why no CUDA kernel fits."
             telemetry.count_fallback(option.sku)
-            warnings.warn(f"{checked.op}: falling back to the reference backend on {target.arch}. {hint}", FallbackWarning, 3)
+            notices.warn(f"{checked.op}: falling back to the reference backend on {target.arch}. {hint}", FallbackWarning, 3)
         return cls._make(checked, preference, target, option)
 
     @classmethod
@@ -235,21 +234,22 @@ class Plan(Generic[ArgsT]):
 
     def _load(self) -> Launcher:
         with self._lock, of_op(self.descriptor.op):
-            if self._launch is None:
-                if self.sku.backend == "cuda":
-                    moment.refuse_capture(self.sku.op, f"kernel {self.sku.id} is not loaded")
-                allow = self.preference.jit == "build"
-                make = partial(self._candidate.launcher, self.descriptor, self.target, self.sku, allow)
-                launch = instruments.launcher(make, self.descriptor, self.sku)
-                if self._crosscheck:
-                    launch = registry.crosscheck().wrap(self, launch, self._crosscheck)
-                if self._guard is not None:
-                    launch = self._guard.wrap(launch)
-                telemetry.stats(self.sku.id).loads.add()
-                telemetry.emit("load", sku=self.sku.id)
-                self._shorten(launch)
-                object.__setattr__(self, "_launch", launch)
-            return self._launch  # type: ignore[return-value]
+            if self._launch is not None:
+                return self._launch
+            if self.sku.backend == "cuda":
+                moment.refuse_capture(self.sku.op, f"kernel {self.sku.id} is not loaded")
+            allow = self.preference.jit == "build"
+            make = partial(self._candidate.launcher, self.descriptor, self.target, self.sku, allow)
+            launch = instruments.launcher(make, self.descriptor, self.sku)
+            if self._crosscheck:
+                launch = registry.crosscheck().wrap(self, launch, self._crosscheck)
+            if self._guard is not None:
+                launch = self._guard.wrap(launch)
+            telemetry.stats(self.sku.id).loads.add()
+            self._shorten(launch)
+            object.__setattr__(self, "_launch", launch)
+        telemetry.emit("load", sku=self.sku.id)  # without the lock: a sink may run this very plan
+        return launch
 
     def _shorten(self, launch: Launcher) -> None:
         """Take the short ways where nothing stands around the launcher that must see each call."""

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import itertools
 import threading
+import traceback
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from opfacade import notices
+from opfacade.errors import ArgumentTypeError, DroppedWarning
+
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
 
+MAX_FAILURES = 10  # of a listener in a row; then it is told no more
 COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks")
 
 
 class Recorder(Protocol):
-    """Who is handed plans and arguments, not only words. Must be quick, and must not raise."""
+    """Who is handed plans and arguments, not only words. Must be quick; what it raises is treated as in `subscribe`."""
 
     def selected(self, plan: Any) -> None: ...
 
@@ -108,8 +113,8 @@ _lock = threading.Lock()
 _stats: dict[str, SkuStats] = {}
 _refusals: dict[str, Counter] = {}
 _happened: dict[str, Counter] = {}
-_sinks: tuple[Sink, ...] = ()
-_recorders: tuple[Recorder, ...] = ()
+_sinks: tuple[_Listener, ...] = ()
+_recorders: tuple[_Listener, ...] = ()
 # Whether anybody is told of single selects and runs: the one thing that a run looks at.
 _watched = False
 
@@ -150,6 +155,12 @@ def count(name: str) -> None:
     counter.add()
 
 
+def drop(name: str, what: str) -> None:
+    """Count something that could not be written, and warn of the first such thing: no run fails of it."""
+    count(name)
+    notices.tell_once(name, f"{what} Further ones are counted: telemetry.counts()[{name!r}].", DroppedWarning)
+
+
 def counts() -> dict[str, int]:
     """What `count` counted."""
     return {name: counter.value() for name, counter in list(_happened.items())}
@@ -175,36 +186,76 @@ def reset() -> None:
         _happened.clear()
 
 
+class _Listener:
+    """A sink or a recorder. What it raises is counted and reaches no run."""
+
+    __slots__ = ("failures", "told", "who")
+
+    def __init__(self, who: Any) -> None:
+        self.who, self.failures, self.told = who, 0, False
+
+    def tell(self, call: Callable[..., None], *given: Any) -> None:
+        try:
+            call(*given)
+            self.failures = 0
+        except Exception as error:  # code of others may raise anything
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        count("listener_failures")
+        if self.failures >= MAX_FAILURES:
+            _dismiss(self)
+            self._warn(error, "It is told no more")
+        elif not self.told:
+            self._warn(error, "Further ones are counted")
+            self.told = True  # only now: a RecursionError may strike in the warning too
+
+    def _warn(self, error: Exception, then: str) -> None:
+        name = getattr(self.who, "__qualname__", type(self.who).__name__)
+        reason = traceback.format_exception_only(error)[-1].strip()[:200]
+        notices.tell(f"telemetry: {name} failed: {reason}. {then}: telemetry.counts().", DroppedWarning)
+
+
 def subscribe(sink: Sink) -> Callable[[], None]:
-    """Call `sink(event)` for every event from now on; returns the function that ends it. A sink must not raise."""
-    global _sinks
-    with _lock:
-        _sinks = (*_sinks, sink)
-        _watch()
+    """Call `sink(event)` for every event from now on; returns the function that ends it.
 
-    def unsubscribe() -> None:
-        global _sinks
-        with _lock:
-            _sinks = tuple(s for s in _sinks if s is not sink)
-            _watch()
-
-    return unsubscribe
+    What a sink raises reaches no run: it is counted as "listener_failures" in `counts()`, the first of a sink's failures is
+    warned of (DroppedWarning), and a sink that fails ten times in a row is told no more. ArgumentTypeError for what cannot be called.
+    """
+    _require("subscribe", "sink", "a callable", sink, callable(sink))
+    return _add(sink, "_sinks")
 
 
 def attach(recorder: Recorder) -> Callable[[], None]:
-    """Hand every plan that is selected or run to `recorder` from now on; returns the function that ends it."""
-    global _recorders
+    """Hand every plan that is selected or run to `recorder` from now on; returns the function that ends it. Failures are
+    treated as those of a sink."""
+    fits = all(callable(getattr(recorder, name, None)) for name in ("selected", "ran"))
+    _require("attach", "recorder", "methods selected and ran", recorder, fits)
+    return _add(recorder, "_recorders")
+
+
+def _require(function: str, argument: str, expected: str, got: object, fits: bool) -> None:
+    if not fits:
+        message = f"telemetry.{function}: {argument} expected {expected}, got {type(got).__name__}. [OPF-E012]"
+        raise ArgumentTypeError(message, code="OPF-E012", op="telemetry", stage=function)
+
+
+def _add(who: Any, place: str) -> Callable[[], None]:
+    """A new listener in `_sinks` or `_recorders`; returns the function that takes it out."""
+    listener = _Listener(who)
     with _lock:
-        _recorders = (*_recorders, recorder)
+        globals()[place] = (*globals()[place], listener)
         _watch()
+    return lambda: _dismiss(listener)
 
-    def detach() -> None:
-        global _recorders
-        with _lock:
-            _recorders = tuple(r for r in _recorders if r is not recorder)
-            _watch()
 
-    return detach
+def _dismiss(listener: _Listener) -> None:
+    global _sinks, _recorders
+    with _lock:
+        _sinks = tuple(one for one in _sinks if one is not listener)
+        _recorders = tuple(one for one in _recorders if one is not listener)
+        _watch()
 
 
 def _watch() -> None:
@@ -215,7 +266,7 @@ def _watch() -> None:
 def selected(plan: Any) -> None:
     """Tell of one selection."""
     for recorder in _recorders:
-        recorder.selected(plan)
+        recorder.tell(recorder.who.selected, plan)
     if _sinks:
         emit("select", sku=plan.sku.id, op=plan.descriptor.op)
 
@@ -223,7 +274,7 @@ def selected(plan: Any) -> None:
 def ran(plan: Any, args: Any) -> None:
     """Tell of one run, before its launch."""
     for recorder in _recorders:
-        recorder.ran(plan, args)
+        recorder.tell(recorder.who.ran, plan, args)
     if _sinks:
         emit("run", sku=plan.sku.id, op=plan.descriptor.op)
 
@@ -235,7 +286,7 @@ def listening() -> bool:
 def emit(event: str, **fields: Any) -> None:
     """Hand `{"event": event, **fields}` to every sink. Events: select, refuse, build, load, run."""
     for sink in _sinks:
-        sink({"event": event, **fields})
+        sink.tell(sink.who, {"event": event, **fields})
 
 
 @contextmanager

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from opfacade import env
+from opfacade import env, notices
 from opfacade.errors import SettingWarning
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def wrap(launch: Launcher, sku: Any) -> Launcher:
         nvtx.range_push("opfacade")  # type: ignore[no-untyped-call]
         nvtx.range_pop()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        warnings.warn(f"OPFACADE_NVTX=1 has no effect: {error}", SettingWarning, 2)
+        notices.warn(f"OPFACADE_NVTX=1 has no effect: {error}", SettingWarning, 2)
         return launch
     return _ranged(launch, sku.id, nvtx.range_push, nvtx.range_pop)
 

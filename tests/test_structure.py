@@ -21,6 +21,7 @@ DEVICE = [
 # Lower first. A module imports only lower layers and its own package; modules that share a layer do not know each other.
 LAYERS = (
     {"errors", "regular_files", "shown", "strict_json"},
+    {"notices"},
     {"env", "telemetry"},
     {"exporters", "telemetry_file", "telemetry_latency", "telemetry_nvtx"},
     {"model", "overlap"},
@@ -144,6 +145,7 @@ def test_jit_knows_no_operator():
             "regular_files",
             "shown",
             "strict_json",
+            "notices",
             "env",
             "telemetry",
             "model",
@@ -283,11 +285,14 @@ def test_no_assert_judges_a_users_value(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_nothing_catches_everything(path):
+    """But telemetry, in one place: a subscriber is code of others, and what it raises may reach no run."""
+    broad = 0
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ExceptHandler):
             assert node.type is not None, f"{path}:{node.lineno}"
             reraises = any(isinstance(n, ast.Raise) for n in ast.walk(node))
-            assert reraises or not re.search(r"\b(Base)?Exception\b", ast.unparse(node.type)), f"{path}:{node.lineno}"
+            broad += not reraises and bool(re.search(r"\b(Base)?Exception\b", ast.unparse(node.type)))
+    assert broad == (path.name == "telemetry.py"), path
 
 
 def evidence():

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from opfacade import Plan, Preference, Target, telemetry
-from opfacade.errors import UnsupportedError
+from opfacade.errors import ArgumentTypeError, DroppedWarning, UnsupportedError
 from tests.problems import REFERENCE, decode, on_reference
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
@@ -145,3 +145,89 @@ def test_plans_go_on_counting_after_a_reset():
     plan.run(args)
     counted = telemetry.snapshot()[plan.sku.id]
     assert (counted["selects"], counted["runs"], counted["build_seconds"]) == (1, 1, 0.0)
+
+
+class Hostile(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def broken_sink(event):
+    raise Hostile
+
+
+class BrokenRecorder:
+    def selected(self, plan):
+        raise KeyError
+
+    ran = property(lambda self: self._ran)
+
+    def _ran(self, plan, args):
+        raise RecursionError
+
+
+def attached(what):
+    return telemetry.attach(what) if isinstance(what, BrokenRecorder) else telemetry.subscribe(what)
+
+
+@pytest.mark.parametrize("what", [broken_sink, BrokenRecorder()], ids=["sink", "recorder"])
+def test_a_listener_that_raises_breaks_no_run_and_no_other_listener(what):
+    descriptor, args = decode([3])
+    end = attached(what)
+    with telemetry.record() as events, pytest.warns(DroppedWarning, match="failed: .*telemetry.counts") as warned:
+        plan = on_reference(descriptor)
+        plan.run(args)
+        plan.run(args)
+    end()
+    assert [e["event"] for e in events if e["event"] != "refuse"] == ["select", "load", "run", "run"]
+    assert not args.o.isnan().any()
+    assert len(warned) == 1
+    assert telemetry.counts()["listener_failures"] >= 3
+
+
+def test_a_listener_that_fails_ten_times_in_a_row_is_told_no_more():
+    heard = []
+
+    def sink(event):
+        heard.append(event["n"])
+        if event["n"] != 5:
+            raise ValueError(event["n"])
+
+    telemetry.subscribe(sink)
+    with pytest.warns(DroppedWarning) as warned:
+        for n in range(30):
+            telemetry.emit("build", n=n)
+    assert heard == list(range(16))  # five failures, a success, ten failures
+    assert not telemetry.listening()
+    assert telemetry.counts()["listener_failures"] == 15
+    assert [("no more" in str(w.message)) for w in warned.list] == [False, True]
+
+
+def test_keyboard_interrupt_passes_a_listener():
+    def sink(event):
+        raise KeyboardInterrupt
+
+    end = telemetry.subscribe(sink)
+    with pytest.raises(KeyboardInterrupt):
+        telemetry.emit("build", sku="x")
+    end()
+
+
+@pytest.mark.parametrize("what", [None, "print", 1])
+@pytest.mark.parametrize("function", [telemetry.subscribe, telemetry.attach])
+def test_a_listener_that_cannot_be_told_is_refused_at_once(function, what):
+    with pytest.raises(ArgumentTypeError, match=rf"telemetry.{function.__name__}: .* expected .*OPF-E012") as caught:
+        function(what)
+    assert isinstance(caught.value, TypeError)
+    assert not telemetry._watched
+    assert caught.value.code == "OPF-E012"
+
+
+def test_a_sink_that_runs_plans_is_a_listener_that_fails():
+    descriptor, args = decode([3])
+    plan = on_reference(descriptor)
+    end = telemetry.subscribe(lambda event: plan.run(args))
+    with pytest.warns(DroppedWarning, match="RecursionError"):
+        plan.run(args)
+    end()
+    assert not args.o.isnan().any()

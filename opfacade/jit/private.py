@@ -7,9 +7,9 @@ import os
 import shutil
 import tempfile
 import threading
-import warnings
 from pathlib import Path
 
+from .. import notices
 from ..errors import CacheError, CachePrivateWarning
 from .store import Store
 
@@ -29,7 +29,7 @@ def obtain(cause: OSError) -> Store:
         if _store is None:
             _store = Store(_temporary())
             text = f"the cache cannot be used ({cause}); compiling into {_store.base}, for this process only. [OPF-J025]"
-            warnings.warn(text, CachePrivateWarning, stacklevel=2)
+            notices.warn(text, CachePrivateWarning, stacklevel=2)
         return _store
 
 
