@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from opfacade import json_text
 from opfacade.cli_input import works
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def replay(ctx: click.Context, place: Path, device: str | None, as_json: bool) -
     for call in calls:
         said = {True: "bitwise as dumped", False: "other bits than dumped", None: "no outputs dumped"}[call.same]
         line = f"{call.place.name}: {call.sku}: {call.worst:.3g} of the bound, {said}"
-        click.echo(json.dumps(asdict(call), default=str) if as_json else line + ("" if call.sound else f" ({call.where})"))
+        click.echo(json_text.text(asdict(call), default=str) if as_json else line + ("" if call.sound else f" ({call.where})"))
     ctx.exit(0 if all(call.sound for call in calls) else 1)
 
 

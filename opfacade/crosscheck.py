@@ -2,20 +2,20 @@
 
 OPFACADE_CROSSCHECK says the share when a plan is made. A run is due by count, not by chance; it works on the caller's
 tensors as ever, and on copies of them that were made before. While a CUDA graph is captured nothing is due. An output
-beyond the bound raises GuaranteeViolation and leaves a file that `replay` runs again.
+beyond the bound raises GuaranteeViolation and leaves a file that `replay` runs again, in a directory of its own that only its
+user may read; OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT bound it as other dumps.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opfacade import env
-from opfacade.errors import GuaranteeViolation
+from opfacade import dump_files
+from opfacade.errors import ArgumentError, GuaranteeViolation
 from opfacade.plan import Plan
 from opfacade.preference import Preference
 from opfacade.registry import Launcher, load_descriptor
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROWS = 64  # query rows that are compared; special values and exact copies are compared in full
-_serial = count()
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def due_by_count(rate: float) -> Callable[[], bool]:
 def wrap(plan: Plan[Any], launch: Launcher, rate: float) -> Launcher:
     """A launcher that repeats a share of its launches and compares."""
     due = due_by_count(rate)
-    reference = _reference(plan)
+    reference, limits = _reference(plan), dump_files.Limits.current()
 
     def checked(args: Any, workspace: Any) -> None:
         if not due() or moment.capturing():
@@ -61,7 +60,7 @@ def wrap(plan: Plan[Any], launch: Launcher, rate: float) -> Launcher:
             return
         before = copied(args)
         launch(args, workspace)
-        _compare(plan, reference, before, args)
+        _compare(plan, limits, _gather(plan, reference, before, args))
 
     return checked
 
@@ -84,11 +83,10 @@ def _copy(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def _compare(plan: Plan[Any], reference: Launcher, before: Any, args: Any) -> None:
-    evidence = _gather(plan, reference, before, args)
+def _compare(plan: Plan[Any], limits: dump_files.Limits, evidence: Evidence) -> None:
     report = _judge(plan, evidence, evidence.got)
     if not report.worst <= 1.0:
-        raise _violation(plan, evidence, report)
+        raise _violation(plan, evidence, report, _dump(plan, evidence, limits))
 
 
 def _gather(plan: Plan[Any], reference: Launcher, before: Any, args: Any) -> Evidence:
@@ -106,9 +104,8 @@ def _judge(plan: Plan[Any], evidence: Evidence, outputs: dict[str, Tensor]) -> n
     return numerics.check(plan.descriptor, replace(before, **outputs), plan.sku, rows=ROWS, before=pools)
 
 
-def _violation(plan: Plan[Any], evidence: Evidence, report: numerics.Report) -> GuaranteeViolation:
+def _violation(plan: Plan[Any], evidence: Evidence, report: numerics.Report, path: str) -> GuaranteeViolation:
     other = _judge(plan, evidence, evidence.reference)
-    path = _dump(plan, evidence)
     op, told = plan.descriptor.op, f"the reference is at {other.worst:.3g}"
     message = (
         f"{op}.run: {plan.sku.id} is {report.worst:.3g} times its error bound off at {report.where}; {told}. "
@@ -119,31 +116,35 @@ def _violation(plan: Plan[Any], evidence: Evidence, report: numerics.Report) -> 
     return error
 
 
-def _dump(plan: Plan[Any], evidence: Evidence) -> str:
+def _dump(plan: Plan[Any], evidence: Evidence, limits: dump_files.Limits) -> str:
     """The path of the file, or why there is none: that must not hide the violation."""
-    import torch
-
     tensors = {name: getattr(evidence.before, name) for name in type(evidence.before).__slots__}
     facts = {"descriptor": plan.descriptor.canonical_json(), "sku": plan.sku.id, "target": astuple(plan.target)}
-    content = facts | {"before": tensors, "got": evidence.got, "reference": evidence.reference}
-    name = f"{plan.descriptor.op}-{plan.descriptor.digest()[:12]}-{os.getpid()}-{next(_serial)}.pt"
+    given = [*(t for t in tensors.values() if t is not None), *evidence.got.values(), *evidence.reference.values()]
+    prefix = f"{plan.descriptor.op}-{plan.descriptor.digest()[:12]}-"
     try:
-        folder = env.dump_dir()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        torch.save(content, folder / name)
-    except OSError as error:
-        return f"no dump: {error}"
-    return str(folder / name)
+        # Outputs are the caller's: of a view of theirs the elements are saved, not the storage behind it.
+        got = {name: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for name, t in evidence.got.items()}
+        content = facts | {"before": tensors, "got": got, "reference": evidence.reference}
+        with dump_files.new_directory(prefix, limits, sum(t.nbytes for t in given)) as place:
+            dump_files.save(place / "crosscheck.pt", content)
+    except dump_files.FAILURES as error:
+        return f"no dump: {str(error).partition(chr(10))[0]}"
+    return str(place / "crosscheck.pt")
 
 
 def replay(path: str | Path, device: str | None = None) -> numerics.Report:
-    """Run a dump again with the plan of its SKU; its report is at most 1 when the violation is gone."""
-    import torch
+    """Run a dump again with the plan of its SKU; its report is at most 1 when the violation is gone.
 
-    content = torch.load(path, weights_only=True, map_location=device)
-    descriptor = load_descriptor(content["descriptor"])
-    plan: Plan[Any] = Plan.select(descriptor, Preference(pin=content["sku"]), Target(*content["target"]))
-    before = descriptor.args_type(**content["before"])
+    device: where its tensors go; default: where they were. ArgumentError where `path` is no such file."""
+    try:
+        content = dump_files.load(path, device)
+        descriptor, pin, target = load_descriptor(content["descriptor"]), content["sku"], Target(*content["target"])
+        before = descriptor.args_type(**content["before"])
+    except dump_files.UNREADABLE as error:
+        message = f"crosscheck.replay: path expected a dump of a cross-check, got {type(error).__name__} of {path}. [OPF-E013]"
+        raise ArgumentError(message, code="OPF-E013", op="crosscheck", stage="replay") from error
+    plan: Plan[Any] = Plan.select(descriptor, Preference(pin=pin), target)
     args = copied(before)
     plan.run(args)
     written = [name for name, spec in descriptor.operands().items() if spec.written]

@@ -103,9 +103,32 @@ def crosscheck() -> float:
 
 
 def dump_dir() -> Path:
-    """OPFACADE_DUMP_DIR: where a failed cross-check leaves its inputs. Default: `dumps` in the cache directory."""
+    """OPFACADE_DUMP_DIR: where OPFACADE_LOG=dump and a failed cross-check leave the tensors of a call, each in a directory of
+    its own that only its user may read. Default: `dumps` in the cache directory."""
     given = os.environ.get("OPFACADE_DUMP_DIR")
     return Path(given) if given else cache_dir() / "dumps"
+
+
+def dump_max_mb() -> int:
+    """OPFACADE_DUMP_MAX_MB: how many MB (10^6 bytes) of tensors this process dumps, in all; a call that would pass it is not
+    dumped. Read when a plan is loaded. Default: 4096."""
+    return _whole("OPFACADE_DUMP_MAX_MB", os.environ.get("OPFACADE_DUMP_MAX_MB") or "4096")
+
+
+def dump_max_count() -> int:
+    """OPFACADE_DUMP_MAX_COUNT: how many calls this process dumps, in all; read when a plan is loaded. Default: 1000."""
+    return _whole("OPFACADE_DUMP_MAX_COUNT", os.environ.get("OPFACADE_DUMP_MAX_COUNT") or "1000")
+
+
+def dump_include() -> tuple[str, ...]:
+    """OPFACADE_DUMP_INCLUDE: what OPFACADE_LOG=dump dumps: ops or SKU ids, with * and ?, separated by spaces; read when a plan is
+    loaded. Default: all."""
+    return tuple((os.environ.get("OPFACADE_DUMP_INCLUDE") or "*").split())
+
+
+def dump_exclude() -> tuple[str, ...]:
+    """OPFACADE_DUMP_EXCLUDE: what of that it leaves out, in the same form; read when a plan is loaded. Default: nothing."""
+    return tuple((os.environ.get("OPFACADE_DUMP_EXCLUDE") or "").split())
 
 
 def telemetry_sample() -> float:
@@ -139,20 +162,26 @@ def jit_timeout() -> float:
 
 
 def log() -> str | None:
-    """OPFACADE_LOG: api | stats | dump. Write a line before each launch, with tensor statistics, or with all tensors to
-    OPFACADE_DUMP_DIR for `opfacade replay`; read when a plan is loaded. Default: nothing."""
+    """OPFACADE_LOG: api | stats | dump. Write a line before each launch, with tensor statistics, or with what the call reads to
+    OPFACADE_DUMP_DIR for `opfacade replay`; read when a plan is loaded. What cannot be written is dropped and counted. Default:
+    nothing."""
     given = os.environ.get("OPFACADE_LOG") or None
     return given and _parsed("OPFACADE_LOG", given, str, "api, stats or dump", lambda mode: mode in ("api", "stats", "dump"))
 
 
 def log_dest() -> str:
-    """OPFACADE_LOG_DEST: stderr, stdout, or a file, in whose name %p is the process id. Default: stderr."""
+    """OPFACADE_LOG_DEST: stderr, stdout, or a file, in whose name %p is the process id; a FIFO takes only what its reader has
+    room for. Default: stderr."""
     return os.environ.get("OPFACADE_LOG_DEST") or "stderr"
 
 
 def _share(name: str, given: str) -> float:
     """0, or a share whose inverse is a number of runs that a process can make."""
     return _parsed(name, given, float, "0 or a share from 1e-9 to 1", lambda share: share == 0 or 1e-9 <= share <= 1)
+
+
+def _whole(name: str, given: str) -> int:
+    return _parsed(name, given, int, "a whole number from 0 up", lambda number: number >= 0)
 
 
 def _flag(name: str, given: str | None) -> bool:

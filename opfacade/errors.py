@@ -166,12 +166,6 @@ class SettingError(OpfacadeError, ValueError):
     _stage = "setting"
 
 
-def unwritable(name: str, path: str, error: OSError) -> SettingError:
-    """The error where a variable names a place that cannot be written."""
-    message = f"{name} expected a place that can be written, got {path}: {error.strerror}. [OPF-E002]"
-    return SettingError(message, code="OPF-E002")
-
-
 class PlanStateError(OpfacadeError, RuntimeError): ...
 
 

@@ -1,4 +1,4 @@
-"""Warnings of this package. Where they cannot be printed, because stderr is closed or broken, they are lost and nothing fails."""
+"""Warnings of this package. Where they cannot be printed, on a stderr that is closed, they are lost and nothing fails."""
 
 from __future__ import annotations
 

@@ -51,6 +51,7 @@ def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> 
         message = f"replay: device expected one of this machine, got {device or dump.device}. [OPF-E011]"
         raise ArgumentError(message, code="OPF-E011", op="replay", stage="run") from error
     descriptor = load_descriptor(dump.descriptor)
+    _require_whole(descriptor, dump)
     target = of_device(where.index or 0) if where.type == "cuda" else Target.cpu()
     plan: Plan[Any] = Plan.select(descriptor, prefer, target)
     args = _bundle(plan, dump.inputs, where)
@@ -61,6 +62,21 @@ def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> 
         dumped = _judge(plan, _bundle(plan, dump.inputs | dump.outputs, where), dump).worst
     same = all(torch.equal(_bits(getattr(args, name)), _bits(t)) for name, t in dump.outputs.items()) if dump.outputs else None
     return Replayed(dump.place, plan.sku.id, dump.sku, same, report.worst, dumped, report.where)
+
+
+def _require_whole(descriptor: Any, dump: dumps.Dump) -> None:
+    """ArgumentError unless there is a tensor for each operand, and each output is like what it was before."""
+    operands = descriptor.operands()
+    missing = [name for name in operands if name not in dump.inputs]
+    unlike = [name for name, tensor in dump.outputs.items() if not _alike(tensor, dump.inputs.get(name), operands.get(name))]
+    if missing or unlike or len(dump.outputs) not in (0, sum(spec.written for spec in operands.values())):
+        raise dumps.damaged(
+            dump.place, f"no {missing[0]}" if missing else f"outputs {sorted(dump.outputs)[:8]} of another call"
+        )
+
+
+def _alike(tensor: Any, before: Any, spec: Any) -> bool:
+    return spec is not None and spec.written and (tensor.shape, tensor.dtype) == (before.shape, before.dtype)
 
 
 def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Any) -> Any:

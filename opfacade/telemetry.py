@@ -221,7 +221,7 @@ def subscribe(sink: Sink) -> Callable[[], None]:
     """Call `sink(event)` for every event from now on; returns the function that ends it.
 
     What a sink raises reaches no run: it is counted as "listener_failures" in `counts()`, the first of a sink's failures is
-    warned of (DroppedWarning), and a sink that fails ten times in a row is told no more. ArgumentTypeError for what cannot be called.
+    warned of (DroppedWarning), and a sink that fails ten times in a row is told no more. ArgumentTypeError for no callable.
     """
     _require("subscribe", "sink", "a callable", sink, callable(sink))
     return _add(sink, "_sinks")

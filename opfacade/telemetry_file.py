@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from opfacade import env, regular_files, strict_json, telemetry
+from opfacade import env, json_text, line_file, notices, regular_files, strict_json, telemetry
+from opfacade.errors import DroppedWarning
 
 INTERVAL = 10.0
 _MOST_BYTES, _LONGEST_LINE = 1 << 40, 16 << 20
@@ -28,13 +29,16 @@ class Writer:
     """Appends the counters of this process, less `before`, to a file, every `interval` seconds and at `stop`."""
 
     def __init__(self, path: str, interval: float = INTERVAL, before: Mapping[str, Any] | None = None) -> None:
-        self.path, self.failures = path.replace("%p", str(os.getpid())), 0
+        self._file, self.failures = line_file.LineFile(path), 0
         self._identity = {"pid": os.getpid(), "since": time.time_ns()}
-        self._interval, self._last, self._torn = interval, "", False
+        self._interval, self._last = interval, ""
         self._before = before or {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="opfacade-telemetry", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads for this process: what is counted is written at its end
+            _tell(f"{error}; counters are written when the process ends.")
 
     def _work(self) -> None:
         while not self._over.wait(self._interval):
@@ -42,32 +46,29 @@ class Writer:
 
     def stop(self) -> None:
         self._over.set()
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
         self.write()
 
     def write(self) -> bool:
-        """Append one line if anything was counted since the last; False if that failed, which is counted and no error."""
-        now = json.dumps(without(counted(), self._before), sort_keys=True)
+        """Append one line if anything was counted since the last; False if that failed, which is counted, warned of once and no
+        error. A FIFO that nobody reads is such a failure: nothing waits for a reader."""
+        now = json_text.text(without(counted(), self._before), sort_keys=True)
         if now == self._last:
             return True
         head = json.dumps({**self._identity, "time": round(time.time(), 3), "failures": self.failures})
         try:
-            whole = self._append(f"{head[:-1]}, {now[1:]}\n".encode())
-        except OSError:
-            whole = False
-        self._last, self.failures = (now, self.failures) if whole else (self._last, self.failures + 1)
-        return whole
+            self._file.append(f"{head[:-1]}, {now[1:]}\n")
+        except OSError as error:
+            self.failures += 1
+            _tell(f"{error}; later lines have what this one had.")
+            return False
+        self._last = now
+        return True
 
-    def _append(self, line: bytes) -> bool:
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            # What is left of a line that did not fit must not take this one with it.
-            line = b"\n" + line if self._torn else line
-            written = os.write(handle, line)
-            self._torn = 0 < written < len(line)
-            return written == len(line)
-        finally:
-            os.close(handle)
+
+def _tell(reason: str) -> None:
+    notices.tell_once("OPFACADE_TELEMETRY_FILE", f"OPFACADE_TELEMETRY_FILE: {reason} [OPF-E002]", DroppedWarning)
 
 
 def counted() -> dict[str, Any]:

@@ -63,14 +63,36 @@ def _on_device(launch: Launcher, sku: Any) -> Launcher:
         if torch.cuda.is_current_stream_capturing():
             launch(args, workspace)
             return
-        _collect(pending, stats)
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
+        start = _tried(lambda: _started(pending, stats))
         launch(args, workspace)
-        stop.record()
-        pending.append((start, stop))
+        if start is not None:
+            _tried(lambda: pending.append((start, _recorded())))
 
     return timed
+
+
+def _tried(make: Callable[[], Any]) -> Any:
+    """What `make` gives; None, counted, where torch fails: of a broken context the launch itself tells."""
+    try:
+        return make()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0][:200]
+        telemetry.drop("latency_samples_dropped", f"OPFACADE_TELEMETRY_SAMPLE: no time was measured: {reason}.")
+        return None
+
+
+def _started(pending: deque[Any], stats: telemetry.SkuStats) -> Any:
+    """An event in front of a launch, after a look at the pairs of earlier ones."""
+    _collect(pending, stats)
+    return _recorded()
+
+
+def _recorded() -> Any:
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _collect(pending: deque[Any], stats: telemetry.SkuStats) -> None:

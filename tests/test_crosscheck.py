@@ -1,13 +1,16 @@
 """Cross-check: due by count, silent when right, and a violation that can be run again when wrong."""
 
+import os
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target, crosscheck
+from opfacade import Plan, Preference, Target, crosscheck, dump_files
 from opfacade import plan as plans
-from opfacade.errors import GuaranteeViolation
+from opfacade.errors import ArgumentError, GuaranteeViolation
 from opfacade.plans.cascade import EXAMPLES as MERGES
 from opfacade.registry import examples
 from opfacade.testing import inputs
@@ -28,6 +31,7 @@ PROBLEMS = {
 def _dumps(monkeypatch, tmp_path):
     monkeypatch.setattr(plans, "_selected", {})
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path / "dumps"))
+    monkeypatch.setattr(dump_files, "_used", [0, 0])
 
 
 def plan_of(descriptor, spoil=None):
@@ -147,6 +151,60 @@ def test_a_dump_that_cannot_be_written_does_not_hide_the_violation(monkeypatch, 
     descriptor, args = decode([9])
     with pytest.raises(GuaranteeViolation, match="no dump: "):
         plan_of(descriptor, one_element).run(args)
+
+
+def violated(monkeypatch):
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
+    descriptor, args = decode([9])
+    with pytest.raises(GuaranteeViolation) as caught:
+        plan_of(descriptor, one_element).run(args)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("[enforce fail at inline_container.cc] no space"), MemoryError("none"), OSError("x")]
+)
+def test_a_disk_that_fills_up_does_not_hide_the_violation(monkeypatch, tmp_path, error):
+    def fail(*given):
+        raise error
+
+    monkeypatch.setattr(torch, "save", fail)
+    assert violated(monkeypatch).dump.startswith("no dump: ")
+    assert list((tmp_path / "dumps").iterdir()) == []
+
+
+def test_a_limit_on_dumps_does_not_hide_the_violation(monkeypatch):
+    monkeypatch.setenv("OPFACADE_DUMP_MAX_MB", "0")
+    assert "OPFACADE_DUMP_MAX_MB=0" in violated(monkeypatch).dump
+
+
+def test_what_users_had_in_their_tensors_is_for_them_alone(monkeypatch):
+    before = os.umask(0)
+    try:
+        paths = [Path(violated(monkeypatch).dump) for _ in range(2)]
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+    assert {stat.S_IMODE(path.parent.stat().st_mode) for path in paths} == {0o700}
+    assert paths[0] != paths[1]
+
+
+def test_outputs_that_are_views_leave_the_rest_of_their_storage_out(monkeypatch):
+    monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
+    descriptor, args = decode([9])
+    secret = torch.full((1 << 20,), 7.0, dtype=args.o.dtype)
+    o = secret[: args.o.numel()].view(args.o.shape)
+    with pytest.raises(GuaranteeViolation) as caught:
+        plan_of(descriptor, one_element).run(replace(args, o=o))
+    assert Path(caught.value.dump).stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", {"sku": "x"}, [1]])
+def test_what_is_no_dump_of_a_cross_check_is_refused(tmp_path, content):
+    path = tmp_path / "x.pt"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(ArgumentError, match="OPF-E013"):
+        crosscheck.replay(path)
 
 
 @pytest.mark.gpu

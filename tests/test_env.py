@@ -60,12 +60,17 @@ CASES = [
     ("nvtx", "OPFACADE_NVTX", "1", True),
     ("require_sku", "OPFACADE_REQUIRE_SKU", "/m.json", "/m.json"),
     ("dump_dir", "OPFACADE_DUMP_DIR", "/d", Path("/d")),
+    ("dump_max_mb", "OPFACADE_DUMP_MAX_MB", "0", 0),
+    ("dump_max_count", "OPFACADE_DUMP_MAX_COUNT", "7", 7),
+    ("dump_include", "OPFACADE_DUMP_INCLUDE", "paged_decode  attention/*/cuda/*", ("paged_decode", "attention/*/cuda/*")),
+    ("dump_exclude", "OPFACADE_DUMP_EXCLUDE", "mla_*", ("mla_*",)),
 ]
 DEFAULTS = {
     "allow_shared_cache": False, "nvcc": None, "cuda_home": None, "cxx": "c++",
     "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
     "jit_debug": False, "jit_lineinfo": False, "jit_reload": False, "log": None, "log_dest": "stderr",
     "jit_timeout": 600.0, "source_root": None, "validate": "metadata", "crosscheck": 0.0,
+    "dump_max_mb": 4096, "dump_max_count": 1000, "dump_include": ("*",), "dump_exclude": (),
     "require_sku": None, "telemetry_sample": 0.0, "telemetry_file": None, "nvtx": False,
 }  # fmt: skip
 
@@ -121,6 +126,8 @@ def test_every_function_has_a_case():
         ("crosscheck", "OPFACADE_CROSSCHECK", "7", "0 or a share from 1e-9 to 1"),
         ("jit_disabled", "OPFACADE_DISABLE_JIT", "maybe", "1 or 0"),
         ("validate", "OPFACADE_VALIDATE", "paranoid", "one of off, metadata, indices, full"),
+        ("dump_max_mb", "OPFACADE_DUMP_MAX_MB", "1.5", "a whole number from 0 up"),
+        ("dump_max_count", "OPFACADE_DUMP_MAX_COUNT", "-1", "a whole number from 0 up"),
         ("log", "OPFACADE_LOG", "all", "api, stats or dump"),
         ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "2", "0 or a share from 1e-9 to 1"),
         ("telemetry_sample", "OPFACADE_TELEMETRY_SAMPLE", "nan", "0 or a share from 1e-9 to 1"),

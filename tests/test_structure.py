@@ -20,7 +20,7 @@ DEVICE = [
 
 # Lower first. A module imports only lower layers and its own package; modules that share a layer do not know each other.
 LAYERS = (
-    {"errors", "regular_files", "shown", "strict_json"},
+    {"errors", "regular_files", "shown", "strict_json", "json_text", "line_file"},
     {"notices"},
     {"env", "telemetry"},
     {"exporters", "telemetry_file", "telemetry_latency", "telemetry_nvtx"},
@@ -31,7 +31,8 @@ LAYERS = (
     {"paging", "jit", "variant_eval", "variant_examples"},
     {"scoring"},
     {"registry", "memo"},
-    {"dumps"},
+    {"call_pages", "dump_files"},
+    {"call_statistics", "dumps"},
     {"apilog"},
     {"tuning"},
     {"instruments", "pins", "preference"},

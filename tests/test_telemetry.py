@@ -174,10 +174,15 @@ def attached(what):
 def test_a_listener_that_raises_breaks_no_run_and_no_other_listener(what):
     descriptor, args = decode([3])
     end = attached(what)
-    with telemetry.record() as events, pytest.warns(DroppedWarning, match="failed: .*telemetry.counts") as warned:
-        plan = on_reference(descriptor)
-        plan.run(args)
-        plan.run(args)
+
+    def work():
+        with telemetry.record() as events:
+            plan = on_reference(descriptor)
+            plan.run(args), plan.run(args)
+        return events
+
+    with pytest.warns(DroppedWarning, match=r"failed: .*telemetry\.counts") as warned:
+        events = work()
     end()
     assert [e["event"] for e in events if e["event"] != "refuse"] == ["select", "load", "run", "run"]
     assert not args.o.isnan().any()
@@ -195,8 +200,7 @@ def test_a_listener_that_fails_ten_times_in_a_row_is_told_no_more():
 
     telemetry.subscribe(sink)
     with pytest.warns(DroppedWarning) as warned:
-        for n in range(30):
-            telemetry.emit("build", n=n)
+        [telemetry.emit("build", n=n) for n in range(30)]
     assert heard == list(range(16))  # five failures, a success, ten failures
     assert not telemetry.listening()
     assert telemetry.counts()["listener_failures"] == 15

@@ -10,8 +10,9 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from opfacade import telemetry, telemetry_file
+from opfacade import notices, telemetry, telemetry_file
 from opfacade.cli import main
+from opfacade.errors import DroppedWarning
 from opfacade.telemetry_file import Writer, added, read, without
 from tests.problems import decode, on_reference
 
@@ -78,6 +79,7 @@ def test_thirty_two_threads_lose_nothing(path, writer):
     assert read(path)[0]["skus"]["x"]["runs"] == 32 * 500
 
 
+@pytest.mark.filterwarnings("ignore::opfacade.errors.DroppedWarning")
 def test_a_full_disk_costs_no_count_and_reaches_no_run(path, writer, monkeypatch):
     descriptor, args = decode([3])
     plan = on_reference(descriptor)
@@ -92,6 +94,7 @@ def test_a_full_disk_costs_no_count_and_reaches_no_run(path, writer, monkeypatch
     assert json.loads(path.read_text())["failures"] == 1
 
 
+@pytest.mark.filterwarnings("ignore::opfacade.errors.DroppedWarning")
 def test_a_line_that_did_not_fit_spoils_no_other(path, writer, monkeypatch):
     write, space = os.write, [40]
     telemetry.stats("x").runs.add()
@@ -104,6 +107,7 @@ def test_a_line_that_did_not_fit_spoils_no_other(path, writer, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/t.jsonl", "/"])
+@pytest.mark.filterwarnings("ignore::opfacade.errors.DroppedWarning")
 def test_a_place_that_cannot_be_written_is_no_error(place):
     writer = Writer(place, interval=3600)
     telemetry.stats("x").runs.add()
@@ -239,3 +243,28 @@ def test_a_writer_that_is_killed_leaves_whole_lines(path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     last = {line["pid"]: line["skus"]["x"]["runs"] for line in lines}
     assert (len(last), total["skus"]["x"]["runs"]) == (3, sum(last.values()))
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_that_nobody_reads_stops_neither_a_run_nor_the_end_of_a_process(path, monkeypatch):
+    monkeypatch.setattr(notices, "_told", {})
+    os.mkfifo(path)
+    writer = Writer(str(path), interval=3600)
+    telemetry.stats("x").runs.add()
+    with pytest.warns(DroppedWarning, match=r"OPFACADE_TELEMETRY_FILE.*OPF-E002") as warned:
+        assert [writer.write(), writer.stop()] == [False, None]
+    assert (writer.failures, len(warned)) == (2, 1)
+
+
+def test_a_process_without_room_for_a_thread_writes_at_its_end(path, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(notices, "_told", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.warns(DroppedWarning, match="can't start new thread"):
+            writer = Writer(str(path))
+    telemetry.stats("x").runs.add()
+    writer.stop()
+    assert read(path)[0]["skus"]["x"]["runs"] == 1

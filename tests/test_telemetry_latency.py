@@ -4,8 +4,10 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from opfacade import telemetry, telemetry_latency
+from opfacade import notices, telemetry, telemetry_latency
+from opfacade.errors import DroppedWarning
 from tests.problems import decode, on_reference
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
@@ -122,6 +124,23 @@ def test_a_launch_that_fails_is_not_timed(monkeypatch, clock):
     with pytest.raises(ZeroDivisionError):
         timed([], None)
     assert samples(DEVICE) == 0
+
+
+@pytest.mark.parametrize("broken", ["event", "record", "query"])
+def test_a_device_that_gives_no_times_breaks_no_run(monkeypatch, clock, broken):
+    def fail(*given, **named):
+        raise RuntimeError("CUDA error: out of resources")
+
+    monkeypatch.setattr(notices, "_told", {})
+    timed, ran = sampled(monkeypatch, "1", DEVICE), []
+    timed(ran, 0)
+    monkeypatch.setattr(*((clock, "event") if broken == "event" else (Event, broken)), fail)
+    monkeypatch.setattr(torch.cuda, "Event", clock.event)
+    with pytest.warns(DroppedWarning, match="OPFACADE_TELEMETRY_SAMPLE") as warned:
+        timed(ran, 1), timed(ran, 2)
+    assert ran == [0, 1, 2]
+    assert len(warned) == 1
+    assert telemetry.counts() == {"latency_samples_dropped": 1 if broken == "query" else 2}
 
 
 def test_eight_threads_lose_no_sample(monkeypatch):

@@ -1,0 +1,22 @@
+"""JSON that every reader takes: numbers that are not finite, which JSON has none of, are the strings "NaN", "Infinity" and
+"-Infinity"."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def text(value: Any, **how: Any) -> str:
+    """The JSON text of a value made of mappings, sequences, strings, numbers, truth values and None."""
+    return json.dumps(_plain(value), allow_nan=False, **how)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
