@@ -1,4 +1,5 @@
-"""What clamped page ids cost: each kernel with and without, alternately, in one run: `python bench/clamp.py [--out FILE]`.
+"""What safety costs: each kernel with and without clamped page ids, lengths and indptr, and dropped writes, alternately, in one
+run: `python bench/clamp.py [--out FILE]`.
 
 Prints microseconds of both and the ratio of medians, per shape; the last line is the worst. Below 1.01 everywhere,
 SAFE_PAGES in opfacade/backends/cuda/support.py can be True.
@@ -18,8 +19,9 @@ from attention import CUDA, DECODE, PREFILL, machine, problem
 from opfacade import Plan, plan
 from opfacade.backends.cuda import support
 from opfacade.descriptor import forget_kinds
-from opfacade.plans.attention import PagedKvCacheDescriptor
+from opfacade.plans.attention import BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.testing import inputs, numerics
 from opfacade.testing.bench import time_gpu
 
@@ -33,11 +35,30 @@ def append_problem(rows: int):
     return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
 
+def ragged_problem(batch: int):
+    rows = [4096 // batch] * batch
+    descriptor = BatchRaggedPrefillDescriptor(
+        batch_size=batch, total_num_rows=4096, total_kv_rows=4096, num_qo_heads=32, num_kv_heads=8, head_dim=128, causal=True,
+        dtype="bf16",
+    )  # fmt: skip
+    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.Lengths(q=rows, kv=rows))
+
+
+def latent_problem(batch: int):
+    cache = PagedLatentCacheDescriptor(num_total_pages=1024, page_size=64, dtype="bf16")
+    descriptor = BatchMlaDecodeDescriptor(batch_size=batch, num_qo_heads=128, paged_kv=cache)
+    lengths = inputs.Lengths(kv=[65536 // batch] * batch)
+    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+
+
 def problems() -> Iterator[tuple[str, Callable]]:
     for shape in (*DECODE, *PREFILL):
         yield shape.name, lambda shape=shape: problem(shape)
     for rows in (64, 8192):
         yield f"append {rows} rows", lambda rows=rows: append_problem(rows)
+    for batch in (1, 64):
+        yield f"ragged {batch}x q{4096 // batch}", lambda batch=batch: ragged_problem(batch)
+        yield f"latent decode {batch}x kv{65536 // batch}", lambda batch=batch: latent_problem(batch)
 
 
 def plan_of(descriptor, safe: bool) -> Plan:
@@ -45,7 +66,8 @@ def plan_of(descriptor, safe: bool) -> Plan:
     plan._selected.clear()
     forget_kinds()
     made = Plan.select(descriptor, CUDA)
-    assert ("safe_pages", True) in made.sku.spec if safe else "safe_pages" not in dict(made.sku.spec)
+    flags = made._candidate.jit_spec(made.descriptor, made.target).flags
+    assert ("-DOPF_TRUSTED_INDICES" in flags) != safe
     return made
 
 

@@ -121,8 +121,8 @@ def dump_max_count() -> int:
 
 
 def dump_include() -> tuple[str, ...]:
-    """OPFACADE_DUMP_INCLUDE: what OPFACADE_LOG=dump dumps: ops or SKU ids, with * and ?, separated by spaces; read when a plan is
-    loaded. Default: all."""
+    """OPFACADE_DUMP_INCLUDE: what OPFACADE_LOG=dump dumps: ops or SKU ids, with * and ?, separated by spaces; read when a plan
+    is loaded. Default: all."""
     return tuple((os.environ.get("OPFACADE_DUMP_INCLUDE") or "*").split())
 
 

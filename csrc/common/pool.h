@@ -65,6 +65,11 @@ inline void set_page_size(PageTable& table, const PoolShape& shape) {
   table.num_pages = static_cast<int32_t>(shape.pages);
 }
 
+// What indices may lead to; nothing where there is nothing to be led to.
+inline void set_limit(PageTable& table, int64_t limit, int64_t pages_or_rows) {
+  table.limit = pages_or_rows == 0 ? 0 : static_cast<int32_t>(limit < INT32_MAX ? limit : INT32_MAX);
+}
+
 inline PageTable csr_table(Args& args, const TensorView& indptr, const TensorView& indices,
                            const TensorView& last_page_len, Dim& batch, const PoolShape& shape) {
   args("last_page_len", last_page_len).shape({batch}).dtype(kI32).contiguous();
@@ -75,6 +80,7 @@ inline PageTable csr_table(Args& args, const TensorView& indptr, const TensorVie
   table.indices = data_of<int32_t>(indices);
   table.lens = data_of<int32_t>(last_page_len);
   set_page_size(table, shape);
+  set_limit(table, indices.size(0), shape.pages);
   return table;
 }
 
@@ -87,6 +93,15 @@ inline PageTable block_table_of(Args& args, const TensorView& block_table, const
   table.lens = data_of<int32_t>(kv_lens);
   table.row_stride = batch > 1 ? block_table.stride(0) : 0;
   set_page_size(table, shape);
+  set_limit(table, block_table.size(1) < INT32_MAX ? block_table.size(1) * table.page_size : INT32_MAX, shape.pages);
+  return table;
+}
+
+inline PageTable ragged_table(const TensorView& indptr, int64_t rows) {
+  PageTable table{};
+  table.indptr = data_of<int32_t>(indptr);
+  table.page_size = 1;
+  set_limit(table, rows, rows);
   return table;
 }
 

@@ -21,9 +21,15 @@ struct KvRange {
   int end;
 };
 
+// Rows of q and o of a request.
+__device__ __forceinline__ IndexSpan q_rows(const PrefillParams& p, int request) {
+  return clamped_span(p.q_indptr, request, p.total_rows);
+}
+
 template <class C>
-__device__ __forceinline__ int slot_start(const int32_t* q_indptr, int request) {
-  return static_cast<int>(static_cast<int64_t>(q_indptr[request]) * C::kGroup / C::kTileRows) + request;
+__device__ __forceinline__ int slot_start(const PrefillParams& p, int request) {
+  const int first = clamped(p.q_indptr[request], 0, p.total_rows);
+  return static_cast<int>(static_cast<int64_t>(first) * C::kGroup / C::kTileRows) + request;
 }
 
 // The last request that starts at or before `slot`: a 32-ary search by each warp on its own.
@@ -33,7 +39,7 @@ __device__ __forceinline__ int find_request(const PrefillParams& p, int slot) {
   int first = 0;
   for (int count = p.batch; count > 1;) {
     const int step = (count + 31) / 32;
-    const bool starts = lane * step < count && slot_start<C>(p.q_indptr, first + lane * step) <= slot;
+    const bool starts = lane * step < count && slot_start<C>(p, first + lane * step) <= slot;
     const int passed = max(__popc(__ballot_sync(0xffffffffu, starts)) - 1, 0) * step;
     first += passed;
     count = min(step, count - passed);
@@ -41,18 +47,26 @@ __device__ __forceinline__ int find_request(const PrefillParams& p, int slot) {
   return first;
 }
 
+// Tile `number` of tile.request; false if the request has no such tile.
+template <class C>
+__device__ __forceinline__ bool set_row_tile(const PrefillParams& p, int number, RowTile& tile) {
+  const IndexSpan rows = q_rows(p, tile.request);
+  tile.q_start = rows.first;
+  tile.q_len = rows.count();
+  tile.first = number * C::kTileRows;
+  tile.rows = min(tile.q_len * C::kGroup - tile.first, C::kTileRows);
+  // An indptr that falls leads a search to a request that starts later.
+  if (tile.rows <= 0 || (kClampsIndices && number < 0)) return false;
+  tile.kv_len = kv_length<C::kTable>(p.table, tile.request);
+  return true;
+}
+
 // False if the slot lies past its request's tiles. Late tiles come first: under a causal mask they are the longest.
 template <class C>
 __device__ __forceinline__ bool find_row_tile(const PrefillParams& p, RowTile& tile) {
   const int slot = gridDim.x - 1 - blockIdx.x;
   tile.request = find_request<C>(p, slot);
-  tile.q_start = p.q_indptr[tile.request];
-  tile.q_len = p.q_indptr[tile.request + 1] - tile.q_start;
-  tile.first = (slot - slot_start<C>(p.q_indptr, tile.request)) * C::kTileRows;
-  tile.rows = min(tile.q_len * C::kGroup - tile.first, C::kTileRows);
-  if (tile.rows <= 0) return false;
-  tile.kv_len = kv_length<C::kTable>(p.table, tile.request);
-  return true;
+  return set_row_tile<C>(p, slot - slot_start<C>(p, tile.request), tile);
 }
 
 template <class C>

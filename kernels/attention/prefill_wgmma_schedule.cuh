@@ -142,7 +142,7 @@ struct Scheduler : Progress {
       int longest = 0, tiles = 0, tokens = 0;
 #pragma unroll 1
       for (int r = threadIdx.x % 32; r < p.base.batch; r += 32) {
-        const Lengths n{p.base.q_indptr[r + 1] - p.base.q_indptr[r], kv_length<C::kTable>(p.base.table, r)};
+        const Lengths n{q_rows(p.base, r).count(), kv_length<C::kTable>(p.base.table, r)};
         lengths[r] = n;
         longest = max(longest, n.kv);
         tiles += tiles_of(n), tokens += n.kv;
@@ -208,7 +208,7 @@ struct Scheduler : Progress {
   __device__ __forceinline__ void find_in_order(int place, int& request, int& tile) const {
     const int slot = p.slots - 1 - place;
     request = find_request<C>(p.base, slot);
-    tile = slot - slot_start<C>(p.base.q_indptr, request);
+    tile = slot - slot_start<C>(p.base, request);
   }
 
   // False if the item is no work: a slot without rows.
@@ -228,12 +228,7 @@ struct Scheduler : Progress {
     } else {
       find_in_order(item / splits(), tile.request, number);
     }
-    tile.q_start = p.base.q_indptr[tile.request];
-    tile.q_len = p.base.q_indptr[tile.request + 1] - tile.q_start;
-    tile.first = number * C::kTileRows;
-    tile.rows = min(tile.q_len * C::kGroup - tile.first, C::kTileRows);
-    if (tile.rows <= 0) return false;
-    tile.kv_len = kv_length<C::kTable>(p.base.table, tile.request);
+    if (!set_row_tile<C>(p.base, number, tile)) return false;
     work.range = part_of<C>(p.base, visible_range<C>(p.base, tile), work.split);
     set_tiles<C>(p.base, work);
     return true;

@@ -4,18 +4,63 @@
 
 namespace opfacade {
 
+// Lengths and entries of an indptr are clamped to the tensors that they index, once, where they are read: a wrong one gives a wrong
+// result and no access outside. Off only where bench/clamp.py measures the cost.
+#ifdef OPF_TRUSTED_INDICES
+constexpr bool kClampsIndices = false;
+#else
+constexpr bool kClampsIndices = true;
+#endif
+
+// A value read from an index tensor, in [low, high].
+__device__ __forceinline__ int clamped(int value, int low, int high) {
+  return kClampsIndices ? min(max(value, low), high) : value;
+}
+
+// Entries [first, stop) of one request.
+struct IndexSpan {
+  int first;
+  int stop;
+  __device__ __forceinline__ int count() const { return stop - first; }
+};
+
+__device__ __forceinline__ IndexSpan clamped_span(const int32_t* indptr, int request, int limit) {
+  const int first = clamped(indptr[request], 0, limit);
+  return {first, clamped(indptr[request + 1], first, limit)};
+}
+
+// Loaded before it is known whether there is a last page, and so beside indptr: a compiler would move the load down.
+__device__ __forceinline__ int last_page_len(const PageTable& table, int request) {
+  int last = table.lens[request];
+  asm volatile("" : "+r"(last));
+  return last;
+}
+
 template <TableForm kForm>
 __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   if constexpr (kForm == TableForm::kBlock) {
-    return table.lens[request];
+    return clamped(table.lens[request], 0, table.limit);
   } else if constexpr (kForm == TableForm::kRagged) {
-    return table.indptr[request + 1] - table.indptr[request];
+    return clamped_span(table.indptr, request, table.limit).count();
   } else {
-    // Asked for before anybody knows whether there is a last page, and so beside the others: a compiler would move it down.
-    int last = table.lens[request];
-    asm volatile("" : "+r"(last));
-    const int pages = table.indptr[request + 1] - table.indptr[request];
-    return pages <= 0 ? 0 : (pages - 1) * table.page_size + last;
+    const int last = last_page_len(table, request), pages = clamped_span(table.indptr, request, table.limit).count();
+    if constexpr (!kClampsIndices) return pages <= 0 ? 0 : (pages - 1) * table.page_size + last;
+    return max((pages - 1) * table.page_size + min(last, table.page_size), 0);
+  }
+}
+
+// The same for a writer, which must not clamp: -1 where the entries of the request are not valid.
+template <TableForm kForm>
+__device__ __forceinline__ int valid_kv_length(const PageTable& table, int request) {
+  static_assert(kForm != TableForm::kRagged, "a ragged tensor is not written");
+  if constexpr (!kClampsIndices) return kv_length<kForm>(table, request);
+  if constexpr (kForm == TableForm::kBlock) {
+    const int length = table.lens[request];
+    return length <= table.limit ? length : -1;
+  } else {
+    const int last = last_page_len(table, request), first = table.indptr[request], stop = table.indptr[request + 1];
+    const bool valid = first >= 0 && first < stop && stop <= table.limit && last > 0 && last <= table.page_size;
+    return valid ? (stop - first - 1) * table.page_size + last : -1;
   }
 }
 
@@ -35,8 +80,8 @@ struct RequestPages {
     num_pages = table.num_pages;
     pages = table.indices;
     first_row = 0;
-    if constexpr (kForm == TableForm::kRagged) first_row = table.indptr[request];
-    if constexpr (kForm == TableForm::kCsr) pages += table.indptr[request];
+    if constexpr (kForm == TableForm::kRagged) first_row = clamped(table.indptr[request], 0, table.limit);
+    if constexpr (kForm == TableForm::kCsr) pages += clamped(table.indptr[request], 0, table.limit);
     if constexpr (kForm == TableForm::kBlock) pages += request * table.row_stride;
   }
 
@@ -52,9 +97,13 @@ struct RequestPages {
     if constexpr (kForm == TableForm::kRagged) return 0;
     return pages[kPow2Pages ? token >> page_shift : token / page_size];
   }
+  __device__ __forceinline__ bool is_page(int entry) const {
+    return !kSafePages || static_cast<unsigned>(entry) < static_cast<unsigned>(num_pages);
+  }
+  // For reads.
   __device__ __forceinline__ int checked(int entry) const {
     if constexpr (kForm == TableForm::kRagged) return 0;
-    return !kSafePages || static_cast<unsigned>(entry) < static_cast<unsigned>(num_pages) ? entry : 0;
+    return is_page(entry) ? entry : 0;
   }
   __device__ __forceinline__ int slot_of(int token) const {
     if constexpr (kForm == TableForm::kRagged) return first_row + token;

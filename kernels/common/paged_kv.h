@@ -22,6 +22,7 @@ struct PageTable {
   int32_t page_size;
   int32_t page_shift;      // log2(page_size), read only when pages are a power of two
   int32_t num_pages;       // of the pool, read only by kernels with safe pages
+  int32_t limit;           // csr: entries of kv_indices; block: tokens of a row of block_table; ragged: rows of k and v
 };
 
 enum class TableForm { kCsr, kBlock, kRagged };

@@ -1,5 +1,6 @@
 // Where a new row goes. The page table already counts the new rows, so row i of n goes to position length - n + i. A warp
-// finds its request by a 32-ary search.
+// finds its request by a 32-ary search. Reads of a wrong table are clamped, but a clamped write would overwrite rows of another
+// request: nothing is appended to a request whose entries are not valid, and no row to a page that is not in the pool.
 #pragma once
 #include "kernels/common/page_lookup.cuh"
 #include "kernels/kv_cache/append_params.h"
@@ -25,16 +26,18 @@ struct NewPlace {
   int slot;
 };
 
-// False if the row is no request's. One row for a whole warp.
+// False if the row goes nowhere. One row for a whole warp.
 template <class C>
 __device__ __forceinline__ bool find_place(const AppendParams& p, int row, NewPlace& place) {
-  const int request = request_of(p, row), stop = p.append_indptr[request + 1];
+  const int request = request_of(p, row), start = p.append_indptr[request], stop = p.append_indptr[request + 1];
   const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
-  place.position = kv_length<C::kTable>(p.table, request) - (stop - row);
+  const int length = valid_kv_length<C::kTable>(p.table, request);
+  place.position = length - (stop - row);
   if (row >= stop || place.position < 0) return false;
-  place.page = pages.page_of(place.position);
+  if (kClampsIndices && (start < 0 || start > row || stop > p.total_rows || stop - start > length)) return false;
+  place.page = pages.entry_of(place.position);
   place.slot = pages.slot_of(place.position);
-  return true;
+  return pages.is_page(place.page);
 }
 
 }  // namespace opfacade

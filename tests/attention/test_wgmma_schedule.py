@@ -59,6 +59,7 @@ extern "C" int work_of(int group, int causal, int splits, int batch, const int* 
                        int slots, int blocks, float* lse, uint16_t* o, int* out, int room) {
   WgmmaPrefillParams p{};
   p.base.q_indptr = q_indptr, p.base.table.indptr = kv_indptr, p.base.batch = batch, p.base.num_splits = splits;
+  p.base.table.limit = kv_indptr[batch];
   p.base.heads = heads * group, p.base.total_rows = q_indptr[batch], p.kv_heads = heads, p.slots = slots;
   p.base.lse = p.base.partial_lse = lse, p.base.o = o, p.base.o_aligned = false;
   p.base.o_row_stride = 256ll * heads * group, p.base.o_head_stride = 256;

@@ -4,6 +4,7 @@ from tests.mutation.faults_cpu import CPU_FAULTS
 from tests.mutation.faults_cpu_kernels import CPU_KERNEL_FAULTS
 from tests.mutation.faults_decode import DECODE_FAULTS
 from tests.mutation.faults_fp8 import FP8_FAULTS
+from tests.mutation.faults_indices import INDEX_FAULTS
 from tests.mutation.faults_inputs import INPUT_FAULTS
 from tests.mutation.faults_logging import LOGGING_FAULTS
 from tests.mutation.faults_pieces import PIECE_FAULTS
@@ -11,7 +12,7 @@ from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.mutant import Mutant
 
-CPU = (*CPU_FAULTS, *CPU_KERNEL_FAULTS, *PIECE_FAULTS, *INPUT_FAULTS, *LOGGING_FAULTS)
+CPU = (*CPU_FAULTS, *CPU_KERNEL_FAULTS, *PIECE_FAULTS, *INPUT_FAULTS, *LOGGING_FAULTS, *INDEX_FAULTS)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

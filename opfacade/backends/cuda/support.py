@@ -20,7 +20,8 @@ MIN_SM = 80
 _FP8_SM = 89  # the first that converts fp8
 MAX_GRID_YZ = 65535
 
-# Page ids that are no page of the pool read page 0: memory-safe at every level of validation. See bench/clamp.py.
+# Page ids that are no page of the pool read page 0, lengths and indptr are clamped to their tensors, and rows without a place
+# are not appended: memory-safe at every level of validation. See bench/clamp.py.
 SAFE_PAGES = True
 
 SpecPairs = tuple[tuple[str, bool | int | str], ...]
@@ -68,7 +69,8 @@ def shared_memory_reason(needed: int, target: Target) -> Iterator[Reason]:
 def spec_of(template: str, facts: SpecPairs, target: Target) -> JitSpec:
     from opfacade.jit.spec import JitSpec
 
-    return JitSpec(name=template.rpartition("/")[2], template=template, params=facts, arch=target.arch)
+    flags = () if SAFE_PAGES else ("-DOPF_TRUSTED_INDICES",)
+    return JitSpec(name=template.rpartition("/")[2], template=template, params=facts, arch=target.arch, flags=flags)
 
 
 def launcher(

@@ -1,0 +1,80 @@
+"""Faults in what keeps wrong index tensors inside, and in what is said of rows and pages that nobody uses."""
+
+from tests.mutation.mutant import C, K, cpu
+
+INDICES = "tests/emulator/test_emulated_indices.py"
+UNOWNED = "tests/test_unowned.py"
+RULES = "kernels/validation/index_rules.h"
+
+INDEX_FAULTS = (
+    cpu(
+        "kernels: the end of a range of rows is not clamped",
+        f"{C}/page_lookup.cuh",
+        "return {first, clamped(indptr[request + 1], first, limit)};",
+        "return {first, indptr[request + 1]};",
+        f"{INDICES} -k clamped",
+    ),
+    cpu(
+        "kernels: kv_lens is not clamped to its row of the table",
+        f"{C}/page_lookup.cuh",
+        "return clamped(table.lens[request], 0, table.limit);",
+        "return table.lens[request];",
+        f"{INDICES} -k decode-block",
+    ),
+    cpu(
+        "kernels: last_page_len is not clamped to a page",
+        f"{C}/page_lookup.cuh",
+        "min(last, table.page_size)",
+        "last",
+        f"{INDICES} -k mla",
+    ),
+    cpu(
+        "append: a row whose page is not in the pool goes to it",
+        "kernels/kv_cache/place.cuh",
+        "return pages.is_page(place.page);",
+        "place.page = pages.checked(place.page);\n  return true;",
+        f"{INDICES} -k appended",
+    ),
+    cpu(
+        "append: a length past the row of the table is taken",
+        f"{C}/page_lookup.cuh",
+        "return length <= table.limit ? length : -1;",
+        "return length;",
+        f"{INDICES} -k block-copy",
+    ),
+    cpu(
+        "append: a range that ends past the rows is taken",
+        "kernels/kv_cache/place.cuh",
+        " || stop > p.total_rows",
+        "",
+        f"{INDICES} -k appended",
+    ),
+    cpu(
+        "prefill: a slot before its request's first is worked on",
+        f"{K}/prefill_schedule.cuh",
+        "tile.rows <= 0 || (kClampsIndices && number < 0)",
+        "tile.rows <= 0",
+        f"{INDICES} -k before",
+    ),
+    cpu(
+        "full: a page before the window is looked at",
+        "opfacade/validation/host.py",
+        "unused = used.start // self.tables.page_size",
+        "unused = 0",
+        UNOWNED,
+    ),
+    cpu(
+        "full: rows of q that no request owns must be finite",
+        "opfacade/validation/full.py",
+        '_OWNERS = {"q": "q_indptr", ',
+        "_OWNERS = {",
+        UNOWNED,
+    ),
+    cpu(
+        "device rules: the page where the window begins is not looked at",
+        RULES,
+        "span_of(t, r).count : first / t.page_size;",
+        "span_of(t, r).count : first / t.page_size + 1;",
+        "tests/test_validation_rules.py",
+    ),
+)
