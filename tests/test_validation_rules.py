@@ -40,7 +40,7 @@ class CTables(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("rows", "kv_indptr", "lens", "pages")),
         *((name, ctypes.c_int64) for name in ("row_stride", "width")),
-        *((name, ctypes.c_int32) for name in ("kv_limit", "num_pages", "page_size", "total_rows", "batch")),
+        *((name, ctypes.c_int32) for name in ("kv_limit", "num_pages", "page_size", "total_rows", "window_left", "batch")),
         ("appends", ctypes.c_bool),
     )
 
@@ -68,7 +68,8 @@ def on_device(judge_all, tables, args):
     pointers = [None if t is None else t.data_ptr() for t in given]
     width = given[3].shape[1] if tables.block else 0
     limit = min(tables.kv_limit, given[3].numel()) if tables.pages == "kv_indices" else tables.kv_limit
-    sizes = (limit, tables.num_pages, tables.page_size, tables.total_rows, tables.batch_size, tables.appends)
+    rows = (tables.total_rows, tables.window_left, tables.batch_size, tables.appends)
+    sizes = (limit, tables.num_pages, tables.page_size, *rows)
     c_tables = CTables(*pointers, width, width, *sizes)
     c_safe = CSafe(*(None if t is None else t.data_ptr() for t in safe))
     records = (Record * tables.batch_size)()

@@ -45,6 +45,7 @@ struct IndexTables {
   int32_t num_pages;
   int32_t page_size;
   int32_t total_rows;
+  int32_t window_left;       // of an attention; below 0: none
   int32_t batch;
   bool appends;
 };

@@ -13,7 +13,7 @@
 namespace opfacade {
 
 enum Rule : int16_t {
-  kSound = 0, kStart, kRange, kFalls, kTotal, kLastPage, kPage, kLength, kNewRows, kAllPages, kOverlaps
+  kSound = 0, kStart, kRange, kFalls, kLastPage, kPage, kLength, kNewRows, kAllPages, kOverlaps
 };
 enum Place : int16_t { kRows = 0, kKvIndptr, kLens, kPages };
 
@@ -27,14 +27,13 @@ struct Finding {
 
 OPF_DEVICE bool within(int32_t value, int32_t limit) { return value >= 0 && value <= limit; }
 
-// Entries r and r + 1 of an indptr, by themselves. exact: the last entry must be the limit.
-OPF_DEVICE Finding judge_entries(const int32_t* v, int batch, int r, int32_t limit, bool exact, Place place) {
+// Entries r and r + 1 of an indptr, by themselves. What lies past the last entry is no request's.
+OPF_DEVICE Finding judge_entries(const int32_t* v, int r, int32_t limit, Place place) {
   const int32_t low = v[r], high = v[r + 1];
   if (r == 0 && low != 0) return {kStart, place, low, 0, 0};
   if (!within(low, limit)) return {kRange, place, low, r, limit};
   if (!within(high, limit)) return {kRange, place, high, r + 1, limit};
   if (high < low) return {kFalls, place, high, r + 1, low};
-  if (exact && r == batch - 1 && high != limit) return {kTotal, place, high, r + 1, limit};
   return {};
 }
 
@@ -56,21 +55,21 @@ OPF_DEVICE Finding judge_apart(const int32_t* v, int batch, int r, int32_t limit
 
 // Must requests be kept apart? Rows: when any entry is wrong. Pages: when together they are more than the limit.
 template <class Warp>
-OPF_DEVICE bool crowded(const int32_t* v, int batch, int32_t limit, bool exact) {
+OPF_DEVICE bool crowded(const int32_t* v, int batch, int32_t limit, Place place) {
   int64_t sum = 0;
   int wrong = 0;
   for (int r = Warp::lane(); r < batch; r += Warp::kLanes) {
-    const bool sound = judge_entries(v, batch, r, limit, exact, kRows).rule == kSound;
+    const bool sound = judge_entries(v, r, limit, place).rule == kSound;
     sum += sound ? v[r + 1] - v[r] : 0;
     wrong |= !sound;
   }
-  return Warp::sum(sum) > limit || (exact && Warp::max(wrong) != 0);
+  return Warp::sum(sum) > limit || (place == kRows && Warp::max(wrong) != 0);
 }
 
 template <class Warp>
-OPF_DEVICE Finding judge_indptr(const int32_t* v, int batch, int r, int32_t limit, bool exact, Place place) {
-  const Finding own = judge_entries(v, batch, r, limit, exact, place);
-  if (own.rule != kSound || !crowded<Warp>(v, batch, limit, exact)) return own;
+OPF_DEVICE Finding judge_indptr(const int32_t* v, int batch, int r, int32_t limit, Place place) {
+  const Finding own = judge_entries(v, r, limit, place);
+  if (own.rule != kSound || !crowded<Warp>(v, batch, limit, place)) return own;
   return judge_apart<Warp>(v, batch, r, limit, place);
 }
 
@@ -107,13 +106,14 @@ OPF_DEVICE PageSpan span_of(const IndexTables& t, int r) {
   return {r * t.row_stride, pages_of_length(t, t.lens[r]), r * t.row_stride};
 }
 
+OPF_DEVICE bool is_page(const IndexTables& t, int32_t page) { return page >= 0 && page < t.num_pages; }
+
+// unused: how many pages of the span are neither read nor written; their ids may be anything.
 template <class Warp>
-OPF_DEVICE Finding judge_pages(const IndexTables& t, const PageSpan& span) {
+OPF_DEVICE Finding judge_pages(const IndexTables& t, const PageSpan& span, int64_t unused) {
   int64_t wrong = INT64_MAX;
-  for (int64_t i = Warp::lane(); i < span.count && wrong == INT64_MAX; i += Warp::kLanes) {
-    const int32_t page = t.pages[span.first + i];
-    if (page < 0 || page >= t.num_pages) wrong = span.first + i;
-  }
+  for (int64_t i = unused + Warp::lane(); i < span.count && wrong == INT64_MAX; i += Warp::kLanes)
+    if (!is_page(t, t.pages[span.first + i])) wrong = span.first + i;
   wrong = Warp::min(wrong);
   if (wrong == INT64_MAX) return {};
   return {kPage, kPages, t.pages[wrong], wrong - span.offset, t.num_pages};
@@ -127,12 +127,25 @@ OPF_DEVICE int64_t length_of(const IndexTables& t, int r) {
   return count == 0 ? 0 : (count - 1) * t.page_size + t.lens[r];
 }
 
+// The first key that a row of the request sees, or that a new row takes; the length where there is none. Entries are sound.
+OPF_DEVICE int64_t first_used(const IndexTables& t, int r) {
+  const int64_t length = length_of(t, r), rows = t.rows == nullptr ? 1 : t.rows[r + 1] - t.rows[r];
+  if (rows == 0) return length;
+  const int64_t first = t.appends ? length - rows : t.window_left < 0 ? 0 : length - rows - t.window_left;
+  return first > 0 ? first : 0;
+}
+
+OPF_DEVICE int64_t unused_pages(const IndexTables& t, int r) {
+  const int64_t first = first_used(t, r);
+  return first == length_of(t, r) ? span_of(t, r).count : first / t.page_size;
+}
+
 // The first thing wrong with the keys of a request.
 template <class Warp>
 OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
   Finding found;
   if (t.kv_indptr != nullptr) {
-    found = judge_indptr<Warp>(t.kv_indptr, t.batch, r, t.kv_limit, false, kKvIndptr);
+    found = judge_indptr<Warp>(t.kv_indptr, t.batch, r, t.kv_limit, kKvIndptr);
     if (found.rule != kSound || t.pages == nullptr) return found;
     const bool any = t.kv_indptr[r + 1] > t.kv_indptr[r];
     if (any && (t.lens[r] < 1 || t.lens[r] > t.page_size)) return {kLastPage, kLens, t.lens[r], r, t.page_size};
@@ -140,14 +153,14 @@ OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
     found = judge_length<Warp>(t, r);
     if (found.rule != kSound) return found;
   }
-  return t.pages == nullptr ? found : judge_pages<Warp>(t, span_of(t, r));
+  return t.pages == nullptr ? found : judge_pages<Warp>(t, span_of(t, r), unused_pages(t, r));
 }
 
 // The first thing wrong with a request.
 template <class Warp>
 OPF_DEVICE Finding judge(const IndexTables& t, int r) {
   Finding found;
-  if (t.rows != nullptr) found = judge_indptr<Warp>(t.rows, t.batch, r, t.total_rows, true, kRows);
+  if (t.rows != nullptr) found = judge_indptr<Warp>(t.rows, t.batch, r, t.total_rows, kRows);
   if (found.rule == kSound) found = judge_keys<Warp>(t, r);
   if (found.rule != kSound || !t.appends) return found;
   const int64_t length = length_of(t, r);
@@ -190,7 +203,10 @@ OPF_DEVICE void make_safe(const IndexTables& t, const SafeTables& safe, int r, b
   if (!sound) return;
   const PageSpan span = span_of(t, r);
   const int64_t to = t.kv_indptr != nullptr ? span.first : r * t.width;
-  for (int64_t i = Warp::lane(); i < span.count; i += Warp::kLanes) safe.pages[to + i] = t.pages[span.first + i];
+  for (int64_t i = Warp::lane(); i < span.count; i += Warp::kLanes) {
+    const int32_t page = t.pages[span.first + i];
+    safe.pages[to + i] = is_page(t, page) ? page : 0;
+  }
 }
 
 }  // namespace opfacade

@@ -164,10 +164,10 @@ def by_token(pool: Tensor, descriptor: Any) -> Tensor:
 
 
 def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
-    """(page, slot) of every token of a request, in order."""
+    """(page, slot) of every token of a request, in order. An id that is no page stands for page 0: no row sees it."""
     import torch
 
-    size = descriptor.paged_kv.page_size
+    size, count = descriptor.paged_kv.page_size, descriptor.paged_kv.num_total_pages
     if args.block_table is not None:
         length, pages = int(args.kv_lens[request]), args.block_table[request]
     else:
@@ -175,7 +175,8 @@ def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tens
         pages = args.kv_indices[first:stop]
         length = (stop - first - 1) * size + int(args.last_page_len[request]) if stop > first else 0
     token = torch.arange(length, device=pages.device)
-    return pages[token // size].long(), token % size
+    page = pages[token // size].long()
+    return page.where((page >= 0) & (page < count), 0), token % size
 
 
 def merge(descriptor: Any, args: Any) -> list[Bounded]:

@@ -160,9 +160,10 @@ class DeviceGuard:
         limit = tables.kv_limit
         if tables.pages == "kv_indices":
             limit = min(limit, args.kv_indices.numel())
-        sizes = (tables.batch_size, tables.total_rows, limit, tables.num_pages, tables.page_size, tables.appends)
+        pages = (tables.num_pages, tables.page_size, tables.appends)
+        rows = (tables.batch_size, tables.total_rows, tables.window_left)
         try:
-            run(*given, *safe, channel.state, channel.memory.data_ptr(), *sizes)
+            run(*given, *safe, channel.state, channel.memory.data_ptr(), *rows, limit, *pages)
         except RuntimeError as error:
             message = f"{tables.op}.run: index check: {error} [OPF-R010]"
             raise DeviceError(message, code="OPF-R010", op=tables.op, stage="run") from error

@@ -31,6 +31,8 @@ _FLOATS = (
     "sinks",
     "head_params",
 )
+# Which indptr says whose the rows of an operand are; those past its end may hold anything.
+_OWNERS = {"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr", "k_new": "append_indptr", "v_new": "append_indptr"}
 _POOLS = ("k_data", "v_data", "ckv", "kpe")
 
 
@@ -79,8 +81,8 @@ class FullGuard:
         import torch
 
         wrong = ~_is_finite(tensor)
-        if name in ("k", "v"):
-            wrong[int(args.kv_indptr[-1]) :] = False
+        if name in _OWNERS and getattr(args, _OWNERS[name], None) is not None:
+            wrong[int(getattr(args, _OWNERS[name])[-1]) :] = False
         if name.endswith("_scale"):
             wrong |= tensor <= 0
         if name == "sinks":
@@ -96,8 +98,9 @@ class FullGuard:
             if not hasattr(args, name):
                 continue
             pool = getattr(args, name).movedim(axis, 1)
+            rows = host.row_counts(tables, args)
             for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
-                place = _wild_token(pool, pages, length)
+                place = _wild_token(pool, pages, host.used_keys(tables, length, rows[request]))
                 if place is not None:
                     self._not_finite(name, place, request)
 
@@ -116,13 +119,16 @@ def _is_finite(tensor: Tensor) -> Tensor:
     return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
 
 
-def _wild_token(pool: Tensor, pages: Tensor, length: int) -> list[int] | None:
-    """[page, slot] of the first token of a request that is not finite; pool is [pages, page_size, heads, dim]."""
+def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
+    """[page, slot] of the first token of `used` that is not finite; pool is [pages, page_size, heads, dim]."""
     size = pool.shape[1]
     for i, page in enumerate(pages.tolist()):
-        wrong = ~_is_finite(pool[page, : min(size, length - i * size)])
+        first, stop = max(0, used.start - i * size), min(size, used.stop - i * size)
+        if first >= stop:
+            continue
+        wrong = ~_is_finite(pool[page, first:stop])
         if bool(wrong.any()):
-            return [page, int(wrong.flatten(1).any(1).nonzero()[0])]
+            return [page, first + int(wrong.flatten(1).any(1).nonzero()[0])]
     return None
 
 
@@ -144,6 +150,8 @@ def _page_uses(tables: Tables, args: Any, rows: list[int]) -> Iterator[tuple[int
     for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
         first_new = length - (rows[request + 1] - rows[request])
         for place, page in enumerate(pages.tolist()):
+            if not 0 <= page < tables.num_pages:
+                continue  # in front of the new rows, where an id may be anything
             yield request, starts[request] + place, page, first_new < min(length, (place + 1) * tables.page_size)
 
 

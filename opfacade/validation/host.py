@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from opfacade.validation.rules import (
@@ -18,7 +18,6 @@ from opfacade.validation.rules import (
     RANGE,
     ROWS,
     START,
-    TOTAL,
     Finding,
     Tables,
 )
@@ -35,8 +34,8 @@ def findings(tables: Tables, args: Any) -> list[Finding]:
     keys = _Keys(tables, args)
     found = []
     for request in range(tables.batch_size):
-        wrong = entries(rows, request, tables.total_rows, True, ROWS) if rows is not None else None
-        wrong = wrong or keys.judge(request)
+        wrong = entries(rows, request, tables.total_rows, ROWS) if rows is not None else None
+        wrong = wrong or keys.judge(request, 1 if rows is None else rows[request + 1] - rows[request])
         if wrong is None and rows is not None and tables.appends:
             wrong = _new_rows(rows, request, keys.length(request))
         if wrong is not None:
@@ -44,9 +43,9 @@ def findings(tables: Tables, args: Any) -> list[Finding]:
     return found
 
 
-def entries(v: list[int], request: int, limit: int, exact: bool, place: int) -> Finding | None:
-    """Entries `request` and the next of an indptr. exact: the last one must be the limit."""
-    low, high, last = v[request], v[request + 1], request == len(v) - 2
+def entries(v: list[int], request: int, limit: int, place: int) -> Finding | None:
+    """Entries `request` and the next of an indptr. What lies past the last entry is no request's."""
+    low, high = v[request], v[request + 1]
     if request == 0 and low != 0:
         return Finding(START, place, 0, 0, low, 0)
     for position, value in ((request, low), (request + 1, high)):
@@ -54,8 +53,6 @@ def entries(v: list[int], request: int, limit: int, exact: bool, place: int) -> 
             return Finding(RANGE, place, request, position, value, limit)
     if high < low:
         return Finding(FALLS, place, request, request + 1, high, low)
-    if exact and last and high != limit:
-        return Finding(TOTAL, place, request, request + 1, high, limit)
     return None
 
 
@@ -63,6 +60,12 @@ def _new_rows(rows: list[int], request: int, length: int) -> Finding | None:
     if rows[request + 1] - rows[request] <= length:
         return None
     return Finding(NEW_ROWS, ROWS, request, request + 1, rows[request + 1], length)
+
+
+def used_keys(tables: Tables, length: int, row_count: int) -> range:
+    """The keys of a request that some of its rows see, or that its new rows take: ids of other pages may be anything."""
+    first = length - row_count if tables.appends else length - row_count - tables.window_left if tables.window_left >= 0 else 0
+    return range(max(0, first) if row_count else length, length)
 
 
 class _Keys:
@@ -88,10 +91,10 @@ class _Keys:
         sound = 0 <= length <= min(INT32_MAX, self.width * tables.page_size)
         return -(-length // tables.page_size) if sound else 0
 
-    def judge(self, request: int) -> Finding | None:
+    def judge(self, request: int, row_count: int) -> Finding | None:
         tables = self.tables
         if self.indptr:
-            wrong = entries(self.indptr, request, self.limit, False, KV_INDPTR)
+            wrong = entries(self.indptr, request, self.limit, KV_INDPTR)
             if wrong is not None or self.pages is None:
                 return wrong
             last, any_page = self.lens[request], self.indptr[request + 1] > self.indptr[request]
@@ -103,7 +106,7 @@ class _Keys:
                 return Finding(LENGTH, LENS, request, request, self.lens[request], longest)
             if self.totals[request] > self.limit:
                 return Finding(ALL_PAGES, LENS, request, request, self.totals[request], self.limit)
-        return self._page(request) if self.pages is not None else None
+        return self._page(request, row_count) if self.pages is not None else None
 
     def own_pages(self, request: int) -> Tensor:
         """The pages of a request whose entries are sound."""
@@ -113,13 +116,15 @@ class _Keys:
             return pages[request, : self._count(self.lens[request])]
         return pages[self.indptr[request] : self.indptr[request + 1]]
 
-    def _page(self, request: int) -> Finding | None:
-        own = self.own_pages(request)
+    def _page(self, request: int, row_count: int) -> Finding | None:
+        used = used_keys(self.tables, self.length(request), row_count)
+        unused = used.start // self.tables.page_size
+        own = self.own_pages(request)[unused:] if used else self.own_pages(request)[:0]
         if own.numel() == 0 or (int(own.min()) >= 0 and int(own.max()) < self.tables.num_pages):
             return None
         values: list[int] = own.tolist()
         at = next(i for i, page in enumerate(values) if not 0 <= page < self.tables.num_pages)
-        position = at if self.tables.block else self.indptr[request] + at
+        position = unused + at if self.tables.block else self.indptr[request] + unused + at
         return Finding(PAGE, PAGES, request, position, values[at], self.tables.num_pages)
 
     def length(self, request: int) -> int:
@@ -132,7 +137,12 @@ class _Keys:
         return (count - 1) * self.tables.page_size + self.lens[request]
 
 
+def row_counts(tables: Tables, args: Any) -> list[int]:
+    """Rows of q, or new rows, of every request."""
+    return [b - a for a, b in pairwise(getattr(args, tables.rows).tolist())] if tables.rows else [1] * tables.batch_size
+
+
 def requests_pages(tables: Tables, args: Any) -> list[tuple[Tensor, int]]:
-    """Pages and length of every request of sound tables."""
+    """Pages and length of every request of sound tables. Pages without a used key have any id."""
     keys = _Keys(tables, args)
     return [(keys.own_pages(r), keys.length(r)) for r in range(tables.batch_size)]

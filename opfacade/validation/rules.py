@@ -14,15 +14,14 @@ ALLOWED = {
     1: "0",
     2: "a value in [0, {limit}]",
     3: "at least {limit}",
-    4: "{limit}",
-    5: "a length in [1, {limit}]",
-    6: "a page in [0, {limit})",
-    7: "a length in [0, {limit}]",
-    8: "at most {limit} new rows",
-    9: "at most {limit} pages over all requests",
-    10: "at most {limit}",
+    4: "a length in [1, {limit}]",
+    5: "a page in [0, {limit})",
+    6: "a length in [0, {limit}]",
+    7: "at most {limit} new rows",
+    8: "at most {limit} pages over all requests",
+    9: "at most {limit}",
 }
-START, RANGE, FALLS, TOTAL, LAST_PAGE, PAGE, LENGTH, NEW_ROWS, ALL_PAGES, OVERLAPS = range(1, 11)
+START, RANGE, FALLS, LAST_PAGE, PAGE, LENGTH, NEW_ROWS, ALL_PAGES, OVERLAPS = range(1, 10)
 ROWS, KV_INDPTR, LENS, PAGES = range(4)
 
 
@@ -44,6 +43,7 @@ class Tables:
     """The index operands of one descriptor; an empty name is one it has not.
 
     kv_limit: csr, the bound on kv_indptr[-1] beside the size of kv_indices; ragged, rows of k; block, pages in all.
+    window_left: of an attention; -1 is none.
     """
 
     op: str
@@ -56,6 +56,7 @@ class Tables:
     page_size: int
     num_pages: int
     kv_limit: int
+    window_left: int = -1
 
     @classmethod
     def of(cls, descriptor: Descriptor[Any]) -> Tables | None:
@@ -82,6 +83,7 @@ class Tables:
             page_size=cache.page_size if cache is not None else 1,
             num_pages=cache.num_total_pages if cache is not None else 0,
             kv_limit=limit,
+            window_left=facts.get("window_left", -1),
         )
 
     @property

@@ -83,7 +83,7 @@ def test_padding_between_interleaved_pools_is_untouched():
     ("name", "values", "numbers"),
     [
         ("append_indptr", [0, 7, 9], ["append_indptr[1]", "at most 6", "got 7"]),
-        ("append_indptr", [0, 4, 8], ["append_indptr[2]", "expected 9", "got 8"]),
+        ("append_indptr", [0, 4, 10], ["append_indptr[2]", "[0, 9]", "got 10"]),
         ("append_indptr", [-1, 4, 9], ["append_indptr[0]", "got -1"]),
         ("last_page_len", [2, 9], ["last_page_len[1]", "[1, 4]", "got 9"]),
     ],

@@ -35,6 +35,8 @@ def _paged(descriptor: PagedKvAttention[Any], args: Any, q_indptr: Sequence[int]
     starts = mask_starts(descriptor.op, args, q_indptr, [length for _, length in requests])
     for request, (pages, length) in enumerate(requests):
         rows = slice(q_indptr[request], q_indptr[request + 1])
+        if rows.start == rows.stop:
+            continue
         at = token_index(cache, pages, 0, length)
         lse = args.lse[rows] if args.lse is not None else None
         own = replace(scoring, varied=of_request(descriptor, args, rows, at, length, starts[request]))

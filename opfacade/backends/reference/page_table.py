@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def checked(descriptor: Descriptor[Any], args: Any) -> list[tuple[Tensor, int]]:
-    """For each request the pages it reads and its length in tokens, whichever form the table has; none where there is no table.
+    """For each request its pages and its length in tokens, whichever form the table has; none where there is no table.
 
-    Raises IndexDataError for whatever OPFACADE_VALIDATE=full would: bounds of the descriptor hold here as they do in kernels.
+    Pages without a key that a row sees may have any id, which stands for page 0. Raises IndexDataError for
+    whatever OPFACADE_VALIDATE=full would: bounds of the descriptor hold here as they do in kernels.
     """
     tables = Tables.of(descriptor)
     if tables is None:
@@ -24,7 +25,9 @@ def checked(descriptor: Descriptor[Any], args: Any) -> list[tuple[Tensor, int]]:
     found = host.findings(tables, args)
     if found:
         raise error_of(tables, found)
-    return host.requests_pages(tables, args) if tables.pages else []
+    if not tables.pages:
+        return []
+    return [(pages.where((pages >= 0) & (pages < tables.num_pages), 0), n) for pages, n in host.requests_pages(tables, args)]
 
 
 def token_index(cache: PagePool, pages: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
