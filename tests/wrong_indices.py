@@ -194,7 +194,7 @@ def _rows(operand, at, values, kept):
 
 
 _OF_ROWS = (
-    *_rows("append_indptr", 2, (30, FAR, 1, -4), (0, 1)),
+    *_rows("append_indptr", 2, (4, 30, FAR, 1, -4), (0, 1)),
     *_rows("append_indptr", 0, (-1, -FAR), (2,)),
     *_rows("append_indptr", 0, (1,), (1, 2)),
     *_rows("append_indptr", 1, (-1, FAR, -FAR, 30), ()),
