@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.descriptor import Args
-from opfacade.operands import TensorSpec, has_memory
+from opfacade.operands import TensorSpec, has_memory, room
 from opfacade.overlap import extent
 
 if TYPE_CHECKING:
@@ -140,12 +140,8 @@ class _Kind(NamedTuple):
 
 
 def _span(workspace: Tensor) -> _Span:
-    return workspace.data_ptr(), workspace.numel()
-
-
-def room(tensor: Tensor) -> int:
-    """Bytes of storage from the first element on: a storage can shrink under a view of it."""
-    return int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.itemsize
+    """Where it is, and its bytes: fewer where its storage shrank."""
+    return workspace.data_ptr(), min(workspace.numel(), room(workspace))
 
 
 def _meet(a: _Span, b: _Span) -> bool:

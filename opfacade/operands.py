@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from opfacade.errors import Issue, UnsupportedError
@@ -129,6 +130,11 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "meta" and not is_traced(type(tensor))
 
 
+def room(tensor: torch.Tensor) -> int:
+    """Bytes of storage from the first element on: a storage can shrink under a view of it."""
+    return max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size())
+
+
 def require_memory(op: str, tensor: torch.Tensor) -> None:
     """Fake and meta tensors can be checked, which is what they are for."""
     if not has_memory(tensor):
@@ -171,11 +177,9 @@ def _strides(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
 
 
 def _memory(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
-    size = tensor.element_size()
-    available = tensor.untyped_storage().nbytes() - tensor.storage_offset() * size
-    needed = extent(tensor.shape, tensor.stride()) * size
+    needed, available = extent(tensor.shape, tensor.stride()) * tensor.element_size(), room(tensor)
     if needed > available:
-        return [Issue("OPF-A024", name, f"{needed} bytes of storage", f"{max(available, 0)}", kind="LayoutError")]
+        return [Issue("OPF-A024", name, f"{needed} bytes of storage", f"{available}", kind="LayoutError")]
     off = tensor.data_ptr() % spec.alignment
     if off:
         expected = f"an address aligned to {spec.alignment} bytes"
@@ -195,7 +199,14 @@ def _devices(tensors: Mapping[str, torch.Tensor], device_type: str | None) -> li
         if tensor.device != leader.device:
             expected = f"the device of {first}, {leader.device}"
             issues.append(Issue("OPF-A031", name, expected, str(tensor.device), kind="DeviceMismatchError"))
+        elif has_memory(tensor) != has_memory(leader):
+            expected = f"a tensor {_memory_of(leader)}, as {first}"
+            issues.append(Issue("OPF-A032", name, expected, f"one {_memory_of(tensor)}", kind="DeviceMismatchError"))
     return issues
+
+
+def _memory_of(tensor: torch.Tensor) -> str:
+    return "with memory" if has_memory(tensor) else "without memory"
 
 
 def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor]) -> list[Issue]:
@@ -213,13 +224,16 @@ def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Ten
 
 
 def check_workspace(workspace: Any, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
-    """A workspace is a contiguous uint8 tensor of at least `needed` bytes on the device of the call."""
+    """A workspace is a contiguous uint8 tensor of at least `needed` bytes, with the device and the memory of the call."""
     import torch
 
     if workspace is None:
         return []
     if not isinstance(workspace, torch.Tensor):
         return [Issue("OPF-A050", "workspace", "a uint8 tensor or None", type(workspace).__name__, kind="WorkspaceError")]
+    kind_issue = _kind("workspace", workspace)
+    if kind_issue is not None:
+        return [replace(kind_issue, kind="WorkspaceError")]
     if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
         got = f"{workspace.dtype} of shape {list(workspace.shape)}"
         return [Issue("OPF-A051", "workspace", "a contiguous one-dimensional uint8 tensor", got, kind="WorkspaceError")]
@@ -227,7 +241,19 @@ def check_workspace(workspace: Any, needed: int, like: torch.Tensor | None, alig
         return [Issue("OPF-A052", "workspace", f"device {like.device}", str(workspace.device), kind="WorkspaceError")]
     if workspace.numel() < needed:
         return [Issue("OPF-A053", "workspace", f"at least {needed} bytes", f"{workspace.numel()}", kind="WorkspaceError")]
-    if has_memory(workspace) and needed and workspace.data_ptr() % alignment:
+    return _workspace_memory(workspace, needed, like, alignment)
+
+
+def _workspace_memory(workspace: torch.Tensor, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
+    if like is not None and has_memory(workspace) != has_memory(like):
+        expected, got = f"a tensor {_memory_of(like)}, as the operands", f"one {_memory_of(workspace)}"
+        return [Issue("OPF-A056", "workspace", expected, got, kind="WorkspaceError")]
+    if not has_memory(workspace):
+        return []
+    size, available = workspace.numel(), room(workspace)
+    if size > available:
+        return [Issue("OPF-A055", "workspace", f"{size} bytes of storage", f"{available}", kind="WorkspaceError")]
+    if needed and workspace.data_ptr() % alignment:
         got = f"address mod {alignment} = {workspace.data_ptr() % alignment}"
         return [Issue("OPF-A054", "workspace", f"alignment to {alignment} bytes", got, kind="WorkspaceError")]
     return []

@@ -48,6 +48,13 @@ def _remember(key: Any, plan: Plan[Any]) -> None:
         _selected[key] = plan
 
 
+def _bytes_of(workspace: Any) -> int:
+    """Of any tensor: a sparse one has no nbytes."""
+    import torch
+
+    return workspace.numel() * workspace.element_size() if isinstance(workspace, torch.Tensor) else 0
+
+
 class Plan(Generic[ArgsT]):
     """`select` chooses, `can_implement` checks a call, `compile` builds ahead of time, `run` executes.
 
@@ -287,7 +294,7 @@ class Plan(Generic[ArgsT]):
         if not verdict:
             error = from_issues(self.descriptor.op, "run", verdict.issues)
             if isinstance(error, WorkspaceError):
-                error.needed, error.got = self.workspace_size, getattr(workspace, "nbytes", 0)
+                error.needed, error.got = self.workspace_size, _bytes_of(workspace)
             raise error
         require_memory(self.descriptor.op, getattr(args, next(iter(self._operands))))
 

@@ -177,6 +177,37 @@ def test_fake_tensors_are_checked_but_not_run():  # row 40
             plan.run(fake)
 
 
+@pytest.mark.parametrize("name", ["k_data", "kv_indices", "o"])
+def test_a_fake_tensor_among_others_is_refused(name):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    plan, args = remembered()
+    mixed = replace(args, **{name: FakeTensorMode().from_tensor(getattr(args, name))})
+    assert [(i.code, i.argument) for i in plan.can_implement(mixed).issues] == [("OPF-A032", name)]
+    with pytest.raises(DeviceMismatchError, match=f"{name} expected a tensor with memory, as q, got one without memory"):
+        plan.run(mixed)
+
+
+STRANGE_WORKSPACES = {
+    "sparse": (lambda: torch.zeros(4096, dtype=torch.uint8).to_sparse(), "OPF-A004"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.zeros(64), torch.zeros(9)]).to(torch.uint8), "OPF-A004"),
+    "shrunk": (lambda: shrunk(torch.zeros(4096, dtype=torch.uint8), 64), "OPF-A055"),
+}
+
+
+def shrunk(tensor, size):
+    tensor.untyped_storage().resize_(size)
+    return tensor
+
+
+@pytest.mark.parametrize("name", STRANGE_WORKSPACES)
+def test_a_strange_workspace_is_refused(name):
+    make, code = STRANGE_WORKSPACES[name]
+    plan, args = remembered()
+    error = assert_refused(plan, args, WorkspaceError, code, workspace=make())
+    assert error.needed == 0
+
+
 def test_vmapped_tensors_are_refused_not_crashed_on():  # row 41
     descriptor, args = PROBLEMS["decode"]()
     plan = on_reference(descriptor)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from opfacade import memo
 from opfacade.errors import (
     AliasError,
     ArgumentError,
@@ -136,6 +137,24 @@ def test_a_workspace_that_became_smaller_in_place_is_refused(fresh_telemetry):  
     plan.run(args, workspace)
     workspace.resize_(63)
     assert_refused(plan, args, WorkspaceError, "OPF-A053", "63", workspace=workspace)
+
+
+@pytest.mark.parametrize("size", [0, 511])
+def test_a_workspace_whose_storage_shrank_is_refused(size):
+    descriptor, args = decode([6, 9])
+    plan, workspace = on_reference(descriptor), torch.empty(512, dtype=torch.uint8)
+    plan.run(args, workspace)
+    workspace.untyped_storage().resize_(size)
+    for call in (args, replace(args)):
+        assert_refused(plan, call, WorkspaceError, "OPF-A055", "512 bytes of storage", str(size), workspace=workspace)
+
+
+def test_a_workspace_reaches_no_further_than_its_storage():
+    """Another storage may be where the one was that a call was admitted with."""
+    workspace = torch.empty(512, dtype=torch.uint8)[8:]
+    assert memo._span(workspace) == (workspace.data_ptr(), 504)
+    workspace.untyped_storage().resize_(100)
+    assert memo._span(workspace) == (workspace.data_ptr(), 92)
 
 
 def test_a_bundle_of_another_type_is_refused_also_when_its_tensors_are_known():

@@ -168,6 +168,16 @@ def test_fake_tensors_are_checked_and_have_no_memory():  # row 40
     assert codes(ROWS, fake[:3]) == ["OPF-A011"]
 
 
+def test_tensors_without_memory_do_not_mix_with_others():
+    """A fake tensor of the CPU has the device of the others, and nothing to read there."""
+    specs = {"x": ROWS, "y": ROWS}
+    for x, y, expected, got in ((good(), fake(good()), "with", "without"), (fake(good()), good(), "without", "with")):
+        [issue] = check(specs, {"x": x, "y": y}, None)
+        assert (issue.code, issue.argument, issue.kind) == ("OPF-A032", "y", "DeviceMismatchError")
+        assert (issue.expected, issue.got) == (f"a tensor {expected} memory, as x", f"one {got} memory")
+    assert check(specs, {"x": fake(good()), "y": fake(good())}, None) == []
+
+
 WORKSPACES = {
     "list": ([0], "OPF-A050", "list"),
     "dtype": (torch.zeros(512), "OPF-A051", "torch.float32"),
@@ -176,7 +186,19 @@ WORKSPACES = {
     "device": (torch.zeros(512, dtype=torch.uint8, device="meta"), "OPF-A052", "meta"),
     "small": (torch.zeros(511, dtype=torch.uint8), "OPF-A053", "511"),
     "misaligned": (torch.zeros(1024, dtype=torch.uint8), "OPF-A054", "mod 256"),
+    "shrunk": (torch.zeros(1024, dtype=torch.uint8), "OPF-A055", "511"),
+    "fake": (torch.zeros(512, dtype=torch.uint8), "OPF-A056", "without memory"),
+    "sparse": (torch.zeros(512, dtype=torch.uint8).to_sparse(), "OPF-A004", "torch.sparse_coo"),
+    "nested": (torch.nested.nested_tensor([torch.zeros(9)] * 2).to(torch.uint8), "OPF-A004", "nested"),
+    "jagged": (torch.nested.nested_tensor([torch.zeros(9)] * 2, layout=torch.jagged), "OPF-A003", "NestedTensor"),
+    "subclass": (torch.zeros(512, dtype=torch.uint8).as_subclass(Wrapped), "OPF-A003", "Wrapped"),
 }
+
+
+def fake(tensor):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode().from_tensor(tensor)
 
 
 @pytest.mark.parametrize("name", WORKSPACES)
@@ -184,6 +206,11 @@ def test_a_wrong_workspace_is_refused(name):  # row 44
     workspace, code, got = WORKSPACES[name]
     if name == "misaligned":
         workspace = workspace[1 + -workspace.data_ptr() % 256 :][:600]
+    if name == "shrunk":
+        workspace = workspace.clone()[1:]
+        workspace.untyped_storage().resize_(512)
+    if name == "fake":
+        workspace = fake(workspace)
     [issue] = check_workspace(workspace, 512, good(), 256)
     assert (issue.code, issue.kind, issue.argument) == (code, "WorkspaceError", "workspace")
     assert got in issue.got

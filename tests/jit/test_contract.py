@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade import plan as plans
@@ -113,6 +114,8 @@ def disturbed(rng, args, workspace, keep):
         name = rng.choice(names)
         whole = getattr(args, name)
         args = replace(args, **{name: shrunk(whole, rng.choice((0, 8, whole.nbytes // 2, whole.nbytes)), keep)})
+    elif what < 0.93:
+        workspace = shrunk(workspace, rng.choice((0, 8, workspace.nbytes - 1, workspace.nbytes)), keep)
     else:
         workspace = spoiled_tensor(rng, workspace, [getattr(args, n) for n in names])
     keep += [args, workspace]
@@ -202,6 +205,39 @@ def test_a_workspace_that_is_needed_is_made_or_checked(module):
     assert not call(replace(args, lse=workspace[:48].view(torch.float32).view(3, 4)), workspace, True)
     short(module, DECODE, args)(args, None, True)
     assert module.arguments() == len(DECODE.operands()) + 2
+
+
+STRANGE_WORKSPACES = {
+    "shrunk": lambda workspace: shrunk(workspace, NEEDED - 1, _alive),
+    "freed": lambda workspace: shrunk(workspace, 0, _alive),
+    "sparse": lambda workspace: workspace.to_sparse(),
+    "nested": lambda _: torch.nested.nested_tensor([torch.zeros(NEEDED), torch.zeros(9)]).to(torch.uint8),
+    "fake": lambda workspace: FakeTensorMode().from_tensor(workspace),
+    "elsewhere": lambda workspace: workspace.to("meta"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE_WORKSPACES)
+def test_a_strange_workspace_is_refused(module, name):
+    args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
+    call = short(module, DECODE, args, needed=NEEDED)
+    assert call(args, workspace, True)
+    strange = STRANGE_WORKSPACES[name](workspace)
+    assert refused(DECODE, args, strange, NEEDED)
+    called = module.called()
+    assert not call(args, strange, False)
+    assert not call(args, strange, True)
+    assert module.called() == called
+
+
+def test_a_workspace_that_shrinks_in_place_is_refused(module):
+    args = inputs.make_args(DECODE, seed=1)
+    call = short(module, DECODE, args, needed=NEEDED)
+    workspace = torch.zeros(1 << 20, dtype=torch.uint8)
+    workspace = workspace[-workspace.data_ptr() % WORKSPACE_ALIGNMENT :]
+    assert call(args, workspace, True)
+    workspace.untyped_storage().resize_(NEEDED // 2)
+    assert not call(args, workspace, True)
 
 
 def test_a_failed_launch_is_left_to_the_long_way(module):

@@ -25,7 +25,7 @@ from opfacade.testing import inputs
 
 from ..fuzzing import small
 from .fake_driver import FakeDriver
-from .test_contract import CACHE, DECODE, HOST, NEEDED, OPS, aligned, disturbed, refused
+from .test_contract import CACHE, DECODE, HOST, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
 
 
 class Way:
@@ -249,6 +249,17 @@ def test_what_is_no_tensor_like_those_learned_is_refused(way, name):
     assert not call.vouched(replace(args, q=STRANGE[name](args.q)))
     assert not call(replace(args, q=STRANGE[name](args.q)))
     assert call(args)
+
+
+@pytest.mark.parametrize("name", STRANGE_WORKSPACES)
+def test_a_strange_workspace_is_refused(way, name):
+    args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
+    call = way(DECODE, args, needed=NEEDED)
+    assert call.vouched(args, workspace)
+    strange = STRANGE_WORKSPACES[name](workspace)
+    assert not call.vouched(args, strange)
+    assert not call(args, strange)
+    assert call(args, workspace)
 
 
 def test_memory_in_use_stays_known_however_much_comes_and_goes(way, module):

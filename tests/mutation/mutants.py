@@ -7,12 +7,13 @@ from tests.mutation.faults_fp8 import FP8_FAULTS
 from tests.mutation.faults_indices import INDEX_FAULTS
 from tests.mutation.faults_inputs import INPUT_FAULTS
 from tests.mutation.faults_logging import LOGGING_FAULTS
+from tests.mutation.faults_operands import OPERAND_FAULTS
 from tests.mutation.faults_pieces import PIECE_FAULTS
 from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.mutant import Mutant
 
-CPU = (*CPU_FAULTS, *CPU_KERNEL_FAULTS, *PIECE_FAULTS, *INPUT_FAULTS, *LOGGING_FAULTS, *INDEX_FAULTS)
+CPU = (*CPU_FAULTS, *CPU_KERNEL_FAULTS, *PIECE_FAULTS, *INPUT_FAULTS, *LOGGING_FAULTS, *INDEX_FAULTS, *OPERAND_FAULTS)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.backends.cuda import quick
 from opfacade.descriptor import Descriptor, operands_of
-from opfacade.memo import getter, room
-from opfacade.operands import TensorSpec, has_memory
+from opfacade.memo import getter
+from opfacade.operands import TensorSpec, has_memory, room
 from opfacade.registry import ShortWays
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _rule(spec: TensorSpec) -> Iterator[int]:
 def _rooms(tensors: Sequence[Tensor]) -> Iterator[int]:
     for tensor in tensors:
         yield tensor.data_ptr()
-        yield max(room(tensor), 0)
+        yield room(tensor)
 
 
 def same_types(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
