@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade import dump_files
 from opfacade.errors import ArgumentError, GuaranteeViolation
+from opfacade.overlap import extent, self_overlaps
 from opfacade.plan import Plan
 from opfacade.preference import Preference
 from opfacade.registry import Launcher, load_descriptor
@@ -80,6 +81,9 @@ def copied(args: Any) -> Any:
 def _copy(tensor: Tensor) -> Tensor:
     import torch
 
+    if tensor.numel() and self_overlaps(tensor.shape, tensor.stride()):  # torch copies into no such tensor, and it is only read
+        span = tensor.as_strided((extent(tensor.shape, tensor.stride()),), (1,))
+        return span.clone().as_strided(tensor.shape, tensor.stride())
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 

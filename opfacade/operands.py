@@ -33,7 +33,8 @@ class Dim(NamedTuple):
 class TensorSpec(NamedTuple):
     """Shape, dtype and role of one operand.
 
-    layout "rows": the last dimension is contiguous, the others have any positive stride. "contiguous": all of it.
+    layout "rows": the last dimension is contiguous, the others have any stride; 0 (an expanded dimension) where the operand is
+    only read. "contiguous": all of it.
     alignment: of the first byte.
     """
 
@@ -169,7 +170,7 @@ def _strides(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
         return [Issue("OPF-A020", name, "a contiguous tensor", f"strides {stride}", hint, kind="LayoutError")]
     if tensor.shape[-1] > 1 and stride[-1] != 1:
         return [Issue("OPF-A021", name, "stride 1 in the last dimension", f"strides {stride}", kind="LayoutError")]
-    if any(s <= 0 for s in steps):
+    if spec.written and any(s <= 0 for s in steps):
         return [Issue("OPF-A022", name, "positive strides", f"strides {stride}", "Expanded tensors alias.", kind="LayoutError")]
     if spec.written and self_overlaps(tensor.shape, stride):
         return [Issue("OPF-A023", name, "an output whose elements do not overlap", f"strides {stride}", kind="LayoutError")]
@@ -210,7 +211,7 @@ def _memory_of(tensor: torch.Tensor) -> str:
 
 
 def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor]) -> list[Issue]:
-    """Anything written must not overlap any other operand."""
+    """Anything written must not overlap any other operand. What is only read may overlap itself and others."""
     live = [(n, t) for n, t in tensors.items() if t.numel() and has_memory(t)]
     issues = []
     for i, (name, tensor) in enumerate(live):

@@ -84,10 +84,14 @@ class PagedLatentCacheDescriptor(PagePool):
 
 
 def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpec]:
-    """The index tensors of a page table: csr (indptr, indices, last_page_len) or block (table, lengths)."""
+    """The index tensors of a page table: csr (indptr, indices, last_page_len) or block (table, lengths).
+
+    Rows of a block table may lie any distance apart: a slice of a wider one serves.
+    """
     batch, batch_plus_1 = Dim("batch_size", batch_size), Dim("batch_size+1", batch_size + 1)
     if form == "block":
-        return {"block_table": index_spec(batch, Dim("max_pages")), "kv_lens": index_spec(batch)}
+        rows = TensorSpec((batch, Dim("max_pages")), "i32", "index", alignment=4)
+        return {"block_table": rows, "kv_lens": index_spec(batch)}
     return {"kv_indptr": index_spec(batch_plus_1), "kv_indices": index_spec(Dim("n")), "last_page_len": index_spec(batch)}
 
 

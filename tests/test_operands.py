@@ -62,7 +62,8 @@ REFUSED = {  # name: (spec, tensor, code, expected holds, got holds)
     "int16": (INDEX, torch.zeros(3, dtype=torch.int16), "OPF-A010", "torch.int32", "torch.int16"),
     "index stride": (INDEX, torch.zeros(6, dtype=torch.int32)[::2], "OPF-A020", "contiguous", "(2,)"),
     "last stride": (ROWS, torch.zeros(4, 8, 2, dtype=torch.float16).transpose(1, 2), "OPF-A021", "stride 1", "(16, 1, 2)"),
-    "expanded": (ROWS, torch.zeros(1, 2, 8, dtype=torch.float16).expand(4, 2, 8), "OPF-A022", "positive", "(0, 8, 1)"),
+    "expanded": (OUT, torch.zeros(1, 2, 8, dtype=torch.float16).expand(4, 2, 8), "OPF-A022", "positive", "(0, 8, 1)"),
+    "expanded last": (ROWS, torch.zeros(4, 2, 1, dtype=torch.float16).expand(4, 2, 8), "OPF-A021", "stride 1", "(2, 1, 0)"),
     "overlapping": (OUT, good().as_strided((4, 2, 8), (4, 32, 1)), "OPF-A023", "overlap", "(4, 32, 1)"),
     "misaligned": (ROWS, torch.zeros(65, dtype=torch.float16)[1:].view(4, 2, 8), "OPF-A025", "16 bytes", "mod 16 = 2"),
     "sparse": (ROWS, good().to_sparse(), "OPF-A004", "strided", "torch.sparse_coo"),
@@ -86,6 +87,25 @@ def test_a_refusal_has_its_code_and_numbers(name):  # rows 20 to 26, 30, 38
 
 def test_reading_overlapping_elements_is_legal():
     assert issues(ROWS, torch.zeros(64, dtype=torch.float16).as_strided((4, 2, 8), (4, 32, 1))) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 8), (4, 1, 8), (1, 1, 8)])
+def test_reading_expanded_elements_is_legal_and_writing_them_is_not(shape):
+    tensor = torch.zeros(shape, dtype=torch.float16).expand(4, 2, 8)
+    assert issues(ROWS, tensor) == []
+    assert codes(OUT, tensor) == ["OPF-A022"]
+    assert codes(ROWS._replace(role="inout"), tensor) == ["OPF-A022"]
+    assert codes(ROWS._replace(layout="contiguous"), tensor) == ["OPF-A020"]
+
+
+def test_an_expanded_input_has_storage_for_what_it_reaches_and_shares_none_with_an_output():
+    row = torch.zeros(2, 8, dtype=torch.float16)
+    assert issues(ROWS, row.expand(4, 2, 8)) == []
+    found = check({"x": ROWS, "y": OUT}, {"x": row.expand(4, 2, 8), "y": torch.zeros(4, 2, 8, dtype=torch.float16)}, None)
+    assert found == []
+    room = torch.zeros(4, 2, 8, dtype=torch.float16)
+    [issue] = check({"x": ROWS, "y": OUT}, {"x": room[2].expand(4, 2, 8), "y": room}, None)
+    assert (issue.code, issue.argument) == ("OPF-A040", "y")
 
 
 def test_index_tensors_need_only_their_own_alignment():

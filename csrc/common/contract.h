@@ -103,7 +103,7 @@ struct Field {
     if (contiguous) return is_contiguous(tensor);
     if (rank > 0 && tensor.size(rank - 1) > 1 && tensor.stride(rank - 1) != 1) return false;
     for (int axis = 0; axis < rank; ++axis) {
-      if (tensor.size(axis) > 1 && tensor.stride(axis) <= 0) return false;
+      if (tensor.size(axis) > 1 && tensor.stride(axis) < (written ? 1 : 0)) return false;
     }
     return !written || apart(tensor);
   }

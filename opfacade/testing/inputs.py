@@ -33,7 +33,8 @@ def make_args(
 ) -> Any:
     """A bundle of arguments that `run` accepts.
 
-    interleaved: K and V are views of one buffer, so that no stride is the compact one.
+    interleaved: K and V are views of one buffer, and a block table is a slice of a wider one, so that no stride is the
+    compact one.
     """
     import torch
 
@@ -147,7 +148,7 @@ class _Maker:
         pages = order[: sum(counts)].to(torch.int32).to(self.device)
         pools = self._pools(interleaved)
         self._fill(cache, pools.values(), pages, counts, kv_lens)
-        return pools | self._table(pages, counts, kv_lens, cache.page_size)
+        return pools | self._table(pages, counts, kv_lens, cache.page_size, 5 if interleaved else 0)
 
     def _pools(self, interleaved: bool) -> dict[str, Tensor]:
         """The two pools full of NaN, apart or as columns of one tensor."""
@@ -178,12 +179,14 @@ class _Maker:
             bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[pool.element_size()]
             by_token.view(bits)[pages.long()[page], slot] = fresh.view(bits)
 
-    def _table(self, pages: Tensor, counts: list[int], kv_lens: list[int], page_size: int) -> dict[str, Tensor]:
+    def _table(self, pages: Tensor, counts: list[int], kv_lens: list[int], page_size: int, beside: int) -> dict[str, Tensor]:
+        """beside: columns of a block table that are no part of it."""
         import torch
 
         if self.descriptor.page_table == "block":
             width = max([1, *counts]) + self.rng.randint(0, 2)
-            table = torch.full((len(counts), width), -1, dtype=torch.int32, device=self.device)
+            wide = torch.full((len(counts), width + beside), 2**30, dtype=torch.int32, device=self.device)
+            table = wide[:, :width].fill_(-1)
             first = 0
             for request, count in enumerate(counts):
                 table[request, :count] = pages[first : first + count]

@@ -3,6 +3,8 @@
 from tests.mutation.mutant import CALLS, MEMO, cpu
 
 CHECKS = "tests/test_operands.py"
+FORMS = "tests/test_forms.py"
+CONTRACT = "tests/jit/test_contract.py"
 
 OPERAND_FAULTS = (
     cpu(
@@ -22,8 +24,8 @@ OPERAND_FAULTS = (
     cpu(
         "workspace: what is no dense tensor is not looked for",
         "opfacade/operands.py",
-        '    kind_issue = _kind("workspace", workspace)\n    if kind_issue is not None:\n        return [replace(kind_issue, kind="WorkspaceError")]\n',
-        "",
+        '    kind_issue = _kind("workspace", workspace)\n    if kind_issue is not None:\n',
+        "    kind_issue = None\n    if kind_issue is not None:\n",
         f"{CHECKS} {CALLS}",
     ),
     cpu(
@@ -32,5 +34,54 @@ OPERAND_FAULTS = (
         "        elif has_memory(tensor) != has_memory(leader):",
         "        elif False:",
         f"{CHECKS} {CALLS}",
+    ),
+    cpu(
+        "can_implement: an expanded input is refused",
+        "opfacade/operands.py",
+        "if spec.written and any(s <= 0 for s in steps):",
+        "if any(s <= 0 for s in steps):",
+        FORMS,
+    ),
+    cpu(
+        "can_implement: an expanded output passes",
+        "opfacade/operands.py",
+        "if spec.written and any(s <= 0 for s in steps):",
+        "if False:",
+        CHECKS,
+    ),
+    cpu(
+        "contract: an expanded output passes",
+        "csrc/common/contract.h",
+        "tensor.stride(axis) < (written ? 1 : 0)",
+        "tensor.stride(axis) < 0",
+        CONTRACT,
+    ),
+    cpu(
+        "contract: an expanded input goes the long way",
+        "csrc/common/contract.h",
+        "tensor.stride(axis) < (written ? 1 : 0)",
+        "tensor.stride(axis) < 1",
+        CONTRACT,
+    ),
+    cpu(
+        "a block table must lie by itself",
+        "opfacade/paging.py",
+        'rows = TensorSpec((batch, Dim("max_pages")), "i32", "index", alignment=4)',
+        'rows = index_spec(batch, Dim("max_pages"))',
+        FORMS,
+    ),
+    cpu(
+        "append: rows of a block table lie as far apart as they are wide",
+        "csrc/common/pool.h",
+        "table.row_stride = batch > 1 ? block_table.stride(0) : 0;",
+        "table.row_stride = batch > 1 ? block_table.size(1) : 0;",
+        "tests/emulator/test_emulated_forms.py -k everything-varied",
+    ),
+    cpu(
+        "cross-check: inputs that overlap themselves are copied element by element",
+        "opfacade/crosscheck.py",
+        "    if tensor.numel() and self_overlaps(tensor.shape",
+        "    if False and self_overlaps(tensor.shape",
+        FORMS,
     ),
 )
