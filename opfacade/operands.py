@@ -136,6 +136,13 @@ def room(tensor: torch.Tensor) -> int:
     return max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size())
 
 
+def bytes_of(value: Any) -> int:
+    """Bytes of the elements of any tensor, also of a sparse one, which has no nbytes; 0 of anything else."""
+    import torch
+
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+
+
 def require_memory(op: str, tensor: torch.Tensor) -> None:
     """Fake and meta tensors can be checked, which is what they are for."""
     if not has_memory(tensor):

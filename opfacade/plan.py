@@ -12,7 +12,7 @@ from opfacade import env, instruments, notices, registry, telemetry, validation
 from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.memo import CallMemo
-from opfacade.operands import TensorSpec, check, check_beside, require_memory
+from opfacade.operands import TensorSpec, bytes_of, check, check_beside, require_memory
 from opfacade.preference import Preference
 from opfacade.registry import NO_SHORT_WAYS, Candidate, Launcher, ShortWays
 from opfacade.selection import Option, answer, choose, count_refusals
@@ -46,13 +46,6 @@ def _remember(key: Any, plan: Plan[Any]) -> None:
         if len(_selected) >= _MAX_CACHED:
             _selected.pop(next(iter(_selected)))
         _selected[key] = plan
-
-
-def _bytes_of(workspace: Any) -> int:
-    """Of any tensor: a sparse one has no nbytes."""
-    import torch
-
-    return workspace.numel() * workspace.element_size() if isinstance(workspace, torch.Tensor) else 0
 
 
 class Plan(Generic[ArgsT]):
@@ -294,7 +287,7 @@ class Plan(Generic[ArgsT]):
         if not verdict:
             error = from_issues(self.descriptor.op, "run", verdict.issues)
             if isinstance(error, WorkspaceError):
-                error.needed, error.got = self.workspace_size, _bytes_of(workspace)
+                error.needed, error.got = self.workspace_size, bytes_of(workspace)
             raise error
         require_memory(self.descriptor.op, getattr(args, next(iter(self._operands))))
 

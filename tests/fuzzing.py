@@ -100,6 +100,8 @@ def small(op, rng):
         return BatchMlaDecodeDescriptor(batch_size=batch, sm_scale=0.3, **scores, **table | {"paged_kv": latent})
     if op == "paged_kv_append":
         table |= {"rope": rng.choice(("none", "none", "half", "interleaved"))}
+        if table["rope"] != "none":
+            table |= {"rope_dtype": rng.choice(("f32", "bf16", "f16"))}
         if rng.random() < 0.3:
             table |= {"paged_kv": cache.model_dump() | {"dtype": "f8_e4m3"}, "new_dtype": cache.dtype, "kv_scale": "head"}
         return PagedKvAppendDescriptor(batch_size=1, total_num_rows=rng.randint(0, 5), **table)

@@ -219,7 +219,7 @@ def append(new_lens, kv_lens, *, page_table="csr", paged_kv=None, seed=0, stride
     more = scales(descriptor)
     if descriptor.rotated:
         angle = torch.rand(max(kv_lens, default=0), descriptor.rotated // 2) * 6.3
-        more["cos_sin_cache"] = torch.cat([angle.cos(), angle.sin()], -1)
+        more["cos_sin_cache"] = torch.cat([angle.cos(), angle.sin()], -1).to(DTYPES[descriptor.rope_dtype])
     dtype = descriptor.row_dtype
     args = PagedKvAppendArgs(
         k_new=noise(*new, dtype=dtype), v_new=noise(*new, dtype=dtype), append_indptr=indptr(new_lens),

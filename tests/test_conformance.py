@@ -115,6 +115,7 @@ def test_random_appends_reach_every_form():
         itertools.product(("f16", "bf16", "f32"), ("none", "tensor", "head"))
     )
     assert any(d.rotated < d.paged_kv.head_dim for d in found if d.rotated)
+    assert {d.rope_dtype for d in found if d.rotated} == {"f32", "bf16", "f16"}
 
 
 @pytest.mark.parametrize("scale", [-0.3, 0.0])

@@ -30,7 +30,7 @@ struct ComputedAppendParams {
   AppendParams base;
   const float* k_scale;  // [1] or [kv_heads], or null
   const float* v_scale;
-  const float* angles;   // [positions, rotary_dim]: cosines, then sines
+  const void* angles;    // [positions, rotary_dim]: cosines, then sines
   int64_t angle_stride;  // in elements
   int32_t positions;
 };

@@ -9,8 +9,9 @@
 namespace opfacade {
 
 // What happens to the rows of one tensor.
+template <class C>
 struct Change {
-  const float* angles;  // of the position, or null
+  const typename Element<typename C::Angle>::Bits* angles;  // of the position, or null
   const float* scale;
 };
 
@@ -45,12 +46,12 @@ struct HeldUnits {
   }
 
   // Asks for the angles, long before they are needed.
-  __device__ __forceinline__ void prepare(const Change& change) {
+  __device__ __forceinline__ void prepare(const Change<C>& change) {
     const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);
     if (kAsksAhead && unit.turns) turn.load(change.angles, unit);
   }
   __device__ __forceinline__ void store(const PoolTensor& pool, const Share& share, int first, const NewPlace& place,
-                                        const Change& change) {
+                                        const Change<C>& change) {
     char* dst = pool_heads(pool, place, share);
     Divisor by;
 #pragma unroll
@@ -94,9 +95,10 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
   v.load(p.v_new, share, 0);
   NewPlace place;
   if (!find_place<C>(p, share.row, place)) return;
-  Change of_k{nullptr, all.k_scale};
-  const Change of_v{nullptr, all.v_scale};
-  if (C::kRope != Rope::kNone) of_k.angles = all.angles + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
+  Change<C> of_k{nullptr, all.k_scale};
+  const Change<C> of_v{nullptr, all.v_scale};
+  if (C::kRope != Rope::kNone)
+    of_k.angles = static_cast<decltype(of_k.angles)>(all.angles) + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
   const auto put_k = [&] {
     k.store(p.k, share, 0, place, of_k);
     append_rest(k, p.k_new, p.k, share, place, of_k);

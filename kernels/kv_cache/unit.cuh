@@ -37,25 +37,27 @@ struct UnitCut {
   static __device__ __forceinline__ bool has_b(const Unit& unit) { return kRest % (2 * kRun) == 0 || unit.b < C::kHeadDim; }
 };
 
-// The angles of a unit's pairs. (x, y) becomes (x cos - y sin, y cos + x sin).
+// The angles of a unit's pairs. (x, y) becomes (x cos - y sin, y cos + x sin). Angles of 16 bits are widened exactly.
 template <class C, class Cut>
 struct Turn {
+  using Angle = Element<typename C::Angle>;
+  using Bits = typename Angle::Bits;
   static constexpr int kPairs = Cut::kRun;
   static constexpr bool kHalf = C::kRope == Rope::kHalf;
   float cosines[kPairs];
   float sines[kPairs];
 
   template <int kCount>
-  static __device__ __forceinline__ void read(const float* at, float* out) {
-    constexpr int kVec = kCount < 4 ? kCount : 4;
+  static __device__ __forceinline__ void read(const Bits* at, float* out) {
+    constexpr int kMost = 16 / sizeof(Bits), kVec = kCount < kMost ? kCount : kMost;
 #pragma unroll
     for (int i = 0; i < kCount; i += kVec) {
-      const Run<float, kVec> four = *reinterpret_cast<const Run<float, kVec>*>(at + i);
+      const Run<Bits, kVec> run = *reinterpret_cast<const Run<Bits, kVec>*>(at + i);
 #pragma unroll
-      for (int k = 0; k < kVec; ++k) out[i + k] = four.e[k];
+      for (int k = 0; k < kVec; ++k) out[i + k] = Angle::load(run.e[k]);
     }
   }
-  static __device__ __forceinline__ void of_pairs(const float* angles, const Unit& unit, float* out) {
+  static __device__ __forceinline__ void of_pairs(const Bits* angles, const Unit& unit, float* out) {
     if constexpr (kHalf || kPairs == 1) {
       read<kPairs>(angles + (kHalf ? unit.a : unit.a / 2), out);
     } else {
@@ -64,7 +66,7 @@ struct Turn {
     }
   }
 
-  __device__ __forceinline__ void load(const float* angles, const Unit& unit) {
+  __device__ __forceinline__ void load(const Bits* angles, const Unit& unit) {
     of_pairs(angles, unit, cosines);
     of_pairs(angles + Cut::kRotated / 2, unit, sines);
   }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Rope = Literal["none", "interleaved", "half"]
+RopeDType = Literal["f32", "bf16", "f16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +56,13 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     largest finite number what is beyond it, NaN to NaN.
     rope: K is rotated by the angle of its position, in pairs (2i, 2i + 1) when "interleaved", (i, i + rotary_dim/2) when
     "half", over its first rotary_dim elements (None: head_dim). cos_sin_cache [max_positions, rotary_dim] holds rotary_dim/2
-    cosines, then as many sines, for each position; every position that is written must have a row there.
+    cosines, then as many sines, for each position, in rope_dtype; every position that is written must have a row there.
     What is computed is computed in f32 and rounded once, into the cache.
     """
 
     op: Literal["paged_kv_append"] = "paged_kv_append"
     category: ClassVar[str] = "kv_cache"
-    later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim"})
+    later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim", "rope_dtype"})
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "max_kv_indices"})
     args_type: ClassVar[type[Args]] = PagedKvAppendArgs
     batch_size: Count
@@ -73,6 +74,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     kv_scale: KvScale = "none"
     rope: Rope = "none"
     rotary_dim: Size | None = None
+    rope_dtype: RopeDType = "f32"
 
     @model_validator(mode="after")
     def _paged(self) -> PagedKvAppendDescriptor:
@@ -90,6 +92,8 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
             raise contradiction("kv_scale", f"'none' for rows of {new} in a cache of {cache}", self.kv_scale, hint)
         if self.rope == "none" and self.rotary_dim is not None:
             raise contradiction("rotary_dim", "None without a rope", self.rotary_dim)
+        if self.rope == "none" and self.rope_dtype != "f32":
+            raise contradiction("rope_dtype", "'f32' without a rope", self.rope_dtype)
         if self.rope != "none" and (self.rotated % 2 or self.rotated > self.paged_kv.head_dim):
             raise contradiction("rotary_dim", f"an even number, at most head_dim={self.paged_kv.head_dim}", self.rotated)
         if self.rope != "none" and new in FP8:
@@ -128,7 +132,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     def _angles(self) -> dict[str, TensorSpec]:
         shape = (Dim("max_positions"), Dim("rotary_dim", self.rotated))
-        return {"cos_sin_cache": TensorSpec(shape, "f32")} if self.rotated else {}
+        return {"cos_sin_cache": TensorSpec(shape, self.rope_dtype)} if self.rotated else {}
 
 
 class PagedKvAppendPlan(Plan[PagedKvAppendArgs]): ...

@@ -224,7 +224,7 @@ class _Maker:
         speed = 10000.0 ** (-torch.arange(half, device=self.device) / half)
         angle = torch.arange(positions, device=self.device)[:, None] * speed
         past = torch.full((self.rng.randint(0, 3), 2 * half), float("nan"), device=self.device)
-        return torch.cat([torch.cat([angle.cos(), angle.sin()], -1), past])
+        return torch.cat([torch.cat([angle.cos(), angle.sin()], -1), past]).to(torch_dtype(self.descriptor.rope_dtype))
 
     def _states(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Log-sum-exps of ordinary size, some states empty, their o NaN."""

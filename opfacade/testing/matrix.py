@@ -187,6 +187,14 @@ def matrix() -> dict[str, Descriptor[Any]]:
             rope="interleaved",
             rotary_dim=24,
         ),
+        "append-half-bf16-angles": PagedKvAppendDescriptor(
+            batch_size=4,
+            total_num_rows=90,
+            paged_kv=_cache(128, "bf16", 16, "NHD", 3),
+            page_table="block",
+            rope="half",
+            rope_dtype="bf16",
+        ),
         "merge-bf16": MergeStatesDescriptor(num_states=5, total_num_rows=33, num_heads=4, head_dim=128, dtype="bf16"),
         "merge-odd": MergeStatesDescriptor(num_states=40, total_num_rows=7, num_heads=3, head_dim=65, dtype="f32"),
     }

@@ -219,6 +219,8 @@ def _append_more(rng: random.Random, plain: Any) -> dict[str, Any]:
     if rope == "none" or rng.random() < 0.6:
         fields["paged_kv"]["dtype"] = rng.choice(("f8_e4m3", "f8_e5m2"))
         fields |= {"new_dtype": rng.choice(wide), "kv_scale": rng.choice(("none", "tensor", "head"))}
+    if rope != "none":
+        fields["rope_dtype"] = rng.choice(("f32", "f32", "bf16", "f16"))
     return fields
 
 

@@ -23,6 +23,7 @@ COPIES = [
 CHANGES = [
     (128, "f8_e4m3", {"new_dtype": "bf16", "rope": "half", "kv_scale": "head"}),
     (96, "f16", {"rope": "interleaved", "rotary_dim": 32}),
+    (128, "bf16", {"rope": "half", "rope_dtype": "bf16"}),
     *(
         pytest.param(*c, marks=pytest.mark.heavy)
         for c in (
@@ -31,6 +32,9 @@ CHANGES = [
             (65, "f8_e4m3", {"new_dtype": "bf16", "kv_scale": "head", "rope": "half", "rotary_dim": 64}),
             (128, "f32", {"rope": "half", "rotary_dim": 72}),
             (128, "bf16", {"rope": "half", "rotary_dim": 2}),
+            (128, "bf16", {"rope": "interleaved", "rope_dtype": "f16", "rotary_dim": 72}),
+            (65, "f32", {"rope": "half", "rope_dtype": "bf16", "rotary_dim": 6}),
+            (64, "f8_e4m3", {"new_dtype": "f16", "rope": "half", "rope_dtype": "f16", "kv_scale": "head"}),
         )
     ),
 ]
@@ -89,3 +93,14 @@ def test_angles_that_are_not_aligned_give_the_same_bits():
     hold(subject, args)
     hold(subject, moved)
     assert same_bits(moved.k_data, args.k_data)
+
+
+@pytest.mark.parametrize(("rope", "rope_dtype"), [("half", "bf16"), ("interleaved", "f16")])
+def test_narrow_angles_give_the_bits_of_the_same_angles_widened(rope, rope_dtype):
+    narrow, wide = problem(3, 128, "bf16", rope=rope, rope_dtype=rope_dtype), problem(3, 128, "bf16", rope=rope)
+    args, other, moved = narrow.args(5), wide.args(5), narrow.args(5)
+    other = replace(other, cos_sin_cache=args.cos_sin_cache.float())
+    moved = replace(moved, cos_sin_cache=shifted(moved.cos_sin_cache, 1))
+    narrow.run(args), wide.run(other), narrow.run(moved)
+    assert same_bits(args.k_data, other.k_data)
+    assert same_bits(args.k_data, moved.k_data)

@@ -24,6 +24,8 @@ FORMS = [
     {"rope": "half", "rotary_dim": 4, "paged_kv": {"dtype": "f32"}},
     {"rope": "interleaved", "new_dtype": "f16", "kv_scale": "head", "paged_kv": {"dtype": "f8_e4m3"}},
     {"rope": "half", "rotary_dim": 2, "new_dtype": "bf16", "kv_scale": "tensor", "paged_kv": {"dtype": "f8_e5m2"}},
+    {"rope": "half", "rope_dtype": "bf16", "paged_kv": {"dtype": "bf16"}},
+    {"rope": "interleaved", "rope_dtype": "f16", "new_dtype": "f32", "kv_scale": "tensor", "paged_kv": {"dtype": "f8_e4m3"}},
 ]
 IDS = ["-".join(str(v) for k, v in form.items() if k != "paged_kv") for form in FORMS]
 
@@ -144,6 +146,8 @@ def test_rope_makes_scores_depend_on_distance_alone():
         ({"rope": "half", "rotary_dim": 5}, "rotary_dim expected an even number, .* got 5"),
         ({"rope": "half", "rotary_dim": 10}, "at most head_dim=8"),
         ({"rope": "half", "paged_kv": {"dtype": "f8_e4m3"}}, "rope expected 'none' for new rows of f8_e4m3, got 'half'"),
+        ({"rope_dtype": "bf16"}, "rope_dtype expected 'f32' without a rope, got 'bf16'"),
+        ({"rope": "half", "rope_dtype": "f8_e4m3"}, "'f32', 'bf16' or 'f16'"),
         ({"rope": "neox"}, "'interleaved' or 'half'"),
     ],
 )
@@ -158,6 +162,7 @@ def test_a_contradiction_is_refused(fields, said):
         ({"cos_sin_cache": None}, "OPF-A002"),
         ({"cos_sin_cache": torch.zeros(9, 4)}, "OPF-A011"),
         ({"cos_sin_cache": torch.zeros(9, 8, dtype=torch.bfloat16)}, "OPF-A010"),
+        ({"cos_sin_cache": torch.zeros(9, 8, dtype=torch.float16)}, "OPF-A010"),
         ({"k_new": torch.zeros(9, 2, 8, dtype=torch.float8_e4m3fn)}, "OPF-A010"),
         ({"v_scale": torch.ones(3)}, "OPF-A011"),
     ],
@@ -192,7 +197,20 @@ def test_what_is_computed_shows_in_the_sku_and_a_copy_stays_as_it_was():
     assert {sku.precision_guarantee.error_model.id for sku in skus} == {"append-f32"}
     plain, _ = append([1], [1])
     assert on_reference(plain).sku.precision_guarantee.error_model.id == "exact"
-    assert not {"rope", "new_dtype", "kv_scale", "rotary_dim"} & set(plain.model_dump())
+    assert not {"rope", "new_dtype", "kv_scale", "rotary_dim", "rope_dtype"} & set(plain.model_dump())
+
+
+@pytest.mark.parametrize("rope_dtype", ["bf16", "f16"])
+def test_a_narrow_table_gives_the_bits_of_the_same_table_widened(rope_dtype):
+    """Widening is exact, so what is stored is the same; the dtype is a fact of the SKU where it is not f32."""
+    narrow, args = append([4, 5], [6, 9], paged_kv=cache(dtype="bf16"), rope="half", rope_dtype=rope_dtype)
+    wide = type(narrow).model_validate(narrow.model_dump() | {"rope_dtype": "f32"})
+    other = replace(cloned(args), cos_sin_cache=args.cos_sin_cache.float())
+    run((narrow, args)), run((wide, other))
+    assert torch.equal(bits(args.k_data), bits(other.k_data))
+    skus = [Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")).sku for d in (narrow, wide)]
+    assert [dict(sku.spec).get("rope_dtype") for sku in skus] == [rope_dtype, None]
+    assert "rope_dtype" not in wide.model_dump()
 
 
 @pytest.mark.parametrize("form", FORMS, ids=IDS)

@@ -4,6 +4,7 @@ from tests.mutation.mutant import CALLS, MEMO, cpu
 
 CHECKS = "tests/test_operands.py"
 FORMS = "tests/test_forms.py"
+APPENDS = "tests/kv_cache/test_append_shapes.py"
 CONTRACT = "tests/jit/test_contract.py"
 
 OPERAND_FAULTS = (
@@ -83,5 +84,19 @@ OPERAND_FAULTS = (
         "    if tensor.numel() and self_overlaps(tensor.shape",
         "    if False and self_overlaps(tensor.shape",
         FORMS,
+    ),
+    cpu(
+        "append: all angles of a run are those of its first pair",
+        "kernels/kv_cache/unit.cuh",
+        "Angle::load(run.e[k])",
+        "Angle::load(run.e[0])",
+        f"{APPENDS} -k angles",
+    ),
+    cpu(
+        "append: the dtype of the angles is no fact of the kernel",
+        "opfacade/backends/cuda/kv_cache.py",
+        'facts["rope_dtype"] = descriptor.rope_dtype',
+        "pass",
+        f"{APPENDS} -k narrow",
     ),
 )

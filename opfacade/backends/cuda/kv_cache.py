@@ -31,6 +31,8 @@ def _facts(descriptor: PagedKvAppendDescriptor) -> support.SpecPairs:
     if not descriptor.copies:
         facts |= {"dtype": cache.dtype, "new_dtype": descriptor.row_dtype, "kv_scale": descriptor.kv_scale}
         facts |= {"rope": descriptor.rope, "rotated": descriptor.rotated}
+    if descriptor.rope_dtype != "f32":
+        facts["rope_dtype"] = descriptor.rope_dtype
     return support.pairs(**facts, **support.page_facts(cache.page_size, descriptor.page_table))
 
 

@@ -58,7 +58,8 @@ def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
 def _facts(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
     """What changes the meaning of a result, where it is not as usual."""
     facts = (("kv_scale", descriptor.kv_scale), ("rope", descriptor.rope))
-    return tuple((name, value) for name, value in facts if value != "none")
+    changed = tuple((name, value) for name, value in facts if value != "none")
+    return changed if descriptor.rope_dtype == "f32" else (*changed, ("rope_dtype", descriptor.rope_dtype))
 
 
 def _bits(tensor: Tensor) -> Tensor:
