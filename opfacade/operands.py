@@ -133,7 +133,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 def room(tensor: torch.Tensor) -> int:
     """Bytes of storage from the first element on: a storage can shrink under a view of it."""
-    return max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size())
+    return int(max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()))
 
 
 def bytes_of(value: Any) -> int:
