@@ -72,7 +72,7 @@ def moved(descriptor: Any, args: Any) -> int:
 
 def checked(name: str, descriptor: Any, args: Any) -> tuple[Plan[Any], float]:
     plan: Plan[Any] = Plan.select(descriptor, CUDA)
-    before = (args.k_data.clone(), args.v_data.clone()) if descriptor.op == "paged_kv_append" else None
+    before = numerics.snapshot(descriptor, args)
     plan.run(args)
     report = numerics.check(descriptor, args, plan.sku, before=before)
     if not report.worst <= 1:

@@ -199,11 +199,12 @@ def proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
     """A call that is right, and its worst error over its bound. Raises what makes it unfit to be timed."""
     plan.compile()
     workspace = _workspace(plan, args)
-    append = plan.descriptor.op == "paged_kv_append"
-    before = (args.k_data.clone(), args.v_data.clone()) if append else None
+    before = numerics.snapshot(plan.descriptor, args)
     _poison(plan, args)
     plan.run(args, workspace)
     report = numerics.check(plan.descriptor, args, plan.sku, rows=_ROWS_CHECKED, before=before)
+    for name, was in before.items():  # each candidate is judged on the same call
+        getattr(args, name).copy_(was)
     if not report.worst <= 1:
         issue = Issue(
             "OPF-T002", plan.sku.id, "at most its bound", f"{report.worst:.3g} of it at {report.where}", kind="InternalError"

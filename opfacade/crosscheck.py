@@ -22,6 +22,7 @@ from opfacade.preference import Preference
 from opfacade.registry import Launcher, load_descriptor
 from opfacade.target import Target
 from opfacade.testing import numerics
+from opfacade.testing.harness import inout
 from opfacade.validation import moment
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ def _gather(plan: Plan[Any], reference: Launcher, before: Any, args: Any) -> Evi
 def _judge(plan: Plan[Any], evidence: Evidence, outputs: dict[str, Tensor]) -> numerics.Report:
     """The outputs against the inputs as they were before the run: what a kernel spoils, it cannot hide."""
     before = evidence.before
-    pools = (before.k_data, before.v_data) if "k_data" in outputs else None
-    return numerics.check(plan.descriptor, replace(before, **outputs), plan.sku, rows=ROWS, before=pools)
+    were = {name: getattr(before, name) for name in inout(plan.descriptor)}
+    return numerics.check(plan.descriptor, replace(before, **outputs), plan.sku, rows=ROWS, before=were)
 
 
 def _violation(plan: Plan[Any], evidence: Evidence, report: numerics.Report, path: str) -> GuaranteeViolation:

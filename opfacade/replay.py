@@ -13,6 +13,7 @@ from opfacade.preference import Preference
 from opfacade.registry import load_descriptor
 from opfacade.target import Target, of_device
 from opfacade.testing import numerics
+from opfacade.testing.harness import inout
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def _judge(plan: Plan[Any], args: Any, dump: dumps.Dump) -> numerics.Report:
     """The bound, computed on the CPU. What an op adds to is compared with what was there before."""
     given = {name: getattr(args, name) for name in plan.descriptor.args_type.__slots__}
     here = type(args)(**{name: None if tensor is None else tensor.cpu() for name, tensor in given.items()})
-    pools = tuple(dump.inputs[name] for name, spec in plan.descriptor.operands().items() if spec.role == "inout")
-    return numerics.check(plan.descriptor, here, plan.sku, before=pools)
+    were = {name: dump.inputs[name] for name in inout(plan.descriptor)}
+    return numerics.check(plan.descriptor, here, plan.sku, before=were)
 
 
 def _bits(tensor: Any) -> Any:

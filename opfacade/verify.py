@@ -160,7 +160,7 @@ def _bound(subject: Subject, how: Effort) -> dict[str, Any]:
 
 def _held(subject: Subject, seed: int, rows: int) -> tuple[numerics.Report, list[str]]:
     args = subject.args(seed, interleaved=seed % 2 == 1)
-    before = (args.k_data.clone(), args.v_data.clone()) if subject.descriptor.op == "paged_kv_append" else None
+    before = numerics.snapshot(subject.descriptor, args)
     wrong = guarded.run(subject, args)
     report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=rows, seed=seed, before=before)
     if not report.worst <= 1:

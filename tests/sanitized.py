@@ -49,7 +49,8 @@ def counters(descriptor, workspace):
 
 
 def run(kind, descriptor, seed):
-    args = on_gpu(inputs.make_args(descriptor, seed, "cpu", small(kind, descriptor) if seed == SEEDS[0] else None))
+    made = inputs.make_args(descriptor, seed, "cpu", small(kind, descriptor) if seed == SEEDS[0] else None)
+    before, args = numerics.snapshot(descriptor, made), on_gpu(made)
     plan = Subject(descriptor, "cuda", "cuda").plan
     # Uninitialised on purpose: initcheck then sees a read of what the kernels have not written.
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
@@ -57,7 +58,7 @@ def run(kind, descriptor, seed):
     plan.run(args, workspace if plan.workspace_size else None)
     torch.cuda.synchronize()
     back = type(args)(**{n: t.cpu() for n in type(args).__slots__ if (t := getattr(args, n)) is not None})
-    report = numerics.check(descriptor, back, plan.sku, rows=8)
+    report = numerics.check(descriptor, back, plan.sku, rows=8, before=before)
     if not report.worst <= 1:
         raise SystemExit(f"{kind} seed={seed}: {report.worst:.3g} of the bound at {report.where}")
     print(f"{kind} seed={seed}: {report.worst:.3g} of the bound", flush=True)

@@ -12,6 +12,7 @@ from opfacade import plan as plans
 from opfacade.errors import IndexDataError, OpfacadeError
 from opfacade.registry import descriptor_types
 from opfacade.testing import inputs, numerics, problems
+from opfacade.testing.harness import inout
 
 from .corruption import corrupt
 from .fuzzing import VALUES, as_text, draw, meta_args, mutated_fields, mutated_text, small, spoiled_args
@@ -143,8 +144,8 @@ def test_calls_that_run(chunk):
             args = corrupt(descriptor, args, rng).args
         elif rng.random() < 0.2:
             args = spoiled_args(rng, args, 1)
-        pools = [getattr(args, name, None) for name in ("k_data", "v_data")]
-        before = [t.clone() for t in pools] if all(isinstance(t, torch.Tensor) for t in pools) else None
+        sound = all(isinstance(getattr(args, name), torch.Tensor) for name in inout(descriptor))
+        before = numerics.snapshot(descriptor, args) if sound else None
         _, error = outcome(plan.run, args)
         if error is None:
             ran += 1

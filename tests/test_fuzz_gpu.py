@@ -57,7 +57,7 @@ def one(descriptor, seed, rng):
     if rng.random() < 0.1:
         with pytest.raises(OpfacadeError):
             plan.run(spoiled_args(rng, args, 1), torch.empty(1, dtype=torch.float32))
-    before = (args.k_data.clone(), args.v_data.clone()) if descriptor.op == "paged_kv_append" else None
+    before = numerics.snapshot(descriptor, args)
     plan.run(args)
     report = numerics.check(descriptor, args, plan.sku, rows=3, before=before)
     assert report.worst <= 1.0, (seed, plan.sku.id, report)

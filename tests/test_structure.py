@@ -121,9 +121,10 @@ def test_backends_are_reached_only_by_name(path):
     assert not [name for name in imported(path) if outside and name.startswith("opfacade.backends")]
 
 
-def test_only_the_registry_imports_by_name():
+def test_only_the_registry_and_the_harness_import_by_name():
+    """Both find what a family has in their own layer; __init__ hands out its public names."""
     dynamic = {name_of(p) for p in MODULES if re.search(r"\b(import_module|__import__)\(", p.read_text())}
-    assert dynamic == {"registry.py", "__init__.py"}
+    assert dynamic == {"registry.py", "testing/harness.py", "__init__.py"}
 
 
 def test_a_family_knows_no_other_family_and_a_backend_no_other_backend():
@@ -166,7 +167,7 @@ def test_a_family_is_a_complete_slice(family):
     ops = {e.op for e in examples() if e.family() == family}
     assert ops
     wanted = [f"opfacade/backends/{backend}/{family}.py" for backend in ("reference", "cuda")]
-    wanted += [f"tests/{family}/test_reference.py"]
+    wanted += [f"opfacade/testing/families/{family}.py", f"tests/{family}/test_reference.py"]
     built = {c.descriptor.model_fields["op"].default for c in cuda_candidates(family) if c.jit_spec is not None}
     wanted += [f"csrc/{family}/{op}.{kind}.jinja" for op in built for kind in ("cu", "cc")]
     assert [path for path in wanted if not (ROOT / path).exists()] == []

@@ -7,6 +7,7 @@ can come: away from a tie that is a single number of the cache's format.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from opfacade.operands import torch_dtype
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 _U = 2.0**-24
 
 
-def check(descriptor: Any, args: Any, before: Any) -> numerics.Report:
+def check(descriptor: Any, args: Any, before: Mapping[str, Tensor]) -> numerics.Report:
     """Every new row in its place, and, given the pools as they were, nothing else changed."""
     import torch
 
     report = numerics.Report(0.0, 0.0, "", 0)
-    for name, old in zip(("k_data", "v_data"), before if before is not None else (None, None), strict=True):
+    for name in ("k_data", "v_data"):
+        old = before.get(name)
         got = oracle.by_token(getattr(args, name), descriptor)
         stored = got.view(bits(got[:0]).dtype)
         want = None if old is None else oracle.by_token(old, descriptor).view(stored.dtype).clone()

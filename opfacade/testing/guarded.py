@@ -39,14 +39,20 @@ def fenced(like: Tensor, fill: int) -> Fenced:
 
 
 def run(subject: Subject, args: Any) -> list[str]:
-    """Run `args`, twice, into fenced outputs; copy them back. Everything that is wrong, in words."""
+    """Run `args`, twice, into fenced outputs; copy them back. Everything that is wrong, in words.
+
+    Operands of role inout hold afterwards what the second run made of what they held before.
+    """
     specs = subject.descriptor.operands()
     names = [name for name in specs if getattr(args, name) is not None]
     kept = {name: bits(getattr(args, name)).clone() for name in names if not specs[name].written}
     outs = [name for name in names if specs[name].role == "out"]
+    before = {name: getattr(args, name).clone() for name in names if specs[name].role == "inout"}
     wrong: list[str] = []
     untouched: dict[str, Any] = {}
     for fill in (0xFF, 0x5A):
+        for name, was in before.items():  # each of the two runs begins with the same values
+            getattr(args, name).copy_(was)
         fences = {name: fenced(getattr(args, name), fill) for name in outs}
         wrong += _once(subject, args, fences)
         for name in outs:

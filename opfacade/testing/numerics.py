@@ -10,99 +10,47 @@ must never be exceeded; the `tight` form replaces rounding errors of independent
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opfacade.descriptor import Descriptor
 from opfacade.sku import ROUNDOFF, UNDERFLOW, KernelSku
+from opfacade.testing.bounds import Bounded, Report, compare, constants, join
+from opfacade.testing.harness import Ran, Sample, harness_of, inout
 from opfacade.testing.narrow_sums import largest_in_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    Before = Mapping[str, Tensor] | Sequence[Tensor]
+
+__all__ = ["Bounded", "Report", "Row", "attention_bounds", "check", "compare", "constants", "join", "snapshot"]
+
 _SIGMA, _U, _LARGE = 6.0, 2.0**-24, 0.01  # _LARGE: an eta from which on the spread of the values may be the smaller bound
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Worst error over the hard and the tight bound, where it was, and how many elements were looked at.
-
-    0 is exact; more than 1 breaks the bound; inf is a wrong special value (NaN, infinity, or not bitwise where it must be).
-    """
-
-    worst: float
-    worst_tight: float
-    where: str
-    elements: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """Oracle values with bounds, all fp64 and of one shape."""
-
-    name: str
-    want: Tensor
-    hard: Tensor
-    tight: Tensor
-
-
 def check(
-    descriptor: Descriptor[Any], args: Any, sku: KernelSku, rows: int | None = None, seed: int = 0, before: Any = None
+    descriptor: Descriptor[Any], args: Any, sku: KernelSku, rows: int | None = None, seed: int = 0, before: Before | None = None
 ) -> Report:
-    """Hold the outputs in `args` to the SKU's bound. `rows`: how many query rows to sample; None is all of them.
+    """Hold the outputs in `args` to the SKU's bound.
 
-    before: for append, (k_data, v_data) as they were, to see that nothing else was written.
+    rows: how many rows to sample, drawn by `seed`; None is all of them. before: the operands of role inout as they were before
+    the run, by name, from `snapshot`; also a sequence of them in the order of the operands.
     """
-    from opfacade.testing import append_oracle, oracle
-
-    if descriptor.op == "paged_kv_append":
-        return append_oracle.check(descriptor, args, before)
-    if descriptor.op == "merge_states":
-        return compare(oracle.merge(descriptor, args), {"o": args.o, "lse": args.lse})
-    worst = Report(0.0, 0.0, "", 0)
-    for bounded, got, place in oracle.attention(descriptor, args, constants(sku), rows, random.Random(seed)):
-        worst = join(worst, compare(bounded, got, place))
-    return worst
+    ran = Ran(descriptor, args, sku, _by_name(descriptor, before))
+    return harness_of(descriptor).judge(ran, Sample(rows, seed))
 
 
-def constants(sku: KernelSku) -> dict[str, float]:
-    return dict(sku.precision_guarantee.error_model.constants)
+def snapshot(descriptor: Descriptor[Any], args: Any) -> dict[str, Tensor]:
+    """Copies of the operands that a run reads and overwrites: what `check` needs of the time before the run."""
+    return {name: getattr(args, name).clone() for name in inout(descriptor)}
 
 
-def join(a: Report, b: Report) -> Report:
-    lead = a if (a.worst, a.worst_tight) >= (b.worst, b.worst_tight) else b
-    return Report(max(a.worst, b.worst), max(a.worst_tight, b.worst_tight), lead.where, a.elements + b.elements)
-
-
-def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "") -> Report:
-    """The worst ratio of |got - want| to the bounds; special values must agree exactly."""
-    total = Report(0.0, 0.0, place, 0)
-    for item in bounded:
-        value = got[item.name].double()
-        hard, tight = _ratio(value, item.want, item.hard), _ratio(value, item.want, item.tight)
-        if value.numel() == 0:
-            continue
-        at = int(hard.argmax())
-        values = f"got {value.flatten()[at]:.6g} want {item.want.flatten()[at]:.6g}"
-        where = f"{place} {item.name}{_unravel(at, tuple(value.shape))} {values}"
-        total = join(total, Report(float(hard.max()), float(tight.max()), where, value.numel()))
-    return total
-
-
-def _ratio(got: Tensor, want: Tensor, bound: Tensor) -> Tensor:
-    import torch
-
-    error = (got - want).abs()
-    ratio = torch.where(error == 0, torch.zeros_like(error), error / bound)
-    same = (got == want) | (got.isnan() & want.isnan())
-    special = ~(got.isfinite() & want.isfinite())
-    return torch.where(special, torch.where(same, torch.zeros_like(ratio), torch.full_like(ratio, math.inf)), ratio)
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
-    return [flat // math.prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape)]
+def _by_name(descriptor: Descriptor[Any], before: Before | None) -> dict[str, Tensor]:
+    if before is None:
+        return {}
+    return dict(before) if isinstance(before, Mapping) else dict(zip(inout(descriptor), before, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

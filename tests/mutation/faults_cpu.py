@@ -1,6 +1,6 @@
 """Faults that tests without a GPU must see: in the reference, and in Python on the host."""
 
-from tests.mutation.mutant import APPEND, CALLS, CUDA, MEMO, MERGE, REST, SCHEDULE, R, cpu
+from tests.mutation.mutant import APPEND, CALLS, CUDA, MEMO, MERGE, REST, SCHEDULE, TOY, R, cpu
 
 CPU_FAULTS = (
     cpu("reference: causal is off by one", f"{R}/softmax_attention.py", "seen &= key <= row\n", "seen &= key < row\n"),
@@ -144,6 +144,27 @@ CPU_FAULTS = (
         'return "fixed", max(1',
         'return "off", max(1',
         SCHEDULE,
+    ),
+    cpu(
+        "check: an operand that is overwritten is judged by what it holds after the run",
+        "opfacade/testing/harness.py",
+        "given = replace(ran.args, **ran.before)",
+        "given = ran.args",
+        TOY,
+    ),
+    cpu(
+        "crosscheck: what an operand held before the run is lost",
+        "opfacade/crosscheck.py",
+        "{name: getattr(before, name) for name in inout(plan.descriptor)}",
+        "{name: outputs[name] for name in inout(plan.descriptor)}",
+        TOY,
+    ),
+    cpu(
+        "guarded run: the second run begins with what the first one left",
+        "opfacade/testing/guarded.py",
+        "            getattr(args, name).copy_(was)\n",
+        "            was.copy_(was)\n",
+        TOY,
     ),
     cpu(
         "memo: moved memory is not seen",

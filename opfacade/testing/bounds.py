@@ -1,0 +1,73 @@
+"""Values with their bounds, and how far outputs are from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.sku import KernelSku
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Worst error over the hard and the tight bound, where it was, and how many elements were looked at.
+
+    0 is exact; more than 1 breaks the bound; inf is a wrong special value (NaN, infinity, or not bitwise where it must be).
+    """
+
+    worst: float
+    worst_tight: float
+    where: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Oracle values with bounds, all fp64 and of one shape."""
+
+    name: str
+    want: Tensor
+    hard: Tensor
+    tight: Tensor
+
+
+def constants(sku: KernelSku) -> dict[str, float]:
+    return dict(sku.precision_guarantee.error_model.constants)
+
+
+def join(a: Report, b: Report) -> Report:
+    lead = a if (a.worst, a.worst_tight) >= (b.worst, b.worst_tight) else b
+    return Report(max(a.worst, b.worst), max(a.worst_tight, b.worst_tight), lead.where, a.elements + b.elements)
+
+
+def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "") -> Report:
+    """The worst ratio of |got - want| to the bounds; special values must agree exactly."""
+    total = Report(0.0, 0.0, place, 0)
+    for item in bounded:
+        value = got[item.name].double()
+        hard, tight = _ratio(value, item.want, item.hard), _ratio(value, item.want, item.tight)
+        if value.numel() == 0:
+            continue
+        at = int(hard.argmax())
+        values = f"got {value.flatten()[at]:.6g} want {item.want.flatten()[at]:.6g}"
+        where = f"{place} {item.name}{_unravel(at, tuple(value.shape))} {values}"
+        total = join(total, Report(float(hard.max()), float(tight.max()), where, value.numel()))
+    return total
+
+
+def _ratio(got: Tensor, want: Tensor, bound: Tensor) -> Tensor:
+    import torch
+
+    error = (got - want).abs()
+    ratio = torch.where(error == 0, torch.zeros_like(error), error / bound)
+    same = (got == want) | (got.isnan() & want.isnan())
+    special = ~(got.isfinite() & want.isfinite())
+    return torch.where(special, torch.where(same, torch.zeros_like(ratio), torch.full_like(ratio, math.inf)), ratio)
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
+    return [flat // math.prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape)]

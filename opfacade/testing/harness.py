@@ -1,0 +1,67 @@
+"""Harness: what the tools ask of an operator, answered once for all of them.
+
+`opfacade/testing/families/<family>.py` ends in HARNESSES, a harness for each op of the family. The defaults serve a dense
+operator: every operand has a fixed shape and is used as a whole. Such an op says no more than what its outputs should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor, operands_of
+from opfacade.errors import ArgumentError
+from opfacade.sku import KernelSku
+from opfacade.testing.bounds import Bounded, Report, compare, constants
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A call after its run. before: operands of role inout as they were, by name; empty where nobody copied them."""
+
+    descriptor: Any
+    args: Any
+    sku: KernelSku
+    before: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How many rows to compare, drawn by `seed`; None is all of them."""
+
+    rows: int | None = None
+    seed: int = 0
+
+
+class Harness:
+    """The answers of one op."""
+
+    def judge(self, ran: Ran, sample: Sample) -> Report:
+        """The worst error of everything that was written, over its bound."""
+        missing = [name for name in inout(ran.descriptor) if name not in ran.before]
+        if missing:
+            op, hint = ran.descriptor.op, "Pass what `numerics.snapshot` gave before the run."
+            message = f"{op}.check: {missing[0]} expected its values from before the run, got none. {hint} [OPF-G002]"
+            raise ArgumentError(message, code="OPF-G002", op=op, stage="check", hint=hint)
+        given = replace(ran.args, **ran.before)
+        got = {name: getattr(ran.args, name) for name, spec in operands_of(ran.descriptor).items() if spec.written}
+        return compare(self.expected(ran.descriptor, given, constants(ran.sku)), got)
+
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        """What each output should be, in fp64, with its bound. args: the call before its run; c: constants of the SKU."""
+        raise NotImplementedError(f"{descriptor.op}: its harness does not say what it should compute")
+
+
+def inout(descriptor: Descriptor[Any]) -> tuple[str, ...]:
+    """The operands that a run reads and overwrites."""
+    return tuple(name for name, spec in operands_of(descriptor).items() if spec.role == "inout")
+
+
+def harness_of(descriptor: Descriptor[Any]) -> Harness:
+    found: Harness = import_module(f"opfacade.testing.families.{descriptor.family()}").HARNESSES[descriptor.op]
+    return found

@@ -1,0 +1,39 @@
+"""Mounts a family that lies in a folder of tests as if its files were in the package; nothing of the package is edited."""
+
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+from opfacade import plan, registry
+
+PLACES = ("plans", "backends/reference", "testing/families")
+
+
+@contextmanager
+def mounted(family):
+    """The family `tests/families/<family>` is one of those that the registry and the harness find."""
+    root = Path(__file__).parent / family
+    packages = [import_module(f"opfacade.{place.replace('/', '.')}") for place in PLACES]
+    before = set(sys.modules)
+    for package, place in zip(packages, PLACES, strict=True):
+        package.__path__.append(str(root / place))
+    _forget()
+    try:
+        yield import_module(f"opfacade.plans.{family}")
+    finally:
+        for package in packages:
+            package.__path__.pop()
+        for name in set(sys.modules) - before:
+            if name.endswith(f".{family}"):
+                del sys.modules[name]
+        for package in packages:
+            vars(package).pop(family, None)
+        _forget()
+
+
+def _forget():
+    for known in (registry.families, registry.candidates_for, registry.variants_for, registry.names_to_forbid,
+                  registry.descriptor_types):  # fmt: skip
+        known.cache_clear()
+    plan.forget_selections()

@@ -1,0 +1,70 @@
+"""The toy in torch, whole and by rows: two ways to the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opfacade.plans.toy import ScaleArgs, ScaleDescriptor
+
+from opfacade.registry import Candidate, Launcher
+from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
+from opfacade.target import Target
+
+
+def _sku(impl: str, descriptor: ScaleDescriptor, target: Target) -> KernelSku:
+    guarantee = PrecisionGuarantee(
+        math_precision="f32",
+        accumulator="none",
+        deterministic=True,
+        error_model=ErrorModel(id="append-f32"),
+        evidence=("tests/families/test_toy.py::test_verify",),
+    )
+    return KernelSku(
+        category=descriptor.category,
+        op=descriptor.op,
+        backend="reference",
+        arch=target.arch,
+        impl=impl,
+        revision=1,
+        dtypes=(("x", descriptor.dtype),),
+        layout="strided",
+        spec=(("factor_set", True),),
+        precision_guarantee=guarantee,
+    )
+
+
+def _scale(descriptor: ScaleDescriptor, x, gain, peak) -> None:
+    y = x.float() * (gain * descriptor.factor)
+    x.copy_(y)
+    peak.copy_(y.abs().amax(-1) if x.numel() else 0.0)
+
+
+def _whole(descriptor: ScaleDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launch(args: ScaleArgs, workspace: object) -> None:
+        _scale(descriptor, args.x, args.gain, args.peak)
+
+    return launch
+
+
+def _by_row(descriptor: ScaleDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launch(args: ScaleArgs, workspace: object) -> None:
+        for row in range(descriptor.rows):
+            _scale(descriptor, args.x[row], args.gain, args.peak[row])
+
+    return launch
+
+
+_WHOLE = Candidate(
+    "reference",
+    "torch",
+    ScaleDescriptor,
+    declines=lambda descriptor, target: (),
+    sku=lambda descriptor, target: _sku("torch", descriptor, target),
+    workspace=lambda descriptor, target: 0,
+    launcher=_whole,
+)
+
+CANDIDATES = (
+    _WHOLE,
+    replace(_WHOLE, variant="rows", sku=lambda descriptor, target: _sku("rows", descriptor, target), launcher=_by_row),
+)

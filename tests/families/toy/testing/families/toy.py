@@ -1,0 +1,25 @@
+"""What the tools ask of the toy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.sku import ROUNDOFF, UNDERFLOW
+from opfacade.testing.bounds import Bounded
+from opfacade.testing.harness import Harness
+
+
+class ScaleHarness(Harness):
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        y = args.x.double() * args.gain.double() * descriptor.factor
+        peak = y.abs().amax(-1) if y.shape[0] else y.new_zeros(0)
+        return [_near("x", y, descriptor.dtype), _near("peak", peak, "f32")]
+
+
+def _near(name: str, want: Any, dtype: str) -> Bounded:
+    """Two products in f32 and one rounding."""
+    bound = 1.02 * (3 * 2.0**-24 + ROUNDOFF[dtype]) * want.abs() + UNDERFLOW[dtype]
+    return Bounded(name, want, bound, bound)
+
+
+HARNESSES: dict[str, Harness] = {"scale": ScaleHarness()}
