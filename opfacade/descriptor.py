@@ -39,6 +39,9 @@ class Descriptor(Model, Generic[ArgsT]):
     `operands()` does not name must be None. `later` names the fields that came after the first version: at their
     default they are left out of the JSON, so that what was written before has the same text and digest now. `sizes` names
     those that say only how much there is, for which no kernel is compiled: all that differ in these alone are of one kind.
+    Problems share a measurement of `tune` when they differ only in sizes up to a power of two, as they may also in the fields
+    of `tuning_rounds`; in fields that cost the same whatever they are, `tuning_ignores`; and in numbers of which only
+    matters whether they are positive, `tuning_flags`.
     """
 
     __slots__ = ("_kind", "_operands")
@@ -49,6 +52,9 @@ class Descriptor(Model, Generic[ArgsT]):
     args_type: ClassVar[type[Args]]
     category: ClassVar[str] = "attention"
     later: ClassVar[frozenset[str]] = frozenset()
+    tuning_rounds: ClassVar[frozenset[str]] = frozenset()
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset()
+    tuning_flags: ClassVar[frozenset[str]] = frozenset()
     schema_version: Version = 1
 
     def operands(self) -> dict[str, TensorSpec]:

@@ -34,6 +34,9 @@ class Attention(Descriptor[ArgsT]):
     """
 
     later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype"})
+    tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"sm_scale", "allow_unusual_scale"})
+    tuning_flags: ClassVar[frozenset[str]] = frozenset({"logits_soft_cap"})
     num_qo_heads: Size
     sm_scale: Single | None = None
     allow_unusual_scale: bool = False

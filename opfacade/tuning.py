@@ -20,34 +20,32 @@ from opfacade.model import Model, Version
 MARGIN = 0.03
 TIE = 0.01
 
-# Sizes of a call, rounded up to a power of two: problems that differ in nothing else share a measurement. All else is exact.
-BUCKETED = frozenset(
-    {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices", "num_states", "window_left"}
-)
-# Values that cost the same whatever they are; of a soft cap only whether there is one matters.
-_FREE = frozenset({"sm_scale", "allow_unusual_scale", "schema_version"})
-
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1e6)]
 
 
 def tuning_key(descriptor: Descriptor[Any]) -> str:
-    """The bucketed descriptor, as canonical JSON."""
-    return json.dumps(_bucketed(descriptor.model_dump(mode="json")), sort_keys=True, separators=(",", ":"))
+    """The bucketed descriptor, as canonical JSON: problems that differ in nothing else share a measurement.
+
+    Sizes of a call (`Model.sizes`), and what the descriptor names in `tuning_rounds`, are rounded up to a power of two. What it
+    names in `tuning_ignores` is left out; of `tuning_flags` only whether it is positive is kept. All else is exact.
+    """
+    fields = _rounded(descriptor, descriptor.sizes | descriptor.tuning_rounds)
+    fields = {name: value for name, value in fields.items() if name not in descriptor.tuning_ignores}
+    fields |= {name: fields[name] > 0 for name in descriptor.tuning_flags & set(fields)}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
-def _bucketed(fields: dict[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in fields.items():
-        if name in _FREE:
-            continue
-        if isinstance(value, dict):
-            value = _bucketed(value)
-        elif name in BUCKETED and isinstance(value, int):
-            value = value if value <= 0 else 1 << (value - 1).bit_length()
-        elif name == "logits_soft_cap":
-            value = value > 0
-        found[name] = value
+def _rounded(model: Model, names: frozenset[str]) -> dict[str, Any]:
+    """The JSON fields of a model without its version, those of `names` rounded up, and so in the models that it holds."""
+    found = model.model_dump(mode="json")
+    found.pop("schema_version", None)
+    for name, value in found.items():
+        part = getattr(model, name)
+        if isinstance(part, Model):
+            found[name] = _rounded(part, part.sizes)
+        elif name in names and value is not None:
+            found[name] = value if value <= 0 else 1 << (value - 1).bit_length()
     return found
 
 
