@@ -11,20 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade import cost_decode, cost_prefill
-from opfacade.cost_blocks import first_hidden, requests_of
 from opfacade.descriptor import Descriptor
-from opfacade.operands import nbytes
-from opfacade.sku import ITEMSIZE, KernelSku
+from opfacade.sku import KernelSku
 from opfacade.target import Target
+from opfacade.testing.harness import Amount, harness_of
 from opfacade.workload import Lengths, Work, lengths_of
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Bytes that must be moved, products and sums that must be done: of the problem, whatever solves it."""
-
-    bytes: float
-    flops: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +29,16 @@ class Estimate:
     seconds: float
 
 
+__all__ = ["Amount", "Estimate", "amount", "estimate", "regret"]
+
 _BANDWIDTH = 4.2e12
 _LAUNCH = 2.5e-6
 _SMS = 132
 
 
 def amount(descriptor: Descriptor[Any], lengths: Lengths | None = None) -> Amount:
-    """The least that the problem costs: every operand once, of a paged cache only what the requests have."""
-    d: Any = descriptor
-    found = lengths or lengths_of(Work(descriptor))
-    if d.op == "paged_kv_append":
-        moved = ITEMSIZE[d.row_dtype] + ITEMSIZE[d.paged_kv.dtype]
-        return Amount(2.0 * d.total_num_rows * d.paged_kv.num_kv_heads * d.paged_kv.head_dim * moved, 0.0)
-    pool = [spec for name, spec in descriptor.operands().items() if name not in ("k_data", "v_data", "k", "v", "ckv", "kpe")]
-    plain = nbytes([spec for spec in pool if all(dim.size is not None for dim in spec.shape)])
-    if not hasattr(d, "num_qo_heads") or not hasattr(d, "kv_heads"):
-        return Amount(float(plain), 3.0 * plain / 2)
-    keys = sum(_visible_keys(d, q, kv) for q, kv in requests_of(d, found))
-    pairs = sum(_pairs(d, q, kv) for q, kv in requests_of(d, found))
-    return Amount(plain + keys * float(d.kv_elements) * ITEMSIZE[d.kv_dtype], 2.0 * pairs * d.num_qo_heads * d.pair_elements)
-
-
-def _visible_keys(d: Any, q: int, kv: int) -> float:
-    """Keys that any row of a request sees."""
-    return max(0.0, kv - first_hidden(d, 0, q, kv)) if q else 0.0
-
-
-def _pairs(d: Any, q: int, kv: int) -> float:
-    """(row, key) pairs that are not masked: of a causal triangle its mean row, times the rows."""
-    causal = getattr(d, "causal", False)
-    seen = kv - (min(q, kv) - 1) / 2 * (min(q, kv) / q) if causal and q else float(kv)
-    return q * max(0.0, min(seen, d.window_left + 1.0) if d.window_left >= 0 else seen)
+    """The least that the problem costs, whatever solves it: of a paged cache only what the requests have."""
+    return harness_of(descriptor).amount(descriptor, lengths or lengths_of(Work(descriptor)))
 
 
 def estimate(descriptor: Descriptor[Any], sku: KernelSku, target: Target, lengths: Lengths | None = None) -> Estimate:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from opfacade.workload import Lengths
-
 
 def drained(sizes: Sequence[float], slots: int, alone: float, device: float) -> float:
     """Seconds until all blocks are done. sizes: work of each, in the order of their start; slots: that run at once.
@@ -35,8 +33,8 @@ def drained(sizes: Sequence[float], slots: int, alone: float, device: float) -> 
     return seconds
 
 
-def requests_of(descriptor: Any, lengths: Lengths) -> list[tuple[int, int]]:
-    """(rows, keys) of each request."""
+def requests_of(descriptor: Any, lengths: Any) -> list[tuple[int, int]]:
+    """(rows, keys) of each request. lengths: what has `q` and `kv`; without `q` each request has one row."""
     kv = lengths.kv or ()
     return list(zip(lengths.q if lengths.q is not None else [1] * len(kv), kv, strict=True))
 

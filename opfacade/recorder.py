@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from opfacade import regular_files, telemetry
 from opfacade.errors import DescriptorError, RecordingError
 from opfacade.telemetry import Counter
+from opfacade.testing.harness import harness_of
 from opfacade.workload import Lengths, Work
 
 _ANY_SIZE = 1 << 62
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from opfacade.plan import Plan
 
 
@@ -136,22 +134,8 @@ def _unwritable(place: Path, why: OSError, text: str = "", kept: str = "") -> Re
 
 def lengths_of(descriptor: Any, args: Any) -> Lengths | None:
     """Lengths of the requests of a call, read on the host; None for an op without requests."""
-    rows = next((t for t in (getattr(args, n, None) for n in ("q_indptr", "append_indptr")) if t is not None), None)
-    q = _steps(rows) if rows is not None else None
-    if getattr(args, "kv_lens", None) is not None:
-        kv: tuple[int, ...] | None = tuple(args.kv_lens.tolist())
-    elif getattr(args, "last_page_len", None) is not None:
-        size, counts = descriptor.paged_kv.page_size, _steps(args.kv_indptr)
-        last = args.last_page_len.tolist()
-        kv = tuple((count - 1) * size + end if count else 0 for count, end in zip(counts, last, strict=True))
-    else:
-        kv = _steps(args.kv_indptr) if getattr(args, "kv_indptr", None) is not None else None
-    return None if q is None and kv is None else Lengths(q=q, kv=kv)
-
-
-def _steps(indptr: Tensor) -> tuple[int, ...]:
-    ends = indptr.tolist()
-    return tuple(b - a for a, b in itertools.pairwise(ends))
+    found = harness_of(descriptor).lengths_of_call(descriptor, args)
+    return None if found is None else Lengths(q=found.q, kv=found.kv)
 
 
 def _capturing(args: Any) -> bool:

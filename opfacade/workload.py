@@ -20,6 +20,7 @@ from opfacade.plan import Plan
 from opfacade.preference import Preference
 from opfacade.registry import load_descriptor
 from opfacade.target import Target
+from opfacade.testing.harness import harness_of
 
 _NO_WISH = Preference()
 _Lengths = Annotated[tuple[Count, ...], Field(strict=False)]
@@ -121,28 +122,5 @@ def lengths_of(work: Work) -> Lengths:
     """The recorded lengths, else equal shares of the bounds: what a full batch of this problem looks like."""
     if work.lengths is not None:
         return work.lengths
-    descriptor: Any = work.descriptor
-    batch = getattr(descriptor, "batch_size", 0)
-    if not batch:
-        return Lengths()
-    rows, tokens = getattr(descriptor, "total_num_rows", None), _tokens(descriptor)
-    q = None if rows is None else tuple(_shares(rows, batch))
-    if tokens is None:
-        return Lengths(q=q)
-    size = descriptor.paged_kv.page_size if hasattr(descriptor, "paged_kv") else 1
-    kv = [pages * size for pages in _shares(tokens // size, batch)]
-    # The new rows of an append are the last of a request, which therefore has at least as many.
-    least = q if q is not None and descriptor.op == "paged_kv_append" else [0] * batch
-    return Lengths(q=q, kv=tuple(max(pair) for pair in zip(kv, least, strict=True)))
-
-
-def _tokens(descriptor: Any) -> int | None:
-    if not hasattr(descriptor, "paged_kv"):
-        return getattr(descriptor, "total_kv_rows", None)
-    pages = descriptor.paged_kv.num_total_pages
-    bound = getattr(descriptor, "max_kv_indices", None)
-    return int((pages if bound is None else min(bound, pages)) * descriptor.paged_kv.page_size)
-
-
-def _shares(total: int, parts: int) -> list[int]:
-    return [total // parts + (i < total % parts) for i in range(parts)]
+    found = harness_of(work.descriptor).lengths(work.descriptor)
+    return Lengths(q=found.q, kv=found.kv)

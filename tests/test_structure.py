@@ -38,11 +38,11 @@ LAYERS = (
     {"instruments", "pins", "preference"},
     {"selection", "validation"},
     {"plan"},
+    {"cost_blocks", "cost_pieces"},
     {"plans"},
     {"backends"},
     {"testing"},
     {"workload"},
-    {"cost_blocks", "cost_pieces"},
     {"cost_decode", "cost_prefill"},
     {"cost"},
     {

@@ -17,6 +17,7 @@ from opfacade.plan import Plan
 from opfacade.preference import Preference
 from opfacade.target import Target
 from opfacade.testing import inputs
+from opfacade.testing.harness import harness_of
 from opfacade.tuning import summary
 from opfacade.verify import machine
 from opfacade.workload import Work, lengths_of
@@ -74,30 +75,7 @@ def _facts(work: Work) -> Row:
 
 def described(work: Work) -> str:
     """A problem in a few words: how many requests, how long, which heads."""
-    d: Any = work.descriptor
-    lengths = lengths_of(work)
-    words = [d.op.removeprefix("paged_")]
-    words += [f"{len(lengths.kv)}x"] if lengths.kv else []
-    words += [f"{name}{_range(values)}" for name, values in (("q", lengths.q), ("kv", lengths.kv)) if values]
-    for name, attribute in (
-        ("h", "num_qo_heads"),
-        ("/", "kv_heads"),
-        ("d", "dim"),
-        ("s", "num_states"),
-        ("r", "total_num_rows"),
-    ):
-        value = getattr(d, attribute, None)
-        if value is not None and (name != "r" or not lengths.q):
-            words.append(f"{name}{value}")
-    cache = getattr(d, "paged_kv", None)
-    words += [f"page{cache.page_size}", cache.dtype] if cache is not None else [getattr(d, "dtype", "")]
-    words += ["causal"] if getattr(d, "causal", False) else []
-    return " ".join(words).replace(" /", "/").strip()
-
-
-def _range(values: tuple[int, ...]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low}-{high}"
+    return harness_of(work.descriptor).label(work.descriptor, lengths_of(work))
 
 
 def _problem(work: Work, options: Options, target: Target, timer: Timer) -> list[Row]:

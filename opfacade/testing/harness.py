@@ -6,15 +6,17 @@ operator: every operand has a fixed shape and is used as a whole. Such an op say
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import ArgumentError
+from opfacade.operands import nbytes
 from opfacade.sku import KernelSku
 from opfacade.testing.bounds import Bounded, Report, compare, constants
+from opfacade.testing.inputs import Lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +40,28 @@ class Sample:
     seed: int = 0
 
 
+class HasLengths(Protocol):
+    """Rows of q (or new rows) and of K of each request; None where there are none."""
+
+    @property
+    def q(self) -> Sequence[int] | None: ...
+
+    @property
+    def kv(self) -> Sequence[int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Bytes that must be moved, products and sums that must be done: of the problem, whatever solves it."""
+
+    bytes: float
+    flops: float
+
+
 class Harness:
     """The answers of one op."""
+
+    # -- results ----------------------------------------------------------------------------------------------------
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         """The worst error of everything that was written, over its bound."""
@@ -55,6 +77,30 @@ class Harness:
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         """What each output should be, in fp64, with its bound. args: the call before its run; c: constants of the SKU."""
         raise NotImplementedError(f"{descriptor.op}: its harness does not say what it should compute")
+
+    # -- lengths of requests ----------------------------------------------------------------------------------------
+
+    def lengths(self, descriptor: Any) -> Lengths:
+        """Those of a full batch; none for an op without requests."""
+        return Lengths()
+
+    def lengths_of_call(self, descriptor: Any, args: Any) -> Lengths | None:
+        """Those of the requests of one call, read on the host; None for an op without requests."""
+        return None
+
+    # -- size -------------------------------------------------------------------------------------------------------
+
+    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+        """The least that the problem costs: every operand read or written once, one of role inout both."""
+        specs = operands_of(descriptor).values()
+        fixed = [spec for spec in specs if all(dim.size is not None for dim in spec.shape)]
+        return Amount(float(nbytes(fixed) + nbytes([spec for spec in fixed if spec.role == "inout"])), 0.0)
+
+    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+        """The problem in a few words, with its sizes."""
+        fields = [(name, value) for name, value in descriptor if name not in ("op", "schema_version")]
+        sizes = [f"{name}={value}" for name, value in fields if type(value) is int]
+        return " ".join([descriptor.op, *sizes, *(value for _, value in fields if isinstance(value, str))])
 
 
 def inout(descriptor: Descriptor[Any]) -> tuple[str, ...]:

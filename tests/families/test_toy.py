@@ -5,10 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from opfacade import Plan, Target, autotune, crosscheck, explain, load_descriptor, registry, verify
+from opfacade import Plan, Target, autotune, crosscheck, explain, load_descriptor, record, registry, verify
+from opfacade.autotune_measure import Effort
+from opfacade.bench import Options, measure
 from opfacade.errors import ArgumentError, GuaranteeViolation
+from opfacade.replay import replay
 from opfacade.testing import guarded, inputs, numerics
 from opfacade.testing.subject import Subject
+from opfacade.tuning import tuning_key
+from opfacade.workload import Work, read
 from tests.families.mount import mounted
 from tests.holding import hold
 
@@ -40,6 +45,43 @@ def test_selects_runs_and_explains(toy):
 def test_conformance(toy):
     for descriptor in (*toy.EXAMPLES, problem(toy, rows=0)):
         hold(Subject(descriptor, "reference", "cpu"))
+
+
+def test_tuning_shares_a_measurement_between_sizes(toy):
+    keys = [tuning_key(problem(toy, rows=rows)) for rows in (9, 16, 17)]
+    assert keys[0] == keys[1] != keys[2]
+    assert tuning_key(problem(toy, width=21)) != keys[0]
+
+
+def test_bench_labels_counts_and_times(toy):
+    found = measure([Work(problem(toy))], Options(effort=Effort(least=3, most=4), peers=None, variants=True))
+    assert found["ok"]
+    assert [row["impl"] for row in found["rows"]][:2] == ["opfacade reference/torch", "opfacade reference/torch[rows]"]
+    for row in found["rows"][:2]:
+        assert row["name"] == "scale rows=9 width=20 f16"
+        assert row["bytes"] == 2 * 9 * 20 * 2 + 20 * 4 + 9 * 4
+        assert row["us"] > 0
+        assert 0 < row["error_over_bound"] <= 1
+    assert all("declined" in row for row in found["rows"][2:])
+
+
+def test_a_recording_is_read_again(toy, tmp_path):
+    descriptor, path = problem(toy), tmp_path / "trace.jsonl"
+    with record(path, lengths=True):
+        Plan.select(descriptor, target=CPU).run(inputs.make_args(descriptor, seed=3))
+    (work,) = read(path.read_text())
+    assert (work.descriptor, work.runs, work.lengths) == (descriptor, 1, None)
+
+
+def test_a_dumped_call_is_replayed(toy, monkeypatch, tmp_path):
+    monkeypatch.setenv("OPFACADE_LOG", "dump")
+    monkeypatch.setenv("OPFACADE_LOG_DEST", str(tmp_path / "log"))
+    monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path / "dumps"))
+    descriptor = problem(toy)
+    Plan.select(descriptor, target=CPU).run(inputs.make_args(descriptor, seed=3))
+    monkeypatch.delenv("OPFACADE_LOG")
+    (again,) = replay(tmp_path / "dumps")
+    assert (again.same, again.sound) == (True, True)
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -116,9 +158,9 @@ def test_tune_finds_a_fault(spoiled, monkeypatch, tmp_path):
 
 def test_verify_finds_a_fault(spoiled):
     said = []
-    record = verify.verify(quick=True, backend="reference", say=said.append, descriptors=[spoiled])
-    [row] = record["skus"]
-    assert not record["ok"]
+    found = verify.verify(quick=True, backend="reference", say=said.append, descriptors=[spoiled])
+    [row] = found["skus"]
+    assert not found["ok"]
     assert row["tried"]["bound"]["wrong"]
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
+from opfacade.cost_blocks import first_hidden, requests_of
+from opfacade.descriptor import operands_of
+from opfacade.operands import nbytes
+from opfacade.sku import ITEMSIZE
 from opfacade.testing import oracle
 from opfacade.testing.bounds import Report, compare, constants, join
-from opfacade.testing.harness import Harness, Ran, Sample
+from opfacade.testing.families._requests import RequestsHarness
+from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
+
+# Operands of which a call reads only what its requests have.
+_KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
 
 
-class AttentionHarness(Harness):
+class AttentionHarness(RequestsHarness):
     """Requests of rows that attend to keys."""
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
@@ -18,5 +28,41 @@ class AttentionHarness(Harness):
             worst = join(worst, compare(bounded, got, place))
         return worst
 
+    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+        others = [spec for name, spec in operands_of(descriptor).items() if name not in _KEYS]
+        plain = nbytes([spec for spec in others if all(dim.size is not None for dim in spec.shape)])
+        requests = requests_of(descriptor, lengths)
+        keys = sum(_visible_keys(descriptor, q, kv) for q, kv in requests)
+        pairs = sum(_pairs(descriptor, q, kv) for q, kv in requests)
+        moved = plain + keys * float(descriptor.kv_elements) * ITEMSIZE[descriptor.kv_dtype]
+        return Amount(moved, 2.0 * pairs * descriptor.num_qo_heads * descriptor.pair_elements)
 
-HARNESSES: dict[str, Harness] = {op: AttentionHarness() for op in ("paged_prefill", "paged_decode", "ragged_prefill")}
+    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+        return super().label(descriptor, lengths) + (" causal" if getattr(descriptor, "causal", False) else "")
+
+    def heads(self, descriptor: Any, lengths: HasLengths) -> Iterator[str]:
+        yield f"h{descriptor.num_qo_heads}/{descriptor.kv_heads} d{descriptor.dim}"
+        yield from super().heads(descriptor, lengths)
+
+
+class PrefillHarness(AttentionHarness):
+    rows = "q_indptr"
+
+
+def _visible_keys(d: Any, q: int, kv: int) -> float:
+    """Keys that any row of a request sees."""
+    return max(0.0, kv - first_hidden(d, 0, q, kv)) if q else 0.0
+
+
+def _pairs(d: Any, q: int, kv: int) -> float:
+    """(row, key) pairs that are not masked: of a causal triangle its mean row, times the rows."""
+    causal = getattr(d, "causal", False)
+    seen = kv - (min(q, kv) - 1) / 2 * (min(q, kv) / q) if causal and q else float(kv)
+    return q * max(0.0, min(seen, d.window_left + 1.0) if d.window_left >= 0 else seen)
+
+
+HARNESSES: dict[str, Harness] = {
+    "paged_prefill": PrefillHarness(),
+    "paged_decode": AttentionHarness(),
+    "ragged_prefill": PrefillHarness(),
+}

@@ -1,0 +1,80 @@
+"""What ops over requests of a batch have in common: the lengths of the requests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opfacade.testing.harness import Harness, HasLengths
+from opfacade.testing.inputs import Lengths
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RequestsHarness(Harness):
+    """A batch of requests, with rows and keys of their own."""
+
+    # The operand that says which rows belong to a request; "" where each request has one.
+    rows = ""
+    # The rows are the last ones of a request, which therefore has at least as many keys.
+    rows_are_keys = False
+
+    def lengths(self, descriptor: Any) -> Lengths:
+        batch, tokens = descriptor.batch_size, _tokens(descriptor)
+        if not batch:
+            return Lengths()
+        q = tuple(_shares(descriptor.total_num_rows, batch)) if self.rows else None
+        size = descriptor.paged_kv.page_size if hasattr(descriptor, "paged_kv") else 1
+        kv = [pages * size for pages in _shares(tokens // size, batch)]
+        least = q if q is not None and self.rows_are_keys else [0] * batch
+        return Lengths(q=q, kv=tuple(max(pair) for pair in zip(kv, least, strict=True)))
+
+    def lengths_of_call(self, descriptor: Any, args: Any) -> Lengths | None:
+        q = _steps(getattr(args, self.rows)) if self.rows else None
+        if getattr(args, "kv_lens", None) is not None:
+            return Lengths(q=q, kv=tuple(args.kv_lens.tolist()))
+        counts = _steps(args.kv_indptr)
+        if not hasattr(descriptor, "paged_kv"):
+            return Lengths(q=q, kv=counts)
+        size, last = descriptor.paged_kv.page_size, args.last_page_len.tolist()
+        kv = tuple((count - 1) * size + end if count else 0 for count, end in zip(counts, last, strict=True))
+        return Lengths(q=q, kv=kv)
+
+    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+        words = [descriptor.op.removeprefix("paged_")]
+        words += [f"{len(lengths.kv)}x"] if lengths.kv else []
+        words += [f"{name}{_range(values)}" for name, values in (("q", lengths.q), ("kv", lengths.kv)) if values]
+        return " ".join([*words, *self.heads(descriptor, lengths), *_storage(descriptor)])
+
+    def heads(self, descriptor: Any, lengths: HasLengths) -> Iterator[str]:
+        """The words of a label between lengths and storage."""
+        if hasattr(descriptor, "total_num_rows") and not lengths.q:
+            yield f"r{descriptor.total_num_rows}"
+
+
+def _storage(descriptor: Any) -> tuple[str, ...]:
+    cache = getattr(descriptor, "paged_kv", None)
+    return (descriptor.dtype,) if cache is None else (f"page{cache.page_size}", cache.dtype)
+
+
+def _tokens(descriptor: Any) -> int:
+    if not hasattr(descriptor, "paged_kv"):
+        return int(descriptor.total_kv_rows)
+    pages, bound = descriptor.paged_kv.num_total_pages, descriptor.max_kv_indices
+    return int((pages if bound is None else min(bound, pages)) * descriptor.paged_kv.page_size)
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    return [total // parts + (i < total % parts) for i in range(parts)]
+
+
+def _steps(indptr: Tensor) -> tuple[int, ...]:
+    ends = indptr.tolist()
+    return tuple(b - a for a, b in itertools.pairwise(ends))
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
