@@ -20,7 +20,8 @@ from typing import Any
 from opfacade.descriptor import Descriptor
 from opfacade.errors import Issue, OpfacadeError, from_issues
 from opfacade.registry import examples
-from opfacade.testing import determinism, guarded, matrix, metamorphic, numerics, prebuilt, problems, structural
+from opfacade.testing import determinism, guarded, matrix, numerics, prebuilt, problems
+from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject, invariant
 
 Say = Callable[[str], None]
@@ -133,7 +134,7 @@ def _proven(subject: Subject, how: Effort, say: Say) -> dict[str, Any]:
 def _claims(subject: Subject, how: Effort) -> dict[str, Callable[[], dict[str, Any]]]:
     promise = subject.plan.precision_guarantee
     found: dict[str, Callable[[], dict[str, Any]]] = {"bound": lambda: _bound(subject, how)}
-    if hasattr(subject.descriptor, "kv_split"):
+    if harness_of(subject.descriptor).checks:
         found["exact"] = lambda: _exact(subject)
     if promise.deterministic:
         found["run_to_run"] = lambda: _shown(determinism.run_to_run(subject, how.runs, seed=1))
@@ -144,10 +145,8 @@ def _claims(subject: Subject, how: Effort) -> dict[str, Callable[[], dict[str, A
 
 
 def in_any_batch(subject: Subject) -> Subject:
-    """The same SKU whatever the batch: "auto" would choose another one where there are fewer tiles."""
-    if subject.descriptor.kv_split != "auto":
-        return subject
-    return subject.on(subject.descriptor.model_copy(update={"kv_split": "off"}).revalidated())
+    """The same SKU whatever the batch."""
+    return subject.on(harness_of(subject.descriptor).in_any_batch(subject.descriptor))
 
 
 def _bound(subject: Subject, how: Effort) -> dict[str, Any]:
@@ -173,7 +172,7 @@ def _worst(report: numerics.Report) -> dict[str, Any]:
 
 
 def _exact(subject: Subject) -> dict[str, Any]:
-    checks = (*structural.CHECKS, *metamorphic.CHECKS)
+    checks = harness_of(subject.descriptor).checks
     wrong = [f"{check.__name__}: {text}" for check in checks for text in check(subject, 1)]
     return {"checks": [check.__name__ for check in checks], "wrong": wrong}
 

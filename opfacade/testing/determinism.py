@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.descriptor import Descriptor
-from opfacade.testing import inputs, oracle
-from opfacade.testing.metamorphic import new_rows
-from opfacade.testing.requests import EMPTY, Requests, bits, changed, put_kv, repaged
+from opfacade.testing.batches import EMPTY, NEIGHBOURS, Batches, log_uniform
+from opfacade.testing.batches import Campaign as Campaign
+from opfacade.testing.bits import bits
+from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject
 
 if TYPE_CHECKING:
@@ -127,19 +128,7 @@ def fingerprint(subject: Subject, seed: int) -> str:
 # -- request by request ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Campaign:
-    """How much to try: requests that are compared, in how many batches each at least, the largest batch, the longest one."""
-
-    needles: int = 200
-    compositions: int = 64
-    largest: int = 256
-    longest: int = 32768
-    q_longest: int = 96
-
-
 QUICK = Campaign(needles=12, compositions=8, largest=24, longest=700, q_longest=20)
-_NEIGHBOURS = 10  # four of them without keys, the others full of NaN and infinities
 
 
 def batch_invariance(subject: Subject, campaign: Campaign, seed: int) -> Shown:
@@ -148,16 +137,16 @@ def batch_invariance(subject: Subject, campaign: Campaign, seed: int) -> Shown:
     `subject` says the kind: its descriptor's batch, rows and pool are replaced by what the campaign needs.
     """
     rng = random.Random(seed)
-    requests = _population(subject, campaign, rng)
-    solo = _Solo(subject, requests, campaign.needles)
+    batches = harness_of(subject.descriptor).batches(subject, campaign, rng)
+    solo = _Solo(subject, batches, campaign.needles)
     counts = [0] * campaign.needles
     flags: list[Tensor] = []
     orders: list[list[int]] = []
     while min(counts) < campaign.compositions:
         order = _composition(rng, counts, campaign)
-        if hasattr(subject.descriptor, "paged_kv") and len(orders) % 16 == 15:
-            requests = repaged(requests, rng.randrange(2**31))
-        flags.append(solo.differs(requests, order, spare=rng.choice((0, 1, 100))))
+        if len(orders) % 16 == 15:
+            batches = batches.moved(rng)
+        flags.append(solo.differs(batches, order, spare=rng.choice((0, 1, 100))))
         orders.append(order)
         for needle in {r for r in order if 0 <= r < campaign.needles}:
             counts[needle] += 1
@@ -168,75 +157,48 @@ def batch_invariance(subject: Subject, campaign: Campaign, seed: int) -> Shown:
     return Shown(sum(counts), len(orders), len(bad), first)
 
 
-def _population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requests:
-    """One call that holds all needles, then the neighbours."""
-    kv = [_log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
-    kv += [0, 0, 0, 0, *(_log_uniform(rng, campaign.longest) for _ in range(_NEIGHBOURS - 4))]
-    decode = "q_indptr" not in subject.descriptor.operands()
-    q = [1 if decode else min(n, _log_uniform(rng, campaign.q_longest)) for n in kv]
-    descriptor = _grown(subject.descriptor, q, kv)
-    args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.Lengths(q=q, kv=kv))
-    for request in range(campaign.needles, len(kv)):
-        for at, value in ((0, math.nan), (1, math.inf)):
-            tensors = oracle.request_kv(descriptor, args, request)
-            spoilt = tensors[at].clone()
-            spoilt[:: 1 + request % 3] = value
-            put_kv(descriptor, args, request, **{"kv"[at]: spoilt})
-    return Requests(descriptor, args)
-
-
-def _log_uniform(rng: random.Random, top: int) -> int:
-    return min(top, max(1, round(math.exp(rng.uniform(0, math.log(top))))))
-
-
-def _grown(descriptor: Any, q: Sequence[int], kv: Sequence[int]) -> Descriptor[Any]:
-    fields: dict[str, Any] = {"batch_size": len(kv)}
-    if "q_indptr" in descriptor.operands():
-        fields["total_num_rows"] = sum(q)
-    if not hasattr(descriptor, "paged_kv"):
-        return changed(descriptor, **fields, total_kv_rows=sum(kv))
-    cache = descriptor.paged_kv.model_dump()
-    pages = sum(-(-n // cache["page_size"]) for n in kv) + 3
-    return changed(descriptor, **fields, max_kv_indices=None, paged_kv=cache | {"num_total_pages": pages})
-
-
 def _composition(rng: random.Random, counts: Sequence[int], campaign: Campaign) -> list[int]:
     """A batch in random order: first the needles seen least, then anything, EMPTY and doubles too."""
-    size = _log_uniform(rng, campaign.largest)
+    size = log_uniform(rng, campaign.largest)
     least = sorted(range(campaign.needles), key=lambda r: (counts[r], rng.random()))[: max(1, size // 2)]
-    others = [rng.randrange(-1, campaign.needles + _NEIGHBOURS) for _ in range(size - len(least))]
+    others = [rng.randrange(EMPTY, campaign.needles + NEIGHBOURS) for _ in range(size - len(least))]
     order = [*least, *others]
     rng.shuffle(order)
     return order
 
 
 class _Solo:
-    """What each needle gives alone, in one table of rows."""
+    """What each needle gives alone, in one table of rows for each output."""
 
-    def __init__(self, subject: Subject, requests: Requests, needles: int) -> None:
+    def __init__(self, subject: Subject, batches: Batches, needles: int) -> None:
         import torch
 
         self.subject, self.needles = subject, needles
         outs = []
-        for request in range(needles):
-            descriptor, args = requests.batch([request])
+        for needle in range(needles):
+            descriptor, args = batches.batch([needle])
             subject.on(descriptor).run(args)
-            outs.append([bits(t) for t in (args.o, args.lse) if t is not None])
+            outs.append([bits(t) for t in _written(descriptor, args)])
         self.tables = [torch.cat(parts) for parts in zip(*outs, strict=True)]
 
-    def differs(self, requests: Requests, order: Sequence[int], spare: int) -> Tensor:
+    def differs(self, batches: Batches, order: Sequence[int], spare: int) -> Tensor:
         """Does any needle in this batch differ from itself alone? On the device: nothing waits."""
         import torch
 
-        descriptor, args = requests.batch(order, spare)
+        descriptor, args = batches.batch(order, spare)
         self.subject.on(descriptor).run(args)
+        outs = _written(descriptor, args)
         # Rows of needles come first in the table, in the order of the population.
-        shown = [r if 0 <= r < self.needles else EMPTY for r in order]
-        places = new_rows(requests, order, args.o.device)
-        wanted = [r for r in order if r != EMPTY]
-        kept = [0 <= r < self.needles for r in wanted for _ in range(requests.q_lens[r])]
-        rows = torch.tensor(requests.rows(shown), dtype=torch.int64, device=args.o.device)
-        places = places[torch.tensor(kept, dtype=torch.bool, device=args.o.device)] if kept else places
-        found = [bits(t) for t in (args.o, args.lse) if t is not None]
-        pairs = [(got[places] != table[rows]).any() for got, table in zip(found, self.tables, strict=True)]
+        needle = [0 <= r < self.needles for r in order]
+        rows = batches.rows([r if own else EMPTY for r, own in zip(order, needle, strict=True)])
+        kept = [0 <= r < self.needles for r in order if r != EMPTY for _ in batches.rows([r])]
+        places = [place for place, own in zip(batches.new_rows(order), kept, strict=True) if own]
+        at, where = (torch.tensor(found, dtype=torch.int64, device=outs[0].device) for found in (rows, places))
+        pairs = [(bits(got)[where] != table[at]).any() for got, table in zip(outs, self.tables, strict=True)]
         return torch.stack(pairs).any()
+
+
+def _written(descriptor: Descriptor[Any], args: Any) -> list[Tensor]:
+    """What a call wrote, the rows of its units first."""
+    found = [getattr(args, name) for name, spec in descriptor.operands().items() if spec.written]
+    return [tensor for tensor in found if tensor is not None]

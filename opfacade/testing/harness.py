@@ -6,7 +6,8 @@ operator: every operand has a fixed shape and is used as a whole. Such an op say
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import ArgumentError
 from opfacade.operands import nbytes
 from opfacade.sku import KernelSku
+from opfacade.testing.batches import Batches, Campaign, DenseBatches
 from opfacade.testing.bounds import Bounded, Report, compare, constants
 from opfacade.testing.inputs import Lengths
 
@@ -77,6 +79,24 @@ class Harness:
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         """What each output should be, in fp64, with its bound. args: the call before its run; c: constants of the SKU."""
         raise NotImplementedError(f"{descriptor.op}: its harness does not say what it should compute")
+
+    # The exact checks of `verify`: (subject, seed) -> what is wrong, in words.
+    checks: tuple[Callable[[Any, int], list[str]], ...] = ()
+
+    # -- the unit of a batch ----------------------------------------------------------------------------------------
+
+    # The dimension whose entries do not depend on each other; "" for an op without one.
+    unit = ""
+
+    def in_any_batch(self, descriptor: Any) -> Any:
+        """The same problem such that one SKU serves it whatever the batch."""
+        return descriptor
+
+    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+        """Units as `subject`'s problem has them, for batches to be made of."""
+        if not self.unit:
+            raise NotImplementedError(f"{subject.descriptor.op}: its harness does not say what a unit of a batch is")
+        return DenseBatches.drawn(subject, self.unit, campaign.needles, rng)
 
     # -- lengths of requests ----------------------------------------------------------------------------------------
 

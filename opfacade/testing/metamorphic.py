@@ -11,7 +11,7 @@ from opfacade.testing.requests import EMPTY, Requests, bits, repaged, same_bits
 from opfacade.testing.subject import Subject, invariant, outputs
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 def pages_may_lie_anywhere(subject: Subject, seed: int) -> list[str]:
@@ -23,7 +23,7 @@ def pages_may_lie_anywhere(subject: Subject, seed: int) -> list[str]:
     (descriptor, here), (_, there) = requests.batch(order), repaged(requests, seed).batch(order)
     for args in (here, there):
         subject.on(descriptor).run(args)
-    pairs = zip(outputs(here).items(), outputs(there).values(), strict=True)
+    pairs = zip(outputs(descriptor, here).items(), outputs(descriptor, there).values(), strict=True)
     return [f"{name} depends on where pages lie" for (name, a), b in pairs if not same_bits(a, b)]
 
 
@@ -51,7 +51,7 @@ def _compared(subject: Subject, seed: int, order: Sequence[int], how: str) -> li
     plain.run(first)
     other.run(second)
     if invariant(plain) and plain.plan.sku.id == other.plan.sku.id:
-        return [f"{name} changed {how}" for name in outputs(first) if not _agree(requests, order, first, second, name)]
+        return [f"{name} changed {how}" for name in outputs(base, first) if not _agree(requests, order, first, second, name)]
     report = numerics.check(descriptor, second, other.plan.sku, rows=24, seed=seed)
     return [] if report.worst <= 1 else [f"{how}: {report.worst:.3g} of the bound at {report.where}"]
 
@@ -61,19 +61,8 @@ def _agree(requests: Requests, order: Sequence[int], first: Any, second: Any, na
 
     a, b = bits(getattr(first, name)), bits(getattr(second, name))
     rows = torch.tensor(requests.rows(order), dtype=torch.int64, device=a.device)
-    return torch.equal(a[rows], b[new_rows(requests, order, b.device)])
-
-
-def new_rows(requests: Requests, order: Sequence[int], device: Any) -> Tensor:
-    """Where the rows of the requests, without those of EMPTY ones, lie in a batch made of `order`."""
-    import torch
-
-    at, rows = 0, []
-    for r in order:
-        count = requests._empty_rows if r == EMPTY else requests.q_lens[r]
-        rows += [] if r == EMPTY else list(range(at, at + count))
-        at += count
-    return torch.tensor(rows, dtype=torch.int64, device=device)
+    places = torch.tensor(requests.new_rows(order), dtype=torch.int64, device=b.device)
+    return torch.equal(a[rows], b[places])
 
 
 CHECKS = (

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from opfacade.descriptor import Descriptor
 from opfacade.testing import oracle
+from opfacade.testing.batches import EMPTY, changed
+from opfacade.testing.bits import bits, same_bits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-EMPTY = -1
+__all__ = ["EMPTY", "Requests", "bits", "changed", "put_kv", "q_indptr", "repaged", "same_bits"]
+
 _QUERIES = ("q", "q_nope", "q_pe")
 # Operands that all requests of a call share.
 _SHARED = ("k_scale", "v_scale", "q_scale", "sinks", "head_params")
-
-
-def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
-    """A descriptor with some fields changed, checked anew."""
-    return type(descriptor).model_validate(descriptor.model_dump() | fields)
-
-
-def bits(tensor: Tensor) -> Tensor:
-    """The memory as integers, so that NaN equals itself and -0 is not 0."""
-    import torch
-
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.contiguous().view(kinds[tensor.element_size()])
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    import torch
-
-    return torch.equal(bits(a), bits(b))
 
 
 def q_indptr(descriptor: Any, args: Any) -> list[int]:
@@ -102,6 +86,19 @@ class Requests:
             self._paged(order, spare) if hasattr(self.descriptor, "paged_kv") else self._ragged(order, spare)
         )
         return changed(self.descriptor, **fields, **more_fields), type(self.args)(**values, **more_values)
+
+    def new_rows(self, order: Sequence[int]) -> list[int]:
+        """Where the rows of the requests, without those of EMPTY ones, lie in a batch made of `order`."""
+        at, rows = 0, list[int]()
+        for r in order:
+            count = self._empty_rows if r == EMPTY else self.q_lens[r]
+            rows += [] if r == EMPTY else range(at, at + count)
+            at += count
+        return rows
+
+    def moved(self, rng: random.Random) -> Requests:
+        """The same requests in other pages, where there are pages."""
+        return repaged(self, rng.randrange(2**31)) if hasattr(self.descriptor, "paged_kv") else self
 
     def _varied(self, order: Sequence[int], rows: list[int]) -> dict[str, Any]:
         """Parameters of rows and a packed mask; parameters of keys go with the keys."""

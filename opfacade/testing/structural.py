@@ -206,16 +206,16 @@ def what_is_unused_does_not_matter(subject: Subject, seed: int) -> list[str]:
     args = subject.args(seed)
     unused, wrong = _unused(subject, args), []
     subject.run(args, subject.workspace(0xFF))
-    want = outputs(args)
+    want = outputs(subject.descriptor, args)
     for fill, byte in ((0.0, 0x00), (3e4, 0x7F), (-math.inf, 0xFC)):
         for name, free in unused.items():
             _fill(getattr(args, name), free, fill)
-        for out in outputs(args):
+        for out in want:
             getattr(args, out).fill_(fill)
         subject.run(args, subject.workspace(byte))
         wrong += [
             f"{name} changed with {fill} in what is unused"
-            for name, new in outputs(args).items()
+            for name, new in outputs(subject.descriptor, args).items()
             if not same_bits(new, want[name])
         ]
     return wrong

@@ -77,9 +77,9 @@ class Subject:
         return torch.full((size + 256 * offset,), fill, dtype=torch.uint8, device=self.device)[256 * offset :]
 
 
-def outputs(args: Any) -> dict[str, Tensor]:
+def outputs(descriptor: Descriptor[Any], args: Any) -> dict[str, Tensor]:
     """What the call wrote, copied."""
-    return {name: getattr(args, name).clone() for name in ("o", "lse") if getattr(args, name, None) is not None}
+    return {name: getattr(args, name).clone() for name, spec in descriptor.operands().items() if spec.written}
 
 
 def invariant(subject: Subject) -> bool:

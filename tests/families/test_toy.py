@@ -10,7 +10,7 @@ from opfacade.autotune_measure import Effort
 from opfacade.bench import Options, measure
 from opfacade.errors import ArgumentError, GuaranteeViolation
 from opfacade.replay import replay
-from opfacade.testing import guarded, inputs, numerics
+from opfacade.testing import determinism, guarded, inputs, numerics
 from opfacade.testing.subject import Subject
 from opfacade.tuning import tuning_key
 from opfacade.workload import Work, read
@@ -82,6 +82,26 @@ def test_a_dumped_call_is_replayed(toy, monkeypatch, tmp_path):
     monkeypatch.delenv("OPFACADE_LOG")
     (again,) = replay(tmp_path / "dumps")
     assert (again.same, again.sound) == (True, True)
+
+
+def test_verify_tries_what_is_promised(toy):
+    found = verify.verify(quick=True, backend="reference", say=lambda text: None, descriptors=[problem(toy)])
+    [row] = found["skus"]
+    assert found["ok"]
+    assert set(row["tried"]) == {"bound", "run_to_run", "batch_invariance"}
+    assert row["tried"]["batch_invariance"]["compared"] >= 6 * 4
+
+
+def test_a_row_that_sees_its_batch_is_found(toy):
+    class SeesTheBatch(Subject):
+        def run(self, args, workspace=None):
+            super().run(args, workspace)
+            if self.descriptor.rows > 3:
+                args.x[-1] += 1
+
+    subject = SeesTheBatch(problem(toy), "reference", "cpu")
+    shown = determinism.batch_invariance(subject, determinism.QUICK, seed=1)
+    assert 0 < shown.different <= shown.runs
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

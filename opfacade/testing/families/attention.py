@@ -10,8 +10,10 @@ from opfacade.cost_blocks import first_hidden, requests_of
 from opfacade.descriptor import operands_of
 from opfacade.operands import nbytes
 from opfacade.sku import ITEMSIZE
-from opfacade.testing import oracle
+from opfacade.testing import metamorphic, oracle, structural
+from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bounds import Report, compare, constants, join
+from opfacade.testing.families._population import population
 from opfacade.testing.families._requests import RequestsHarness
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 
@@ -22,11 +24,20 @@ _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
 class AttentionHarness(RequestsHarness):
     """Requests of rows that attend to keys."""
 
+    checks = (*structural.CHECKS, *metamorphic.CHECKS)
+
     def judge(self, ran: Ran, sample: Sample) -> Report:
         worst, rng = Report(0.0, 0.0, "", 0), random.Random(sample.seed)
         for bounded, got, place in oracle.attention(ran.descriptor, ran.args, constants(ran.sku), sample.rows, rng):
             worst = join(worst, compare(bounded, got, place))
         return worst
+
+    def in_any_batch(self, descriptor: Any) -> Any:
+        """A split that is chosen by the batch is switched off."""
+        return changed(descriptor, kv_split="off") if descriptor.kv_split == "auto" else descriptor
+
+    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+        return population(subject, campaign, rng)
 
     def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
         others = [spec for name, spec in operands_of(descriptor).items() if name not in _KEYS]

@@ -16,6 +16,7 @@ def _sku(impl: str, descriptor: ScaleDescriptor, target: Target) -> KernelSku:
         math_precision="f32",
         accumulator="none",
         deterministic=True,
+        batch_invariant="composition",
         error_model=ErrorModel(id="append-f32"),
         evidence=("tests/families/test_toy.py::test_verify",),
     )

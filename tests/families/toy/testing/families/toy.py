@@ -10,6 +10,8 @@ from opfacade.testing.harness import Harness
 
 
 class ScaleHarness(Harness):
+    unit = "rows"
+
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         y = args.x.double() * args.gain.double() * descriptor.factor
         peak = y.abs().amax(-1) if y.shape[0] else y.new_zeros(0)

@@ -1,0 +1,98 @@
+"""Batches made of units of one call, such as requests or rows: in any order, more than once, or one alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from opfacade.descriptor import Descriptor, operands_of
+from opfacade.testing.inputs import make_args
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EMPTY = -1  # a unit without content, where an op has such
+NEIGHBOURS = 10  # units behind the needles, whose values are odd
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """How much to try: requests that are compared, in how many batches each at least, the largest batch, the longest one."""
+
+    needles: int = 200
+    compositions: int = 64
+    largest: int = 256
+    longest: int = 32768
+    q_longest: int = 96
+
+
+class Batches(Protocol):
+    """The units of one call: needles, whose bits are compared, then NEIGHBOURS."""
+
+    def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
+        """(descriptor, args) of a batch of these units; EMPTY is one without content. spare: what bounds exceed it by."""
+
+    def rows(self, order: Sequence[int]) -> list[int]:
+        """Rows that the units have in the outputs of a call of all units, in its order."""
+
+    def new_rows(self, order: Sequence[int]) -> list[int]:
+        """Where the same rows lie in the outputs of the batch."""
+
+    def moved(self, rng: random.Random) -> Batches:
+        """The same units elsewhere in memory."""
+
+
+def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
+    """A descriptor with some fields changed, checked anew."""
+    return type(descriptor).model_validate(descriptor.model_dump() | fields)
+
+
+def log_uniform(rng: random.Random, top: int) -> int:
+    return min(top, max(1, round(math.exp(rng.uniform(0, math.log(top))))))
+
+
+class DenseBatches:
+    """Units that are entries of one dimension; all operands without it are shared. None is EMPTY."""
+
+    def __init__(self, descriptor: Any, args: Any, dim: str) -> None:
+        self.descriptor, self.args, self.dim = descriptor, args, dim
+
+    @classmethod
+    def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random) -> DenseBatches:
+        """`count` units and NEIGHBOURS full of NaN and infinities."""
+        descriptor = changed(subject.descriptor, **{dim: count + NEIGHBOURS})
+        args = make_args(descriptor, rng.randrange(2**31), subject.device)
+        drawn = cls(descriptor, args, dim)
+        for name, axis in drawn._axes():
+            if operands_of(descriptor)[name].role in ("in", "inout") and getattr(args, name).is_floating_point():
+                getattr(args, name).movedim(axis, 0)[count::2] = math.nan
+                getattr(args, name).movedim(axis, 0)[count + 1 :: 2] = math.inf
+        return drawn
+
+    def _axes(self) -> list[tuple[str, int]]:
+        """The operands that have the dimension, and which of theirs it is."""
+        found = ((name, [dim.name for dim in spec.shape]) for name, spec in operands_of(self.descriptor).items())
+        return [(name, names.index(self.dim)) for name, names in found if self.dim in names]
+
+    def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
+        import torch
+
+        values = {name: getattr(self.args, name) for name in type(self.args).__slots__}
+        for name, axis in self._axes():
+            index = torch.tensor(self.rows(order), dtype=torch.int64, device=values[name].device)
+            chosen: Tensor = values[name].index_select(axis, index)
+            values[name] = chosen.fill_(math.nan) if operands_of(self.descriptor)[name].role == "out" else chosen
+        return changed(self.descriptor, **{self.dim: len(self.rows(order))}), type(self.args)(**values)
+
+    def rows(self, order: Sequence[int]) -> list[int]:
+        return [unit for unit in order if unit != EMPTY]
+
+    def new_rows(self, order: Sequence[int]) -> list[int]:
+        return list(range(len(self.rows(order))))
+
+    def moved(self, rng: random.Random) -> DenseBatches:
+        """As it is: each batch is a copy."""
+        return self
