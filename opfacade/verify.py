@@ -72,7 +72,7 @@ def verify(
     if not chosen:
         raise _unknown(sku, op) if sku or op or descriptors is None else _none_runs(descriptors, name)
     how, started = effort(device, quick), time.monotonic()
-    ops = [] if sku or descriptors is not None else [o for o in problems.OPS if op in (None, o)]
+    ops = [] if sku or descriptors is not None else [o for o in problems.ops() if op in (None, o)]
     ops = [o for o in ops if not Subject(problems.random_descriptor(o, 0), name, device).declined]
     if name == "cuda":
         drawn = [problems.random_descriptor(o, seed) for o in ops for seed in range(how.problems)]
@@ -113,7 +113,7 @@ def _none_runs(descriptors: Sequence[Descriptor[Any]], backend: str) -> Opfacade
 
 
 def _unknown(sku: str | None, op: str | None) -> OpfacadeError:
-    known = ", ".join(problems.OPS)
+    known = ", ".join(problems.ops())
     issue = Issue("OPF-V001", "sku" if sku else "op", f"a SKU of `opfacade verify` here, or an op of {known}", str(sku or op))
     return from_issues("verify", "verify", [issue])
 

@@ -8,16 +8,8 @@ import torch
 
 from opfacade.descriptor import Descriptor
 from opfacade.operands import torch_dtype
-from opfacade.paging import PagedKvCacheDescriptor, PagedLatentCacheDescriptor
-from opfacade.plans.attention import (
-    BatchPagedDecodeDescriptor,
-    BatchPagedPrefillDescriptor,
-    BatchRaggedPrefillDescriptor,
-)
-from opfacade.plans.cascade import MergeStatesDescriptor
-from opfacade.plans.kv_cache import PagedKvAppendDescriptor
-from opfacade.plans.mla import BatchMlaDecodeDescriptor
 from opfacade.testing import problems
+from opfacade.testing.harness import harness_for
 
 VALUES = (
     None, True, False, 0, 1, -1, 2, 3, 7, 16, 63, 64, 65, 128, 2**31 - 1, 2**31, 2**63, -(2**63), 10**30, 0.0, -0.0, 0.5,
@@ -64,50 +56,7 @@ def as_text(fields):
 
 def small(op, rng):
     """A tiny valid problem of an op."""
-    heads = rng.choice((1, 1, 2))
-    dim = rng.choice((8, 16, 64))
-    cache = PagedKvCacheDescriptor(
-        num_total_pages=rng.randint(6, 20), page_size=rng.choice((1, 2, 3, 8)), num_kv_heads=heads, head_dim=dim,
-        dtype=rng.choice(("f16", "bf16", "f32")), layout=rng.choice(("HND", "NHD")),
-    )  # fmt: skip
-    scores = {
-        "num_qo_heads": heads * rng.choice((1, 2, 3)), "kv_split": rng.choice(("auto", "off", 32)),
-        "window_left": rng.choice((-1, -1, 0, 5)), "logits_soft_cap": rng.choice((0.0, 0.0, 30.0)),
-        "return_lse": rng.random() < 0.8, "sinks": rng.random() < 0.3,
-    }  # fmt: skip
-    table = {"paged_kv": cache, "page_table": rng.choice(("csr", "block"))}
-    paged = table | scores
-    if rng.random() < 0.3:
-        fp8 = cache.model_dump() | {"dtype": rng.choice(("f8_e4m3", "f8_e5m2"))}
-        paged |= {"paged_kv": fp8, "q_dtype": rng.choice(("f16", "f32")), "kv_scale": rng.choice(("none", "tensor", "head"))}
-    more = {"custom_mask": rng.random() < 0.3}
-    if rng.random() < 0.3 and scores["logits_soft_cap"] == 0:
-        more["variant"] = rng.choice(problems.VARIANTS)
-    batch, rows, causal = rng.randint(1, 4), rng.randint(1, 9), rng.random() < 0.5
-    if op == "paged_prefill":
-        return BatchPagedPrefillDescriptor(batch_size=batch, total_num_rows=rows, causal=causal, **paged, **more)
-    if op == "paged_decode":
-        return BatchPagedDecodeDescriptor(batch_size=batch, **paged)
-    if op == "ragged_prefill":
-        return BatchRaggedPrefillDescriptor(
-            batch_size=batch, total_num_rows=rows, total_kv_rows=rng.randint(0, 30), num_kv_heads=heads, head_dim=dim,
-            causal=causal, dtype=cache.dtype, **scores, **more, head_dim_vo=rng.choice((None, None, 24)),
-        )  # fmt: skip
-    if op == "mla_decode":
-        latent = PagedLatentCacheDescriptor(
-            num_total_pages=cache.num_total_pages, page_size=cache.page_size, dtype=cache.dtype, latent_dim=dim, rope_dim=8
-        )
-        return BatchMlaDecodeDescriptor(batch_size=batch, sm_scale=0.3, **scores, **table | {"paged_kv": latent})
-    if op == "paged_kv_append":
-        table |= {"rope": rng.choice(("none", "none", "half", "interleaved"))}
-        if table["rope"] != "none":
-            table |= {"rope_dtype": rng.choice(("f32", "bf16", "f16"))}
-        if rng.random() < 0.3:
-            table |= {"paged_kv": cache.model_dump() | {"dtype": "f8_e4m3"}, "new_dtype": cache.dtype, "kv_scale": "head"}
-        return PagedKvAppendDescriptor(batch_size=1, total_num_rows=rng.randint(0, 5), **table)
-    return MergeStatesDescriptor(
-        num_states=rng.randint(1, 4), total_num_rows=rows, num_heads=heads, head_dim=dim, dtype=cache.dtype
-    )
+    return harness_for(op).small(op, rng)
 
 
 def draw(rng):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import ArgumentError
 from opfacade.operands import nbytes
+from opfacade.registry import descriptor_types, examples
 from opfacade.sku import KernelSku
-from opfacade.testing.batches import Batches, Campaign, DenseBatches
+from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bounds import Bounded, Report, compare, constants
 from opfacade.testing.inputs import Lengths
 
@@ -62,6 +63,32 @@ class Amount:
 
 class Harness:
     """The answers of one op."""
+
+    # -- random problems --------------------------------------------------------------------------------------------
+
+    # Whether `special` gives anything.
+    has_special = False
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        """A problem that every backend accepts: one of the EXAMPLES in another size. tokens: about how large it may be."""
+        example = rng.choice([example for example in examples() if example.op == op])
+        return changed(example, **{name: rng.randint(0, min(300, tokens)) for name in sorted(example.sizes)})
+
+    def small(self, op: str, rng: random.Random) -> Any:
+        """A tiny problem, also such as a kernel may decline."""
+        return self.draw(op, rng, 9)
+
+    def special(self, rng: random.Random, plain: Any) -> dict[str, Any]:
+        """Fields that make of a plain problem one that a kernel may decline."""
+        return {}
+
+    def problem(self, op: str, seed: int, tokens: int) -> Descriptor[Any]:
+        drawn: Descriptor[Any] = self.draw(op, random.Random(f"{op} {seed}"), tokens)
+        return drawn
+
+    def special_problem(self, op: str, seed: int, tokens: int) -> Descriptor[Any]:
+        rng, plain = random.Random(f"special {op} {seed}"), self.problem(op, seed, tokens)
+        return changed(plain, **self.special(rng, plain))
 
     # -- results ----------------------------------------------------------------------------------------------------
 
@@ -129,5 +156,10 @@ def inout(descriptor: Descriptor[Any]) -> tuple[str, ...]:
 
 
 def harness_of(descriptor: Descriptor[Any]) -> Harness:
-    found: Harness = import_module(f"opfacade.testing.families.{descriptor.family()}").HARNESSES[descriptor.op]
+    return harness_for(descriptor.op)
+
+
+def harness_for(op: str) -> Harness:
+    family = descriptor_types()[op].family()
+    found: Harness = import_module(f"opfacade.testing.families.{family}").HARNESSES[op]
     return found

@@ -1,5 +1,6 @@
 """A family with its own files alone goes through every door, and a fault planted in what it overwrites is found."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -8,13 +9,14 @@ import torch
 from opfacade import Plan, Target, autotune, crosscheck, explain, load_descriptor, record, registry, verify
 from opfacade.autotune_measure import Effort
 from opfacade.bench import Options, measure
-from opfacade.errors import ArgumentError, GuaranteeViolation
+from opfacade.errors import ArgumentError, GuaranteeViolation, OpfacadeError
 from opfacade.replay import replay
 from opfacade.testing import determinism, guarded, inputs, numerics
 from opfacade.testing.subject import Subject
 from opfacade.tuning import tuning_key
 from opfacade.workload import Work, read
 from tests.families.mount import mounted
+from tests.fuzzing import small, spoiled_args
 from tests.holding import hold
 
 CPU = Target.cpu()
@@ -90,6 +92,35 @@ def test_verify_tries_what_is_promised(toy):
     assert found["ok"]
     assert set(row["tried"]) == {"bound", "run_to_run", "batch_invariance"}
     assert row["tried"]["batch_invariance"]["compared"] >= 6 * 4
+
+
+def test_verify_draws_random_problems(toy):
+    found = verify.verify(op="scale", quick=True, backend="reference", say=lambda text: None)
+    assert found["ok"]
+    assert [(row["op"], row["problems"]) for row in found["random_problems"]] == [("scale", verify.QUICK_CPU.problems)]
+    assert len(found["skus"]) == 2
+
+
+def test_fuzz(toy):
+    """Random problems and spoiled calls: a right result, or an error of ours."""
+    right = refused = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        descriptor = small("scale", rng)
+        plan, args = Plan.select(descriptor, target=CPU), inputs.make_args(descriptor, seed=seed)
+        if seed % 2:
+            args = spoiled_args(rng, args, 1)
+        sound = bool(plan.can_implement(args))
+        before = numerics.snapshot(descriptor, args) if sound else None
+        try:
+            plan.run(args)
+        except OpfacadeError:
+            refused += 1
+            continue
+        right += 1
+        assert numerics.check(descriptor, args, plan.sku, before=before).worst <= 1
+    assert right > 30
+    assert refused > 10
 
 
 def test_a_row_that_sees_its_batch_is_found(toy):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from opfacade.cost_blocks import first_hidden, requests_of
@@ -13,6 +14,7 @@ from opfacade.sku import ITEMSIZE
 from opfacade.testing import metamorphic, oracle, structural
 from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bounds import Report, compare, constants, join
+from opfacade.testing.families import _attention_problems as drawn
 from opfacade.testing.families._population import population
 from opfacade.testing.families._requests import RequestsHarness
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
@@ -24,7 +26,20 @@ _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
 class AttentionHarness(RequestsHarness):
     """Requests of rows that attend to keys."""
 
+    has_special = True
     checks = (*structural.CHECKS, *metamorphic.CHECKS)
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws = draws
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        return self.draws.plain(rng, tokens)
+
+    def small(self, op: str, rng: random.Random) -> Any:
+        return self.draws.small(rng)
+
+    def special(self, rng: random.Random, plain: Any) -> dict[str, Any]:
+        return self.draws.special(rng, plain)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         worst, rng = Report(0.0, 0.0, "", 0), random.Random(sample.seed)
@@ -56,6 +71,15 @@ class AttentionHarness(RequestsHarness):
         yield from super().heads(descriptor, lengths)
 
 
+@dataclass(frozen=True)
+class Draws:
+    """How problems of an op are drawn: any, tiny ones, and what makes a plain one special."""
+
+    plain: Callable[[random.Random, int], Any]
+    small: Callable[[random.Random], Any]
+    special: Callable[[random.Random, Any], dict[str, Any]]
+
+
 class PrefillHarness(AttentionHarness):
     rows = "q_indptr"
 
@@ -73,7 +97,7 @@ def _pairs(d: Any, q: int, kv: int) -> float:
 
 
 HARNESSES: dict[str, Harness] = {
-    "paged_prefill": PrefillHarness(),
-    "paged_decode": AttentionHarness(),
-    "ragged_prefill": PrefillHarness(),
+    "paged_prefill": PrefillHarness(Draws(drawn.prefill, drawn.small_prefill, drawn.prefill_more)),
+    "paged_decode": AttentionHarness(Draws(drawn.decode, drawn.small_decode, drawn.attention_more)),
+    "ragged_prefill": PrefillHarness(Draws(drawn.ragged, drawn.small_ragged, drawn.ragged_more)),
 }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+from opfacade.descriptor import Descriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.sku import ITEMSIZE
 from opfacade.testing import append_oracle
 from opfacade.testing.bounds import Report
+from opfacade.testing.families._problems import cache, small_cache
 from opfacade.testing.families._requests import RequestsHarness
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 
@@ -15,6 +19,36 @@ class AppendHarness(RequestsHarness):
     """New rows in their places; given the pools as they were, nothing else changed."""
 
     rows, rows_are_keys = "append_indptr", True
+    has_special = True
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Descriptor[Any]:
+        pool = cache(rng, ("f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"), (64, 65, 128, 256), tokens)
+        batch = rng.choice((1, 2, 5, 17))
+        rows = rng.randint(0, max(0, pool.num_total_pages - batch) * pool.page_size // 4)
+        return PagedKvAppendDescriptor(
+            batch_size=batch, total_num_rows=rows, paged_kv=pool, page_table=rng.choice(("csr", "block"))
+        )
+
+    def small(self, op: str, rng: random.Random) -> Descriptor[Any]:
+        pool = small_cache(rng)
+        more = _small_more(rng, pool.dtype)
+        stored = pool.model_dump() | ({"dtype": "f8_e4m3"} if "new_dtype" in more else {})
+        fields = {"paged_kv": stored, "page_table": rng.choice(("csr", "block")), "total_num_rows": rng.randint(0, 5)}
+        return PagedKvAppendDescriptor.model_validate({"batch_size": 1, **fields, **more})
+
+    def special(self, rng: random.Random, plain: Any) -> dict[str, Any]:
+        """Rope, quantisation, or both."""
+        rope, wide = rng.choice(("none", "interleaved", "half", "half")), ("f16", "bf16", "bf16", "f32")
+        fields: dict[str, Any] = {"rope": rope, "paged_kv": plain.paged_kv.model_dump() | {"dtype": rng.choice(wide)}}
+        if rope != "none":
+            dim = plain.paged_kv.head_dim
+            fields["rotary_dim"] = rng.choice((dim - dim % 2, dim - dim % 2, 32, 2))
+        if rope == "none" or rng.random() < 0.6:
+            fields["paged_kv"]["dtype"] = rng.choice(("f8_e4m3", "f8_e5m2"))
+            fields |= {"new_dtype": rng.choice(wide), "kv_scale": rng.choice(("none", "tensor", "head"))}
+        if rope != "none":
+            fields["rope_dtype"] = rng.choice(("f32", "f32", "bf16", "f16"))
+        return fields
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         return append_oracle.check(ran.descriptor, ran.args, ran.before)
@@ -23,6 +57,15 @@ class AppendHarness(RequestsHarness):
         cache = descriptor.paged_kv
         moved = ITEMSIZE[descriptor.row_dtype] + ITEMSIZE[cache.dtype]
         return Amount(2.0 * descriptor.total_num_rows * cache.num_kv_heads * cache.head_dim * moved, 0.0)
+
+
+def _small_more(rng: random.Random, dtype: str) -> dict[str, Any]:
+    """Rows of `dtype` are rotated or quantised, or both."""
+    found: dict[str, Any] = {"rope": rng.choice(("none", "none", "half", "interleaved"))}
+    if found["rope"] != "none":
+        found["rope_dtype"] = rng.choice(("f32", "bf16", "f16"))
+    quantised = {"new_dtype": dtype, "kv_scale": "head"}
+    return found | (quantised if rng.random() < 0.3 else {})
 
 
 HARNESSES: dict[str, Harness] = {"paged_kv_append": AppendHarness()}
