@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from types import MappingProxyType
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.model import INT64_MAX, Model, Version, contradiction
-from opfacade.operands import TensorSpec, nbytes
+from opfacade.operands import TensorSpec, is_finite, nbytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Args:
@@ -41,7 +44,8 @@ class Descriptor(Model, Generic[ArgsT]):
     those that say only how much there is, for which no kernel is compiled: all that differ in these alone are of one kind.
     Problems share a measurement of `tune` when they differ only in sizes up to a power of two, as they may also in the fields
     of `tuning_rounds`; in fields that cost the same whatever they are, `tuning_ignores`; and in numbers of which only
-    matters whether they are positive, `tuning_flags`.
+    matters whether they are positive, `tuning_flags`. `owners` names for an operand the indptr behind whose end its rows belong
+    to no request; `paged` names operands of which only tokens of requests are read.
     """
 
     __slots__ = ("_kind", "_operands")
@@ -55,6 +59,8 @@ class Descriptor(Model, Generic[ArgsT]):
     tuning_rounds: ClassVar[frozenset[str]] = frozenset()
     tuning_ignores: ClassVar[frozenset[str]] = frozenset()
     tuning_flags: ClassVar[frozenset[str]] = frozenset()
+    owners: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    paged: ClassVar[tuple[str, ...]] = ()
     schema_version: Version = 1
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -64,6 +70,20 @@ class Descriptor(Model, Generic[ArgsT]):
     def family(cls) -> str:
         """The word that names this operator's files in every layer."""
         return cls.__module__.rpartition(".")[2]
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """What validation level full refuses of an operand: a mask of its elements, and the values that it expects.
+
+        None where it does not look at the operand. By default a floating point operand that is read is to be finite, in the
+        rows that belong to a request.
+        """
+        tensor, read = getattr(args, name), operands_of(self)[name].role in ("in", "inout")
+        if not read or name in self.paged or not tensor.is_floating_point():
+            return None
+        wrong: Tensor = ~is_finite(tensor)
+        if name in self.owners:
+            wrong[int(getattr(args, self.owners[name])[-1]) :] = False
+        return wrong, "finite values"
 
     @property
     def kind(self) -> Kind:

@@ -281,6 +281,11 @@ def _workspace_alias(sound: Mapping[str, torch.Tensor], workspace: torch.Tensor)
     return []
 
 
+def is_finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Element by element; torch has no isfinite for 8-bit floats."""
+    return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
+
+
 def numel(spec: TensorSpec, free: int = 0) -> int:
     """Elements of an operand; free dimensions count `free`."""
     return math.prod(d.size if d.size is not None else free for d in spec.shape)

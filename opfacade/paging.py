@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
 from opfacade.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
-from opfacade.operands import Dim, TensorSpec, index_spec
+from opfacade.operands import Dim, TensorSpec, index_spec, is_finite
 from opfacade.sku import ITEMSIZE, DType
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Layout = Literal["HND", "NHD"]
 PageTable = Literal["csr", "block"]
@@ -105,6 +108,14 @@ def scale_operands(kv_scale: KvScale, num_kv_heads: int) -> dict[str, TensorSpec
 
 def scale_spec(size: Dim) -> TensorSpec:
     return TensorSpec((size,), "f32", "in", "contiguous", alignment=4)
+
+
+SCALES = ("k_scale", "v_scale", "q_scale")
+
+
+def wrong_scale(scale: Tensor) -> tuple[Tensor, str]:
+    """What `Descriptor.wrong_values` says of a factor."""
+    return ~is_finite(scale) | (scale <= 0), "positive finite values"
 
 
 def check_scale(kv_scale: KvScale, dtype: DType) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from opfacade.descriptor import Args, Descriptor
 from opfacade.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
 from opfacade.operands import Dim, TensorSpec
-from opfacade.paging import FP8, PagePool, PageTable, check_token_bound, scale_spec
+from opfacade.paging import FP8, SCALES, PagePool, PageTable, check_token_bound, scale_spec, wrong_scale
 from opfacade.sku import DType
 from opfacade.variant import Variant, mask_operands
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ArgsT = TypeVar("ArgsT", bound=Args)
 KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32_MAX)], BeforeValidator(as_index)]
@@ -55,6 +58,14 @@ class Attention(Descriptor[ArgsT]):
         if self.sm_scale is not None and self.sm_scale <= 0 and not self.allow_unusual_scale:
             raise contradiction("sm_scale", "a positive number", self.sm_scale, "If it is meant, set allow_unusual_scale=True.")
         return self
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        if name in SCALES:
+            return wrong_scale(getattr(args, name))
+        found = super().wrong_values(name, args)
+        if found is not None and name == "sinks":  # -inf is no sink
+            return found[0] & (args.sinks != -math.inf), found[1]
+        return found
 
     @property
     def kv_heads(self) -> int:

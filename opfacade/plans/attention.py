@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -28,6 +30,7 @@ class PagedKvAttention(PagedAttention[ArgsT]):
     """
 
     later: ClassVar[frozenset[str]] = Attention.later | {"kv_scale"}
+    paged: ClassVar[tuple[str, ...]] = ("k_data", "v_data")
     paged_kv: PagedKvCacheDescriptor
     kv_scale: KvScale = "none"
 
@@ -83,6 +86,7 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Scale
     op: Literal["paged_prefill"] = "paged_prefill"
     args_type: ClassVar[type[Args]] = BatchPagedPrefillArgs
     later: ClassVar[frozenset[str]] = PagedKvAttention.later | {"q_scale", *Varied.model_fields}
+    owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr"})
     sizes: ClassVar[frozenset[str]] = PagedKvAttention.sizes | {"total_num_rows"}
     total_num_rows: Count
     causal: bool
@@ -157,6 +161,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
     later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "total_kv_rows"})
+    owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr"})
     batch_size: Count
     total_num_rows: Count
     total_kv_rows: Count

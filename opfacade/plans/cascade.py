@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -39,6 +40,13 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     num_heads: Size
     head_dim: Size
     dtype: DType
+
+    def wrong_values(self, name: str, args: MergeStatesArgs) -> tuple[Tensor, str] | None:
+        """The o of an empty state may hold anything, and any lse is one."""
+        found = super().wrong_values(name, args)
+        if found is None or name == "states_lse":
+            return None
+        return found[0] & (args.states_lse != -math.inf)[..., None], found[1]
 
     def operands(self) -> dict[str, TensorSpec]:
         states, rows = Dim("num_states", self.num_states), Dim("total_num_rows", self.total_num_rows)

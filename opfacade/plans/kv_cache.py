@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -12,12 +14,14 @@ from opfacade.model import Count, Size, contradiction
 from opfacade.operands import Dim, TensorSpec, index_spec
 from opfacade.paging import (
     FP8,
+    SCALES,
     KvScale,
     PagedKvCacheDescriptor,
     PageTable,
     check_token_bound,
     page_table_operands,
     scale_operands,
+    wrong_scale,
 )
 from opfacade.plan import Plan
 from opfacade.sku import DType
@@ -63,6 +67,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     op: Literal["paged_kv_append"] = "paged_kv_append"
     category: ClassVar[str] = "kv_cache"
     later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim", "rope_dtype"})
+    owners: ClassVar[Mapping[str, str]] = MappingProxyType({"k_new": "append_indptr", "v_new": "append_indptr"})
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "max_kv_indices"})
     args_type: ClassVar[type[Args]] = PagedKvAppendArgs
     batch_size: Count
@@ -99,6 +104,12 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         if self.rope != "none" and new in FP8:
             raise contradiction("rope", f"'none' for new rows of {new}", self.rope, "Rows of f16, bf16 or f32 can be rotated.")
         return self
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """A cache may hold anything before it is written, and so may angles of positions that are not."""
+        if name in SCALES:
+            return wrong_scale(getattr(args, name))
+        return super().wrong_values(name, args) if name in ("k_new", "v_new") else None
 
     @property
     def row_dtype(self) -> DType:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from opfacade.descriptor import Descriptor
+from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import ArgumentError, Issue, PlanStateError
+from opfacade.operands import is_finite
 from opfacade.validation import host, moment
 from opfacade.validation.rules import Tables, check_mask_starts, error_of, index_error
 
@@ -15,25 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.registry import Launcher
-
-_FLOATS = (
-    "q",
-    "q_nope",
-    "q_pe",
-    "k",
-    "v",
-    "k_new",
-    "v_new",
-    "states_o",
-    "k_scale",
-    "v_scale",
-    "q_scale",
-    "sinks",
-    "head_params",
-)
-# Which indptr says whose the rows of an operand are; those past its end may hold anything.
-_OWNERS = {"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr", "k_new": "append_indptr", "v_new": "append_indptr"}
-_POOLS = ("k_data", "v_data", "ckv", "kpe")
 
 
 class FullGuard:
@@ -70,53 +52,33 @@ class FullGuard:
                 _refuse_shared_pages(tables, args)
                 _refuse_far_positions(tables, args)
             _refuse_short_mask(tables, args)
-        for name in _FLOATS:
-            if getattr(args, name, None) is not None:
-                self._finite(name, getattr(args, name), args)
-        if tables is not None and tables.pages and not tables.appends:
+        for name in operands_of(self._descriptor):
+            self._values(name, args)
+        if tables is not None and tables.pages:
             self._finite_pools(tables, args)
 
-    def _finite(self, name: str, tensor: Tensor, args: Any) -> None:
-        """Rows that no request has, and the o of empty states, may hold anything; -inf is no sink."""
-        import torch
-
-        wrong = ~_is_finite(tensor)
-        if name in _OWNERS and getattr(args, _OWNERS[name], None) is not None:
-            wrong[int(getattr(args, _OWNERS[name])[-1]) :] = False
-        if name.endswith("_scale"):
-            wrong |= tensor <= 0
-        if name == "sinks":
-            wrong &= tensor != -torch.inf
-        if name == "states_o":
-            wrong &= (args.states_lse != -torch.inf)[..., None]
-        if bool(wrong.any()):
-            self._not_finite(name, wrong.nonzero()[0].tolist())
+    def _values(self, name: str, args: Any) -> None:
+        """Raise for an element that the descriptor calls wrong."""
+        found = self._descriptor.wrong_values(name, args)
+        if found is not None and bool(found[0].any()):
+            self._refuse(name, found[0].nonzero()[0].tolist(), found[1])
 
     def _finite_pools(self, tables: Tables, args: Any) -> None:
-        axis = self._descriptor.paged_kv.token_axis  # type: ignore[attr-defined]
-        for name in _POOLS:
-            if not hasattr(args, name):
-                continue
+        for name in self._descriptor.paged:
+            axis = self._descriptor.paged_kv.token_axis  # type: ignore[attr-defined]
             pool = getattr(args, name).movedim(axis, 1)
             rows = host.row_counts(tables, args)
             for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
                 place = _wild_token(pool, pages, host.used_keys(tables, length, rows[request]))
                 if place is not None:
-                    self._not_finite(name, place, request)
+                    self._refuse(name, place, "finite values", request)
 
-    def _not_finite(self, name: str, place: list[int], request: int = -1) -> NoReturn:
+    def _refuse(self, name: str, place: list[int], expected: str, request: int = -1) -> NoReturn:
         where = f" for request {request}" if request >= 0 else ""
-        expected, got = (
-            ("positive finite values", "another") if name.endswith("_scale") else ("finite values", "NaN or infinity")
-        )
+        got = "NaN or infinity" if expected == "finite values" else "another"
         issue = Issue("OPF-V003", f"{name}{place}", expected, f"{got}{where}")
         op = self._descriptor.op
         raise ArgumentError(f"{op}.run: {issue}", code="OPF-V003", op=op, stage="run", issues=[issue])
-
-
-def _is_finite(tensor: Tensor) -> Tensor:
-    """torch has no isfinite for 8-bit floats."""
-    return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
 
 
 def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
@@ -126,7 +88,7 @@ def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
         first, stop = max(0, used.start - i * size), min(size, used.stop - i * size)
         if first >= stop:
             continue
-        wrong = ~_is_finite(pool[page, first:stop])
+        wrong = ~is_finite(pool[page, first:stop])
         if bool(wrong.any()):
             return [page, first + int(wrong.flatten(1).any(1).nonzero()[0])]
     return None

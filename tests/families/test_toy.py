@@ -12,6 +12,7 @@ from opfacade.bench import Options, measure
 from opfacade.errors import ArgumentError, GuaranteeViolation, OpfacadeError
 from opfacade.replay import replay
 from opfacade.testing import determinism, guarded, inputs, numerics
+from opfacade.testing.bits import bits
 from opfacade.testing.subject import Subject
 from opfacade.tuning import tuning_key
 from opfacade.workload import Work, read
@@ -53,6 +54,21 @@ def test_tuning_shares_a_measurement_between_sizes(toy):
     keys = [tuning_key(problem(toy, rows=rows)) for rows in (9, 16, 17)]
     assert keys[0] == keys[1] != keys[2]
     assert tuning_key(problem(toy, width=21)) != keys[0]
+
+
+@pytest.mark.parametrize("name", ["x", "gain"])
+def test_validation_reads_every_value(toy, monkeypatch, name):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    descriptor = problem(toy)
+    args = inputs.make_args(descriptor, seed=3)
+    plan = Plan.select(descriptor, target=CPU)
+    plan.run(args)
+    getattr(args, name).view(-1)[5] = float("nan")
+    before = args.x.clone()
+    with pytest.raises(ArgumentError, match="OPF-V003") as caught:
+        plan.run(args)
+    assert f"{name}[{'0, 5' if name == 'x' else 5}]" in str(caught.value)
+    assert torch.equal(bits(args.x), bits(before))
 
 
 def test_bench_labels_counts_and_times(toy):
