@@ -83,7 +83,7 @@ def test_torch_on_the_same_tensors_is_right_and_timed(problem):
 def test_a_wrong_peer_is_named_and_never_timed(monkeypatch):
     ran = []
 
-    def make(work, args):
+    def make(descriptor, args, lengths):
         def run():
             ran.append(1)
             args.o.zero_()
@@ -101,15 +101,15 @@ def test_a_wrong_peer_is_named_and_never_timed(monkeypatch):
 
 
 def test_a_peer_that_writes_nothing_passes_on_nobodys_output(monkeypatch):
-    monkeypatch.setattr(peers, "PEERS", (peers.Peer("idle", "torch", lambda work, args: lambda: None),))
+    monkeypatch.setattr(peers, "PEERS", (peers.Peer("idle", "torch", lambda descriptor, args, lengths: lambda: None),))
     assert "wrong" in rows_of(measured(decode([5, 9])[0], peers=None))["idle"]
 
 
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda work, args: 1 / 0 if False else {}["no such shape"], "KeyError: 'no such shape'"),
-        (lambda work, args: (_ for _ in ()).throw(RuntimeError("too large\nmore")), "RuntimeError: too large"),
+        (lambda descriptor, args, lengths: 1 / 0 if False else {}["no such shape"], "KeyError: 'no such shape'"),
+        (lambda descriptor, args, lengths: (_ for _ in ()).throw(RuntimeError("too large\nmore")), "RuntimeError: too large"),
     ],
 )
 def test_what_a_peer_raises_is_its_answer(monkeypatch, make, why):
@@ -120,7 +120,7 @@ def test_what_a_peer_raises_is_its_answer(monkeypatch, make, why):
 
 
 def test_a_peer_that_is_not_installed_says_so(monkeypatch):
-    monkeypatch.setattr(peers, "PEERS", (peers.Peer("absent", "no_such_module_7", lambda work, args: None),))
+    monkeypatch.setattr(peers, "PEERS", (peers.Peer("absent", "no_such_module_7", lambda descriptor, args, lengths: None),))
     assert rows_of(measured(decode([5])[0], peers=None))["absent"]["declined"] == "no_such_module_7 is not installed"
 
 
@@ -130,7 +130,7 @@ def test_a_peer_that_is_not_installed_says_so(monkeypatch):
         (decode([5, 9]), Lengths(kv=(5, 9)), "lengths differ"),
         (prefill([2, 2], [5, 5]), Lengths(q=(2, 2), kv=(5, 5)), "top left"),
         (decode([5], window_left=2), Lengths(kv=(5,)), "window"),
-        (append([1], [3]), Lengths(q=(1,), kv=(3,)), "no attention"),
+        (append([1], [3]), Lengths(q=(1,), kv=(3,)), "does not have paged_kv_append"),
         (prefill([4], [4], variant=alibi(2)), Lengths(q=(4,), kv=(4,)), "variant"),
         (prefill([4], [4], custom_mask=True, causal=False), Lengths(q=(4,), kv=(4,)), "mask"),
     ],

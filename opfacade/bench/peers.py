@@ -1,53 +1,48 @@
 """Other libraries on our tensors: what is installed, what it declines, and a call whose output was held to a bound first.
 
-A peer is a row of PEERS. It gets our arguments, prepares once what it needs (a page table of its own, gathered K and V), and
-gives a call that fills `o`. Preparation is not timed; what a peer pays for it at each step of a server is not in its time.
+A peer is one that a harness names. It gets our arguments, prepares once what it needs (a page table of its own, gathered K and
+V), and gives a call that fills the outputs. Preparation is not timed; what a peer pays for it at each step of a server is not
+in its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from opfacade.errors import GuaranteeViolation, OpfacadeError, UnsupportedError
+from opfacade.errors import GuaranteeViolation, OpfacadeError
 from opfacade.plan import Plan
 from opfacade.preference import Preference
 from opfacade.registry import candidates_for
-from opfacade.sku import ROUNDOFF, UNDERFLOW, ErrorModel, KernelSku, PrecisionGuarantee
+from opfacade.sku import KernelSku
 from opfacade.target import Target
 from opfacade.testing import numerics
+from opfacade.testing.harness import harness_for, harness_of
+from opfacade.testing.peer import Call, Peer, declined
+from opfacade.testing.problems import ops
 from opfacade.workload import Work, lengths_of
 
-Call = Callable[[], None]
+__all__ = ["PEERS", "Peer", "call", "declined"]
 
-
-def declined(why: str) -> UnsupportedError:
-    """What a peer raises that does not take a problem, or is not installed."""
-    return UnsupportedError(why, code="OPF-B002", op="bench", stage="peer")
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """module: what must be installed. make: a call that writes args.o, or raises what `declined` gives."""
-
-    name: str
-    module: str
-    make: Callable[[Work, Any], Call]
+_OF_FAMILIES: tuple[Peer, ...] = tuple({peer.name: peer for op in ops() for peer in harness_for(op).peers}.values())
+PEERS = _OF_FAMILIES
 
 
 def call(peer: Peer, work: Work, args: Any, target: Target) -> tuple[Call, dict[str, Any]]:
     """The peer's call, and its error over the bound that a kernel of ours with such arithmetic has."""
     if find_spec(peer.module) is None:
         raise declined(f"{peer.module} is not installed")
-    if not hasattr(args, "o") or not hasattr(work.descriptor, "num_qo_heads"):
-        raise declined("no attention")
+    harness, descriptor = harness_of(work.descriptor), work.descriptor
+    if peer in _OF_FAMILIES and peer not in harness.peers:
+        raise declined(f"does not have {descriptor.op}")
     try:
-        made = peer.make(work, args)
-        args.o.fill_(float("nan"))
+        made, before = peer.make(descriptor, args, lengths_of(work)), numerics.snapshot(descriptor, args)
+        names = harness.peer_outputs(descriptor)
+        for name in set(names) - set(before):
+            getattr(args, name).fill_(float("nan"))
         made()
-        worst = _worst(work, args, target)
+        worst = _worst(work, args, target, before)
     except OpfacadeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, AttributeError, KeyError) as error:
@@ -58,130 +53,18 @@ def call(peer: Peer, work: Work, args: Any, target: Target) -> tuple[Call, dict[
     return made, {"error_over_bound": worst}
 
 
-def _worst(work: Work, args: Any, target: Target) -> float:
-    """Of `o` alone: what a peer calls lse has another base or is not there."""
-    plan: Plan[Any] = Plan.select(work.descriptor, Preference(backend="reference"), target)
-    return numerics.check(work.descriptor, replace(args, lse=None), _bound(work.descriptor, plan.sku), rows=8).worst
+def _worst(work: Work, args: Any, target: Target, before: dict[str, Any]) -> float:
+    """Over what a peer writes."""
+    d, names = work.descriptor, harness_of(work.descriptor).peer_outputs(work.descriptor)
+    plan: Plan[Any] = Plan.select(d, Preference(backend="reference"), target)
+    others = {name: None for name, spec in d.operands().items() if spec.written and name not in names}
+    return numerics.check(d, replace(args, **others), _bound(d, plan.sku), rows=8, before=before).worst
 
 
 def _bound(descriptor: Any, otherwise: KernelSku) -> KernelSku:
-    """The SKU of a kernel of ours for this problem. Without one: the usual arithmetic of its element type."""
+    """The SKU of a kernel of ours for this problem. Without one: the arithmetic that the harness calls usual."""
     target = Target.parse("sm_90a")
     kernels = (c for c in candidates_for(descriptor.__class__) if c.backend == "cuda")
     found = next((c.sku(descriptor, target) for c in kernels if not c.declines(descriptor, target)), None)
-    return found or otherwise.model_copy(update={"precision_guarantee": _usual(descriptor.output_dtype)})
-
-
-def _usual(dtype: str) -> PrecisionGuarantee:
-    """Sums in f32 in any order, P rounded to the element type, and an exponential of twenty bits, as vector units have it."""
-    facts = {"u_acc": 2.0**-23, "k_step": 16.0, "u_p": ROUNDOFF[dtype], "eta_p": UNDERFLOW[dtype], "exp": 2.0**-19}
-    facts |= {"tanh": 2.0**-19, "tile": 2.0**31, "lanes": 1.0, "split": 1.0}
-    model = ErrorModel(id="attention-mma16", constants=tuple(sorted(facts.items())))
-    return PrecisionGuarantee(math_precision=f"P rounded to {dtype}", accumulator="f32", error_model=model)
-
-
-# -- torch ---------------------------------------------------------------------------------------------------------------
-
-
-def _scaled(d: Any) -> bool:
-    return any(getattr(d, name, "none") != "none" for name in ("kv_scale", "q_scale"))
-
-
-def _sdpa(work: Work, args: Any) -> Call:
-    """torch SDPA on dense K and V, gathered before: requests of one length, masked at the bottom right or not at all."""
-    import torch
-
-    d: Any = work.descriptor
-    _plain_only(d)
-    lengths = lengths_of(work)
-    q_len = 1 if lengths.q is None else _same(lengths.q, "q")
-    kv_len = _same(lengths.kv or (), "kv")
-    if d.window_left >= 0 or d.logits_soft_cap > 0 or getattr(d, "sinks", False) or _scaled(d):
-        raise declined("no window, soft cap, sinks or scaled fp8")
-    causal = bool(getattr(d, "causal", False)) and q_len > 1
-    if causal and q_len != kv_len:
-        raise declined("its causal mask starts at the top left")
-    batch = d.batch_size
-    k, v = (_dense(d, args, pool, kv_len).view(batch, kv_len, d.kv_heads, -1).transpose(1, 2) for pool in _pools(d, args))
-    q = args.q.view(batch, q_len, d.num_qo_heads, d.dim).transpose(1, 2)
-    o = args.o.view(batch, q_len, d.num_qo_heads, d.dim_vo)
-    attend = torch.nn.functional.scaled_dot_product_attention
-
-    def run() -> None:
-        o.copy_(attend(q, k, v, is_causal=causal, scale=d.scale, enable_gqa=d.group_size > 1).transpose(1, 2))
-
-    return run
-
-
-def _plain_only(d: Any) -> None:
-    if getattr(d, "variant", None) is not None or getattr(d, "custom_mask", False):
-        raise declined("no variant or packed mask: it would have to be written in its own terms")
-
-
-def _pools(d: Any, args: Any) -> tuple[Any, Any]:
-    return (args.k_data, args.v_data) if hasattr(d, "paged_kv") else (args.k, args.v)
-
-
-def _dense(d: Any, args: Any, pool: Any, kv_len: int) -> Any:
-    """The rows of K or V of all requests, one after the other."""
-    if not hasattr(d, "paged_kv"):
-        return pool[: d.batch_size * kv_len].contiguous()
-    import torch
-
-    cache, pages = d.paged_kv, -(-kv_len // d.paged_kv.page_size)
-    if d.page_table == "block":
-        table = args.block_table[:, :pages].long()
-    else:
-        table = args.kv_indices[: d.batch_size * pages].long().view(d.batch_size, pages)
-    by_token = pool.transpose(1, 2) if cache.layout == "HND" else pool
-    at = torch.arange(kv_len, device=pool.device)
-    page = table[:, at // cache.page_size]
-    return by_token[page, at % cache.page_size].contiguous()
-
-
-def _same(lengths: tuple[int, ...], name: str) -> int:
-    if len(set(lengths)) != 1 or not lengths[0]:
-        raise declined(f"{name} lengths differ or are zero")
-    return lengths[0]
-
-
-# -- FlashInfer ----------------------------------------------------------------------------------------------------------
-
-
-def _flashinfer(backend: str) -> Callable[[Work, Any], Call]:
-    def make(work: Work, args: Any) -> Call:
-        import flashinfer
-        import torch
-
-        d: Any = work.descriptor
-        _plain_only(d)
-        if not hasattr(d, "paged_kv") or d.page_table != "csr" or not args.q.is_cuda:
-            raise declined("paged attention with csr page tables on a GPU only")
-        if getattr(d, "sinks", False) or _scaled(d):
-            raise declined("no sinks or scaled fp8")
-        scratch = torch.empty(384 << 20, dtype=torch.uint8, device=args.q.device)
-        table = (args.kv_indptr, args.kv_indices[: int(args.kv_indptr[-1])].contiguous(), args.last_page_len)
-        heads = (d.num_qo_heads, d.kv_heads, d.dim, d.paged_kv.page_size)
-        same = {"q_data_type": args.q.dtype, "kv_data_type": args.k_data.dtype, "sm_scale": d.scale}
-        same |= {"window_left": d.window_left, "logits_soft_cap": d.logits_soft_cap}
-        if d.op == "paged_decode":
-            kind = flashinfer.BatchDecodeWithPagedKVCacheWrapper
-            wrapper = kind(scratch, d.paged_kv.layout, use_tensor_cores=True, backend=backend)
-            wrapper.plan(*table, *heads, **same)
-        else:
-            wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, d.paged_kv.layout, backend=backend)
-            wrapper.plan(args.q_indptr, *table, *heads, causal=d.causal, **same)
-
-        def run() -> None:
-            wrapper.run(args.q, (args.k_data, args.v_data), out=args.o)
-
-        return run
-
-    return make
-
-
-PEERS = (
-    Peer("flashinfer-fa2", "flashinfer", _flashinfer("fa2")),
-    Peer("flashinfer-fa3", "flashinfer", _flashinfer("fa3")),
-    Peer("torch-sdpa (dense)", "torch", _sdpa),
-)
+    usual = harness_of(descriptor).peer_guarantee(descriptor)
+    return found or (otherwise if usual is None else otherwise.model_copy(update={"precision_guarantee": usual}))

@@ -16,10 +16,11 @@ from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import ArgumentError
 from opfacade.operands import nbytes
 from opfacade.registry import descriptor_types, examples
-from opfacade.sku import KernelSku
+from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bounds import Bounded, Report, compare, constants
 from opfacade.testing.inputs import Lengths
+from opfacade.testing.peer import Peer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,6 +134,18 @@ class Harness:
 
     def lengths_of_call(self, descriptor: Any, args: Any) -> Lengths | None:
         """Those of the requests of one call, read on the host; None for an op without requests."""
+        return None
+
+    # -- peers ------------------------------------------------------------------------------------------------------
+
+    peers: tuple[Peer, ...] = ()
+
+    def peer_outputs(self, descriptor: Any) -> tuple[str, ...]:
+        """The outputs that a peer writes as ours are."""
+        return tuple(name for name, spec in operands_of(descriptor).items() if spec.written)
+
+    def peer_guarantee(self, descriptor: Any) -> PrecisionGuarantee | None:
+        """What a peer is held to where no kernel of ours takes the problem; None: what the reference promises."""
         return None
 
     # -- size -------------------------------------------------------------------------------------------------------

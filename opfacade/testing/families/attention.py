@@ -10,11 +10,12 @@ from typing import Any
 from opfacade.cost_blocks import first_hidden, requests_of
 from opfacade.descriptor import operands_of
 from opfacade.operands import nbytes
-from opfacade.sku import ITEMSIZE
+from opfacade.sku import ITEMSIZE, PrecisionGuarantee
 from opfacade.testing import metamorphic, oracle, structural
 from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bounds import Report, compare, constants, join
 from opfacade.testing.families import _attention_problems as drawn
+from opfacade.testing.families._attention_peers import PEERS, usual
 from opfacade.testing.families._population import population
 from opfacade.testing.families._requests import RequestsHarness
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
@@ -26,7 +27,7 @@ _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
 class AttentionHarness(RequestsHarness):
     """Requests of rows that attend to keys."""
 
-    has_special = True
+    has_special, peers = True, PEERS
     checks = (*structural.CHECKS, *metamorphic.CHECKS)
 
     def __init__(self, draws: Draws) -> None:
@@ -53,6 +54,13 @@ class AttentionHarness(RequestsHarness):
 
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
         return population(subject, campaign, rng)
+
+    def peer_outputs(self, descriptor: Any) -> tuple[str, ...]:
+        """Of `o` alone: what a peer calls lse has another base or is not there."""
+        return ("o",)
+
+    def peer_guarantee(self, descriptor: Any) -> PrecisionGuarantee:
+        return usual(descriptor.output_dtype)
 
     def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
         others = [spec for name, spec in operands_of(descriptor).items() if name not in _KEYS]
