@@ -1,7 +1,7 @@
 """What a problem costs at least, and what a SKU is predicted to take: pure functions, no device.
 
-A prediction follows the work as the kernel cuts it, block by block, over what the device can hold (`cost_blocks`): of a decode
-bytes, of a prefill products. The longest block, the last wave and a batch of unlike lengths then need no terms of their own.
+A candidate that has a model (`Candidate.estimate`) follows the work as its kernel cuts it, block by block, over what the device
+can hold (`cost_blocks`). The longest block, the last wave and a batch of unlike lengths then need no terms of their own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade import cost_decode, cost_prefill
 from opfacade.descriptor import Descriptor
+from opfacade.registry import EstimateOf, variants_for
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 from opfacade.testing.harness import Amount, harness_of
@@ -42,22 +42,24 @@ def amount(descriptor: Descriptor[Any], lengths: Lengths | None = None) -> Amoun
 
 
 def estimate(descriptor: Descriptor[Any], sku: KernelSku, target: Target, lengths: Lengths | None = None) -> Estimate:
-    """What `sku` is predicted to take for these lengths (default: a full batch) on a GPU target."""
-    d: Any = descriptor
+    """What `sku` is predicted to take for these lengths (default: a full batch) on a GPU target.
+
+    The model is that of the candidate with the implementation of `sku`, else that of the first candidate of its op that has
+    one. Without any the problem takes a launch and its bytes.
+    """
     found = lengths or lengths_of(Work(descriptor))
-    least, bandwidth = amount(descriptor, found), _BANDWIDTH * max(1, target.sm_count) / _SMS
-    if not hasattr(d, "kv_split"):
+    least, model = amount(descriptor, found), _model(type(descriptor), sku.impl)
+    if model is None:
+        bandwidth = _BANDWIDTH * max(1, target.sm_count) / _SMS
         return Estimate(least.bytes, least.flops, 0.0, 0.0, _LAUNCH + least.bytes / bandwidth)
-    partial = 8.0 * (d.dim_vo + 1)  # of a row, written and read
-    if hasattr(d, "total_num_rows"):
-        rates = cost_prefill.rates_of(sku)
-        time, tiles = cost_prefill.seconds(d, sku, target, found)
-        slots, blocks, parts = max(1, target.sm_count) * rates.blocks, len(tiles.sizes), tiles.parts
-        time = max(time, rates.launch + least.bytes / bandwidth)
-    else:
-        time, runs = cost_decode.seconds(d, sku, target, found.kv or ())
-        slots, blocks, parts = runs.slots, len(runs.sizes), runs.parts * min(d.group_size, 16)
-    return Estimate(least.bytes + partial * parts, least.flops, float(blocks), blocks / slots, time)
+    predicted = model(descriptor, sku, target, found, least.bytes)
+    waves = predicted.blocks / predicted.slots
+    return Estimate(least.bytes + predicted.partial_bytes, least.flops, float(predicted.blocks), waves, predicted.seconds)
+
+
+def _model(kind: type[Descriptor[Any]], impl: str) -> EstimateOf | None:
+    models = {c.impl: c.estimate for c in reversed(variants_for(kind)) if c.estimate is not None}
+    return models.get(impl) or next(reversed(models.values()), None)
 
 
 def regret(predicted: Mapping[Any, float], measured: Mapping[Any, float]) -> float:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Predicted(NamedTuple):
+    """What a candidate is predicted to take: seconds, blocks of its launch, how many run at once, bytes of partial results."""
+
+    seconds: float
+    blocks: int
+    slots: int
+    partial_bytes: float
 
 
 def drained(sizes: Sequence[float], slots: int, alone: float, device: float) -> float:

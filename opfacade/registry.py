@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 BACKENDS = ("cuda", "reference")
 
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
+# (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
+EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
 
 
 class ShortWays(NamedTuple):
@@ -71,6 +73,7 @@ class Candidate:
     jit_spec: what would be compiled; None where nothing is.
     variant: "" for what is chosen by default; another name for the same implementation with other tiles, stages or splits,
     which only a pin or a measurement chooses. Its SKU must say in what it differs.
+    estimate: what a SKU of this implementation is predicted to take; None where there is no model of it.
     """
 
     backend: str
@@ -82,6 +85,7 @@ class Candidate:
     launcher: Callable[[Any, Target, KernelSku, bool], Launcher]
     jit_spec: Callable[[Any, Target], JitSpec] | None = None
     variant: str = ""
+    estimate: EstimateOf | None = None
 
     @property
     def name(self) -> str:
@@ -170,11 +174,6 @@ def names_to_forbid() -> frozenset[str]:
 def crosscheck() -> Any:
     """The cross-check, which lies above plans and is therefore reached by name, as backends are."""
     return import_module("opfacade.crosscheck")
-
-
-def cuda(module: str) -> Any:
-    """A module of the CUDA backend, whose rules the cost model follows: what lies outside backends reaches them by name."""
-    return import_module(f"opfacade.backends.cuda.{module}")
 
 
 def measurements() -> Any:

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opfacade import Preference, Target
+from opfacade.backends.cuda.attention_cost_decode import even_share
 from opfacade.bench.measure import described
 from opfacade.cost import amount, estimate, regret
 from opfacade.cost_blocks import drained
-from opfacade.cost_decode import even_share
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,

@@ -43,7 +43,6 @@ LAYERS = (
     {"backends"},
     {"testing"},
     {"workload"},
-    {"cost_decode", "cost_prefill"},
     {"cost"},
     {
         "catalogue",
@@ -319,7 +318,7 @@ def test_tests_mirror_the_package():
         "import": {"__init__"}, "cli": {"catalogue", "__main__"}, "verify": {"cli_verify"},
         "manifest": {"cli_manifest"}, "variant": {"variant_eval", "variant_examples"},
         "autotune": {"autotune_stamp", "autotune_table", "pins", "cli_tune"}, "bench": {"cli_bench"},
-            "cost": {"cost_blocks", "cost_decode", "cost_pieces", "cost_prefill"},
+            "cost": {"cost_blocks", "cost_pieces"},
     }  # fmt: skip
     core = {p.stem for p in PACKAGE.glob("*.py")} - set().union(*through.values())
     covered = {p.stem.removeprefix("test_") for p in (ROOT / "tests").glob("test_*.py")}

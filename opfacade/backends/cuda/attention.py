@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from opfacade.backends.cuda import attention_decode as decode
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_prefill as prefill
 from opfacade.backends.cuda import attention_prefill_fp8 as fp8
 from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
+from opfacade.backends.cuda.attention_decode_block import head_blocks
 from opfacade.backends.cuda.attention_decode_variants import VARIANTS as DECODE_VARIANTS
 from opfacade.backends.cuda.attention_prefill_variants import VARIANTS as PREFILL_VARIANTS
 from opfacade.plans.attention import (
@@ -15,20 +18,63 @@ from opfacade.plans.attention import (
     BatchRaggedPrefillDescriptor,
 )
 from opfacade.registry import Candidate
+from opfacade.sku import KernelSku
+from opfacade.target import Target
+
+
+def _prefill(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
+    from opfacade.backends.cuda import attention_cost_prefill
+
+    return attention_cost_prefill.predicted(descriptor, sku, target, lengths, least_bytes)
+
+
+def _decode(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
+    from opfacade.backends.cuda import attention_cost_decode
+
+    return attention_cost_decode.predicted(descriptor, sku, target, lengths, head_blocks(descriptor))
+
 
 _DEFAULTS = (
     *(
-        Candidate("cuda", "wgmma_tile", kind, wgmma.declines, wgmma.sku, prefill.workspace, wgmma.launcher, wgmma.jit_spec)
-        for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
-    ),
-    *(
         Candidate(
-            "cuda", "mma_tile", kind, prefill.declines, prefill.sku, prefill.workspace, prefill.launcher, prefill.jit_spec
+            "cuda",
+            "wgmma_tile",
+            kind,
+            wgmma.declines,
+            wgmma.sku,
+            prefill.workspace,
+            wgmma.launcher,
+            wgmma.jit_spec,
+            estimate=_prefill,
         )
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
     ),
     *(
-        Candidate("cuda", "wgmma_fp8_tile", kind, fp8.declines, fp8.sku, prefill.workspace, fp8.launcher, fp8.jit_spec)
+        Candidate(
+            "cuda",
+            "mma_tile",
+            kind,
+            prefill.declines,
+            prefill.sku,
+            prefill.workspace,
+            prefill.launcher,
+            prefill.jit_spec,
+            estimate=_prefill,
+        )
+        for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+    ),
+    *(
+        Candidate(
+            "cuda",
+            "wgmma_fp8_tile",
+            kind,
+            fp8.declines,
+            fp8.sku,
+            prefill.workspace,
+            fp8.launcher,
+            fp8.jit_spec,
+            estimate=_prefill,
+        )
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
     ),
     Candidate(
@@ -40,6 +86,7 @@ _DEFAULTS = (
         decode.workspace,
         decode.launcher,
         decode.jit_spec,
+        estimate=_decode,
     ),
 )
 

@@ -120,5 +120,13 @@ def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: Ker
     return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)
 
 
-_DEFAULT = Candidate("cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec)
+def estimate(descriptor: BatchMlaDecodeDescriptor, identity: KernelSku, target: Target, lengths: Any, least: float) -> Any:
+    from opfacade.backends.cuda import attention_cost_decode
+
+    return attention_cost_decode.predicted(descriptor, identity, target, lengths, head_blocks(descriptor))
+
+
+_DEFAULT = Candidate(
+    "cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec, estimate=estimate
+)
 CANDIDATES = (_DEFAULT, *facts_of.split_variants(_DEFAULT))

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from opfacade.cost_blocks import drained, first_hidden, requests_of
-from opfacade.registry import cuda
+from opfacade.backends.cuda import attention_prefill as prefill
+from opfacade.backends.cuda.attention_prefill_wgmma import tile_of
+from opfacade.cost_blocks import Predicted, drained, first_hidden, requests_of
 from opfacade.sku import KernelSku
 from opfacade.target import Target
-from opfacade.workload import Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,16 @@ def rates_of(sku: KernelSku) -> Rates:
     return replace(rates, block=rates.block * slower)
 
 
-def seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> tuple[float, Cut]:
+def predicted(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Predicted:
+    """least_bytes: of the problem itself."""
+    rates, sms = rates_of(sku), max(1, target.sm_count)
+    time, tiles = _seconds(descriptor, sku, target, lengths)
+    time = max(time, rates.launch + least_bytes / (_BANDWIDTH * sms / _SMS))
+    partial = 8.0 * (descriptor.dim_vo + 1)  # of a row, written and read
+    return Predicted(time, len(tiles.sizes), sms * rates.blocks, partial * tiles.parts)
+
+
+def _seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> tuple[float, Cut]:
     """The prediction but for the bytes of the problem itself, and the cut it is of."""
     rates, sms, width = rates_of(sku), max(1, target.sm_count), descriptor.dim + descriptor.dim_vo
     rows, _ = _tile(sku, descriptor)
@@ -82,18 +91,17 @@ def _tile(sku: KernelSku, descriptor: Any) -> tuple[int, int]:
     """Rows and keys of a tile."""
     dim = descriptor.dim
     if sku.impl in _WGMMA:
-        tile = cuda("attention_prefill_wgmma").tile_of(dim, descriptor.kv_dtype)
+        tile = tile_of(dim, descriptor.kv_dtype)
         return tile.rows, int(dict(sku.spec).get("tile_keys") or tile.keys)
-    tiles = cuda("attention_prefill").TILES
-    tile = tiles.get(dim, tiles[128])  # the reference takes any
-    return tile.rows, tile.keys
+    usual = prefill.TILES.get(dim, prefill.TILES[128])  # the reference takes any
+    return usual.rows, usual.keys
 
 
 def _row_bytes(descriptor: Any) -> float:
     return float(4 * (descriptor.dim_vo + 1))
 
 
-def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> Cut:
+def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> Cut:
     facts, (rows, step) = dict(sku.spec), _tile(sku, descriptor)
     mode = str(facts.get("split", "off"))
     splits, chunk = _splits(descriptor, target, mode, facts.get("chunk"))
@@ -114,7 +122,7 @@ def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Lengths) -> Cu
 def _splits(descriptor: Any, target: Target, mode: str, said: Any) -> tuple[int, int]:
     """How many, and of how many tokens; 0: an even share of each tile's own."""
     if mode == "auto":
-        return max(1, cuda("attention_prefill").splits_of(descriptor, target)[1]), 0
+        return max(1, prefill.splits_of(descriptor, target)[1]), 0
     if mode != "fixed":
         return 1, 0
     chunk = int(said or (descriptor.kv_split if isinstance(descriptor.kv_split, int) else descriptor.kv_token_bound or 1))

@@ -7,13 +7,14 @@ Pipelines of three or four blocks an SM (an fp8 cache, head_dim 64) and pieces a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.cost_blocks import drained, first_hidden
+from opfacade.backends.cuda.attention_decode import within_reach
+from opfacade.backends.cuda.attention_decode_block import PLAIN, usual_shape
+from opfacade.cost_blocks import Predicted, drained, first_hidden
 from opfacade.cost_pieces import LEAST_GRAINS, pieces
-from opfacade.registry import cuda
 from opfacade.sku import ITEMSIZE, KernelSku
 from opfacade.target import Target
 
@@ -75,10 +76,17 @@ class _Run:
         return self.end - self.first // _GRAIN * _GRAIN
 
 
-def seconds(descriptor: Any, sku: KernelSku, target: Target, kv: tuple[int, ...]) -> tuple[float, Cut]:
+def predicted(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, heads: int) -> Predicted:
+    """heads: blocks of query heads that a request has."""
+    time, runs = _seconds(descriptor, sku, target, lengths.kv or (), heads)
+    partial = 8.0 * (descriptor.dim_vo + 1)  # of a row, written and read
+    return Predicted(time, len(runs.sizes), runs.slots, partial * runs.parts * min(descriptor.group_size, 16))
+
+
+def _seconds(descriptor: Any, sku: KernelSku, target: Target, kv: Sequence[int], heads: int) -> tuple[float, Cut]:
     """The prediction, and the cut it is of."""
     facts, rates = dict(sku.spec), _rates_of(descriptor)
-    found = cut(descriptor, facts, target, kv)
+    found = cut(descriptor, facts, target, kv, heads)
     alone = rates.block if rates is _LATENT else min(rates.block, _of_stages(descriptor, facts))
     device = rates.device * max(1, target.sm_count) / _SMS
     streamed = drained(found.sizes, found.slots, alone, device)
@@ -97,18 +105,18 @@ def _of_stages(descriptor: Any, facts: dict[str, Any]) -> float:
 
 
 def _usual(descriptor: Any, facts: dict[str, Any]) -> Any:
-    return cuda("attention_decode").usual_shape(descriptor, facts.get("split") == "cluster")
+    return usual_shape(descriptor, facts.get("split") == "cluster")
 
 
-def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, ...]) -> Cut:
+def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: Sequence[int], heads: int) -> Cut:
     """As kernels/attention/decode_cut.cuh and decode_schedule.cuh cut these lengths."""
     runs = [_Run(min(first_hidden(descriptor, 0, 1, n), n), n) for n in kv]
-    heads, sms = _head_blocks(descriptor), max(1, target.sm_count)
+    sms = max(1, target.sm_count)
     row = descriptor.kv_elements * ITEMSIZE[descriptor.kv_dtype] / descriptor.kv_heads
     mode, rates = facts.get("split", "off"), _rates_of(descriptor)
     slots = sms * (1 if rates is _LATENT else int(facts.get("blocks") or _usual(descriptor, facts).blocks))
     if mode == "cluster":
-        cluster = int(facts.get("cluster", cuda("attention_decode").PLAIN.cluster))
+        cluster = int(facts.get("cluster", PLAIN.cluster))
         return _over_clusters(runs, heads, row, (cluster, int(facts.get("teams", 1))), sms)
     if mode == "fixed":
         chunk = int(facts.get("chunk", descriptor.kv_split if isinstance(descriptor.kv_split, int) else _GRAIN))
@@ -118,10 +126,6 @@ def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: tuple[int, .
     if mode == "auto" and runs:
         return _evenly(descriptor, runs, heads, row, slots)
     return Cut([run.keys * row + rates.turn for run in runs for _ in range(heads)], slots)
-
-
-def _head_blocks(descriptor: Any) -> int:
-    return int(cuda("mla" if descriptor.op == "mla_decode" else "attention_decode").head_blocks(descriptor))
 
 
 def _part_bytes(descriptor: Any) -> float:
@@ -136,7 +140,7 @@ def _over_clusters(runs: list[_Run], heads: int, row: float, shared: tuple[int, 
     sizes = [keys * row + _DECODE.turn for keys in shares for _ in range(heads * blocks)]
     if teams == 1:
         return Cut(sizes, max(1, int(sms * _IN_CLUSTERS)))
-    within = max(1, cuda("attention_decode").within_reach(sms, shared[0]))
+    within = max(1, within_reach(sms, shared[0]))
     return Cut(sizes, within, len(runs) * heads * teams, _TEAMS_MEET)
 
 
