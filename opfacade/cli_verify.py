@@ -13,7 +13,7 @@ from opfacade.cli_input import works
 
 @click.command()
 @click.option("--sku", help="Only this SKU id.")
-@click.option("--op", help="Only this op, such as paged_decode.")
+@click.option("--op", help="Only this op; `opfacade list` names them.")
 @click.option("--backend", type=click.Choice(["cuda", "reference"]), help="[default: cuda where there is one]")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the evidence to this file, as JSON.")
 @click.option("--quick", is_flag=True, help="Fewer problems and runs: a minute where the whole takes many.")

@@ -45,7 +45,8 @@ class Descriptor(Model, Generic[ArgsT]):
     Problems share a measurement of `tune` when they differ only in sizes up to a power of two, as they may also in the fields
     of `tuning_rounds`; in fields that cost the same whatever they are, `tuning_ignores`; and in numbers of which only
     matters whether they are positive, `tuning_flags`. `owners` names for an operand the indptr behind whose end its rows belong
-    to no request; `paged` names operands of which only tokens of requests are read.
+    to no request; `paged` names operands of which only tokens of requests are read. The
+    hints say what a caller can change that gets no kernel without a workspace, or none whose bits do not depend on the batch.
     """
 
     __slots__ = ("_kind", "_operands")
@@ -61,6 +62,8 @@ class Descriptor(Model, Generic[ArgsT]):
     tuning_flags: ClassVar[frozenset[str]] = frozenset()
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({})
     paged: ClassVar[tuple[str, ...]] = ()
+    workspace_hint: ClassVar[str] = ""
+    invariance_hint: ClassVar[str] = ""
     schema_version: Version = 1
 
     def operands(self) -> dict[str, TensorSpec]:

@@ -37,6 +37,8 @@ class Attention(Descriptor[ArgsT]):
     """
 
     later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype"})
+    workspace_hint: ClassVar[str] = 'kv_split="off" needs no workspace.'
+    invariance_hint: ClassVar[str] = 'kv_split="off" or a fixed chunk keeps a request\'s bits independent of its batch.'
     tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"sm_scale", "allow_unusual_scale"})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"logits_soft_cap"})

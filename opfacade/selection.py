@@ -130,8 +130,9 @@ def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reaso
     yield from _unwanted(option.candidate, option.sku, prefer)
     if option.sku is not None and option.workspace_size is not None:
         yield from _locked_out(option.sku, prefer, pins)
-        yield from _over_budget(option.workspace_size, prefer)
-        yield from _unmet(option.sku, prefer.require)
+        kind = option.candidate.descriptor
+        yield from _over_budget(option.workspace_size, prefer, kind.workspace_hint)
+        yield from _unmet(option.sku, prefer.require, kind.invariance_hint)
 
 
 def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -> Iterator[Reason]:
@@ -153,20 +154,18 @@ def _locked_out(sku: KernelSku, prefer: Preference, pins: Pins) -> Iterator[Reas
         yield Reason("OPF-S016", "OPFACADE_REQUIRE_SKU", sku.id, allowed, hint)
 
 
-def _over_budget(workspace: int, prefer: Preference) -> Iterator[Reason]:
+def _over_budget(workspace: int, prefer: Preference, hint: str) -> Iterator[Reason]:
     limit = prefer.max_workspace_bytes
     if limit is not None and workspace > limit:
-        hint = 'kv_split="off" needs no workspace.'
         yield Reason("OPF-S014", "prefer.max_workspace_bytes", f"{workspace} bytes", f"at most {limit} bytes", hint)
 
 
-def _unmet(sku: KernelSku, require: Require) -> Iterator[Reason]:
+def _unmet(sku: KernelSku, require: Require, hint: str) -> Iterator[Reason]:
     promise = sku.precision_guarantee
     for field in ("deterministic", "bit_stable_on_same_hardware"):
         if getattr(require, field) and not getattr(promise, field):
             yield Reason("OPF-S020", f"prefer.require.{field}", "False", "True")
     if require.batch_invariant != "none" and promise.batch_invariant != require.batch_invariant:
-        hint = 'kv_split="off" or a fixed chunk keeps a request\'s bits independent of its batch.'
         yield Reason("OPF-S020", "prefer.require.batch_invariant", promise.batch_invariant, require.batch_invariant, hint)
     wanted = require.max_error_model
     if wanted is not None and ERROR_MODELS.index(promise.error_model.id) > ERROR_MODELS.index(wanted):
