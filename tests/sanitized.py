@@ -11,26 +11,10 @@ import torch
 from opfacade.backends.cuda import attention_decode
 from opfacade.target import Target
 from opfacade.testing import inputs, matrix, numerics, prebuilt
+from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject
 
 SEEDS = (1, 2)
-
-
-def small(kind, descriptor):
-    """Fewer tokens than the matrix has: a sanitizer is slow. They fit the cache."""
-    if not hasattr(descriptor, "kv_split"):
-        return None
-    cache = getattr(descriptor, "paged_kv", None)
-    pages, size = (cache.num_total_pages, cache.page_size) if cache else (2**31, 1)
-    rows = getattr(descriptor, "total_num_rows", None)
-    batch = descriptor.batch_size
-    kv = []
-    for r in range(batch):
-        wanted = (0, 1, 17, 150, 65, 400)[r % 6] if r < 12 else r % 2  # of many, most are short
-        kv.append(wanted if -(-wanted // size) <= pages else 0)
-        pages -= -(-kv[-1] // size)
-    q = None if rows is None else [rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)]
-    return inputs.Lengths(q=q, kv=kv)
 
 
 def on_gpu(args):
@@ -49,7 +33,9 @@ def counters(descriptor, workspace):
 
 
 def run(kind, descriptor, seed):
-    made = inputs.make_args(descriptor, seed, "cpu", small(kind, descriptor) if seed == SEEDS[0] else None)
+    made = inputs.make_args(
+        descriptor, seed, "cpu", harness_of(descriptor).short_lengths(descriptor) if seed == SEEDS[0] else None
+    )
     before, args = numerics.snapshot(descriptor, made), on_gpu(made)
     plan = Subject(descriptor, "cuda", "cuda").plan
     # Uninitialised on purpose: initcheck then sees a read of what the kernels have not written.

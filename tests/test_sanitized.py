@@ -3,13 +3,14 @@
 import pytest
 
 from opfacade.testing import inputs, matrix
-from tests.sanitized import SEEDS, small
+from opfacade.testing.harness import harness_of
+from tests.sanitized import SEEDS
 
 
 @pytest.mark.parametrize("kind", matrix.attention())
 def test_small_problems_are_what_their_descriptor_allows(kind):
     descriptor = matrix.attention()[kind]
-    lengths = small(kind, descriptor)
+    lengths = harness_of(descriptor).short_lengths(descriptor)
     assert len(lengths.kv) == descriptor.batch_size
     assert max(lengths.kv) > 64 or descriptor.batch_size < 4
     if hasattr(descriptor, "paged_kv"):

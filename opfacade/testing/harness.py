@@ -91,6 +91,15 @@ class Harness:
         rng, plain = random.Random(f"special {op} {seed}"), self.problem(op, seed, tokens)
         return changed(plain, **self.special(rng, plain))
 
+    def cases(self, op: str) -> dict[str, Any]:
+        """A small problem for every class of SKU, by a name that is its own among those of all ops; by default the EXAMPLES."""
+        found = [example for example in examples() if example.op == op]
+        return {f"{op}-{number}": example for number, example in enumerate(found)}
+
+    def short_lengths(self, descriptor: Any) -> Lengths | None:
+        """Lengths for slow tools, which fit the problem; None where it has no other."""
+        return None
+
     # -- results ----------------------------------------------------------------------------------------------------
 
     def judge(self, ran: Ran, sample: Sample) -> Report:

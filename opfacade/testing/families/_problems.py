@@ -56,3 +56,10 @@ def small_scores(rng: random.Random, kv_heads: int) -> dict[str, Any]:
         "return_lse": rng.random() < 0.8,
         "sinks": rng.random() < 0.3,
     }
+
+
+def case_cache(
+    dim: int, dtype: str, page_size: int, layout: str, kv_heads: int = 2, tokens: int = 3000
+) -> PagedKvCacheDescriptor:
+    sizes = {"num_total_pages": tokens // page_size, "page_size": page_size, "num_kv_heads": kv_heads, "head_dim": dim}
+    return PagedKvCacheDescriptor.model_validate(sizes | {"dtype": dtype, "layout": layout})

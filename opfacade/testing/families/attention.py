@@ -15,10 +15,12 @@ from opfacade.testing import metamorphic, oracle, structural
 from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bounds import Report, compare, constants, join
 from opfacade.testing.families import _attention_problems as drawn
+from opfacade.testing.families._attention_cases import cases
 from opfacade.testing.families._attention_peers import PEERS, usual
 from opfacade.testing.families._population import population
 from opfacade.testing.families._requests import RequestsHarness
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
+from opfacade.testing.inputs import Lengths
 
 # Operands of which a call reads only what its requests have.
 _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
@@ -41,6 +43,23 @@ class AttentionHarness(RequestsHarness):
 
     def special(self, rng: random.Random, plain: Any) -> dict[str, Any]:
         return self.draws.special(rng, plain)
+
+    def cases(self, op: str) -> dict[str, Any]:
+        return {name: descriptor for name, descriptor in cases().items() if descriptor.op == op}
+
+    def short_lengths(self, descriptor: Any) -> Lengths:
+        """Some requests are empty and some span several pages; of many, most are short."""
+        cache, batch = getattr(descriptor, "paged_kv", None), descriptor.batch_size
+        pages, size = (cache.num_total_pages, cache.page_size) if cache else (2**31, 1)
+        kv = []
+        for r in range(batch):
+            wanted = (0, 1, 17, 150, 65, 400)[r % 6] if r < 12 else r % 2
+            kv.append(wanted if -(-wanted // size) <= pages else 0)
+            pages -= -(-kv[-1] // size)
+        if not self.rows:
+            return Lengths(kv=kv)
+        rows = descriptor.total_num_rows
+        return Lengths(q=[rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)], kv=kv)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         worst, rng = Report(0.0, 0.0, "", 0), random.Random(sample.seed)

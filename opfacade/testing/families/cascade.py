@@ -31,6 +31,12 @@ class MergeHarness(Harness):
             dtype=rng.choice(("f16", "bf16", "f32")),
         )
 
+    def cases(self, op: str) -> dict[str, Any]:
+        return {
+            "merge-bf16": MergeStatesDescriptor(num_states=5, total_num_rows=33, num_heads=4, head_dim=128, dtype="bf16"),
+            "merge-odd": MergeStatesDescriptor(num_states=40, total_num_rows=7, num_heads=3, head_dim=65, dtype="f32"),
+        }
+
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         return oracle.merge(descriptor, args)
 

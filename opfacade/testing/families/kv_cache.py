@@ -10,7 +10,7 @@ from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.sku import ITEMSIZE
 from opfacade.testing import append_oracle
 from opfacade.testing.bounds import Report
-from opfacade.testing.families._problems import cache, small_cache
+from opfacade.testing.families._problems import cache, case_cache, small_cache
 from opfacade.testing.families._requests import RequestsHarness
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 
@@ -49,6 +49,46 @@ class AppendHarness(RequestsHarness):
         if rope != "none":
             fields["rope_dtype"] = rng.choice(("f32", "f32", "bf16", "f16"))
         return fields
+
+    def cases(self, op: str) -> dict[str, Any]:
+        return {
+            "append-csr": PagedKvAppendDescriptor(
+                batch_size=5, total_num_rows=300, paged_kv=case_cache(128, "bf16", 16, "HND")
+            ),
+            "append-block-odd": PagedKvAppendDescriptor(
+                batch_size=5, total_num_rows=77, paged_kv=case_cache(65, "f8_e4m3", 3, "NHD", 1, 600), page_table="block"
+            ),
+            "append-f32-odd": PagedKvAppendDescriptor(
+                batch_size=3, total_num_rows=50, paged_kv=case_cache(65, "f32", 5, "HND", 2, 600)
+            ),
+            "append-many-heads": PagedKvAppendDescriptor(
+                batch_size=3, total_num_rows=40, paged_kv=case_cache(64, "f16", 8, "NHD", 17, 600)
+            ),
+            "append-half-fp8-head": PagedKvAppendDescriptor(
+                batch_size=4,
+                total_num_rows=90,
+                paged_kv=case_cache(128, "f8_e4m3", 16, "HND"),
+                new_dtype="bf16",
+                kv_scale="head",
+                rope="half",
+            ),
+            "append-half-bf16-angles": PagedKvAppendDescriptor(
+                batch_size=4,
+                total_num_rows=90,
+                paged_kv=case_cache(128, "bf16", 16, "NHD", 3),
+                page_table="block",
+                rope="half",
+                rope_dtype="bf16",
+            ),
+            "append-interleaved-odd": PagedKvAppendDescriptor(
+                batch_size=3,
+                total_num_rows=50,
+                paged_kv=case_cache(65, "f16", 5, "NHD", 2, 600),
+                page_table="block",
+                rope="interleaved",
+                rotary_dim=24,
+            ),
+        }
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         return append_oracle.check(ran.descriptor, ran.args, ran.before)

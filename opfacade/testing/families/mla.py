@@ -46,4 +46,20 @@ def _small(rng: random.Random) -> Descriptor[Any]:
     )
 
 
-HARNESSES: dict[str, Harness] = {"mla_decode": AttentionHarness(Draws(_mla, _small, _latent))}
+def _case(heads: int, dtype: Any, page_size: int, **more: Any) -> BatchMlaDecodeDescriptor:
+    cache = PagedLatentCacheDescriptor(num_total_pages=1200 // page_size, page_size=page_size, dtype=dtype)
+    return BatchMlaDecodeDescriptor(batch_size=5, num_qo_heads=heads, paged_kv=cache, **more)
+
+
+class LatentHarness(AttentionHarness):
+    def cases(self, op: str) -> dict[str, Any]:
+        return {
+            "mla-auto": _case(16, "bf16", 64),
+            "mla-fixed-wide-block": _case(128, "f16", 16, kv_split=128, page_table="block"),
+            "mla-off-odd-window-cap-sinks": _case(
+                24, "bf16", 5, kv_split="off", window_left=300, logits_soft_cap=30.0, sinks=True
+            ),
+        }
+
+
+HARNESSES: dict[str, Harness] = {"mla_decode": LatentHarness(Draws(_mla, _small, _latent))}
