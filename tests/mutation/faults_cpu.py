@@ -167,6 +167,27 @@ CPU_FAULTS = (
         TOY,
     ),
     cpu(
+        "level full: an operand that is overwritten is not looked at",
+        "opfacade/descriptor.py",
+        'operands_of(self)[name].role in ("in", "inout")',
+        'operands_of(self)[name].role in ("in",)',
+        TOY,
+    ),
+    cpu(
+        "tune: a size of a call is exact",
+        "opfacade/tuning.py",
+        "descriptor.sizes | descriptor.tuning_rounds",
+        "descriptor.tuning_rounds",
+        TOY,
+    ),
+    cpu(
+        "batch invariance: rows of a batch are compared with the same places of the table",
+        "opfacade/testing/determinism.py",
+        "(bits(got)[where] != table[at]).any()",
+        "(bits(got)[where] != table[where % len(table)]).any()",
+        TOY,
+    ),
+    cpu(
         "memo: moved memory is not seen",
         "opfacade/memo.py",
         " or [t.data_ptr() for t in tensors] != last.pointers:",
