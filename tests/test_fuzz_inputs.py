@@ -111,7 +111,7 @@ def test_counts_in_a_file(tmp_path):
 
 
 ODD = (*VALUES, 10**400, -(10**5000), "\ud800", [[[]]], {"a": {"b": []}}, ("x",) * 9, object, 1 << 63, frozenset("x"))
-MODELS = (Preference, Require, SkuManifest, PrecisionGuarantee, Row, Variant, *{type(e) for e in examples()})
+MODELS = (Preference, Require, SkuManifest, PrecisionGuarantee, Row, Variant, *dict.fromkeys(type(e) for e in examples()))
 
 
 @pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
