@@ -68,6 +68,7 @@ class Dumper:
 
     def begin(self, tensors: Mapping[str, Tensor], call: int, pages: call_pages.Pages | None) -> Started:
         """Write what is known before a launch. Nothing is left where that fails, by one of FAILURES."""
+        pages = pages if _narrowable(self.descriptor, pages) else None
         size = sum(self._size(name, tensor, pages) for name, tensor in tensors.items())
         with dump_files.new_directory(f"{os.getpid()}-{call:06d}-", self.limits, size) as place:
             dump_files.save(place / "inputs.pt", self._kept(tensors, pages))
@@ -105,6 +106,12 @@ class Dumper:
 
 def _matches(names: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _narrowable(descriptor: Any, pages: call_pages.Pages | None) -> bool:
+    """Whether the pool's size may become the bound of a smaller one: requests that share pages may name more than it has."""
+    bounded = pages is not None and descriptor.max_kv_indices is not None
+    return bounded or (pages is not None and int(pages.named.sum()) <= descriptor.paged_kv.num_total_pages)
 
 
 def narrowed(descriptor: Any, pages: call_pages.Pages | None) -> Any:

@@ -124,10 +124,14 @@ def check_scale(kv_scale: KvScale, dtype: DType) -> None:
         raise contradiction("kv_scale", f"'none' for a cache of {dtype}", kv_scale, hint)
 
 
+def index_bound(pool: PagePool, max_kv_indices: int | None) -> int:
+    """Pages that no request has more of; grids and workspaces are made for so many of all requests together."""
+    return pool.num_total_pages if max_kv_indices is None else max_kv_indices
+
+
 def check_token_bound(pool: PagePool, max_kv_indices: int | None) -> None:
     """A request's length is an int32 on the device."""
-    named = max_kv_indices is not None
-    bound = max_kv_indices if max_kv_indices is not None else pool.num_total_pages
+    named, bound = max_kv_indices is not None, index_bound(pool, max_kv_indices)
     if bound * pool.page_size > INT32_MAX:
         field = "max_kv_indices" if named else "paged_kv.num_total_pages"
         expected = f"at most 2^31 - 1 tokens in pages of {pool.page_size}, for lengths are int32, not {bound * pool.page_size}"

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from opfacade.descriptor import Args, Descriptor
 from opfacade.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
 from opfacade.operands import Dim, TensorSpec
-from opfacade.paging import FP8, SCALES, PagePool, PageTable, check_token_bound, scale_spec, wrong_scale
+from opfacade.paging import FP8, SCALES, PagePool, PageTable, check_token_bound, index_bound, scale_spec, wrong_scale
 from opfacade.sku import DType
 from opfacade.variant import Variant, mask_operands
 
@@ -30,13 +30,15 @@ class Attention(Descriptor[ArgsT]):
     window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
     logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
     q_dtype: dtype of q; None is the cache's.  o_dtype: dtype of o; None is that of q, and bf16 where q is fp8.
+    max_kv_len: bound on the tokens of one request; None is what its table can hold. Parts and workspaces of a split follow it.
     return_lse: also write the log-sum-exp.
     sinks: a learned logit for each query head, neither scaled nor capped, joins the denominator without a value, in every
     row and whatever the window. It is finite, or -inf for none. lse counts it, so a row that sees no key has o = 0 and
     lse = sink; and of states that are to be merged exactly one must carry it, the others -inf.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype"})
+    later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype", "max_kv_len"})
+    sizes: ClassVar[frozenset[str]] = frozenset({"max_kv_len"})
     workspace_hint: ClassVar[str] = 'kv_split="off" needs no workspace.'
     invariance_hint: ClassVar[str] = 'kv_split="off" or a fixed chunk keeps a request\'s bits independent of its batch.'
     tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
@@ -52,6 +54,7 @@ class Attention(Descriptor[ArgsT]):
     o_dtype: DType | None = None
     return_lse: bool = True
     sinks: bool = False
+    max_kv_len: Count | None = None
 
     @model_validator(mode="after")
     def _attention(self) -> Attention[ArgsT]:
@@ -85,6 +88,16 @@ class Attention(Descriptor[ArgsT]):
 
     @property
     def kv_dtype(self) -> DType:
+        raise NotImplementedError
+
+    @property
+    def kv_token_bound(self) -> int:
+        """Grids and workspaces are made for so many tokens of all requests together."""
+        raise NotImplementedError
+
+    @property
+    def request_token_bound(self) -> int:
+        """No request has more tokens than this."""
         raise NotImplementedError
 
     @property
@@ -208,10 +221,12 @@ class PagedAttention(Attention[ArgsT]):
     """Attention over a pool of pages.
 
     page_table: "csr" takes kv_indptr, kv_indices, last_page_len; "block" takes block_table, kv_lens.
-    max_kv_indices: bound on kv_indptr[-1], the pages of all requests together; None is num_total_pages.
+    max_kv_indices: bound on kv_indptr[-1], the pages of all requests together. None: requests may share pages and together have
+    more than num_total_pages, for which grids and workspaces are then made; a decode with a fixed kv_split takes longer, with
+    the same bits.
     """
 
-    sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "max_kv_indices"})
+    sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "max_kv_indices"}
     batch_size: Count
     paged_kv: PagePool
     page_table: PageTable = "csr"
@@ -228,9 +243,14 @@ class PagedAttention(Attention[ArgsT]):
 
     @property
     def kv_index_bound(self) -> int:
-        return self.paged_kv.num_total_pages if self.max_kv_indices is None else self.max_kv_indices
+        return index_bound(self.paged_kv, self.max_kv_indices)
 
     @property
     def kv_token_bound(self) -> int:
-        """No request, and no batch, has more tokens than this."""
-        return self.kv_index_bound * self.paged_kv.page_size
+        tokens = self.kv_index_bound * self.paged_kv.page_size
+        return tokens if self.max_kv_len is None else min(tokens, self.batch_size * self.max_kv_len)
+
+    @property
+    def request_token_bound(self) -> int:
+        tokens = self.kv_index_bound * self.paged_kv.page_size
+        return tokens if self.max_kv_len is None else min(tokens, self.max_kv_len)

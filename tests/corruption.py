@@ -22,6 +22,8 @@ PROBLEMS = (
     BatchPagedDecodeDescriptor(batch_size=6, kv_split="off", **SPLIT),
     BatchPagedDecodeDescriptor(batch_size=6, kv_split=32, page_table="block", **SPLIT),
     BatchPagedDecodeDescriptor(batch_size=6, kv_split=32, max_kv_indices=24, **SPLIT),
+    BatchPagedDecodeDescriptor(batch_size=6, kv_split=32, max_kv_len=30, **SPLIT),
+    BatchPagedDecodeDescriptor(batch_size=6, kv_split=32, max_kv_len=30, page_table="block", **SPLIT),
     BatchPagedPrefillDescriptor(batch_size=5, total_num_rows=30, causal=True, kv_split="off", **SPLIT),
     BatchPagedPrefillDescriptor(batch_size=5, total_num_rows=30, causal=False, page_table="block", kv_split=32, **SPLIT),
     BatchRaggedPrefillDescriptor(

@@ -55,7 +55,7 @@ def each(kinds, want):
 SIZES = {
     "page_size", "num_kv_heads", "head_dim", "head_dim_vo", "latent_dim", "rope_dim", "num_qo_heads", "num_states", "num_heads",
 }  # fmt: skip
-COUNTS = {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices"}
+COUNTS = {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices", "max_kv_len"}
 
 
 def refused(kind, code, path, **change):
@@ -95,7 +95,7 @@ def test_a_count_of_zero_is_legal(kind, field):  # row 3
 
 
 @pytest.mark.parametrize("value", [True, "8", 8.0, np.float32(8), None, [8]], ids=repr)
-@pytest.mark.parametrize(("kind", "field"), each(KINDS, (SIZES | COUNTS) - {"max_kv_indices", "head_dim_vo"}))
+@pytest.mark.parametrize(("kind", "field"), each(KINDS, (SIZES | COUNTS) - {"max_kv_indices", "max_kv_len", "head_dim_vo"}))
 def test_only_an_integer_is_an_integer(kind, field, value):  # row 4
     refused(kind, "OPF-D001", field, **{field: value})
 

@@ -10,14 +10,16 @@ import pytest
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import attention_decode, attention_prefill
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.testing import matrix, problems
 from opfacade.testing.requests import changed
 from tests.host import library
 from tests.test_structure import ROOT
 
 KERNELS = ROOT / "kernels/attention"
-DECODE, LENGTHS, CUT, PREFILL = (
-    (KERNELS / f"{name}.cuh").read_text() for name in ("decode_schedule", "decode_lengths", "decode_cut", "prefill_schedule")
+CHUNKS, LENGTHS, CUT, PREFILL = (
+    (KERNELS / f"{name}.cuh").read_text() for name in ("decode_chunks", "decode_lengths", "decode_cut", "prefill_schedule")
 )
 TARGET = Target.parse("sm_90a")
 GRID = [
@@ -46,8 +48,9 @@ def test_what_cuts_a_fixed_split_has_no_access_to_the_batch(text, name):
 def test_a_fixed_schedule_is_cut_by_nothing_else():
     _, count = function(LENGTHS, "count_of")
     assert count.strip().splitlines()[-1].strip() == "return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);"
-    assert "set_fixed_keys(kv_len, p_.chunk, part_, item);" in DECODE
-    assert "if constexpr (C::kSplit == SplitMode::kFixed) return fixed_range<C>(range, split, p.chunk);" in PREFILL
+    assert "set_keys(item, kv_length<C::kTable>(p_.table, item.request), p_.chunk);" in CHUNKS
+    assert "set_fixed_keys(kv_len, chunk, part_, item);" in CHUNKS
+    assert "const KvRange part = fixed_range<C>(range, split, p.chunk);" in PREFILL
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("kernels/**/*.cuh")), ids=lambda p: p.name)
@@ -315,9 +318,56 @@ def test_workspaces_are_the_closed_forms_of_the_kernels():
                 assert plan.workspace_size == slots * rows * (dim + 1) * 4 + counters * 8
             else:
                 _, splits, chunk = attention_prefill.splits_of(descriptor, TARGET)
-                assert split == "auto" or splits * chunk >= descriptor.kv_token_bound > (splits - 1) * chunk - 1
+                assert split == "auto" or splits * chunk >= descriptor.request_token_bound > (splits - 1) * chunk - 1
                 rows = descriptor.total_num_rows * descriptor.num_qo_heads
                 assert plan.workspace_size == splits * rows * (dim + 1) * 4
+
+
+SERVING = PagedKvCacheDescriptor(num_total_pages=30_000, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+LATENTS = PagedLatentCacheDescriptor(num_total_pages=7500, page_size=64, dtype="bf16")
+
+
+def bounded(kind, **fields):
+    """A problem of a pool of 480,000 tokens, with or without a bound on one request."""
+    own = {"total_num_rows": 8192, "causal": True} if kind is BatchPagedPrefillDescriptor else {}
+    heads, cache = (128, LATENTS) if kind is BatchMlaDecodeDescriptor else (32, SERVING)
+    return kind(batch_size=16, num_qo_heads=heads, kv_split=4096, paged_kv=cache, **own, **fields)
+
+
+def workspace_of(descriptor):
+    return Plan.select(descriptor, Preference(backend="cuda"), TARGET).workspace_size
+
+
+@pytest.mark.parametrize(("tokens", "splits"), [(None, 118), (32_768, 8), (8192, 2), (8193, 3), (4096, 1), (1, 1), (0, 1)])
+def test_a_bound_on_one_request_makes_a_prefill_affordable(tokens, splits):
+    """14.9 GiB without, 0.26 GiB for 8192 tokens."""
+    assert workspace_of(bounded(BatchPagedPrefillDescriptor, max_kv_len=tokens)) == 4 * splits * 8192 * 32 * 129
+
+
+@pytest.mark.parametrize(("tokens", "chunks"), [(None, 117 + 16), (32_768, 128), (8192, 32), (8193, 48), (4096, 16), (0, 16)])
+def test_a_bound_on_one_request_bounds_the_chunks_of_a_decode(tokens, chunks):
+    decode = workspace_of(bounded(BatchPagedDecodeDescriptor, max_kv_len=tokens))
+    assert decode == 8 * chunks * (4 * 4 * 129 + 8)
+    latent = workspace_of(bounded(BatchMlaDecodeDescriptor, max_kv_len=tokens))
+    assert latent == 2 * chunks * 64 * 4 * 513 + 20 * chunks
+
+
+def test_a_bound_on_one_request_bounds_parts_and_no_identity():
+    """What it allows has as many slots as it needs, whatever the lengths; the kernel is the same."""
+    plain = bounded(BatchPagedDecodeDescriptor)
+    for most in (1, 100, 4095, 4096, 4097, 20_000):
+        plan = Plan.select(changed(plain, max_kv_len=most), Preference(backend="cuda"), TARGET)
+        assert plan.sku == Plan.select(plain, Preference(backend="cuda"), TARGET).sku
+        units = attention_decode.grid_of(plan.descriptor, TARGET)[0] // 8
+        assert all(sum(max(1, -(-n // 4096)) for n in [most] * k + [0] * (16 - k)) <= units for k in range(17))
+
+
+def test_an_automatic_split_follows_the_bound_on_one_request():
+    """A few requests of a large pool are short contexts where that is promised, and need no workspace."""
+    large = changed(bounded(BatchPagedDecodeDescriptor), kv_split="auto", batch_size=1)
+    short = changed(large, max_kv_len=2000)
+    assert dict(Plan.select(large, Preference(backend="cuda"), TARGET).sku.spec)["split"] == "pieces"
+    assert dict(Plan.select(short, Preference(backend="cuda"), TARGET).sku.spec)["split"] == "cluster"
 
 
 @pytest.mark.parametrize("kind", [k for k, d in matrix.attention().items() if d.kv_split != "auto"])

@@ -135,6 +135,54 @@ def test_the_reference_holds_a_call_to_the_bound_that_kernels_are_cut_by(page_ta
     on_reference(type(descriptor)(**{**dict(descriptor), "max_kv_indices": 6})).run(args)
 
 
+@pytest.mark.parametrize("page_table", ["csr", "block"])
+@pytest.mark.parametrize("make", [lambda **f: decode([9, 12], **f), lambda **f: prefill([2, 3], [9, 12], **f)])
+def test_a_request_beyond_max_kv_len_is_refused(make, page_table):
+    descriptor, args = make(page_table=page_table)
+    bounded = type(descriptor)(**{**dict(descriptor), "max_kv_len": 11})
+    error = refused((bounded, args))
+    wanted = {"csr": ("kv_indptr", 2, "a request of at most 11 tokens"), "block": ("kv_lens", 1, "a length in [0, 11]")}
+    assert (error.argument, error.position, error.limit) == wanted[page_table]
+    assert (error.request, error.value, error.code) == (1, 12, "OPF-V001")
+    on_reference(type(descriptor)(**{**dict(descriptor), "max_kv_len": 12})).run(args)
+
+
+def test_a_ragged_request_beyond_max_kv_len_is_refused():
+    descriptor, args = ragged([2, 3], [4, 5])
+    bounded = type(descriptor)(**{**dict(descriptor), "max_kv_len": 4})
+    error = refused((bounded, args))
+    assert (error.argument, error.request, error.position, error.value) == ("kv_indptr", 1, 2, 5)
+
+
+@pytest.mark.parametrize("page_table", ["csr", "block"])
+def test_requests_that_share_pages_need_no_bound(full, page_table):
+    """Six of six pages in a pool of twelve: the reference computes what each has alone."""
+    from opfacade.testing import inputs
+    from opfacade.testing.requests import Requests
+
+    small = cache(num_total_pages=12, page_size=16)
+    for make in (decode, prefill):
+        lens = ([96, 90, 96, 81, 96, 96],) if make is decode else ([1] * 6, [96, 90, 96, 81, 96, 96])
+        plain, _ = make(*([1] * 6 for _ in lens), page_table=page_table, paged_kv=small)
+        args = inputs.make_args(plain, 3, lengths=inputs.Lengths(q=None if make is decode else lens[0], kv=lens[-1]))
+        on_reference(plain).run(args)
+        requests = Requests(plain, args)
+        descriptor, alone = requests.batch([3])
+        on_reference(descriptor).run(alone)
+        rows = slice(requests.first[3], requests.first[4])
+        assert torch.allclose(alone.o.float(), args.o[rows].float(), atol=1e-3)
+
+
+@pytest.mark.parametrize("page_table", ["csr", "block"])
+def test_a_request_has_no_more_pages_than_the_pool(full, page_table):
+    """Some would be the same: no plan is made for it."""
+    from opfacade.testing import inputs
+
+    descriptor, _ = decode([1, 1], page_table=page_table, paged_kv=cache(num_total_pages=4))
+    error = refused((descriptor, inputs.make_args(descriptor, 1, lengths=inputs.Lengths(kv=[3, 17]))))
+    assert (error.request, error.value) == (1, 17)
+
+
 def test_full_tells_every_wrong_request(full):
     descriptor, args = decode([9, 9, 9])
     args.kv_indices[torch.tensor([0, 4])] = -1

@@ -41,9 +41,10 @@ class HostModule:
         self.judge = judge
 
     def run(self, *given):
-        tables, safe, (state, address, batch, total, window, limit, pages, size, appends) = given[:4], given[4:8], given[8:]
+        tables, safe = given[:4], given[4:8]
+        state, address, batch, total, window, limit, pages, size, longest, appends = given[8:]
         width = tables[3].shape[1] if tables[3] is not None and tables[3].dim() == 2 else 0
-        c_tables = CTables(*map(pointer, tables), width, width, limit, pages, size, total, window, batch, appends)
+        c_tables = CTables(*map(pointer, tables), width, width, limit, pages, size, total, window, batch, longest, appends)
         records = (device.Record * batch)()
         count = self.judge(ctypes.byref(c_tables), ctypes.byref(CSafe(*map(pointer, safe))), records)
         ring = device.Ring.from_address(address)

@@ -40,7 +40,10 @@ class CTables(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("rows", "kv_indptr", "lens", "pages")),
         *((name, ctypes.c_int64) for name in ("row_stride", "width")),
-        *((name, ctypes.c_int32) for name in ("kv_limit", "num_pages", "page_size", "total_rows", "window_left", "batch")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("kv_limit", "num_pages", "page_size", "total_rows", "window_left", "batch", "max_len")
+        ),
         ("appends", ctypes.c_bool),
     )
 
@@ -68,7 +71,7 @@ def on_device(judge_all, tables, args):
     pointers = [None if t is None else t.data_ptr() for t in given]
     width = given[3].shape[1] if tables.block else 0
     limit = min(tables.kv_limit, given[3].numel()) if tables.pages == "kv_indices" else tables.kv_limit
-    rows = (tables.total_rows, tables.window_left, tables.batch_size, tables.appends)
+    rows = (tables.total_rows, tables.window_left, tables.batch_size, tables.max_len, tables.appends)
     sizes = (limit, tables.num_pages, tables.page_size, *rows)
     c_tables = CTables(*pointers, width, width, *sizes)
     c_safe = CSafe(*(None if t is None else t.data_ptr() for t in safe))
@@ -101,6 +104,19 @@ def test_sound_tables_pass_and_stay_as_they_are(judge_all, descriptor):
         assert found == host.findings(tables, args) == []
         whole = [(name, copy) for name, copy in zip(tables.names, safe, strict=True) if name and name != tables.pages]
         assert all(torch.equal(getattr(args, name), copy) for name, copy in whole)
+
+
+@pytest.mark.parametrize("descriptor", PROBLEMS[:6], ids=lambda d: f"{d.op}-{getattr(d, 'page_table', 'ragged')}")
+def test_a_request_one_token_too_long_is_found_on_the_device_too(judge_all, descriptor):
+    from opfacade.testing import inputs
+
+    lengths = inputs.Lengths(kv=[13, 0, 25, 7, 25, 1][: descriptor.batch_size])
+    args = inputs.make_args(descriptor, 1, lengths=lengths)
+    for most, wrong in ((25, []), (24, [2, 4])):
+        bounded = type(descriptor)(**{**dict(descriptor), "max_kv_len": most})
+        found, _ = on_device(judge_all, Tables.of(bounded), args)
+        assert found == host.findings(Tables.of(bounded), args)
+        assert [(f.request, f.value, f.limit) for f in found] == [(request, 25, most) for request in wrong]
 
 
 def ranges(tables, rows, keys):

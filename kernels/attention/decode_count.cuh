@@ -2,13 +2,11 @@
 // bits; who finds another number there puts stamp and count in its place, unless somebody else was first. Nobody waits. Whoever
 // counts last sets it back to zero, so that a captured launch can be replayed.
 #pragma once
+#include "kernels/attention/decode_cut.cuh"
 #include "kernels/attention/decode_params.h"
 #include "kernels/common/counter.cuh"
 
 namespace opfacade {
-
-constexpr int kCountBits = 16;
-constexpr int kMostCounted = 1 << kCountBits;  // a launch that may count more is refused by the host
 
 __device__ __forceinline__ bool is_stamped(const DecodeParams& p, Counter value) { return value >> kCountBits == p.stamp; }
 
@@ -19,7 +17,7 @@ __device__ __forceinline__ int counted(const DecodeParams& p, Counter* counter, 
     if (found == seen) return 0;
     before = is_stamped(p, found) ? add_one(counter) : found - 1;  // the others were first: counted as usual, or added as here
   }
-  return static_cast<int>(before & (kMostCounted - 1));
+  return static_cast<int>(before & kMostParts);
 }
 
 __device__ __forceinline__ void set_back(const DecodeParams& p, Counter* counter) { store_counter(counter, p.stamp << kCountBits); }

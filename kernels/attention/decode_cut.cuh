@@ -40,6 +40,11 @@ __device__ __forceinline__ void set_fixed_keys(int kv_len, int chunk, int split,
   item.end = kv_len - start > chunk ? start + chunk : kv_len;
 }
 
+constexpr int kCountBits = 16;  // of a counter of parts: decode_count.cuh
+constexpr int kMostParts = (1 << kCountBits) - 1;  // of a run
+
+__device__ __forceinline__ int larger_chunk(int chunk) { return chunk <= INT32_MAX / 2 ? 2 * chunk : INT32_MAX; }
+
 // With kAuto and kPieces the lengths decide, for all blocks alike, how the work is cut. A run is all tiles of one request and
 // head block. kAuto:
 // share 0: block b takes runs b, b + blocks, ... whole, and nothing is merged. Otherwise all tiles stand in a line, run by

@@ -1,7 +1,7 @@
 // Where a decode block reads its query heads and writes its results: o and lse when the item is the whole of a
 // request's keys, f32 partials in the item's slot of the workspace otherwise.
 #pragma once
-#include "kernels/attention/decode_schedule.cuh"
+#include "kernels/attention/decode_chunks.cuh"
 #include "kernels/attention/sink.cuh"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/dtype.cuh"

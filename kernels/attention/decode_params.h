@@ -6,8 +6,8 @@
 //                 auto   up to twice `resident`, the blocks that run at once; two slots for each of those
 //                 pieces batch * head_blocks and one and a half times `resident`; three slots for each of those
 //                 cluster  kCluster * kTeams * batch * head_blocks, in clusters of kCluster; a slot for each where teams are several
-//                 fixed  head_blocks * (floor(max_tokens / chunk) + batch), one slot a block
-//   where max_tokens = page_size * max_kv_indices bounds the sum of all lengths.
+//                 fixed  head_blocks * (floor(max_tokens / chunk) + batch), one slot a block, or less where the bound on one request says so
+//   where max_tokens = page_size * max_kv_indices. Longer requests, or more of them, need no more: see decode_chunks.cuh.
 // Workspace: 4 * slots * kRows * (head_dim + 1) + 8 * counters bytes: partial_o, counters, partial_lse. Any content will do.
 // Counters: one a slot; of several teams one for each 128 columns of a run, ceil(kRows * head_dim / 128).
 #pragma once

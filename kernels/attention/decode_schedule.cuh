@@ -62,7 +62,7 @@ struct BatchSums {
 template <class C>
 constexpr int kSideBySide = C::kTeams * C::kCluster;
 
-// One item a block: the whole of a request's heads, a fixed chunk of it, a piece, or a team member's share.
+// One item a block: the whole of a request's heads, a piece of it, or a team member's share. (Fixed chunks: decode_chunks.cuh.)
 template <class C, SplitMode kSplit>
 class Schedule {
  public:
@@ -74,8 +74,6 @@ class Schedule {
     const int blocks = head_blocks<C>(p_), index = blockIdx.x / kSideBySide<C>, unit = index / blocks;
     Place place{unit, unit, 1};
     int slots_from = 0;
-    if constexpr (kSplit == SplitMode::kFixed)
-      if (!BatchSums<C>(p_).find(p_, unit, place)) return false;
     if constexpr (kSplit == SplitMode::kPieces)
       if (!PieceSurvey<C>(p_).find(unit, place, slots_from)) return false;
     item.request = place.request;
@@ -100,9 +98,7 @@ class Schedule {
     const int kv_len = kv_length<C::kTable>(p_.table, item.request);
     item.first_key = first_visible<C>(p_, kv_len);
     const int first = item.first_key / kShareTokens;
-    if constexpr (kSplit == SplitMode::kFixed) {
-      set_fixed_keys(kv_len, p_.chunk, part_, item);
-    } else if constexpr (kSplit == SplitMode::kPieces) {
+    if constexpr (kSplit == SplitMode::kPieces) {
       const int tiles = count_of<C>(p_, kv_len);
       item.begin = (first + piece_start(tiles, item.count, part_)) * kShareTokens;
       item.end = min(kv_len, (first + piece_start(tiles, item.count, part_ + 1)) * kShareTokens);
@@ -129,9 +125,10 @@ class Schedule<C, SplitMode::kAuto> {
     const BatchSums<C> sums(p);
     const int runs = p.batch * head_blocks<C>(p);
     const int64_t tiles = static_cast<int64_t>(sums.total()) * head_blocks<C>(p);
-    share_ = even_share(tiles, runs, sums.most, p.resident);
+    // Of more tiles than positions are counted in, runs stay whole.
+    share_ = tiles <= kMost ? even_share(tiles, runs, sums.most, p.resident) : 0;
     if (share_ != 0) {
-      start_even(sums, tiles < kMost ? static_cast<int>(tiles) : kMost);
+      start_even(sums, static_cast<int>(tiles));
     } else {
       position_ = block();
       stop_ = runs;

@@ -3,7 +3,8 @@
 // Launch: grid (total_rows * group / kTileRows + batch, kv_heads, splits), block kWarps * 32,
 //   dynamic shared memory = (kTileRows + 2 * kTileKv) * head_dim * 2 + 4 * kTileKv * 8 + 1024 bytes, and
 //   8 * kTileKv bytes for each parameter that a variant has of a key, kTileKv * head_dim + kTileRows * 4 for an fp8 cache.
-//   splits: off 1; auto num_splits (host's choice, >= 1); fixed num_splits = ceil(bound on kv length / chunk).
+//   splits: off 1; auto num_splits (host's choice, >= 1); fixed num_splits = ceil(bound on kv length / chunk), and
+//   the last has all keys that are left.
 // Workspace (auto and fixed): 4 * splits * total_rows * heads * (head_dim + 1) bytes, partial_o first, then partial_lse.
 // Merge launch (auto and fixed): grid ceil(total_rows * heads / 4), block 128.
 #pragma once

@@ -90,7 +90,10 @@ __device__ __forceinline__ KvRange fixed_range(KvRange range, int split, int chu
 template <class C>
 __device__ __forceinline__ KvRange split_range(const PrefillParams& p, KvRange range) {
   const int split = blockIdx.z;
-  if constexpr (C::kSplit == SplitMode::kFixed) return fixed_range<C>(range, split, p.chunk);
+  if constexpr (C::kSplit == SplitMode::kFixed) {
+    const KvRange part = fixed_range<C>(range, split, p.chunk);
+    return {part.begin, split == p.num_splits - 1 ? range.end : part.end};  // no length has keys that nobody reads
+  }
   range.begin = range.begin / C::kTileKv * C::kTileKv;
   if constexpr (C::kSplit == SplitMode::kAuto) {
     const int tiles = max(range.end - range.begin + C::kTileKv - 1, 0) / C::kTileKv;

@@ -48,7 +48,8 @@ template <class C>
 __device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range, int split) {
   if constexpr (C::kSplit == SplitMode::kFixed) {
     const int start = split * p.chunk;
-    range.end = range.end - start > p.chunk ? start + p.chunk : range.end;
+    const bool rest = split == p.num_splits - 1;  // no length has keys that nobody reads
+    range.end = !rest && range.end - start > p.chunk ? start + p.chunk : range.end;
     range.begin = max(range.begin, start);
   }
   if constexpr (C::kSplit == SplitMode::kAuto) {

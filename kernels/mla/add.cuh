@@ -1,8 +1,23 @@
 // A warpgroup of latent decode that adds up the values of half the columns, for all rows, and writes them.
 #pragma once
+#include "kernels/attention/decode_join.cuh"
 #include "kernels/mla/output.cuh"
 
 namespace opfacade {
+
+// Merges the parts of a run that this block made one after the other: half the columns of all rows, by a warpgroup. Both wait for
+// each other, before for lse, which one of them stored, and behind because the slots are those of the next run too.
+template <class C>
+__device__ __forceinline__ void merge_own_parts(const DecodeParams& p, const MlaWork& work, int half) {
+  int thread = threadIdx.x;
+  asm volatile("" : "+r"(thread));  // found anew: while o is held there is no register to keep what follows from it
+  const int warp = thread / 32 % kMlaGroupWarps, column = half * kMlaLatent / 2 + warp % 2 * 128 + thread % 32 * 4;
+  named_sync(kMlaMerging, kMlaAdders * kWarpgroup);
+#pragma unroll 1
+  for (int row = warp / 2; row < num_rows<C>(work.item); row += kMlaGroupWarps / 2)
+    merge_columns<C, kMlaMergedParts>(GlobalRows<C>{p, work.item, work.parts}, row, column);
+  named_sync(kMlaMerging, kMlaAdders * kWarpgroup);
+}
 
 template <class C>
 struct MlaAdder {
@@ -53,6 +68,8 @@ struct MlaAdder {
       const int slot = queue.ring.stage;
       mbarrier_wait(smem_address(&smem.summed[slot]), queue.ring.parity);
       write_half<C>(p, work, half, smem.base[slot], smem.sum[slot], o);
+      if constexpr (C::kSplit == SplitMode::kFixed)
+        if (work.alone && work.parts.count > 1 && work.parts.part == work.parts.count - 1) merge_own_parts<C>(p, work, half);
       queue.let_go();
     }
   }

@@ -31,23 +31,50 @@ struct MlaScheduler {
 
   __device__ __forceinline__ MlaWork next() {
     MlaWork work{};
-    if (!schedule.next(work.item)) {
-      work.item.request = -1;
-      if (C::kPartial && head_of_block<C>() == 0 && threadIdx.x == 0) p.runs[unit_of_block<C>()] = run;
-      return work;
-    }
-    if constexpr (C::kPartial) {
-      const Parts parts = schedule.parts_of(work.item);
-      if (parts.part == 0 && parts.count > 1)
-        run = {work.item.request, parts.count, parts.first_slot, parts.next_slot, parts.step};
-      const int first = head_of_block<C>() * p.base.slots;
-      work.parts = {parts.part, parts.count, parts.first_slot + first, parts.next_slot + first, parts.step};
+    if constexpr (C::kSplit == SplitMode::kFixed) {
+      if (!next_chunk(work)) return no_work();
+    } else if (!schedule.next(work.item)) {
+      if (C::kPartial) tell(run);
+      return no_work();
+    } else if constexpr (C::kPartial) {
+      set_parts(work, run);
     }
     work.item.head = head_of_block<C>();  // the schedule knows one head block
     // Tiles lie at multiples of their size whatever a fixed split begins with, so that pages lie in them in whole boxes.
     work.item.first_key = max(work.item.first_key, work.item.begin);
     work.item.begin = work.item.first_key / kMlaKeys * kMlaKeys;
     return work;
+  }
+
+ private:
+  __device__ __forceinline__ static MlaWork no_work() {
+    MlaWork work{};
+    work.item.request = -1;
+    return work;
+  }
+
+  __device__ __forceinline__ void tell(const SplitRun& of) const {
+    if (head_of_block<C>() == 0 && threadIdx.x == 0) p.runs[unit_of_block<C>()] = of;
+  }
+
+  // In the slots of this block of heads.
+  __device__ __forceinline__ void set_parts(MlaWork& work, SplitRun& of) {
+    const Parts parts = schedule.parts_of(work.item);
+    if (parts.part == 0 && parts.count > 1) of = {work.item.request, parts.count, parts.first_slot, parts.next_slot, parts.step};
+    const int first = head_of_block<C>() * p.base.slots;
+    work.parts = {parts.part, parts.count, parts.first_slot + first, parts.next_slot + first, parts.step};
+  }
+
+  // A block mostly has one: what that is part of is told at once, for there are no registers to keep it. Runs of which a block makes
+  // all parts are merged by itself.
+  __device__ __forceinline__ bool next_chunk(MlaWork& work) {
+    const bool first = !schedule.has_begun(), more = schedule.next(work.item);
+    SplitRun of{};
+    if (more) set_parts(work, of);
+    work.alone = schedule.alone();
+    if (work.alone) of.count = 0;
+    if (first) tell(of);
+    return more;
   }
 };
 

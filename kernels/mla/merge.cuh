@@ -8,8 +8,6 @@
 
 namespace opfacade {
 
-// Parts of a row that are read at once: more hide more latency, but each costs instructions where it is not there.
-constexpr int kMergedParts = 8;
 constexpr int kMergedRows = kMlaMergeThreads / (kMlaLatent / 4);  // of a block, at once
 
 // Of a slice of the units, the runs that must be merged. Here, because all rows ask for them: from memory, whose one place that
@@ -49,7 +47,7 @@ __device__ __forceinline__ void merge_row(const MlaParams& p, const SplitRun& ru
   item.request = run.request, item.head = head / C::kBlockHeads;
   const Parts parts{0, run.count, run.first_slot + first, run.next_slot + first, run.step};
   const int column = threadIdx.x % (kMlaLatent / 4) * 4;
-  merge_columns<C, kMergedParts>(GlobalRows<C>{p.base, item, parts}, head % C::kBlockHeads, column);
+  merge_columns<C, kMlaMergedParts>(GlobalRows<C>{p.base, item, parts}, head % C::kBlockHeads, column);
 }
 
 template <class C>

@@ -2,7 +2,7 @@
 //
 // Launch: grid units * head blocks, those of a unit side by side, block kMlaThreads, dynamic shared memory
 // kMlaSharedBytes. A head block is 64 query heads. Units are as the blocks of a decode for one head block (decode_params.h):
-// off batch; auto at most SMs / head blocks, two slots each; fixed floor(max_tokens / chunk) + batch, one slot each. Slots of head
+// off batch; auto at most SMs / head blocks, two slots each; fixed floor(max_tokens / chunk) + batch or less, one slot each. Slots of head
 // block h start at h * base.slots.
 // Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
 // Second launch, of a split: grid of about kMlaMergeBlocks by slices of kMlaMergeSlice units, block
@@ -28,6 +28,8 @@ constexpr int kMlaSharedBytes = kMlaStages * kMlaTileBytes + (kMlaPanels - kMlaK
 constexpr int kMlaMergeSlice = 256;
 constexpr int kMlaMergeBlocks = 528;
 constexpr int kMlaMergeThreads = 256;
+// Parts of a row that are read at once: more hide more latency, but each costs instructions where it is not there.
+constexpr int kMlaMergedParts = 8;
 
 // The run that starts in a unit and goes on in others, if count > 1.
 struct SplitRun {

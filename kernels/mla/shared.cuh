@@ -33,7 +33,7 @@ constexpr int kMlaToQueryPanel = kMlaKeys * 128;  // queries lie panel by panel,
 
 enum Piece : int { kLatents, kRotated, kPieces };
 // Named barriers.
-enum : int { kMlaLoading = 1, kMlaWeighing = 2 };
+enum : int { kMlaLoading = 1, kMlaWeighing = 2, kMlaMerging = 3 };
 
 // Panels of a piece, and where it lies in its stage.
 __device__ __forceinline__ constexpr int panels_of(int piece) { return piece == kRotated ? 1 : kMlaLatentPanels; }
@@ -44,6 +44,7 @@ static_assert(piece_at(kRotated) == kMlaLatentPanels * kMlaToQueryPanel, "panels
 struct MlaWork {
   WorkItem item;
   Parts parts;
+  bool alone;  // the block makes all parts of its runs, and merges them
 };
 
 __device__ __forceinline__ int mla_tiles(const WorkItem& item) {

@@ -47,6 +47,7 @@ struct IndexTables {
   int32_t total_rows;
   int32_t window_left;       // of an attention; below 0: none
   int32_t batch;
+  int32_t max_len;           // tokens of one request
   bool appends;
 };
 

@@ -13,7 +13,7 @@
 namespace opfacade {
 
 enum Rule : int16_t {
-  kSound = 0, kStart, kRange, kFalls, kLastPage, kPage, kLength, kNewRows, kAllPages, kOverlaps
+  kSound = 0, kStart, kRange, kFalls, kLastPage, kPage, kLength, kNewRows, kAllPages, kOverlaps, kTooLong
 };
 enum Place : int16_t { kRows = 0, kKvIndptr, kLens, kPages };
 
@@ -79,7 +79,7 @@ OPF_DEVICE int64_t pages_of_length(const IndexTables& t, int32_t length) {
 
 OPF_DEVICE int32_t longest(const IndexTables& t) {
   const int64_t most = t.width * t.page_size;
-  return most > INT32_MAX ? INT32_MAX : static_cast<int32_t>(most);
+  return most > t.max_len ? t.max_len : static_cast<int32_t>(most);
 }
 
 // kv_lens: within a row of the table, and within the bound on the pages of all requests up to this one.
@@ -146,9 +146,11 @@ OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
   Finding found;
   if (t.kv_indptr != nullptr) {
     found = judge_indptr<Warp>(t.kv_indptr, t.batch, r, t.kv_limit, kKvIndptr);
-    if (found.rule != kSound || t.pages == nullptr) return found;
-    const bool any = t.kv_indptr[r + 1] > t.kv_indptr[r];
+    if (found.rule != kSound) return found;
+    const bool any = t.pages != nullptr && t.kv_indptr[r + 1] > t.kv_indptr[r];
     if (any && (t.lens[r] < 1 || t.lens[r] > t.page_size)) return {kLastPage, kLens, t.lens[r], r, t.page_size};
+    const int64_t length = length_of(t, r);
+    if (length > t.max_len) return {kTooLong, kKvIndptr, static_cast<int32_t>(length), r + 1, t.max_len};
   } else if (t.lens != nullptr) {
     found = judge_length<Warp>(t, r);
     if (found.rule != kSound) return found;

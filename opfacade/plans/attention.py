@@ -160,7 +160,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     op: Literal["ragged_prefill"] = "ragged_prefill"
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
     later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
-    sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "total_kv_rows"})
+    sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "total_num_rows", "total_kv_rows"}
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr"})
     batch_size: Count
     total_num_rows: Count
@@ -190,6 +190,10 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     @property
     def kv_token_bound(self) -> int:
         return self.total_kv_rows
+
+    @property
+    def request_token_bound(self) -> int:
+        return self.total_kv_rows if self.max_kv_len is None else min(self.total_kv_rows, self.max_kv_len)
 
     def operands(self) -> dict[str, TensorSpec]:
         rows, kv_rows = Dim("total_num_rows", self.total_num_rows), Dim("total_kv_rows", self.total_kv_rows)

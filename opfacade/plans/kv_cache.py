@@ -19,6 +19,7 @@ from opfacade.paging import (
     PagedKvCacheDescriptor,
     PageTable,
     check_token_bound,
+    index_bound,
     page_table_operands,
     scale_operands,
     wrong_scale,
@@ -110,6 +111,11 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         if name in SCALES:
             return wrong_scale(getattr(args, name))
         return super().wrong_values(name, args) if name in ("k_new", "v_new") else None
+
+    @property
+    def request_token_bound(self) -> int:
+        """No request has more tokens than this."""
+        return index_bound(self.paged_kv, self.max_kv_indices) * self.paged_kv.page_size
 
     @property
     def row_dtype(self) -> DType:

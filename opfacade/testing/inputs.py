@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Rows of q (or new rows) and of K for each request; None is drawn at random."""
+    """Rows of q (or new rows) and of K for each request; None is drawn at random. Requests share pages where the pool has
+    fewer than they take."""
 
     q: Sequence[int] | None = None
     kv: Sequence[int] | None = None
@@ -87,9 +88,7 @@ class _Maker:
             if "cos_sin_cache" in operands:
                 values["cos_sin_cache"] = self._angles(max([1, *kv_lens]))
         elif "kv_indptr" in operands:
-            kv_lens = (
-                lengths.kv if lengths.kv is not None else split_total(self.rng, descriptor.total_kv_rows, descriptor.batch_size)
-            )
+            kv_lens = lengths.kv if lengths.kv is not None else self._ragged_lengths()
             values["kv_indptr"] = self._indptr(kv_lens)
         for name in ("row_params", "key_params"):
             if name in operands:  # few values, so that some are equal
@@ -136,19 +135,36 @@ class _Maker:
         pages = cache.num_total_pages if descriptor.max_kv_indices is None else descriptor.max_kv_indices
         append = descriptor.op == "paged_kv_append"
         least = q_lens if append else [0] * descriptor.batch_size
-        return draw_kv_lengths(self.rng, descriptor.batch_size, min(pages, cache.num_total_pages), cache.page_size, least)
+        drawn = draw_kv_lengths(self.rng, descriptor.batch_size, min(pages, cache.num_total_pages), cache.page_size, least)
+        return self._within(drawn)
+
+    def _ragged_lengths(self) -> list[int]:
+        return self._within(split_total(self.rng, self.descriptor.total_kv_rows, self.descriptor.batch_size))
+
+    def _within(self, kv_lens: list[int]) -> list[int]:
+        most = getattr(self.descriptor, "max_kv_len", None)
+        return kv_lens if most is None else [min(length, most) for length in kv_lens]
 
     def _paged(self, cache: PagePool, kv_lens: list[int], interleaved: bool) -> dict[str, Tensor]:
         import torch
 
         counts = [-(-n // cache.page_size) for n in kv_lens]
-        order = torch.randperm(
-            max(cache.num_total_pages, 1), generator=torch.Generator().manual_seed(self.rng.randrange(2**31))
-        )
-        pages = order[: sum(counts)].to(torch.int32).to(self.device)
+        pages = self._pages(max(cache.num_total_pages, 1), counts).to(torch.int32).to(self.device)
         pools = self._pools(interleaved)
         self._fill(cache, pools.values(), pages, counts, kv_lens)
         return pools | self._table(pages, counts, kv_lens, cache.page_size, 5 if interleaved else 0)
+
+    def _pages(self, pool: int, counts: Sequence[int]) -> Tensor:
+        """Pages of all requests: each its own, or, of more than the pool has, each request some in an order of its own."""
+        import torch
+
+        def order() -> Tensor:
+            return torch.randperm(pool, generator=torch.Generator().manual_seed(self.rng.randrange(2**31)))
+
+        if sum(counts) <= pool:
+            return order()[: sum(counts)]
+        own = [torch.cat([order() for _ in range(-(-count // pool))])[:count] for count in counts if count]
+        return torch.cat(own)
 
     def _pools(self, interleaved: bool) -> dict[str, Tensor]:
         """The two pools full of NaN, apart or as columns of one tensor."""

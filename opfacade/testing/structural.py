@@ -151,7 +151,7 @@ def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
     pages = descriptor.kv_token_bound if not hasattr(descriptor, "paged_kv") else min(
         descriptor.paged_kv.num_total_pages, descriptor.kv_index_bound
     )  # fmt: skip
-    kv = [1 if request < pages else 0 for request in range(descriptor.batch_size)]
+    kv = [min(1, descriptor.request_token_bound) if request < pages else 0 for request in range(descriptor.batch_size)]
     args, wrong = plain(subject.args(seed, inputs.Lengths(kv=kv))), []
     subject.run(args)
     for request, rows, _, seen in request_views(subject, args):

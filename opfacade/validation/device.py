@@ -160,7 +160,7 @@ class DeviceGuard:
         limit = tables.kv_limit
         if tables.pages == "kv_indices":
             limit = min(limit, args.kv_indices.numel())
-        pages = (tables.num_pages, tables.page_size, tables.appends)
+        pages = (tables.num_pages, tables.page_size, tables.max_len, tables.appends)
         rows = (tables.batch_size, tables.total_rows, tables.window_left)
         try:
             run(*given, *safe, channel.state, channel.memory.data_ptr(), *rows, limit, *pages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from opfacade.model import INT32_MAX
 from opfacade.validation.rules import (
     ALL_PAGES,
     FALLS,
@@ -18,14 +19,13 @@ from opfacade.validation.rules import (
     RANGE,
     ROWS,
     START,
+    TOO_LONG,
     Finding,
     Tables,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-INT32_MAX = 2**31 - 1
 
 
 def findings(tables: Tables, args: Any) -> list[Finding]:
@@ -81,32 +81,37 @@ class _Keys:
         self.width = 0
         if pages is not None and tables.block:
             self.width = pages.shape[1]
+            self.longest = min(INT32_MAX, self.width * tables.page_size, tables.max_len)
             self.totals = list(accumulate(self._count(n) for n in self.lens))
         elif pages is not None:
             self.limit = min(self.limit, pages.numel())
 
     def _count(self, length: int) -> int:
-        """Pages of a length that a row of the table can have."""
-        tables = self.tables
-        sound = 0 <= length <= min(INT32_MAX, self.width * tables.page_size)
-        return -(-length // tables.page_size) if sound else 0
+        """Pages of a length that a request can have."""
+        return -(-length // self.tables.page_size) if 0 <= length <= self.longest else 0
 
     def judge(self, request: int, row_count: int) -> Finding | None:
         tables = self.tables
         if self.indptr:
             wrong = entries(self.indptr, request, self.limit, KV_INDPTR)
+            wrong = wrong or self._last_page(request)
+            if wrong is None and self.length(request) > tables.max_len:
+                wrong = Finding(TOO_LONG, KV_INDPTR, request, request + 1, self.length(request), tables.max_len)
             if wrong is not None or self.pages is None:
                 return wrong
-            last, any_page = self.lens[request], self.indptr[request + 1] > self.indptr[request]
-            if any_page and not 1 <= last <= tables.page_size:
-                return Finding(LAST_PAGE, LENS, request, request, last, tables.page_size)
         elif self.lens:
-            longest = min(INT32_MAX, self.width * tables.page_size)
-            if not 0 <= self.lens[request] <= longest:
-                return Finding(LENGTH, LENS, request, request, self.lens[request], longest)
+            if not 0 <= self.lens[request] <= self.longest:
+                return Finding(LENGTH, LENS, request, request, self.lens[request], self.longest)
             if self.totals[request] > self.limit:
                 return Finding(ALL_PAGES, LENS, request, request, self.totals[request], self.limit)
         return self._page(request, row_count) if self.pages is not None else None
+
+    def _last_page(self, request: int) -> Finding | None:
+        size = self.tables.page_size
+        empty = self.pages is None or self.indptr[request + 1] == self.indptr[request]
+        if empty or 1 <= self.lens[request] <= size:
+            return None
+        return Finding(LAST_PAGE, LENS, request, request, self.lens[request], size)
 
     def own_pages(self, request: int) -> Tensor:
         """The pages of a request whose entries are sound."""

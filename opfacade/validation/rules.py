@@ -8,6 +8,7 @@ from typing import Any
 
 from opfacade.descriptor import Descriptor
 from opfacade.errors import MAX_ISSUES, IndexDataError, Issue
+from opfacade.model import INT32_MAX
 
 # Codes and places are those of kernels/validation/index_rules.h.
 ALLOWED = {
@@ -20,8 +21,9 @@ ALLOWED = {
     7: "at most {limit} new rows",
     8: "at most {limit} pages over all requests",
     9: "at most {limit}",
+    10: "a request of at most {limit} tokens",
 }
-START, RANGE, FALLS, LAST_PAGE, PAGE, LENGTH, NEW_ROWS, ALL_PAGES, OVERLAPS = range(1, 10)
+START, RANGE, FALLS, LAST_PAGE, PAGE, LENGTH, NEW_ROWS, ALL_PAGES, OVERLAPS, TOO_LONG = range(1, 11)
 ROWS, KV_INDPTR, LENS, PAGES = range(4)
 
 
@@ -42,8 +44,9 @@ class Finding:
 class Tables:
     """The index operands of one descriptor; an empty name is one it has not.
 
-    kv_limit: csr, the bound on kv_indptr[-1] beside the size of kv_indices; ragged, rows of k; block, pages in all.
-    window_left: of an attention; -1 is none.
+    kv_limit: csr, the bound on kv_indptr[-1] beside the size of kv_indices; ragged, rows of k; block, pages in all. Without
+    max_kv_indices it is so many that tokens and requests together are an int32, for kernels add them up.
+    max_len: tokens of one request. window_left: of an attention; -1 is none.
     """
 
     op: str
@@ -56,6 +59,7 @@ class Tables:
     page_size: int
     num_pages: int
     kv_limit: int
+    max_len: int
     window_left: int = -1
 
     @classmethod
@@ -71,7 +75,7 @@ class Tables:
         limit = facts.get("total_kv_rows", 0)
         if cache is not None:
             bound = facts.get("max_kv_indices")
-            limit = cache.num_total_pages if bound is None else bound
+            limit = (INT32_MAX - facts["batch_size"]) // cache.page_size if bound is None else bound
         return cls(
             op=descriptor.op,
             rows=rows,
@@ -84,6 +88,7 @@ class Tables:
             num_pages=cache.num_total_pages if cache is not None else 0,
             kv_limit=limit,
             window_left=facts.get("window_left", -1),
+            max_len=descriptor.request_token_bound,  # type: ignore[attr-defined]
         )
 
     @property

@@ -112,9 +112,9 @@ CPU_FAULTS = (
     ),
     cpu(
         "decode: the bound on items forgets short requests",
-        f"{CUDA}/attention_decode.py",
-        "(descriptor.kv_token_bound // split.chunk) + least",
-        "(descriptor.kv_token_bound // split.chunk)",
+        f"{CUDA}/attention_facts.py",
+        "int(descriptor.kv_token_bound // chunk + descriptor.batch_size)",
+        "int(descriptor.kv_token_bound // chunk)",
         SCHEDULE,
     ),
     cpu(

@@ -1,5 +1,6 @@
 """Planted faults: exact replacements in the sources, the tests that must see them, and nothing else."""
 
+from tests.mutation.faults_bounds import BOUND_FAULTS
 from tests.mutation.faults_cpu import CPU_FAULTS
 from tests.mutation.faults_cpu_kernels import CPU_KERNEL_FAULTS
 from tests.mutation.faults_decode import DECODE_FAULTS
@@ -13,7 +14,8 @@ from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.mutant import Mutant
 
-CPU = (*CPU_FAULTS, *CPU_KERNEL_FAULTS, *PIECE_FAULTS, *INPUT_FAULTS, *LOGGING_FAULTS, *INDEX_FAULTS, *OPERAND_FAULTS)
+_KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
+CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

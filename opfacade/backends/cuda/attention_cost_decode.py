@@ -13,6 +13,7 @@ from typing import Any
 
 from opfacade.backends.cuda.attention_decode import within_reach
 from opfacade.backends.cuda.attention_decode_block import PLAIN, usual_shape
+from opfacade.backends.cuda.attention_facts import chunks_bound
 from opfacade.cost_blocks import Predicted, drained, first_hidden
 from opfacade.cost_pieces import LEAST_GRAINS, pieces
 from opfacade.sku import ITEMSIZE, KernelSku
@@ -151,7 +152,20 @@ def _in_chunks(descriptor: Any, runs: list[_Run], heads: int, row: float, chunk:
         parts += heads * len(cut) * (len(cut) > 1)
         partial = _part_bytes(descriptor) if len(cut) > 1 else 0.0
         sizes += [keys * row + rates.turn + partial for keys in cut for _ in range(heads)]
+    sizes = _of_makers(descriptor, [len(list(_chunks(run, chunk))) for run in runs], sizes, heads, chunk)
     return Cut(sizes, slots, parts, _SURVEY + (rates.merge if parts else 0.0))
+
+
+def _of_makers(descriptor: Any, counts: list[int], sizes: list[float], heads: int, chunk: int) -> list[float]:
+    """What blocks do where bounds have no slot for each chunk: whole runs in turn (kernels/attention/decode_chunks.cuh)."""
+    units = chunks_bound(descriptor, chunk)
+    if sum(counts) <= units:
+        return sizes
+    makers, of_runs, at = max(1, units * heads // max(counts)), list[float](), 0
+    for count in counts:
+        own = sum(sizes[at : at + count * heads]) / heads
+        of_runs, at = of_runs + [own] * heads, at + count * heads
+    return [sum(of_runs[maker::makers]) for maker in range(min(makers, len(of_runs)))]
 
 
 def _chunks(run: _Run, chunk: int) -> Iterator[int]:

@@ -125,8 +125,9 @@ def _splits(descriptor: Any, target: Target, mode: str, said: Any) -> tuple[int,
         return max(1, prefill.splits_of(descriptor, target)[1]), 0
     if mode != "fixed":
         return 1, 0
-    chunk = int(said or (descriptor.kv_split if isinstance(descriptor.kv_split, int) else descriptor.kv_token_bound or 1))
-    return max(1, -(-descriptor.kv_token_bound // chunk)), chunk
+    tokens = descriptor.request_token_bound
+    chunk = int(said or (descriptor.kv_split if isinstance(descriptor.kv_split, int) else tokens or 1))
+    return max(1, -(-tokens // chunk)), chunk
 
 
 def _visible(descriptor: Any, row: int, last: int, q: int, kv: int) -> tuple[int, int]:

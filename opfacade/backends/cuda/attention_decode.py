@@ -169,7 +169,7 @@ def cut_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tunin
     if split.mode == "off":
         return Cut(split, least, 0, 0, rules.alone)
     if split.mode == "fixed":
-        items = rules.heads * (descriptor.kv_token_bound // split.chunk) + least
+        items = rules.heads * facts_of.chunks_bound(descriptor, split.chunk)
         return Cut(split, items, items, items, rules.alone)
     tiles = rules.heads * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
     resident = min(tiles, target.sm_count * rules.alone.resident)
@@ -205,11 +205,10 @@ def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tun
 
 def _excess(descriptor: BatchPagedDecodeDescriptor, target: Target, cut: Cut) -> Iterator[Reason]:
     yield from support.shared_memory_reason(cut.block.shared_memory, target)
-    hint = "Use a larger kv_split or a smaller max_kv_indices."
-    yield from support.limit_reason("OPF-S006", "work items", cut.blocks, 2**31 - 1, hint)
+    yield from support.limit_reason("OPF-S006", "work items", cut.blocks, 2**31 - 1, facts_of.SPLIT_HINT)
     if cut.split.mode == "fixed":
-        splits = descriptor.kv_token_bound // cut.split.chunk + 1
-        yield from support.limit_reason("OPF-S006", "splits", splits, _MOST_PARTS, hint)
+        splits = descriptor.request_token_bound // cut.split.chunk + 1
+        yield from support.limit_reason("OPF-S006", "splits", splits, _MOST_PARTS, facts_of.SPLIT_HINT)
 
 
 def facts(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, split: Split) -> support.SpecPairs:

@@ -185,6 +185,15 @@ def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
 _LEAST_SCALE = 2.0**-100
 
 
+def chunks_bound(descriptor: Any, chunk: int) -> int:
+    """Chunks of all requests together, each with at least one, whatever the lengths that bounds allow."""
+    batch, together = descriptor.batch_size, int(descriptor.kv_token_bound // chunk + descriptor.batch_size)
+    return together if descriptor.max_kv_len is None else min(together, batch * max(1, -(-descriptor.max_kv_len // chunk)))
+
+
+SPLIT_HINT = "Use a larger kv_split, or a smaller max_kv_indices or max_kv_len."
+
+
 def token_axis(descriptor: Any) -> tuple[int, ...]:
     return (descriptor.paged_kv.token_axis,) if hasattr(descriptor, "paged_kv") else ()
 

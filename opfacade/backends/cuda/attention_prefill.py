@@ -40,7 +40,7 @@ def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
 
     "auto" splits only while there are fewer tiles than SMs; otherwise it is "off", and the SKU says so.
     """
-    tokens = descriptor.kv_token_bound
+    tokens = descriptor.request_token_bound
     if descriptor.kv_split == "off":
         return "off", 1, 0
     if descriptor.kv_split != "auto":
@@ -83,8 +83,7 @@ def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, 
 
 def split_reasons(descriptor: Prefill, target: Target) -> Iterator[Reason]:
     _, splits, _ = splits_of(descriptor, target)
-    hint = "Use a larger kv_split or a smaller max_kv_indices."
-    yield from support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, hint)
+    yield from support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, facts_of.SPLIT_HINT)
 
 
 def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:

@@ -44,7 +44,7 @@ def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, 
     if mode == "off":
         return descriptor.batch_size, 0
     if mode == "fixed":
-        units = descriptor.kv_token_bound // chunk + descriptor.batch_size
+        units = facts_of.chunks_bound(descriptor, chunk)
         return units, units
     tiles = descriptor.kv_token_bound // _SHARE + descriptor.batch_size
     units = max(1, min(tiles, target.sm_count // head_blocks(descriptor)))
@@ -73,9 +73,8 @@ def _unfit(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[Reason
 
 def _excess(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Iterator[Reason]:
     units, slots = grid_of(descriptor, target)
-    hint = "Use a larger kv_split or a smaller max_kv_indices."
     most = max(units, slots) * head_blocks(descriptor)
-    yield from support.limit_reason("OPF-S006", "work items", most, _MOST_UNITS, hint)
+    yield from support.limit_reason("OPF-S006", "work items", most, _MOST_UNITS, facts_of.SPLIT_HINT)
 
 
 def facts(descriptor: BatchMlaDecodeDescriptor) -> support.SpecPairs:

@@ -29,6 +29,8 @@ class RequestsHarness(Harness):
         size = descriptor.paged_kv.page_size if hasattr(descriptor, "paged_kv") else 1
         kv = [pages * size for pages in _shares(tokens // size, batch)]
         least = q if q is not None and self.rows_are_keys else [0] * batch
+        most = getattr(descriptor, "max_kv_len", None)
+        kv = kv if most is None else [min(length, most) for length in kv]
         return Lengths(q=q, kv=tuple(max(pair) for pair in zip(kv, least, strict=True)))
 
     def lengths_of_call(self, descriptor: Any, args: Any) -> Lengths | None:

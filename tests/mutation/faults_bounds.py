@@ -1,0 +1,108 @@
+"""Lengths beyond what grids and workspaces are made for, and the bounds themselves: on the host, and in the emulator."""
+
+from tests.mutation.mutant import SCHEDULE, K, L, cpu
+
+SCHEDULES = "tests/attention/test_bounds.py"
+BEYOND = "tests/emulator/test_bounds.py"
+VALIDATION = "tests/test_validation.py tests/test_validation_rules.py"
+
+BOUND_FAULTS = (
+    cpu(
+        "decode: chunks without a slot are left out",
+        f"{K}/decode_chunks.cuh",
+        "    if (total > units) return false;\n",
+        "",
+        SCHEDULES,
+    ),
+    cpu(
+        "decode: blocks that make whole runs share slots",
+        f"{K}/decode_chunks.cuh",
+        "item.run = index() * own_slots_;",
+        "item.run = index();",
+        SCHEDULES,
+    ),
+    cpu(
+        "decode: a block that makes whole runs makes one",
+        f"{K}/decode_chunks.cuh",
+        "part_ = 0, run_ += p_.slots / own_slots_;",
+        "return false;",
+        SCHEDULES,
+    ),
+    cpu(
+        "decode: a run with more chunks than slots is cut as any",
+        f"{K}/decode_chunks.cuh",
+        "while (fixed_splits(kv_len, first_key, chunk) > own_slots_) chunk = larger_chunk(chunk);",
+        "while (false) chunk = larger_chunk(chunk);",
+        SCHEDULES,
+    ),
+    cpu(
+        "decode: more tiles than are counted in are forgotten",
+        f"{K}/decode_schedule.cuh",
+        "share_ = tiles <= kMost ? even_share(tiles, runs, sums.most, p.resident) : 0;",
+        "share_ = even_share(tiles, runs, sums.most, p.resident);",
+        SCHEDULES,
+    ),
+    cpu(
+        "decode: a counter of parts may overflow",
+        f"{K}/decode_chunks.cuh",
+        "return units - p_.batch < kMostParts || most_splits<C>(p_, p_.chunk) <= kMostParts;",
+        "return true;",
+        f"{BEYOND} -k counter",
+    ),
+    cpu(
+        "latent decode: parts of whole runs are not merged",
+        f"{L}/add.cuh",
+        "if (work.alone && work.parts.count > 1",
+        "if (work.alone && work.parts.count > 10000",
+        f"{BEYOND} -k latent-six-32",
+    ),
+    cpu(
+        "latent decode: the second launch merges runs that are merged",
+        f"{L}/load.cuh",
+        "    if (work.alone) of.count = 0;\n",
+        "",
+        f"{BEYOND} -k latent-six",
+    ),
+    cpu(
+        "prefill: the last split of a long request ends early",
+        f"{K}/prefill_schedule.cuh",
+        "split == p.num_splits - 1 ? range.end : part.end",
+        "part.end",
+        f"{BEYOND} -k mma_tile",
+    ),
+    cpu(
+        "prefill: the last split of a long request of wgmma_tile ends early",
+        f"{K}/prefill_wgmma_schedule.cuh",
+        "const bool rest = split == p.num_splits - 1;",
+        "const bool rest = false;",
+        f"{BEYOND} -k beyond and prefill",
+    ),
+    cpu(
+        "prefill: splits follow the pool where one request is bounded",
+        "opfacade/backends/cuda/attention_prefill.py",
+        "tokens = descriptor.request_token_bound",
+        "tokens = descriptor.kv_token_bound",
+        SCHEDULE,
+    ),
+    cpu(
+        "decode: a bound on one request is taken for one on its chunks rounded down",
+        "opfacade/backends/cuda/attention_facts.py",
+        "max(1, -(-descriptor.max_kv_len // chunk))",
+        "max(1, descriptor.max_kv_len // chunk)",
+        SCHEDULE,
+    ),
+    cpu(
+        "validation: a request may be longer than max_kv_len",
+        "opfacade/validation/host.py",
+        "self.length(request) > tables.max_len",
+        "self.length(request) > tables.max_len + 1",
+        VALIDATION,
+    ),
+    cpu(
+        "validation: on the device a request may be longer than max_kv_len",
+        "kernels/validation/index_rules.h",
+        "if (length > t.max_len) return",
+        "if (length > t.max_len + 1) return",
+        VALIDATION,
+    ),
+)
