@@ -155,6 +155,18 @@ def test_a_finer_split_costs_more_partial_results():
     assert fine.blocks == 8 * coarse.blocks
 
 
+def test_whole_runs_in_turn_are_fewer_blocks_of_as_many_bytes():
+    """Of requests that share pages, where the pool has a quarter of their keys."""
+    kv = (8192,) * 16
+    own, shared = (
+        estimate(decode(16, tokens, kv_split=256), kernel("split_kv", "fixed"), SM90, Lengths(kv=kv)) for tokens in (8192, 2048)
+    )
+    assert own.blocks == 8 * 16 * 32
+    assert shared.blocks == 8 * (8 * 16 + 16) // 32
+    assert shared.bytes == own.bytes
+    assert shared.seconds > own.seconds
+
+
 def test_a_cluster_shortens_the_longest_block_without_a_second_launch():
     alone, shared = (estimate(decode(1, 4096), kernel("split_kv", mode), SM90) for mode in ("off", "cluster"))
     assert shared.seconds < alone.seconds

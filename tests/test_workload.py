@@ -6,7 +6,7 @@ import pytest
 
 from opfacade import Preference, errors, workload
 from opfacade.registry import examples
-from opfacade.workload import Lengths, Work, read
+from opfacade.workload import Lengths, Work, lengths_of, read
 
 TWO = [d for d in examples() if d.op == "merge_states"]
 
@@ -63,6 +63,12 @@ def test_an_array_over_lines_is_refused_as_one_text():
     text = json.dumps([{"op": "merge_states", "x": 1}], indent=1).replace('"x"', '"op"')
     with pytest.raises(errors.DescriptorError, match=r"workload\..*the name 'op' more than once"):
         read(text)
+
+
+def test_lengths_keep_to_a_bound_on_one_request():
+    decode = next(d for d in examples() if d.op == "paged_decode")
+    bounded = type(decode)(**{**dict(decode), "max_kv_len": 100})
+    assert set(lengths_of(Work(bounded)).kv) == {100}
 
 
 def test_an_empty_file_is_no_work():

@@ -60,7 +60,8 @@ int with_window(const DecodeParams& p, int blocks, int* out, int room) {
 extern "C" int items(int mode, const int* lens, int batch, int heads, int window, int chunk, int resident, int blocks,
                      int slots, int* out, int room) {
   DecodeParams p{};
-  p.table.lens = lens, p.table.limit = INT32_MAX, p.batch = batch, p.kv_heads = heads, p.window_left = window;
+  p.table.lens = lens, p.table.limit = INT32_MAX;
+  p.batch = batch, p.kv_heads = heads, p.window_left = window;
   p.chunk = chunk, p.resident = resident, p.slots = slots;
   if (mode == 0) return with_window<SplitMode::kFixed>(p, blocks, out, room);
   if (mode == 1) return with_window<SplitMode::kAuto>(p, blocks, out, room);
