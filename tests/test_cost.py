@@ -89,6 +89,9 @@ def test_append_and_merge_move_their_rows():
     assert amount(append).bytes == 2 * 2 * 10 * 8 * 128 * 2
     merge = MergeStatesDescriptor(num_states=3, total_num_rows=5, num_heads=2, head_dim=64, dtype="bf16")
     assert amount(merge).bytes == 4 * (5 * 2) * (64 * 2 + 4)
+    for states in ("stacked", "list"):
+        in_place = type(merge).model_validate(merge.model_dump() | {"states": states, "in_place": True})
+        assert amount(in_place).bytes == amount(merge).bytes
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda e: e.op)

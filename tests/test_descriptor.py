@@ -270,8 +270,10 @@ def test_sizes_are_fields():
 
 
 def _of_other_sizes(example, rng):
-    """The same kind. A split of the caller's keeps its limit of parts in reach."""
+    """The same kind. A split of the caller's keeps its limit of parts in reach, a list of states its length."""
     fields = {name: rng.choice((1, 2, 3, 16, 40, 1000)) for name in type(example).sizes}
+    if getattr(example, "states", "") == "list":
+        fields["num_states"] = rng.randint(1, 8)
     if hasattr(example, "paged_kv"):
         fields["paged_kv"] = example.paged_kv.model_dump() | {"num_total_pages": rng.choice((1, 40, 600, 5000, 100000))}
         fields["max_kv_indices"] = None

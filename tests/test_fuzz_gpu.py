@@ -31,7 +31,8 @@ def varied(descriptor, rng, **more):
     sizes = {"batch_size": rng.randint(1, 6), "total_num_rows": rng.randint(1, 40), "total_kv_rows": rng.randint(0, 300)}
     fields |= {name: n for name, n in sizes.items() if name in fields} | more
     if "num_states" in fields:
-        fields["num_states"], fields["num_heads"] = rng.randint(1, 9), rng.randint(1, 6)
+        fields["num_states"] = rng.randint(1, 8 if fields.get("states") == "list" else 9)
+        fields["num_heads"] = rng.randint(1, 6)
     if "paged_kv" in fields:
         cache = fields["paged_kv"]
         power = cache["page_size"] & (cache["page_size"] - 1) == 0

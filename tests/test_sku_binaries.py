@@ -66,6 +66,11 @@ def others():
             yield PagedKvAppendDescriptor(paged_kv=cache, total_num_rows=9, **point)
     for point in grid(num_states=(2, 3), num_heads=(1, 4), head_dim=(64, 80), dtype=("f16", "bf16", "f32")):
         yield MergeStatesDescriptor(total_num_rows=5, **point)
+    for point in grid(num_states=(2, 8), head_dim=(64, 80), states=("stacked", "list"), in_place=(False, True)):
+        yield MergeStatesDescriptor(total_num_rows=5, num_heads=4, dtype="bf16", **point)
+    for cache in caches(("f16", "f32"), (64,)):
+        for point in grid(rope=("half", "interleaved"), rope_dtype=("f32", "bf16", "f16")):
+            yield PagedKvAppendDescriptor(paged_kv=cache, total_num_rows=9, batch_size=2, **point)
 
 
 def identities(descriptors):

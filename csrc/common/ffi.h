@@ -186,6 +186,22 @@ int guarded(const char* name, R (*function)(P...), const TVMFFIAny* args, int co
   }
 }
 
+// The same of a function of any number of tensors, at most kMost.
+template <int kMost>
+int guarded_tensors(const char* name, void (*function)(const TensorView*, int), const TVMFFIAny* args, int count) {
+  try {
+    if (count > kMost) refuse_count(name, kMost, count);
+    Taken taken(name, args);
+    TensorView tensors[kMost];
+    for (int i = 0; i < count; ++i) taken.take(tensors[i]);
+    function(tensors, count);
+    return 0;
+  } catch (const Failure& failure) {
+    TVMFFIErrorSetRaisedFromCStr(failure.kind(), failure.text());
+    return -1;
+  }
+}
+
 // An exported function, by its name. Symbols of other libraries may have the same name; this one is never theirs.
 class Exported {
  public:
@@ -214,6 +230,16 @@ class Exported {
   static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny* out) {                                \
     return ::opfacade::guarded(#name, function, args, n, out);                                                  \
   }                                                                                                             \
+  OPF_EXPORT_CALL(name)
+
+// void function(const TensorView* tensors, int count)
+#define OPF_EXPORT_TENSORS(name, function, most)                                                                \
+  static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny*) {                                    \
+    return ::opfacade::guarded_tensors<most>(#name, function, args, n);                                         \
+  }                                                                                                             \
+  OPF_EXPORT_CALL(name)
+
+#define OPF_EXPORT_CALL(name)                                                                                   \
   static const ::opfacade::Exported opf_exported_##name(#name, opf_call_##name);                                \
   extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t n, TVMFFIAny* out) { \
     return opf_call_##name(args, n, out);                                                                       \

@@ -8,19 +8,53 @@
 
 namespace opfacade {
 
+// The states of one row, where they are listed.
+struct ListedStates {
+  const MergeListParams& p;
+  int64_t row;
+  int count;
+};
+
+__device__ __forceinline__ float lse_of(const RowStates& states, int s) { return states.lse[s * states.lse_stride]; }
+__device__ __forceinline__ float lse_of(const ListedStates& states, int s) { return states.p.list_lse[s][states.row]; }
+
+template <class C>
+__device__ __forceinline__ auto row_of(const RowStates& states, int s) {
+  return static_cast<const typename Element<typename C::T>::Bits*>(states.o) + s * states.o_stride;
+}
+template <class C>
+__device__ __forceinline__ auto row_of(const ListedStates& states, int s) {
+  return static_cast<const typename Element<typename C::T>::Bits*>(states.p.list_o[s]) + states.row * C::kHeadDim;
+}
+
+template <class C>
+__device__ __forceinline__ auto states_of_row(const typename C::Params& p, int64_t row) {
+  using Bits = typename Element<typename C::T>::Bits;
+  if constexpr (C::kListed) return ListedStates{p, row, p.states};
+  else return RowStates{static_cast<const Bits*>(p.states_o) + row * C::kHeadDim, p.states_lse + row, p.rows * C::kHeadDim, p.rows, p.states};
+}
+
+// In place a row's lse is written where its lanes have read it.
+template <class C>
+__device__ __forceinline__ void all_have_read() {
+  if constexpr (C::kInPlace) __syncwarp();
+}
+
 // A lane's pieces of some states that follow each other. What is not there counts as empty.
-template <class T, int kVec, int kMany>
+template <class C, int kVec, int kMany>
 struct HeldStates {
+  using T = typename C::T;
   Fetched<T, kVec> part[kMany];
   float lse[kMany];
 
-  __device__ __forceinline__ void load(const RowStates& states, int first, int column) {
+  template <class States>
+  __device__ __forceinline__ void load(const States& states, int first, int column) {
 #pragma unroll
     for (int j = 0; j < kMany; ++j)
-      lse[j] = first + j < states.count ? states.lse[(first + j) * states.lse_stride] : minus_infinity();
+      lse[j] = first + j < states.count ? lse_of(states, first + j) : minus_infinity();
 #pragma unroll
     for (int j = 0; j < kMany; ++j) {
-      const auto* row = static_cast<const typename Element<T>::Bits*>(states.o) + (first + j) * states.o_stride;
+      const auto* row = row_of<C>(states, first + j);
       if (lse[j] != minus_infinity()) part[j] = *reinterpret_cast<const Fetched<T, kVec>*>(row + column);
     }
   }
@@ -37,13 +71,13 @@ struct HeldStates {
 };
 
 // The weights of a row by kLanes lanes, to the bit those that row_weights has of 32: a lane stands for every kLanes-th of them.
-template <int kLanes>
-__device__ __forceinline__ RowWeights weights_by(const RowStates& states) {
+template <int kLanes, class States>
+__device__ __forceinline__ RowWeights weights_by(const States& states) {
   constexpr int kFolds = 32 / kLanes;
   const int lane = threadIdx.x % kLanes;
   float most = minus_infinity(), total[kFolds] = {};
 #pragma unroll 1
-  for (int s = lane; s < states.count; s += kLanes) most = fmaxf(most, states.lse[s * states.lse_stride]);
+  for (int s = lane; s < states.count; s += kLanes) most = fmaxf(most, lse_of(states, s));
 #pragma unroll
   for (int mask = kLanes / 2; mask > 0; mask /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
   const float base = finite_max(most);
@@ -52,7 +86,7 @@ __device__ __forceinline__ RowWeights weights_by(const RowStates& states) {
 #pragma unroll
     for (int fold = 0; fold < kFolds; ++fold) {
       const int s = first + fold * kLanes;
-      if (s < states.count) total[fold] += state_weight(states.lse[s * states.lse_stride], base);
+      if (s < states.count) total[fold] += state_weight(lse_of(states, s), base);
     }
   }
 #pragma unroll
@@ -76,20 +110,19 @@ __device__ __forceinline__ RowWeights weights_of(const float (&lse)[kStates]) {
 }
 
 template <class C>
-__device__ __forceinline__ void merge_many(const MergeStatesParams& p) {
+__device__ __forceinline__ void merge_many(const typename C::Params& p) {
   using Bits = typename Element<typename C::T>::Bits;
   constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
   const int64_t place = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   const bool there = place < p.rows;
   const int64_t row = there ? place : p.rows - 1;  // a warp shuffles as a whole
-  const RowStates states{static_cast<const Bits*>(p.states_o) + row * C::kHeadDim, p.states_lse + row,
-                         p.rows * C::kHeadDim, p.rows, p.states};
+  const auto states = states_of_row<C>(p, row);
   const int lane = threadIdx.x % kLanes, last = C::kHeadDim - kVec;
   constexpr int kMany = 4;
-  HeldStates<typename C::T, kVec, kMany> held;
+  HeldStates<C, kVec, kMany> held;
   held.load(states, 0, min(lane * kVec, last));
   const RowWeights weights = weights_by<kLanes>(states);
-  if (!there) return;
+  if (!there) return all_have_read<C>();
   for (int column = lane * kVec; column < C::kHeadDim;) {
     float sum[kVec] = {};
     held.add(weights, sum);
@@ -101,32 +134,47 @@ __device__ __forceinline__ void merge_many(const MergeStatesParams& p) {
     column += kLanes * kVec;
     if (kLanes * kVec < C::kHeadDim && column < C::kHeadDim) held.load(states, 0, column);
   }
+  all_have_read<C>();
   if (lane == 0) p.lse[row] = merged_lse(weights);
+}
+
+// Of state s: lse of a row, and the element that lies some rows past a place of its first row.
+template <class C>
+__device__ __forceinline__ float lse_at(const typename C::Params& p, int s, int64_t row) {
+  if constexpr (C::kListed) return p.list_lse[s][row];
+  else return p.states_lse[s * p.rows + row];
+}
+template <class C>
+__device__ __forceinline__ auto piece_at(const typename C::Params& p, int s, int64_t place, int rows) {
+  using Bits = typename Element<typename C::T>::Bits;
+  if constexpr (C::kListed) return static_cast<const Bits*>(p.list_o[s]) + place + rows * C::kHeadDim;
+  else return static_cast<const Bits*>(p.states_o) + place + (s * p.rows + rows) * C::kHeadDim;
 }
 
 // Up to kStates of them, where a lane has one piece of a row: it asks for those of kRows rows at once. The same bits.
 template <class C, int kStates, int kRows>
-__device__ __forceinline__ void merge_few(const MergeStatesParams& p) {
+__device__ __forceinline__ void merge_few(const typename C::Params& p) {
   using T = typename C::T;
   using Bits = typename Element<T>::Bits;
   constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
   constexpr int kStep = kMergeThreads / kLanes;  // rows
   const int column = threadIdx.x % kLanes * kVec;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kRows * kStep) + threadIdx.x / kLanes;
-  if (column >= C::kHeadDim) return;
-  HeldStates<T, kVec, kStates> held[kRows];
+  if (column >= C::kHeadDim) return all_have_read<C>();
+  HeldStates<C, kVec, kStates> held[kRows];
 #pragma unroll
   for (int j = 0; j < kRows; ++j)
 #pragma unroll
     for (int s = 0; s < kStates; ++s)
-      held[j].lse[s] = first + j * kStep < p.rows && s < p.states ? p.states_lse[s * p.rows + first + j * kStep] : minus_infinity();
-  const Bits* states = static_cast<const Bits*>(p.states_o) + first * C::kHeadDim + column;
+      held[j].lse[s] = first + j * kStep < p.rows && s < p.states ? lse_at<C>(p, s, first + j * kStep) : minus_infinity();
+  const int64_t place = first * C::kHeadDim + column;
 #pragma unroll
   for (int j = 0; j < kRows; ++j)
 #pragma unroll
     for (int s = 0; s < kStates; ++s)
       if (held[j].lse[s] != minus_infinity())
-        held[j].part[s] = *reinterpret_cast<const Fetched<T, kVec>*>(states + (s * p.rows + j * kStep) * C::kHeadDim);
+        held[j].part[s] = *reinterpret_cast<const Fetched<T, kVec>*>(piece_at<C>(p, s, place, j * kStep));
+  all_have_read<C>();
 #pragma unroll
   for (int j = 0; j < kRows; ++j) {
     const int64_t row = first + j * kStep;
@@ -140,7 +188,7 @@ __device__ __forceinline__ void merge_few(const MergeStatesParams& p) {
 }
 
 template <class C>
-__device__ __forceinline__ void merge_states(const MergeStatesParams& p) {
+__device__ __forceinline__ void merge_states(const typename C::Params& p) {
   constexpr int kBytes = sizeof(typename Element<typename C::T>::Bits);
   if constexpr (has_whole_rows(C::kHeadDim, kBytes)) {
     if (p.states <= 2) return merge_few<C, 2, rows_of_a_thread(2, C::kHeadDim, kBytes)>(p);

@@ -1,5 +1,6 @@
 // What a merge of attention states is told; shared by the kernel and its binding.
-// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp * rows_of_a_thread)), block kMergeThreads. Tensors are contiguous.
+// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp * rows_of_a_thread)), block kMergeThreads. Tensors are contiguous. o and
+// lse may be those of state 0.
 #pragma once
 #include <stdint.h>
 
@@ -12,6 +13,13 @@ struct MergeStatesParams {
   float* lse;               // [rows, heads]
   int64_t rows;             // rows * heads
   int32_t states;
+};
+
+constexpr int kMostListed = 8;
+// States that lie apart, each [rows, heads, head_dim] and [rows, heads]; states_o and states_lse are null.
+struct MergeListParams : MergeStatesParams {
+  const void* list_o[kMostListed];
+  const float* list_lse[kMostListed];
 };
 
 // How many elements a lane takes at a time: up to 16 bytes, and a row is made of them.

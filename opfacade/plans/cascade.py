@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import model_validator
 
 from opfacade.descriptor import Args, Descriptor
-from opfacade.model import Count, Size
-from opfacade.operands import Dim, TensorSpec
+from opfacade.model import Count, Size, contradiction
+from opfacade.operands import Dim, Role, TensorSpec
 from opfacade.plan import Plan
 from opfacade.sku import DType
 
@@ -16,12 +19,48 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+States = Literal["stacked", "list"]
+MAX_LISTED = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStatesArgs(Args):
-    states_o: Tensor
-    states_lse: Tensor
-    o: Tensor
-    lse: Tensor
+    """The tensors of one merge.
+
+    states_o, states_lse: one tensor each with the states stacked, or with `states="list"` a list or tuple of up to 8. The
+    tensors of a list become the operands state_o_0, state_lse_0 and so on, by which errors and dumps name them.
+    o, lse: None with `in_place`.
+    """
+
+    states_o: Tensor | Sequence[Tensor] | None = None
+    states_lse: Tensor | Sequence[Tensor] | None = None
+    o: Tensor | None = None
+    lse: Tensor | None = None
+    state_o_0: Tensor | None = None
+    state_o_1: Tensor | None = None
+    state_o_2: Tensor | None = None
+    state_o_3: Tensor | None = None
+    state_o_4: Tensor | None = None
+    state_o_5: Tensor | None = None
+    state_o_6: Tensor | None = None
+    state_o_7: Tensor | None = None
+    state_lse_0: Tensor | None = None
+    state_lse_1: Tensor | None = None
+    state_lse_2: Tensor | None = None
+    state_lse_3: Tensor | None = None
+    state_lse_4: Tensor | None = None
+    state_lse_5: Tensor | None = None
+    state_lse_6: Tensor | None = None
+    state_lse_7: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """A list is spread over its operands; one that is too long stays, and is refused with the call."""
+        for kind in ("o", "lse"):
+            given = getattr(self, f"states_{kind}")
+            if isinstance(given, (list, tuple)) and len(given) <= MAX_LISTED:
+                object.__setattr__(self, f"states_{kind}", None)
+                for i, tensor in enumerate(given):
+                    object.__setattr__(self, f"state_{kind}_{i}", tensor)
 
 
 class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
@@ -29,10 +68,15 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
 
     A state with lse = -inf is empty and its o is not looked at; merging only empty states gives o = 0, lse = -inf. An
     attention sink is counted by the lse of one of the states, and by no other.
+    states: "stacked" takes states_o [num_states, total_num_rows, num_heads, head_dim] and states_lse [num_states,
+    total_num_rows, num_heads] f32; "list" takes lists of up to 8 tensors [total_num_rows, num_heads, head_dim] and
+    [total_num_rows, num_heads], each contiguous.
+    in_place: o and lse are written into state 0, in its dtype, and are no operands; the other states stay as they are.
     """
 
     op: Literal["merge_states"] = "merge_states"
     category: ClassVar[str] = "cascade"
+    later: ClassVar[frozenset[str]] = frozenset({"states", "in_place"})
     sizes: ClassVar[frozenset[str]] = frozenset({"num_states", "total_num_rows"})
     args_type: ClassVar[type[Args]] = MergeStatesArgs
     num_states: Size
@@ -40,23 +84,52 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     num_heads: Size
     head_dim: Size
     dtype: DType
+    states: States = "stacked"
+    in_place: bool = False
+
+    @model_validator(mode="after")
+    def _short_list(self) -> MergeStatesDescriptor:
+        if self.states == "list" and self.num_states > MAX_LISTED:
+            hint = "Stack them, or merge in two steps."
+            raise contradiction("num_states", f"at most {MAX_LISTED} states in a list", self.num_states, hint)
+        return self
+
+    @property
+    def state_names(self) -> tuple[tuple[str, str], ...]:
+        """The operands of o and lse: a pair for each state of a list, or one for all."""
+        if self.states == "stacked":
+            return (("states_o", "states_lse"),)
+        return tuple((f"state_o_{i}", f"state_lse_{i}") for i in range(self.num_states))
+
+    def states_of(self, args: Any) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """o and lse of the states in their order, whichever form they have."""
+        o, lse = zip(*((getattr(args, o), getattr(args, lse)) for o, lse in self.state_names), strict=True)
+        return (o[0], lse[0]) if self.states == "stacked" else (o, lse)
+
+    def merged(self, args: Any) -> tuple[Tensor, Tensor]:
+        """Where o and lse are written: views of state 0 with `in_place`."""
+        if self.in_place:
+            o, lse = self.states_of(args)
+            return o[0], lse[0]
+        return args.o, args.lse
 
     def wrong_values(self, name: str, args: MergeStatesArgs) -> tuple[Tensor, str] | None:
         """The o of an empty state may hold anything, and any lse is one."""
         found = super().wrong_values(name, args)
-        if found is None or name == "states_lse":
+        if found is None or name.startswith(("states_lse", "state_lse")):
             return None
-        return found[0] & (args.states_lse != -math.inf)[..., None], found[1]
+        return found[0] & (getattr(args, name.replace("_o", "_lse")) != -math.inf)[..., None], found[1]
 
     def operands(self) -> dict[str, TensorSpec]:
-        states, rows = Dim("num_states", self.num_states), Dim("total_num_rows", self.total_num_rows)
-        heads, dim = Dim("num_heads", self.num_heads), Dim("head_dim", self.head_dim)
-        return {
-            "states_o": TensorSpec((states, rows, heads, dim), self.dtype, "in", "contiguous"),
-            "states_lse": TensorSpec((states, rows, heads), "f32", "in", "contiguous", alignment=4),
-            "o": TensorSpec((rows, heads, dim), self.dtype, "out", "contiguous"),
-            "lse": TensorSpec((rows, heads), "f32", "out", "contiguous", alignment=4),
-        }
+        many = (Dim("num_states", self.num_states),) if self.states == "stacked" else ()
+        rows, heads = Dim("total_num_rows", self.total_num_rows), Dim("num_heads", self.num_heads)
+        o = TensorSpec((rows, heads, Dim("head_dim", self.head_dim)), self.dtype, "in", "contiguous")
+        lse = TensorSpec((rows, heads), "f32", "in", "contiguous", alignment=4)
+        roles: list[Role] = ["inout" if self.in_place and i == 0 else "in" for i in range(len(self.state_names))]
+        pairs = list(zip(self.state_names, roles, strict=True))
+        found = {name: o._replace(shape=(*many, *o.shape), role=role) for (name, _), role in pairs}
+        found |= {name: lse._replace(shape=(*many, *lse.shape), role=role) for (_, name), role in pairs}
+        return found if self.in_place else found | {"o": o._replace(role="out"), "lse": lse._replace(role="out")}
 
 
 class MergeStatesPlan(Plan[MergeStatesArgs]): ...
@@ -65,4 +138,6 @@ class MergeStatesPlan(Plan[MergeStatesArgs]): ...
 EXAMPLES = (
     MergeStatesDescriptor(num_states=2, total_num_rows=100, num_heads=32, head_dim=128, dtype="bf16"),
     MergeStatesDescriptor(num_states=5, total_num_rows=63, num_heads=3, head_dim=65, dtype="f16"),
+    MergeStatesDescriptor(num_states=8, total_num_rows=63, num_heads=8, head_dim=128, dtype="bf16", states="list"),
+    MergeStatesDescriptor(num_states=2, total_num_rows=63, num_heads=8, head_dim=96, dtype="f16", in_place=True),
 )

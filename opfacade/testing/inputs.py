@@ -105,8 +105,8 @@ class _Maker:
         if "sinks" in operands:
             none = values["sinks"] < -1.5
             values["sinks"] = (2 + 2 * values["sinks"]).masked_fill(none, float("-inf"))
-        if "states_lse" in operands:
-            values |= self._states(values)
+        for pair in getattr(descriptor, "state_names", ()):
+            values |= self._states(values, *pair)
         return descriptor.args_type(**values)
 
     def _tensor(self, spec: TensorSpec) -> Tensor:
@@ -242,16 +242,15 @@ class _Maker:
         past = torch.full((self.rng.randint(0, 3), 2 * half), float("nan"), device=self.device)
         return torch.cat([torch.cat([angle.cos(), angle.sin()], -1), past]).to(torch_dtype(self.descriptor.rope_dtype))
 
-    def _states(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _states(self, values: dict[str, Tensor], o: str, lse: str) -> dict[str, Tensor]:
         """Log-sum-exps of ordinary size, some states empty, their o NaN."""
         import torch
 
-        shape = tuple(values["states_lse"].shape)
-        lse = torch.randn(shape, generator=self.generator, device=self.device) * 3
+        shape = tuple(values[lse].shape)
+        drawn = torch.randn(shape, generator=self.generator, device=self.device) * 3
         empty = torch.rand(shape, generator=self.generator, device=self.device) < 0.2
-        lse = lse.masked_fill(empty, float("-inf"))
-        states_o = values["states_o"].float().masked_fill(empty[..., None], float("nan")).to(values["states_o"].dtype)
-        return {"states_lse": lse, "states_o": states_o}
+        states_o = values[o].float().masked_fill(empty[..., None], float("nan")).to(values[o].dtype)
+        return {lse: drawn.masked_fill(empty, float("-inf")), o: states_o}
 
 
 def _sizes(spec: TensorSpec) -> tuple[Any, ...]:

@@ -183,15 +183,13 @@ def merge(descriptor: Any, args: Any) -> list[Bounded]:
     """The merged state and its bound: weights to a few ulp, one sum over the states, one rounding."""
     import torch
 
-    lse = args.states_lse.double()
+    given, lse = (torch.stack(tuple(states)).double() for states in descriptor.states_of(args))
     top = lse.amax(0)
     m = torch.where(top == -math.inf, torch.zeros_like(top), top)
     w = (lse - m).exp()
     total = w.sum(0)
     w = w / torch.where(total == 0, torch.ones_like(total), total)
-    states = torch.where(
-        (lse == -math.inf)[..., None], torch.zeros_like(args.states_o, dtype=torch.float64), args.states_o.double()
-    )
+    states = torch.where((lse == -math.inf)[..., None], torch.zeros_like(given), given)
     o, size = (w[..., None] * states).sum(0), (w[..., None] * states.abs()).sum(0)
     count, magnitude = lse.shape[0], lse.masked_fill(lse == -math.inf, 0.0).abs().amax(0)
     relative = (2.0**-20 + (count + 8) * 2.0**-23 + 8 * 2.0**-24 * magnitude)[..., None]

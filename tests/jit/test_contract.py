@@ -102,7 +102,10 @@ def disturbed(rng, args, workspace, keep):
     elif what < 0.7:
         arena = torch.zeros(1 << 18, dtype=torch.uint8)
         keep.append(arena)
-        args = replace(args, **{n: in_arena(rng, arena, getattr(args, n)) for n in rng.sample(names, rng.choice((1, 2, 2, 3)))})
+        args = replace(
+            args,
+            **{n: in_arena(rng, arena, getattr(args, n)) for n in rng.sample(names, min(len(names), rng.choice((1, 2, 2, 3))))},
+        )
         if rng.random() < 0.3:
             workspace = arena[256 * rng.randrange(16) :][:NEEDED]
     elif what < 0.8:

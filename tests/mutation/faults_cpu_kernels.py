@@ -105,8 +105,8 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "merge: the rows of a thread read the same states",
         "kernels/cascade/merge_states.cuh",
-        "states + (s * p.rows + j * kStep) * C::kHeadDim",
-        "states + s * p.rows * C::kHeadDim",
+        "place + (s * p.rows + rows) * C::kHeadDim",
+        "place + s * p.rows * C::kHeadDim",
         "tests/cascade/test_merge_shapes.py",
     ),
     cpu(

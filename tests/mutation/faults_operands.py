@@ -5,6 +5,7 @@ from tests.mutation.mutant import CALLS, MEMO, cpu
 CHECKS = "tests/test_operands.py"
 FORMS = "tests/test_forms.py"
 APPENDS = "tests/kv_cache/test_append_shapes.py"
+MERGES = "tests/cascade/test_forms.py"
 CONTRACT = "tests/jit/test_contract.py"
 
 OPERAND_FAULTS = (
@@ -98,5 +99,47 @@ OPERAND_FAULTS = (
         'facts["rope_dtype"] = descriptor.rope_dtype',
         "pass",
         f"{APPENDS} -k narrow",
+    ),
+    cpu(
+        "merge: a row's lse is written in place before its lanes have read it",
+        "kernels/cascade/merge_states.cuh",
+        "  if constexpr (C::kInPlace) __syncwarp();",
+        "",
+        f"{MERGES} -k kernel",
+    ),
+    cpu(
+        "merge: all states of a list are the first",
+        "kernels/cascade/merge_states.cuh",
+        "return static_cast<const Bits*>(p.list_o[s]) + place",
+        "return static_cast<const Bits*>(p.list_o[0]) + place",
+        f"{MERGES} -k kernel",
+    ),
+    cpu(
+        "merge: of a list of many states one weighs as the next",
+        "kernels/cascade/merge_states.cuh",
+        "return states.p.list_lse[s][states.row];",
+        "return states.p.list_lse[s ^ 1][states.row];",
+        f"{MERGES} -k kernel",
+    ),
+    cpu(
+        "merge: the binding takes lse of a list from where o is",
+        "csrc/cascade/merge_states.cc.jinja",
+        "params.list_lse[s] = static_cast<const float*>(given[states + s].data_ptr());",
+        "params.list_lse[s] = static_cast<const float*>(given[states].data_ptr());",
+        f"{MERGES} -k kernel",
+    ),
+    cpu(
+        "merge: other states of a merge in place may change",
+        "opfacade/testing/families/cascade.py",
+        "exact = [torch.zeros_like(other) for other in others]",
+        "exact = [torch.full_like(other, 1e9) for other in others]",
+        MERGES,
+    ),
+    cpu(
+        "merge: state 0 is only read",
+        "opfacade/plans/cascade.py",
+        '"inout" if self.in_place and i == 0 else "in"',
+        '"in"',
+        MERGES,
     ),
 )

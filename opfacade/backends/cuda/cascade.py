@@ -25,7 +25,9 @@ def _declines(descriptor: MergeStatesDescriptor, target: Target) -> list[Reason]
 
 
 def _facts(descriptor: MergeStatesDescriptor) -> support.SpecPairs:
-    return support.pairs(dtype=descriptor.dtype, head_dim=descriptor.head_dim)
+    forms = {"in_place": True} if descriptor.in_place else {}
+    listed = {} if descriptor.states == "stacked" else {"states": descriptor.states}
+    return support.pairs(dtype=descriptor.dtype, head_dim=descriptor.head_dim, **forms, **listed)
 
 
 def _spec(descriptor: MergeStatesDescriptor, target: Target) -> Any:
@@ -43,7 +45,7 @@ def _sku(descriptor: MergeStatesDescriptor, target: Target) -> KernelSku:
         revision=1,
         dtypes=(("o", descriptor.dtype),),
         layout="strided",
-        spec=(("head_dim", descriptor.head_dim),),
+        spec=tuple((name, value) for name, value in _facts(descriptor) if name != "dtype"),
         precision_guarantee=PrecisionGuarantee(
             math_precision="f32",
             accumulator="f32",

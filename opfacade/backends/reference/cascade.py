@@ -40,17 +40,19 @@ def _merge(descriptor: MergeStatesDescriptor, target: Target, sku: KernelSku, al
     def launch(args: MergeStatesArgs, workspace: object) -> None:
         import torch
 
-        states_lse = args.states_lse.double()
+        states_o, lse = descriptor.states_of(args)
+        to_o, to_lse = descriptor.merged(args)
+        states_lse = torch.stack(tuple(lse)).double()
         top = states_lse.amax(dim=0)
         top = torch.where(top == -math.inf, torch.zeros_like(top), top)
         weight = (states_lse - top).exp()
         total = weight.sum(dim=0)
-        o = torch.zeros(args.o.shape, dtype=torch.float64, device=args.o.device)
-        for state_o, w, state_lse in zip(args.states_o, weight, states_lse, strict=True):
+        o = torch.zeros(to_o.shape, dtype=torch.float64, device=to_o.device)
+        for state_o, w, state_lse in zip(states_o, weight, states_lse, strict=True):
             # The o of an empty state is not looked at: it may hold anything.
             o += torch.where((state_lse == -math.inf)[..., None], torch.zeros_like(o), state_o.double() * w[..., None])
-        args.o.copy_(o / torch.where(total == 0, torch.ones_like(total), total)[..., None])
-        args.lse.copy_(top + total.log())
+        to_o.copy_(o / torch.where(total == 0, torch.ones_like(total), total)[..., None])
+        to_lse.copy_(top + total.log())
 
     return launch
 

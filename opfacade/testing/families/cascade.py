@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from opfacade.descriptor import Descriptor
-from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.descriptor import Descriptor, operands_of
+from opfacade.operands import nbytes
+from opfacade.plans.cascade import MAX_LISTED, MergeStatesDescriptor
 from opfacade.testing import oracle
 from opfacade.testing.bounds import Bounded
 from opfacade.testing.harness import Amount, Harness, HasLengths
@@ -14,12 +15,15 @@ from opfacade.testing.harness import Amount, Harness, HasLengths
 
 class MergeHarness(Harness):
     def draw(self, op: str, rng: random.Random, tokens: int) -> Descriptor[Any]:
+        states = rng.choice((1, 2, 3, 8, 40))
         return MergeStatesDescriptor(
-            num_states=rng.choice((1, 2, 3, 8, 40)),
+            num_states=states,
             total_num_rows=rng.choice((1, 7, 64, 333)),
             num_heads=rng.choice((1, 3, 8, 32)),
             head_dim=rng.choice((64, 65, 80, 128, 256)),
             dtype=rng.choice(("f16", "bf16", "f32")),
+            in_place=rng.random() < 0.3,
+            states=rng.choice(("stacked", "list")) if states <= MAX_LISTED else "stacked",
         )
 
     def small(self, op: str, rng: random.Random) -> Descriptor[Any]:
@@ -29,23 +33,53 @@ class MergeHarness(Harness):
             num_heads=rng.choice((1, 1, 2)),
             head_dim=rng.choice((8, 16, 64)),
             dtype=rng.choice(("f16", "bf16", "f32")),
+            in_place=rng.random() < 0.3,
+            states=rng.choice(("stacked", "list")),
         )
 
     def cases(self, op: str) -> dict[str, Any]:
         return {
             "merge-bf16": MergeStatesDescriptor(num_states=5, total_num_rows=33, num_heads=4, head_dim=128, dtype="bf16"),
+            "merge-list": MergeStatesDescriptor(
+                num_states=7, total_num_rows=21, num_heads=3, head_dim=65, dtype="f16", states="list"
+            ),
+            "merge-list-in-place": MergeStatesDescriptor(
+                num_states=3, total_num_rows=33, num_heads=4, head_dim=128, dtype="bf16", states="list", in_place=True
+            ),
+            "merge-in-place-odd": MergeStatesDescriptor(
+                num_states=6, total_num_rows=19, num_heads=3, head_dim=96, dtype="f16", in_place=True
+            ),
             "merge-odd": MergeStatesDescriptor(num_states=40, total_num_rows=7, num_heads=3, head_dim=65, dtype="f32"),
         }
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        return oracle.merge(descriptor, args)
+        """In place the operands of state 0 are expected to be the result, and other states to be as they were."""
+        merged = oracle.merge(descriptor, args)
+        if not descriptor.in_place:
+            return merged
+        pairs = zip(merged, descriptor.state_names[0], descriptor.states_of(args), strict=True)
+        return [_in_state_0(bounded, name, states if descriptor.states == "stacked" else ()) for bounded, name, states in pairs]
 
     def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
-        moved = super().amount(descriptor, lengths).bytes
-        return Amount(moved, 3.0 * moved / 2)
+        """In place the bytes are the same: of the states only the first is written."""
+        moved = nbytes(list(operands_of(descriptor).values()))
+        moved += moved // descriptor.num_states if descriptor.in_place else 0
+        return Amount(float(moved), 3.0 * moved / 2)
 
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
-        return f"{descriptor.op} s{descriptor.num_states} r{descriptor.total_num_rows} {descriptor.dtype}"
+        form = " list" * (descriptor.states == "list") + " in place" * descriptor.in_place
+        return f"{descriptor.op} s{descriptor.num_states} r{descriptor.total_num_rows} {descriptor.dtype}{form}"
+
+
+def _in_state_0(bounded: Bounded, name: str, stacked: Any) -> Bounded:
+    """What an operand should hold whose first state is overwritten; the others exactly."""
+    import torch
+
+    others = [state.double() for state in stacked[1:]]
+    exact = [torch.zeros_like(other) for other in others]
+    hard, tight = (torch.stack([own, *exact]) if len(stacked) else own for own in (bounded.hard, bounded.tight))
+    want = torch.stack([bounded.want, *others]) if len(stacked) else bounded.want
+    return Bounded(name, want, hard, tight)
 
 
 HARNESSES: dict[str, Harness] = {"merge_states": MergeHarness()}
