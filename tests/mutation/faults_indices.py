@@ -65,9 +65,9 @@ INDEX_FAULTS = (
     ),
     cpu(
         "full: rows of q that no request owns must be finite",
-        "opfacade/validation/full.py",
-        '_OWNERS = {"q": "q_indptr", ',
-        "_OWNERS = {",
+        "opfacade/plans/attention.py",
+        '{"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr"}',
+        '{"k": "kv_indptr", "v": "kv_indptr"}',
         UNOWNED,
     ),
     cpu(
