@@ -8,11 +8,14 @@ from opfacade.errors import IndexDataError
 from opfacade.testing import inputs
 from opfacade.testing.inputs import Lengths
 from opfacade.testing.subject import Subject
-from tests.emulator.test_bounds import BEYOND, LONG, SHARED, WAYS, decode, hold_and_compare, latent, prefill
+from tests.emulator.test_bounds import BEYOND, LONG, MANY, SHARED, WAYS, decode, hold_and_compare, latent, prefill
 from tests.holding import hold
 
 pytestmark = pytest.mark.gpu
-SHARED_CASES = [pytest.param(*case.values, id=case.id) for case in SHARED]
+SHARED_CASES = [
+    *(pytest.param(*case.values, id=case.id) for case in SHARED),
+    pytest.param(latent(*MANY, kv_split=32), MANY[1], id="latent-many-32"),
+]
 
 
 def lengths_of(make, kv):
