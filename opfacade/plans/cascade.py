@@ -99,7 +99,8 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         """The operands of o and lse: a pair for each state of a list, or one for all."""
         if self.states == "stacked":
             return (("states_o", "states_lse"),)
-        return tuple((f"state_o_{i}", f"state_lse_{i}") for i in range(self.num_states))
+        count = min(self.num_states, MAX_LISTED)  # operands are looked at before a list that is too long is refused
+        return tuple((f"state_o_{i}", f"state_lse_{i}") for i in range(count))
 
     def states_of(self, args: Any) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """o and lse of the states in their order, whichever form they have."""
