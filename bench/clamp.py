@@ -1,5 +1,6 @@
-"""What safety costs: each kernel with and without clamped page ids, lengths and indptr, and dropped writes, alternately, in one
-run: `python bench/clamp.py [--out FILE]`.
+"""The cost of index safety: `python bench/clamp.py [--out FILE]`.
+
+Times each kernel with and without its clamps of page ids, lengths and indptr and its dropped writes, alternately in one run.
 
 Prints microseconds of both and the ratio of medians, per shape; the last line is the worst. Below 1.01 everywhere,
 SAFE_PAGES in opfacade/backends/cuda/support.py can be True.

@@ -105,7 +105,7 @@ class _Logged:
 
 @contextmanager
 def _dropped(name: str, variable: str) -> Iterator[None]:
-    """What fails in the block reaches no run: files, a closed stream (ValueError), torch out of memory."""
+    """Keeps failures in the block from a run: of files, of a closed stream (ValueError), of torch out of memory."""
     try:
         yield
     except (*dumps.FAILURES, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What commands read: the file that an argument names, or standard input, within a bound; and the problems in it."""
+"""Reads the input of a command, a named file or standard input of bounded size, and the problems in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands read, and what they say of a file in which there is nothing to do."""
+"""Input of commands, and their message for a file in which there is nothing to do."""
 
 import io
 

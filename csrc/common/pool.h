@@ -65,7 +65,7 @@ inline void set_page_size(PageTable& table, const PoolShape& shape) {
   table.num_pages = static_cast<int32_t>(shape.pages);
 }
 
-// What indices may lead to; nothing where there is nothing to be led to.
+// The greatest length or entry of indptr that a kernel uses; 0 for an empty pool, so that nothing of it is read.
 inline void set_limit(PageTable& table, int64_t limit, int64_t pages_or_rows) {
   table.limit = pages_or_rows == 0 ? 0 : static_cast<int32_t>(limit < INT32_MAX ? limit : INT32_MAX);
 }

@@ -125,7 +125,7 @@ class Schedule<C, SplitMode::kAuto> {
     const BatchSums<C> sums(p);
     const int runs = p.batch * head_blocks<C>(p);
     const int64_t tiles = static_cast<int64_t>(sums.total()) * head_blocks<C>(p);
-    // Of more tiles than positions are counted in, runs stay whole.
+    // A position is an int: beyond that many tiles, runs are not split.
     share_ = tiles <= kMost ? even_share(tiles, runs, sums.most, p.resident) : 0;
     if (share_ != 0) {
       start_even(sums, static_cast<int>(tiles));

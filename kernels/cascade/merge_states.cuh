@@ -138,7 +138,7 @@ __device__ __forceinline__ void merge_many(const typename C::Params& p) {
   if (lane == 0) p.lse[row] = merged_lse(weights);
 }
 
-// Of state s: lse of a row, and the element that lies some rows past a place of its first row.
+// lse_at: the lse of a row in state s. piece_at: the element of state s that lies `rows` rows past `place`.
 template <class C>
 __device__ __forceinline__ float lse_at(const typename C::Params& p, int s, int64_t row) {
   if constexpr (C::kListed) return p.list_lse[s][row];

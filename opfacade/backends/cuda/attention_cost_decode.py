@@ -157,7 +157,7 @@ def _in_chunks(descriptor: Any, runs: list[_Run], heads: int, row: float, chunk:
 
 
 def _of_makers(descriptor: Any, counts: list[int], sizes: list[float], heads: int, chunk: int) -> list[float]:
-    """What blocks do where bounds have no slot for each chunk: whole runs in turn (kernels/attention/decode_chunks.cuh)."""
+    """The work of each CTA where slots are fewer than chunks: whole runs in turn (kernels/attention/decode_chunks.cuh)."""
     units = chunks_bound(descriptor, chunk)
     if sum(counts) <= units:
         return sizes
