@@ -3,8 +3,8 @@
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_like: can_implement for the very same bundle, and for new tensors of known shapes. count: telemetry of a run.
 run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two in turns, where the driver is a
-stub (csrc/common and all Python are real). run_new: with tensors elsewhere each time. short, short_check: the short way where
-there is no quick one, and its check alone. Needs nvcc and g++, or is left out.
+stub (csrc/host, csrc/common and all Python are real). run_new: with tensors elsewhere each time. fast, fast_check: the fast
+path without replay, and its check alone. Needs nvcc and g++, or is left out.
 record, sink, sample_*: what a run pays besides while it is recorded, told to a sink, or timed.
 """
 
@@ -26,8 +26,8 @@ from pathlib import Path
 
 import torch
 
-from opfacade import Plan, Target, telemetry, telemetry_latency
-from opfacade.backends.cuda.direct import Direct
+from opfacade import Plan, Target, jit, telemetry, telemetry_latency
+from opfacade.backends.cuda.direct import Direct, KernelCall
 from opfacade.errors import CompileError, ToolchainError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.recorder import Recorder
@@ -66,45 +66,52 @@ def telemetry_on(plan, args) -> dict[str, float]:
     return found
 
 
-def stub_runs(descriptor, pair) -> dict[str, float]:
-    """Runs on tensors of the host, by a driver that launches nothing."""
+def stub_libraries(place: Path):
+    """A driver that launches nothing, a kernel library that calls it, and the host library, built below `place`."""
     sys.path.insert(0, str(ROOT))
     from tests.jit.fake_driver import FakeDriver
 
+    root = place / "root"
+    shutil.copytree(ROOT / "tests/jit/templates", root)
+    for common in ("csrc/common", "csrc/host", "kernels/common"):
+        shutil.copytree(ROOT / common, root / common)
+    os.environ |= {"OPFACADE_SOURCE_ROOT": str(root), "OPFACADE_CACHE_DIR": str(place / "cache")}
+    try:
+        driver = FakeDriver(place)
+        return driver, driver.binding(), jit.load(jit.HOST)
+    finally:
+        del os.environ["OPFACADE_SOURCE_ROOT"], os.environ["OPFACADE_CACHE_DIR"]
+
+
+def stub_runs(descriptor, pair) -> dict[str, float]:
+    """Runs on tensors of the host, by a driver that launches nothing."""
     with tempfile.TemporaryDirectory() as place:
-        root = Path(place) / "root"
-        shutil.copytree(ROOT / "tests/jit/templates", root)
-        for common in ("csrc/common", "kernels/common"):
-            shutil.copytree(ROOT / common, root / common)
-        os.environ |= {"OPFACADE_SOURCE_ROOT": str(root), "OPFACADE_CACHE_DIR": str(Path(place) / "cache")}
         try:
-            driver = FakeDriver(Path(place))
-            module = driver.binding()
+            driver, module, host = stub_libraries(Path(place))
         except (CompileError, ToolchainError) as error:
             print(error, file=sys.stderr)
             return {}
-        finally:
-            del os.environ["OPFACADE_SOURCE_ROOT"], os.environ["OPFACADE_CACHE_DIR"]
     plan = Plan.select(descriptor, target=Target.cpu())
     # As the launcher of the CUDA plan makes it, but on the host; seven scalars, as decode has. The last: how many launches.
-    direct = Direct(module, descriptor, 0, False, (2, 0.1, 0.0, -1, 264, 400, 1), device_type=1)
+    kernel = KernelCall(module.run, (2, 0.1, 0.0, -1, 264, 400, 1), False, 0, device_type=1)
+    direct = Direct(host, kernel, descriptor)
     direct.learn(pair[0])
-    for name, way in direct.ways._asdict().items():
-        object.__setattr__(plan, f"_{name}", way)
+    for name, path in direct.paths._asdict().items():
+        object.__setattr__(plan, f"_{name}", path)
     for args in pair:
-        assert direct.ways.short(args, None, True)
+        assert direct.paths.fast(args, None, True)
     queries, outputs = (list(torch.empty(n, *pair[0].q.shape, dtype=pair[0].q.dtype)) for n in (64, 32))
     many = [replace(pair[0], q=q, o=o) for q, o in itertools.product(queries, outputs)]
     for args in many:
-        direct.ways.short(args, None, False)
+        direct.paths.fast(args, None, False)
     like, new = itertools.cycle(pair), itertools.cycle(many)
     before = driver.launches
     found = {
         "run_same": microseconds(lambda: plan.run(pair[0])),
         "run_like": microseconds(lambda: plan.run(next(like))),
         "run_new": microseconds(lambda: plan.run(next(new))),
-        "short": microseconds(lambda: direct.ways.short(pair[0], None, True)),
-        "short_check": microseconds(lambda: plan.can_implement(next(like))),
+        "fast": microseconds(lambda: direct.paths.fast(pair[0], None, True)),
+        "fast_check": microseconds(lambda: plan.can_implement(next(like))),
     }
     assert driver.launches == before + 4 * 7 * 2000
     return found

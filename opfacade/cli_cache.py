@@ -100,7 +100,7 @@ def clear() -> None:
 
 @cache.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--arch", help="Only entries for this architecture, such as sm_90a.")
+@click.option("--arch", help="Only entries for this architecture, such as sm_90a, and the host library.")
 def export_(file: Path, arch: str | None) -> None:
     """Write all sound entries into the bundle FILE, for a machine without compiler or network."""
     from opfacade.jit.bundle import export

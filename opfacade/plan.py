@@ -14,7 +14,7 @@ from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues,
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, bytes_of, check, check_beside, require_memory
 from opfacade.preference import Preference
-from opfacade.registry import NO_SHORT_WAYS, Candidate, Launcher, ShortWays
+from opfacade.registry import NO_FAST_PATHS, Candidate, FastPaths, Launcher
 from opfacade.selection import Option, answer, choose, count_refusals
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
@@ -56,8 +56,8 @@ class Plan(Generic[ArgsT]):
     """
 
     __slots__ = (
-        "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_guard", "_launch", "_lock", "_memo",
-        "_operands", "_quick", "_short", "descriptor", "preference", "sku", "target", "workspace_size",
+        "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_fast", "_guard", "_launch", "_lock", "_memo",
+        "_operands", "_replay", "descriptor", "preference", "sku", "target", "workspace_size",
     )  # fmt: skip
     _args_type: ClassVar[type[Args] | None] = None
 
@@ -71,13 +71,13 @@ class Plan(Generic[ArgsT]):
     _count: Callable[[], int]
     _count_select: Callable[[], int]
     _crosscheck: float
+    _fast: Callable[[Any, Any, bool], bool]
     _guard: validation.Guard | None
     _launch: Launcher | None
     _lock: threading.Lock
     _memo: CallMemo
     _operands: Mapping[str, TensorSpec]
-    _quick: Callable[..., Any]
-    _short: Callable[[Any, Any, bool], bool]
+    _replay: Callable[..., Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -149,8 +149,8 @@ class Plan(Generic[ArgsT]):
             "_crosscheck": env.crosscheck(),
             "_guard": validation.guard(level, descriptor, option.sku, preference.jit == "build"),
             "_launch": None,
-            "_quick": NO_SHORT_WAYS.quick,
-            "_short": NO_SHORT_WAYS.short,
+            "_replay": NO_FAST_PATHS.replay,
+            "_fast": NO_FAST_PATHS.fast,
             "_lock": threading.Lock(),
             "_admitted": level == "off",
         }
@@ -173,7 +173,7 @@ class Plan(Generic[ArgsT]):
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
         """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
         self.check()
-        if self._short(args, workspace, False):
+        if self._fast(args, workspace, False):
             return SOUND
         if self._memo.is_last(args, workspace) or self._memo.knows(args, workspace):
             return SOUND
@@ -214,7 +214,7 @@ class Plan(Generic[ArgsT]):
             from opfacade import jit
 
             with of_op(self.descriptor.op):
-                jit.build(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
+                jit.build_for_plan(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
         if spec is None or Target.current().arch == self.target.arch:
             self._load()
 
@@ -226,11 +226,12 @@ class Plan(Generic[ArgsT]):
 
     @property
     def cache_state(self) -> str:
-        """Whether its kernel is built: "shared", "private" (see docs/cache.md), "absent"; "none" where none is needed."""
+        """Whether its kernel and the host library are built: "shared", "private" (see docs/cache.md), "absent"; "none" where no
+        kernel is needed."""
         from opfacade import jit
 
         spec = self.jit_spec
-        return "none" if spec is None else jit.cache_state(spec)
+        return "none" if spec is None else jit.cache_state_for_plan(spec)
 
     def _load(self) -> Launcher:
         with self._lock, of_op(self.descriptor.op):
@@ -246,25 +247,25 @@ class Plan(Generic[ArgsT]):
             if self._guard is not None:
                 launch = self._guard.wrap(launch)
             telemetry.stats(self.sku.id).loads.add()
-            self._shorten(launch)
+            self._take_fast_paths(launch)
             object.__setattr__(self, "_launch", launch)
         telemetry.emit("load", sku=self.sku.id)  # without the lock: a sink may run this very plan
         return launch
 
-    def _shorten(self, launch: Launcher) -> None:
-        """Take the short ways where nothing stands around the launcher that must see each call."""
-        make = None if self._admitted else getattr(launch, "direct", None)
-        ways: ShortWays = make(self.workspace_size) if make is not None else NO_SHORT_WAYS
-        object.__setattr__(self, "_short", ways.short)
-        object.__setattr__(self, "_quick", ways.quick)
+    def _take_fast_paths(self, launch: Launcher) -> None:
+        """Not where the launcher is wrapped in something that must see each call."""
+        make = None if self._admitted else getattr(launch, "fast_paths", None)
+        paths: FastPaths = make(self.workspace_size) if make is not None else NO_FAST_PATHS
+        object.__setattr__(self, "_fast", paths.fast)
+        object.__setattr__(self, "_replay", paths.replay)
 
     # -- running --------------------------------------------------------------------------------------------------
 
     def run(self, args: ArgsT, workspace: Tensor | None = None) -> None:
         """Write the outputs of one call. No synchronisation, no device read; allocates only a workspace that is needed
         and not given. Raises the first issue of `can_implement` before anything is written."""
-        long = telemetry._watched or moment.forked
-        if long or (self._quick(id(args), id(workspace)) and not self._short(args, workspace, True)):
+        in_full = telemetry._watched or moment.forked
+        if in_full or (self._replay(id(args), id(workspace)) and not self._fast(args, workspace, True)):
             self._run_checked(args, workspace)
         else:
             self._count()

@@ -32,18 +32,18 @@ Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
 
 
-class ShortWays(NamedTuple):
-    """Of calls like those that passed the full check. What one refuses goes the next longer way; neither ever raises.
+class FastPaths(NamedTuple):
+    """Paths for calls like ones that passed the full check. A refusal falls through to the next slower path; neither raises.
 
-    quick: (id(args), id(workspace)), falsy where the call was made. short: (args, workspace, whether to launch), truthy where
-    the call is sound, and was made if asked for.
+    replay: (id(args), id(workspace)), falsy where the call was made. fast: (args, workspace, launch), truthy where the call is
+    sound; with `launch` it was then also made.
     """
 
-    quick: Callable[..., Any]
-    short: Callable[[Any, Any, bool], bool]
+    replay: Callable[..., Any]
+    fast: Callable[[Any, Any, bool], bool]
 
 
-NO_SHORT_WAYS = ShortWays(lambda *_: True, lambda *_: False)
+NO_FAST_PATHS = FastPaths(lambda *_: True, lambda *_: False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,11 +75,11 @@ def _warm(spec: JitSpec, plan: Plan[Any], expected: float, announce: Report) -> 
     sku = plan.sku.id
     started = time.monotonic()
     try:
-        if jit.is_built(spec):
+        if jit.is_built_for_plan(spec):
             step = Step(sku, "cached", expected)
         else:
             announce(Step(sku, "build", expected))
-            jit.build(spec, allow_build=plan.preference.jit == "build", label=sku)
+            jit.build_for_plan(spec, allow_build=plan.preference.jit == "build", label=sku)
             step = Step(sku, "built", expected, time.monotonic() - started)
     except OpfacadeError as error:
         step = Step(sku, "failed", expected, time.monotonic() - started, error)

@@ -44,13 +44,13 @@ class Driver {
   [[noreturn, gnu::cold, gnu::noinline]] void fail(CUresult result, const char* what) const {
     const char* name = nullptr;
     if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "unknown CUDA error";
-    throw Failure("RuntimeError") << what << " failed: " << name << " (" << static_cast<int>(result) << "). [OPF-C020]";
+    throw FfiError("RuntimeError") << what << " failed: " << name << " (" << static_cast<int>(result) << "). [OPF-C020]";
   }
 
  private:
   Driver() {
     void* library = dlopen(OPF_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw Failure("RuntimeError") << "no CUDA driver: " << dlerror() << ". [OPF-C021]";
+    if (library == nullptr) throw FfiError("RuntimeError") << "no CUDA driver: " << dlerror() << ". [OPF-C021]";
 #define OPF_LOOKUP(function) \
   function = reinterpret_cast<decltype(function)>(lookup(library, OPF_TEXT(function)));
     OPF_DRIVER_FUNCTIONS(OPF_LOOKUP)
@@ -61,7 +61,7 @@ class Driver {
   static void* lookup(void* library, const char* name) {
     void* found = dlsym(library, name);
     if (found == nullptr) {
-      throw Failure("RuntimeError") << "the CUDA driver has no " << name << "; 12.0 or later is needed. [OPF-C021]";
+      throw FfiError("RuntimeError") << "the CUDA driver has no " << name << "; 12.0 or later is needed. [OPF-C021]";
     }
     return found;
   }
@@ -72,7 +72,7 @@ constexpr int kMaxDevices = 64;
 // The primary context of a device, kept for the life of the process: it is the one torch uses.
 inline CUcontext primary_context(int device) {
   static CUcontext contexts[kMaxDevices];
-  if (device < 0 || device >= kMaxDevices) throw Failure("ValueError") << "no device cuda:" << device << ". [OPF-C021]";
+  if (device < 0 || device >= kMaxDevices) throw FfiError("ValueError") << "no device cuda:" << device << ". [OPF-C021]";
   CUcontext context = atomic_load(contexts[device]);
   if (context == nullptr) {
     // Two threads may both retain; the count is never given back, so one too many costs nothing.

@@ -1,8 +1,8 @@
-// Calls from Python, on tvm-ffi's C ABI alone: its C++ headers take g++ two to three seconds, this takes none. What
-// throws a Failure raises that kind of Python exception, with that message.
+// Functions for Python, on tvm-ffi's C ABI alone: its C++ headers take g++ two to three seconds, this one takes none. A function
+// that throws an FfiError raises that kind of Python exception with that message.
 //
 //   int64_t twice(int64_t x) {
-//     if (x < 0) throw Failure("ValueError") << "x expected at least 0, got " << x << ". [OPF-C030]";
+//     if (x < 0) throw FfiError("ValueError") << "x expected at least 0, got " << x << ". [OPF-C030]";
 //     return 2 * x;
 //   }
 //   OPF_EXPORT(twice, twice);   // module.twice(x)
@@ -15,30 +15,30 @@
 
 namespace opfacade {
 
-// An exception on its way to Python. Its text has a fixed room: what does not fit is cut off.
-class Failure {
+// A Python exception: its kind and its message, which is cut off at kCapacity characters.
+class FfiError {
  public:
-  explicit Failure(const char* kind) : kind_(kind) {}
-  Failure& operator<<(const char* text);
-  Failure& operator<<(int64_t value);
-  Failure& operator<<(int value) { return *this << static_cast<int64_t>(value); }
+  explicit FfiError(const char* kind) : kind_(kind) {}
+  FfiError& operator<<(const char* text);
+  FfiError& operator<<(int64_t value);
+  FfiError& operator<<(int value) { return *this << static_cast<int64_t>(value); }
   const char* kind() const { return kind_; }
   const char* text() const { return text_; }
 
  private:
-  static constexpr int kRoom = 1024;
+  static constexpr int kCapacity = 1024;
   const char* kind_;
   int length_ = 0;
-  char text_[kRoom] = {};
+  char text_[kCapacity] = {};
 };
 
-[[gnu::cold]] inline Failure& Failure::operator<<(const char* text) {
-  while (*text != 0 && length_ + 1 < kRoom) text_[length_++] = *text++;
+[[gnu::cold]] inline FfiError& FfiError::operator<<(const char* text) {
+  while (*text != 0 && length_ + 1 < kCapacity) text_[length_++] = *text++;
   text_[length_] = 0;
   return *this;
 }
 
-[[gnu::cold]] inline Failure& Failure::operator<<(int64_t value) {
+[[gnu::cold]] inline FfiError& FfiError::operator<<(int64_t value) {
   char digits[24] = {};
   char* first = digits + sizeof(digits) - 1;
   uint64_t rest = value < 0 ? -static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
@@ -49,7 +49,7 @@ class Failure {
   return *this << static_cast<const char*>(first);
 }
 
-// What a caller holds of a tensor: address, shape, strides in elements, dtype, device. Owns nothing.
+// A borrowed tensor: address, shape, strides in elements, dtype, device.
 class TensorView {
  public:
   explicit TensorView(const DLTensor* tensor = nullptr) : tensor_(tensor) {}
@@ -91,32 +91,32 @@ inline const DLTensor* tensor_of(const TVMFFIAny& arg) {
   return reinterpret_cast<const DLTensor*>(arg.v_obj + 1);
 }
 
-// The arguments of one call, taken in order.
-class Taken {
+// Reads the arguments of one call in order, and refuses one of another type.
+class ArgReader {
  public:
-  Taken(const char* function, const TVMFFIAny* args) : function_(function), args_(args) {}
+  ArgReader(const char* function, const TVMFFIAny* args) : function_(function), args_(args) {}
 
-  void take(TensorView& out) {
+  void read(TensorView& out) {
     const TVMFFIAny& arg = next();
     if (!is_tensor(arg)) refuse(arg, "a tensor");
     out = TensorView(tensor_of(arg));
   }
-  void take(MaybeTensor& out) {
+  void read(MaybeTensor& out) {
     const TVMFFIAny& arg = next();
     if (!is_tensor(arg) && arg.type_index != kTVMFFINone) refuse(arg, "a tensor or None");
     out = MaybeTensor(arg.type_index == kTVMFFINone ? nullptr : tensor_of(arg));
   }
-  void take(int64_t& out) {
+  void read(int64_t& out) {
     const TVMFFIAny& arg = next();
     if (arg.type_index != kTVMFFIInt && arg.type_index != kTVMFFIBool) refuse(arg, "an int");
     out = arg.v_int64;
   }
-  void take(bool& out) {
+  void read(bool& out) {
     const TVMFFIAny& arg = next();
     if (arg.type_index != kTVMFFIBool && arg.type_index != kTVMFFIInt) refuse(arg, "a bool");
     out = arg.v_int64 != 0;
   }
-  void take(double& out) {
+  void read(double& out) {
     const TVMFFIAny& arg = next();
     const bool whole = arg.type_index == kTVMFFIInt || arg.type_index == kTVMFFIBool;
     if (arg.type_index != kTVMFFIFloat && !whole) refuse(arg, "a float");
@@ -124,10 +124,10 @@ class Taken {
   }
 
  private:
-  const TVMFFIAny& next() { return args_[taken_++]; }
+  const TVMFFIAny& next() { return args_[count_++]; }
 
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(const TVMFFIAny& arg, const char* expected) const {
-    throw Failure("TypeError") << function_ << ": argument " << taken_ << " expected " << expected << ", got "
+    throw FfiError("TypeError") << function_ << ": argument " << count_ << " expected " << expected << ", got "
                                << kind(arg) << ". [OPF-C009]";
   }
   static const char* kind(const TVMFFIAny& arg) {
@@ -144,32 +144,53 @@ class Taken {
 
   const char* function_;
   const TVMFFIAny* args_;
-  int taken_ = 0;
+  int count_ = 0;
 };
 
-// One argument, of whatever type the parameter has.
+// One argument, of the type that the parameter has.
 template <class T>
-struct Value {
-  explicit Value(Taken& from) { from.take(value); }
+struct ReadArg {
+  explicit ReadArg(ArgReader& from) { from.read(value); }
   T value = T(0);
 };
 
-inline void give(TVMFFIAny* result, int64_t value) {
+// A caller in C++ may pass a context behind the arguments, as an opaque pointer. It is not an argument of the function: inner code
+// of this library reads it while the function runs.
+class CallContext {
+ public:
+  CallContext(const TVMFFIAny* args, int32_t& count) : outer_(current()) {
+    const bool given = count > 0 && args[count - 1].type_index == kTVMFFIOpaquePtr;
+    current() = given ? args[--count].v_ptr : nullptr;
+  }
+  ~CallContext() { current() = outer_; }
+  CallContext(const CallContext&) = delete;
+
+  // Of this thread; null where the caller passed none.
+  static void*& current() {
+    static thread_local void* context = nullptr;
+    return context;
+  }
+
+ private:
+  void* outer_;
+};
+
+inline void return_int(TVMFFIAny* result, int64_t value) {
   result->type_index = kTVMFFIInt;
   result->zero_padding = 0;
   result->v_int64 = value;
 }
 
-// Calls with values that were made from left to right: a constructor called with braces promises that order.
-struct Call {
+// Calls a function with arguments read from left to right: braces around constructor arguments fix that order.
+struct OrderedCall {
   template <class... P>
-  Call(TVMFFIAny*, void (*function)(P...), Value<P>... values) { function(values.value...); }
+  OrderedCall(TVMFFIAny*, void (*function)(P...), ReadArg<P>... values) { function(values.value...); }
   template <class... P>
-  Call(TVMFFIAny* result, int64_t (*function)(P...), Value<P>... values) { give(result, function(values.value...)); }
+  OrderedCall(TVMFFIAny* result, int64_t (*function)(P...), ReadArg<P>... values) { return_int(result, function(values.value...)); }
 };
 
 [[noreturn, gnu::cold, gnu::noinline]] inline void refuse_count(const char* name, int wanted, int got) {
-  throw Failure("TypeError") << name << " expected " << wanted << " arguments, got " << got << ". [OPF-C009]";
+  throw FfiError("TypeError") << name << " expected " << wanted << " arguments, got " << got << ". [OPF-C009]";
 }
 
 // The body of an exported function: 0, or -1 with the error left in tvm-ffi.
@@ -177,73 +198,50 @@ template <class R, class... P>
 int guarded(const char* name, R (*function)(P...), const TVMFFIAny* args, int count, TVMFFIAny* result) {
   try {
     if (count != static_cast<int>(sizeof...(P))) refuse_count(name, sizeof...(P), count);
-    [[maybe_unused]] Taken taken(name, args);
-    Call{result, function, Value<P>(taken)...};
+    [[maybe_unused]] ArgReader reader(name, args);
+    OrderedCall{result, function, ReadArg<P>(reader)...};
     return 0;
-  } catch (const Failure& failure) {
+  } catch (const FfiError& failure) {
     TVMFFIErrorSetRaisedFromCStr(failure.kind(), failure.text());
     return -1;
   }
 }
 
-// The same of a function of any number of tensors, at most kMost.
+// The same for a function of up to kMost tensors.
 template <int kMost>
 int guarded_tensors(const char* name, void (*function)(const TensorView*, int), const TVMFFIAny* args, int count) {
   try {
     if (count > kMost) refuse_count(name, kMost, count);
-    Taken taken(name, args);
+    ArgReader reader(name, args);
     TensorView tensors[kMost];
-    for (int i = 0; i < count; ++i) taken.take(tensors[i]);
+    for (int i = 0; i < count; ++i) reader.read(tensors[i]);
     function(tensors, count);
     return 0;
-  } catch (const Failure& failure) {
+  } catch (const FfiError& failure) {
     TVMFFIErrorSetRaisedFromCStr(failure.kind(), failure.text());
     return -1;
   }
 }
 
-// An exported function, by its name. Symbols of other libraries may have the same name; this one is never theirs.
-class Exported {
- public:
-  using Body = int (*)(const TVMFFIAny*, int32_t, TVMFFIAny*);
-  Exported(const char* name, Body body) : name_(name), body_(body), next_(first()) { first() = this; }
-  Exported(const Exported&) = delete;
-
-  static Body find(const char* name) {
-    for (const Exported* one = first(); one != nullptr; one = one->next_) {
-      if (__builtin_strcmp(one->name_, name) == 0) return one->body_;
-    }
-    return nullptr;
-  }
-
- private:
-  static const Exported*& first() {
-    static const Exported* list = nullptr;
-    return list;
-  }
-  const char* name_;
-  Body body_;
-  const Exported* next_;
-};
-
-#define OPF_EXPORT(name, function)                                                                              \
-  static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny* out) {                                \
-    return ::opfacade::guarded(#name, function, args, n, out);                                                  \
-  }                                                                                                             \
-  OPF_EXPORT_CALL(name)
-
-// void function(const TensorView* tensors, int count)
-#define OPF_EXPORT_TENSORS(name, function, most)                                                                \
-  static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny*) {                                    \
-    return ::opfacade::guarded_tensors<most>(#name, function, args, n);                                         \
-  }                                                                                                             \
-  OPF_EXPORT_CALL(name)
-
-#define OPF_EXPORT_CALL(name)                                                                                   \
-  static const ::opfacade::Exported opf_exported_##name(#name, opf_call_##name);                                \
+// int function(const TVMFFIAny* args, int32_t count, TVMFFIAny* result)
+#define OPF_EXPORT_RAW(name, function)                                                                          \
   extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t n, TVMFFIAny* out) { \
-    return opf_call_##name(args, n, out);                                                                       \
+    const ::opfacade::CallContext context(args, n);                                                             \
+    return function(args, n, out);                                                                              \
   }                                                                                                             \
   static_assert(true, "a semicolon follows")
+
+#define OPF_EXPORT(name, function)                                                \
+  static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny* out) {  \
+    return ::opfacade::guarded(#name, function, args, n, out);                    \
+  }                                                                               \
+  OPF_EXPORT_RAW(name, opf_call_##name)
+
+// void function(const TensorView* tensors, int count)
+#define OPF_EXPORT_TENSORS(name, function, most)                              \
+  static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny*) {  \
+    return ::opfacade::guarded_tensors<most>(#name, function, args, n);       \
+  }                                                                           \
+  OPF_EXPORT_RAW(name, opf_call_##name)
 
 }  // namespace opfacade

@@ -11,15 +11,14 @@
 //   OPF_KERNEL(scale_kernel, "scale");       // at namespace scope; loaded by the first launch or by prepare
 //   void run(TensorView x, ...) { ...; scale_kernel.launch(args.device(), Launch(grid, block).shared(bytes), params); }
 //   OPF_EXPORT(run, run);
-//   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture;
-//                                            // and module.bind, module.quick: see contract.h and quick.h
+//   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture
 //   }
 //
-// A launch takes tvm-ffi's current stream of the device, which is torch's. Code C022: a grid that no device accepts.
+// A launch goes to tvm-ffi's current stream of the device, which is torch's. The host library calls `run` with a LaunchRecorder,
+// which receives a copy of each launch. Code C022: a grid that no device accepts.
 #pragma once
 #include "csrc/common/driver.h"
-#include "csrc/common/quick.h"
-#include "csrc/common/recording.h"
+#include "csrc/common/launch_recorder.h"
 
 extern "C" __attribute__((visibility("hidden"))) const char opfacade_cubin[];
 
@@ -30,7 +29,7 @@ struct Dim3 {
   int64_t x, y, z;
 };
 
-// The shape of one launch. An empty grid is an empty problem: nothing is launched.
+// The shape of one launch. A grid with an axis of 0 launches nothing.
 struct Launch {
   Launch(Dim3 grid, Dim3 block) : grid(grid), block(block) {}
   Launch& shared(int64_t bytes) { return shared_bytes = static_cast<unsigned>(bytes), *this; }
@@ -43,7 +42,7 @@ struct Launch {
   bool dependent = false;
 };
 
-// The cubin of this library, loaded on first use. A failed load throws and is tried again by the next call.
+// The cubin of this library, loaded on first use. A failed load throws; the next call tries again.
 inline CUlibrary library() {
   static const CUlibrary loaded = [] {
     CUlibrary made = nullptr;
@@ -53,6 +52,35 @@ inline CUlibrary library() {
     return made;
   }();
   return loaded;
+}
+
+// One launch without its stream. The kernel's parameters follow it.
+struct alignas(LaunchRecorder::kAlignment) LaunchRecord {
+  static constexpr int kMaxAttributes = 2;
+  CUlaunchConfig config;  // a replay sets attrs and hStream
+  CUlaunchAttribute attributes[kMaxAttributes];
+  CUfunction function;  // in the primary context of the device
+
+  CUresult launch(CUstream stream) const {
+    CUlaunchConfig now = config;
+    now.attrs = const_cast<CUlaunchAttribute*>(attributes);
+    now.hStream = stream;
+    void* arguments[] = {const_cast<LaunchRecord*>(this + 1)};
+    return Driver::get().cuLaunchKernelEx(&now, function, arguments, nullptr);
+  }
+};
+
+// A ReplayFunction. The host library calls it without the GIL.
+inline int replay(const void* const* records, int count, int device, void* stream) {
+  try {
+    const DeviceGuard guard(device);
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 0; i < count && result == CUDA_SUCCESS; ++i)
+      result = static_cast<const LaunchRecord*>(records[i])->launch(static_cast<CUstream>(stream));
+    return result;
+  } catch (const FfiError&) {
+    return CUDA_ERROR_UNKNOWN;
+  }
 }
 
 // One kernel, by its symbol. Static storage only; every member may be called by several threads.
@@ -68,7 +96,7 @@ class Kernel {
     launch_raw(device.device_id, launch, &params, sizeof(Params));
   }
 
-  // How many blocks of this shape one SM holds at a time.
+  // How many CTAs of this shape one SM holds at a time.
   int blocks_per_sm(int device, int threads, int64_t shared_bytes) {
     DeviceGuard guard(device);
     const Driver& driver = Driver::get();
@@ -91,7 +119,7 @@ class Kernel {
   }
 
  private:
-  static constexpr unsigned kFreeShared = 48 * 1024;  // what a launch may use without asking first
+  static constexpr unsigned kFreeShared = 48 * 1024;  // a launch with more needs an attribute
 
   static Kernel*& first() {
     static Kernel* list = nullptr;
@@ -107,18 +135,18 @@ class Kernel {
     return kernel;
   }
 
-  // Of the current context.
+  // In the current context.
   CUfunction function() {
     CUfunction function = nullptr;
     Driver::get().check(Driver::get().cuKernelGetFunction(&function, handle()), symbol_);
     return function;
   }
 
-  // The attribute belongs to one kernel on one device, and is set once for the most that was asked there. `device` has
-  // been through DeviceGuard, which refuses ordinals beyond kMaxDevices.
+  // The attribute belongs to one kernel on one device; it is set to the largest size requested so far. DeviceGuard refuses a
+  // `device` beyond kMaxDevices.
   void allow_shared(int device, unsigned bytes) {
     if (bytes <= kFreeShared || bytes <= atomic_load(allowed_[device])) return;
-    const Alone alone(busy_);
+    const SpinLockGuard guard(locked_);
     if (bytes <= atomic_load(allowed_[device])) return;
     Driver::get().check(Driver::get().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                                            static_cast<int>(bytes), handle(), device),
@@ -131,7 +159,7 @@ class Kernel {
     check_grid(launch.grid);
     DeviceGuard guard(device);
     allow_shared(device, launch.shared_bytes);
-    CUlaunchAttribute attributes[2];
+    CUlaunchAttribute attributes[LaunchRecord::kMaxAttributes];
     CUlaunchConfig config{};
     config.gridDimX = static_cast<unsigned>(launch.grid.x);
     config.gridDimY = static_cast<unsigned>(launch.grid.y);
@@ -146,7 +174,16 @@ class Kernel {
     void* arguments[] = {const_cast<void*>(params)};
     const Driver& driver = Driver::get();
     driver.check(driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle()), arguments, nullptr), symbol_);
-    if (Recording* recording = Recording::current()) recording->note(config, function(), params, bytes);
+    if (void* recorder = CallContext::current()) record(static_cast<LaunchRecorder*>(recorder), config, params, bytes);
+  }
+
+  void record(LaunchRecorder* recorder, const CUlaunchConfig& config, const void* params, size_t bytes) {
+    if (recorder->abi != LaunchRecorder::kAbi) return;
+    auto* const record = static_cast<LaunchRecord*>(recorder->allocate(recorder, sizeof(LaunchRecord) + bytes, replay));
+    if (record == nullptr) return;
+    record->config = config, record->function = function();
+    for (unsigned i = 0; i < config.numAttrs; ++i) record->attributes[i] = config.attrs[i];
+    __builtin_memcpy(static_cast<void*>(record + 1), params, bytes);
   }
 
   static unsigned fill(CUlaunchAttribute* attributes, const Launch& launch) {
@@ -164,10 +201,10 @@ class Kernel {
     return count;
   }
 
-  // Sizes are computed in 64 bits; a launch takes 32, and cutting one short would leave work undone in silence.
+  // Sizes are computed in 64 bits and launched in 32: a truncated grid would skip work silently.
   void check_grid(const Dim3& grid) const {
     if (grid.x < 0 || grid.x > 0x7fffffff || grid.y < 0 || grid.y > 65535 || grid.z < 0 || grid.z > 65535) {
-      throw Failure("ValueError") << symbol_ << ": grid (" << grid.x << ", " << grid.y << ", " << grid.z
+      throw FfiError("ValueError") << symbol_ << ": grid (" << grid.x << ", " << grid.y << ", " << grid.z
                                   << ") is beyond (2147483647, 65535, 65535). [OPF-C022]";
     }
   }
@@ -176,13 +213,10 @@ class Kernel {
   Kernel* next_;
   CUkernel kernel_ = nullptr;
   unsigned allowed_[kMaxDevices] = {};
-  bool busy_ = false;
+  bool locked_ = false;
 };
 
 #define OPF_KERNEL(variable, symbol) static ::opfacade::Kernel variable(symbol)
-#define OPF_EXPORT_PREPARE()                          \
-  OPF_EXPORT(prepare, ::opfacade::Kernel::prepare); \
-  OPF_EXPORT_BIND();                                \
-  OPF_EXPORT_QUICK()
+#define OPF_EXPORT_PREPARE() OPF_EXPORT(prepare, ::opfacade::Kernel::prepare)
 
 }  // namespace opfacade

@@ -33,7 +33,7 @@ inline bool aligned_16(const TensorView& view) {
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] inline void refuse(const char* message) {
-  throw Failure("ValueError") << message << ". [OPF-C030]";
+  throw FfiError("ValueError") << message << ". [OPF-C030]";
 }
 
 inline void require(bool holds, const char* message) {

@@ -9,17 +9,17 @@ T atomic_load(const T& shared) { return __atomic_load_n(&shared, __ATOMIC_ACQUIR
 template <class T>
 void atomic_store(T& shared, T value) { __atomic_store_n(&shared, value, __ATOMIC_RELEASE); }
 
-// One thread at a time, for blocks of nanoseconds and for what happens once in a kernel's life.
-class Alone {
+// A lock for blocks of nanoseconds, and for work that happens once in a kernel's life.
+class SpinLockGuard {
  public:
-  explicit Alone(bool& busy) : busy_(busy) {
-    while (__atomic_test_and_set(&busy_, __ATOMIC_ACQUIRE)) sched_yield();
+  explicit SpinLockGuard(bool& locked) : locked_(locked) {
+    while (__atomic_test_and_set(&locked_, __ATOMIC_ACQUIRE)) sched_yield();
   }
-  ~Alone() { __atomic_clear(&busy_, __ATOMIC_RELEASE); }
-  Alone(const Alone&) = delete;
+  ~SpinLockGuard() { __atomic_clear(&locked_, __ATOMIC_RELEASE); }
+  SpinLockGuard(const SpinLockGuard&) = delete;
 
  private:
-  bool& busy_;
+  bool& locked_;
 };
 
 }  // namespace opfacade

@@ -64,15 +64,15 @@ constexpr int kAny = -1;
 
 class Args;
 
-// A function that is not copied into its callers: a binding calls each a dozen times, and g++ would compile a dozen.
-#define OPF_APART [[gnu::noinline]]
+// A binding calls each check a dozen times; inlined, g++ would compile a dozen copies.
+#define OPF_NOINLINE [[gnu::noinline]]
 
 // The checks of one tensor, each returning itself.
 class Arg {
  public:
   Arg(const char* op, const char* name, TensorView tensor) : op_(op), name_(name), tensor_(tensor) {}
 
-  OPF_APART const Arg& shape(std::initializer_list<Extent> expected) const {
+  OPF_NOINLINE const Arg& shape(std::initializer_list<Extent> expected) const {
     if (tensor_.ndim() != static_cast<int>(expected.size())) fail_rank(expected);
     int axis = 0;
     for (const Extent& extent : expected) {
@@ -81,20 +81,20 @@ class Arg {
     return *this;
   }
 
-  OPF_APART const Arg& dtype(DLDataType expected) const {
+  OPF_NOINLINE const Arg& dtype(DLDataType expected) const {
     const DLDataType got = tensor_.dtype();
     if (got.code != expected.code || got.bits != expected.bits || got.lanes != expected.lanes) fail_dtype(expected);
     return *this;
   }
 
   // Elements of the last dimension lie side by side; the other strides are free.
-  OPF_APART const Arg& last_contiguous() const {
+  OPF_NOINLINE const Arg& last_contiguous() const {
     const int last = tensor_.ndim() - 1;
     if (last >= 0 && tensor_.size(last) > 1 && tensor_.stride(last) != 1) fail_last(tensor_.stride(last));
     return *this;
   }
 
-  OPF_APART const Arg& contiguous() const {
+  OPF_NOINLINE const Arg& contiguous() const {
     int64_t expected = 1;
     for (int axis = tensor_.ndim() - 1; axis >= 0; --axis) {
       if (tensor_.size(axis) > 1 && tensor_.stride(axis) != expected) fail_contiguous(axis);
@@ -103,7 +103,7 @@ class Arg {
     return *this;
   }
 
-  OPF_APART const Arg& aligned(int64_t bytes) const {
+  OPF_NOINLINE const Arg& aligned(int64_t bytes) const {
     const int64_t off = static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor_.data_ptr()) % bytes);
     if (off != 0) fail_aligned(bytes, off);
     return *this;
@@ -111,9 +111,6 @@ class Arg {
 
  private:
   friend class Args;
-
-// A function that is not copied into its callers: a binding calls each a dozen times, and g++ would compile a dozen.
-#define OPF_APART [[gnu::noinline]]
 
   void non_null() const {
     if (tensor_.data_ptr() == nullptr && tensor_.numel() != 0) fail_null();
@@ -126,20 +123,20 @@ class Arg {
 
 #define OPF_FAIL [[noreturn, gnu::cold, gnu::noinline]] void
   OPF_FAIL fail_rank(std::initializer_list<Extent> expected) const {
-    Failure failure = start("ValueError") << static_cast<int64_t>(expected.size()) << " dimensions ";
+    FfiError failure = start("ValueError") << static_cast<int64_t>(expected.size()) << " dimensions ";
     end(put_sizes(put(failure, expected) << ", got "), "C001");
   }
   OPF_FAIL fail_shape(std::initializer_list<Extent> expected) const {
-    Failure failure = start("ValueError") << "shape ";
+    FfiError failure = start("ValueError") << "shape ";
     end(put_sizes(put(failure, expected) << ", got "), "C002");
   }
   OPF_FAIL fail_dtype(DLDataType expected) const {
-    Failure failure = start("TypeError");
+    FfiError failure = start("TypeError");
     end(put(put(failure, expected) << ", got ", tensor_.dtype()), "C003");
   }
   OPF_FAIL fail_device(DLDevice expected) const {
     const DLDevice got = tensor_.device();
-    Failure failure = start("ValueError");
+    FfiError failure = start("ValueError");
     if (got.device_type != kDLCUDA) end(put(failure << "a CUDA tensor, got ", got), "C004");
     end(put(put(failure, expected) << " as the other tensors, got ", got), "C005");
   }
@@ -147,7 +144,7 @@ class Arg {
     end(start("ValueError") << "stride 1 in the last dimension, got stride " << stride, "C006");
   }
   OPF_FAIL fail_contiguous(int axis) const {
-    Failure failure = start("ValueError") << "a contiguous tensor, got stride " << tensor_.stride(axis);
+    FfiError failure = start("ValueError") << "a contiguous tensor, got stride " << tensor_.stride(axis);
     end(failure << " in dimension " << axis, "C006");
   }
   OPF_FAIL fail_null() const { end(start("ValueError") << "data, got a null pointer", "C007"); }
@@ -155,16 +152,16 @@ class Arg {
     end(start("ValueError") << "an address that is a multiple of " << bytes << ", got " << off << " past one", "C008");
   }
 
-  [[gnu::cold]] Failure start(const char* kind) const { return Failure(kind) << op_ << ".run: " << name_ << " expected "; }
-  OPF_FAIL end(Failure& failure, const char* code) const { throw failure << ". [OPF-" << code << "]"; }
+  [[gnu::cold]] FfiError start(const char* kind) const { return FfiError(kind) << op_ << ".run: " << name_ << " expected "; }
+  OPF_FAIL end(FfiError& failure, const char* code) const { throw failure << ". [OPF-" << code << "]"; }
 #undef OPF_FAIL
 
-  static Failure& put(Failure& to, DLDevice device) {
+  static FfiError& put(FfiError& to, DLDevice device) {
     if (device.device_type == kDLCUDA) return to << "cuda:" << device.device_id;
     return to << (device.device_type == kDLCPU ? "a CPU tensor" : "another kind of device");
   }
 
-  static Failure& put(Failure& to, DLDataType dtype) {
+  static FfiError& put(FfiError& to, DLDataType dtype) {
     TVMFFIAny text{};
     if (TVMFFIDataTypeToString(&dtype, &text) != 0) return to << "another dtype";
     if (text.type_index == kTVMFFISmallStr) return to << text.v_bytes;  // at most seven characters and a zero
@@ -173,7 +170,7 @@ class Arg {
     return to;
   }
 
-  static Failure& put(Failure& to, std::initializer_list<Extent> shape) {
+  static FfiError& put(FfiError& to, std::initializer_list<Extent> shape) {
     const char* comma = "";
     to << "[";
     for (const Extent& extent : shape) {
@@ -189,7 +186,7 @@ class Arg {
     return to << "]";
   }
 
-  Failure& put_sizes(Failure& to) const {
+  FfiError& put_sizes(FfiError& to) const {
     to << "[";
     for (int axis = 0; axis < tensor_.ndim(); ++axis) to << (axis ? ", " : "") << tensor_.size(axis);
     return to << "]";
@@ -205,7 +202,7 @@ class Args {
  public:
   explicit Args(const char* op) : op_(op) {}
 
-  OPF_APART Arg operator()(const char* name, TensorView tensor) {
+  OPF_NOINLINE Arg operator()(const char* name, TensorView tensor) {
     if (device_.device_id < 0 && tensor.device().device_type == kDLCUDA) device_ = tensor.device();
     Arg arg(op_, name, tensor);
     arg.on(device_);

@@ -19,9 +19,13 @@ from ..errors import CacheError, JitDisabledError, ToolchainError
 from . import build as _build
 from . import cache, codegen, identity, rendered, toolchain
 from .codegen import Sources
+from .host import HOST
 from .spec import JitSpec, source_root
 
-__all__ = ["JitSpec", "build", "cache_state", "forget", "is_built", "key", "load", "source_digest", "source_root"]
+__all__ = [
+    "HOST", "JitSpec", "build", "build_for_plan", "cache_state", "cache_state_for_plan", "forget", "is_built",
+    "is_built_for_plan", "key", "load", "source_digest", "source_root",
+]  # fmt: skip
 
 _by_spec: dict[JitSpec, Any] = {}
 _by_path: dict[Path, Any] = {}
@@ -53,6 +57,22 @@ def cache_state(spec: JitSpec) -> str:
     """ "shared", "private" (built by this process for itself, because the cache cannot be used) or "absent"."""
     found = _ready(spec, rendered.sources(spec))
     return cache.state(found) if found else "absent"
+
+
+def build_for_plan(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Path:
+    """`build` for a plan of this kernel, whose calls also need the host library."""
+    kernel = build(spec, allow_build=allow_build, label=label)
+    build(HOST, allow_build=allow_build)
+    return kernel
+
+
+def is_built_for_plan(spec: JitSpec) -> bool:
+    return is_built(spec) and is_built(HOST)
+
+
+def cache_state_for_plan(spec: JitSpec) -> str:
+    states = {cache_state(spec), cache_state(HOST)}
+    return next(state for state in ("absent", "private", "shared") if state in states)
 
 
 def key(spec: JitSpec) -> str:

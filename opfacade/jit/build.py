@@ -1,4 +1,5 @@
-"""One build: ninja runs nvcc and g++ side by side in a private directory, then links the cubin into the binding.
+"""One build: ninja runs nvcc and g++ side by side in a private directory, then links the cubin into the binding. A library
+without device code is g++ alone.
 
 What a build sees is what its key says: the rendered sources and the headers are copied into the staging directory and
 compiled by relative path, with an environment that holds nothing of the user's.
@@ -75,9 +76,9 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
         raise _compile_error(spec, staging, steps, returncode, log, key)
     _require_library(staging / OUTPUT, log)
     # A debug build keeps every variable in memory: what it spills says nothing.
-    sass = (
-        "debug" if env.jit_debug() else inspect.require_sound(spec.name, sources.device_text, log, staging / CUBIN, toolchain)
-    )
+    judged = spec.has_device_code and not env.jit_debug()
+    unjudged = "debug" if spec.has_device_code else "no device code"
+    sass = inspect.require_sound(spec.name, sources.device_text, log, staging / CUBIN, toolchain) if judged else unjudged
     _drop_intermediates(staging, spec)
     faults.at("compiled")
     return {"resources": resources(log), "sass": sass, "commands": [list(step.argv) for step in steps]}
@@ -86,26 +87,24 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
 def plan_steps(spec: JitSpec, toolchain: Toolchain, lean: bool) -> tuple[Step, ...]:
     """The commands of a build, in the terms of its own directory. lean: see kernels/common/device.cuh."""
     includes, library = tvm_ffi_paths()
-    device, binding, cxx = f"{spec.name}.cu", f"{spec.name}.cc", str(toolchain.cxx)
+    binding, cxx = f"{spec.name}.cc", str(toolchain.cxx)
     system = [token for path in (*includes, toolchain.cuda_include) for token in ("-isystem", str(path))]
     # Checks in tvm-ffi's headers print __FILE__; where they are installed must not change the binary.
     mapped = [f"-ffile-prefix-map={path}=tvm_ffi" for path in includes]
-    nvcc = [str(toolchain.nvcc), *NVCC_FLAGS, *options.device(), f"-arch={spec.arch}", *spec.flags, "-ccbin", cxx, "-I", "src"]
-    nvcc += LEAN_FLAGS if lean else ()
-    nvcc += ["-isystem", str(toolchain.cuda_include), "-o", "kernel.cubin", device]
-    return (
-        Step("kernel.cubin", (device,), tuple(nvcc)),
-        Step(
-            "binding.o",
-            (binding,),
-            (cxx, *CXX_FLAGS, *options.host(), *mapped, "-I", "src", *system, "-o", "binding.o", binding),
-        ),
-        Step(
-            OUTPUT,
-            ("binding.o", "kernel.cubin", "embed.s"),
-            (cxx, *LINK_FLAGS, "-o", OUTPUT, "binding.o", "embed.s", str(library), "-ldl"),
-        ),
-    )
+    own = () if spec.has_device_code else spec.flags
+    host = (cxx, *CXX_FLAGS, *own, *options.host(), *mapped, "-I", "src", *system, "-o", "binding.o", binding)
+    compiled, linked = Step("binding.o", (binding,), host), (cxx, *LINK_FLAGS, "-o", OUTPUT, "binding.o")
+    if not spec.has_device_code:
+        return (compiled, Step(OUTPUT, ("binding.o",), (*linked, str(library), "-ldl")))
+    embedded = Step(OUTPUT, ("binding.o", CUBIN, "embed.s"), (*linked, "embed.s", str(library), "-ldl"))
+    return (_device_step(spec, toolchain, lean), compiled, embedded)
+
+
+def _device_step(spec: JitSpec, toolchain: Toolchain, lean: bool) -> Step:
+    nvcc = [str(toolchain.nvcc), *NVCC_FLAGS, *options.device(), f"-arch={spec.arch}", *spec.flags]
+    nvcc += ["-ccbin", str(toolchain.cxx), "-I", "src", *(LEAN_FLAGS if lean else ())]
+    nvcc += ["-isystem", str(toolchain.cuda_include), "-o", CUBIN, f"{spec.name}.cu"]
+    return Step(CUBIN, (f"{spec.name}.cu",), tuple(nvcc))
 
 
 def resources(log: str) -> dict[str, dict[str, int]]:
@@ -157,9 +156,10 @@ def _refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
 
 
 def _write_sources(staging: Path, spec: JitSpec, sources: Sources) -> None:
-    (staging / f"{spec.name}.cu").write_text(sources.device)
+    if spec.has_device_code:
+        (staging / f"{spec.name}.cu").write_text(sources.device)
+        (staging / "embed.s").write_text(_EMBED)
     (staging / f"{spec.name}.cc").write_text(sources.binding)
-    (staging / "embed.s").write_text(_EMBED)
     for path, data in sources.headers:
         place = staging / "src" / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from typing import Any
 from .. import regular_files, strict_json
 from ..errors import CacheError, CacheIntegrityError
 from . import files, ustar
+from .spec import HOST_ARCH
 from .store import KEY, Store, examine
 
 FORMAT = "opfacade-bundle-1"
@@ -34,7 +35,10 @@ Manifest = dict[str, dict[str, Digest]]
 
 
 def export(store: Store, path: Path, arch: str | None = None) -> list[str]:
-    """Write every intact entry (of one architecture) into the bundle `path`, whole or not at all. Returns their keys."""
+    """Write every intact entry into the bundle `path`, whole or not at all. Returns their keys.
+
+    arch: only entries of this architecture, and libraries without device code.
+    """
     store.require_private()
     keys = [key for key in store.published() if _wanted(store, key, arch)]
     content = {key: _content(store.entry(key)) for key in keys}
@@ -77,7 +81,7 @@ def import_(store: Store, path: Path) -> list[str]:
 
 def _wanted(store: Store, key: str, arch: str | None) -> bool:
     found = examine(store.entry(key), key)
-    return found.library is not None and arch in (None, found.meta.get("arch"))
+    return found.library is not None and (arch is None or found.meta.get("arch") in (arch, HOST_ARCH))
 
 
 def _content(directory: Path) -> dict[str, bytes]:

@@ -27,7 +27,10 @@ _SAFE_PATH = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.(h|cuh|hpp|inc)")
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything of ours that goes into a binary; `headers` is (path relative to the root, bytes), sorted by path."""
+    """Everything of ours that goes into a binary; `headers` is (path relative to the root, bytes), sorted by path.
+
+    device: empty for a library without device code.
+    """
 
     device: str
     binding: str
@@ -55,19 +58,20 @@ class Sources:
 def render(spec: JitSpec, root: Path | None = None) -> Sources:
     """Render `csrc/<template>.cu.jinja` and `.cc.jinja` and read their headers. TemplateError says what failed where."""
     root = root or source_root()
-    device, binding = (_render(spec, root, path) for path in templates(spec))
-    return with_headers(device, binding, root)
+    *device, binding = (_render(spec, root, path) for path in templates(spec))
+    return with_headers("".join(device), binding, root)
 
 
-def templates(spec: JitSpec) -> tuple[str, str]:
-    """Of the device source and of the binding, relative to the root."""
-    return f"csrc/{spec.template}.cu.jinja", f"csrc/{spec.template}.cc.jinja"
+def templates(spec: JitSpec) -> tuple[str, ...]:
+    """Of the device source, if there is one, and of the binding, relative to the root."""
+    binding = f"csrc/{spec.template}.cc.jinja"
+    return (f"csrc/{spec.template}.cu.jinja", binding) if spec.has_device_code else (binding,)
 
 
 def with_headers(device: str, binding: str, root: Path) -> Sources:
     """Rendered sources, with every header of ours that they reach. TemplateError if one is not there."""
     texts = {"device source": device, "binding source": binding}
-    if (root / DEVICE_HEADER).is_file() and not _WHOLE_RUNTIME.search(device):
+    if device and (root / DEVICE_HEADER).is_file() and not _WHOLE_RUNTIME.search(device):
         texts["build"] = f'#include "{DEVICE_HEADER}"'
     return Sources(device, binding, _own_headers(root, texts))
 

@@ -18,7 +18,8 @@ Param = str | int | bool | float | tuple[Any, ...]  # a tuple holds Params
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _TEMPLATE = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
-_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
+HOST_ARCH = "host"  # of a library without device code
+_ARCH = re.compile(rf"sm_[0-9]{{2,3}}[af]?|{HOST_ARCH}")
 _FLAG = re.compile(r"-[-A-Za-z0-9_=.,+]+")
 # A C++ name, possibly qualified: bf16, SplitMode::kAuto. Nothing that could end a token and begin another.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
@@ -29,7 +30,8 @@ RESERVED = frozenset({"arch"})  # variables every template has
 class JitSpec:
     """One binary to build. Two specs are equal when name, template, arch, flags and *typed* params are: True is not 1.
 
-    `name` is cosmetic (file names and messages), `params` is sorted by name, `flags` go to nvcc in the given order.
+    `name` is cosmetic (file names and messages), `params` is sorted by name, `flags` go to nvcc in the given order. With arch
+    "host" there is a binding and no device source, and `flags` go to the C++ compiler.
     A param that is a tuple is a tree for a template to print. Raises ArgumentError on anything that could not be written
     safely into a source file or a command line.
     """
@@ -59,6 +61,10 @@ class JitSpec:
     def of(cls, name: str, template: str, arch: str, flags: tuple[str, ...] = (), **params: Param) -> JitSpec:
         """The spec with `params` given by name, in any order."""
         return cls(name, template, tuple(sorted(params.items())), arch, flags)
+
+    @property
+    def has_device_code(self) -> bool:
+        return self.arch != HOST_ARCH
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JitSpec) and self.identity == other.identity

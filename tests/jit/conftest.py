@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,38 +10,41 @@ from opfacade import env, jit
 from opfacade.backends.cuda import direct
 from opfacade.jit import JitSpec, cache, private
 
+from .fake_driver import FakeDriver
 from .fakes import Toolkit, make_toolkit
 
 REPO = Path(__file__).resolve().parents[2]
 SCALE = JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
+HOST_FUNCTIONS = ("signature", "replay", "register_extents", "cached_launches", "cached_bytes")
 TINY = JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
 
 
-VOUCHED = set()  # every address whose memory a binding was told of, by any test: what was freed may come again, and smaller
+REGISTERED = set()  # every address whose extent any test registered: a freed address may come again, with less memory
 
 
 @pytest.fixture(scope="session", autouse=True)
-def vouched():
-    def rooms(tensors):
-        VOUCHED.update(tensor.data_ptr() for tensor in tensors)
-        return told(tensors)
+def registered():
+    def extents(tensors):
+        REGISTERED.update(tensor.data_ptr() for tensor in tensors)
+        return original(tensors)
 
-    told = direct._rooms
+    original = direct._extents
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(direct, "_rooms", rooms)
+        patch.setattr(direct, "_extents", extents)
         yield
 
 
 def make_root(place):
     shutil.copytree(REPO / "tests/jit/templates", place)
-    shutil.copytree(REPO / "csrc/common", place / "csrc/common")
+    for folder in ("common", "host"):
+        shutil.copytree(REPO / "csrc" / folder, place / "csrc" / folder)
     shutil.copytree(REPO / "kernels/common", place / "kernels/common")
     return place
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A source root that a test may edit: csrc/common of the repository and the templates of tests/jit/templates."""
+    """A source root that a test may edit: csrc/common and csrc/host of the repository, and tests/jit/templates."""
     place = make_root(tmp_path / "root")
     monkeypatch.setenv("OPFACADE_SOURCE_ROOT", str(place))
     jit.forget()
@@ -82,6 +86,27 @@ def scale_cache(tmp_path_factory):
         jit.build(SCALE)
         jit.build(TINY)
     return place / "cache"
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory):
+    """One a process: libraries find it by its name."""
+    return FakeDriver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="session")
+def beside_host(scale_cache):
+    """Makes one object of a kernel library and the host library: `run` and named functions of the one, all of the other."""
+
+    def both(load, *names):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OPFACADE_SOURCE_ROOT", str(scale_cache.parent / "root"))
+            patch.setenv("OPFACADE_CACHE_DIR", str(scale_cache))
+            kernel, host = load(), jit.load(jit.HOST)
+        functions = {name: getattr(kernel, name) for name in ("run", *names)}
+        return SimpleNamespace(**functions, **{name: getattr(host, name) for name in HOST_FUNCTIONS})
+
+    return both
 
 
 @pytest.fixture

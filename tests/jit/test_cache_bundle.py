@@ -73,6 +73,7 @@ except errors.ToolchainError:
 import torch
 scale = jit.JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
 module = jit.load(scale)
+assert jit.load(jit.HOST).cached_launches() == 0
 try:
     module.run(torch.ones(4), torch.ones(4), 2.0)
     raise SystemExit("a CPU tensor was taken")
@@ -89,7 +90,7 @@ print("ran")
 
 
 def test_a_machine_without_compiler_and_network_runs_what_another_built(built, tmp_path, monkeypatch):
-    jit.build(built)
+    jit.build_for_plan(built)
     bundle.export(cache.shared(), tmp_path / "b.tar", "sm_90a")
     env = {"PATH": "", "HOME": "/nowhere", "OPFACADE_CACHE_DIR": str(tmp_path / "other"), "PYTHONPATH": str(REPO)}
     env["OPFACADE_SOURCE_ROOT"] = os.environ["OPFACADE_SOURCE_ROOT"]

@@ -35,13 +35,10 @@ def test_a_missing_template_is_named(root):
 def test_headers_are_the_transitive_closure_in_order(scale):
     headers = codegen.render(scale).headers
     assert [path for path, _ in headers] == [
-        "csrc/common/bundle.h",
-        "csrc/common/contract.h",
         "csrc/common/driver.h",
         "csrc/common/ffi.h",
         "csrc/common/launch.h",
-        "csrc/common/quick.h",
-        "csrc/common/recording.h",
+        "csrc/common/launch_recorder.h",
         "csrc/common/shared.h",
         "csrc/common/tensor.h",
         "kernels/common/device.cuh",

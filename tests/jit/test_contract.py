@@ -1,6 +1,6 @@
-"""csrc/common/contract.h and backends/cuda/direct.py: the short way of a call refuses whatever the full check refuses.
+"""csrc/host/call_signature.h and backends/cuda/direct.py: the fast path of a call refuses whatever the full check refuses.
 
-Played on the CPU: the contract is told that its device is the host, and the run behind it only counts.
+On the CPU: the device of the signature is the host, and its run only counts.
 """
 
 import random
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade import plan as plans
-from opfacade.backends.cuda.direct import Direct, fits
+from opfacade.backends.cuda.direct import Direct, KernelCall, fits
 from opfacade.jit import JitSpec
 from opfacade.operands import check, check_beside
 from opfacade.paging import PagedKvCacheDescriptor
@@ -25,7 +25,7 @@ from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
 
 from ..fuzzing import small, spoiled_args, spoiled_tensor
-from .conftest import VOUCHED
+from .conftest import REGISTERED
 
 OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states")
 HOST = 1  # kDLCPU
@@ -35,19 +35,16 @@ DECODE = BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=4, paged_kv=CACHE
 
 
 @pytest.fixture(scope="session")
-def module(scale_cache):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPFACADE_SOURCE_ROOT", str(scale_cache.parent / "root"))
-        patch.setenv("OPFACADE_CACHE_DIR", str(scale_cache))
-        return jit.load(JitSpec.of("contract", "testing/contract", "sm_90a"))
+def module(beside_host):
+    return beside_host(lambda: jit.load(JitSpec.of("contract", "testing/contract", "sm_90a")), "called", "arguments")
 
 
-def short(module, descriptor, *args, needed=0, scalars=(2, 0.5)):
-    """A short way that has learned from these bundles."""
-    direct = Direct(module, descriptor, needed, needed > 0, scalars, HOST)
+def fast(module, descriptor, *args, needed=0, scalars=(2, 0.5)):
+    """A fast path that has learned from these bundles."""
+    direct = Direct(module, KernelCall(module.run, scalars, needed > 0, needed, HOST), descriptor)
     for one in args:
         direct.learn(one)
-    return direct.ways.short
+    return direct.paths.fast
 
 
 def refused(descriptor, args, workspace, needed):
@@ -84,11 +81,11 @@ def in_arena(rng, arena, tensor):
 
 
 def shrunk(tensor, size, keep):
-    """A tensor whose memory has become smaller, and that no binding knew as more: contract.h says why that would pass."""
+    """A tensor whose memory became smaller and whose extent no test registered: storage_extents.h says why it would pass."""
     while True:
         whole = tensor.clone()
         whole.untyped_storage().resize_(size)
-        if size == 0 or size >= whole.nbytes or whole.data_ptr() not in VOUCHED:
+        if size == 0 or size >= whole.nbytes or whole.data_ptr() not in REGISTERED:
             return whole
         keep.append(whole)
 
@@ -130,12 +127,12 @@ _alive = []
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(OPS), st.integers(0, 2**32))
-def test_the_short_way_refuses_whatever_the_full_check_refuses(module, op, seed):
+def test_the_fast_path_refuses_whatever_the_full_check_refuses(module, op, seed):
     rng = random.Random(seed)
     descriptor = small(op, rng)
     sound, workspace = inputs.make_args(descriptor, seed=seed), aligned(NEEDED)
     _alive.extend([sound, workspace])
-    call = short(module, descriptor, sound, needed=NEEDED)
+    call = fast(module, descriptor, sound, needed=NEEDED)
     assert call(sound, workspace, True)
     assert module.arguments() == len(descriptor.operands()) + 1 + 2
     for _ in range(12):
@@ -149,11 +146,11 @@ def test_the_short_way_refuses_whatever_the_full_check_refuses(module, op, seed)
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(OPS), st.integers(0, 2**32))
-def test_new_tensors_of_any_sound_form_go_the_short_way(module, op, seed):
+def test_new_tensors_of_any_sound_form_go_the_fast_path(module, op, seed):
     rng = random.Random(seed)
     descriptor = small(op, rng)
     first = inputs.make_args(descriptor, seed=seed)
-    call = short(module, descriptor, first)
+    call = fast(module, descriptor, first)
     for more in range(4):
         args = inputs.make_args(descriptor, seed=seed + more)
         arena = torch.zeros(1 << 20, dtype=torch.uint8)
@@ -163,10 +160,10 @@ def test_new_tensors_of_any_sound_form_go_the_short_way(module, op, seed):
         assert call(moved, None, False) is not refused(descriptor, moved, None, 0)
 
 
-def test_only_what_was_learned_goes_the_short_way(module):
+def test_only_what_was_learned_goes_the_fast_path(module):
     args = inputs.make_args(DECODE, seed=1)
-    assert not short(module, DECODE)(args, None, True)
-    call = short(module, DECODE, args)
+    assert not fast(module, DECODE)(args, None, True)
+    call = fast(module, DECODE, args)
     assert not call(replace(args, q=args.q.clone().requires_grad_()), None, True)
     assert not call(replace(args, q=torch.nn.Parameter(args.q, requires_grad=False)), None, True)
     assert not call(replace(args, q=args.q.numpy()), None, True)
@@ -178,35 +175,35 @@ def test_only_what_was_learned_goes_the_short_way(module):
 def test_a_bundle_that_needs_a_gradient_is_not_learned(module):
     args = inputs.make_args(DECODE, seed=1)
     args = replace(args, q=args.q.clone().requires_grad_())
-    assert not short(module, DECODE, args)(args, None, True)
+    assert not fast(module, DECODE, args)(args, None, True)
 
 
-def test_index_tensors_of_another_length_go_the_short_way(module):
+def test_index_tensors_of_another_length_go_the_fast_path(module):
     args = inputs.make_args(DECODE, seed=1)
-    call = short(module, DECODE, args)
+    call = fast(module, DECODE, args)
     for n in (0, 1, 7):
         assert call(replace(args, kv_indices=torch.zeros(n, dtype=torch.int32)), None, True)
 
 
-def test_k_and_v_interleaved_in_one_buffer_are_written_the_short_way(module):
+def test_k_and_v_interleaved_in_one_buffer_are_written_the_fast_path(module):
     append = PagedKvAppendDescriptor(batch_size=1, total_num_rows=3, paged_kv=CACHE)
     args = inputs.make_args(append, seed=1)
     both = torch.zeros(8, 2, 2, 4, 16, dtype=torch.float16)
-    call = short(module, append, args)
+    call = fast(module, append, args)
     assert call(replace(args, k_data=both[:, 0], v_data=both[:, 1]), None, True)
     assert not call(replace(args, k_data=both[:, 0], v_data=both[:, 0]), None, True)
 
 
 def test_a_workspace_that_is_needed_is_made_or_checked(module):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
-    call = short(module, DECODE, args, needed=NEEDED)
+    call = fast(module, DECODE, args, needed=NEEDED)
     assert call(args, None, False)
     assert call(args, workspace, True)
     assert not call(args, workspace[:-1], True)
     assert not call(args, workspace.view(torch.int8), True)
     assert not call(args, aligned(NEEDED + 1)[1:], True)
     assert not call(replace(args, lse=workspace[:48].view(torch.float32).view(3, 4)), workspace, True)
-    short(module, DECODE, args)(args, None, True)
+    fast(module, DECODE, args)(args, None, True)
     assert module.arguments() == len(DECODE.operands()) + 2
 
 
@@ -223,7 +220,7 @@ STRANGE_WORKSPACES = {
 @pytest.mark.parametrize("name", STRANGE_WORKSPACES)
 def test_a_strange_workspace_is_refused(module, name):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
-    call = short(module, DECODE, args, needed=NEEDED)
+    call = fast(module, DECODE, args, needed=NEEDED)
     assert call(args, workspace, True)
     strange = STRANGE_WORKSPACES[name](workspace)
     assert refused(DECODE, args, strange, NEEDED)
@@ -235,7 +232,7 @@ def test_a_strange_workspace_is_refused(module, name):
 
 def test_a_workspace_that_shrinks_in_place_is_refused(module):
     args = inputs.make_args(DECODE, seed=1)
-    call = short(module, DECODE, args, needed=NEEDED)
+    call = fast(module, DECODE, args, needed=NEEDED)
     workspace = torch.zeros(1 << 20, dtype=torch.uint8)
     workspace = workspace[-workspace.data_ptr() % WORKSPACE_ALIGNMENT :]
     assert call(args, workspace, True)
@@ -243,38 +240,37 @@ def test_a_workspace_that_shrinks_in_place_is_refused(module):
     assert not call(args, workspace, True)
 
 
-def test_a_failed_launch_is_left_to_the_long_way(module):
+def test_a_failed_launch_is_left_to_the_full_check(module):
     args = inputs.make_args(DECODE, seed=1)
-    assert not short(module, DECODE, args, scalars=(1, -1.0))(args, None, True)
+    assert not fast(module, DECODE, args, scalars=(1, -1.0))(args, None, True)
 
 
-def test_a_binding_is_told_what_it_can_hold(module):
+def test_a_signature_refuses_what_it_cannot_hold(module):
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.bind(HOST, False, 0, 25)
+        module.signature(module.run, HOST, False, 0, 25)
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.bind(HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 7)
+        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 7)
     with pytest.raises(TypeError, match="OPF-C009"):
-        module.bind(HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 2, 3)
+        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 2, 3)
     with pytest.raises(TypeError, match="OPF-C009"):
-        module.bind(HOST)
+        module.signature(module.run, HOST)
     with pytest.raises(TypeError, match="OPF-C009"):
-        module.bind(HOST, False, 0, 0, 1, 2.5, True, "text")
+        module.signature(module.run, HOST, False, 0, 0, 1, 2.5, True, "text")
 
 
-def test_what_a_binding_cannot_hold_has_no_short_way(module):
-    assert fits(module, DECODE, (1, 2.5, True))
-    assert not fits(module, DECODE, (1, "text"))
-    assert not fits(module, DECODE, (1,) * 25)
-    assert not fits(object(), DECODE, ())
+def test_what_the_host_library_cannot_hold_has_no_fast_path():
+    assert fits(DECODE, (1, 2.5, True))
+    assert not fits(DECODE, (1, "text"))
+    assert not fits(DECODE, (1,) * 25)
 
 
-def test_threads_share_a_short_way(module):
+def test_threads_share_a_fast_path(module):
     descriptors = [replace_batch(n) for n in (1, 2, 3, 4)]
     failures = []
 
     def work(descriptor):
         bundles = [inputs.make_args(descriptor, seed=s) for s in range(4)]
-        call = short(module, descriptor, bundles[0])
+        call = fast(module, descriptor, bundles[0])
         for i in range(300):
             if not call(bundles[i % 4], None, True):
                 failures.append(i)
@@ -292,7 +288,7 @@ def replace_batch(n):
 
 
 class Launched:
-    """A launcher with a short way, as support.launcher makes them; `long` are the calls that came the long way."""
+    """A launcher with fast paths, as support.launcher makes them; `long` are the calls that got the full check."""
 
     def __init__(self, module, descriptor):
         self.module, self.descriptor, self.long, self.fails = module, descriptor, [], False
@@ -303,13 +299,14 @@ class Launched:
                 direct.learn(args)
             self.long.append(args)
 
-        def direct(needed):
+        def fast_paths(needed):
             scalars = (1, -1.0 if self.fails else 1.0)
-            made.append(Direct(self.module, self.descriptor, needed, needed > 0, scalars, HOST))
-            return made[0].ways
+            kernel = KernelCall(self.module.run, scalars, needed > 0, needed, HOST)
+            made.append(Direct(self.module, kernel, self.descriptor))
+            return made[0].paths
 
         made = []
-        launch.direct = direct
+        launch.fast_paths = fast_paths
         return launch
 
 
@@ -323,7 +320,7 @@ def launched(module, monkeypatch):
     return plan, stub
 
 
-def test_the_second_run_of_a_plan_goes_the_short_way_and_is_counted(launched, module):
+def test_the_second_run_of_a_plan_goes_the_fast_path_and_is_counted(launched, module):
     plan, stub = launched
     runs, called = telemetry.stats(plan.sku.id).runs.value(), module.called()
     for seed in range(3):
@@ -335,14 +332,14 @@ def test_the_second_run_of_a_plan_goes_the_short_way_and_is_counted(launched, mo
 
 
 def set_of(address):
-    """Where contract.h remembers an address."""
+    """The set of an address in storage_extents.h."""
     for _ in range(2):
         address = (address ^ address >> 32) * 0xD6E8FEB86659FD93 & (1 << 64) - 1
-    return (address ^ address >> 32) % 256
+    return (address ^ address >> 32) % 1024
 
 
 @pytest.mark.parametrize(("known", "new"), [("q", "o"), ("o", "q")])
-def test_what_a_bundle_has_just_vouched_for_stays(launched, module, known, new):
+def test_an_extent_just_registered_stays(launched, module, known, new):
     """One operand is where memory is known and is the oldest of its set; another comes into that set beside it."""
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
@@ -357,12 +354,12 @@ def test_what_a_bundle_has_just_vouched_for_stays(launched, module, known, new):
     def moved(tensor, place):
         return buffer[place : place + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    module.vouch(*(number for place in places[:8] for number in (base + place, 4096)))
+    module.register_extents(*(number for place in places[:8] for number in (base + place, 4096)))
     plan.run(replace(args, **{known: moved(getattr(args, known), places[0]), new: moved(getattr(args, new), places[8])}))
     assert len(stub.long) == 1
 
 
-def test_what_the_short_way_refuses_is_worded_by_the_long_way(launched, module):
+def test_what_the_fast_path_refuses_is_worded_by_the_full_check(launched, module):
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
     plan.run(args)
@@ -377,7 +374,7 @@ def test_what_the_short_way_refuses_is_worded_by_the_long_way(launched, module):
     assert (len(stub.long), module.called()) == (1, called)
 
 
-def test_a_launch_that_fails_on_the_short_way_is_made_on_the_long_way(launched):
+def test_a_launch_that_fails_on_the_fast_path_is_made_on_the_full_check(launched):
     plan, stub = launched
     stub.fails = True
     args = inputs.make_args(DECODE, seed=1)
@@ -398,7 +395,7 @@ def test_who_listens_hears_of_a_run_before_it_is_made(launched):
     assert len(stub.long) == 2
 
 
-def test_a_plan_that_checks_nothing_takes_no_short_way(module, monkeypatch):
+def test_a_plan_that_checks_nothing_takes_no_fast_path(module, monkeypatch):
     monkeypatch.setattr(plans, "_selected", {})
     monkeypatch.setenv("OPFACADE_VALIDATE", "off")
     plan = Plan.select(DECODE, target=Target.cpu())

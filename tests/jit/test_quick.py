@@ -1,6 +1,6 @@
-"""csrc/common/quick.h and backends/cuda/quick.py: calls that a binding reads and makes by itself, again from what it kept.
+"""csrc/host/replay_path.h and backends/cuda/quick.py: calls that the host library reads from the bundle and replays.
 
-Played on the CPU: the contract is told that its device is the host, and the driver only says what it was told to launch.
+On the CPU: the device of the signature is the host, and the driver launches nothing and records its arguments.
 """
 
 import gc
@@ -17,58 +17,50 @@ from hypothesis import strategies as st
 from opfacade import Plan, Target, telemetry
 from opfacade import plan as plans
 from opfacade.backends.cuda import quick
-from opfacade.backends.cuda.direct import Direct
+from opfacade.backends.cuda.direct import Direct, KernelCall
 from opfacade.descriptor import Args
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
-from opfacade.registry import NO_SHORT_WAYS
+from opfacade.registry import NO_FAST_PATHS
 from opfacade.testing import inputs
 
 from ..fuzzing import small
-from .fake_driver import FakeDriver
 from .test_contract import CACHE, DECODE, HOST, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
 
 
-class Way:
-    """The quick way of a descriptor that has learned from a bundle; every address it was asked for was vouched for."""
+class Path:
+    """The replay path of a descriptor that has learned from a bundle."""
 
     def __init__(self, driver, module, descriptor, sound, needed=0, launches=1, scalar=2):
         self.driver, self.module = driver, module
-        self.direct = Direct(module, descriptor, needed, needed > 0, (scalar, 0.5, launches), HOST)
+        kernel = KernelCall(module.run, (scalar, 0.5, launches), needed > 0, needed, HOST)
+        self.direct = Direct(module, kernel, descriptor)
         self.direct.learn(sound)
 
     def __call__(self, args, workspace=None):
-        """Whether the quick way made the call."""
+        """Whether the replay path made the call."""
         before = self.driver.launches
-        made = not self.direct.ways.quick(id(args), id(workspace))
+        made = not self.direct.paths.replay(id(args), id(workspace))
         assert made or self.driver.launches == before
         return made
 
-    def vouched(self, args, workspace=None):
-        """The same as often as a call must come to be kept, after the short way has told of all memory."""
-        return self.direct.ways.short(args, workspace, True) and self(args, workspace) and self(args, workspace)
+    def recorded(self, args, workspace=None):
+        """The same as often as it takes to record a call, after the fast path registered all extents."""
+        return self.direct.paths.fast(args, workspace, True) and self(args, workspace) and self(args, workspace)
 
     def afresh(self, args, workspace=None):
-        """What the short way launches."""
-        assert self.direct.ways.short(args, workspace, True)
+        """The launch of the fast path."""
+        assert self.direct.paths.fast(args, workspace, True)
         return self.driver.last()
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory):
-    return FakeDriver(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="session")
-def module(driver, scale_cache):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPFACADE_SOURCE_ROOT", str(scale_cache.parent / "root"))
-        patch.setenv("OPFACADE_CACHE_DIR", str(scale_cache))
-        return driver.binding()
+def module(driver, beside_host):
+    return beside_host(driver.binding, "called")
 
 
 @pytest.fixture
 def way(driver, module):
-    return lambda descriptor, sound, **options: Way(driver, module, descriptor, sound, **options)
+    return lambda descriptor, sound, **options: Path(driver, module, descriptor, sound, **options)
 
 
 def same_but_for_the_call(a, b):
@@ -103,19 +95,19 @@ def test_the_quick_way_refuses_whatever_the_full_check_refuses(driver, module, o
     descriptor = small(op, rng)
     sound, workspace = inputs.make_args(descriptor, seed=seed), aligned(NEEDED)
     _alive.extend([sound, workspace])
-    call = Way(driver, module, descriptor, sound, needed=NEEDED)
-    assert call.vouched(sound, workspace)
+    call = Path(driver, module, descriptor, sound, needed=NEEDED)
+    assert call.recorded(sound, workspace)
     for _ in range(12):
         args, scratch = disturbed(rng, sound, workspace, _alive)
         bad = refused(descriptor, args, scratch, NEEDED) or scratch is None
-        call.direct.ways.short(args, scratch, False)
+        call.direct.paths.fast(args, scratch, False)
         for _ in range(3):  # made, kept, made again
             if call(args, scratch):
                 made = driver.last()
                 assert not bad, (descriptor, args, scratch)
                 # Of tensors of integers the short way also asks what no guard need say.
-                assert not call.direct.ways.short(args, scratch, True) or same_but_for_the_call(driver.last(), made)
-        assert call.vouched(sound, workspace)
+                assert not call.direct.paths.fast(args, scratch, True) or same_but_for_the_call(driver.last(), made)
+        assert call.recorded(sound, workspace)
 
 
 IN_PLACE = {
@@ -131,27 +123,27 @@ IN_PLACE = {
 def test_a_tensor_changed_in_place_is_refused(way, name):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
-    assert call.vouched(args)
+    assert call.recorded(args)
     assert call(args)
     IN_PLACE[name](args.q)
     assert not call(args) or name == "without memory"
-    assert not call.vouched(args)
+    assert not call.recorded(args)
     assert refused(DECODE, args, None, 0)
 
 
 def test_memory_that_became_less_is_asked_for_again(way, module):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
-    assert call.vouched(args)
-    module.vouch(args.q.data_ptr(), args.q.nbytes - 1)
+    assert call.recorded(args)
+    module.register_extents(args.q.data_ptr(), args.q.nbytes - 1)
     assert not call(args)
-    assert call.vouched(args)
+    assert call.recorded(args)
 
 
 def test_a_tensor_that_moved_in_place_is_launched_where_it_is(way):
     args, other = (inputs.make_args(DECODE, seed=s) for s in (1, 2))
     call = way(DECODE, args)
-    assert call.vouched(args)
+    assert call.recorded(args)
     before = call.driver.last()
     args.q.data = other.q
     fresh = call.afresh(args)
@@ -177,7 +169,7 @@ def test_a_hundred_layers_are_all_kept(way, module):
     first = inputs.make_args(DECODE, seed=1)
     bundles = [replace(first, k_data=first.k_data.clone(), v_data=first.v_data.clone()) for _ in range(100)]
     call = way(DECODE, bundles[0])
-    assert all(call.vouched(args) for args in bundles)
+    assert all(call.recorded(args) for args in bundles)
     for args in bundles:
         call(args)
     called = module.called()
@@ -245,8 +237,8 @@ STRANGE = {
 def test_what_is_no_tensor_like_those_learned_is_refused(way, name):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
-    assert call.vouched(args)
-    assert not call.vouched(replace(args, q=STRANGE[name](args.q)))
+    assert call.recorded(args)
+    assert not call.recorded(replace(args, q=STRANGE[name](args.q)))
     assert not call(replace(args, q=STRANGE[name](args.q)))
     assert call(args)
 
@@ -255,9 +247,9 @@ def test_what_is_no_tensor_like_those_learned_is_refused(way, name):
 def test_a_strange_workspace_is_refused(way, name):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = way(DECODE, args, needed=NEEDED)
-    assert call.vouched(args, workspace)
+    assert call.recorded(args, workspace)
     strange = STRANGE_WORKSPACES[name](workspace)
-    assert not call.vouched(args, strange)
+    assert not call.recorded(args, strange)
     assert not call(args, strange)
     assert call(args, workspace)
 
@@ -265,12 +257,12 @@ def test_a_strange_workspace_is_refused(way, name):
 def test_memory_in_use_stays_known_however_much_comes_and_goes(way, module):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
-    assert call.vouched(args)
+    assert call.recorded(args)
     for page in range(20_000):
-        module.vouch(4096 * page, 64)
+        module.register_extents(4096 * page, 64)
         assert page % 100 or call(args)
     for page in range(20_000):
-        module.vouch(4096 * page + 64, 64)
+        module.register_extents(4096 * page + 64, 64)
     assert not call(args)
 
 
@@ -279,8 +271,8 @@ def test_parameters_are_launched_where_they_were_learned(way):
     learned = replace(args, q=torch.nn.Parameter(args.q.clone(), requires_grad=False))
     call = way(DECODE, args)
     call.direct.learn(learned)
-    assert call.vouched(learned)
-    assert call.vouched(args)
+    assert call.recorded(learned)
+    assert call.recorded(args)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +283,7 @@ class Other(Args):
 def test_what_is_no_bundle_of_the_plan_is_refused(way):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
-    assert call.vouched(args)
+    assert call.recorded(args)
     unset = object.__new__(type(args))
     for strange in (None, 7, "text", (args.q,), Other(q=args.q), unset):
         assert not call(strange)
@@ -303,14 +295,14 @@ def test_what_is_no_bundle_of_the_plan_is_refused(way):
 def test_a_workspace_that_is_needed_is_not_made_here(way):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = way(DECODE, args, needed=NEEDED)
-    assert call.vouched(args, workspace)
+    assert call.recorded(args, workspace)
     assert not call(args)
     assert not call(args, workspace[:-1])
     assert not call(args, workspace.view(torch.int8))
     assert not call(args, aligned(NEEDED + 1)[1:])
     assert not call(replace(args, lse=workspace[:48].view(torch.float32).view(3, 4)), workspace)
     elsewhere = aligned(NEEDED)
-    assert call.vouched(args, elsewhere)
+    assert call.recorded(args, elsewhere)
     assert call.driver.last().digest != call.afresh(args, workspace).digest
 
 
@@ -318,7 +310,7 @@ def test_a_workspace_that_is_needed_is_not_made_here(way):
 def test_what_launched_nothing_or_much_is_made_anew(way, module, launches, kept):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args, launches=launches)
-    assert call.vouched(args)
+    assert call.recorded(args)
     called, before = module.called(), call.driver.launches
     assert call(args)
     assert module.called() - called == (not kept)
@@ -329,13 +321,13 @@ def test_what_launched_nothing_or_much_is_made_anew(way, module, launches, kept)
 def test_a_failed_launch_is_left_to_the_short_way(way):
     args, other = (inputs.make_args(DECODE, seed=s) for s in (1, 2))
     call = way(DECODE, args)
-    assert call.vouched(args)
-    call.direct.ways.short(other, None, False)
+    assert call.recorded(args)
+    call.direct.paths.fast(other, None, False)
     call.driver.fail(True)
     try:
         assert not call(args)
         assert not call(other)
-        assert not call.direct.ways.short(args, None, True)
+        assert not call.direct.paths.fast(args, None, True)
     finally:
         call.driver.fail(False)
     assert call(args)
@@ -352,7 +344,7 @@ def test_guards_are_asked_in_place_of_those_that_were_let_go(way):
         kinds.append(replace(args, **changed))
         call.direct.learn(kinds[-1])
         gc.collect()
-        assert call.vouched(kinds[-1])
+        assert call.recorded(kinds[-1])
     assert not call(kinds[0])
     assert not call(args)
     assert call(kinds[5])
@@ -361,8 +353,8 @@ def test_guards_are_asked_in_place_of_those_that_were_let_go(way):
 def test_nothing_is_held_or_let_go_by_a_call(way):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = way(DECODE, args, needed=NEEDED)
-    assert call.vouched(args, workspace)
-    watched = (args, workspace, args.q, args.lse, call.direct._quick_guards[0])
+    assert call.recorded(args, workspace)
+    watched = (args, workspace, args.q, args.lse, call.direct._replay_guards[0])
 
     def counts():
         return [sys.getrefcount(one) for one in watched]
@@ -378,12 +370,12 @@ def test_nothing_is_held_or_let_go_by_a_call(way):
 def test_threads_share_a_quick_way(way):
     bundles = [inputs.make_args(DECODE, seed=s) for s in range(8)]
     call = way(DECODE, bundles[0])
-    assert all(call.vouched(args) for args in bundles)
+    assert all(call.recorded(args) for args in bundles)
     before, failures = call.driver.launches, []
 
     def work(first):
         for i in range(500):
-            if call.direct.ways.quick(id(bundles[(first + i) % 8]), id(None)):
+            if call.direct.paths.replay(id(bundles[(first + i) % 8]), id(None)):
                 failures.append(i)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
@@ -400,8 +392,8 @@ def test_k_and_v_interleaved_in_one_buffer_are_written_the_quick_way(way):
     args = inputs.make_args(append, seed=1)
     both = torch.zeros(8, 2, 2, 4, 16, dtype=torch.float16)
     call = way(append, args)
-    assert call.vouched(replace(args, k_data=both[:, 0], v_data=both[:, 1]))
-    assert not call.vouched(replace(args, k_data=both[:, 0], v_data=both[:, 0]))
+    assert call.recorded(replace(args, k_data=both[:, 0], v_data=both[:, 1]))
+    assert not call.recorded(replace(args, k_data=both[:, 0], v_data=both[:, 0]))
 
 
 @pytest.fixture
@@ -416,12 +408,12 @@ def played(module, driver, monkeypatch):
                 direct.learn(args)
             long.append(args)
 
-        def direct(needed):
-            made.append(Direct(module, DECODE, needed, needed > 0, (1,), HOST))
-            return made[0].ways
+        def fast_paths(needed):
+            made.append(Direct(module, KernelCall(module.run, (1,), needed > 0, needed, HOST), DECODE))
+            return made[0].paths
 
         made = []
-        launch.direct = direct
+        launch.fast_paths = fast_paths
         return launch
 
     object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=launcher))
@@ -457,16 +449,16 @@ def test_who_listens_hears_of_a_quick_run_before_it_is_made(played, driver):
 def test_an_interpreter_that_lays_out_objects_otherwise_has_no_quick_way(driver, module, monkeypatch, unknown):
     monkeypatch.setattr(quick, unknown, lambda *_: None)
     args = inputs.make_args(DECODE, seed=1)
-    call = Way(driver, module, DECODE, args)
-    assert call.direct.ways.quick is NO_SHORT_WAYS.quick
-    assert not call.vouched(args)
-    assert call.direct.ways.short(args, None, True)
+    call = Path(driver, module, DECODE, args)
+    assert call.direct.paths.replay is NO_FAST_PATHS.replay
+    assert not call.recorded(args)
+    assert call.direct.paths.fast(args, None, True)
 
 
 def test_tensors_that_cannot_be_lent_have_no_quick_way(driver, module, monkeypatch):
     known, table = quick.interpreter(), torch.zeros(16, dtype=torch.int64)  # of functions that are not there, of no version
     monkeypatch.setattr(quick, "interpreter", lambda: (*known[:-1], table.data_ptr()))
-    assert Way(driver, module, DECODE, inputs.make_args(DECODE, seed=1)).direct.ways.quick is NO_SHORT_WAYS.quick
+    assert Path(driver, module, DECODE, inputs.make_args(DECODE, seed=1)).direct.paths.replay is NO_FAST_PATHS.replay
 
 
 def test_slots_are_found_where_they_are():
@@ -477,8 +469,8 @@ def test_slots_are_found_where_they_are():
 
 def test_a_binding_is_told_what_it_can_read(module):
     with pytest.raises(TypeError, match="OPF-C009"):
-        module.quick(1, 2)
+        module.replay(1, 2)
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.quick(*quick.interpreter(), id(Other), 1, 25, 1)
+        module.replay(*quick.interpreter(), id(Other), 1, 25, 1)
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.quick(*quick.interpreter(), id(Other), 2, 1, 1, 16)
+        module.replay(*quick.interpreter(), id(Other), 2, 1, 1, 16)

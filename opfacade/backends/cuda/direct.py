@@ -1,9 +1,8 @@
-"""The short way of a call: the binding itself holds the operands to the plan (csrc/common/contract.h) and launches.
+"""The fast path of a call: the host library checks the operands (csrc/host/call_signature.h) and runs the kernel's binding.
 
-Python looks only at what a binding cannot see: the type of the bundle, and by torch's own guards that its tensors are plain
-ones like those of a call that passed the full check. Whatever the short way does not accept goes the long way, which is
-where every message is made: it may refuse too much, and never too little. The quick way (quick.py) is the same with all of it
-in the binding, and what it does not accept goes the short way.
+Python checks only what C++ cannot see: the type of the bundle, and by torch's guards that its tensors are plain ones like those
+of a call that passed the full check. A call that the fast path refuses gets the full check, which words every message: the fast
+path may refuse too much, and never too little. Replay (quick.py) does the same without Python and falls back to the fast path.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from opfacade.backends.cuda import quick
 from opfacade.descriptor import Descriptor, operands_of
 from opfacade.memo import getter
 from opfacade.operands import TensorSpec, has_memory, room
-from opfacade.registry import ShortWays
+from opfacade.registry import FastPaths
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CUDA = 2  # kDLCUDA
-_DONE, _UNKNOWN_ROOM = 0, 2
-_MAX_KINDS = 4
-_MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 24, 6, 24  # as in contract.h
+_DONE, _UNKNOWN_EXTENT = 0, 2  # as in call_signature.h
+_MAX_GUARDS = 4  # as in replay_path.h
+_MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 24, 6, 24
 # DLPack's type code and bits.
 _DTYPES = {
     "f16": (2, 16),
@@ -37,55 +36,58 @@ _DTYPES = {
 _INTEGERS = ("i32", "u8")
 
 
-def fits(module: Any, descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> bool:
-    """Whether a binding can be told of the operands and scalars of a plan."""
+class KernelCall(NamedTuple):
+    """A kernel's `run`, and its arguments besides the operands."""
+
+    run: Any
+    scalars: tuple[Any, ...]
+    takes_workspace: bool
+    workspace_bytes: int
+    device_type: int = CUDA
+
+
+def fits(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> bool:
+    """Whether the host library can hold the operands and scalars of a plan."""
     known = all(spec.dtype in _DTYPES and len(spec.shape) <= _MAX_RANK for spec in operands_of(descriptor).values())
     plain = all(type(scalar) in (int, float, bool) for scalar in scalars)
     few = len(descriptor.args_type.__slots__) <= _MAX_FIELDS and len(scalars) <= _MAX_SCALARS
-    return known and plain and few and hasattr(module, "bind")
+    return known and plain and few
 
 
 class Direct:
-    """The short ways of one plan, and `learn` for a bundle that passed the full check."""
+    """The fast paths of one plan, and `learn` for a bundle that passed the full check. host: the loaded host library."""
 
-    __slots__ = ("_guarded", "_kinds", "_present", "_quick_guards", "ways")
+    __slots__ = ("_guarded", "_guards", "_present", "_replay_guards", "paths")
 
-    def __init__(
-        self,
-        module: Any,
-        descriptor: Descriptor[Any],
-        workspace_bytes: int,
-        takes_workspace: bool,
-        scalars: tuple[Any, ...],
-        device_type: int = CUDA,
-    ) -> None:
+    def __init__(self, host: Any, kernel: KernelCall, descriptor: Descriptor[Any]) -> None:
         operands = operands_of(descriptor)
         fields: tuple[str, ...] = descriptor.args_type.__slots__
         absent = [name for name in fields if name not in operands]
         rules = [number for spec in operands.values() for number in _rule(spec)] + [0, 0, 0, 1, 0, 0, 0] * len(absent)
-        contract = (device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
-        self._kinds: list[Callable[..., bool]] = []
-        self._quick_guards: list[Callable[..., bool]] = []
+        run, scalars, takes_workspace, workspace_bytes, device_type = kernel
+        signature = (run, device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
+        self._guards: list[Callable[..., bool]] = []
+        self._replay_guards: list[Callable[..., bool]] = []
         self._present = getter(tuple(operands))
         nested = getter(tuple(f"{name}.is_nested" for name in operands))
-        place = _Place(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
+        layout = _Layout(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
         self._guarded = [spec.dtype not in _INTEGERS for spec in operands.values()]
-        at_once = quick.make(module, descriptor.args_type, (*operands, *absent), self._guarded, contract)
-        self.ways = ShortWays(at_once, _short(place, module.bind(*contract), module.vouch, self._kinds))
+        replay = quick.make(host, descriptor.args_type, (*operands, *absent), self._guarded, signature)
+        self.paths = FastPaths(replay, _fast(layout, host.signature(*signature), host.register_extents, self._guards))
 
     def learn(self, args: Any) -> None:
         """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient or have no memory."""
         tensors = self._present(args)
         plain = all(has_memory(t) and not t.requires_grad for t in tensors)
-        if plain and not any(same(*tensors) for same in self._kinds):
-            self._kinds[:] = [same_types(tensors), *self._kinds[: _MAX_KINDS - 1]]
+        if plain and not any(same(*tensors) for same in self._guards):
+            self._guards[:] = [same_types(tensors), *self._guards[: _MAX_GUARDS - 1]]
             guard = same_types(tuple(t for t, seen in zip(tensors, self._guarded, strict=True) if seen))
-            self.ways.quick(id(guard))  # before the oldest is let go of, which it may ask until then
-            self._quick_guards[:] = [guard, *self._quick_guards[: _MAX_KINDS - 1]]
+            self.paths.replay(id(guard))  # first: the host library calls the oldest guard until it has the new one
+            self._replay_guards[:] = [guard, *self._replay_guards[: _MAX_GUARDS - 1]]
 
 
-class _Place(NamedTuple):
-    """What of a bundle goes where: all its fields, the first `present` of which are tensors, and whether those are nested."""
+class _Layout(NamedTuple):
+    """Getters of a bundle: all its fields, of which the first `present` are tensors, and whether those are nested."""
 
     wanted: type
     fields: Callable[[Any], tuple[Any, ...]]
@@ -94,11 +96,13 @@ class _Place(NamedTuple):
     workspace_bytes: int
 
 
-def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool]]) -> Callable[[Any, Any, bool], bool]:
-    """One flat function: it is all that Python does for a call."""
+def _fast(
+    layout: _Layout, checked: Any, register_extents: Any, guards: list[Callable[..., bool]]
+) -> Callable[[Any, Any, bool], bool]:
+    """One flat function: all that Python does for a call."""
     import torch
 
-    wanted, fields, nested, present, needed = place
+    wanted, fields, nested, present, needed = layout
     empty, plain, uint8 = torch.empty, torch.Tensor, torch.uint8
 
     def call(args: Any, workspace: Any, launch: bool) -> bool:
@@ -107,8 +111,8 @@ def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool
         given = fields(args)
         try:
             if True in nested(args):
-                return False  # torch's guard ends the process where it meets one
-            for same in kinds:
+                return False  # torch's guards abort the process on a nested tensor
+            for same in guards:
                 if same(*given[:present]):
                     break
             else:
@@ -118,12 +122,12 @@ def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool
                     workspace = empty(needed, dtype=uint8, device=given[0].device)
             elif type(workspace) is not plain:
                 return False
-            verdict = bound(*given, workspace, launch)
-            if verdict == _UNKNOWN_ROOM:
-                vouch(*_rooms(given[:present] if workspace is None else (*given[:present], workspace)))
-                verdict = bound(*given, workspace, launch)
+            verdict = checked(*given, workspace, launch)
+            if verdict == _UNKNOWN_EXTENT:
+                register_extents(*_extents(given[:present] if workspace is None else (*given[:present], workspace)))
+                verdict = checked(*given, workspace, launch)
         except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
-            # A tensor that cannot be handed over, or a failed launch: the long way says what it is.
+            # DLPack refuses a tensor, or a launch failed: the full check reports it.
             return False
         return verdict == _DONE  # type: ignore[no-any-return]
 
@@ -131,12 +135,12 @@ def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool
 
 
 def _rule(spec: TensorSpec) -> Iterator[int]:
-    """What csrc/common/contract.h is told of an operand."""
+    """One operand, as csrc/host/call_signature.h reads it."""
     yield from (True, spec.written, spec.layout == "contiguous", spec.alignment, *_DTYPES[spec.dtype], len(spec.shape))
     yield from (-1 if dim.size is None else dim.size for dim in spec.shape)
 
 
-def _rooms(tensors: Sequence[Tensor]) -> Iterator[int]:
+def _extents(tensors: Sequence[Tensor]) -> Iterator[int]:
     for tensor in tensors:
         yield tensor.data_ptr()
         yield room(tensor)

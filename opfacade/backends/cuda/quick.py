@@ -1,7 +1,6 @@
-"""What csrc/common/quick.h is told of Python: where its functions are, and where bundles keep their fields.
+"""Replay of calls in the host library (csrc/host/replay_path.h): the addresses of Python that it needs to read a bundle itself.
 
-A binding that knows reads the tensors of a bundle itself. Everything that is told is tried out first, so an interpreter that
-lays out its objects otherwise has the short way of direct.py and no quick one.
+Each address and offset is tried out first. An interpreter with another object layout has the fast path of direct.py alone.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from opfacade.registry import NO_SHORT_WAYS
+from opfacade.registry import NO_FAST_PATHS
 
 _WORD = struct.calcsize("P")
-# Of CPython's stable interface, in the order of bundle.h.
+# Functions of CPython's stable ABI, in the order of bundle.h.
 _FUNCTIONS = ("PyObject_Vectorcall", "PyErr_Clear", "Py_DecRef", "PyEval_SaveThread", "PyEval_RestoreThread")
 
 
 @lru_cache(maxsize=1)
 def interpreter() -> tuple[int, ...] | None:
-    """Addresses of what bundle.h calls and compares with; None where a quick way cannot be."""
+    """The addresses that bundle.h calls and compares with; None where replay is not possible."""
     import torch
 
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
@@ -35,7 +34,7 @@ def interpreter() -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=64)
 def slots_of(kind: type, fields: tuple[str, ...]) -> tuple[int, ...] | None:
-    """How far behind an object of this type its fields are; None where they are not found."""
+    """Offsets of the fields from the start of an object of this type; None where they are not found."""
     probe: Any = object.__new__(kind)
     marks = [object() for _ in fields]
     for name, mark in zip(fields, marks, strict=True):
@@ -45,26 +44,24 @@ def slots_of(kind: type, fields: tuple[str, ...]) -> tuple[int, ...] | None:
     return tuple(found[id(mark)] for mark in marks) if all(id(mark) in found for mark in marks) else None
 
 
-def make(
-    module: Any, kind: type, fields: tuple[str, ...], guarded: list[bool], contract: tuple[Any, ...]
-) -> Callable[..., Any]:
-    """The quick way of bundles of a type, the first fields of which are tensors, guarded or not; with (id(a guard)) it is told
-    the next to ask."""
+def make(host: Any, kind: type, fields: tuple[str, ...], guarded: list[bool], signature: tuple[Any, ...]) -> Callable[..., Any]:
+    """The replay of bundles of type `kind`, whose first fields are tensors, guarded or not. Called with (id(guard)), it adds a
+    guard."""
     python = interpreter()
     slots = slots_of(kind, fields) if python is not None else None
     if python is None or slots is None:
-        return NO_SHORT_WAYS.quick
+        return NO_FAST_PATHS.replay
     try:
         bits = sum(1 << i for i, yes in enumerate(guarded) if yes)
-        quick = module.quick(*python, id(kind), len(guarded), len(fields), bits, *slots, *contract)
-    except ValueError:  # torch's tensors cannot be lent
-        return NO_SHORT_WAYS.quick
-    quick.release_gil = False  # it lets go of it for the launch alone
-    return quick  # type: ignore[no-any-return]
+        replay = host.replay(*python, id(kind), len(guarded), len(fields), bits, *slots, *signature)
+    except ValueError:  # DLPack cannot lend torch's tensors
+        return NO_FAST_PATHS.replay
+    replay.release_gil = False  # it releases the GIL itself, around the launch
+    return replay  # type: ignore[no-any-return]
 
 
 def _is_known(probe: object, implementation: str) -> bool:
-    """Objects begin with a count and their type, and one thread at a time runs Python."""
+    """Whether objects begin with a count and their type, and the GIL exists."""
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     return implementation == "CPython" and _WORD == 8 and not free_threaded and _word_at(id(probe) + _WORD) == id(type(probe))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda.direct import Direct, fits
+from opfacade.backends.cuda.direct import Direct, KernelCall, fits
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
 from opfacade.memo import getter
-from opfacade.registry import Launcher, Reason, ShortWays
+from opfacade.registry import FastPaths, Launcher, Reason
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -80,6 +80,7 @@ def launcher(
     from opfacade import jit
 
     module = jit.load(spec, allow_build=allow_build, label=sku.id)
+    host = jit.load(jit.HOST, allow_build=allow_build)
     _prepare(module, sku)
     run: Callable[..., None] = module.run
     operands = getter(tuple(descriptor.operands()))
@@ -97,13 +98,13 @@ def launcher(
         for learn in learners:
             learn(args)
 
-    def direct(workspace_bytes: int) -> ShortWays:
-        made = Direct(module, descriptor, workspace_bytes, workspace, scalars)
+    def fast_paths(workspace_bytes: int) -> FastPaths:
+        made = Direct(host, KernelCall(run, scalars, workspace, workspace_bytes), descriptor)
         learners.append(made.learn)
-        return made.ways
+        return made.paths
 
-    if fits(module, descriptor, scalars):
-        launch.direct = direct  # type: ignore[attr-defined]
+    if fits(descriptor, scalars):
+        launch.fast_paths = fast_paths  # type: ignore[attr-defined]
     return launch
 
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <dlfcn.h>
 
-#include "csrc/common/contract.h"
+#include "csrc/common/ffi.h"
 #include "tests/emulator/simt.h"
 
 namespace opfacade {
@@ -27,7 +27,7 @@ inline void* symbol(const char* name) {
   Dl_info info;
   dladdr(reinterpret_cast<void*>(&symbol), &info);
   void* found = dlsym(dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD), name);
-  if (found == nullptr) throw Failure("RuntimeError") << "no kernel " << name;
+  if (found == nullptr) throw FfiError("RuntimeError") << "no kernel " << name;
   return found;
 }
 
@@ -42,7 +42,7 @@ class Kernel {
     const int threads = static_cast<int>(launch.block.x);
     const auto body = [&] { kernel(params); };
     if (!simt::launch(grid, threads, launch.shared_bytes, static_cast<int>(launch.clusters.x), body))
-      throw Failure("RuntimeError") << name_ << ": threads wait for each other forever";
+      throw FfiError("RuntimeError") << name_ << ": threads wait for each other forever";
   }
 
  private:
