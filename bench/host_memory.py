@@ -1,7 +1,7 @@
 """Memory of the host side with many kernels loaded: `python bench/host_memory.py [--out FILE]`. Needs no GPU; nvcc and g++.
 
-Resident MB of one process: what a real decode kernel takes, loaded --kernels times from as many files; what a stub kernel takes,
-whose driver launches nothing, loaded as often and called with --calls bundles each until they are recorded; and of all together.
+Resident MB of one process: what a real decode kernel takes, loaded --kernels times from as many files; what a stub kernel
+takes, whose driver launches nothing, loaded as often and called with --calls bundles each until they are recorded; and of all.
 """
 
 from __future__ import annotations
