@@ -7,10 +7,12 @@ from pathlib import Path
 from opfacade import jit
 from opfacade.errors import CompileError
 from opfacade.jit import codegen
+from tests.dry import __main__ as dry_main
 from tests.dry import silent
 from tests.dry.__main__ import ROOT, compile_all, files, spec_of
 
 SMALL = "tests/cascade/test_cascade_gpu.py"
+OURS = jit.JitSpec.of("good", "cascade/merge_states", "sm_90a").identity
 
 
 def dry_run(found, *paths):
@@ -49,6 +51,15 @@ def test_a_kernel_that_does_not_compile_stops_no_other(monkeypatch):
     (told,) = compile_all(specs)
     assert sorted(asked) == ["bad", "good"]
     assert "a made-up error" in told
+
+
+def test_what_is_compiled_has_the_host_library(monkeypatch, tmp_path):
+    compiled = []
+    monkeypatch.setattr(sys, "argv", ["dry", str(tmp_path / "list"), "--only", SMALL, "--compile"])
+    monkeypatch.setattr(dry_main, "dry", lambda path, found, scratch: found.write_text(OURS + "\n") and "")
+    monkeypatch.setattr(dry_main, "compile_all", lambda specs: compiled.extend(specs) or [])
+    assert dry_main.main() == 0
+    assert compiled == [jit.HOST, spec_of(OURS)]
 
 
 def test_a_test_goes_on_behind_an_assert_that_fails():
