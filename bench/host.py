@@ -1,7 +1,7 @@
 """What the facade costs on the host, in microseconds: `python bench/host.py [--out FILE]`. Needs no GPU.
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
-check_same, check_like: can_implement for the very same bundle, and for new tensors of known shapes. count: telemetry of a run.
+check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.
 run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two in turns, where the driver is a
 stub (csrc/host, csrc/common and all Python are real). run_new: with tensors elsewhere each time. fast, fast_check: the fast
 path without replay, and its check alone. Needs nvcc and g++, or is left out.
@@ -138,7 +138,7 @@ def measure() -> dict[str, float]:
         "select_new": microseconds(lambda: Plan.select(next(new), target=target), number=300),
         "select_again": microseconds(lambda: Plan.select(seen, target=target)),
         "check_same": microseconds(lambda: on_cpu.can_implement(a)),
-        "check_like": microseconds(lambda: on_cpu.can_implement(next(pair))),
+        "check_full": microseconds(lambda: on_cpu.can_implement(next(pair))),
         **stub_runs(decode(16), (a, b)),
         "count": microseconds(lambda: (on_cpu._count(), telemetry._watched)),
         **telemetry_on(on_cpu, a),

@@ -1,4 +1,4 @@
-"""Remembers sound calls, so that the same call, or one just like it, is admitted without a full check."""
+"""Remembers the last sound call, so that the same call is admitted without a check."""
 
 from __future__ import annotations
 
@@ -9,34 +9,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.descriptor import Args
 from opfacade.operands import TensorSpec, has_memory, room
-from opfacade.overlap import extent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MAX_KINDS = 8
 _Span = tuple[int, int]  # first byte, bytes
 
 
 class CallMemo:
-    """Two memories of sound calls of one plan.
+    """The sound call admitted last: the same bundle and workspace, with all memory in place, need no second check.
 
-    The very same bundle and workspace, with all memory where it was, is known at once. A new bundle is known when one of
-    the same shapes, strides, dtypes and devices was sound; only its addresses are then looked at: alignment, and what is
-    written apart from the rest.
+    Other calls of a CUDA plan have the host library's check (3 us), those of the reference the full one (140 us, beside
+    milliseconds of arithmetic).
     """
 
-    __slots__ = ("_absent", "_fields", "_kinds", "_last", "_nested", "_operands", "_present", "_type", "_written")
-    _absent: Callable[[Any], tuple[Any, ...]]
-    _nested: Callable[[Any], tuple[Any, ...]]
-    _present: Callable[[Any], tuple[Any, ...]]
-    _type: type[Args]
-    _written: list[int]
+    __slots__ = ("_last", "_present")
 
     def __init__(self, operands: Mapping[str, TensorSpec], fields: tuple[str, ...]) -> None:
-        self._operands, self._fields = operands, fields
+        self._present = getter(tuple(name for name in fields if name in operands))
         self._last: _Last | None = None
-        self._kinds: list[_Kind] = []
 
     def is_last(self, args: Args, workspace: Tensor | None) -> bool:
         """Is it the call admitted last, with all its tensors as and where they were? About a microsecond."""
@@ -44,108 +35,39 @@ class CallMemo:
         if last is None or args is None or last.args() is not args:
             return False
         tensors = self._present(args)
-        if not last.kind.same(*tensors) or [t.data_ptr() for t in tensors] != last.pointers:
+        if not last.same(*tensors) or [t.data_ptr() for t in tensors] != last.pointers:
             return False
-        return self._holds(workspace) if workspace is not None else last.workspace is None
-
-    def knows(self, args: Args, workspace: Tensor | None) -> bool:
-        """Is it like a call that was admitted before?"""
-        if not self._kinds or type(args) is not self._type or (workspace is not None and not self._holds(workspace)):
-            return False
-        try:
-            if True in self._nested(args):
-                return False  # torch ends the process where it compares strides of one
-            tensors = self._present(args)
-            kind = next((kind for kind in self._kinds if kind.same(*tensors)), None)
-            spans = None if kind is None else kind.spans(tensors)
-        except (AttributeError, TypeError, RuntimeError):  # RuntimeError: a tensor without strides or without storage
-            return False
-        if kind is None or spans is None or any(value is not None for value in self._absent(args)):
-            return False
-        extra = [] if workspace is None else [(workspace.data_ptr(), workspace.numel())]
-        if not self._apart(spans, extra):
-            return False
-        self._remember(args, kind, [start for start, _ in spans], workspace)
-        return True
+        return last.holds(workspace) if workspace is not None else last.workspace is None
 
     def learn(self, args: Args, workspace: Tensor | None) -> None:
-        """Remember a call that passed the full check. Never tensors that need a gradient or have no memory."""
-        if not self._kinds:
-            self._prepare()
+        """Remember a call that passed a check. Never tensors that need a gradient or have no memory."""
         tensors = self._present(args)
         if any(t.requires_grad or not has_memory(t) for t in tensors):
             return
-        sizes = [extent(t.shape, t.stride()) * t.element_size() if t.numel() else 0 for t in tensors]
-        self._type = type(args)
-        self._kinds = [_Kind(_same_as(tensors), sizes, [t.itemsize for t in tensors]), *self._kinds[: _MAX_KINDS - 1]]
-        self._remember(args, self._kinds[0], [t.data_ptr() for t in tensors], workspace)
-
-    def _prepare(self) -> None:
-        """What only a plan that is called needs; before the first call is remembered, nothing asks for it."""
-        present = tuple(name for name in self._fields if name in self._operands)
-        self._written = [i for i, name in enumerate(present) if self._operands[name].written]
-        self._absent = getter(tuple(name for name in self._fields if name not in self._operands))
-        self._present = getter(present)
-        self._nested = getter(tuple(f"{name}.is_nested" for name in present))
-
-    def _remember(self, args: Args, kind: _Kind, pointers: list[int], workspace: Tensor | None) -> None:
-        held = None if workspace is None else weakref.ref(workspace)
-        self._last = _Last(weakref.ref(args), kind, pointers, held, (0, 0) if workspace is None else _span(workspace))
-
-    def _holds(self, workspace: Tensor) -> bool:
-        """Was this workspace part of the last sound call, and is it as and where it was?"""
         last = self._last
-        held = last is not None and last.workspace is not None and last.workspace() is workspace
-        return held and last is not None and workspace.dim() == 1 and _span(workspace) == last.span
-
-    def _apart(self, spans: list[_Span], extra: list[_Span]) -> bool:
-        reach = -1
-        for start, size in sorted((*spans, *extra)):
-            if start < reach:  # some two meet: do two that matter?
-                written = [spans[i] for i in self._written] + extra
-                return all(a is b or not _meet(a, b) for a in written for b in (*spans, *extra))
-            reach = start + size
-        return True
+        same = last.same if last is not None and last.same(*tensors) else _same_as(tensors)
+        held, span = (None, (0, 0)) if workspace is None else (weakref.ref(workspace), _span(workspace))
+        self._last = _Last(weakref.ref(args), same, [t.data_ptr() for t in tensors], held, span)
 
 
 class _Last(NamedTuple):
-    """The call admitted last: its bundle, its kind, where its tensors are, its workspace and where that is."""
+    """A bundle, a test for tensors of the same form, their addresses; the workspace and where it is."""
 
     args: weakref.ref[Args]
-    kind: _Kind
+    same: Callable[..., bool]
     pointers: list[int]
     workspace: weakref.ref[Tensor] | None
     span: _Span
 
-
-class _Kind(NamedTuple):
-    """Sound tensors of one form: a test for others of it, and the bytes that each spans and that its elements have."""
-
-    same: Callable[..., bool]
-    sizes: list[int]
-    itemsizes: list[int]
-
-    def spans(self, tensors: tuple[Tensor, ...]) -> list[_Span] | None:
-        """Where the tensors are; None if one is not where it may be, or its storage shrank."""
-        spans, bits = [], 0
-        for tensor, size, itemsize in zip(tensors, self.sizes, self.itemsizes, strict=True):
-            start = tensor.data_ptr()
-            spans.append((start, size))
-            if size == 0:
-                continue
-            if start == 0 or tensor.untyped_storage().nbytes() - tensor.storage_offset() * itemsize < size:
-                return None
-            bits |= start
-        return None if bits % 16 else spans
+    def holds(self, workspace: Tensor) -> bool:
+        """Is it the workspace of this call, as and where it was?"""
+        same = self.workspace is not None and self.workspace() is workspace
+        return same and workspace.dim() == 1 and _span(workspace) == self.span
 
 
 def _span(workspace: Tensor) -> _Span:
     """Where it is, and its bytes: fewer where its storage shrank."""
     return workspace.data_ptr(), min(workspace.numel(), room(workspace))
-
-
-def _meet(a: _Span, b: _Span) -> bool:
-    return a[0] < b[0] + b[1] and b[0] < a[0] + a[1] and a[1] > 0 and b[1] > 0
 
 
 def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

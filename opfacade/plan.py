@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, instruments, notices, registry, telemetry, validation
@@ -14,7 +13,7 @@ from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues,
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, bytes_of, check, check_beside, require_memory
 from opfacade.preference import Preference
-from opfacade.registry import NO_FAST_PATHS, Candidate, FastPaths, Launcher
+from opfacade.registry import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of
 from opfacade.selection import Option, answer, choose, count_refusals
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
@@ -175,7 +174,7 @@ class Plan(Generic[ArgsT]):
         self.check()
         if self._fast(args, workspace, False):
             return SOUND
-        if self._memo.is_last(args, workspace) or self._memo.knows(args, workspace):
+        if self._memo.is_last(args, workspace):
             return SOUND
         issues = self._issues(args, workspace)
         if issues:
@@ -240,22 +239,25 @@ class Plan(Generic[ArgsT]):
             if self.sku.backend == "cuda":
                 moment.refuse_capture(self.sku.op, f"kernel {self.sku.id} is not loaded")
             allow = self.preference.jit == "build"
-            make = partial(self._candidate.launcher, self.descriptor, self.target, self.sku, allow)
+            bare: list[Launcher] = []
+
+            def make() -> Launcher:
+                bare[:] = [self._candidate.launcher(self.descriptor, self.target, self.sku, allow)]
+                return bare[0]
+
             launch = instruments.launcher(make, self.descriptor, self.sku)
             if self._crosscheck:
                 launch = registry.crosscheck().wrap(self, launch, self._crosscheck)
             if self._guard is not None:
                 launch = self._guard.wrap(launch)
             telemetry.stats(self.sku.id).loads.add()
-            self._take_fast_paths(launch)
+            self._take_fast_paths(bare[0], wrapped=launch is not bare[0])
             object.__setattr__(self, "_launch", launch)
         telemetry.emit("load", sku=self.sku.id)  # without the lock: a sink may run this very plan
         return launch
 
-    def _take_fast_paths(self, launch: Launcher) -> None:
-        """Not where the launcher is wrapped in something that must see each call."""
-        make = None if self._admitted else getattr(launch, "fast_paths", None)
-        paths: FastPaths = make(self.workspace_size) if make is not None else NO_FAST_PATHS
+    def _take_fast_paths(self, bare: Launcher, wrapped: bool) -> None:
+        paths = NO_FAST_PATHS if self._admitted else fast_paths_of(bare, wrapped, self.workspace_size)
         object.__setattr__(self, "_fast", paths.fast)
         object.__setattr__(self, "_replay", paths.replay)
 

@@ -46,6 +46,17 @@ class FastPaths(NamedTuple):
 NO_FAST_PATHS = FastPaths(lambda *_: True, lambda *_: False)
 
 
+def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int) -> FastPaths:
+    """The fast paths that a launcher offers. Where it is wrapped in something that must see each call, only the check."""
+    make = getattr(launch, "fast_paths", None)
+    if make is None:
+        return NO_FAST_PATHS
+    paths: FastPaths = make(workspace_bytes)
+    if not wrapped:
+        return paths
+    return FastPaths(NO_FAST_PATHS.replay, lambda args, workspace, launch: not launch and paths.fast(args, workspace, False))
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why a candidate is not chosen, as data: a stable code, the field, what it is, what would be allowed, a hint."""

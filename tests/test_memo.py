@@ -85,7 +85,7 @@ def test_many_shapes_do_not_fill_the_memory():
     for n in range(200):
         plan.can_implement(replace(args, kv_indices=torch.zeros(8 + n, dtype=torch.int32)))
     kept = [getattr(plan._memo, name, None) for name in type(plan._memo).__slots__]
-    assert max(len(store) for store in kept if isinstance(store, (dict, list))) <= 64
+    assert max((len(store) for store in kept if isinstance(store, (dict, list))), default=0) <= 64
 
 
 def test_a_dead_bundle_is_not_confused_with_a_new_one():

@@ -395,6 +395,21 @@ def test_who_listens_hears_of_a_run_before_it_is_made(launched):
     assert len(stub.long) == 2
 
 
+def test_a_wrapped_launcher_sees_each_call_after_the_check_of_the_host_library(launched, monkeypatch):
+    monkeypatch.setenv("OPFACADE_TELEMETRY_SAMPLE", "1")
+    plan, stub = launched
+    in_full, issues = [], Plan._issues
+    monkeypatch.setattr(Plan, "_issues", lambda plan, *call: in_full.append(call) or issues(plan, *call))
+    bundles = [inputs.make_args(DECODE, seed=seed) for seed in range(4)]
+    for args in bundles:
+        plan.run(args)
+    assert stub.long == bundles
+    assert len(in_full) == 1
+    with pytest.raises(errors.AliasError):
+        plan.run(replace(bundles[0], o=bundles[0].q))
+    assert len(stub.long) == 4
+
+
 def test_a_plan_that_checks_nothing_takes_no_fast_path(module, monkeypatch):
     monkeypatch.setattr(plans, "_selected", {})
     monkeypatch.setenv("OPFACADE_VALIDATE", "off")

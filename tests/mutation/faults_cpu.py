@@ -195,24 +195,10 @@ CPU_FAULTS = (
         MEMO,
     ),
     cpu(
-        "memo: alignment is not looked at again",
-        "opfacade/memo.py",
-        "return None if bits % 16 else spans",
-        "return spans",
-        MEMO,
-    ),
-    cpu(
         "memo: tensors that changed in place are not seen",
         "opfacade/memo.py",
-        "if not last.kind.same(*tensors) or ",
+        "if not last.same(*tensors) or ",
         "if ",
-        MEMO,
-    ),
-    cpu(
-        "memo: a nested tensor reaches the guards",
-        "opfacade/memo.py",
-        "if True in self._nested(args):",
-        "if False:",
         MEMO,
     ),
     cpu(
