@@ -13,7 +13,7 @@ from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues,
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, bytes_of, check, check_beside, require_memory
 from opfacade.preference import Preference
-from opfacade.registry import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of
+from opfacade.registry import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.selection import Option, answer, choose, count_refusals
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.target import Target
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from opfacade.jit.spec import JitSpec
 
-WORKSPACE_ALIGNMENT = 256
 _MAX_CACHED = 4096
 
 PlanT = TypeVar("PlanT", bound="Plan[Any]")
@@ -252,6 +251,7 @@ class Plan(Generic[ArgsT]):
                 launch = self._guard.wrap(launch)
             telemetry.stats(self.sku.id).loads.add()
             self._take_fast_paths(bare[0], wrapped=launch is not bare[0])
+            launch = unchecked(bare[0], launch, self.workspace_size) if self._admitted else launch
             object.__setattr__(self, "_launch", launch)
         telemetry.emit("load", sku=self.sku.id)  # without the lock: a sink may run this very plan
         return launch

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # In order of preference: the first candidate without a reason against it is chosen.
 BACKENDS = ("cuda", "reference")
 
+WORKSPACE_ALIGNMENT = 256
+
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 # (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
@@ -44,6 +46,20 @@ class FastPaths(NamedTuple):
 
 
 NO_FAST_PATHS = FastPaths(lambda *_: True, lambda *_: False)
+
+
+def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int) -> Launcher:
+    """`launch` for calls without a check. Bindings trust their operands, so the host library refuses what they cannot take."""
+    make = getattr(bare, "refuse_unsound", None)
+    if make is None:
+        return launch
+    refuse = make(workspace_bytes)
+
+    def refusing(args: Any, workspace: Any) -> None:
+        refuse(args, workspace)
+        launch(args, workspace)
+
+    return refusing
 
 
 def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int) -> FastPaths:

@@ -40,13 +40,18 @@ void set_rows(Params& params, const TensorView& q, const TensorView& o) {
 
 // The factors of an fp8 cache: one each, or one for each kv head, `stride` apart.
 template <class Params>
-void set_factors(Args& args, Params& params, const TensorView& k_scale, const TensorView& v_scale, int64_t count,
-                 int32_t stride) {
-  args("k_scale", k_scale).shape({count}).dtype(kF32).contiguous();
-  args("v_scale", v_scale).shape({count}).dtype(kF32).contiguous();
-  params.k_scale = data_of<float>(k_scale);
-  params.v_scale = data_of<float>(v_scale);
+void set_factors(Params& params, Operands& in, int32_t stride) {
+  params.k_scale = in.data<float>();
+  params.v_scale = in.data<float>();
   params.kv_scale_stride = stride;
+}
+
+// The scalars that every attention has: sm_scale, soft_cap and window_left.
+template <class Params>
+void set_scoring(Params& params, Operands& in) {
+  const double sm_scale = in.real();
+  params.score = score_scale(sm_scale, in.real());
+  params.window_left = window_of(in.integer());
 }
 
 // 48 bits that memory does not hold by chance: an odd multiplication spreads the time of the first call over all of them.
@@ -72,10 +77,8 @@ inline int32_t box_of(int64_t page_size, int32_t tile) {
 
 // Places partial_o and partial_lse of `slots` rows in the workspace, and returns what follows them.
 template <class Params>
-void* set_partials(Args& args, Params& params, const TensorView& workspace, int64_t slots, int64_t head_dim, int64_t rest) {
-  args("workspace", workspace).shape({kAny}).dtype(kU8).contiguous().aligned(16);
-  require(workspace.size(0) >= slots * (head_dim + 1) * 4 + rest, "workspace is smaller than plan.workspace_size");
-  params.partial_o = data_of<float>(workspace);
+void* set_partials(Params& params, void* workspace, int64_t slots, int64_t head_dim) {
+  params.partial_o = static_cast<float*>(workspace);
   params.partial_lse = params.partial_o + slots * head_dim;
   return params.partial_lse + slots;
 }

@@ -5,47 +5,47 @@
 
 namespace opfacade {
 
-struct PrefillShape {
-  Dim rows{"total_num_rows"};
-  Dim heads{"num_qo_heads"};
-  Dim bounds{"batch_size+1"};
+// The first operands of a prefill: q, q_indptr, k and v.
+struct PrefillOperands {
+  explicit PrefillOperands(Operands& in) : q(in.tensor()), q_indptr(in.tensor()), k(in.tensor()), v(in.tensor()) {}
+
+  // All but K, V and the page table.
+  void set_queries(PrefillParams& params, const TensorView& o) const {
+    set_rows(params, q, o);
+    params.q_indptr = data_of<int32_t>(q_indptr);
+    params.batch = static_cast<int32_t>(q_indptr.size(0) - 1);
+    params.total_rows = static_cast<int32_t>(q.size(0));
+    params.heads = static_cast<int32_t>(q.size(1));
+    params.kv_aligned = aligned_16(k) && aligned_16(v);
+  }
+  PoolShape set_paged(PrefillParams& params, int64_t token_axis) const {
+    params.k = pool_of(k, token_axis);
+    params.v = pool_of(v, token_axis);
+    return shape_of(k, token_axis);
+  }
+  void set_ragged(PrefillParams& params, const TensorView& kv_indptr) const {
+    params.k = ragged_pool_of(k);
+    params.v = ragged_pool_of(v);
+    params.table = ragged_table(kv_indptr, k.size(0));
+  }
+
+  const TensorView q, q_indptr, k, v;
 };
 
-// Checks and sets all but K, V and the page table.
-template <class C>
-void set_queries(Args& args, PrefillParams& params, PrefillShape& shape, const TensorView& q, const TensorView& q_indptr,
-                 const TensorView& o) {
-  args("q", q).shape({shape.rows, shape.heads, C::kHeadDim}).dtype(C::kDType).last_contiguous();
-  args("o", o).shape({shape.rows, shape.heads, C::kHeadDimVo}).dtype(C::kOutDType).last_contiguous();
-  args("q_indptr", q_indptr).shape({shape.bounds}).dtype(kI32).contiguous();
-  require(shape.bounds > 0, "q_indptr expected batch_size + 1 elements");
-  set_rows(params, q, o);
-  params.q_indptr = data_of<int32_t>(q_indptr);
-  params.batch = static_cast<int32_t>(shape.bounds - 1);
-  params.total_rows = static_cast<int32_t>(shape.rows);
-  params.heads = static_cast<int32_t>(shape.heads);
-}
-
-inline void set_lse(Args& args, PrefillParams& params, PrefillShape& shape, const TensorView& lse) {
-  args("lse", lse).shape({shape.rows, shape.heads}).dtype(kF32).contiguous();
-  params.lse = data_of<float>(lse);
-}
-
-inline void set_sinks(Args& args, PrefillParams& params, PrefillShape& shape, const TensorView& sinks) {
-  args("sinks", sinks).shape({shape.heads}).dtype(kF32).contiguous();
-  params.sinks = data_of<float>(sinks);
+inline void require_group(const PrefillParams& params, int64_t kv_heads, int64_t group) {
+  require(kv_heads * group == params.heads, "num_qo_heads expected num_kv_heads times the group of this kernel");
 }
 
 // num_splits and chunk come from the plan: see kernels/attention/prefill_params.h.
-inline void set_splits(PrefillParams& params, int64_t num_splits, int64_t chunk) {
+inline void set_splits(PrefillParams& params, Operands& in) {
+  const int64_t num_splits = in.integer(), chunk = in.integer();
   require(num_splits > 0, "num_splits expected at least 1");
   params.num_splits = bounded(num_splits);
   params.chunk = bounded(chunk);
 }
 
-inline void set_workspace(Args& args, PrefillParams& params, const TensorView& workspace, int64_t head_dim_vo) {
-  const int64_t slots = int64_t{params.num_splits} * params.total_rows * params.heads;
-  set_partials(args, params, workspace, slots, head_dim_vo, 0);
+inline void set_workspace(PrefillParams& params, void* workspace, int64_t head_dim_vo) {
+  set_partials(params, workspace, int64_t{params.num_splits} * params.total_rows * params.heads, head_dim_vo);
 }
 
 // more_shared: bytes behind what every prefill has.

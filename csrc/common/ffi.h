@@ -207,22 +207,6 @@ int guarded(const char* name, R (*function)(P...), const TVMFFIAny* args, int co
   }
 }
 
-// The same for a function of up to kMost tensors.
-template <int kMost>
-int guarded_tensors(const char* name, void (*function)(const TensorView*, int), const TVMFFIAny* args, int count) {
-  try {
-    if (count > kMost) refuse_count(name, kMost, count);
-    ArgReader reader(name, args);
-    TensorView tensors[kMost];
-    for (int i = 0; i < count; ++i) reader.read(tensors[i]);
-    function(tensors, count);
-    return 0;
-  } catch (const FfiError& failure) {
-    TVMFFIErrorSetRaisedFromCStr(failure.kind(), failure.text());
-    return -1;
-  }
-}
-
 // int function(const TVMFFIAny* args, int32_t count, TVMFFIAny* result)
 #define OPF_EXPORT_RAW(name, function)                                                                          \
   extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t n, TVMFFIAny* out) { \
@@ -235,13 +219,6 @@ int guarded_tensors(const char* name, void (*function)(const TensorView*, int), 
   static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny* out) {  \
     return ::opfacade::guarded(#name, function, args, n, out);                    \
   }                                                                               \
-  OPF_EXPORT_RAW(name, opf_call_##name)
-
-// void function(const TensorView* tensors, int count)
-#define OPF_EXPORT_TENSORS(name, function, most)                              \
-  static int opf_call_##name(const TVMFFIAny* args, int32_t n, TVMFFIAny*) {  \
-    return ::opfacade::guarded_tensors<most>(#name, function, args, n);       \
-  }                                                                           \
   OPF_EXPORT_RAW(name, opf_call_##name)
 
 }  // namespace opfacade

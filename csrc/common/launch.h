@@ -5,12 +5,12 @@
 //   extern "C" __global__ void scale(const __grid_constant__ ScaleParams p) {...} // the .cu.jinja, in namespace opfacade
 //
 //   #include "csrc/common/launch.h"                                               // the .cc.jinja
-//   #include "csrc/common/tensor.h"
+//   #include "csrc/common/operands.h"
 //   #include "kernels/testing/scale_params.h"
 //   namespace opfacade {
 //   OPF_KERNEL(scale_kernel, "scale");       // at namespace scope; loaded by the first launch or by prepare
-//   void run(TensorView x, ...) { ...; scale_kernel.launch(args.device(), Launch(grid, block).shared(bytes), params); }
-//   OPF_EXPORT(run, run);
+//   void run(Operands& in) { ...; scale_kernel.launch(in.finish(), Launch(grid, block).shared(bytes), params); }
+//   OPF_EXPORT_RUN(run);
 //   OPF_EXPORT_PREPARE();                    // module.prepare(ordinal): load every kernel now, e.g. before graph capture
 //   }
 //

@@ -1,5 +1,6 @@
-// Checks of the tensors a binding is given: rank, shape, dtype, device, layout. Every failure names the argument, what
-// was expected and what came, ends in a stable code, and happens before anything is launched.
+// Checks of tensors for bindings without a plan (validation, probes): rank, shape, dtype, device, layout. Every failure names the
+// argument, the expectation and the finding, ends in a stable code, and precedes any launch. Operands of a plan are checked by
+// the host library: see operands.h.
 //
 //   #include "csrc/common/launch.h"
 //   #include "csrc/common/tensor.h"
@@ -20,7 +21,7 @@
 #pragma once
 #include <initializer_list>
 
-#include "csrc/common/ffi.h"
+#include "csrc/common/operands.h"
 
 namespace opfacade {
 
@@ -216,7 +217,5 @@ class Args {
   const char* op_;
   DLDevice device_{kDLCUDA, -1};
 };
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace opfacade

@@ -1,4 +1,4 @@
-// What the bindings of an append share: new rows, pools and page table, checked and turned into what kernels read.
+// What the bindings of an append share: new rows and pools, turned into what kernels read.
 #pragma once
 #include "csrc/common/launch.h"
 #include "csrc/common/pool.h"
@@ -8,20 +8,24 @@ namespace opfacade {
 
 inline NewRows new_rows(const TensorView& view) { return {view.data_ptr(), byte_stride(view, 0), byte_stride(view, 1)}; }
 
-// Binds the shapes: k_data and v_data first, then the rows.
-inline void set_rows_and_pools(Args& args, AppendParams& params, Dim& rows, PoolShape& pool, const TensorView& k_new,
-                               const TensorView& v_new, const TensorView& k, const TensorView& v, int64_t token_axis,
-                               int64_t head_dim, DLDataType row_dtype) {
-  check_pool(args("k_data", k), pool, token_axis, head_dim);
-  check_pool(args("v_data", v).dtype(k.dtype()), pool, token_axis, head_dim);
-  args("k_new", k_new).shape({rows, pool.heads, head_dim}).dtype(row_dtype).last_contiguous();
-  args("v_new", v_new).shape({rows, pool.heads, head_dim}).dtype(row_dtype).last_contiguous();
-  params.k_new = new_rows(k_new);
-  params.v_new = new_rows(v_new);
-  params.k = pool_of(k, token_axis);
-  params.v = pool_of(v, token_axis);
-  params.aligned = aligned_16(k_new) && aligned_16(k) && aligned_16(v_new) && aligned_16(v);
-}
+// The first operands of an append: k_new, v_new, append_indptr, k_data and v_data.
+struct AppendOperands {
+  explicit AppendOperands(Operands& in)
+      : k_new(in.tensor()), v_new(in.tensor()), append_indptr(in.tensor()), k(in.tensor()), v(in.tensor()) {}
+
+  int64_t rows() const { return k_new.size(0); }
+  void set(AppendParams& params, int64_t token_axis) const {
+    params.k_new = new_rows(k_new);
+    params.v_new = new_rows(v_new);
+    params.k = pool_of(k, token_axis);
+    params.v = pool_of(v, token_axis);
+    params.aligned = aligned_16(k_new) && aligned_16(k) && aligned_16(v_new) && aligned_16(v);
+    params.append_indptr = data_of<int32_t>(append_indptr);
+    params.batch = static_cast<int32_t>(append_indptr.size(0) - 1);
+  }
+
+  const TensorView k_new, v_new, append_indptr, k, v;
+};
 
 // Heads are dealt out evenly; `head_bytes` of a new row.
 inline Launch append_launch(AppendParams& params, int64_t rows, int64_t heads, int head_bytes) {

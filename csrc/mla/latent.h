@@ -6,10 +6,8 @@
 
 namespace opfacade {
 
-// One pool of latents [pages, page_size, columns] as a pool of one head.
-inline PoolTensor latent_pool(Args& args, const char* name, const TensorView& view, DLDataType dtype, PoolShape& shape,
-                              int64_t columns) {
-  args(name, view).shape({shape.pages, shape.page_size, columns}).dtype(dtype).last_contiguous();
+// A pool of latents [pages, page_size, columns] as a pool of one head.
+inline PoolTensor latent_pool(const TensorView& view) {
   return {view.data_ptr(), byte_stride(view, 0), byte_stride(view, 1), 0};
 }
 
@@ -48,10 +46,9 @@ inline void set_maps(MlaParams& params, int64_t pages, bool bf16) {
 }
 
 // Partials and the list of split runs.
-inline void set_latent_parts(Args& args, MlaParams& params, const TensorView& workspace, int64_t head_blocks, int64_t rows) {
+inline void set_latent_parts(MlaParams& params, void* workspace, int64_t head_blocks, int64_t rows) {
   const int64_t slots = head_blocks * params.base.slots * rows;
-  void* rest = set_partials(args, params.base, workspace, slots, kMlaLatent, int64_t{params.units} * int64_t{sizeof(SplitRun)});
-  params.runs = static_cast<SplitRun*>(rest);
+  params.runs = static_cast<SplitRun*>(set_partials(params.base, workspace, slots, kMlaLatent));
 }
 
 // Blocks that merge, of so many rows at most. Many units are many slices, with few blocks each.

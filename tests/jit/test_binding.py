@@ -71,6 +71,13 @@ def test_a_wrong_tensor_is_refused_by_name_with_expected_and_got(checks, case):
     assert str(caught.value) == f"Checks.run: {message}"
 
 
+@pytest.mark.parametrize("count", [0, 3, 5])
+def test_a_binding_refuses_another_number_of_operands(count):
+    merge = jit.load(JitSpec.of("merge_states", "cascade/merge_states", "sm_90a", dtype="f16", head_dim=64))
+    with pytest.raises(TypeError, match=rf"run expected \d arguments, got {count}. \[OPF-C009\]"):
+        merge.run(*[torch.zeros(2, 3, 4, 64, dtype=torch.float16)] * count)
+
+
 def test_a_launch_of_nothing_does_nothing(checks):
     checks.run(*good().values(), 0, 0)
     checks.run(tensor([0, 8], data=0), tensor([0, 5], "int32", data=0), 0, 0)

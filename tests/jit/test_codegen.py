@@ -39,6 +39,7 @@ def test_headers_are_the_transitive_closure_in_order(scale):
         "csrc/common/ffi.h",
         "csrc/common/launch.h",
         "csrc/common/launch_recorder.h",
+        "csrc/common/operands.h",
         "csrc/common/shared.h",
         "csrc/common/tensor.h",
         "kernels/common/device.cuh",

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade import plan as plans
-from opfacade.backends.cuda.direct import Direct, KernelCall, fits
+from opfacade.backends.cuda.direct import Direct, KernelCall, require_fit
 from opfacade.jit import JitSpec
 from opfacade.operands import check, check_beside
 from opfacade.paging import PagedKvCacheDescriptor
@@ -258,10 +258,11 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
         module.signature(module.run, HOST, False, 0, 0, 1, 2.5, True, "text")
 
 
-def test_what_the_host_library_cannot_hold_has_no_fast_path():
-    assert fits(DECODE, (1, 2.5, True))
-    assert not fits(DECODE, (1, "text"))
-    assert not fits(DECODE, (1,) * 25)
+def test_what_the_host_library_cannot_hold_has_no_launcher():
+    require_fit(DECODE, (1, 2.5, True))
+    for scalars in ((1, "text"), (1,) * 25):
+        with pytest.raises(TypeError, match="paged_decode: the host library holds 24 fields"):
+            require_fit(DECODE, scalars)
 
 
 def test_threads_share_a_fast_path(module):
@@ -305,8 +306,13 @@ class Launched:
             made.append(Direct(self.module, kernel, self.descriptor))
             return made[0].paths
 
+        def refuse_unsound(needed):
+            return Direct(
+                self.module, KernelCall(self.module.run, (1, 1.0), needed > 0, needed, HOST), self.descriptor
+            ).refuse_unsound
+
         made = []
-        launch.fast_paths = fast_paths
+        launch.fast_paths, launch.refuse_unsound = fast_paths, refuse_unsound
         return launch
 
 
@@ -410,12 +416,55 @@ def test_a_wrapped_launcher_sees_each_call_after_the_check_of_the_host_library(l
     assert len(stub.long) == 4
 
 
-def test_a_plan_that_checks_nothing_takes_no_fast_path(module, monkeypatch):
+@pytest.fixture
+def unchecked(module, monkeypatch):
+    """A plan at level off whose kernel is the stub, and its launcher."""
     monkeypatch.setattr(plans, "_selected", {})
     monkeypatch.setenv("OPFACADE_VALIDATE", "off")
     plan = Plan.select(DECODE, target=Target.cpu())
     stub = Launched(module, DECODE)
     object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=stub.make))
+    return plan, stub
+
+
+def test_a_plan_that_checks_nothing_takes_no_fast_path(unchecked):
+    plan, stub = unchecked
     for _ in range(2):
         plan.run(inputs.make_args(DECODE, seed=1))
     assert len(stub.long) == 2
+
+
+WRONG = {
+    "dtype": (lambda args: {"q": args.q.float()}, errors.DTypeError),
+    "shape": (lambda args: {"q": args.q[:2]}, errors.ShapeError),
+    "layout": (lambda args: {"kv_indices": args.kv_indices.repeat(2)[::2]}, errors.LayoutError),
+    "address": (
+        lambda args: {"q": torch.zeros(args.q.numel() + 1, dtype=args.q.dtype)[1:].view(args.q.shape)},
+        errors.AlignmentError,
+    ),
+    "no tensor": (lambda args: {"o": None}, errors.ArgumentTypeError),
+    "another device": (lambda args: {"lse": args.lse.to("meta")}, errors.DeviceMismatchError),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_plan_that_checks_nothing_launches_nothing_on_tensors_that_its_binding_cannot_take(unchecked, name):
+    plan, stub = unchecked
+    args = inputs.make_args(DECODE, seed=1)
+    change, error = WRONG[name]
+    with pytest.raises(error, match=r"paged_decode\.run: "):
+        plan.run(replace(args, **change(args)))
+    with pytest.raises(errors.ArgumentTypeError, match="OPF-A000"):
+        plan.run(None)
+    assert stub.long == []
+    plan.run(replace(args, o=args.q))  # an overlap is not looked for
+    assert len(stub.long) == 1
+
+
+def test_a_plan_that_checks_nothing_refuses_a_small_workspace(module, monkeypatch):
+    direct = Direct(module, KernelCall(module.run, (2, 0.5), True, NEEDED, HOST), DECODE)
+    args = inputs.make_args(DECODE, seed=1)
+    direct.refuse_unsound(args, aligned(NEEDED))
+    for workspace in (aligned(NEEDED)[:-1], aligned(NEEDED + 1)[1:], aligned(NEEDED).view(torch.int8)):
+        with pytest.raises(errors.WorkspaceError):
+            direct.refuse_unsound(args, workspace)

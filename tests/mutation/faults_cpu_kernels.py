@@ -187,6 +187,20 @@ CPU_KERNEL_FAULTS = (
         "tests/jit/test_contract.py",
     ),
     cpu(
+        "level off: a call that its binding cannot take is launched",
+        "opfacade/registry.py",
+        "        refuse(args, workspace)\n",
+        "",
+        "tests/jit/test_contract.py",
+    ),
+    cpu(
+        "binding: an argument too many is ignored",
+        "csrc/common/operands.h",
+        '    if (read_ != count_) refuse_count("run", read_, count_);\n',
+        "",
+        "tests/jit/test_binding.py",
+    ),
+    cpu(
         "replay: the launch cache grows without a bound",
         "csrc/host/launch_cache.h",
         "    for (int i = 0; i < kSets && bytes_ > kMaxBytes; ++i) evict_next_set(entry);\n",

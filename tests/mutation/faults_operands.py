@@ -75,8 +75,8 @@ OPERAND_FAULTS = (
     cpu(
         "append: rows of a block table lie as far apart as they are wide",
         "csrc/common/pool.h",
-        "table.row_stride = batch > 1 ? block_table.stride(0) : 0;",
-        "table.row_stride = batch > 1 ? block_table.size(1) : 0;",
+        "table.row_stride = indices.size(0) > 1 ? indices.stride(0) : 0;",
+        "table.row_stride = indices.size(0) > 1 ? indices.size(1) : 0;",
         "tests/emulator/test_emulated_forms.py -k everything-varied",
     ),
     cpu(
@@ -124,8 +124,8 @@ OPERAND_FAULTS = (
     cpu(
         "merge: the binding takes lse of a list from where o is",
         "csrc/cascade/merge_states.cc.jinja",
-        "params.list_lse[s] = static_cast<const float*>(given[states + s].data_ptr());",
-        "params.list_lse[s] = static_cast<const float*>(given[states].data_ptr());",
+        "s < params.states; ++s) params.list_lse[s] = in.data<float>();",
+        "s < params.states; ++s) params.list_lse[s] = params.lse, in.tensor();",
         f"{MERGES} -k kernel",
     ),
     cpu(

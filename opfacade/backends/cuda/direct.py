@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.backends.cuda import quick
 from opfacade.descriptor import Descriptor, operands_of
+from opfacade.errors import Issue, from_issues
 from opfacade.memo import getter
-from opfacade.operands import TensorSpec, has_memory, room
-from opfacade.registry import FastPaths
+from opfacade.operands import TensorSpec, check, check_beside, has_memory, room
+from opfacade.registry import WORKSPACE_ALIGNMENT, FastPaths
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CUDA = 2  # kDLCUDA
-_DONE, _UNKNOWN_EXTENT = 0, 2  # as in call_signature.h
+_DONE, _REFUSED, _UNKNOWN_EXTENT = 0, 1, 2  # as in call_signature.h
 _MAX_GUARDS = 4  # as in replay_path.h
 _MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 24, 6, 24
 # DLPack's type code and bits.
@@ -34,6 +35,8 @@ _DTYPES = {
     "u8": (1, 8),
 }
 _INTEGERS = ("i32", "u8")
+# What OPFACADE_VALIDATE=off lets pass.
+_UNCHECKED = ("AliasError", "GradNotSupportedError")
 
 
 class KernelCall(NamedTuple):
@@ -46,18 +49,23 @@ class KernelCall(NamedTuple):
     device_type: int = CUDA
 
 
-def fits(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> bool:
-    """Whether the host library can hold the operands and scalars of a plan."""
+def require_fit(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> None:
+    """Refuse an implementation whose operands or scalars the host library cannot hold: nothing else checks its calls."""
     known = all(spec.dtype in _DTYPES and len(spec.shape) <= _MAX_RANK for spec in operands_of(descriptor).values())
     plain = all(type(scalar) in (int, float, bool) for scalar in scalars)
     few = len(descriptor.args_type.__slots__) <= _MAX_FIELDS and len(scalars) <= _MAX_SCALARS
-    return known and plain and few
+    if not (known and plain and few):
+        most = f"{_MAX_FIELDS} fields of rank {_MAX_RANK} at most and {_MAX_SCALARS} scalars that are int, float or bool"
+        raise TypeError(f"{descriptor.op}: the host library holds {most}; csrc/host/call_signature.h says more.")
 
 
 class Direct:
-    """The fast paths of one plan, and `learn` for a bundle that passed the full check. host: the loaded host library."""
+    """The fast paths of one plan, `learn` for bundles that passed the full check, `refuse_unsound` for ones without a check.
 
-    __slots__ = ("_guarded", "_guards", "_present", "_replay_guards", "paths")
+    host: the loaded host library.
+    """
+
+    __slots__ = ("_checked", "_descriptor", "_fields", "_guarded", "_guards", "_kernel", "_present", "_replay_guards", "paths")
 
     def __init__(self, host: Any, kernel: KernelCall, descriptor: Descriptor[Any]) -> None:
         operands = operands_of(descriptor)
@@ -73,7 +81,9 @@ class Direct:
         layout = _Layout(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
         self._guarded = [spec.dtype not in _INTEGERS for spec in operands.values()]
         replay = quick.make(host, descriptor.args_type, (*operands, *absent), self._guarded, signature)
-        self.paths = FastPaths(replay, _fast(layout, host.signature(*signature), host.register_extents, self._guards))
+        self._checked, self._fields, self._descriptor = host.signature(*signature), layout.fields, descriptor
+        self._kernel = kernel
+        self.paths = FastPaths(replay, _fast(layout, self._checked, host.register_extents, self._guards))
 
     def learn(self, args: Any) -> None:
         """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient or have no memory."""
@@ -84,6 +94,24 @@ class Direct:
             guard = same_types(tuple(t for t, seen in zip(tensors, self._guarded, strict=True) if seen))
             self.paths.replay(id(guard))  # first: the host library calls the oldest guard until it has the new one
             self._replay_guards[:] = [guard, *self._replay_guards[: _MAX_GUARDS - 1]]
+
+    def refuse_unsound(self, args: Any, workspace: Tensor | None) -> None:
+        """Raise what is wrong with the shapes, dtypes, devices, strides or addresses of a call: a binding trusts them."""
+        try:
+            if type(args) is self._descriptor.args_type and self._checked(*self._fields(args), workspace, False) != _REFUSED:
+                return
+        except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
+            pass  # DLPack refuses an operand: the full check names it
+        issues = [issue for issue in self._issues(args, workspace) if issue.kind not in _UNCHECKED]
+        if issues:
+            raise from_issues(self._descriptor.op, "run", issues)
+
+    def _issues(self, args: Any, workspace: Tensor | None) -> list[Issue]:
+        wanted, device = self._descriptor.args_type, "cuda" if self._kernel.device_type == CUDA else "cpu"
+        if type(args) is not wanted:
+            return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
+        issues = check(operands_of(self._descriptor), {name: getattr(args, name) for name in wanted.__slots__}, device)
+        return issues + check_beside({}, workspace, self._kernel.workspace_bytes, WORKSPACE_ALIGNMENT)
 
 
 class _Layout(NamedTuple):

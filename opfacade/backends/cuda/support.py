@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda.direct import Direct, KernelCall, fits
+from opfacade.backends.cuda.direct import Direct, KernelCall, require_fit
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
 from opfacade.memo import getter
@@ -98,13 +98,17 @@ def launcher(
         for learn in learners:
             learn(args)
 
+    def direct(workspace_bytes: int) -> Direct:
+        return Direct(host, KernelCall(run, scalars, workspace, workspace_bytes), descriptor)
+
     def fast_paths(workspace_bytes: int) -> FastPaths:
-        made = Direct(host, KernelCall(run, scalars, workspace, workspace_bytes), descriptor)
+        made = direct(workspace_bytes)
         learners.append(made.learn)
         return made.paths
 
-    if fits(descriptor, scalars):
-        launch.fast_paths = fast_paths  # type: ignore[attr-defined]
+    require_fit(descriptor, scalars)
+    launch.fast_paths = fast_paths  # type: ignore[attr-defined]
+    launch.refuse_unsound = lambda workspace_bytes: direct(workspace_bytes).refuse_unsound  # type: ignore[attr-defined]
     return launch
 
 
