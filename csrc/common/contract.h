@@ -3,7 +3,8 @@
 // not, Python finds out and words. Where the two could differ, this one refuses.
 //
 //   call = module.bind(device_type, takes_workspace, workspace_bytes, fields,
-//                      [present, written, contiguous, alignment, dtype code, bits, rank, sizes (-1: any) ...] a field,
+//                      [present, written, layout, expandable axes as bits, step, outer, inner, alignment, dtype code, bits,
+//                       rank, sizes (-1: any) ...] a field,   (opfacade/operands.py says what each means)
 //                      scalars ...)
 //   call(present fields ..., absent fields ..., workspace or None, launch)   -> kDone, kRefused or kUnknownRoom
 //
@@ -82,10 +83,13 @@ class Rooms {
   uint64_t lessons_ = 1;
 };
 
+enum Layout : int64_t { kRowsLayout = 0, kContiguousLayout = 1, kStridedLayout = 2 };
+
 // What one operand must be.
 struct Field {
-  bool present, written, contiguous;
-  int64_t alignment;
+  static constexpr int kNumbers = 11;  // in front of its sizes
+  bool present, written;
+  int64_t layout, expandable, step, outer, inner, alignment;
   DLDataType dtype;
   int rank;
   int64_t sizes[kMaxRank];
@@ -100,12 +104,24 @@ struct Field {
   }
 
   bool has_strides(TensorView tensor) const {
-    if (contiguous) return is_contiguous(tensor);
-    if (rank > 0 && tensor.size(rank - 1) > 1 && tensor.stride(rank - 1) != 1) return false;
+    if (layout == kContiguousLayout) return is_contiguous(tensor);
+    const int last = rank - 1;
+    const bool rows = layout == kRowsLayout;
+    if (rows && rank > 0 && tensor.size(last) > 1 && tensor.stride(last) != 1) return false;
+    const int64_t bytes = (tensor.dtype().bits + 7) / 8;
     for (int axis = 0; axis < rank; ++axis) {
-      if (tensor.size(axis) > 1 && tensor.stride(axis) < (written ? 1 : 0)) return false;
+      if (tensor.size(axis) <= 1) continue;
+      if (tensor.stride(axis) < (expandable >> axis & 1 ? 0 : 1)) return false;
+      if (!(rows && axis == last) && tensor.stride(axis) * bytes % step != 0) return false;
     }
-    return !written || apart(tensor);
+    return has_whole(tensor) && (!written || apart(tensor));
+  }
+
+  // The stride of `outer` is a multiple of that of `inner`.
+  bool has_whole(TensorView tensor) const {
+    if (outer < 0 || tensor.size(outer) <= 1 || tensor.size(inner) <= 1) return true;
+    const int64_t unit = tensor.stride(inner);
+    return tensor.stride(outer) % (unit > 0 ? unit : 1) == 0;
   }
 
   static bool is_contiguous(TensorView tensor) {
@@ -158,7 +174,7 @@ class Contract {
     int read = 4;
     require_room(fields_, kMaxFields);
     for (int i = 0; i < fields_; ++i) {
-      if (count < read + 7) refuse_count("bind", read + 7, count);
+      if (count < read + Field::kNumbers) refuse_count("bind", read + Field::kNumbers, count);
       read += read_field(from, field_[i]);
       if (count < read) refuse_count("bind", read, count);
       read_sizes(from, field_[i]);
@@ -202,6 +218,12 @@ class Contract {
  private:
   static int64_t number(Taken& from) { return Value<int64_t>(from).value; }
 
+  static int64_t positive(Taken& from) {
+    const int64_t value = number(from);
+    if (value < 1) throw Failure("ValueError") << "bind: " << value << " expected at least 1. [OPF-C031]";
+    return value;
+  }
+
   static void require_room(int64_t count, int most) {
     if (count < 0 || count > most) throw Failure("ValueError") << "bind: " << count << " is beyond " << most << ". [OPF-C031]";
   }
@@ -214,14 +236,16 @@ class Contract {
 
   // How many arguments the field has.
   int read_field(Taken& from, Field& field) {
-    field.present = number(from) != 0, field.written = number(from) != 0, field.contiguous = number(from) != 0;
-    field.alignment = number(from);
+    field.present = number(from) != 0, field.written = number(from) != 0;
+    field.layout = number(from), field.expandable = number(from), field.step = positive(from);
+    field.outer = number(from), field.inner = number(from), field.alignment = positive(from);
     field.dtype = {static_cast<uint8_t>(number(from)), 0, 1};
     field.dtype.bits = static_cast<uint8_t>(number(from));
     field.rank = static_cast<int>(number(from));
     require_room(field.rank, kMaxRank);
+    require_room(field.outer + 1, field.rank), require_room(field.inner + 1, field.rank);
     present_ += field.present;
-    return 7 + field.rank;
+    return Field::kNumbers + field.rank;
   }
   static void read_sizes(Taken& from, Field& field) {
     for (int axis = 0; axis < field.rank; ++axis) field.sizes[axis] = number(from);

@@ -252,9 +252,13 @@ def test_a_binding_is_told_what_it_can_hold(module):
     with pytest.raises(ValueError, match="OPF-C031"):
         module.bind(HOST, False, 0, 25)
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.bind(HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 7)
+        module.bind(HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 7)
     with pytest.raises(TypeError, match="OPF-C009"):
-        module.bind(HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 2, 3)
+        module.bind(HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 2, 3)
+    with pytest.raises(ValueError, match="OPF-C031"):
+        module.bind(HOST, False, 0, 1, 1, 0, 0, 0, 0, -1, -1, 16, 2, 16, 1, 3)
+    with pytest.raises(ValueError, match="OPF-C031"):
+        module.bind(HOST, False, 0, 1, 1, 0, 0, 0, 1, 1, -1, 16, 2, 16, 1, 3)
     with pytest.raises(TypeError, match="OPF-C009"):
         module.bind(HOST)
     with pytest.raises(TypeError, match="OPF-C009"):

@@ -35,6 +35,7 @@ _DTYPES = {
     "u8": (1, 8),
 }
 _INTEGERS = ("i32", "u8")
+_ABSENT = (False, False, 0, 0, 1, -1, -1, 1, 0, 0, 0)
 
 
 def fits(module: Any, descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> bool:
@@ -62,7 +63,7 @@ class Direct:
         operands = operands_of(descriptor)
         fields: tuple[str, ...] = descriptor.args_type.__slots__
         absent = [name for name in fields if name not in operands]
-        rules = [number for spec in operands.values() for number in _rule(spec)] + [0, 0, 0, 1, 0, 0, 0] * len(absent)
+        rules = [number for spec in operands.values() for number in _rule(spec)] + list(_ABSENT) * len(absent)
         contract = (device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
         self._kinds: list[Callable[..., bool]] = []
         self._quick_guards: list[Callable[..., bool]] = []
@@ -132,7 +133,9 @@ def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool
 
 def _rule(spec: TensorSpec) -> Iterator[int]:
     """What csrc/common/contract.h is told of an operand."""
-    yield from (True, spec.written, spec.layout == "contiguous", spec.alignment, *_DTYPES[spec.dtype], len(spec.shape))
+    expandable = 0 if spec.written else (1 << len(spec.shape)) - 1
+    yield from (True, spec.written, spec.layout == "contiguous", expandable, 1, -1, -1, spec.alignment)
+    yield from (*_DTYPES[spec.dtype], len(spec.shape))
     yield from (-1 if dim.size is None else dim.size for dim in spec.shape)
 
 
