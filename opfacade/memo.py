@@ -26,9 +26,10 @@ class CallMemo:
     written apart from the rest.
     """
 
-    __slots__ = ("_absent", "_fields", "_kinds", "_last", "_nested", "_operands", "_present", "_type", "_written")
+    __slots__ = ("_absent", "_fields", "_kinds", "_last", "_nested", "_offsets", "_operands", "_present", "_type", "_written")
     _absent: Callable[[Any], tuple[Any, ...]]
     _nested: Callable[[Any], tuple[Any, ...]]
+    _offsets: list[int]
     _present: Callable[[Any], tuple[Any, ...]]
     _type: type[Args]
     _written: list[int]
@@ -76,13 +77,15 @@ class CallMemo:
         if any(t.requires_grad or not has_memory(t) for t in tensors):
             return
         sizes = [extent(t.shape, t.stride()) * t.element_size() if t.numel() else 0 for t in tensors]
+        kind = _Kind(_same_as(tensors), sizes, [t.itemsize for t in tensors], self._offsets)
         self._type = type(args)
-        self._kinds = [_Kind(_same_as(tensors), sizes, [t.itemsize for t in tensors]), *self._kinds[: _MAX_KINDS - 1]]
+        self._kinds = [kind, *self._kinds[: _MAX_KINDS - 1]]
         self._remember(args, self._kinds[0], [t.data_ptr() for t in tensors], workspace)
 
     def _prepare(self) -> None:
         """What only a plan that is called needs; before the first call is remembered, nothing asks for it."""
         present = tuple(name for name in self._fields if name in self._operands)
+        self._offsets = [self._operands[name].alignment - 1 for name in present]
         self._written = [i for i, name in enumerate(present) if self._operands[name].written]
         self._absent = getter(tuple(name for name in self._fields if name not in self._operands))
         self._present = getter(present)
@@ -119,24 +122,26 @@ class _Last(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """Sound tensors of one form: a test for others of it, and the bytes that each spans and that its elements have."""
+    """Sound tensors of one form: a test for others of it, and of each the bytes that it spans, the bytes of an element, and the
+    bits that alignment leaves no address."""
 
     same: Callable[..., bool]
     sizes: list[int]
     itemsizes: list[int]
+    offsets: list[int]
 
     def spans(self, tensors: tuple[Tensor, ...]) -> list[_Span] | None:
         """Where the tensors are; None if one is not where it may be, or its storage shrank."""
-        spans, bits = [], 0
-        for tensor, size, itemsize in zip(tensors, self.sizes, self.itemsizes, strict=True):
+        spans, off = [], 0
+        for tensor, size, itemsize, offset in zip(tensors, self.sizes, self.itemsizes, self.offsets, strict=True):
             start = tensor.data_ptr()
             spans.append((start, size))
             if size == 0:
                 continue
             if start == 0 or tensor.untyped_storage().nbytes() - tensor.storage_offset() * itemsize < size:
                 return None
-            bits |= start
-        return None if bits % 16 else spans
+            off |= start & offset
+        return None if off else spans
 
 
 def _span(workspace: Tensor) -> _Span:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, instruments, notices, registry, telemetry, validation
-from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
+from opfacade.descriptor import Args, ArgsT, Descriptor
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, bytes_of, check, check_beside, require_memory
@@ -134,7 +134,8 @@ class Plan(Generic[ArgsT]):
         assert option.sku is not None
         assert option.workspace_size is not None
         plan = object.__new__(cls)
-        stats, level, operands = telemetry.stats(option.sku.id), validation.level(), operands_of(descriptor)
+        stats, level = telemetry.stats(option.sku.id), validation.level()
+        operands = option.candidate.operands(descriptor)
         facts = {
             "descriptor": descriptor,
             "preference": preference,
@@ -195,7 +196,7 @@ class Plan(Generic[ArgsT]):
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
         given = {name: getattr(args, name) for name in wanted.__slots__}
         device_type = "cuda" if self.sku.backend == "cuda" else None
-        issues = check(self._operands, given, device_type)
+        issues = check(self._operands, given, device_type, self.descriptor.lists)
         if workspace is not None:
             faulty = {issue.argument for issue in issues}
             sound = {name: given[name] for name in self._operands if name not in faulty}
@@ -254,7 +255,7 @@ class Plan(Generic[ArgsT]):
     def _shorten(self, launch: Launcher) -> None:
         """Take the short ways where nothing stands around the launcher that must see each call."""
         make = None if self._admitted else getattr(launch, "direct", None)
-        ways: ShortWays = make(self.workspace_size) if make is not None else NO_SHORT_WAYS
+        ways: ShortWays = make(self.workspace_size, self._operands) if make is not None else NO_SHORT_WAYS
         object.__setattr__(self, "_short", ways.short)
         object.__setattr__(self, "_quick", ways.quick)
 

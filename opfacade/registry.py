@@ -14,9 +14,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade import strict_json
-from opfacade.descriptor import Descriptor
+from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import DescriptorError
 from opfacade.model import not_strict
+from opfacade.operands import TensorSpec
 from opfacade.shown import shown
 from opfacade.sku import KernelSku
 from opfacade.target import Target
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # In order of preference: the first candidate without a reason against it is chosen.
 BACKENDS = ("cuda", "reference")
 
+Operands = Mapping[str, TensorSpec]
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 # (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
@@ -74,6 +76,8 @@ class Candidate:
     variant: "" for what is chosen by default; another name for the same implementation with other tiles, stages or splits,
     which only a pin or a measurement chooses. Its SKU must say in what it differs.
     estimate: what a SKU of this implementation is predicted to take; None where there is no model of it.
+    needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
+    None where it takes all that the descriptor permits. Calls are held to it.
     """
 
     backend: str
@@ -86,6 +90,12 @@ class Candidate:
     jit_spec: Callable[[Any, Target], JitSpec] | None = None
     variant: str = ""
     estimate: EstimateOf | None = None
+    needs: Callable[[Any, Operands], Operands] | None = None
+
+    def operands(self, descriptor: Descriptor[Any]) -> Operands:
+        """What a call of this implementation must look like."""
+        known = operands_of(descriptor)
+        return known if self.needs is None else self.needs(descriptor, known)
 
     @property
     def name(self) -> str:

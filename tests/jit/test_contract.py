@@ -307,7 +307,7 @@ class Launched:
                 direct.learn(args)
             self.long.append(args)
 
-        def direct(needed):
+        def direct(needed, operands):
             scalars = (1, -1.0 if self.fails else 1.0)
             made.append(Direct(self.module, self.descriptor, needed, needed > 0, scalars, HOST))
             return made[0].ways

@@ -24,7 +24,7 @@ from opfacade.registry import NO_SHORT_WAYS
 from opfacade.testing import inputs
 
 from ..fuzzing import small
-from .fake_driver import FakeDriver
+from .fake_driver import of_process
 from .test_contract import CACHE, DECODE, HOST, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
 
 
@@ -54,8 +54,8 @@ class Way:
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory):
-    return FakeDriver(tmp_path_factory.mktemp("driver"))
+def driver():
+    return of_process()
 
 
 @pytest.fixture(scope="session")
@@ -416,7 +416,7 @@ def played(module, driver, monkeypatch):
                 direct.learn(args)
             long.append(args)
 
-        def direct(needed):
+        def direct(needed, operands):
             made.append(Direct(module, DECODE, needed, needed > 0, (1,), HOST))
             return made[0].ways
 

@@ -15,7 +15,7 @@ from opfacade.backends.cuda import quick
 from opfacade.descriptor import Descriptor, operands_of
 from opfacade.memo import getter
 from opfacade.operands import TensorSpec, has_memory, room
-from opfacade.registry import ShortWays
+from opfacade.registry import Operands, ShortWays
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,7 @@ _DTYPES = {
     "u8": (1, 8),
 }
 _INTEGERS = ("i32", "u8")
+_LAYOUTS = ("rows", "contiguous", "strided")  # as in contract.h
 _ABSENT = (False, False, 0, 0, 1, -1, -1, 1, 0, 0, 0)
 
 
@@ -47,7 +48,7 @@ def fits(module: Any, descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> 
 
 
 class Direct:
-    """The short ways of one plan, and `learn` for a bundle that passed the full check."""
+    """The short ways of one plan, and `learn` for a bundle that passed the full check. operands: as a candidate needs them."""
 
     __slots__ = ("_guarded", "_kinds", "_present", "_quick_guards", "ways")
 
@@ -59,8 +60,9 @@ class Direct:
         takes_workspace: bool,
         scalars: tuple[Any, ...],
         device_type: int = CUDA,
+        operands: Operands | None = None,
     ) -> None:
-        operands = operands_of(descriptor)
+        operands = operands_of(descriptor) if operands is None else operands
         fields: tuple[str, ...] = descriptor.args_type.__slots__
         absent = [name for name in fields if name not in operands]
         rules = [number for spec in operands.values() for number in _rule(spec)] + list(_ABSENT) * len(absent)
@@ -133,9 +135,9 @@ def _short(place: _Place, bound: Any, vouch: Any, kinds: list[Callable[..., bool
 
 def _rule(spec: TensorSpec) -> Iterator[int]:
     """What csrc/common/contract.h is told of an operand."""
-    expandable = 0 if spec.written else (1 << len(spec.shape)) - 1
-    yield from (True, spec.written, spec.layout == "contiguous", expandable, 1, -1, -1, spec.alignment)
-    yield from (*_DTYPES[spec.dtype], len(spec.shape))
+    layout, written, expandable, step, whole = spec.strides
+    yield from (True, written, _LAYOUTS.index(layout), sum(1 << axis for axis in expandable), step, *(whole or (-1, -1)))
+    yield from (spec.alignment, *_DTYPES[spec.dtype], len(spec.shape))
     yield from (-1 if dim.size is None else dim.size for dim in spec.shape)
 
 

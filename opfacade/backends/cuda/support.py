@@ -9,7 +9,7 @@ from opfacade.backends.cuda.direct import Direct, fits
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
 from opfacade.memo import getter
-from opfacade.registry import Launcher, Reason, ShortWays
+from opfacade.registry import Launcher, Operands, Reason, ShortWays
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -97,8 +97,8 @@ def launcher(
         for learn in learners:
             learn(args)
 
-    def direct(workspace_bytes: int) -> ShortWays:
-        made = Direct(module, descriptor, workspace_bytes, workspace, scalars)
+    def direct(workspace_bytes: int, operands: Operands) -> ShortWays:
+        made = Direct(module, descriptor, workspace_bytes, workspace, scalars, operands=operands)
         learners.append(made.learn)
         return made.ways
 
