@@ -174,10 +174,14 @@ def test_a_family_is_a_complete_slice(family):
 
 
 def test_every_template_belongs_to_an_op():
-    # Index tensors are checked by one kernel for all families: it is a service, not an operator with a plan of its own.
+    # Index tensors and bounded values are checked by one kernel each for all families: a service, not an operator with a plan.
     # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma. What prints a
     # user's expressions is for all of attention.
-    ops = {(e.family(), e.op) for e in examples()} | {("validation", "index_check"), ("probes", "hopper")}
+    ops = {(e.family(), e.op) for e in examples()} | {
+        ("validation", "index_check"),
+        ("validation", "value_check"),
+        ("probes", "hopper"),
+    }
     ops |= {
         (family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed", "varied", "wgmma_varied", "wgmma_fp8")
     }
