@@ -56,14 +56,24 @@ def test_rows_without_strides_of_their_own_are_refused():
         assert codes(plan, replace(args, **{name: odd})) == [(name, "OPF-A027")]
 
 
-def test_pages_that_are_no_whole_number_of_heads_apart_are_refused():
+def pages_apart(like, more):
+    """Pages `more` elements further apart than compact ones."""
+    strides = (like.stride(0) + more, *like.stride()[1:])
+    return torch.empty_strided(like.shape, strides, dtype=like.dtype, device="meta")
+
+
+@pytest.mark.parametrize("name", ["k_data", "v_data"])
+def test_pages_that_are_no_whole_number_of_heads_apart_are_refused(name):
     plan, args = call_of(paged(layout="HND", page_size=32))
-    pages, heads, tokens, dim = args.k_data.shape
-    step = tokens * dim
-    wide = torch.empty_strided(args.k_data.shape, (step * heads + 16, step, dim, 1), dtype=args.k_data.dtype, device="meta")
-    assert pages > 1
-    assert heads > 1
-    assert codes(plan, replace(args, k_data=wide)) == [("k_data", "OPF-A028")]
+    pool = getattr(args, name)
+    assert min(pool.shape[:2]) > 1
+    token, head = pool.stride(2), pool.stride(1)
+    assert codes(plan, replace(args, **{name: pages_apart(pool, token)})) == [(name, "OPF-A028")]
+    assert codes(plan, replace(args, **{name: pages_apart(pool, head)})) == []
+    plan, args = call_of(paged(layout="NHD", page_size=32))
+    pool = getattr(args, name)
+    assert codes(plan, replace(args, **{name: pages_apart(pool, pool.stride(2))})) == []
+    assert codes(plan, replace(args, **{name: pages_apart(pool, 16)})) == [(name, "OPF-A028")]
 
 
 def test_where_threads_load_an_expanded_input_is_taken():

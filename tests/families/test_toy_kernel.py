@@ -62,10 +62,9 @@ def test_it_is_selected_where_it_fits_and_refused_by_field(toy):
 @emulator.needed
 def test_it_keeps_its_guarantee(problem):
     subject = emulator.subject(problem)
-    for seed in range(3):
-        hold(subject, seed)
-        hold(subject, seed, interleaved=True)
-    shown = determinism.batch_invariance(subject, determinism.Campaign(4, 4, 6, 1), seed=1)
+    hold(subject, 0)
+    hold(subject, 1, interleaved=True)
+    shown = determinism.batch_invariance(subject, determinism.Campaign(3, 2, 4, 1), seed=1)
     assert shown.different == 0 < shown.compared
 
 
@@ -99,7 +98,7 @@ def test_a_wrong_index_and_a_wrong_count_stay_in_their_tensors(toy):
 
 @emulator.needed
 def test_random_problems(toy):
-    for seed in range(12):
+    for seed in range(5):
         descriptor = problems.random_descriptor("pick", seed, tokens=40)
         subject = emulator.subject(descriptor)
         args = subject.args(seed, interleaved=seed % 2 == 1)
@@ -108,12 +107,13 @@ def test_random_problems(toy):
         assert numerics.check(descriptor, args, subject.plan.sku, before=before).worst <= 1
 
 
-def test_it_compiles(problem, monkeypatch, tmp_path):
+def test_it_compiles(toy, monkeypatch, tmp_path):
     """By nvcc, with its binding; nothing is loaded."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to build a binding with")
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
-    plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
+    descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f16", **FORMS["both"])
+    plan = Plan.select(descriptor, Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
 
