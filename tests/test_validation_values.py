@@ -104,6 +104,13 @@ def test_the_device_finds_what_the_host_finds(check_one, seed):
     assert torch.equal(safe, sound)
 
 
+def test_large_unsigned_values_are_as_large_as_they_are(check_one):
+    given = torch.tensor([0, 150, 199, 255], dtype=torch.uint8)
+    assert on_device(check_one, given, None, None, 0, 200) == (3, 255)
+    assert on_device(check_one, given, None, None, 0, 256) == (-1, 0)
+    assert on_device(check_one, given.to(torch.uint16), None, None, 0, 200) == (3, 255)
+
+
 class HostModule:
     """The binding's `run`, on the host."""
 
