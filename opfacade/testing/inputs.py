@@ -108,7 +108,8 @@ class _Maker:
             values["sinks"] = (2 + 2 * values["sinks"]).masked_fill(none, float("-inf"))
         for pair in getattr(descriptor, "state_names", ()):
             values |= self._states(values, *pair)
-        self._count_valid(operands, values, lengths.valid)
+        valid = lengths.valid if isinstance(lengths, Lengths) else None  # those of a workload do not count rows
+        self._count_valid(operands, values, valid)
         return descriptor.args_type(**values)
 
     def _tensor(self, spec: TensorSpec) -> Tensor:
