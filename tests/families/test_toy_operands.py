@@ -178,8 +178,9 @@ def test_crosscheck_and_tune_are_silent(problem, monkeypatch, tmp_path):
     assert len(found.row.measured) == 2
 
 
-def test_fuzz(toy):
-    """Random problems and spoiled calls: a right result, or an error of ours."""
+def test_fuzz(toy, monkeypatch):
+    """Random problems and spoiled calls, some with indices and counts that nobody set: a right result, or an error of ours."""
+    monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
     right = refused = 0
     for seed in range(80):
         rng = random.Random(seed)
