@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
@@ -45,7 +45,8 @@ class Descriptor(Model, Generic[ArgsT]):
     Problems share a measurement of `tune` when they differ only in sizes up to a power of two, as they may also in the fields
     of `tuning_rounds`; in fields that cost the same whatever they are, `tuning_ignores`; and in numbers of which only
     matters whether they are positive, `tuning_flags`. `owners` names for an operand the indptr behind whose end its rows belong
-    to no request; `paged` names operands of which only tokens of requests are read. The
+    to no request; `paged` names operands of which only tokens of requests are read. `lists` names the args fields that take a
+    list of tensors, with the operands that these become, as many as there may be. The
     hints say what a caller can change that gets no kernel without a workspace, or none whose bits do not depend on the batch.
     """
 
@@ -62,6 +63,7 @@ class Descriptor(Model, Generic[ArgsT]):
     tuning_flags: ClassVar[frozenset[str]] = frozenset()
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({})
     paged: ClassVar[tuple[str, ...]] = ()
+    lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
     workspace_hint: ClassVar[str] = ""
     invariance_hint: ClassVar[str] = ""
     schema_version: Version = 1
@@ -78,14 +80,17 @@ class Descriptor(Model, Generic[ArgsT]):
         """What validation level full refuses of an operand: a mask of its elements, and the values that it expects.
 
         None where it does not look at the operand. By default a floating point operand that is read is to be finite, in the
-        rows that belong to a request.
+        rows that belong to a request and are valid.
         """
-        tensor, read = getattr(args, name), operands_of(self)[name].role in ("in", "inout")
+        spec = operands_of(self)[name]
+        tensor, read = getattr(args, name), spec.role in ("in", "inout")
         if not read or name in self.paged or not tensor.is_floating_point():
             return None
         wrong: Tensor = ~is_finite(tensor)
         if name in self.owners:
             wrong[int(getattr(args, self.owners[name])[-1]) :] = False
+        if spec.valid_rows:
+            wrong[int(getattr(args, spec.valid_rows)[0]) :] = False
         return wrong, "finite values"
 
     @property

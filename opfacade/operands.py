@@ -8,16 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from opfacade.errors import Issue, UnsupportedError
-from opfacade.overlap import extent, overlaps, self_overlaps
+from opfacade.overlap import extent, overlaps
 from opfacade.sku import ITEMSIZE
+from opfacade.strides import Layout, StrideRule, View
 
 if TYPE_CHECKING:
     import torch
 
 Role = Literal["in", "out", "inout", "index"]
+Lists = Mapping[str, Sequence[str]]  # of args fields that take a list of tensors: the operands that these become
 
 
 class Dim(NamedTuple):
@@ -33,25 +36,50 @@ class Dim(NamedTuple):
 class TensorSpec(NamedTuple):
     """Shape, dtype and role of one operand.
 
-    layout "rows": the last dimension is contiguous, the others have any stride; 0 (an expanded dimension) where the operand is
-    only read. "contiguous": all of it.
-    alignment: of the first byte.
+    layout: "rows" has a contiguous last dimension, and the others have any stride; "contiguous" is contiguous as a whole;
+    "strided" has any stride. Strides of what is written are positive and its elements do not overlap.
+    alignment: of the first byte, a power of two.
+    broadcast: the axes of an operand that is only read which may be expanded (stride 0); None is all that the layout permits.
+    step: strides are multiples of so many bytes, the stride 1 of rows excepted. whole: (outer, inner), two axes; the stride of
+    the outer one is a multiple of that of the inner one. TMA needs both.
+    values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
+    valid_rows: the operand, i32 [1], that counts the valid entries of axis 0; those at and past it are neither read nor
+    written.
+    replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
     """
 
     shape: tuple[Dim, ...]
     dtype: str
     role: Role = "in"
-    layout: Literal["rows", "contiguous"] = "rows"
+    layout: Layout = "rows"
     alignment: int = 16
+    broadcast: tuple[int, ...] | None = None
+    step: int = 1
+    whole: tuple[int, int] | None = None
+    values: tuple[int, int] | None = None
+    valid_rows: str = ""
+    replaces: str = ""
 
     @property
     def written(self) -> bool:
         return self.role in ("out", "inout")
 
+    @property
+    def strides(self) -> StrideRule:
+        """What holds for its strides."""
+        axes = tuple(range(len(self.shape))) if self.broadcast is None else self.broadcast
+        expandable = () if self.written or self.layout == "contiguous" else axes
+        return StrideRule(self.layout, self.written, expandable, self.step, self.whole)
 
-def index_spec(*shape: Dim) -> TensorSpec:
+
+def index_spec(*shape: Dim, values: tuple[int, int] | None = None, valid_rows: str = "") -> TensorSpec:
     """An index tensor: int32, contiguous."""
-    return TensorSpec(shape, "i32", "index", "contiguous", alignment=4)
+    return TensorSpec(shape, "i32", "index", "contiguous", alignment=4, values=values, valid_rows=valid_rows)
+
+
+def num_valid_spec(rows: int) -> TensorSpec:
+    """The count of valid rows, which lies on the device: int32 [1], 0 to `rows`. Others name it as their `valid_rows`."""
+    return index_spec(Dim("1", 1), values=(0, rows + 1))
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -70,17 +98,21 @@ def torch_dtype(name: str) -> torch.dtype:
     return names[name]
 
 
-def check(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_type: str | None) -> list[Issue]:
+def check(
+    operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_type: str | None, lists: Lists = MappingProxyType({})
+) -> list[Issue]:
     """Every issue of a call. `device_type` is "cuda", "cpu" or None for any; all operands share the first one's device."""
     issues: list[Issue] = []
     tensors: dict[str, torch.Tensor] = {}
+    long = {name for name in lists if isinstance(given.get(name), (list, tuple))}
+    unnamed = {member for name in long for member in lists[name]}  # by the list that is too long
     for name, value in given.items():
         spec = operands.get(name)
         if spec is None:
             if value is not None:
-                issues.append(
-                    Issue("OPF-A001", name, "None for this descriptor", type(value).__name__, kind="ArgumentTypeError")
-                )
+                issues.append(_absent(name, value, lists))
+            continue
+        if value is None and name in unnamed:
             continue
         kind_issue = _kind(name, value)
         if kind_issue is not None:
@@ -93,10 +125,22 @@ def check(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_t
     return issues + _aliases(operands, {name: tensor for name, tensor in tensors.items() if name not in faulty})
 
 
+def _absent(name: str, value: Any, lists: Lists) -> Issue:
+    """Something where the descriptor has no operand; a list that is left in its field has more members than it may."""
+    if name in lists and isinstance(value, (list, tuple)):
+        most = len(lists[name])
+        return Issue("OPF-A008", name, f"a list of at most {most} tensors", f"a list of {len(value)}", kind="ShapeError")
+    return Issue("OPF-A001", name, "None for this descriptor", type(value).__name__, kind="ArgumentTypeError")
+
+
 def _kind(name: str, value: Any) -> Issue | None:
     """Is it a plain strided tensor at all?"""
     import torch
 
+    if isinstance(value, (list, tuple)):
+        got = f"a {type(value).__name__} of {len(value)}"
+        hint = "This operand takes no list of tensors."
+        return Issue("OPF-A007", name, "a torch.Tensor", got, hint, kind="ArgumentTypeError")
     if not isinstance(value, torch.Tensor):
         got = "None" if value is None else type(value).__name__
         return Issue("OPF-A002", name, "a torch.Tensor", got, kind="ArgumentTypeError")
@@ -168,20 +212,12 @@ def _one(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
 
 
 def _strides(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
-    stride = tensor.stride()
-    steps = [s for n, s in zip(tensor.shape, stride, strict=True) if n > 1]
-    if spec.layout == "contiguous":
-        if tensor.is_contiguous():
-            return []
-        hint = f"Use {name}.contiguous()." if not spec.written else ""
-        return [Issue("OPF-A020", name, "a contiguous tensor", f"strides {stride}", hint, kind="LayoutError")]
-    if tensor.shape[-1] > 1 and stride[-1] != 1:
-        return [Issue("OPF-A021", name, "stride 1 in the last dimension", f"strides {stride}", kind="LayoutError")]
-    if spec.written and any(s <= 0 for s in steps):
-        return [Issue("OPF-A022", name, "positive strides", f"strides {stride}", "Expanded tensors alias.", kind="LayoutError")]
-    if spec.written and self_overlaps(tensor.shape, stride):
-        return [Issue("OPF-A023", name, "an output whose elements do not overlap", f"strides {stride}", kind="LayoutError")]
-    return []
+    view = View([dim.name for dim in spec.shape], tensor.shape, tensor.stride(), tensor.element_size())
+    broken = spec.strides.broken(view)
+    if broken is None:
+        return []
+    hint = f"Use {name}.contiguous()." if broken.copy_helps and not spec.written else broken.hint
+    return [Issue(broken.code, name, broken.expected, f"strides {tensor.stride()}", hint, kind="LayoutError")]
 
 
 def _memory(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
@@ -225,9 +261,9 @@ def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Ten
         for other, neighbour in live[i + 1 :]:
             if (operands[name].written or operands[other].written) and overlaps(tensor, neighbour):
                 at_fault, victim = (name, other) if operands[name].written else (other, name)
-                issues.append(
-                    Issue("OPF-A040", at_fault, f"memory of its own, apart from {victim}", "overlap", kind="AliasError")
-                )
+                hint = f"Select with in_place=True to overwrite {victim}." if operands[at_fault].replaces == victim else ""
+                expected = f"memory of its own, apart from {victim}"
+                issues.append(Issue("OPF-A040", at_fault, expected, "overlap", hint, kind="AliasError"))
     return issues
 
 

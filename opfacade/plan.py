@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, instruments, notices, registry, telemetry, validation
-from opfacade.descriptor import Args, ArgsT, Descriptor, operands_of
+from opfacade.descriptor import Args, ArgsT, Descriptor
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.memo import CallMemo
 from opfacade.operands import TensorSpec, bytes_of, check, check_beside, require_memory
@@ -132,7 +132,8 @@ class Plan(Generic[ArgsT]):
         assert option.sku is not None
         assert option.workspace_size is not None
         plan = object.__new__(cls)
-        stats, level, operands = telemetry.stats(option.sku.id), validation.level(), operands_of(descriptor)
+        stats, level = telemetry.stats(option.sku.id), validation.level()
+        operands = option.candidate.operands(descriptor)
         facts = {
             "descriptor": descriptor,
             "preference": preference,
@@ -193,7 +194,7 @@ class Plan(Generic[ArgsT]):
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
         given = {name: getattr(args, name) for name in wanted.__slots__}
         device_type = "cuda" if self.sku.backend == "cuda" else None
-        issues = check(self._operands, given, device_type)
+        issues = check(self._operands, given, device_type, self.descriptor.lists)
         if workspace is not None:
             faulty = {issue.argument for issue in issues}
             sound = {name: given[name] for name in self._operands if name not in faulty}
@@ -224,8 +225,7 @@ class Plan(Generic[ArgsT]):
 
     @property
     def cache_state(self) -> str:
-        """Whether its kernel and the host library are built: "shared", "private" (see docs/cache.md), "absent"; "none" where no
-        kernel is needed."""
+        """Whether kernel and host library are built: "shared", "private" (docs/cache.md), "absent"; "none" without a kernel."""
         from opfacade import jit
 
         spec = self.jit_spec
@@ -251,13 +251,13 @@ class Plan(Generic[ArgsT]):
                 launch = self._guard.wrap(launch)
             telemetry.stats(self.sku.id).loads.add()
             self._take_fast_paths(bare[0], wrapped=launch is not bare[0])
-            launch = unchecked(bare[0], launch, self.workspace_size) if self._admitted else launch
+            launch = unchecked(bare[0], launch, self.workspace_size, self._operands) if self._admitted else launch
             object.__setattr__(self, "_launch", launch)
         telemetry.emit("load", sku=self.sku.id)  # without the lock: a sink may run this very plan
         return launch
 
     def _take_fast_paths(self, bare: Launcher, wrapped: bool) -> None:
-        paths = NO_FAST_PATHS if self._admitted else fast_paths_of(bare, wrapped, self.workspace_size)
+        paths = NO_FAST_PATHS if self._admitted else fast_paths_of(bare, wrapped, self.workspace_size, self._operands)
         object.__setattr__(self, "_fast", paths.fast)
         object.__setattr__(self, "_replay", paths.replay)
 

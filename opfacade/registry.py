@@ -14,9 +14,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade import strict_json
-from opfacade.descriptor import Descriptor
+from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import DescriptorError
 from opfacade.model import not_strict
+from opfacade.operands import TensorSpec
 from opfacade.shown import shown
 from opfacade.sku import KernelSku
 from opfacade.target import Target
@@ -29,6 +30,7 @@ BACKENDS = ("cuda", "reference")
 
 WORKSPACE_ALIGNMENT = 256
 
+Operands = Mapping[str, TensorSpec]
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 # (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
@@ -48,12 +50,12 @@ class FastPaths(NamedTuple):
 NO_FAST_PATHS = FastPaths(lambda *_: True, lambda *_: False)
 
 
-def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int) -> Launcher:
+def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int, operands: Operands) -> Launcher:
     """`launch` for calls without a check. Bindings trust their operands, so the host library refuses what they cannot take."""
     make = getattr(bare, "refuse_unsound", None)
     if make is None:
         return launch
-    refuse = make(workspace_bytes)
+    refuse = make(workspace_bytes, operands)
 
     def refusing(args: Any, workspace: Any) -> None:
         refuse(args, workspace)
@@ -62,12 +64,12 @@ def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int) -> Launche
     return refusing
 
 
-def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int) -> FastPaths:
+def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int, operands: Operands) -> FastPaths:
     """The fast paths that a launcher offers. Where it is wrapped in something that must see each call, only the check."""
     make = getattr(launch, "fast_paths", None)
     if make is None:
         return NO_FAST_PATHS
-    paths: FastPaths = make(workspace_bytes)
+    paths: FastPaths = make(workspace_bytes, operands)
     if not wrapped:
         return paths
     return FastPaths(NO_FAST_PATHS.replay, lambda args, workspace, launch: not launch and paths.fast(args, workspace, False))
@@ -101,6 +103,8 @@ class Candidate:
     variant: "" for what is chosen by default; another name for the same implementation with other tiles, stages or splits,
     which only a pin or a measurement chooses. Its SKU must say in what it differs.
     estimate: what a SKU of this implementation is predicted to take; None where there is no model of it.
+    needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
+    None where it takes all that the descriptor permits. Calls are held to it.
     """
 
     backend: str
@@ -113,6 +117,12 @@ class Candidate:
     jit_spec: Callable[[Any, Target], JitSpec] | None = None
     variant: str = ""
     estimate: EstimateOf | None = None
+    needs: Callable[[Any, Operands], Operands] | None = None
+
+    def operands(self, descriptor: Descriptor[Any]) -> Operands:
+        """What a call of this implementation must look like."""
+        known = operands_of(descriptor)
+        return known if self.needs is None else self.needs(descriptor, known)
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from opfacade import crosscheck
 from opfacade import plan as plans
-from opfacade.errors import DeviceError, LayoutError
+from opfacade.errors import LayoutError
 from opfacade.testing import matrix, numerics
 from opfacade.testing.requests import bits
 from opfacade.testing.subject import Subject
@@ -94,10 +94,11 @@ def test_kernels_read_inputs_of_one_head_and_slices_of_tables(kind):
     subject = Subject(matrix.matrix()[kind], "cuda", "cuda")
     args, _ = expanded(subject.descriptor, subject.args(3))
     args = sliced(args) if getattr(args, "block_table", None) is not None else args
-    assert subject.plan.can_implement(args)
     if subject.plan.sku.impl == "wgmma_fp8_tile":
-        with pytest.raises(DeviceError, match="OPF-C030"):
+        assert {issue.code for issue in subject.plan.can_implement(args).issues} == {"OPF-A026"}
+        with pytest.raises(LayoutError, match="OPF-A026"):
             subject.run(args)
         return
+    assert subject.plan.can_implement(args)
     for _ in range(3):
         held(subject.descriptor, args, subject.plan)

@@ -17,8 +17,9 @@ NOT_YET = {
     "testing/numerics", "testing/oracle", "testing/requests", "testing/structural", "testing/variation", "validation/device",
     "validation/full", "validation/host", "validation/rules", "variant", "variant_eval", "variant_examples",
 }  # fmt: skip
-# Words that also name something general: a dtype, the layout of a tensor, a candidate's variant, the lengths q of requests.
-GENERAL = {"op", "schema_version", "dtype", "layout", "variant", "q", "o", "k", "v", "query"}
+# Words that also name something general: a dtype, the layout of a tensor, a candidate's variant, the lengths q of requests, a
+# call that overwrites its inputs.
+GENERAL = {"op", "schema_version", "dtype", "layout", "variant", "q", "o", "k", "v", "query", "in_place"}
 
 
 def _models():

@@ -52,7 +52,8 @@ def test_a_free_dimension_takes_any_size():
 
 
 REFUSED = {  # name: (spec, tensor, code, expected holds, got holds)
-    "list": (ROWS, [1, 2], "OPF-A002", "torch.Tensor", "list"),
+    "list": (ROWS, [1, 2], "OPF-A007", "torch.Tensor", "a list of 2"),
+    "tuple": (ROWS, (good(),), "OPF-A007", "torch.Tensor", "a tuple of 1"),
     "none": (ROWS, None, "OPF-A002", "torch.Tensor", "None"),
     "numpy": (ROWS, good().numpy(), "OPF-A002", "torch.Tensor", "ndarray"),
     "rank": (ROWS, good()[0], "OPF-A011", "[n=4, heads=2, dim=8]", "[2, 8]"),

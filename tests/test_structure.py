@@ -25,9 +25,9 @@ LAYERS = (
     {"env", "telemetry"},
     {"exporters", "telemetry_file", "telemetry_latency", "telemetry_nvtx"},
     {"model", "overlap"},
-    {"sku", "target", "expression"},
+    {"sku", "strides", "target", "expression"},
     {"operands", "verdict"},
-    {"descriptor", "variant"},
+    {"descriptor", "in_place", "variant"},
     {"paging", "jit", "variant_eval", "variant_examples"},
     {"scoring"},
     {"registry", "memo"},
@@ -174,10 +174,15 @@ def test_a_family_is_a_complete_slice(family):
 
 
 def test_every_template_belongs_to_an_op():
-    # Index tensors are checked by one kernel for all families: it is a service, not an operator with a plan of its own.
+    # Index tensors and bounded values are checked by one kernel each for all families: a service, not an operator with a plan.
     # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma. What prints a
     # user's expressions is for all of attention. The host library makes the calls of all plans.
-    ops = {(e.family(), e.op) for e in examples()} | {("validation", "index_check"), ("probes", "hopper"), ("host", "host")}
+    ops = {(e.family(), e.op) for e in examples()} | {
+        ("validation", "index_check"),
+        ("validation", "value_check"),
+        ("probes", "hopper"),
+        ("host", "host"),
+    }
     ops |= {
         (family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed", "varied", "wgmma_varied", "wgmma_fp8")
     }

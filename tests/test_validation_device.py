@@ -156,7 +156,7 @@ def test_a_host_that_falls_behind_keeps_the_first_findings():
     module = jit.load(None)
     for _ in range(30):  # 6 findings each
         plan.guard._judge(module.run, args)
-    (channel,) = plan.guard._channels.values()
+    (channel,) = plan.guard._channels.known.values()
     found = channel.drain()
     assert len(found) == device.RECORDS
     assert [f.call for f in found] == sorted(f.call for f in found)
@@ -171,7 +171,7 @@ def test_a_channel_of_a_dead_guard_serves_again_unless_a_graph_holds_it(monkeypa
     monkeypatch.setattr(device, "_kept", [])
     for captured in (False, True):
         plan = HostPlan(PROBLEMS[0])
-        channel = plan.guard._channel(None)
+        channel = plan.guard._channels.on(None)
         channel.captured = captured
         del plan
         gc.collect()

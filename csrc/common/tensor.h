@@ -25,14 +25,22 @@
 
 namespace opfacade {
 
+constexpr DLDataType kF64{kDLFloat, 64, 1};
 constexpr DLDataType kF32{kDLFloat, 32, 1};
 constexpr DLDataType kF16{kDLFloat, 16, 1};
 constexpr DLDataType kBF16{kDLBfloat, 16, 1};
 constexpr DLDataType kE4M3{kDLFloat8_e4m3fn, 8, 1};
 constexpr DLDataType kE5M2{kDLFloat8_e5m2, 8, 1};
+constexpr DLDataType kE8M0{kDLFloat8_e8m0fnu, 8, 1};
+constexpr DLDataType kI8{kDLInt, 8, 1};
+constexpr DLDataType kI16{kDLInt, 16, 1};
 constexpr DLDataType kI32{kDLInt, 32, 1};
 constexpr DLDataType kI64{kDLInt, 64, 1};
 constexpr DLDataType kU8{kDLUInt, 8, 1};
+constexpr DLDataType kU16{kDLUInt, 16, 1};
+constexpr DLDataType kU32{kDLUInt, 32, 1};
+constexpr DLDataType kU64{kDLUInt, 64, 1};
+constexpr DLDataType kBool{kDLBool, 8, 1};
 
 // A dimension that several tensors share: bound by the first that has it, compared by the others.
 class Dim {

@@ -3,7 +3,8 @@
 // what is wrong. Where the two could differ, this one refuses.
 //
 //   call = host.signature(run, device_type, takes_workspace, workspace_bytes, fields,
-//                         [present, written, contiguous, alignment, dtype code, bits, rank, sizes (-1: any) ...] a field,
+//                         [present, written, layout, expandable axes as bits, step, outer, inner, alignment, dtype code, bits,
+//                          rank, sizes (-1: any) ...] a field,   (opfacade/operands.py says what each means)
 //                         scalars ...)
 //   call(present fields ..., absent fields ..., workspace or None, launch)   -> kDone, kRefused or kUnknownExtent
 //
@@ -23,10 +24,13 @@ constexpr int kMaxRank = 6;
 constexpr int kMaxScalars = 24;
 constexpr int64_t kWorkspaceAlignment = 256;
 
+enum Layout : int64_t { kRowsLayout = 0, kContiguousLayout = 1, kStridedLayout = 2 };
+
 // The rules of one operand.
 struct Field {
-  bool present, written, contiguous;
-  int64_t alignment;
+  static constexpr int kNumbers = 11;  // in front of its sizes
+  bool present, written;
+  int64_t layout, expandable, step, outer, inner, alignment;
   DLDataType dtype;
   int rank;
   int64_t sizes[kMaxRank];
@@ -41,12 +45,24 @@ struct Field {
   }
 
   bool has_strides(TensorView tensor) const {
-    if (contiguous) return is_contiguous(tensor);
-    if (rank > 0 && tensor.size(rank - 1) > 1 && tensor.stride(rank - 1) != 1) return false;
+    if (layout == kContiguousLayout) return is_contiguous(tensor);
+    const int last = rank - 1;
+    const bool rows = layout == kRowsLayout;
+    if (rows && rank > 0 && tensor.size(last) > 1 && tensor.stride(last) != 1) return false;
+    const int64_t bytes = (tensor.dtype().bits + 7) / 8;
     for (int axis = 0; axis < rank; ++axis) {
-      if (tensor.size(axis) > 1 && tensor.stride(axis) < (written ? 1 : 0)) return false;
+      if (tensor.size(axis) <= 1) continue;
+      if (tensor.stride(axis) < (expandable >> axis & 1 ? 0 : 1)) return false;
+      if (!(rows && axis == last) && tensor.stride(axis) * bytes % step != 0) return false;
     }
-    return !written || apart(tensor);
+    return has_whole(tensor) && (!written || apart(tensor));
+  }
+
+  // The stride of `outer` is a multiple of that of `inner`.
+  bool has_whole(TensorView tensor) const {
+    if (outer < 0 || tensor.size(outer) <= 1 || tensor.size(inner) <= 1) return true;
+    const int64_t unit = tensor.stride(inner);
+    return tensor.stride(outer) % (unit > 0 ? unit : 1) == 0;
   }
 
   static bool is_contiguous(TensorView tensor) {
@@ -116,7 +132,7 @@ class CallSignature {
     int read = kNumbers;
     require_at_most(fields_, kMaxFields);
     for (int i = 0; i < fields_; ++i) {
-      if (count < read + 7) refuse_count("signature", read + 7, count);
+      if (count < read + Field::kNumbers) refuse_count("signature", read + Field::kNumbers, count);
       read += read_field(from, field_[i]);
       if (count < read) refuse_count("signature", read, count);
       read_sizes(from, field_[i]);
@@ -158,6 +174,12 @@ class CallSignature {
 
   static int64_t number(ArgReader& from) { return ReadArg<int64_t>(from).value; }
 
+  static int64_t positive(ArgReader& from) {
+    const int64_t value = number(from);
+    if (value < 1) throw FfiError("ValueError") << "signature: " << value << " expected at least 1. [OPF-C031]";
+    return value;
+  }
+
   static void require_at_most(int64_t count, int most) {
     if (count < 0 || count > most) throw FfiError("ValueError") << "signature: " << count << " is beyond " << most << ". [OPF-C031]";
   }
@@ -170,14 +192,16 @@ class CallSignature {
 
   // Returns how many arguments the field has.
   int read_field(ArgReader& from, Field& field) {
-    field.present = number(from) != 0, field.written = number(from) != 0, field.contiguous = number(from) != 0;
-    field.alignment = number(from);
+    field.present = number(from) != 0, field.written = number(from) != 0;
+    field.layout = number(from), field.expandable = number(from), field.step = positive(from);
+    field.outer = number(from), field.inner = number(from), field.alignment = positive(from);
     field.dtype = {static_cast<uint8_t>(number(from)), 0, 1};
     field.dtype.bits = static_cast<uint8_t>(number(from));
     field.rank = static_cast<int>(number(from));
     require_at_most(field.rank, kMaxRank);
+    require_at_most(field.outer + 1, field.rank), require_at_most(field.inner + 1, field.rank);
     present_ += field.present;
-    return 7 + field.rank;
+    return Field::kNumbers + field.rank;
   }
   static void read_sizes(ArgReader& from, Field& field) {
     for (int axis = 0; axis < field.rank; ++axis) field.sizes[axis] = number(from);

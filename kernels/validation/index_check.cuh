@@ -29,7 +29,8 @@ struct DeviceWarp {
 };
 
 // Claims a record, unless the host is kRecords behind: then the finding is dropped, and the older ones stand.
-__device__ __forceinline__ bool claim(const IndexCheckParams& p, uint32_t& claimed) {
+template <class Params>
+__device__ __forceinline__ bool claim(const Params& p, uint32_t& claimed) {
   const volatile uint32_t* consumed = &p.ring->consumed;
   claimed = *static_cast<volatile uint32_t*>(&p.state->reserved);
   for (;;) {
@@ -40,7 +41,8 @@ __device__ __forceinline__ bool claim(const IndexCheckParams& p, uint32_t& claim
   }
 }
 
-__device__ __forceinline__ void report(const IndexCheckParams& p, int request, const Finding& found, uint32_t call) {
+template <class Params>
+__device__ __forceinline__ void report(const Params& p, int request, const Finding& found, uint32_t call) {
   uint32_t claimed;
   if (!claim(p, claimed)) return;
   IndexRecord& record = p.ring->records[claimed % kRecords];

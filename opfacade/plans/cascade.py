@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -79,6 +80,9 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     later: ClassVar[frozenset[str]] = frozenset({"states", "in_place"})
     sizes: ClassVar[frozenset[str]] = frozenset({"num_states", "total_num_rows"})
     args_type: ClassVar[type[Args]] = MergeStatesArgs
+    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+        {f"states_{kind}": tuple(f"state_{kind}_{i}" for i in range(MAX_LISTED)) for kind in ("o", "lse")}
+    )
     num_states: Size
     total_num_rows: Count
     num_heads: Size

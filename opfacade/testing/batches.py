@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.descriptor import Descriptor, operands_of
-from opfacade.testing.inputs import make_args
+from opfacade.testing.inputs import Lengths, make_args
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +64,7 @@ class DenseBatches:
     def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random) -> DenseBatches:
         """`count` units and NEIGHBOURS full of NaN and infinities."""
         descriptor = changed(subject.descriptor, **{dim: count + NEIGHBOURS})
-        args = make_args(descriptor, rng.randrange(2**31), subject.device)
+        args = make_args(descriptor, rng.randrange(2**31), subject.device, Lengths(valid=count + NEIGHBOURS))
         drawn = cls(descriptor, args, dim)
         for name, axis in drawn._axes():
             if operands_of(descriptor)[name].role in ("in", "inout") and getattr(args, name).is_floating_point():
@@ -85,6 +85,8 @@ class DenseBatches:
             index = torch.tensor(self.rows(order), dtype=torch.int64, device=values[name].device)
             chosen: Tensor = values[name].index_select(axis, index)
             values[name] = chosen.fill_(math.nan) if operands_of(self.descriptor)[name].role == "out" else chosen
+        for name in {spec.valid_rows for spec in operands_of(self.descriptor).values() if spec.valid_rows}:
+            values[name] = torch.full_like(values[name], len(self.rows(order)))
         return changed(self.descriptor, **{self.dim: len(self.rows(order))}), type(self.args)(**values)
 
     def rows(self, order: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opfacade.testing.harness import valid_rows
 from opfacade.testing.requests import bits, same_bits
 from opfacade.testing.subject import MARGIN, Subject
 
@@ -57,6 +58,10 @@ def run(subject: Subject, args: Any) -> list[str]:
         wrong += _once(subject, args, fences)
         for name in outs:
             same = fences[name].inner.view(bits(fences[name].inner).dtype) == _pattern(fences[name].inner, fill)
+            valid = valid_rows(subject.descriptor, args, name)
+            if valid is not None:
+                wrong += [f"{name} was written past its {valid} valid rows"] if not bool(same[valid:].all()) else []
+                same = same[:valid]
             untouched[name] = same & untouched.get(name, same)
             getattr(args, name).copy_(fences[name].inner)
     wrong += [f"{name} was not written everywhere" for name, left in untouched.items() if bool(left.any())]

@@ -6,6 +6,7 @@ operator: every operand has a fixed shape and is used as a whole. Such an op say
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from opfacade.operands import nbytes
 from opfacade.registry import descriptor_types, examples
 from opfacade.sku import KernelSku, PrecisionGuarantee
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
-from opfacade.testing.bounds import Bounded, Report, compare, constants
+from opfacade.testing.bits import same_bits
+from opfacade.testing.bounds import Bounded, Report, compare, constants, join
 from opfacade.testing.inputs import Lengths
 from opfacade.testing.peer import Peer
 
@@ -103,18 +105,20 @@ class Harness:
     # -- results ----------------------------------------------------------------------------------------------------
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """The worst error of everything that was written, over its bound."""
+        """The worst error of everything that was written, over its bound; rows that are not valid keep what they held."""
         missing = [name for name in inout(ran.descriptor) if name not in ran.before]
         if missing:
             op, hint = ran.descriptor.op, "Pass what `numerics.snapshot` gave before the run."
             message = f"{op}.check: {missing[0]} expected its values from before the run, got none. {hint} [OPF-G002]"
             raise ArgumentError(message, code="OPF-G002", op=op, stage="check", hint=hint)
-        given = replace(ran.args, **ran.before)
-        got = {name: getattr(ran.args, name) for name, spec in operands_of(ran.descriptor).items() if spec.written}
-        return compare(self.expected(ran.descriptor, given, constants(ran.sku)), got)
+        given = valid_part(ran.descriptor, replace(ran.args, **ran.before))
+        after = valid_part(ran.descriptor, ran.args)
+        got = {name: getattr(after, name) for name, spec in operands_of(ran.descriptor).items() if spec.written}
+        return join(compare(self.expected(ran.descriptor, given, constants(ran.sku)), got), _kept(ran))
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """What each output should be, in fp64, with its bound. args: the call before its run; c: constants of the SKU."""
+        """What each output should be, in fp64, with its bound. args: the call before its run, its operands cut to their valid
+        rows; c: constants of the SKU."""
         raise NotImplementedError(f"{descriptor.op}: its harness does not say what it should compute")
 
     # The exact checks of `verify`: (subject, seed) -> what is wrong, in words.
@@ -170,6 +174,27 @@ class Harness:
         fields = [(name, value) for name, value in descriptor if name not in ("op", "schema_version")]
         sizes = [f"{name}={value}" for name, value in fields if type(value) is int]
         return " ".join([descriptor.op, *sizes, *(value for _, value in fields if isinstance(value, str))])
+
+
+def valid_rows(descriptor: Descriptor[Any], args: Any, name: str) -> int | None:
+    """How many rows of an operand a call may touch, read on the host; None: all."""
+    counted = operands_of(descriptor)[name].valid_rows
+    return int(getattr(args, counted)[0]) if counted else None
+
+
+def valid_part(descriptor: Descriptor[Any], args: Any) -> Any:
+    """The call with each operand cut to its valid rows."""
+    counts = {name: valid_rows(descriptor, args, name) for name in operands_of(descriptor)}
+    return replace(args, **{name: getattr(args, name)[:count] for name, count in counts.items() if count is not None})
+
+
+def _kept(ran: Ran) -> Report:
+    """Whether operands of role inout hold what they held in rows that are not valid."""
+    for name, was in ran.before.items():
+        count = valid_rows(ran.descriptor, ran.args, name)
+        if count is not None and not same_bits(getattr(ran.args, name)[count:], was[count:]):
+            return Report(math.inf, math.inf, f"{name} past its {count} valid rows was written", was[count:].numel())
+    return Report(0.0, 0.0, "", 0)
 
 
 def inout(descriptor: Descriptor[Any]) -> tuple[str, ...]:

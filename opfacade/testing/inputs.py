@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Lengths:
     """Rows of q (or new rows) and of K for each request; None is drawn at random. Requests share pages where the pool has
-    fewer than they take."""
+    fewer than they take. valid: what counts of valid rows say, at most the rows there are; None is drawn at random."""
 
     q: Sequence[int] | None = None
     kv: Sequence[int] | None = None
+    valid: int | None = None
 
 
 def make_args(
@@ -107,6 +108,8 @@ class _Maker:
             values["sinks"] = (2 + 2 * values["sinks"]).masked_fill(none, float("-inf"))
         for pair in getattr(descriptor, "state_names", ()):
             values |= self._states(values, *pair)
+        valid = lengths.valid if isinstance(lengths, Lengths) else None  # those of a workload do not count rows
+        self._count_valid(operands, values, valid)
         return descriptor.args_type(**values)
 
     def _tensor(self, spec: TensorSpec) -> Tensor:
@@ -115,9 +118,28 @@ class _Maker:
         shape, dtype = _sizes(spec), torch_dtype(spec.dtype)
         if spec.role == "out":
             return torch.full(shape, float("nan"), dtype=torch.float32, device=self.device).to(dtype)
+        if spec.values is not None:
+            first, stop = spec.values
+            return torch.randint(first, max(stop, first + 1), shape, generator=self.generator, device=self.device).to(dtype)
         if spec.role == "index":
             return torch.zeros(shape, dtype=dtype, device=self.device)
         return torch.randn(shape, generator=self.generator, device=self.device).to(dtype)
+
+    def _count_valid(self, operands: dict[str, TensorSpec], values: dict[str, Tensor], valid: int | None) -> None:
+        """Most rows are valid; those that are not hold NaN, and indices that are none."""
+        for counted in {spec.valid_rows for spec in operands.values() if spec.valid_rows}:
+            _, past = operands[counted].values or (0, 1)
+            rows = past - 1
+            drawn = self.rng.choice((self.rng.randint(rows // 2, max(rows // 2, rows - 1)), self.rng.randint(0, rows)))
+            values[counted].fill_(drawn if valid is None else min(valid, rows))
+        for name, spec in operands.items():
+            if not spec.valid_rows:
+                continue
+            rest = values[name][int(values[spec.valid_rows][0]) :]
+            if rest.dtype.is_floating_point:
+                rest.fill_(float("nan"))
+            elif spec.values is not None:
+                rest.fill_(min(spec.values[1] + 2**20, torch_max(rest)))
 
     def _indptr(self, lengths: Sequence[int]) -> Tensor:
         import torch
@@ -251,6 +273,13 @@ class _Maker:
         empty = torch.rand(shape, generator=self.generator, device=self.device) < 0.2
         states_o = values[o].float().masked_fill(empty[..., None], float("nan")).to(values[o].dtype)
         return {lse: drawn.masked_fill(empty, float("-inf")), o: states_o}
+
+
+def torch_max(tensor: Tensor) -> int:
+    """The largest integer of its dtype."""
+    import torch
+
+    return int(torch.iinfo(tensor.dtype).max)
 
 
 def _sizes(spec: TensorSpec) -> tuple[Any, ...]:

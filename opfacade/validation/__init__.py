@@ -7,6 +7,7 @@ inputs, on the host before anything is written.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade import env
@@ -32,15 +33,48 @@ def level() -> str:
 
 
 def guard(level: str, descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool) -> Guard | None:
-    """The guard of a plan; None where its launcher needs none: the reference backend reads index tensors itself."""
+    """The guard of a plan; None where its launcher needs none: the reference backend reads page tables itself."""
     if level == "full":
         from opfacade.validation.full import FullGuard
 
         return FullGuard(descriptor)
-    if level == "indices" and sku.backend == "cuda":
-        from opfacade.validation.device import DeviceGuard
-        from opfacade.validation.rules import Tables
+    if level != "indices":
+        return None
+    found = [*_table_guards(descriptor, sku, allow_build), *_value_guards(descriptor, sku, allow_build)]
+    return Guards(found) if len(found) > 1 else found[0] if found else None
 
-        tables = Tables.of(descriptor)
-        return None if tables is None else DeviceGuard(tables, sku, allow_build)
-    return None
+
+def _table_guards(descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool) -> Iterator[Guard]:
+    from opfacade.validation.device import DeviceGuard
+    from opfacade.validation.rules import Tables
+
+    tables = Tables.of(descriptor)
+    if tables is not None and sku.backend == "cuda":
+        yield DeviceGuard(tables, sku, allow_build)
+
+
+def _value_guards(descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool) -> Iterator[Guard]:
+    from opfacade.validation.device_values import DeviceValueGuard
+    from opfacade.validation.values import ValueGuard, bounded_of
+
+    bounded = bounded_of(descriptor)
+    if bounded and sku.backend == "cuda":
+        yield DeviceValueGuard(descriptor.op, bounded, sku, allow_build)
+    elif bounded:
+        yield ValueGuard(descriptor.op, bounded)
+
+
+class Guards:
+    """Several guards of one plan: each looks at what the one before it lets through."""
+
+    def __init__(self, guards: Sequence[Guard]) -> None:
+        self._guards = guards
+
+    def wrap(self, launch: Launcher) -> Launcher:
+        for one in reversed(self._guards):
+            launch = one.wrap(launch)
+        return launch
+
+    def check(self) -> None:
+        for one in self._guards:
+            one.check()

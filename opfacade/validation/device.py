@@ -112,32 +112,58 @@ def _give_back(channels: dict[int, Channel]) -> None:
         (_kept if channel.captured else _spare.setdefault(device, [])).append(channel)
 
 
+class Channels:
+    """The channels of one plan, one a device. what: the check that writes to them, in words."""
+
+    def __init__(self, op: str, what: str) -> None:
+        self._op, self._what = op, what
+        self.known: dict[int, Channel] = {}
+        self._making = threading.Lock()
+        weakref.finalize(self, _give_back, self.known).atexit = False
+
+    def drain(self) -> list[Finding]:
+        """Everything that was found since the last call."""
+        return [f for channel in self.known.values() if channel.pending() for f in channel.drain()]
+
+    def prepare(self, module: Any) -> None:
+        """Load the check on the current device, and make its channel, which may not be made while a graph is captured."""
+        import torch
+
+        if torch.cuda.is_available():
+            device = torch.cuda.current_device()
+            module.prepare(device)
+            self.on(device)
+
+    def on(self, device: int) -> Channel:
+        channel = self.known.get(device)
+        if channel is None:
+            moment.refuse_capture(self._op, f"{self._what} has not run on cuda:{device}")
+            with self._making:
+                channel = self.known.get(device)
+                if channel is None:
+                    channel = self.known[device] = _take(device)
+        return channel
+
+
 class DeviceGuard:
     """Launches the check before the operator, on the same stream, and gives the operator the tables that it leaves."""
 
     def __init__(self, tables: Tables, sku: KernelSku, allow_build: bool) -> None:
         self._tables, self._sku, self._allow_build = tables, sku, allow_build
-        self._channels: dict[int, Channel] = {}
-        self._making = threading.Lock()
-        weakref.finalize(self, _give_back, self._channels).atexit = False
+        self._channels = Channels(tables.op, "the index check")
 
     def check(self) -> None:
-        found = [f for channel in self._channels.values() if channel.pending() for f in channel.drain()]
+        found = self._channels.drain()
         if found:
             raise error_of(self._tables, found)
 
     def wrap(self, launch: Launcher) -> Launcher:
-        import torch
-
         from opfacade import jit
         from opfacade.jit.spec import JitSpec
 
         spec = JitSpec.of("index_check", "validation/index_check", self._sku.arch)
         module = jit.load(spec, allow_build=self._allow_build)
-        if torch.cuda.is_available():
-            device = torch.cuda.current_device()
-            module.prepare(device)
-            self._channel(device)
+        self._channels.prepare(module)
         names = [(name, i) for i, name in enumerate(self._tables.names) if name]
 
         def guarded(args: Any, workspace: Any) -> None:
@@ -155,7 +181,7 @@ class DeviceGuard:
         given = [getattr(args, name) if name else None for name in tables.names]
         safe = [None if t is None else torch.empty(t.shape, dtype=torch.int32, device=t.device) for t in given]
         first = next(t for t in given if t is not None)
-        channel = self._channel(first.device.index)
+        channel = self._channels.on(first.device.index)
         channel.captured = channel.captured or moment.capturing()
         limit = tables.kv_limit
         if tables.pages == "kv_indices":
@@ -168,13 +194,3 @@ class DeviceGuard:
             message = f"{tables.op}.run: index check: {error} [OPF-R010]"
             raise DeviceError(message, code="OPF-R010", op=tables.op, stage="run") from error
         return safe
-
-    def _channel(self, device: int) -> Channel:
-        channel = self._channels.get(device)
-        if channel is None:
-            moment.refuse_capture(self._tables.op, f"the index check has not run on cuda:{device}")
-            with self._making:
-                channel = self._channels.get(device)
-                if channel is None:
-                    channel = self._channels[device] = _take(device)
-        return channel

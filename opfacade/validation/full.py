@@ -11,6 +11,7 @@ from opfacade.errors import ArgumentError, Issue, PlanStateError
 from opfacade.operands import is_finite
 from opfacade.validation import host, moment
 from opfacade.validation.rules import Tables, check_mask_starts, error_of, index_error
+from opfacade.validation.values import ValueGuard, bounded_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,7 @@ class FullGuard:
     def __init__(self, descriptor: Descriptor[Any]) -> None:
         self._descriptor = descriptor
         self._tables = Tables.of(descriptor)
+        self._bounds = ValueGuard(descriptor.op, bounded_of(descriptor))
 
     def wrap(self, launch: Launcher) -> Launcher:
         def guarded(args: Any, workspace: Any) -> None:
@@ -44,6 +46,7 @@ class FullGuard:
 
     def _judge(self, args: Any) -> None:
         tables = self._tables
+        self._bounds.judge(args)
         if tables is not None:
             found = host.findings(tables, args)
             if found:

@@ -114,11 +114,14 @@ def index_error(
     request: int = -1,
     call: int = -1,
     code: str = "OPF-V001",
+    place: str | None = None,
 ) -> IndexDataError:
-    """The error for one wrong element; `call` is set when a device found it. Rows of block_table are requests."""
+    """The error for one wrong element; `call` is set when a device found it. Rows of block_table are requests. place: the
+    position in words, by default as a number."""
     where = f" for request {request}" if request >= 0 else ""
     found = "" if call < 0 else f" (found on the device during checked call {call})"
-    place = f"{request}, {position}" if argument == "block_table" else str(position)
+    if place is None:
+        place = f"{request}, {position}" if argument == "block_table" else str(position)
     issue = Issue(code, f"{argument}[{place}]", allowed, f"{value}{where}{found}", kind="IndexDataError")
     error = IndexDataError(f"{op}.run: {issue}", code=code, op=op, stage="run", issues=[issue])
     error.argument, error.request, error.position = argument, request, position

@@ -8,7 +8,7 @@ import torch
 
 from opfacade import Plan, Preference, Target, crosscheck
 from opfacade import plan as plans
-from opfacade.errors import AliasError, ArgumentError, ArgumentTypeError, DescriptorError, GuaranteeViolation
+from opfacade.errors import AliasError, ArgumentError, ArgumentTypeError, DescriptorError, GuaranteeViolation, ShapeError
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 from opfacade.testing import numerics
 from opfacade.testing.requests import same_bits
@@ -74,7 +74,9 @@ def test_a_list_of_another_length_names_what_is_missing_or_too_many():
     assert_refused(plan, few, ArgumentTypeError, "OPF-A002", "state_o_2", "a torch.Tensor", "None")
     assert_refused(plan, many, ArgumentTypeError, "OPF-A001", "state_o_3", "None for this descriptor")
     nine = replace(args, states_o=[o[0]] * 9)
-    assert_refused(plan, nine, ArgumentTypeError, "OPF-A001", "states_o", "list")
+    assert_refused(plan, nine, ShapeError, "OPF-A008", "states_o", "a list of at most 8 tensors", "a list of 9")
+    verdict = plan.can_implement(MergeStatesArgs(states_o=[o[0]] * 9, states_lse=(args.lse,) * 9, o=args.o, lse=args.lse))
+    assert [issue.code for issue in verdict.issues] == ["OPF-A008", "OPF-A008"]
     stacked = on_reference(states(3, 2)[0])
     assert_refused(stacked, args, ArgumentTypeError, "OPF-A002", "states_o", "None")
 

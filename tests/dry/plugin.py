@@ -92,11 +92,11 @@ def pytest_configure(config):
     from opfacade.plan import Plan
     from opfacade.testing import bench, determinism, guarded, numerics
     from opfacade.validation import moment
-    from opfacade.validation.device import DeviceGuard
+    from opfacade.validation.device import Channels
 
     asked = Asked(config.option.dry_list)
     once = bench._summary([1.0])
-    channel = DeviceGuard._channel
+    channel = Channels.on
     repeat, campaign = determinism.run_to_run, determinism.batch_invariance
     for place, name, stand_in in (
         (support, "launcher", asked.launcher),
@@ -104,7 +104,7 @@ def pytest_configure(config):
         (jit, "build", asked.build),
         (moment, "refuse_capture", lambda *args: None),
         # Tensors on the CPU name no GPU: without this, one for them beside the one of the current device.
-        (DeviceGuard, "_channel", lambda guard, device: channel(guard, device or 0)),
+        (Channels, "on", lambda channels, device: channel(channels, device or 0)),
         (Plan, "_issues", _checks(Plan._issues)),
         (numerics, "check", lambda *args, **kwargs: numerics.Report(0.0, 0.0, "", 1)),
         (guarded, "run", _guarded),

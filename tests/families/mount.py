@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opfacade import plan, registry
 
-PLACES = ("plans", "backends/reference", "testing/families")
+PLACES = ("plans", "backends/reference", "backends/cuda", "testing/families")
 
 
 @contextmanager

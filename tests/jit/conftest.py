@@ -10,7 +10,7 @@ from opfacade import env, jit
 from opfacade.backends.cuda import direct
 from opfacade.jit import JitSpec, cache, private
 
-from .fake_driver import FakeDriver
+from .fake_driver import of_process
 from .fakes import Toolkit, make_toolkit
 
 REPO = Path(__file__).resolve().parents[2]
@@ -89,9 +89,9 @@ def scale_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory):
+def driver():
     """One a process: libraries find it by its name."""
-    return FakeDriver(tmp_path_factory.mktemp("driver"))
+    return of_process()
 
 
 @pytest.fixture(scope="session")

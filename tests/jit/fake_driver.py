@@ -3,6 +3,8 @@
 import ctypes
 import struct
 import subprocess
+import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,3 +52,9 @@ class FakeDriver:
 
     def fail(self, on: bool) -> None:
         self._library.fake_fail(int(on))
+
+
+@lru_cache(maxsize=1)
+def of_process() -> FakeDriver:
+    """The one that all tests of a process share: a library is found by its name."""
+    return FakeDriver(Path(tempfile.mkdtemp()))

@@ -249,9 +249,13 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
     with pytest.raises(ValueError, match="OPF-C031"):
         module.signature(module.run, HOST, False, 0, 25)
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 7)
+        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 7)
     with pytest.raises(TypeError, match="OPF-C009"):
-        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 16, 2, 16, 2, 3)
+        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 2, 3)
+    with pytest.raises(ValueError, match="OPF-C031"):
+        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 0, -1, -1, 16, 2, 16, 1, 3)
+    with pytest.raises(ValueError, match="OPF-C031"):
+        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 1, 1, -1, 16, 2, 16, 1, 3)
     with pytest.raises(TypeError, match="OPF-C009"):
         module.signature(module.run, HOST)
     with pytest.raises(TypeError, match="OPF-C009"):
@@ -300,13 +304,13 @@ class Launched:
                 direct.learn(args)
             self.long.append(args)
 
-        def fast_paths(needed):
+        def fast_paths(needed, operands):
             scalars = (1, -1.0 if self.fails else 1.0)
             kernel = KernelCall(self.module.run, scalars, needed > 0, needed, HOST)
             made.append(Direct(self.module, kernel, self.descriptor))
             return made[0].paths
 
-        def refuse_unsound(needed):
+        def refuse_unsound(needed, operands):
             return Direct(
                 self.module, KernelCall(self.module.run, (1, 1.0), needed > 0, needed, HOST), self.descriptor
             ).refuse_unsound

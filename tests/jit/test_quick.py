@@ -408,7 +408,7 @@ def played(module, driver, monkeypatch):
                 direct.learn(args)
             long.append(args)
 
-        def fast_paths(needed):
+        def fast_paths(needed, operands):
             made.append(Direct(module, KernelCall(module.run, (1,), needed > 0, needed, HOST), DECODE))
             return made[0].paths
 

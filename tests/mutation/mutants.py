@@ -7,6 +7,7 @@ from tests.mutation.faults_decode import DECODE_FAULTS
 from tests.mutation.faults_fp8 import FP8_FAULTS
 from tests.mutation.faults_indices import INDEX_FAULTS
 from tests.mutation.faults_inputs import INPUT_FAULTS
+from tests.mutation.faults_language import LANGUAGE_FAULTS
 from tests.mutation.faults_logging import LOGGING_FAULTS
 from tests.mutation.faults_operands import OPERAND_FAULTS
 from tests.mutation.faults_pieces import PIECE_FAULTS
@@ -15,7 +16,7 @@ from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.mutant import Mutant
 
 _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
-CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS)
+CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

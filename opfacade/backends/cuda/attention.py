@@ -74,6 +74,7 @@ _DEFAULTS = (
             fp8.launcher,
             fp8.jit_spec,
             estimate=_prefill,
+            needs=fp8.needs,
         )
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
     ),

@@ -12,12 +12,14 @@ from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.attention_prefill import Prefill
 from opfacade.backends.cuda.attention_prefill_wgmma import ARCH, MAX_GROUP
 from opfacade.descriptor import once_a_kind
-from opfacade.registry import Launcher, Reason
+from opfacade.operands import numel
+from opfacade.registry import Launcher, Operands, Reason
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
 DTYPE, HEAD_DIM, OUTPUTS = "f8_e4m3", 128, ("f16", "bf16")
 TILE_KEYS = 128
+TMA_STEP = 16  # bytes
 _PAGE = 8  # tokens that the copy engine brings together
 # As WgmmaFp8Tile in kernels/attention/prefill_wgmma_params.h: two tiles of rows, four of K and of V, two of V as it comes.
 _TILES = 2 + 4 + 4 + 2
@@ -49,6 +51,18 @@ def _lacks(descriptor: Prefill) -> Iterator[Reason]:
     if hasattr(descriptor, "paged_kv") and descriptor.paged_kv.page_size % _PAGE:
         hint = "Only the copy engine loads for products of fp8."
         yield Reason("OPF-S005", "page_size", str(descriptor.paged_kv.page_size), f"a multiple of {_PAGE}", hint)
+
+
+def needs(descriptor: Prefill, operands: Operands) -> Operands:
+    """TMA alone loads q, k and v: no stride 0, strides of whole 16 bytes, and pages a whole number of heads apart."""
+    names = {"q", "k_data", "v_data", "k", "v"} & operands.keys()
+    if any(numel(operands[name]) == 0 for name in names):
+        return operands  # nothing is loaded
+    strict = {name: operands[name]._replace(broadcast=(), step=TMA_STEP) for name in names}
+    if hasattr(descriptor, "paged_kv"):
+        heads = 3 - descriptor.paged_kv.token_axis
+        strict |= {name: strict[name]._replace(whole=(0, heads)) for name in ("k_data", "v_data")}
+    return {**operands, **strict}
 
 
 def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:

@@ -15,7 +15,7 @@ from opfacade.descriptor import Descriptor, operands_of
 from opfacade.errors import Issue, from_issues
 from opfacade.memo import getter
 from opfacade.operands import TensorSpec, check, check_beside, has_memory, room
-from opfacade.registry import WORKSPACE_ALIGNMENT, FastPaths
+from opfacade.registry import WORKSPACE_ALIGNMENT, FastPaths, Operands
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,8 @@ _DTYPES = {
 _INTEGERS = ("i32", "u8")
 # What OPFACADE_VALIDATE=off lets pass.
 _UNCHECKED = ("AliasError", "GradNotSupportedError")
+_LAYOUTS = ("rows", "contiguous", "strided")  # as in call_signature.h
+_ABSENT = (False, False, 0, 0, 1, -1, -1, 1, 0, 0, 0)
 
 
 class KernelCall(NamedTuple):
@@ -62,16 +64,19 @@ def require_fit(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> None:
 class Direct:
     """The fast paths of one plan, `learn` for bundles that passed the full check, `refuse_unsound` for ones without a check.
 
-    host: the loaded host library.
+    host: the loaded host library. operands: as a candidate needs them.
     """
 
-    __slots__ = ("_checked", "_descriptor", "_fields", "_guarded", "_guards", "_kernel", "_present", "_replay_guards", "paths")
+    __slots__ = (
+        "_checked", "_descriptor", "_fields", "_guarded", "_guards", "_kernel", "_operands", "_present", "_replay_guards",
+        "paths",
+    )  # fmt: skip
 
-    def __init__(self, host: Any, kernel: KernelCall, descriptor: Descriptor[Any]) -> None:
-        operands = operands_of(descriptor)
+    def __init__(self, host: Any, kernel: KernelCall, descriptor: Descriptor[Any], operands: Operands | None = None) -> None:
+        operands = operands_of(descriptor) if operands is None else operands
         fields: tuple[str, ...] = descriptor.args_type.__slots__
         absent = [name for name in fields if name not in operands]
-        rules = [number for spec in operands.values() for number in _rule(spec)] + [0, 0, 0, 1, 0, 0, 0] * len(absent)
+        rules = [number for spec in operands.values() for number in _rule(spec)] + list(_ABSENT) * len(absent)
         run, scalars, takes_workspace, workspace_bytes, device_type = kernel
         signature = (run, device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
         self._guards: list[Callable[..., bool]] = []
@@ -82,7 +87,7 @@ class Direct:
         self._guarded = [spec.dtype not in _INTEGERS for spec in operands.values()]
         replay = quick.make(host, descriptor.args_type, (*operands, *absent), self._guarded, signature)
         self._checked, self._fields, self._descriptor = host.signature(*signature), layout.fields, descriptor
-        self._kernel = kernel
+        self._kernel, self._operands = kernel, operands
         self.paths = FastPaths(replay, _fast(layout, self._checked, host.register_extents, self._guards))
 
     def learn(self, args: Any) -> None:
@@ -110,7 +115,8 @@ class Direct:
         wanted, device = self._descriptor.args_type, "cuda" if self._kernel.device_type == CUDA else "cpu"
         if type(args) is not wanted:
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
-        issues = check(operands_of(self._descriptor), {name: getattr(args, name) for name in wanted.__slots__}, device)
+        given = {name: getattr(args, name) for name in wanted.__slots__}
+        issues = check(self._operands, given, device, self._descriptor.lists)
         return issues + check_beside({}, workspace, self._kernel.workspace_bytes, WORKSPACE_ALIGNMENT)
 
 
@@ -164,7 +170,9 @@ def _fast(
 
 def _rule(spec: TensorSpec) -> Iterator[int]:
     """One operand, as csrc/host/call_signature.h reads it."""
-    yield from (True, spec.written, spec.layout == "contiguous", spec.alignment, *_DTYPES[spec.dtype], len(spec.shape))
+    layout, written, expandable, step, whole = spec.strides
+    yield from (True, written, _LAYOUTS.index(layout), sum(1 << axis for axis in expandable), step, *(whole or (-1, -1)))
+    yield from (spec.alignment, *_DTYPES[spec.dtype], len(spec.shape))
     yield from (-1 if dim.size is None else dim.size for dim in spec.shape)
 
 

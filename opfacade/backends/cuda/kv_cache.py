@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 from opfacade.backends.cuda import support
-from opfacade.descriptor import once_a_kind
+from opfacade.backends.cuda.declared import CudaKernel
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
-from opfacade.registry import Candidate, Launcher, Reason
-from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
+from opfacade.registry import Reason
+from opfacade.sku import ITEMSIZE, ErrorModel, PrecisionGuarantee
 from opfacade.target import Target
 
 _EVIDENCE = (
@@ -18,14 +18,12 @@ _EVIDENCE = (
 )
 
 
-def _declines(descriptor: PagedKvAppendDescriptor, target: Target) -> list[Reason]:
-    reasons = [*support.arch_reasons(target)]
+def _lacks(descriptor: PagedKvAppendDescriptor, target: Target) -> Iterator[Reason]:
     if descriptor.quantises:
-        reasons += support.fp8_reasons(target, f"rows that are cast to {descriptor.paged_kv.dtype}")
-    return reasons
+        yield from support.fp8_reasons(target, f"rows that are cast to {descriptor.paged_kv.dtype}")
 
 
-def _facts(descriptor: PagedKvAppendDescriptor) -> support.SpecPairs:
+def _facts(descriptor: PagedKvAppendDescriptor) -> dict[str, bool | int | str]:
     cache = descriptor.paged_kv
     facts: dict[str, bool | int | str] = {"elem_bytes": ITEMSIZE[cache.dtype], "head_dim": cache.head_dim}
     if not descriptor.copies:
@@ -33,12 +31,7 @@ def _facts(descriptor: PagedKvAppendDescriptor) -> support.SpecPairs:
         facts |= {"rope": descriptor.rope, "rotated": descriptor.rotated}
     if descriptor.rope_dtype != "f32":
         facts["rope_dtype"] = descriptor.rope_dtype
-    return support.pairs(**facts, **support.page_facts(cache.page_size, descriptor.page_table))
-
-
-def _spec(descriptor: PagedKvAppendDescriptor, target: Target) -> Any:
-    name = "paged_kv_append" if descriptor.copies else "paged_kv_append_computed"
-    return support.spec_of(f"kv_cache/{name}", _facts(descriptor), target)
+    return facts | support.page_facts(cache.page_size, descriptor.page_table)
 
 
 def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
@@ -48,40 +41,30 @@ def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
     return (("kv", descriptor.paged_kv.dtype), ("new", descriptor.row_dtype))
 
 
-@once_a_kind
-def _sku(descriptor: PagedKvAppendDescriptor, target: Target) -> KernelSku:
-    copies = descriptor.copies
-    return KernelSku(
-        category=descriptor.category,
-        op=descriptor.op,
-        backend="cuda",
-        arch=target.arch,
-        impl="copy_rows" if copies else "computed_rows",
-        revision=1,
-        dtypes=_dtypes(descriptor),
-        layout="strided",
-        spec=tuple((name, value) for name, value in _facts(descriptor) if name not in ("elem_bytes", "dtype", "new_dtype")),
-        precision_guarantee=PrecisionGuarantee(
-            math_precision="copy" if copies else "f32, one rounding",
-            accumulator="none",
-            deterministic=True,
-            bit_stable_on_same_hardware=True,
-            error_model=ErrorModel(id="exact" if copies else "append-f32"),
-            conditions=("no two new rows share a slot",),
-            evidence=_EVIDENCE,
-        ),
+def _guarantee(descriptor: PagedKvAppendDescriptor) -> PrecisionGuarantee:
+    return PrecisionGuarantee(
+        math_precision="copy" if descriptor.copies else "f32, one rounding",
+        accumulator="none",
+        deterministic=True,
+        bit_stable_on_same_hardware=True,
+        error_model=ErrorModel(id="exact" if descriptor.copies else "append-f32"),
+        conditions=("no two new rows share a slot",),
+        evidence=_EVIDENCE,
     )
 
 
-def _no_workspace(descriptor: PagedKvAppendDescriptor, target: Target) -> int:
-    return 0
+_APPEND = CudaKernel(
+    descriptor=PagedKvAppendDescriptor,
+    template=lambda d: "kv_cache/paged_kv_append" if d.copies else "kv_cache/paged_kv_append_computed",
+    impl=lambda d: "copy_rows" if d.copies else "computed_rows",
+    name="copy_rows",
+    accepts=_lacks,
+    constants=_facts,
+    dtypes=_dtypes,
+    in_dtypes=("elem_bytes", "dtype", "new_dtype"),
+    guarantee=_guarantee,
+    scalars=lambda d: (d.paged_kv.token_axis,),
+    is_empty=lambda d: d.total_num_rows == 0 or d.batch_size == 0,
+)
 
-
-def _launcher(descriptor: PagedKvAppendDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    if descriptor.total_num_rows == 0 or descriptor.batch_size == 0:
-        return support.nothing_to_do
-    scalars = (descriptor.paged_kv.token_axis,)
-    return support.launcher(_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)
-
-
-CANDIDATES = (Candidate("cuda", "copy_rows", PagedKvAppendDescriptor, _declines, _sku, _no_workspace, _launcher, _spec),)
+CANDIDATES = (_APPEND.candidate,)

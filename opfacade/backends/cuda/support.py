@@ -9,7 +9,7 @@ from opfacade.backends.cuda.direct import Direct, KernelCall, require_fit
 from opfacade.descriptor import Descriptor
 from opfacade.errors import DeviceError
 from opfacade.memo import getter
-from opfacade.registry import FastPaths, Launcher, Reason
+from opfacade.registry import FastPaths, Launcher, Operands, Reason
 from opfacade.sku import KernelSku
 from opfacade.target import Target
 
@@ -98,17 +98,17 @@ def launcher(
         for learn in learners:
             learn(args)
 
-    def direct(workspace_bytes: int) -> Direct:
-        return Direct(host, KernelCall(run, scalars, workspace, workspace_bytes), descriptor)
+    def direct(workspace_bytes: int, operands: Operands) -> Direct:
+        return Direct(host, KernelCall(run, scalars, workspace, workspace_bytes), descriptor, operands)
 
-    def fast_paths(workspace_bytes: int) -> FastPaths:
-        made = direct(workspace_bytes)
+    def fast_paths(workspace_bytes: int, operands: Operands) -> FastPaths:
+        made = direct(workspace_bytes, operands)
         learners.append(made.learn)
         return made.paths
 
     require_fit(descriptor, scalars)
     launch.fast_paths = fast_paths  # type: ignore[attr-defined]
-    launch.refuse_unsound = lambda workspace_bytes: direct(workspace_bytes).refuse_unsound  # type: ignore[attr-defined]
+    launch.refuse_unsound = lambda *plan: direct(*plan).refuse_unsound  # type: ignore[attr-defined]
     return launch
 
 

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.reference.inference import in_inference_mode
+from opfacade.backends.reference.declared import reference
 from opfacade.backends.reference.page_table import by_token, checked, token_index
 from opfacade.backends.reference.rotate_and_store import stored_rows
-from opfacade.descriptor import once_a_kind
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
-from opfacade.registry import Candidate, Launcher, Reason
-from opfacade.sku import ITEMSIZE, ErrorModel, KernelSku, PrecisionGuarantee
-from opfacade.target import Target
+from opfacade.sku import ITEMSIZE, ErrorModel, PrecisionGuarantee
 from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _declines(descriptor: PagedKvAppendDescriptor, target: Target) -> Sequence[Reason]:
-    return ()
-
-
-def _no_workspace(descriptor: PagedKvAppendDescriptor, target: Target) -> int:
-    return 0
-
-
-@once_a_kind
-def _sku(descriptor: PagedKvAppendDescriptor, target: Target) -> KernelSku:
-    return KernelSku(
-        category=descriptor.category,
-        op=descriptor.op,
-        backend="reference",
-        arch=target.arch,
-        impl="torch",
-        revision=1,
-        dtypes=_dtypes(descriptor),
-        layout="strided",
-        spec=_facts(descriptor),
-        precision_guarantee=PrecisionGuarantee(
-            math_precision="copy" if descriptor.copies else "f32, one rounding",
-            accumulator="none",
-            error_model=ErrorModel(id="exact" if descriptor.copies else "append-f32"),
-            conditions=("index tensors are read on the host",),
-        ),
+def _promise(descriptor: PagedKvAppendDescriptor) -> PrecisionGuarantee:
+    return PrecisionGuarantee(
+        math_precision="copy" if descriptor.copies else "f32, one rounding",
+        accumulator="none",
+        error_model=ErrorModel(id="exact" if descriptor.copies else "append-f32"),
+        conditions=("index tensors are read on the host",),
     )
 
 
@@ -78,25 +54,18 @@ def _check_position(descriptor: PagedKvAppendDescriptor, args: Any, request: int
         raise index_error(descriptor.op, name, request, length, allowed, request)
 
 
-def _append(descriptor: PagedKvAppendDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    cache = descriptor.paged_kv
-
-    def launch(args: PagedKvAppendArgs, workspace: object) -> None:
-        requests, indptr = checked(descriptor, args), args.append_indptr.tolist()
-        pools = [by_token(_bits(pool), cache) for pool in (args.k_data, args.v_data)]
-        for request, (_, length) in enumerate(requests):
-            if descriptor.rotated and indptr[request + 1] > indptr[request]:
-                _check_position(descriptor, args, request, length)
-        for request, (pages, length) in enumerate(requests):
-            first, stop = indptr[request], indptr[request + 1]
-            at = token_index(cache, pages, length - (stop - first), length)
-            rows = stored_rows(descriptor, args, slice(first, stop), length - (stop - first))
-            for pool, new in zip(pools, rows, strict=True):
-                pool[at] = _bits(new)
-
-    return launch
+def _append(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs) -> None:
+    cache, requests, indptr = descriptor.paged_kv, checked(descriptor, args), args.append_indptr.tolist()
+    pools = [by_token(_bits(pool), cache) for pool in (args.k_data, args.v_data)]
+    for request, (_, length) in enumerate(requests):
+        if descriptor.rotated and indptr[request + 1] > indptr[request]:
+            _check_position(descriptor, args, request, length)
+    for request, (pages, length) in enumerate(requests):
+        first, stop = indptr[request], indptr[request + 1]
+        at = token_index(cache, pages, length - (stop - first), length)
+        rows = stored_rows(descriptor, args, slice(first, stop), length - (stop - first))
+        for pool, new in zip(pools, rows, strict=True):
+            pool[at] = _bits(new)
 
 
-CANDIDATES = (
-    Candidate("reference", "torch", PagedKvAppendDescriptor, _declines, _sku, _no_workspace, in_inference_mode(_append)),
-)
+CANDIDATES = (reference(PagedKvAppendDescriptor, _promise, _dtypes, _append, _facts),)

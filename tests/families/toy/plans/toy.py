@@ -1,4 +1,4 @@
-"""A family that only tests know: one dense op that reads and overwrites an operand."""
+"""A family that only tests know: a dense op that overwrites an operand, and one with every other feature of operands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from opfacade.descriptor import Args, Descriptor
+from opfacade.in_place import in_place
 from opfacade.model import Count, Single, Size
-from opfacade.operands import Dim, TensorSpec
+from opfacade.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
-from opfacade.sku import DType
+from opfacade.sku import ITEMSIZE, DType
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +47,59 @@ class ScaleDescriptor(Descriptor[ScaleArgs]):
 class ScalePlan(Plan[ScaleArgs]): ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickArgs(Args):
+    x: Tensor
+    table: Tensor
+    index: Tensor
+    gain: Tensor
+    out: Tensor | None = None
+    num_valid: Tensor | None = None
+
+
+class PickDescriptor(Descriptor[PickArgs]):
+    """out [rows, width] is x + gain * table[index]: x of any strides, table with entries that may be one and the same.
+
+    gain: f32, a scalar of rank 0. in_place: the result overwrites x. num_valid: rows at and past it are neither read nor
+    written.
+    """
+
+    op: Literal["pick"] = "pick"
+    category: ClassVar[str] = "toy"
+    args_type: ClassVar[type[Args]] = PickArgs
+    later: ClassVar[frozenset[str]] = frozenset({"in_place", "num_valid"})
+    sizes: ClassVar[frozenset[str]] = frozenset({"rows"})
+    rows: Count
+    width: Size
+    entries: Size
+    dtype: DType
+    in_place: bool = False
+    num_valid: bool = False
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows, width = Dim("rows", self.rows), Dim("width", self.width)
+        size, valid = ITEMSIZE[self.dtype], "num_valid" if self.num_valid else ""
+        x = TensorSpec((rows, width), self.dtype, "in", "strided", size, valid_rows=valid)
+        found = {
+            "x": x,
+            "table": TensorSpec((Dim("entries", self.entries), width), self.dtype, alignment=size, broadcast=(0,)),
+            "index": index_spec(rows, values=(0, self.entries), valid_rows=valid),
+            "gain": TensorSpec((), "f32", alignment=4),
+            "out": x._replace(role="out", replaces="x"),
+        }
+        if self.num_valid:
+            found["num_valid"] = num_valid_spec(self.rows)
+        return in_place(found) if self.in_place else found
+
+
+class PickPlan(Plan[PickArgs]): ...
+
+
 EXAMPLES = (
+    PickDescriptor(rows=64, width=128, entries=9, dtype="bf16"),
+    PickDescriptor(rows=7, width=63, entries=3, dtype="f32", in_place=True),
+    PickDescriptor(rows=13, width=63, entries=5, dtype="f16", num_valid=True),
+    PickDescriptor(rows=13, width=7, entries=5, dtype="f16", num_valid=True, in_place=True),
     ScaleDescriptor(rows=64, width=128, dtype="bf16"),
     ScaleDescriptor(rows=7, width=63, dtype="f32", factor=-3.0),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opfacade.plans.toy import ScaleArgs, ScaleDescriptor
+from opfacade.plans.toy import PickArgs, PickDescriptor, ScaleArgs, ScaleDescriptor
 
 from opfacade.registry import Candidate, Launcher
 from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
@@ -55,6 +55,31 @@ def _by_row(descriptor: ScaleDescriptor, target: Target, sku: KernelSku, allow_b
     return launch
 
 
+def _pick(descriptor: PickDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launch(args: PickArgs, workspace: object) -> None:
+        valid = descriptor.rows if args.num_valid is None else int(args.num_valid[0])
+        x, out = args.x[:valid], (args.x if args.out is None else args.out)[:valid]
+        out.copy_(x.float() + args.gain * args.table[args.index[:valid].long()].float())
+
+    return launch
+
+
+def _pick_by_row(descriptor: PickDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launch(args: PickArgs, workspace: object) -> None:
+        valid = descriptor.rows if args.num_valid is None else int(args.num_valid[0])
+        out = args.x if args.out is None else args.out
+        for row in range(valid):
+            out[row] = args.x[row].float() + args.gain * args.table[int(args.index[row])].float()
+
+    return launch
+
+
+def _pick_sku(descriptor: PickDescriptor, target: Target, impl: str = "torch") -> KernelSku:
+    facts = {"in_place": descriptor.in_place, "num_valid": descriptor.num_valid}
+    spec = tuple((name, True) for name, value in facts.items() if value)
+    return _sku(impl, descriptor, target).model_copy(update={"spec": spec})
+
+
 _WHOLE = Candidate(
     "reference",
     "torch",
@@ -65,7 +90,11 @@ _WHOLE = Candidate(
     launcher=_whole,
 )
 
+_PICK = replace(_WHOLE, descriptor=PickDescriptor, sku=_pick_sku, launcher=_pick)
+
 CANDIDATES = (
     _WHOLE,
+    _PICK,
+    replace(_PICK, variant="rows", sku=lambda descriptor, target: _pick_sku(descriptor, target, "rows"), launcher=_pick_by_row),
     replace(_WHOLE, variant="rows", sku=lambda descriptor, target: _sku("rows", descriptor, target), launcher=_by_row),
 )

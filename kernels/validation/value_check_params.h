@@ -1,0 +1,31 @@
+// What the value check is told of one operand of integers; shared by the kernel and its binding.
+// Launch: one block of kValueThreads.
+#pragma once
+#include "kernels/validation/index_check_params.h"
+
+namespace opfacade {
+
+constexpr int kValueThreads = 1024;
+constexpr int kValueRank = 6;
+constexpr int16_t kOutside = 11;  // the rule of a record of this check; see opfacade/validation/values.py
+
+// Each value is at least `first` and below `stop`. Rows are entries of axis 0; those at and past *valid are not read.
+struct BoundedOperand {
+  const void* from;
+  void* safe;            // contiguous copy in which `first` stands for what is wrong or not valid; null: none
+  const int32_t* valid;  // null: all rows are
+  int64_t first, stop;
+  int64_t elements, row_elements;
+  int64_t size[kValueRank], stride[kValueRank];  // in elements
+  int32_t rank, bytes;
+  bool is_signed;
+};
+
+struct ValueCheckParams {
+  BoundedOperand operand;
+  int32_t place;  // which operand of the plan it is
+  IndexState* state;
+  IndexRing* ring;
+};
+
+}  // namespace opfacade

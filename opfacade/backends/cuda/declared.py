@@ -1,0 +1,122 @@
+"""CudaKernel: a CUDA implementation declared as data; `candidate` is what the registry holds of it.
+
+For an op with one template, no workspace and no work to cut. What an implementation decides by sizes, such as splits or tiles,
+needs a Candidate of its own, as those of attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from opfacade.backends.cuda import support
+from opfacade.descriptor import Descriptor, once_a_kind, operands_of
+from opfacade.operands import numel
+from opfacade.registry import Candidate, EstimateOf, Launcher, Operands, Reason
+from opfacade.sku import KernelSku, PrecisionGuarantee
+from opfacade.target import Target
+
+T = TypeVar("T")
+Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor
+Fact: TypeAlias = bool | int | str
+
+
+def _for(descriptor: Any, told: Told[T]) -> T:
+    found: T = told(descriptor) if callable(told) else told
+    return found
+
+
+def writes_nothing(descriptor: Descriptor[Any]) -> bool:
+    """Every operand that is written has no element."""
+    return all(numel(spec) == 0 for spec in operands_of(descriptor).values() if spec.written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaKernel:
+    """One implementation of one descriptor type.
+
+    template: below csrc, without its ending. impl: its name in the SKU; `name`, where the SKU's depends on the descriptor, is
+    that of the candidate. accepts: field -> the values that it may have, or a function (descriptor, target) of all reasons but
+    the architecture. constants: names of fields, or a function: what the template is rendered with. A later field at its
+    default is none. dtypes: operand -> the field of its dtype, or a function of the pairs in the SKU. in_dtypes: constants that
+    the SKU has as dtypes; those named by `dtypes` are. scalars: arguments of `run` behind the operands. is_empty: whether there
+    is nothing to launch. estimate, needs: as in Candidate.
+    """
+
+    descriptor: type[Descriptor[Any]]
+    template: Told[str]
+    impl: Told[str]
+    constants: Sequence[str] | Callable[[Any], Mapping[str, Fact]]
+    dtypes: Mapping[str, str] | Callable[[Any], tuple[tuple[str, str], ...]]
+    guarantee: Told[PrecisionGuarantee]
+    accepts: Mapping[str, Sequence[Any]] | Callable[[Any, Target], Iterator[Reason]] | None = None
+    name: str = ""
+    in_dtypes: tuple[str, ...] = ()
+    scalars: Told[tuple[Fact | float, ...]] = ()
+    is_empty: Callable[[Any], bool] = writes_nothing
+    estimate: EstimateOf | None = None
+    needs: Callable[[Any, Operands], Operands] | None = None
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(
+            "cuda",
+            self.name or _for(None, self.impl),
+            self.descriptor,
+            self.declines,
+            once_a_kind(self.sku),
+            lambda descriptor, target: 0,
+            self.launcher,
+            self.jit_spec,
+            estimate=self.estimate,
+            needs=self.needs,
+        )
+
+    def declines(self, descriptor: Any, target: Target) -> list[Reason]:
+        return [*support.arch_reasons(target), *self._lacks(descriptor, target)]
+
+    def _lacks(self, descriptor: Any, target: Target) -> Iterator[Reason]:
+        if callable(self.accepts):
+            yield from self.accepts(descriptor, target)
+            return
+        for field, allowed in (self.accepts or {}).items():
+            code = "OPF-S002" if field.endswith("dtype") else "OPF-S003"
+            yield from support.choice_reason(code, field, getattr(descriptor, field), allowed)
+
+    def facts(self, descriptor: Any) -> support.SpecPairs:
+        """The compile-time constants."""
+        if callable(self.constants):
+            return support.pairs(**self.constants(descriptor))
+        kind = type(descriptor)
+        named = {name: getattr(descriptor, name) for name in self.constants}
+        unsaid = {name for name in kind.later & named.keys() if named[name] == kind.model_fields[name].default}
+        return support.pairs(**{name: value for name, value in named.items() if name not in unsaid})
+
+    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+        return support.spec_of(_for(descriptor, self.template), self.facts(descriptor), target)
+
+    def sku(self, descriptor: Any, target: Target) -> KernelSku:
+        if callable(self.dtypes):
+            dtypes, hidden = self.dtypes(descriptor), self.in_dtypes
+        else:
+            dtypes = tuple((operand, getattr(descriptor, field)) for operand, field in sorted(self.dtypes.items()))
+            hidden = (*self.in_dtypes, *self.dtypes.values())
+        return KernelSku(
+            category=descriptor.category,
+            op=descriptor.op,
+            backend="cuda",
+            arch=target.arch,
+            impl=_for(descriptor, self.impl),
+            revision=1,
+            dtypes=dtypes,
+            layout="strided",
+            spec=tuple((name, value) for name, value in self.facts(descriptor) if name not in hidden),
+            precision_guarantee=_for(descriptor, self.guarantee),
+        )
+
+    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if self.is_empty(descriptor):
+            return support.nothing_to_do
+        scalars = _for(descriptor, self.scalars)
+        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)

@@ -1,0 +1,69 @@
+"""reference: a reference implementation declared by what it promises and a function of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from opfacade.backends.reference.inference import in_inference_mode
+from opfacade.descriptor import Descriptor, once_a_kind
+from opfacade.registry import Candidate, Launcher
+from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
+from opfacade.target import Target
+
+T = TypeVar("T")
+Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor
+Pairs: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+def in_fp64(error_model: str) -> PrecisionGuarantee:
+    """What a formula computed in float64 promises."""
+    model = ErrorModel.model_validate({"id": error_model})
+    return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=model)
+
+
+def reference(
+    descriptor: type[Descriptor[Any]],
+    error_model: Told[str | PrecisionGuarantee],
+    dtypes: Told[Pairs],
+    run: Callable[[Any, Any], None],
+    facts: Told[Pairs] = (),
+) -> Candidate:
+    """A candidate of torch that takes every problem.
+
+    error_model: of a result computed in fp64, or the whole guarantee. dtypes, facts: sorted pairs in the SKU. run: (descriptor,
+    args) -> None, writes the outputs.
+    """
+
+    def sku(problem: Any, target: Target) -> KernelSku:
+        promise = _for(problem, error_model)
+        return KernelSku(
+            category=problem.category,
+            op=problem.op,
+            backend="reference",
+            arch=target.arch,
+            impl="torch",
+            revision=1,
+            dtypes=_for(problem, dtypes),
+            layout="strided",
+            spec=_for(problem, facts),
+            precision_guarantee=in_fp64(promise) if isinstance(promise, str) else promise,
+        )
+
+    def launcher(problem: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        return lambda args, workspace: run(problem, args)
+
+    return Candidate(
+        "reference",
+        "torch",
+        descriptor,
+        declines=lambda problem, target: (),
+        sku=once_a_kind(sku),
+        workspace=lambda problem, target: 0,
+        launcher=in_inference_mode(launcher),
+    )
+
+
+def _for(problem: Any, told: Told[T]) -> T:
+    found: T = told(problem) if callable(told) else told
+    return found

@@ -1,0 +1,110 @@
+"""Bounds on the values of operands of integers, of every family: what a TensorSpec says of them, read on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opfacade.descriptor import Descriptor, operands_of
+from opfacade.errors import MAX_ISSUES, IndexDataError
+from opfacade.validation.rules import index_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.registry import Launcher
+
+OUTSIDE = 11  # kOutside of kernels/validation/value_check_params.h
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """An operand whose values are at least `first` and below `stop`. valid_rows: the operand that counts those that are read.
+    written: no copy may stand in for it."""
+
+    name: str
+    first: int
+    stop: int
+    valid_rows: str
+    written: bool
+
+    def valid(self, args: Any) -> Tensor | None:
+        """The count of rows that are read; None where all are."""
+        return getattr(args, self.valid_rows) if self.valid_rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A value outside its bounds, at a position in logical order. call: of the plan's checked launches, from 0."""
+
+    bounded: Bounded
+    position: int
+    value: int
+    call: int = -1
+
+
+def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
+    """The operands with bounds, in the order of operands."""
+    specs = operands_of(descriptor).items()
+    return tuple(Bounded(name, *spec.values, spec.valid_rows, spec.written) for name, spec in specs if spec.values is not None)
+
+
+def findings(bounded: Sequence[Bounded], args: Any) -> Iterator[Outside]:
+    """The first wrong value of each operand. A wrong count of rows leaves none valid, as on the device."""
+    for one in bounded:
+        tensor, rows = getattr(args, one.name), one.valid(args)
+        if rows is not None:
+            count = int(rows[0])
+            tensor = tensor[: count if 0 <= count <= tensor.shape[0] else 0]
+        wrong = ((tensor < one.first) | (tensor >= one.stop)).flatten()
+        if bool(wrong.any()):
+            position = int(wrong.nonzero()[0])
+            yield Outside(one, position, int(tensor.flatten()[position]))
+
+
+def error_of(op: str, found: Sequence[Outside], args: Any = None) -> IndexDataError:
+    """The error that tells the first finding and has all attached. Without args, which may be gone, a position is flat."""
+    errors = [_one(op, one, args) for one in found[:MAX_ISSUES]]
+    errors[0].issues = tuple(error.issues[0] for error in errors)
+    return errors[0]
+
+
+def _one(op: str, found: Outside, args: Any) -> IndexDataError:
+    bounded = found.bounded
+    place = str(found.position)
+    if args is not None:
+        place = ", ".join(str(i) for i in _unravelled(found.position, getattr(args, bounded.name).shape))
+    allowed = f"a value in [{bounded.first}, {bounded.stop})"
+    return index_error(op, bounded.name, found.position, found.value, allowed, call=found.call, place=place)
+
+
+def _unravelled(position: int, shape: Sequence[int]) -> list[int]:
+    places: list[int] = []
+    for size in reversed(shape):
+        position, at = divmod(position, size)
+        places.insert(0, at)
+    return places
+
+
+class ValueGuard:
+    """Reads the values on the host before a launch: for launchers of the host, at level indices. Synchronises."""
+
+    def __init__(self, op: str, bounded: Sequence[Bounded]) -> None:
+        self._op, self._bounded = op, bounded
+
+    def wrap(self, launch: Launcher) -> Launcher:
+        def guarded(args: Any, workspace: Any) -> None:
+            self.judge(args)
+            launch(args, workspace)
+
+        return guarded
+
+    def judge(self, args: Any) -> None:
+        """Raise for the first value that is outside."""
+        found = list(findings(self._bounded, args))
+        if found:
+            raise error_of(self._op, found, args)
+
+    def check(self) -> None:
+        """Nothing is ever pending: every call is judged before it runs."""

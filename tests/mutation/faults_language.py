@@ -1,0 +1,158 @@
+"""Faults in the language of operands: strides, broadcast axes, values, valid rows, in place, lists, and who holds to them."""
+
+from tests.mutation.mutant import cpu
+
+TABLE = "tests/jit/test_operand_table.py"
+TOYS = "tests/families/test_toy_operands.py"
+VALUES = "tests/test_validation_values.py"
+FP8 = "tests/attention/test_fp8_strides.py"
+CONTRACT = "csrc/host/call_signature.h"
+STRIDES = "opfacade/strides.py"
+
+LANGUAGE_FAULTS = (
+    cpu(
+        "strides: a scalar has a last dimension", STRIDES, " and len(shape) > 0 and shape[-1] > 1", " and shape[-1] > 1", TABLE
+    ),
+    cpu("strides: any axis may be expanded", STRIDES, "s <= 0 and axis not in self.expandable", "False", f"{TABLE} {FP8}"),
+    cpu("strides: a step is of elements", STRIDES, "s * itemsize % self.step", "s % self.step", f"{TABLE} {FP8}"),
+    cpu(
+        "strides: pages lie anyhow",
+        STRIDES,
+        "None if self.whole is None else _whole",
+        "None if True else _whole",
+        f"{TABLE} {FP8}",
+    ),
+    cpu("strides: what is contiguous has any strides", STRIDES, "if n > 1 and s != step:", "if False:", TABLE),
+    cpu(
+        "operands: what is written may be expanded",
+        "opfacade/operands.py",
+        "() if self.written or self.layout",
+        "() if self.layout",
+        TABLE,
+    ),
+    cpu("signature: a strided operand is one of rows", CONTRACT, "if (rows && rank > 0", "if (rank > 0", TABLE),
+    cpu(
+        "signature: a step is of elements", CONTRACT, "tensor.stride(axis) * bytes % step", "tensor.stride(axis) % step", TABLE
+    ),
+    cpu("signature: pages lie anyhow", CONTRACT, "return has_whole(tensor) && ", "return ", TABLE),
+    cpu("signature: each axis is told as the first", CONTRACT, "expandable >> axis & 1", "expandable & 1", TABLE),
+    cpu(
+        "the signature is not told of a step",
+        "opfacade/backends/cuda/direct.py",
+        "in expandable), step, *(",
+        "in expandable), 1, *(",
+        TABLE,
+    ),
+    cpu(
+        "in place: the input is only read",
+        "opfacade/in_place.py",
+        'role="inout", layout',
+        "layout",
+        f"{TABLE} tests/test_in_place.py",
+    ),
+    cpu(
+        "in place: the output is there", "opfacade/in_place.py", "if not spec.replaces}", "}", f"{TABLE} tests/test_in_place.py"
+    ),
+    cpu(
+        "a list that is too long has no bound",
+        "opfacade/operands.py",
+        "if name in lists and isinstance(",
+        "if False and isinstance(",
+        TABLE,
+    ),
+    cpu(
+        "a list is no tensor, and that is all",
+        "opfacade/operands.py",
+        "if isinstance(value, (list, tuple)):",
+        "if False:",
+        TABLE,
+    ),
+    cpu(
+        "plan: a call is held to the descriptor's operands, not to what its kernel needs",
+        "opfacade/registry.py",
+        "known if self.needs is None else",
+        "known if True else",
+        FP8,
+    ),
+    cpu(
+        "fp8: a page is whole tokens apart", "opfacade/backends/cuda/attention_prefill_fp8.py", "heads = 3 - ", "heads = ", FP8
+    ),
+    cpu(
+        "values: the bound itself passes",
+        "opfacade/validation/values.py",
+        "tensor >= one.stop",
+        "tensor > one.stop",
+        f"{TOYS} {VALUES}",
+    ),
+    cpu(
+        "values: what is below the least passes",
+        "opfacade/validation/values.py",
+        "(tensor < one.first) | ",
+        "",
+        f"{TOYS} {VALUES}",
+    ),
+    cpu(
+        "values: rows that are not valid are read",
+        "opfacade/validation/values.py",
+        "if rows is not None:",
+        "if False:",
+        f"{TOYS} {VALUES}",
+    ),
+    cpu("values: full does not look", "opfacade/validation/full.py", "        self._bounds.judge(args)\n", "", TOYS),
+    cpu(
+        "full: rows that are not valid are to be finite",
+        "opfacade/descriptor.py",
+        "if spec.valid_rows:",
+        "if False:",
+        TOYS,
+    ),
+    cpu(
+        "device values: the bound itself passes",
+        "kernels/validation/value_rules.h",
+        "value < o.stop;",
+        "value <= o.stop;",
+        VALUES,
+    ),
+    cpu(
+        "device values: strides are those of the copy",
+        "kernels/validation/value_rules.h",
+        "? load_value(o, offset_of(o, i))",
+        "? load_value(o, i)",
+        VALUES,
+    ),
+    cpu(
+        "device values: a wrong count is clamped to all rows",
+        "kernels/validation/value_rules.h",
+        "? elements : 0;",
+        "? elements : o.elements;",
+        VALUES,
+    ),
+    cpu(
+        "device values: all are signed",
+        "kernels/validation/value_rules.h",
+        "if (o.is_signed) return",
+        "if (true) return",
+        VALUES,
+    ),
+    cpu(
+        "device values: the operator gets what the caller gave",
+        "opfacade/validation/device_values.py",
+        "trusted[one.name] = safe",
+        "trusted[one.name] = given",
+        VALUES,
+    ),
+    cpu(
+        "testing: rows that are not valid hold what others do",
+        "opfacade/testing/inputs.py",
+        'rest.fill_(float("nan"))',
+        "rest.abs()",
+        TOYS,
+    ),
+    cpu(
+        "testing: rows that are not valid may be written",
+        "opfacade/testing/harness.py",
+        "if count is not None and not same_bits",
+        "if False and not same_bits",
+        TOYS,
+    ),
+)
