@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade import plan as plans
+from opfacade.backends.cuda import direct as paths
 from opfacade.backends.cuda.direct import Direct, KernelCall, require_fit
 from opfacade.jit import JitSpec
 from opfacade.operands import check, check_beside
@@ -22,6 +23,7 @@ from opfacade.paging import PagedKvCacheDescriptor
 from opfacade.plan import WORKSPACE_ALIGNMENT
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.sku import ITEMSIZE
 from opfacade.testing import inputs
 
 from ..fuzzing import small, spoiled_args, spoiled_tensor
@@ -260,6 +262,10 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
         module.signature(module.run, HOST)
     with pytest.raises(TypeError, match="OPF-C009"):
         module.signature(module.run, HOST, False, 0, 0, 1, 2.5, True, "text")
+
+
+def test_the_host_library_knows_every_dtype():
+    assert set(paths._DTYPES) == set(ITEMSIZE)
 
 
 def test_what_the_host_library_cannot_hold_has_no_launcher():
