@@ -14,15 +14,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench/results", ROOT / "docs/reliability.md"
 
-# What a record may be called, by its content rather than its name: keys that only it has.
-KINDS = {
-    "suite": {"random_problems", "not_passed"},
-    "evidence": {"skus", "random_problems", "sha256"},
-    "sanitize": {"tools", "kinds"},
-    "invariance": {"shapes"},
-}
 MISSING = {
-    "suite": "the GPU tests: `python -m bench.suite --heavy --out bench/results/suite.json`",
+    "suite": "the GPU tests: `python -m bench.suite --heavy`",
     "evidence": "the proof of every SKU: `opfacade verify --out bench/results/evidence.json`",
     "sanitize": "compute-sanitizer over the SKU matrix: `scripts/sanitize`",
     "invariance": "the cost of batch invariance: `python -m bench.invariance`",
@@ -41,19 +34,12 @@ NEVER = (
 
 
 def records() -> dict[str, tuple[str, dict[str, Any]]]:
-    """The latest record of each kind: {kind: (file name, content)}."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for path in sorted(RESULTS.glob("*.json"), key=lambda p: p.name):
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            continue
-        if path.name == "mutation.json":
-            found |= {f"mutation {device}": (path.name, result) for device, result in content.items()}
-        for kind, keys in KINDS.items():
-            older = found.get(kind, ("", {}))[1]
-            if keys <= set(content) and date(content) >= date(older):
-                found[kind] = (path.name, content)
-    return found
+    """The record of each kind that there is: {kind: (file name, content)}."""
+    files = {kind: RESULTS / f"{kind}.json" for kind in ("suite", "evidence", "sanitize", "invariance", "mutation")}
+    read = {kind: json.loads(path.read_text()) for kind, path in files.items() if path.exists()}
+    devices = read.pop("mutation", {})
+    found = {kind: (f"{kind}.json", content) for kind, content in read.items()}
+    return found | {f"mutation {device}": ("mutation.json", content) for device, content in devices.items()}
 
 
 def date(record: dict[str, Any]) -> str:
