@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,11 @@ def stamp(name: str, record: dict[str, Any]) -> str:
     words = [str(machine.get("device", "?"))]
     words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python", "commit") if machine.get(key)]
     words += [f"compiler: {machine['compiler']}"] if machine.get("compiler") else []
-    return f"{', '.join(words)}; {date(record)[:10]}; [`{name}`](../bench/results/{name})."
+    return filled(f"{', '.join(words)}; {date(record)[:10]}; [`{name}`](../bench/results/{name}).")
+
+
+def filled(text: str) -> str:
+    return textwrap.fill(text, 128, break_long_words=False, break_on_hyphens=False)
 
 
 def suite(record: dict[str, Any]) -> list[str]:
@@ -60,7 +65,7 @@ def suite(record: dict[str, Any]) -> list[str]:
     told = [f"{counts.get(kind, 0)} {kind}" for kind in ("passed", "skipped", "failure", "error")]
     whole = "" if record.get("ran_to_its_end", True) else ", when it was cut off"
     lines = [f"{', '.join(told)}, in {record['seconds']} s{whole}.", ""]
-    lines += [record["note"], ""] if record.get("note") else []
+    lines += [filled(record["note"]), ""] if record.get("note") else []
     wrong = [name for name in record["not_passed"] if not name.endswith(": skipped")]
     lines += [*(f"- `{name}`" for name in wrong), ""] if wrong else []
     lines += ["| random problems of | problems | elements held | worst over hard | worst over tight |", "|---|---|---|---|---|"]
