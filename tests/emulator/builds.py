@@ -77,7 +77,7 @@ def header(compiler: str) -> Path:
 
 def _key(words: Sequence[str], texts: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    for word in (_version(words[0]), *words[1:]):
+    for word in (_version(words[0]), *FLAGS):  # places of headers do not matter, what they say does
         digest.update(f"{len(word)}:{word}".encode())
     for text in texts:
         digest.update(_run([*words, "-E", "-P", "-x", "c++", "-"], text))
@@ -98,6 +98,7 @@ def _alone(key: str) -> Iterator[None]:
 
 
 def _run(words: Sequence[str], text: str = "") -> bytes:
-    done = subprocess.run(words, input=text.encode(), capture_output=True)
+    # Quoted headers of a text from stdin are looked for in the working directory first: there are none at this place.
+    done = subprocess.run(words, cwd=place(), input=text.encode(), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[:3000]
     return done.stdout

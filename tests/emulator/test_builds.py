@@ -50,6 +50,14 @@ def test_another_header_makes_another_library(compiled):
     assert len(compiled.ran) == 2
 
 
+def test_a_header_in_the_working_directory_is_not_taken(compiled, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/value.h").write_text("#define VALUE 7\n")
+    monkeypatch.chdir(tmp_path / "here")
+    one, two = compiled(1), compiled(2)
+    assert [ctypes.CDLL(str(path)).value() for path in (one, two)] == [1, 2]
+
+
 def test_who_comes_at_the_same_time_waits_for_the_first(compiled):
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(compiled, [3] * 4))) == 1
