@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench import records
 from bench.attention import machine
 from bench.decode import IN_A_GRAPH, shown, time_graph, timings
 from opfacade import Plan, Preference
@@ -102,8 +102,9 @@ def copying() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commit", help="recorded in place of git's answer")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "append")
     options = parser.parse_args()
+    out = records.place(options.out, "append")
     record: dict[str, Any] = {"machine": machine(), "ceilings": {"copy_TBs": round(copying(), 3)}, "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     print(json.dumps(record["ceilings"]), flush=True)
@@ -111,8 +112,7 @@ def main() -> None:
         record["rows"].append(measured(name, descriptor, record["ceilings"]["copy_TBs"]))
         print(shown(record["rows"][-1]), flush=True)
         torch.cuda.empty_cache()
-        if options.out:
-            options.out.write_text(json.dumps(record, indent=1))
+        records.write(out, record)
 
 
 if __name__ == "__main__":

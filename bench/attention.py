@@ -1,4 +1,4 @@
-"""Attention on one GPU beside its peers, in one run: `python bench/attention.py [--peers] [--out FILE]`.
+"""Attention on one GPU beside its peers, in one run: `python -m bench.attention [--peers] [--out FILE]`.
 
 Random normal data, shuffled pages, L2 flushed; outputs are held to the SKU's bound first, and a wrong one is not timed. Ours
 and peers take turns (bench/turns.py).
@@ -14,11 +14,10 @@ import platform
 import subprocess
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
-from bench import turns
+from bench import records, turns
 from bench.turns import Contender
 from opfacade import Plan, Preference
 from opfacade.plans.attention import (
@@ -102,7 +101,8 @@ DECODE = (
 )
 
 
-def problem(shape: Shape):
+def posed(shape: Shape):
+    """The descriptor and the lengths of its requests."""
     if shape.q == 1:
         descriptor = BatchPagedDecodeDescriptor(batch_size=shape.batch, num_qo_heads=shape.heads, paged_kv=shape.cache)
     else:
@@ -114,6 +114,11 @@ def problem(shape: Shape):
             paged_kv=shape.cache,
         )
     lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
+    return descriptor, lengths
+
+
+def problem(shape: Shape):
+    descriptor, lengths = posed(shape)
     return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
 
@@ -237,8 +242,9 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", choices=("prefill", "decode"))
     parser.add_argument("--commit", help="recorded in place of git's answer")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "attention")
     options = parser.parse_args()
+    out = records.place(options.out, "attention", not options.only)
     record = {"machine": machine(), "ceilings": ceilings(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     print(json.dumps(record["ceilings"]), flush=True)
@@ -252,8 +258,7 @@ def main() -> None:
                 contenders += attempt(record["rows"], shape, lambda s=shape: sdpa(s))
         take_turns(record["rows"], shape, contenders)
         torch.cuda.empty_cache()
-        if options.out:
-            options.out.write_text(json.dumps(record, indent=1))
+        records.write(out, record)
 
 
 if __name__ == "__main__":

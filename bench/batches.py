@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench import turns
+from bench import records, turns
 from bench.attention import CUDA, ceilings, machine
 from bench.turns import Contender
 from opfacade import Plan, Target
@@ -140,8 +140,9 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", default="", help="batches whose name this regular expression finds")
     parser.add_argument("--commit", help="recorded in place of git's answer")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "batches")
     options = parser.parse_args()
+    out = records.place(options.out, "batches", not options.only)
     record: dict[str, Any] = {"machine": machine(), "ceilings": ceilings(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     chosen = [batch for batch in (served(options.data) if options.data else ()) if re.search(options.only, batch.name)]
@@ -149,8 +150,7 @@ def main() -> None:
         for row in some:
             record["rows"].append(row)
             print(json.dumps({k: v["median"] if isinstance(v, dict) else v for k, v in row.items() if k != "sku"}), flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(record, indent=1))
+            records.write(out, record)
         torch.cuda.empty_cache()
 
 

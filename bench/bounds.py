@@ -16,12 +16,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench import attention, batches, decode, mla, prefill
+from bench import attention, batches, decode, mla, prefill, records
 from bench.attention import CUDA, machine
 from opfacade import Plan
 from opfacade.testing import inputs
@@ -134,8 +133,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="work whose name this regular expression finds")
     parser.add_argument("--profiled", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--commit", help="recorded in place of git's answer")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "bounds")
     options = parser.parse_args()
+    out = records.place(options.out, "bounds", not options.only)
     if options.profiled:
         run_all(options.only, profiled=True)
         return
@@ -146,8 +146,7 @@ def main() -> None:
     record["rows"] = [{"work": name, **summary(row)} for name, row in zip(names, counted, strict=True)]
     for row in record["rows"]:
         print(json.dumps(row))
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1))
+    records.write(out, record)
 
 
 if __name__ == "__main__":

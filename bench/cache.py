@@ -1,6 +1,6 @@
 """What a kernel costs: cold build of every example for one architecture, and a load in a new process, digest included.
 
-python bench/cache.py [--arch sm_90a] [--out FILE.json]: adds `cold_builds` and `warm_load` to the file.
+python -m bench.cache [--arch sm_90a] [--out FILE.json]: adds `cold_builds` and `warm_load` to the file.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+
+from bench import records
 
 LOAD = """
 import sys, time
@@ -63,17 +64,18 @@ def warm(rows, arch, count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--arch", default="sm_90a")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "cache")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         os.environ["OPFACADE_CACHE_DIR"] = place
         rows = cold(given.arch)
         loads = warm(rows, given.arch, 10)
     print(loads, "load at start:", os.getloadavg())
-    if given.out:
-        known = json.loads(given.out.read_text()) if given.out.exists() else {"figures": {}}
+    out = records.place(given.out, "cache")
+    if out:
+        known = json.loads(out.read_text()) if out.exists() else {"figures": {}}
         known["figures"] |= {"cold_builds": {"arch": given.arch, "builds": rows}, "warm_load": loads}
-        given.out.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+        out.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

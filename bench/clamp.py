@@ -1,9 +1,10 @@
-"""The cost of index safety: `python bench/clamp.py [--out FILE]`.
+"""The cost of index safety: `python -m bench.clamp [--out FILE]`.
 
 Times each kernel with and without its clamps of page ids, lengths and indptr and its dropped writes, alternately in one run.
 
 Prints microseconds of both and the ratio of medians, per shape; the last line is the worst. Below 1.01 everywhere,
-SAFE_PAGES in opfacade/backends/cuda/support.py can be True.
+SAFE_PAGES in opfacade/backends/cuda/support.py can be True. With --dry it only chooses both kernels of each problem, for
+sm_90a and without a GPU.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
-from attention import CUDA, DECODE, PREFILL, machine, problem
 
-from opfacade import Plan, plan
+from bench import records
+from bench.attention import CUDA, DECODE, PREFILL, machine, posed
+from opfacade import Plan, Target, plan
 from opfacade.backends.cuda import support
 from opfacade.descriptor import forget_kinds
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
@@ -33,7 +34,7 @@ def append_problem(rows: int):
     cache = PagedKvCacheDescriptor(num_total_pages=4096, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
     descriptor = PagedKvAppendDescriptor(batch_size=64, total_num_rows=rows, paged_kv=cache)
     lengths = inputs.Lengths(q=[rows // 64] * 64, kv=[rows // 64] * 64)
-    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+    return descriptor, lengths
 
 
 def ragged_problem(batch: int):
@@ -42,19 +43,19 @@ def ragged_problem(batch: int):
         batch_size=batch, total_num_rows=4096, total_kv_rows=4096, num_qo_heads=32, num_kv_heads=8, head_dim=128, causal=True,
         dtype="bf16",
     )  # fmt: skip
-    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.Lengths(q=rows, kv=rows))
+    return descriptor, inputs.Lengths(q=rows, kv=rows)
 
 
 def latent_problem(batch: int):
     cache = PagedLatentCacheDescriptor(num_total_pages=1024, page_size=64, dtype="bf16")
     descriptor = BatchMlaDecodeDescriptor(batch_size=batch, num_qo_heads=128, paged_kv=cache)
     lengths = inputs.Lengths(kv=[65536 // batch] * batch)
-    return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
+    return descriptor, lengths
 
 
 def problems() -> Iterator[tuple[str, Callable]]:
     for shape in (*DECODE, *PREFILL):
-        yield shape.name, lambda shape=shape: problem(shape)
+        yield shape.name, lambda shape=shape: posed(shape)
     for rows in (64, 8192):
         yield f"append {rows} rows", lambda rows=rows: append_problem(rows)
     for batch in (1, 64):
@@ -62,17 +63,25 @@ def problems() -> Iterator[tuple[str, Callable]]:
         yield f"latent decode {batch}x kv{65536 // batch}", lambda batch=batch: latent_problem(batch)
 
 
-def plan_of(descriptor, safe: bool) -> Plan:
+def plan_of(descriptor, safe: bool, target: Target | None = None) -> Plan:
     support.SAFE_PAGES = safe
     plan._selected.clear()
     forget_kinds()
-    made = Plan.select(descriptor, CUDA)
+    made = Plan.select(descriptor, CUDA, target)
     flags = made._candidate.jit_spec(made.descriptor, made.target).flags
     assert ("-DOPF_TRUSTED_INDICES" in flags) != safe
     return made
 
 
-def compare(name: str, descriptor, args) -> dict:
+def chosen(name: str, descriptor, lengths) -> dict:
+    """The kernels that would be timed: two of one choice but for the clamps."""
+    target = Target.parse("sm_90a")
+    skus = {safe: plan_of(descriptor, safe, target).sku.id for safe in (False, True)}
+    return {"shape": name, "plain": skus[False], "clamped": skus[True]}
+
+
+def compare(name: str, descriptor, lengths) -> dict:
+    args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
     plans = {safe: plan_of(descriptor, safe) for safe in (False, True)}
     times: dict[bool, list[float]] = {False: [], True: []}
     for safe, made in plans.items():
@@ -90,8 +99,16 @@ def compare(name: str, descriptor, args) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--dry", action="store_true", help="only say which kernels would be timed; needs no GPU")
+    records.add_out(parser, "clamp")
     options = parser.parse_args()
+    if options.dry:
+        for name, make in problems():
+            print(json.dumps(chosen(name, *make())))
+        return
+    if not torch.cuda.is_available():
+        raise SystemExit("needs a GPU; --dry needs none")
+    out = records.place(options.out, "clamp")
     rows = []
     for name, make in problems():
         rows.append(compare(name, *make()))
@@ -99,8 +116,7 @@ def main() -> None:
         torch.cuda.empty_cache()
     worst = max(rows, key=lambda row: row["ratio"])
     print(json.dumps({"worst": worst}))
-    if options.out:
-        options.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+    records.write(out, {"machine": machine(), "rows": rows})
 
 
 if __name__ == "__main__":

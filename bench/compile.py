@@ -1,4 +1,4 @@
-"""Compile times on this machine: `python bench/compile.py [--flashinfer DIR] [--out FILE]`. Needs no GPU.
+"""Compile times on this machine: `python -m bench.compile [--flashinfer DIR] [--out FILE]`. Needs no GPU.
 
 Every EXAMPLE for one architecture: built alone from an empty cache (wall and CPU seconds, medians of five), the whole set at
 once, and the warm load in a new process. DIR holds an unpacked FlashInfer package, whose modules for the same work are then
@@ -26,6 +26,7 @@ from typing import Any
 
 import tvm_ffi
 
+from bench import records
 from opfacade import Plan, Target, jit
 from opfacade.jit import cache, toolchain
 from opfacade.registry import examples
@@ -160,17 +161,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flashinfer", type=Path, help="directory with an unpacked FlashInfer package")
     parser.add_argument("--target", default="sm_90a")
-    parser.add_argument("--out", type=Path, default=HERE / f"results/{date.today().isoformat()}-compile.json")
+    records.add_out(parser, "compile")
     options = parser.parse_args()
+    out = records.place(options.out, "compile_flashinfer" if options.flashinfer else "compile")
     with empty_cache():
         tools = toolchain.find(cache.toolchain_memo())
     result = {"machine": machine(tools), "opfacade": ours(Target.parse(options.target))}
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    records.write(out, result)
     print(markdown(result), flush=True)
     if options.flashinfer:
         result["flashinfer"] = flashinfer(options.flashinfer, tools.home)
         result["machine"]["load_after"] = os.getloadavg()[0]
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        records.write(out, result)
         print(markdown(result))
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from bench import attention, turns
+from bench import attention, records, turns
 from bench.attention import machine
 from bench.turns import Contender
 from opfacade import Plan, Preference, Target
@@ -312,10 +312,11 @@ def main() -> None:
     parser.add_argument("--variants", action="store_true", help="other head dims, groups, splits and teams too")
     parser.add_argument("--data", type=Path, help="folder with published request lengths")
     parser.add_argument("--commit", help="recorded in place of git's answer")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "decode")
     parser.add_argument("--show", type=Path, help="a record to draw instead of measuring")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
+    out = records.place(options.out, "decode", not options.only)
     if options.show:
         picture(json.loads(options.show.read_text()), options.picture)
         return
@@ -327,8 +328,7 @@ def main() -> None:
     for row in rows(chosen, options.peers, record["ceilings"]["read_4GB_TBs"], options.variants):
         record["rows"].append(row)
         print(shown(row), flush=True)
-        if options.out:
-            options.out.write_text(json.dumps(record, indent=1))
+        records.write(out, record)
     if options.picture:
         picture(record, options.picture)
 

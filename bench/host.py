@@ -1,4 +1,4 @@
-"""What the facade costs on the host, in microseconds: `python bench/host.py [--out FILE]`. Needs no GPU.
+"""What the facade costs on the host, in microseconds: `python -m bench.host [--out FILE]`. Needs no GPU.
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.
@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from bench import records
 from opfacade import Plan, Target, jit, telemetry, telemetry_latency
 from opfacade.backends.cuda.direct import Direct, KernelCall
 from opfacade.errors import CompileError, ToolchainError
@@ -147,8 +148,9 @@ def measure() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "host")
     options = parser.parse_args()
+    out = records.place(options.out, "host")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     machine = {
         "cores": os.cpu_count(),
@@ -158,8 +160,7 @@ def main() -> None:
     }
     record = {"machine": machine, "us": measure()}
     print(json.dumps(record, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    records.write(out, record)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ Outputs are held to the SKU's bound before they are timed. The cost is time over
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench import records
 from bench.attention import DECODE, PREFILL, Shape
 from opfacade import Plan, Preference
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor
@@ -64,13 +63,13 @@ def compared(shape: Shape) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("bench/results/invariance.json"))
+    records.add_out(parser, "invariance")
     given = parser.parse_args()
     started = time.time()
     shapes = [compared(shape) for shape in (*DECODE, *PREFILL[:4], *PREFILL[-1:])]
     facts = machine("cuda") | {"date": time.strftime("%Y-%m-%d")}
     record = {"machine": facts, "seconds": round(time.time() - started), "shapes": shapes}
-    given.out.write_text(json.dumps(record, indent=1) + "\n")
+    records.write(records.place(given.out, "invariance"), record)
 
 
 if __name__ == "__main__":

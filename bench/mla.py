@@ -13,12 +13,11 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench import turns
+from bench import records, turns
 from bench.attention import machine
 from bench.decode import ceilings, shown
 from bench.turns import Contender
@@ -148,8 +147,9 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", default="", help="shapes whose name this regular expression finds")
     parser.add_argument("--commit", help="recorded in place of git's answer")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "mla")
     options = parser.parse_args()
+    out = records.place(options.out, "mla", not options.only)
     found = ceilings() | {"bf16_TFLOPs": round(product_ceiling(), 1)}
     record: dict[str, Any] = {"machine": machine(), "ceilings": found, "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
@@ -158,8 +158,7 @@ def main() -> None:
         for row in rows(shape, options.peers):
             record["rows"].append(with_rates(row, shape, found))
             print(shown(record["rows"][-1]), flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(record, indent=1))
+            records.write(out, record)
         torch.cuda.empty_cache()
 
 

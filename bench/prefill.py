@@ -8,14 +8,13 @@ against length, with the product of this run as ceiling.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from bench import attention
+from bench import attention, records
 from bench.attention import CUDA, PREFILL, Shape
 from bench.turns import Contender
 from opfacade import Plan
@@ -104,9 +103,10 @@ def main() -> None:
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; more than once for more")
     parser.add_argument("--only", default="", help="shapes whose name this regular expression finds")
     parser.add_argument("--commit", help="recorded in place of git's answer")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "prefill")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
+    out = records.place(options.out, "prefill", not (options.part or options.only))
     record: dict = {"machine": attention.machine(), "ceilings": attention.ceilings()}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     for part in options.part or PARTS:
@@ -122,8 +122,7 @@ def main() -> None:
             for row in rows[first:]:
                 row["length"] = shape.q
             torch.cuda.empty_cache()
-            if options.out:
-                options.out.write_text(json.dumps(record, indent=1))
+            records.write(out, record)
     if options.picture:
         picture(record, options.picture)
 

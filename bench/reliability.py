@@ -8,21 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench/results", ROOT / "docs/reliability.md"
 
-# What a record may be called, by its content rather than its name: keys that only it has.
-KINDS = {
-    "suite": {"random_problems", "not_passed"},
-    "evidence": {"skus", "random_problems", "sha256"},
-    "sanitize": {"tools", "kinds"},
-    "invariance": {"shapes"},
-}
 MISSING = {
-    "suite": "the GPU tests: `python -m bench.suite --heavy --out bench/results/suite.json`",
+    "suite": "the GPU tests: `python -m bench.suite --heavy`",
     "evidence": "the proof of every SKU: `opfacade verify --out bench/results/evidence.json`",
     "sanitize": "compute-sanitizer over the SKU matrix: `scripts/sanitize`",
     "invariance": "the cost of batch invariance: `python -m bench.invariance`",
@@ -41,19 +35,12 @@ NEVER = (
 
 
 def records() -> dict[str, tuple[str, dict[str, Any]]]:
-    """The latest record of each kind: {kind: (file name, content)}."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for path in sorted(RESULTS.glob("*.json"), key=lambda p: p.name):
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            continue
-        if path.name == "mutation.json":
-            found |= {f"mutation {device}": (path.name, result) for device, result in content.items()}
-        for kind, keys in KINDS.items():
-            older = found.get(kind, ("", {}))[1]
-            if keys <= set(content) and date(content) >= date(older):
-                found[kind] = (path.name, content)
-    return found
+    """The record of each kind that there is: {kind: (file name, content)}."""
+    files = {kind: RESULTS / f"{kind}.json" for kind in ("suite", "evidence", "sanitize", "invariance", "mutation")}
+    read = {kind: json.loads(path.read_text()) for kind, path in files.items() if path.exists()}
+    devices = read.pop("mutation", {})
+    found = {kind: (f"{kind}.json", content) for kind, content in read.items()}
+    return found | {f"mutation {device}": ("mutation.json", content) for device, content in devices.items()}
 
 
 def date(record: dict[str, Any]) -> str:
@@ -66,7 +53,11 @@ def stamp(name: str, record: dict[str, Any]) -> str:
     words = [str(machine.get("device", "?"))]
     words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python", "commit") if machine.get(key)]
     words += [f"compiler: {machine['compiler']}"] if machine.get("compiler") else []
-    return f"{', '.join(words)}; {date(record)[:10]}; [`{name}`](../bench/results/{name})."
+    return filled(f"{', '.join(words)}; {date(record)[:10]}; [`{name}`](../bench/results/{name}).")
+
+
+def filled(text: str) -> str:
+    return textwrap.fill(text, 128, break_long_words=False, break_on_hyphens=False)
 
 
 def suite(record: dict[str, Any]) -> list[str]:
@@ -74,7 +65,7 @@ def suite(record: dict[str, Any]) -> list[str]:
     told = [f"{counts.get(kind, 0)} {kind}" for kind in ("passed", "skipped", "failure", "error")]
     whole = "" if record.get("ran_to_its_end", True) else ", when it was cut off"
     lines = [f"{', '.join(told)}, in {record['seconds']} s{whole}.", ""]
-    lines += [record["note"], ""] if record.get("note") else []
+    lines += [filled(record["note"]), ""] if record.get("note") else []
     wrong = [name for name in record["not_passed"] if not name.endswith(": skipped")]
     lines += [*(f"- `{name}`" for name in wrong), ""] if wrong else []
     lines += ["| random problems of | problems | elements held | worst over hard | worst over tight |", "|---|---|---|---|---|"]

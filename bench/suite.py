@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from bench import records
 from bench.suite_part import cut
 from opfacade import env
 from opfacade.errors import ToolchainError
@@ -134,7 +135,7 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "suite")
     parser.add_argument("--commit")
     parser.add_argument("--limit", type=float, help="seconds, after which pytest is interrupted and what ran is recorded")
     parser.add_argument("--part", default="1/1", type=part, help="I/N: only this one of N parts")
@@ -145,8 +146,8 @@ def main() -> int:
     else:
         record, status = run(options, rest)
     print(json.dumps(record, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    whole = bool(options.join) or (options.part == "1/1" and set(rest) <= {"--heavy"})
+    records.write(records.place(options.out, "suite", whole), record)
     return status
 
 

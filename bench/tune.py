@@ -1,4 +1,4 @@
-"""Tunes a workload twice, each time from nothing, and says what it is worth: `python bench/tune.py work.jsonl --out FILE`.
+"""Tunes a workload twice, each time from nothing, and says what it is worth: `python -m bench.tune work.jsonl [--out FILE]`.
 
 agreement: the share of problems on which both tunings chose the same SKU. gain: what the choice saves over the default, shape
 by shape, as the second tuning measured what the first chose. regret: what the cost model's choice loses to the best.
@@ -7,12 +7,12 @@ by shape, as the second tuning measured what the first chose. regret: what the c
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
 from statistics import mean
 
+from bench import records
 from opfacade.autotune import Setup, tune
 from opfacade.autotune_measure import Effort
 from opfacade.autotune_store import Store, export
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, help="only the first so many problems")
     parser.add_argument("--table", type=Path, help="also write the first tuning as a table to ship")
     parser.add_argument("--commit", help="recorded")
-    parser.add_argument("--out", type=Path)
+    records.add_out(parser, "tune")
     options = parser.parse_args()
     works, started = read(options.file.read_text())[: options.top], time.monotonic()
     effort = Effort(least=min(Effort().least, options.rounds), most=options.rounds)
@@ -77,8 +77,7 @@ def main() -> None:
     print({name: record[name] for name in ("problems", "agreement", "mean_gain", "mean_regret", "seconds")})
     if options.table:
         options.table.write_text(export(t.row for t in tunings[0] if t.row and not t.reused))
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    records.write(records.place(options.out, "tune", not options.top), record)
 
 
 if __name__ == "__main__":

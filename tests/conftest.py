@@ -1,8 +1,10 @@
-"""Markers, a private kernel cache for the session, and counters that start at zero."""
+"""Markers, a private kernel cache for the session, counters that start at zero, and at the end what was skipped and why."""
 
 import os
 
 import pytest
+
+from tests.skipped import pytest_terminal_summary  # noqa: F401
 
 
 def pytest_addoption(parser):
@@ -12,7 +14,7 @@ def pytest_addoption(parser):
 def _no_gpu():
     import torch
 
-    return "" if torch.cuda.is_available() else "no CUDA device"
+    return "" if torch.cuda.is_available() else "need a GPU"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -22,7 +24,7 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(pytest.mark.skip(reason=reason))
     for item in items:
         if item.get_closest_marker("heavy") and not config.getoption("--heavy"):
-            item.add_marker(pytest.mark.skip(reason="minutes of work; run with --heavy"))
+            item.add_marker(pytest.mark.skip(reason="take minutes: run with --heavy"))
 
 
 @pytest.fixture(scope="session", autouse=True)

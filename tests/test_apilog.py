@@ -113,7 +113,7 @@ def logged(monkeypatch, tmp_path, mode, **variables):
     return descriptor, args
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("place", ["/dev/full", "fifo", "file/below", "."])
 @pytest.mark.parametrize("mode", ["api", "stats", "dump"])
 def test_lines_that_cannot_be_written_are_dropped_counted_and_told_once(monkeypatch, tmp_path, mode, place):

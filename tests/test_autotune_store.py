@@ -197,7 +197,7 @@ def test_a_poisoned_row_is_passed_over_and_counted(store, name):
 
 
 def _put(path, name, go):
-    go.wait(20)
+    go.wait(120)
     kept = [Store(path).put([row(f"{name}-{i}", winner="ab"[i % 2])]) for i in range(5)]
     os._exit(0 if all(kept) else 1)
 
@@ -209,7 +209,7 @@ def test_sixteen_writers_lose_nothing_and_leave_one_row_a_key(store, one_key):
     processes = [context.Process(target=_put, args=(store.path, 0 if one_key else n, go)) for n in range(16)]
     [p.start() for p in processes]
     go.set()
-    [p.join(60) for p in processes]
+    [p.join(240) for p in processes]
     assert {p.exitcode for p in processes} == {0}
     assert len(store.rows()) == (5 if one_key else 80)
     assert telemetry.counts() == {}

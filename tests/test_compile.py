@@ -85,12 +85,12 @@ def test_every_template_compiles_without_spills(descriptor, arch):
     plan.compile()
     library = jit.build(plan._candidate.jit_spec(plan.descriptor, plan.target))
     facts = json.loads((library.parent / "meta.json").read_text())
-    if facts["sass"] != "no wgmma":
-        assert_known_without_a_disassembler(library.parent / "kernel.cubin")
     resources = facts["resources"]
     assert resources
     for kernel in resources.values() if isinstance(resources, dict) else resources:
         assert not any(value for name, value in kernel.items() if "spill" in name), kernel
+    if facts["sass"] != "no wgmma":  # what spills has instructions that only a disassembler names
+        assert_known_without_a_disassembler(library.parent / "kernel.cubin")
 
 
 def assert_known_without_a_disassembler(cubin):

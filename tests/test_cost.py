@@ -30,7 +30,7 @@ from opfacade.selection import survey
 from opfacade.workload import Lengths, read
 
 SM90 = Target.parse("sm_90a")
-RESULTS = Path(__file__).parents[1] / "bench/results"
+DATA = Path(__file__).parent / "data"
 
 
 def pool(tokens, heads=8, dim=128, page=16):
@@ -228,7 +228,7 @@ SINCE_OVER_CLUSTERS = "1x q1 kv512 h32/8 d128 page16 causal"
 def recorded():
     """(shape, {split: microseconds}, {split: predicted}) of one H200: five ways to split each of twelve shapes. No constant was
     fitted to them."""
-    for shape in json.loads((RESULTS / "2026-11-21-h200-invariance.json").read_text())["shapes"]:
+    for shape in json.loads((DATA / "invariance.json").read_text())["shapes"]:
         if shape["shape"] == SINCE_OVER_CLUSTERS:
             continue
         rows = {row["split"]: row for row in shape["splits"] if "microseconds" in row}
@@ -260,15 +260,15 @@ def test_what_differs_by_more_than_a_twentieth_is_predicted_in_order():
 
 
 def test_times_are_predicted_to_within_a_third():
-    rows = json.loads((RESULTS / "2026-11-21-h200-attention.json").read_text())["rows"]
+    rows = json.loads((DATA / "attention.json").read_text())["rows"]
     for row in (row for row in rows if row["shape"] != SINCE_OVER_CLUSTERS):
         ratio = estimate(_problem(row["shape"], "auto"), _kernel(row["sku"]), SM90).seconds * 1e6 / row["us"]["median"]
         assert 0.7 <= ratio <= 1.35, (row["shape"], ratio)
 
 
 def test_of_two_kernels_for_a_prefill_the_faster_is_predicted():
-    first = json.loads((RESULTS / "2026-11-21-h200-attention.json").read_text())["rows"]
-    second = json.loads((RESULTS / "2026-11-21-h200-prefill.json").read_text())["table"]
+    first = json.loads((DATA / "attention.json").read_text())["rows"]
+    second = json.loads((DATA / "prefill.json").read_text())["table"]
     measured = {row["shape"]: {"wgmma_tile": row["us"]} for row in second}
     for row in first:
         if row["shape"] in measured:
@@ -281,15 +281,15 @@ def test_of_two_kernels_for_a_prefill_the_faster_is_predicted():
         assert 0.5 <= predicted["wgmma_tile"] * 1e6 / times["wgmma_tile"] <= 1.3, shape
 
 
-TUNED, NEWER = "2026-11-21c-h200-tune", "2026-11-22b-h200-tune"
+TUNED, NEWER = "tune_fitted", "tune"
 
 
 @cache
 def tuned(record=TUNED):
     """(problem, default, {sku: microseconds}, {sku: predicted}) of each problem that was tuned on one H200."""
-    rows = iter(json.loads((RESULTS / f"{record}.json").read_text())["rows"])
+    rows = iter(json.loads((DATA / f"{record}.json").read_text())["rows"])
     found = []
-    for work in read((RESULTS / f"{record}.work.jsonl").read_text()):
+    for work in read((DATA / "tune.work.jsonl").read_text()):
         if work.descriptor.op == "mla_decode" and record == TUNED:  # one candidate then: no choice
             continue
         row = next(rows)

@@ -102,7 +102,7 @@ def test_a_damaged_dump_is_an_error_of_ours(place, text):
         dumps.load(place)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["call.json", "inputs.pt", "outputs.pt"])
 def test_a_fifo_in_place_of_a_file_is_refused_at_once(place, name):
     (place / name).unlink(missing_ok=True)

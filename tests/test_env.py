@@ -164,7 +164,7 @@ KINDS = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lock_that_is_no_manifest_is_refused_at_once(monkeypatch, tmp_path, kind):
     """Whatever lies there: nothing waits for a writer, reads without end or takes memory by a size that a file tells."""

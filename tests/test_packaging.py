@@ -16,7 +16,7 @@ SUFFIXES = {".cuh", ".h", ".jinja"}
 def run(code, **env):
     variables = {name: value for name, value in os.environ.items() if name != "OPFACADE_SOURCE_ROOT"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=env.pop("cwd", "/"), env=variables | env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=env.pop("cwd", "/"), env=variables | env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -25,7 +25,7 @@ def run(code, **env):
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=240)
     (path,) = out.glob("*.whl")
     return path
 

@@ -18,7 +18,7 @@ from tests.test_bench import record  # noqa: F401  fixture
 
 SKU = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16,o=bf16,q=bf16/strided/group=4,head_dim=128,window=false/g.0123"
 OTHER = SKU.replace("head_dim=128", "head_dim=64")
-PEERS = Path(__file__).parents[1] / "bench/results/2026-11-21-h200-attention-peers.json"
+PEERS = Path(__file__).parent / "data/attention_peers.json"
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_contender_keeps_its_colour(timed):
 def test_a_record_of_an_h200_makes_a_page(tmp_path):
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("as_record", PEERS.parents[1] / "as_record.py")
+    spec = importlib.util.spec_from_file_location("as_record", Path(__file__).parents[1] / "bench/as_record.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found = module.converted(json.loads(PEERS.read_text()))

@@ -5,6 +5,15 @@
 
 namespace opfacade {
 
+// Where three warpgroups compute, the one that loads ragged rows leaves them more registers: expressions and masks take some.
+template <class Plain>
+struct WgmmaVariedTile : Plain {
+  static constexpr int kRegisters = Plain::kComputing == 3 ? 152 : Plain::kRegisters;
+  static constexpr int kLoaderRegisters = Plain::kComputing == 3 ? 56 : Plain::kLoaderRegisters;
+  static constexpr int kTaken = Plain::kComputing * (kRegisters - Plain::kRegisters);
+  static_assert(kTaken <= Plain::kLoaderRegisters - kLoaderRegisters, "a block has no more than that");
+};
+
 struct VariedWgmmaPrefillParams : WgmmaPrefillParams {
   VariantOperands variant;
 };

@@ -28,26 +28,20 @@ template <class C>
 int items_of(const DecodeParams& p, int blocks, int* out, int room) {
   int count = 0;
   gridDim.x = blocks;
-  std::vector<std::thread> lanes;
-  for (int lane = 0; lane < 32; ++lane)
-    lanes.emplace_back([&, lane] {
-      threadIdx.x = lane;
-      for (int block = 0; block < blocks; ++block) {
-        __syncwarp();
-        if (lane == 0) blockIdx.x = block;
-        __syncwarp();
-        Schedule<C, C::kSplit> schedule(p);
-        WorkItem item{};
-        while (schedule.next(item)) {
-          const Parts parts = schedule.parts_of(item);
-          const int row[9] = {block, item.request, item.head, item.first_key, item.begin,
-                              item.end, parts.part, parts.count, parts.slot(parts.part)};
-          if (lane == 0 && count < room) std::copy(row, row + 9, out + 9 * count);
-          if (lane == 0) ++count;
-        }
+  for (int block = 0; block < blocks; ++block) {
+    blockIdx.x = block;
+    run_warp([&](int lane) {
+      Schedule<C, C::kSplit> schedule(p);
+      WorkItem item{};
+      while (schedule.next(item)) {
+        const Parts parts = schedule.parts_of(item);
+        const int row[9] = {block, item.request, item.head, item.first_key, item.begin,
+                            item.end, parts.part, parts.count, parts.slot(parts.part)};
+        if (lane == 0 && count < room) std::copy(row, row + 9, out + 9 * count);
+        if (lane == 0) ++count;
       }
     });
-  for (std::thread& lane : lanes) lane.join();
+  }
   return count;
 }
 

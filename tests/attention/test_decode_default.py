@@ -13,7 +13,7 @@ from opfacade.selection import choose, survey
 from opfacade.workload import read
 
 SM90 = Target.parse("sm_90a")
-RECORD = Path(__file__).parents[2] / "bench/results/2026-11-21c-h200-tune"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def decode(batch, tokens, heads=32, kv_heads=8, dim=128, dtype="bf16", **fields):
@@ -93,8 +93,8 @@ def test_the_cut_that_is_the_default_is_no_variant(batch, other):
 def test_beside_a_record_the_default_leaves_little_to_tuning():
     """Times are those of the record: the default is another of the candidates that were measured there. Teams were not, and
     pieces neither: what even shares took stands in for them, which are no faster."""
-    rows = iter(json.loads(Path(f"{RECORD}.json").read_text())["rows"])
-    works = (w for w in read(Path(f"{RECORD}.work.jsonl").read_text()) if w.descriptor.op != "mla_decode")
+    rows = iter(json.loads((DATA / "tune_fitted.json").read_text())["rows"])
+    works = (w for w in read((DATA / "tune.work.jsonl").read_text()) if w.descriptor.op != "mla_decode")
     lost = {}
     for number, (work, row) in enumerate(zip(works, rows, strict=True)):
         default = chosen(work.descriptor) if work.descriptor.op == "paged_decode" else None

@@ -33,24 +33,20 @@ int all_work(const WgmmaPrefillParams& p, int blocks, int* out, int room) {
   gridDim.x = blocks;
   for (int block = 0; block < blocks; ++block) {
     blockIdx.x = block;
-    std::vector<std::thread> lanes;
-    for (int lane = 0; lane < 32; ++lane)
-      lanes.emplace_back([&, lane] {
-        threadIdx.x = lane;
-        Scheduler<C> scheduler(p, lengths.data());
-        scheduler.survey();
-        for (;;) {
-          const Work work = scheduler.next();
-          if (work.tile.rows == 0) break;
-          if (lane == 0 && count < room) {
-            const int row[8] = {block, work.tile.request, work.tile.first, work.tile.rows,
-                                work.head, work.split, work.range.begin, work.range.end};
-            std::copy(row, row + 8, out + 8 * count);
-          }
-          if (lane == 0) ++count;
+    run_warp([&](int lane) {
+      Scheduler<C> scheduler(p, lengths.data());
+      scheduler.survey();
+      for (;;) {
+        const Work work = scheduler.next();
+        if (work.tile.rows == 0) break;
+        if (lane == 0 && count < room) {
+          const int row[8] = {block, work.tile.request, work.tile.first, work.tile.rows,
+                              work.head, work.split, work.range.begin, work.range.end};
+          std::copy(row, row + 8, out + 8 * count);
         }
-      });
-    for (std::thread& lane : lanes) lane.join();
+        if (lane == 0) ++count;
+      }
+    });
   }
   return count;
 }

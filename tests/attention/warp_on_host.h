@@ -1,11 +1,15 @@
-// A warp of device code on the host: 32 threads that meet in every collective, so that headers of kernels/ compile with a
-// C++ compiler and their schedules can be tested without a GPU.
+// A warp of device code on the host: 32 fibers that meet in every collective, so that headers of kernels/ compile with a
+// C++ compiler and their schedules can be tested without a GPU. Threads of the system would take a hundred times as long.
+#include <ucontext.h>
+
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <thread>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #define __device__
@@ -19,8 +23,7 @@ using std::min;
 struct Index {
   int x, y, z;
 };
-inline thread_local Index threadIdx{0, 0, 0};
-inline Index blockIdx{0, 0, 0}, gridDim{1, 1, 1};
+inline Index threadIdx{0, 0, 0}, blockIdx{0, 0, 0}, gridDim{1, 1, 1};
 struct uint2 {
   uint32_t x, y;
 };
@@ -37,19 +40,69 @@ inline float __int_as_float(int x) {
 }
 inline float __uint_as_float(uint32_t x) { return __int_as_float(static_cast<int>(x)); }
 
-inline std::barrier<> meeting(32);
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  bool done = false;
+};
+inline Fiber fibers[32];
+inline ucontext_t scheduler;
+inline std::function<void(int)> body;  // of a lane
+inline int arrived = 0;
+inline unsigned meetings = 0;
+
+inline void meet() {
+  const unsigned mine = meetings;
+  if (++arrived == 32) arrived = 0, ++meetings;
+  while (meetings == mine) swapcontext(&fibers[threadIdx.x].context, &scheduler);
+}
+
+inline void lane_begins(int lane) {
+  body(lane);
+  fibers[lane].done = true;
+}
+
+// Runs the lanes until all have ended; in turns from the first and from the last, so that none is always ahead.
+inline void run_warp(std::function<void(int)> of_a_lane) {
+  constexpr size_t kStack = 256 << 10;
+  body = std::move(of_a_lane), arrived = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    Fiber& fiber = fibers[lane];
+    if (!fiber.stack) fiber.stack = std::make_unique<char[]>(kStack);
+    fiber.done = false;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = kStack;
+    fiber.context.uc_link = &scheduler;
+    makecontext(&fiber.context, reinterpret_cast<void (*)()>(lane_begins), 1, lane);
+  }
+  for (unsigned pass = 0, left = 32; left > 0; ++pass) {
+    const unsigned met = meetings, before = left;
+    for (int i = 0; i < 32; ++i) {
+      const int lane = pass % 2 == 0 ? i : 31 - i;
+      if (fibers[lane].done) continue;
+      threadIdx.x = lane;
+      swapcontext(&scheduler, &fibers[lane].context);
+      left -= fibers[lane].done;
+    }
+    if (meetings == met && left == before && pass > 0) {
+      std::fputs("lanes wait for others that have ended\n", stderr);
+      std::abort();
+    }
+  }
+}
+
 inline int64_t told[32];
 
 // What every lane says, in every lane.
 template <class T, class Use>
 auto together(T mine, Use use) {
   told[threadIdx.x % 32] = static_cast<int64_t>(mine);
-  meeting.arrive_and_wait();
+  meet();
   auto result = use();
-  meeting.arrive_and_wait();
+  meet();
   return result;
 }
-inline void __syncwarp() { meeting.arrive_and_wait(); }
+inline void __syncwarp() { meet(); }
 inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 inline int __ffs(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
 inline uint32_t __ballot_sync(uint32_t, bool mine) {

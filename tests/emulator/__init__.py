@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from opfacade.descriptor import operands_of
 from opfacade.jit import codegen, toolchain
 from opfacade.target import Target
 from opfacade.testing.subject import Subject
+from tests.emulator import builds
 from tests.jit.fake_cuda import _Device, _Fake, _Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,20 +48,13 @@ def compiler() -> str | None:
 needed = pytest.mark.skipif(compiler() is None, reason="no g++ to build kernels for the host with")
 
 
-def build(spec, folder: Path, first: tuple[Path, ...] = ()) -> Path:
-    """The shared library of a JitSpec, in `folder`. Headers in `first` stand before those of the project."""
+def build(spec, first: tuple[Path, ...] = ()) -> Path:
+    """The shared library of a JitSpec. Headers in `first` stand before those of the project."""
     sources = codegen.render(spec)
-    (folder / "kernel.cc").write_text('#include "tests/emulator/simt.h"\n' + sources.device)
-    (folder / "binding.cc").write_text(sources.binding)
-    includes, library = toolchain.tvm_ffi_paths()
-    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-fno-gnu-unique"]
-    flags += [token for path in (*first, ROOT / "tests/emulator", ROOT) for token in ("-I", path)]
-    flags += [token for path in includes for token in ("-isystem", path)]
-    out = folder / "emulated.so"
-    inputs = [folder / "kernel.cc", folder / "binding.cc", library, "-ldl"]
-    done = subprocess.run([compiler(), *map(str, flags), "-o", str(out), *map(str, inputs)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:3000]
-    return out
+    system, library = toolchain.tvm_ffi_paths()
+    includes = [token for path in (*first, ROOT / "tests/emulator", ROOT) for token in ("-I", str(path))]
+    includes += [token for path in system for token in ("-isystem", str(path))]
+    return builds.library(compiler(), (sources.device, sources.binding), includes, (str(library), "-ldl"))
 
 
 def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
@@ -77,7 +70,7 @@ def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
 @cache
 def library_of(spec) -> Path:
     """Built once a process."""
-    return build(spec, Path(tempfile.mkdtemp(prefix="opfacade-emulated-")))
+    return build(spec)
 
 
 @contextmanager
@@ -90,7 +83,7 @@ def instead_of(name: str, text: str) -> Iterator[None]:
         path.write_text(text)
         library_of.cache_clear()
         try:
-            with patch(f"{__name__}.build", lambda spec, into: plain(spec, into, (Path(folder),))):
+            with patch(f"{__name__}.build", lambda spec: plain(spec, (Path(folder),))):
                 yield
         finally:
             library_of.cache_clear()

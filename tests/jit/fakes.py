@@ -112,7 +112,7 @@ def working_below(directory):
     return found
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=120.0):
     """Wait until `condition()` is true; its last value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:

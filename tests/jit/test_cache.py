@@ -24,7 +24,7 @@ def test_eight_cold_processes_compile_once(tiny):
     for worker in workers:
         worker.start()
     start.set()
-    counts = [done.get(timeout=60) for _ in workers]
+    counts = [done.get(timeout=240) for _ in workers]
     for worker in workers:
         worker.join()
     assert sorted(counts) == [0] * 7 + [1]
@@ -103,7 +103,7 @@ def test_a_lock_file_that_was_replaced_is_taken_again(cache_dir):
 def hold_lock(ready):
     with cache.lock("k", 1):
         ready.set()
-        time.sleep(60)
+        time.sleep(250)
 
 
 def test_a_killed_holder_frees_the_lock(cache_dir):
@@ -111,7 +111,7 @@ def test_a_killed_holder_frees_the_lock(cache_dir):
     ready = fork.Event()
     holder = fork.Process(target=hold_lock, args=(ready,))
     holder.start()
-    assert ready.wait(10)
+    assert ready.wait(120)
     holder.kill()
     holder.join()
     with cache.lock("k", 5):

@@ -96,7 +96,7 @@ def test_a_machine_without_compiler_and_network_runs_what_another_built(built, t
     env["OPFACADE_SOURCE_ROOT"] = os.environ["OPFACADE_SOURCE_ROOT"]
     words = [shutil.which("unshare"), "-n"] if os.geteuid() == 0 and shutil.which("unshare") else []
     done = subprocess.run(
-        [*words, sys.executable, "-c", ELSEWHERE, tmp_path / "b.tar"], env=env, capture_output=True, text=True, timeout=120
+        [*words, sys.executable, "-c", ELSEWHERE, tmp_path / "b.tar"], env=env, capture_output=True, text=True, timeout=240
     )
     assert done.stdout == "ran\n", done.stderr
 

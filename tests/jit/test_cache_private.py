@@ -4,6 +4,7 @@ Mounts are made in a mount namespace of their own, which takes root; elsewhere t
 """
 
 import errno
+import itertools
 import logging
 import multiprocessing
 import os
@@ -14,11 +15,12 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from opfacade import errors, jit
-from opfacade.jit import cache, locks, private
+from opfacade.jit import cache, faults, locks, private
 
 from .conftest import TINY
 from .fakes import join, start
@@ -60,7 +62,7 @@ def mounted(script, *words, **env):
         env=whole | env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -153,9 +155,15 @@ def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
             time.sleep(60)
 
     holder = start(hold)
-    assert ready.wait(10)
+    assert ready.wait(120)
     os.kill(holder, signal.SIGSTOP)
-    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "1.5")
+    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.5")  # to wait for the lock, not to build
+
+    def be_patient(step):
+        if step == "staging.made":
+            monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "60")
+
+    monkeypatch.setattr(faults, "hook", be_patient)
     with pytest.warns(errors.CachePrivateWarning, match=f"held by pid {holder} on "):
         path = jit.build(TINY)
     assert jit.cache_state(TINY) == cache.state(path) == "private"
@@ -164,8 +172,11 @@ def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
 
 
 def test_a_long_wait_is_logged_with_the_holder(toolkit, monkeypatch, caplog):
+    clock = itertools.count(0.0, 0.1)  # of its own: a tenth of a second each time that somebody looks
+    ours = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None, time=lambda: 1000.0)
+    monkeypatch.setattr(locks, "time", ours)
     monkeypatch.setattr(locks, "LOG_AFTER_SECONDS", 0.1)
-    with cache.lock("k", 1), pytest.raises(errors.CacheLockTimeout), cache.lock("k", 0.4):
+    with cache.lock("k", 1), pytest.raises(errors.CacheLockTimeout), cache.lock("k", 0.9):
         pass
     (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert f"held by pid {os.getpid()} on {os.uname().nodename}, for 0 s" in record.getMessage()

@@ -79,7 +79,7 @@ def test_no_compiler_outlives_its_python(toolkit, request, real, monkeypatch, tm
 
 
 def test_a_killed_supervisor_takes_ninja_along(toolkit, tmp_path):
-    toolkit.mode("sleep 2")
+    toolkit.mode("sleep 60")
     child = start(jit.build, TINY)
     assert eventually(lambda: toolkit.calls())
     supervisor = next(pid for pid, comm in working_below(tmp_path / "cache") if comm.startswith("python"))
@@ -88,15 +88,14 @@ def test_a_killed_supervisor_takes_ninja_along(toolkit, tmp_path):
     assert eventually(lambda: not any(comm == "ninja" for _, comm in working_below(tmp_path / "cache")))
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", ["sleep 1000000", "spam"])
 def test_a_compiler_without_end_is_ended(toolkit, mode, monkeypatch):
     monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.7")
     monkeypatch.setattr(runner, "_MAX_FILE_BYTES", 8 << 20)
     toolkit.mode(mode)
-    started = time.monotonic()
     with pytest.raises(errors.CompileTimeout if "sleep" in mode else errors.CompileError):
         jit.build(TINY)
-    assert time.monotonic() - started < 8
     assert not any(alive(pid) for pid in toolkit.calls())
     assert not list((cache.root() / "tmp").iterdir())
 
@@ -179,14 +178,14 @@ def test_an_interrupt_ends_the_wait_for_a_lock(toolkit):
 
     def waiting():
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.write(go, b"x")
+        faults.hook = lambda step: step == "lock.take" and os.write(go, b"x")
         with pytest.raises(KeyboardInterrupt):
             jit.build(TINY)
 
     with cache.lock(jit.key(TINY), 1):
         child = start(waiting)
-        os.read(ready, 1)
-        time.sleep(0.3)
+        for _ in range(3):  # it has found the lock taken, slept, and looked again
+            os.read(ready, 1)
         os.kill(child, signal.SIGINT)
         assert join([child]) == [0]
 

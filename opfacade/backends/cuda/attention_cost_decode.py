@@ -1,6 +1,6 @@
 """What a decode is predicted to take: its cut into blocks, as the device makes it, and one stream of bytes for each.
 
-The constants are of one H200, fitted together to the decode medians of bench/results/2026-11-21c-h200-tune.json and of a run of
+The constants are of one H200, fitted together to the decode medians of tests/data/tune_fitted.json and of a run of
 bench/decode.py; 256 MB are written before each call. docs/measuring.md says how they do on what they were not fitted to.
 Pipelines of three or four blocks an SM (an fp8 cache, head_dim 64) and pieces are newer than those medians.
 """
@@ -33,7 +33,7 @@ class _Rates:
     device: float
 
 
-# Those of latent decode are fitted to its 22 medians in bench/results/2026-11-22b-h200-tune.json, all of 16 heads.
+# Those of latent decode are fitted to its 22 medians in tests/data/tune.json, all of 16 heads.
 _DECODE = _Rates(7e-6, 4.5e-6, 30e3, 46.5e9, 4.77e12)
 _LATENT = _Rates(10e-6, 0.6e-6, 67e3, 43e9, 3.06e12)
 # Auto, pieces and fixed: each block adds up the lengths of the batch before it knows its work.

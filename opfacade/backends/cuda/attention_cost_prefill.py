@@ -1,7 +1,7 @@
 """What a prefill is predicted to take: tiles of rows, the longest first, each as long as its keys; then the merge of splits.
 
-The constants are of one H200, found from the prefills of bench/results/2026-11-21c-h200-tune.json and, for wgmma_tile, of
-2026-11-21-h200-prefill.json.
+The constants are of one H200, found from the prefills of tests/data/tune_fitted.json and, for wgmma_tile, of
+tests/data/prefill.json.
 """
 
 from __future__ import annotations

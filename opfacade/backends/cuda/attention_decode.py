@@ -28,7 +28,7 @@ _SHORT_TOKENS = 8192
 _TEAM_TOKENS = 16384
 # Of a request and kv head: so much of K one team reads before several have met.
 _ALONE_BYTES = 2048 * 256
-# (runs at most, blocks of a cluster, clusters of a run): what was fastest on 132 SMs, see docs/decode.md.
+# (runs at most, blocks of a cluster, clusters of a run): what was fastest on 132 SMs, see docs/notebook/decode.md.
 _TEAMS = ((3, 8, 4), (8, 2, 8))
 _MOST_PARTS = 2**16 - 1  # what a counter of parts holds
 _SHARE_TOKENS = 64

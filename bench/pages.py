@@ -1,0 +1,221 @@
+"""Writes what pages say of speed from the records in bench/results: `python -m bench.pages [--check]`. Needs no GPU.
+
+Each page of PAGES has a region between two marks, which is written here and nowhere else; docs/reliability.md is written too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bench import reliability
+from bench.records import RESULTS
+
+ROOT = Path(__file__).resolve().parents[1]
+FIRST, LAST = "<!-- written by python -m bench.pages -->", "<!-- end of what bench.pages writes -->"
+HEAD = ["| work | kernel | us | rate | of the ceiling | fastest peer, us | peer over ours |", "|---|---|---|---|---|---|---|"]
+WIDTH = 128
+Record = dict[str, Any]
+
+
+def record(kind: str) -> Record:
+    found: Record = json.loads((RESULTS / f"{kind}.json").read_text())
+    return found
+
+
+def stamp(kind: str, of: Record, page: Path, what: str) -> str:
+    """Device, date, commit and file of a record, and the ceilings that were measured in its run."""
+    machine = of["machine"]
+    up = "../" * (len(page.relative_to(ROOT).parts) - 1)
+    place = "results" if page.parent == RESULTS.parent else f"{up}bench/results"
+    words = [machine.get("device") or machine.get("cpu", "?"), machine["date"], f"commit {machine['commit']}"]
+    text = f"- {what}: {', '.join(words)}, [{kind}.json]({place}/{kind}.json){ceilings(of.get('ceilings', {}))}."
+    return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def ceilings(of: Record) -> str:
+    names = {"read_4GB_TBs": "reading {} TB/s", "bf16_TFLOPs": "a bf16 product {} TFLOP/s", "copy_TBs": "copying {} TB/s"}
+    told = [text.format(round(of[name], 2)) for name, text in names.items() if name in of]
+    return f"; ceilings of that run: {', '.join(told)}" if told else ""
+
+
+def kernel(sku: str) -> str:
+    """The implementation of a SKU, and how it splits: `split_kv, pieces`."""
+    parts = sku.split("/")
+    split = [fact.partition("=")[2] for fact in parts[7].split(",") if fact.startswith("split=")]
+    return ", ".join([parts[4].partition("@")[0], *split])
+
+
+def time_of(row: Record) -> tuple[str, float] | None:
+    """The time that a row is compared by: in a graph where it is short, else with an L2 that is only cold."""
+    key = next((name for name in ("graph_us", "clean_us", "us") if name in row), None)
+    return (key, row[key]["median"]) if key else None
+
+
+def line(work: str, ours: Record, peers: Iterable[Record], rate: tuple[str, float] | None) -> str:
+    key, us = time_of(ours) or ("", 0.0)
+    timed = [(row[key]["median"], row["impl"]) for row in peers if key in row]
+    best = min(timed, default=None)
+    cells = [work, kernel(ours["sku"]), f"{us:.1f}"]
+    cells += [rate[0], f"{rate[1]:.2f}"] if rate else ["", ""]
+    cells += [f"{best[1].removesuffix(' (dense)')} {best[0]:.1f}", f"{best[0] / us:.2f}"] if best else ["", ""]
+    return f"| {' | '.join(cells)} |"
+
+
+def works(rows: Iterable[Record], name: str = "shape") -> Iterator[tuple[str, list[Record]]]:
+    for work, group in groupby(rows, key=lambda row: str(row[name])):
+        yield work, list(group)
+
+
+def decode_lines(of: Record) -> Iterator[str]:
+    for work, rows in works(of["rows"]):
+        ours = next(row for row in rows if row["impl"] == "opfacade")
+        rate = (f"{ours['clean_TBs']:.2f} TB/s", ours["of_ceiling"]) if "clean_us" in ours else None
+        name = f"decode {work}{', in a graph' if 'graph_us' in ours else ''}"
+        yield line(name, ours, (row for row in rows if not row["impl"].startswith("opfacade")), rate)
+
+
+def prefill_lines(of: Record) -> Iterator[str]:
+    product = of["ceilings"]["bf16_TFLOPs"]
+    for part in ("table", "fp8", "uneven", "pages"):
+        for work, rows in works(of.get(part, ())):
+            for mine in (row for row in rows if row["impl"].startswith("opfacade")):
+                dense = mine["impl"].endswith("(dense)")
+                if dense and part == "pages":
+                    continue
+                rivals = (r for r in rows if r is not mine and r["impl"].endswith("(dense)") == dense and "sku" not in r)
+                rate = f"{mine['TFLOPs']:.0f} TFLOP/s", mine["TFLOPs"] / product
+                yield line(f"prefill {named(work, dense)}", mine, rivals, rate)
+
+
+def named(work: str, dense: bool) -> str:
+    words = work.split()
+    return " ".join(("dense" if word.startswith("page") or word == "rows" else word) if dense else word for word in words)
+
+
+def batch_lines(of: Record) -> Iterator[str]:
+    product = of["ceilings"]["bf16_TFLOPs"]
+    for work, rows in works(of["rows"], "batch"):
+        ours, *peers = rows
+        yield line(f"prefill {work}", ours, peers, (f"{ours['TFLOPs']:.0f} TFLOP/s", ours["TFLOPs"] / product))
+
+
+def attention(page: Path) -> list[str]:
+    parts = {"decode": "Decode", "prefill": "Prefill", "batches": "Prefill of batches and variants"}
+    found = {kind: record(kind) for kind in parts}
+    stamps = [stamp(kind, found[kind], page, what) for kind, what in parts.items()]
+    rows = [*decode_lines(found["decode"]), *prefill_lines(found["prefill"]), *batch_lines(found["batches"])]
+    return [*stamps, "", *HEAD, *rows]
+
+
+def mla(page: Path) -> list[str]:
+    of = record("mla")
+    rows = []
+    for work, group in works(of["rows"]):
+        ours, *peers = group
+        rate = f"{ours['TFLOPs']:.0f} TFLOP/s, {ours['TBs']:.2f} TB/s", max(ours["of_product"], ours["of_reading"])
+        rows.append(line(work, ours, peers, rate))
+    return [stamp("mla", of, page, "Latent decode"), "", *HEAD, *rows]
+
+
+def moved(page: Path, word: str, what: str) -> list[str]:
+    """A table of what copies: rows of append.json whose problem begins with a word."""
+    of = record("append")
+    rows = [row for row in of["rows"] if row["problem"].startswith(word)]
+    head = ["| work | kernel | us | rate | of copying |", "|---|---|---|---|---|"]
+    lines = []
+    for row in rows:
+        rate = (f"{row['TBs']:.2f} TB/s", row["of_copying"]) if "TBs" in row else None
+        graph = ", in a graph" if "graph_us" in row else ""
+        lines.append(line(row["problem"] + graph, row, (), rate).removesuffix(" |  |  |") + " |")
+    return [stamp("append", of, page, what), "", *head, *lines]
+
+
+def compiled(page: Path) -> list[str]:
+    ours, theirs = record("compile"), record("compile_flashinfer")
+    stamps = [
+        stamp("compile", ours, page, "Ours"),
+        stamp("compile_flashinfer", theirs, page, "FlashInfer"),
+    ]
+    together = ours["opfacade"]["together"]
+    rows = [*ours["opfacade"]["alone"], together | {"module": f"all {together['modules']} at once"}, *theirs["flashinfer"]]
+    lines = ["| what | wall s | CPU s | warm load ms | KB |", "|---|---|---|---|---|"]
+    for row in rows:
+        size = f"{row['bytes'] / 1024:.0f}" if "bytes" in row else ""
+        lines.append(f"| {module(row['module'])} | {row['wall_s']} | {row['cpu_s']} | {row.get('warm_load_ms', '')} | {size} |")
+    return [*stamps, "", *lines]
+
+
+def module(text: str) -> str:
+    """`paged_decode bf16 head_dim=128, split_kv@1` of a SKU id; anything else as it is."""
+    parts = text.split("/")
+    if len(parts) < 8:
+        return text
+    dtype = parts[5].split(",")[0].partition("=")[2]
+    kept = ("head_dim", "heads", "split", "variant", "mask", "kv_scale", "rope")
+    facts = [fact for fact in parts[7].split(",") if fact.partition("=")[0] in kept and not fact.endswith(("=none", "=false"))]
+    short = ["variant" if fact.startswith("variant=") else fact for fact in facts]  # without its digest
+    return f"{parts[1]} {dtype} {', '.join([*short, parts[4]])}"
+
+
+def speeds(page: Path) -> list[str]:
+    """A line of each op for those who read no more than the README."""
+    decode, prefill, latent, append = (record(kind) for kind in ("decode", "prefill", "mla", "append"))
+    paged = [row["TFLOPs"] for row in prefill["table"] if row["impl"] == "opfacade"]
+    fp8 = [row["TFLOPs"] for row in prefill["fp8"] if row["impl"] == "opfacade"]
+    read = [row["of_ceiling"] for row in decode["rows"] if row["impl"] == "opfacade" and "clean_us" in row]
+    copied = [row["of_copying"] for row in append["rows"] if "of_copying" in row]
+    best = [
+        min(row["clean_us"]["median"] for row in rows[1:]) / rows[0]["clean_us"]["median"] for _, rows in works(latent["rows"])
+    ]
+    device = prefill["machine"]["device"]
+    return [
+        f"- Prefill of 16 bits over pages: {min(paged):.0f} to {max(paged):.0f} TFLOP/s on one {device}; of an fp8 q, "
+        f"{min(fp8):.0f} to {max(fp8):.0f}.",
+        f"- Decode: {min(read):.2f} to {max(read):.2f} of the read bandwidth of one {decode['machine']['device']}.",
+        f"- Latent decode: {min(best):.2f} to {max(best):.2f} times as fast as the fastest peer in the same run.",
+        f"- Append and merge: {min(copied):.2f} to {max(copied):.2f} of the speed of a copy.",
+    ]
+
+
+PAGES: dict[str, Callable[[Path], list[str]]] = {
+    "docs/ops/attention.md": attention,
+    "docs/ops/mla.md": mla,
+    "docs/ops/kv_cache.md": lambda page: moved(page, "append", "Append"),
+    "docs/ops/cascade.md": lambda page: moved(page, "merge", "Merge"),
+    "bench/README.md": compiled,
+    "README.md": speeds,
+}
+
+
+def written(name: str) -> str:
+    """The page with its region as the records give it."""
+    page = ROOT / name
+    before, mark, rest = page.read_text().partition(FIRST)
+    _, last, after = rest.partition(LAST)
+    if not (mark and last):
+        raise SystemExit(f"{name}: expected {FIRST} and, behind it, {LAST}")
+    return "\n".join([before + FIRST, *PAGES[name](page), LAST + after])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether the pages are what the records give")
+    check = parser.parse_args().check
+    pages = {ROOT / name: written(name) for name in PAGES} | {reliability.PAGE: reliability.page()}
+    stale = [page for page, text in pages.items() if page.read_text() != text]
+    for page in stale:
+        print(f"{page.relative_to(ROOT)} {'is not what the records give' if check else 'written'}")
+        if not check:
+            page.write_text(pages[page])
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

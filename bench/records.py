@@ -1,0 +1,30 @@
+"""Where a benchmark's record lies: the newest of each kind in bench/results, named without a date. git keeps the older ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def add_out(parser: argparse.ArgumentParser, kind: str) -> None:
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help=f"a file, or a folder for {kind}.json; else bench/results/{kind}.json, but nothing where only a part is run",
+    )
+
+
+def place(out: Path | None, kind: str, whole: bool = True) -> Path | None:
+    """Where the record goes, or None: a run of a part replaces no record unless it is told to."""
+    if out is None:
+        return RESULTS / f"{kind}.json" if whole else None
+    return out / f"{kind}.json" if out.is_dir() else out
+
+
+def write(path: Path | None, record: dict[str, Any]) -> None:
+    if path:
+        path.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,0 +1,104 @@
+"""Libraries of emulated kernels, each compiled once a machine: kept under the digest of all that the compiler reads.
+
+Workers of one run share them, and so do runs, until nobody has used one for some days. What the standard library says is
+compiled once too, as a header beside them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = "tests/emulator/simt.h"
+KEPT_SECONDS = 3 * 86400
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique")
+
+
+@cache
+def place() -> Path:
+    """A directory that nobody else can write; what has not been used for days goes."""
+    found = Path(tempfile.gettempdir()) / f"opfacade-emulated-{os.getuid()}"
+    found.mkdir(mode=0o700, exist_ok=True)
+    facts = found.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        return Path(tempfile.mkdtemp(prefix="opfacade-emulated-"))
+    for path in found.iterdir():
+        if path.lstat().st_mtime < time.time() - KEPT_SECONDS and path.is_file():
+            path.unlink(missing_ok=True)
+    return found
+
+
+def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
+    """The shared library of some C++ texts, each with HEADER before it. AssertionError with what the compiler said."""
+    texts = [f'#include "{HEADER}"\n{text}' for text in texts]
+    words = [compiler, *FLAGS, *includes]
+    key = _key(words, texts)
+    with _alone(key), tempfile.TemporaryDirectory(dir=place()) as work:
+        found = place() / f"{key}.so"
+        if found.exists():
+            os.utime(found)
+            return found
+        sources = [Path(work, f"{number}.cc") for number in range(len(texts))]
+        for source, text in zip(sources, texts, strict=True):
+            source.write_text(text)
+        made = Path(work, "emulated.so")
+        _run([compiler, *FLAGS, "-I", str(header(compiler)), *includes, "-shared", "-o", str(made), *map(str, sources), *links])
+        made.replace(found)
+    return found
+
+
+@cache
+def header(compiler: str) -> Path:
+    """A directory with HEADER as the compiler keeps it, to be searched first; where it does not fit, the plain one is read."""
+    text = f'#include "{HEADER}"\n'
+    key = _key([compiler, *FLAGS, f"-I{ROOT}"], [text])
+    folder = place() / f"header-{key}"
+    made = folder / f"{HEADER}.gch"
+    with _alone(key):
+        if not made.exists():
+            made.parent.mkdir(parents=True, exist_ok=True)
+            plain = Path(shutil.copy(ROOT / HEADER, folder / HEADER))  # whoever includes it again finds it at the same place
+            half = made.with_suffix(".half")
+            _run([compiler, *FLAGS, "-x", "c++-header", str(plain), "-o", str(half)])
+            half.replace(made)
+    return folder
+
+
+def _key(words: Sequence[str], texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for word in (_version(words[0]), *FLAGS):  # places of headers do not matter, what they say does
+        digest.update(f"{len(word)}:{word}".encode())
+    for text in texts:
+        digest.update(_run([*words, "-E", "-P", "-x", "c++", "-"], text))
+    return digest.hexdigest()[:32]
+
+
+@cache
+def _version(compiler: str) -> str:
+    return _run([compiler, "--version"]).decode()
+
+
+@contextmanager
+def _alone(key: str) -> Iterator[None]:
+    """One process at a time, so that the second finds what the first made."""
+    with open(place() / f"{key}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(words: Sequence[str], text: str = "") -> bytes:
+    # Quoted headers of a text from stdin are looked for in the working directory first: there are none at this place.
+    done = subprocess.run(words, cwd=place(), input=text.encode(), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[:3000]
+    return done.stdout

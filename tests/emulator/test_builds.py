@@ -1,0 +1,95 @@
+"""A library of an emulated kernel is compiled once for all that read the same text, and again where anything differs."""
+
+import ctypes
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests import emulator
+from tests.emulator import builds
+
+pytestmark = emulator.needed
+TEXT = '#include "value.h"\nextern "C" int value() { return VALUE; }\n'
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Builds in a place of their own; what was compiled is in `compiled.ran`."""
+    ran, run = [], subprocess.run
+
+    def told(words, **facts):
+        if "-shared" in words:
+            ran.append(words)
+        return run(words, **facts)
+
+    def library(value, text=TEXT):
+        folder = tmp_path / f"include-{value}"
+        folder.mkdir(exist_ok=True)
+        (folder / "value.h").write_text(f"#define VALUE {value}\n")
+        includes = ("-I", str(folder), "-I", str(builds.ROOT))
+        return builds.library(emulator.compiler(), (text, "// a binding\n"), includes, ())
+
+    (tmp_path / "place").mkdir()
+    monkeypatch.setattr(builds, "place", lambda: tmp_path / "place")
+    monkeypatch.setattr(builds, "header", lambda compiler: tmp_path)
+    monkeypatch.setattr(builds.subprocess, "run", told)
+    library.ran = ran
+    return library
+
+
+def test_the_same_text_is_compiled_once(compiled):
+    assert compiled(1) == compiled(1)
+    assert len(compiled.ran) == 1
+    assert ctypes.CDLL(str(compiled(1))).value() == 1
+
+
+def test_another_header_makes_another_library(compiled):
+    one, two = compiled(1), compiled(2)
+    assert [ctypes.CDLL(str(path)).value() for path in (one, two)] == [1, 2]
+    assert len(compiled.ran) == 2
+
+
+def test_a_header_in_the_working_directory_is_not_taken(compiled, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/value.h").write_text("#define VALUE 7\n")
+    monkeypatch.chdir(tmp_path / "here")
+    one, two = compiled(1), compiled(2)
+    assert [ctypes.CDLL(str(path)).value() for path in (one, two)] == [1, 2]
+
+
+def test_who_comes_at_the_same_time_waits_for_the_first(compiled):
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(compiled, [3] * 4))) == 1
+    assert len(compiled.ran) == 1
+
+
+def test_what_does_not_compile_says_so_and_leaves_nothing(compiled):
+    with pytest.raises(AssertionError, match="no_such_name"):
+        compiled(1, "int value() { return no_such_name; }")
+    assert not list(builds.place().glob("*.so"))
+
+
+def test_a_place_that_others_may_write_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(builds.tempfile, "tempdir", str(tmp_path))
+    builds.place.cache_clear()
+    try:
+        first = builds.place()
+        assert first.parent == tmp_path
+        assert first.stat().st_mode & 0o777 == 0o700
+        first.chmod(0o777)
+        builds.place.cache_clear()
+        assert builds.place() != first
+    finally:
+        builds.place.cache_clear()
+
+
+def test_the_header_is_kept_as_the_compiler_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(builds, "place", lambda: tmp_path)
+    folder = builds.header.__wrapped__(emulator.compiler())
+    assert (folder / f"{builds.HEADER}.gch").stat().st_size > 0
+    words = [emulator.compiler(), *builds.FLAGS, "-H", "-I", str(folder), "-I", str(builds.ROOT), "-fsyntax-only"]
+    text = f'#include "{builds.HEADER}"\nint here;\n#include "{builds.HEADER}"\n'
+    done = subprocess.run([*words, "-x", "c++", "-"], cwd=tmp_path, input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"! {folder}"), done.stderr
