@@ -1,7 +1,8 @@
-"""Prefill of batches as servers have them, beside peers: `python -m bench.batches --data DIR [--peers] [--out FILE]`.
+"""Prefill of batches as servers have them, beside peers: `python -m bench.batches [--data DIR] [--peers] [--out FILE]`.
 
 DIR holds published request lengths (azure-llm-2023-*.csv). Of each service: whole prompts; the second half of each prompt, the
-first being cached; and 64 decodes beside a chunk of 2048 tokens in one launch. Then what a variant, a mask or an fp8 cache
+first being cached; and 64 decodes beside a chunk of 2048 tokens in one launch. Then rows on 240,000 keys beside 512 rows of a
+prompt, and each of the two alone. Then what a variant, a mask or an fp8 cache
 costs beside the plain kernel on 8192 tokens, all of them in turns. TFLOP/s count visible pairs alone. Outputs are held to the
 bound first.
 """
@@ -12,7 +13,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Batch:
     kv: tuple[int, ...]
     dtype: str = "bf16"
     facts: dict[str, Any] = field(default_factory=dict)
+    tokens: int = 0  # of the pool, which requests share; 0: each has its own
 
     @property
     def flops(self) -> float:
@@ -50,10 +52,12 @@ class Batch:
 
     @property
     def work(self) -> Work:
-        pages = sum(-(-n // PAGE) for n in self.kv)
+        indices = sum(-(-n // PAGE) for n in self.kv)
+        pages = self.tokens // PAGE or indices
         sizes = {"num_total_pages": pages, "page_size": PAGE, "num_kv_heads": KV_HEADS, "head_dim": DIM}
         cache = PagedKvCacheDescriptor(**sizes, dtype=self.dtype, layout="NHD")
         rows = {"batch_size": len(self.q), "total_num_rows": sum(self.q), "num_qo_heads": HEADS, "causal": True}
+        rows |= {"max_kv_indices": indices} if self.tokens else {}
         descriptor = BatchPagedPrefillDescriptor.model_validate({**rows, "paged_kv": cache, "return_lse": False, **self.facts})
         return Work(descriptor, lengths=Lengths(q=self.q, kv=self.kv))
 
@@ -74,6 +78,22 @@ def served(folder: Path) -> Iterator[Batch]:
         )
 
 
+LONG, PROMPT = 240_000, 512
+
+
+def mixed() -> Iterator[Batch]:
+    """Long rows beside a prompt, and each alone."""
+    yield Batch(f"{PROMPT} rows alone", (PROMPT,), (PROMPT,))
+    for count in (1, 8, 64):
+        tokens = min(count, 8) * (LONG + PROMPT)
+        facts = {"max_kv_len": LONG}
+        long = (1,) * count, (LONG,) * count
+        yield Batch(f"{count} rows on {LONG} alone", *long, facts=facts, tokens=tokens)
+        yield Batch(
+            f"{count} rows on {LONG} beside {PROMPT}", (*long[0], PROMPT), (*long[1], PROMPT), facts=facts, tokens=tokens
+        )
+
+
 def changed() -> Iterator[Batch]:
     """One prompt of 8192 tokens: plain, and what may be changed about it."""
     one = (8192,)
@@ -87,7 +107,25 @@ def changed() -> Iterator[Batch]:
         yield Batch(f"8192, {dtype} cache", one, one, dtype, {"q_dtype": "bf16", "kv_scale": "tensor"})
 
 
+def shared_args(batch: Batch) -> Any:
+    """Of requests that share a pool too large to be made in f32: each has pages in an order of its own."""
+    args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.Lengths(q=list(batch.q), kv=list(batch.q)))
+    for pool in (args.k_data, args.v_data):
+        pool.normal_()
+    counts = [-(-n // PAGE) for n in batch.kv]
+    order = torch.randperm(batch.tokens // PAGE, device="cuda").to(torch.int32)
+    device = order.device
+    return replace(
+        args,
+        kv_indices=torch.cat([order.roll(997 * i)[:n] for i, n in enumerate(counts)]),
+        kv_indptr=torch.tensor([0, *counts], device=device).cumsum(0).to(torch.int32),
+        last_page_len=torch.tensor([(n - 1) % PAGE + 1 for n in batch.kv], dtype=torch.int32, device=device),
+    )
+
+
 def args_of(batch: Batch) -> Any:
+    if batch.tokens:
+        return shared_args(batch)
     args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.Lengths(q=list(batch.q), kv=list(batch.kv)))
     if batch.facts.get("variant") == alibi(HEADS):
         args.head_params.copy_(torch.tensor([alibi_slopes(HEADS)]))
@@ -145,7 +183,8 @@ def main() -> None:
     out = records.place(options.out, "batches", not options.only)
     record: dict[str, Any] = {"machine": machine(), "ceilings": ceilings(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
-    chosen = [batch for batch in (served(options.data) if options.data else ()) if re.search(options.only, batch.name)]
+    batches = (*(served(options.data) if options.data else ()), *mixed())
+    chosen = [batch for batch in batches if re.search(options.only, batch.name)]
     for some in (*(rows(batch, options.peers) for batch in chosen), variants_of_one(options.only)):
         for row in some:
             record["rows"].append(row)

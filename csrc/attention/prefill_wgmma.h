@@ -100,6 +100,24 @@ void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
   require_maps<C>(params, rows);
 }
 
+// Where the parts of cut tiles go, and the counters of those that are there.
+template <class C>
+void set_pieces(PrefillParams& params, void* workspace) {
+  const int64_t packed = int64_t{params.total_rows} * C::kGroup, blocks = params.num_splits;
+  const int64_t counters = blocks * (C::Tile::kRows / 16);
+  params.slot_rows = static_cast<int32_t>(packed < C::kTileRows ? packed : C::kTileRows);
+  void* rest = set_partials(params, workspace, 2 * blocks * params.slot_rows, C::kHeadDimVo);
+  params.counters = static_cast<unsigned long long*>(rest);
+  params.stamp = process_stamp();
+}
+
+// Blocks that take shares of a batch which lengths cut, so many as the plan has workspace for.
+template <class C>
+Launch pieces_launch(const WgmmaPrefillParams& params) {
+  require(int64_t{params.slots} * params.kv_heads <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");
+  return Launch(params.base.num_splits, C::Tile::kThreads).shared(C::Tile::kSharedBytes);
+}
+
 template <class C>
 Launch wgmma_launch(const WgmmaPrefillParams& params, int device) {
   const int64_t items = int64_t{params.slots} * params.kv_heads * params.base.num_splits;

@@ -3,15 +3,17 @@
 // counts last sets it back to zero, so that a captured launch can be replayed.
 #pragma once
 #include "kernels/attention/decode_cut.cuh"
-#include "kernels/attention/decode_params.h"
 #include "kernels/common/counter.cuh"
 
 namespace opfacade {
 
-__device__ __forceinline__ bool is_stamped(const DecodeParams& p, Counter value) { return value >> kCountBits == p.stamp; }
+// Params: of any kernel that has a stamp.
+template <class Params>
+__device__ __forceinline__ bool is_stamped(const Params& p, Counter value) { return value >> kCountBits == p.stamp; }
 
 // How many were counted before, given what was there before one was added.
-__device__ __forceinline__ int counted(const DecodeParams& p, Counter* counter, Counter before) {
+template <class Params>
+__device__ __forceinline__ int counted(const Params& p, Counter* counter, Counter before) {
   while (!is_stamped(p, before)) {
     const Counter seen = before + 1, found = exchange_if(counter, seen, p.stamp << kCountBits | 1);
     if (found == seen) return 0;
@@ -20,6 +22,7 @@ __device__ __forceinline__ int counted(const DecodeParams& p, Counter* counter, 
   return static_cast<int>(before & kMostParts);
 }
 
-__device__ __forceinline__ void set_back(const DecodeParams& p, Counter* counter) { store_counter(counter, p.stamp << kCountBits); }
+template <class Params>
+__device__ __forceinline__ void set_back(const Params& p, Counter* counter) { store_counter(counter, p.stamp << kCountBits); }
 
 }  // namespace opfacade

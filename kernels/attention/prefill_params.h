@@ -6,6 +6,8 @@
 //   splits: off 1; auto num_splits (host's choice, >= 1); fixed num_splits = ceil(bound on kv length / chunk), and
 //   the last has all keys that are left.
 // Workspace (auto and fixed): 4 * splits * total_rows * heads * (head_dim + 1) bytes, partial_o first, then partial_lse.
+// Pieces (prefill_wgmma_params.h): grid num_splits blocks, 2 * num_splits slots of slot_rows rows, no merge launch; workspace
+//   8 * num_splits * slot_rows * (head_dim_vo + 1) bytes, and behind it 8 for each counter, one for each warp that computes of each block.
 // Merge launch (auto and fixed): grid ceil(total_rows * heads / 4), block 128.
 #pragma once
 #include "kernels/common/paged_kv.h"
@@ -41,6 +43,10 @@ struct PrefillParams {
   bool q_aligned;      // 16-byte accesses are legal
   bool kv_aligned;
   bool o_aligned;
+  // Pieces alone, where partial_o is [2 * num_splits, slot_rows, head_dim_vo], all of it written.
+  int32_t slot_rows;             // the most rows that a tile can have
+  unsigned long long* counters;  // see prefill_wgmma_join.cuh
+  unsigned long long stamp;      // a number that memory does not hold by chance, 48 bits
 };
 
 }  // namespace opfacade

@@ -5,6 +5,7 @@
 // into rows, so a tile is full whatever the group.
 #pragma once
 #include "kernels/attention/prefill_wgmma_feed.cuh"
+#include "kernels/attention/prefill_wgmma_join.cuh"
 #include "kernels/attention/prefill_wgmma_nonfinite.cuh"
 #include "kernels/attention/prefill_wgmma_output.cuh"
 #include "kernels/common/dependent_launch.cuh"
@@ -246,11 +247,12 @@ __device__ __forceinline__ void compute(const WgmmaPrefillParams& p, WgmmaShared
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
   if (C::kTurns && group == 0) named_arrive(kTurn, kTurnThreads);  // the first turn
   Consumer<C>{p.base, smem, C::kKvBytes == 2 && p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
+  if constexpr (kCutsByLengths<C>) join_parts<C>(p.base, smem);
 }
 
 template <class C>
 __device__ __forceinline__ void prefill_wgmma(const WgmmaPrefillParams& p) {
-  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
+  if constexpr (kMergesLater<C>) allow_dependents();
   WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
   static_assert(sizeof(WgmmaShared<C>) <= WgmmaShared<C>::Tile::kSharedBytes, "the launch asks for less");
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);

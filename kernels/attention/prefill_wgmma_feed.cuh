@@ -28,10 +28,12 @@ struct Feeder {
   __device__ __forceinline__ const Work* find() {
     threads.settle();  // the search takes longer than the first tile, which those that compute may be waiting for
     if (threadIdx.x < 32) {
-      Scheduler<C> scheduler(p, smem.lengths);
+      Scheduler<C> scheduler(p, smem.lengths, smem.pieces.line);
       scheduler.resume(smem.progress);
       const Work found = scheduler.next();
       scheduler.keep(smem.progress);
+      if constexpr (kCutsByLengths<C>)
+        if (threadIdx.x == 0) keep_part(smem.pieces.parts, found);
       queue.publish(found);
     }
     return see();
@@ -92,7 +94,7 @@ struct Feeder {
   // Work is found one ahead, when the first tile of the work at hand is under way.
   __device__ __forceinline__ void run() {
     if (!kValues && threadIdx.x < 32) {
-      Scheduler<C> scheduler(p, smem.lengths);
+      Scheduler<C> scheduler(p, smem.lengths, smem.pieces.line);
       scheduler.survey();
       scheduler.keep(smem.progress);
     }

@@ -183,11 +183,12 @@ template <class C>
 __device__ __forceinline__ void compute_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
   Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale}.run();
+  if constexpr (kCutsByLengths<C>) join_parts<C>(p.base, smem);
 }
 
 template <class C>
 __device__ __forceinline__ void prefill_wgmma_fp8(const WgmmaFp8PrefillParams& p) {
-  if constexpr (C::kSplit != SplitMode::kOff) allow_dependents();
+  if constexpr (kMergesLater<C>) allow_dependents();
   WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
   static_assert(sizeof(WgmmaShared<C>) <= C::Tile::kSharedBytes, "the launch asks for less");
   if (threadIdx.x == 0) init_barriers(smem, true);

@@ -1,5 +1,5 @@
 // Writes 64 rows of a warpgroup from its fragments: final rows, of which two threads trade words so that four write 32 bytes at once,
-// or f32 partials of a split. Where products are of fp8 a thread has four columns side by side (transpose_bytes.cuh).
+// or f32 partials of a split or of a cut tile. Where products are of fp8 a thread has four columns side by side (transpose_bytes.cuh).
 #pragma once
 #include "kernels/attention/prefill_finish.cuh"
 #include "kernels/attention/prefill_wgmma_query.cuh"
@@ -37,6 +37,13 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
   }
 }
 
+// Where the partial results of a row are.
+template <class C>
+__device__ __forceinline__ int64_t partial_row(const PrefillParams& p, const Work& work, int row) {
+  if constexpr (kCutsByLengths<C>) return static_cast<int64_t>(part_slot(blockIdx.x, TilePart::of(work.split).part == 0)) * p.slot_rows + row;
+  return static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
+}
+
 template <class C>
 __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDimVo / 2],
                                               const float (&lse)[2]) {
@@ -44,9 +51,9 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
   for (int half = 0; half < 2; ++half) {
     const int row = wgmma_row(half);
     if (row >= work.tile.rows) continue;
-    const int64_t at = static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
+    const int64_t at = partial_row<C>(p, work, row);
     if (threadIdx.x % 4 == 0) p.partial_lse[at] = lse[half];
-    if (lse[half] == minus_infinity()) continue;
+    if (kMergesLater<C> && lse[half] == minus_infinity()) continue;
     float* dst = p.partial_o + at * C::kHeadDimVo + threadIdx.x % 4 * (kFp8Products<C> ? 4 : 2);
 #pragma unroll
     for (int block = 0; block < C::kHeadDimVo / 8; block += 2) {
@@ -64,21 +71,24 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
 template <class C>
 __device__ __forceinline__ void write_group(const PrefillParams& p, const Work& work, float (&o)[C::kHeadDimVo / 2],
                                             const RowScale& scale) {
+  const bool whole = !kCutsByLengths<C> || work.split == 0;
   float factor[2], lse[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(scale.sum[half]);
     const int head = work.head * C::kGroup + (work.tile.first + wgmma_row(half)) % C::kGroup;
-    const Sunk sunk = finished<C>(p, head, row_lse(scale.base[half], sum, p.score.scale));
+    const Sunk sunk = finished<C>(p, head, row_lse(scale.base[half], sum, p.score.scale), whole);
     factor[half] = reciprocal_or_zero(sum) * sunk.factor * value_factor<C>(p, work.head);
     lse[half] = sunk.lse;
   }
 #pragma unroll
   for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
-  if constexpr (C::kSplit == SplitMode::kOff) {
-    write_final<C>(p, work, o, lse);
-  } else {
+  if constexpr (kMergesLater<C>) {
     write_partial<C>(p, work, o, lse);
+  } else if (rarely(!whole)) {
+    write_partial<C>(p, work, o, lse);
+  } else {
+    write_final<C>(p, work, o, lse);
   }
 }
 

@@ -1,6 +1,7 @@
 // What a prefill launch for sm_90a is told; shared by the kernel and its binding.
 //
-// Launch: grid min(SMs, slots * kv_heads * splits), block Tile::kThreads, dynamic shared memory WgmmaShared<head_dim>::kBytes.
+// Launch: grid min(SMs, slots * kv_heads * splits), with pieces num_splits, which is how many SMs the plan is for; block
+// Tile::kThreads, dynamic shared memory WgmmaShared<head_dim>::kBytes.
 // slots = total_rows * group / kTileRows + batch; kTileRows = Tile::kRows / group * group.
 // Workspace, splits and the merge launch: see prefill_params.h.
 #pragma once

@@ -80,6 +80,17 @@ constexpr int kQueryCopiers = kAsStored<C> ? kWarpgroup : kSweepers<C> * 32;
 template <class C>
 constexpr bool kReportsWild = C::kCausal || C::kWindow || kHidesMore<C>;
 
+// Where lengths cut tiles.
+template <bool kCuts>
+struct Pieces {
+  CutLine line;
+  Work parts[2];  // that this block has made: one that goes on with a tile, one that begins one
+};
+template <>
+struct Pieces<false> {
+  CutLine line;
+};
+
 template <class C>
 struct WgmmaShared {
   using Tile = typename C::Tile;
@@ -111,6 +122,7 @@ struct WgmmaShared {
   alignas(16) uint64_t rows[2][kFindsRows ? 8 : 1][kFindsRows ? C::kTileKv / 8 + 2 : 2];
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
   typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
+  Pieces<kCutsByLengths<C>> pieces;
 };
 
 template <class C>
@@ -147,6 +159,8 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
       mbarrier_init(smem_address(&smem.raw.empty[i]), kSweepers<C> * 32);
     }
   }
+  if constexpr (kCutsByLengths<C>)
+    for (Work& part : smem.pieces.parts) part.tile.rows = 0;
   mbarrier_init_fence();
 }
 

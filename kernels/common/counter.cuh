@@ -10,6 +10,9 @@ __device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
 }
 
+// By every lane of a warp that has written, before one of them counts it in, and by every lane that reads, after.
+__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 // Adds one; what was there before. Orders what this thread's block wrote before it, and what is read after it.
 __device__ __forceinline__ Counter add_one(Counter* counter) {
   Counter before;

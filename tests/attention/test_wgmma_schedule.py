@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import random
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 
@@ -25,28 +26,37 @@ struct Config {
   static constexpr SplitMode kSplit = kMode;
 };
 
-// Per work: block, request, first, rows, head, split, begin, end. Returns how many there are.
+// Per work: block, request, first, rows, head, split, begin, end, parts. Behind the works of a block, with ~block for it,
+// the parts that it merges at its end. Returns how many there are.
 template <class C>
 int all_work(const WgmmaPrefillParams& p, int blocks, int* out, int room) {
   std::vector<Lengths> lengths(kMaxRanked);
+  CutLine line;
   int count = 0;
+  auto add = [&](int block, const Work& work) {
+    const TilePart of = kCutsByLengths<C> && work.split != 0 ? TilePart::of(work.split) : TilePart{work.split, 1};
+    const int row[9] = {block, work.tile.request, work.tile.first, work.tile.rows, work.head, of.part,
+                        work.range.begin, work.range.end, of.count};
+    if (count < room) std::copy(row, row + 9, out + 9 * count);
+    ++count;
+  };
   gridDim.x = blocks;
   for (int block = 0; block < blocks; ++block) {
     blockIdx.x = block;
+    Work parts[2];
+    for (Work& part : parts) part.tile.rows = 0;
     run_warp([&](int lane) {
-      Scheduler<C> scheduler(p, lengths.data());
+      Scheduler<C> scheduler(p, lengths.data(), line);
       scheduler.survey();
       for (;;) {
         const Work work = scheduler.next();
+        if (kCutsByLengths<C> && lane == 0) keep_part(parts, work);
         if (work.tile.rows == 0) break;
-        if (lane == 0 && count < room) {
-          const int row[8] = {block, work.tile.request, work.tile.first, work.tile.rows,
-                              work.head, work.split, work.range.begin, work.range.end};
-          std::copy(row, row + 8, out + 8 * count);
-        }
-        if (lane == 0) ++count;
+        if (lane == 0) add(block, work);
       }
     });
+    for (const Work& part : parts)
+      if (part.tile.rows > 0) add(~block, part);
   }
   return count;
 }
@@ -59,6 +69,9 @@ extern "C" int work_of(int group, int causal, int splits, int batch, const int* 
   p.base.heads = heads * group, p.base.total_rows = q_indptr[batch], p.kv_heads = heads, p.slots = slots;
   p.base.lse = p.base.partial_lse = lse, p.base.o = o, p.base.o_aligned = false;
   p.base.o_row_stride = 256ll * heads * group, p.base.o_head_stride = 256;
+  if (splits == -1 && group == 3) return all_work<Config<3, true, SplitMode::kPieces>>(p, blocks, out, room);
+  if (splits == -1 && causal) return all_work<Config<4, true, SplitMode::kPieces>>(p, blocks, out, room);
+  if (splits == -1) return all_work<Config<4, false, SplitMode::kPieces>>(p, blocks, out, room);
   if (splits > 1) return all_work<Config<4, true, SplitMode::kAuto>>(p, blocks, out, room);
   if (group == 1) return all_work<Config<1, true, SplitMode::kOff>>(p, blocks, out, room);
   if (group == 7) return all_work<Config<7, true, SplitMode::kOff>>(p, blocks, out, room);
@@ -66,6 +79,18 @@ extern "C" int work_of(int group, int causal, int splits, int batch, const int* 
   return all_work<Config<4, false, SplitMode::kOff>>(p, blocks, out, room);
 }
 """
+
+
+class Found(NamedTuple):
+    block: int
+    request: int
+    first: int
+    rows: int
+    head: int
+    split: int
+    begin: int
+    end: int
+    parts: int
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +112,20 @@ def indptr(lens):
 def work_of(host, q_lens, kv_lens, heads=2, group=4, causal=True, splits=1, blocks=5):
     rows, tile = sum(q_lens), 128 // group * group
     slots = rows * group // tile + len(q_lens)
-    room = 20 * slots * heads * splits + 1
-    out = (ctypes.c_int * (8 * room))()
-    lse = (ctypes.c_float * max(1, rows * heads * group * splits))(*([7.0] * (rows * heads * group * splits)))
+    room = 20 * slots * heads * abs(splits) + 4 * blocks + 1
+    out = (ctypes.c_int * (9 * room))()
+    numbers = rows * heads * group * abs(splits)
+    lse = (ctypes.c_float * max(1, numbers))(*([7.0] * numbers))
     o = (ctypes.c_uint16 * max(1, rows * heads * group * 128))()
     count = host.work_of(
         group, causal, splits, len(q_lens), ints(indptr(q_lens)), ints(indptr(kv_lens)), heads, slots, blocks, lse, o, out, room
     )  # fmt: skip
-    return [tuple(out[8 * i : 8 * i + 8]) for i in range(count)], list(lse)
+    assert count <= room
+    found = [Found(*out[9 * i : 9 * i + 9]) for i in range(count)]
+    merged = [w._replace(block=~w.block) for w in found if w.block < 0]
+    work = [w for w in found if w.block >= 0]
+    assert sorted(merged) == sorted(w for w in work if w.parts > 1)  # a block merges the parts that it has made
+    return work, list(lse)
 
 
 def expected(q_lens, kv_lens, heads, group, causal):
@@ -164,8 +195,8 @@ def test_blocks_end_together(host, q_lens):
     """Each block's keys are within one of the longest tiles of the mean, and a block's work gets no longer."""
     work, _ = work_of(host, q_lens, q_lens, blocks=7)
     loads = Counter()
-    for block, *_, end in work:
-        loads[block] += -(-end // 128)
+    for w in work:
+        loads[w.block] += -(-w.end // 128)
     longest = -(-max(q_lens) // 128)
     assert max(loads.values()) - min(loads.values()) <= longest
     for block in range(7):
@@ -181,8 +212,8 @@ def test_turns_leave_no_block_with_more_than_others(host, q_lens, heads, group):
     """Of the blocks of a whole GPU none has 4 % more than the mean: with jumps from turn to turn it was up to 70 %."""
     work, _ = work_of(host, q_lens, q_lens, heads=heads, group=group, blocks=132)
     loads = Counter()
-    for block, *_, end in work:
-        loads[block] += -(-end // 128)
+    for w in work:
+        loads[w.block] += -(-w.end // 128)
     assert len(loads) == 132
     assert max(loads.values()) <= 1.04 * sum(loads.values()) / 132
 
@@ -195,3 +226,76 @@ def test_random_lengths(host):
         kv_lens = [rng.choice((0, 1, 100, 129, 700)) for _ in range(batch)]
         work, _ = work_of(host, q_lens, kv_lens, heads=1, blocks=rng.choice((1, 3, 11)))
         assert Counter((w[1], w[2], w[4]) for w in work) == Counter(expected(q_lens, kv_lens, 1, 4, True).keys())
+
+
+PIECES = -1  # splits
+# Rows and keys of each request, blocks, and whether tiles are cut.
+CUT = {
+    "one long": ([1, 512], [24000, 512], 12, True),
+    "eight long": ([1] * 8 + [512], [24000] * 8 + [512], 12, True),
+    "as many as there are blocks": ([1] * 6 + [512], [24000] * 6 + [512], 12, False),
+    "one more than there are blocks": ([1] * 7 + [512], [24000] * 7 + [512], 12, True),
+    "three long": ([1] * 3 + [512], [24000] * 3 + [512], 12, True),
+    "a chunk beside a longer row": ([1, 600], [60000, 9000], 12, True),
+    "long and empty": ([0, 1, 3, 0, 70], [0, 9000, 2, 5, 1000], 7, True),
+    "equal": ([300] * 4, [300] * 4, 5, False),
+    "one chunk of few": ([500, 2], [9000, 9000], 24, True),
+    "more than are ranked": ([1] * 299 + [9], [150] * 150 + [40000] + [150] * 149, 24, True),
+    "no request": ([0, 0], [70, 0], 5, False),
+    "a tile begins less than a tile of keys before the last share": ([1] * 8, [4096] * 8, 33, True),
+}
+
+
+def check_pieces(work, lse, q_lens, kv_lens, group=4, causal=True, heads=2):
+    """Every tile is whole or in parts that follow each other; a block has at most one part that begins a tile and one that goes
+    on. Returns how many tiles are cut."""
+    want, tiles, slots = expected(q_lens, kv_lens, heads, group, causal), {}, Counter()
+    for w in work:
+        tiles.setdefault((w.request, w.first, w.head), []).append(w)
+        if w.parts > 1:
+            slots[w.block, w.split == 0] += 1
+    assert tiles.keys() == want.keys()
+    assert max(slots.values(), default=1) == 1
+    for key, parts in tiles.items():
+        parts.sort(key=lambda w: w.split)
+        assert [(w.split, w.parts, w.block - parts[0].block) for w in parts] == [(i, len(parts), i) for i in range(len(parts))]
+        assert (parts[0].begin, parts[-1].rows, parts[-1].end) == (0, *want[key])
+        assert all(a.end == b.begin and b.begin % 128 == 0 and b.begin < b.end for a, b in itertools.pairwise(parts))
+        assert all(w.begin < w.end for w in parts)
+    unseen = sum(q * heads * group for q in q_lens) - sum(rows for rows, _ in want.values())
+    assert sum(x == float("-inf") for x in lse) == unseen
+    return sum(len(parts) > 1 for parts in tiles.values())
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_long_rows_are_cut_and_blocks_end_together(host, name):
+    """No block has more than its share, a quarter of it, and what is too little to cut."""
+    q_lens, kv_lens, blocks, cut = CUT[name]
+    work, lse = work_of(host, q_lens, kv_lens, splits=PIECES, blocks=blocks)
+    assert (check_pieces(work, lse, q_lens, kv_lens) > 0) == cut
+    loads = Counter()
+    for w in work:
+        loads[w.block] += -(-(w.end - w.begin) // 128)
+    even = sum(loads.values()) / blocks
+    assert max(loads.values(), default=0) <= 1.3 * even + 5
+
+
+def test_what_ends_evenly_is_dealt_as_without_cuts(host):
+    for q_lens in ([2000] * 4, [2000, 1900, 700, 31], [64] * 64):
+        cut, _ = work_of(host, q_lens, q_lens, splits=PIECES, blocks=7)
+        plain, _ = work_of(host, q_lens, q_lens, blocks=7)
+        assert [w[:8] for w in cut] == [w[:8] for w in plain]
+        assert all(w.parts == 1 for w in cut)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_lengths_in_pieces(host, seed):
+    rng = random.Random(seed)
+    batch = rng.choice((1, 2, 9, 40, 260))
+    q_lens = [rng.choice((0, 1, 5, 33, 260)) for _ in range(batch)]
+    kv_lens = [rng.choice((0, 1, 100, 129, 700)) for _ in range(batch)]
+    for _ in range(rng.choice((0, 1, 3))):
+        kv_lens[rng.randrange(batch)] = rng.choice((2000, 15001, 40000))
+    group, causal = rng.choice(((4, True), (3, True), (4, False)))
+    work, lse = work_of(host, q_lens, kv_lens, group=group, causal=causal, splits=PIECES, blocks=rng.choice((1, 3, 11, 50)))
+    check_pieces(work, lse, q_lens, kv_lens, group, causal)

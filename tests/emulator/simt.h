@@ -5,6 +5,7 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
@@ -229,12 +230,14 @@ inline bool run(Cluster& all) {
   return false;
 }
 
-// A whole grid, one cluster after the other; clusters lie along x.
+// A whole grid, one cluster after the other, with SIMT_BACKWARDS=1 the last one first; clusters lie along x.
 template <class F>
 bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, F body) {
   static F* held;
   held = &body;
   entry = [] { (*held)(); };
+  const char* order = getenv("SIMT_BACKWARDS");
+  const bool backwards = order != nullptr && *order == '1';
   gridDim = grid;
   blockDim = {static_cast<unsigned>(threads), 1, 1};
   for (unsigned at = 0; at < grid.x * grid.y * grid.z; at += cluster_size) {
@@ -242,7 +245,7 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, F bo
     all.threads = cluster_size * threads;
     for (int i = 0; i < cluster_size; ++i) {
       all.blocks.push_back(std::make_unique<Block>());
-      const unsigned x = at + i;
+      const unsigned x = (backwards ? grid.x * grid.y * grid.z - cluster_size - at : at) + i;
       all.blocks.back()->index = {x % grid.x, x / grid.x % grid.y, x / grid.x / grid.y};
       start(*all.blocks.back(), threads, shared_bytes);
     }

@@ -72,7 +72,7 @@ BOUND_FAULTS = (
     ),
     cpu(
         "prefill: the last split of a long request of wgmma_tile ends early",
-        f"{K}/prefill_wgmma_schedule.cuh",
+        f"{K}/prefill_wgmma_work.cuh",
         "const bool rest = split == p.num_splits - 1;",
         "const bool rest = false;",
         f"{BEYOND} -k beyond and prefill",

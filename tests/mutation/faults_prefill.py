@@ -1,6 +1,19 @@
 """Faults in the kernels of prefill."""
 
-from tests.mutation.mutant import FP8_PREFILL, PREFILL, UNEVEN, VARIED, C, K, gpu
+from tests.mutation.mutant import (
+    CUT,
+    CUT_CHOICE,
+    CUT_LINE,
+    FP8_PREFILL,
+    PREFILL,
+    UNEVEN,
+    VARIED,
+    C,
+    K,
+    Mutant,
+    cpu,
+    gpu,
+)
 
 PREFILL_FAULTS = (
     gpu(
@@ -121,7 +134,7 @@ PREFILL_FAULTS = (
     gpu(
         "prefill: the sink joins every part of a row",
         f"{K}/prefill_finish.cuh",
-        "  if constexpr (C::kSplit != SplitMode::kOff) return {lse, 1.f};\n",
+        "  if constexpr (kMergesLater<C>) return {lse, 1.f};\n",
         "",
         "prefill-fixed-odd-sinks ragged-auto-sinks",
     ),
@@ -282,5 +295,47 @@ PREFILL_FAULTS = (
         "factors[row] = never_zero(key * power_of_two(-shift));",
         "factors[row] = key;",
         FP8_PREFILL,
+    ),
+    cpu(
+        "cut tiles: a tile that a block passes over takes the place of the part that it has made",
+        f"{K}/prefill_wgmma_schedule.cuh",
+        "    if constexpr (kCutsByLengths<C>) work.split = 0;",
+        "    if constexpr (kCutsByLengths<C>) work.split = work.split + 0;",
+        CUT_LINE,
+    ),
+    cpu(
+        "cut tiles: a share ends at the tile of keys before its edge, and the next begins behind it",
+        f"{K}/prefill_cut.cuh",
+        "return (block * share - at) / kTileKv;",
+        "return (block * share - at) / kTileKv + (block & 1);",
+        CUT_LINE,
+    ),
+    cpu(
+        "cut tiles: the last part of a tile is lost",
+        f"{K}/prefill_cut.cuh",
+        "return (at + keys - 1) / share;",
+        "return (at + keys - 1) / share - ((at + keys - 1) / share > first());",
+        CUT_LINE,
+    ),
+    cpu(
+        "cut tiles: the count of a launch stays for the next",
+        f"{K}/prefill_wgmma_join.cuh",
+        "if (last) set_back(p, counter);",
+        ";",
+        f"{CUT} -k ends_last",
+    ),
+    cpu(
+        "cut tiles: of a batch with a pool for short requests too",
+        "opfacade/backends/cuda/attention_prefill_pieces.py",
+        "tokens < _OF_EACH * descriptor.batch_size",
+        "tokens < 0",
+        CUT_CHOICE,
+    ),
+    Mutant(
+        "cut tiles: nothing orders the parts of another block before they are read",
+        f"{K}/prefill_wgmma_join.cuh",
+        (("    fence_device();\n    merge_rows<C>", "    merge_rows<C>"),),
+        tests=f"{CUT} -k parts",
+        blind="the emulator has one order of memory, and on a GPU add_one alone has kept it in every run",
     ),
 )

@@ -49,6 +49,9 @@ PIECES = "tests/attention/test_pieces.py"
 DEALT = "tests/emulator/test_pieces.py"
 TEAMS = "tests/emulator/test_teams.py"
 WGMMA = "tests/emulator/test_emulated_wgmma.py"
+CUT = "tests/emulator/test_prefill_pieces.py"
+CUT_LINE = "tests/attention/test_wgmma_schedule.py"
+CUT_CHOICE = "tests/attention/test_prefill_cut.py"
 WGMMA_FP8 = "tests/emulator/test_emulated_fp8.py"
 
 

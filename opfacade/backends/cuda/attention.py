@@ -8,6 +8,7 @@ from opfacade.backends.cuda import attention_decode as decode
 from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import attention_prefill as prefill
 from opfacade.backends.cuda import attention_prefill_fp8 as fp8
+from opfacade.backends.cuda import attention_prefill_pieces as pieces
 from opfacade.backends.cuda import attention_prefill_wgmma as wgmma
 from opfacade.backends.cuda.attention_decode_block import head_blocks
 from opfacade.backends.cuda.attention_decode_variants import VARIANTS as DECODE_VARIANTS
@@ -92,6 +93,14 @@ _DEFAULTS = (
 )
 
 
+# Before those of whole tiles, which serve wherever these decline, or where there is no room or a promise is required.
+_PIECES = tuple(
+    Candidate(
+        "cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, estimate=_prefill, needs=needs
+    )
+    for impl, cut, needs in (("wgmma_tile", pieces.WGMMA, None), ("wgmma_fp8_tile", pieces.FP8, fp8.needs))
+    for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+)
 _SPLIT_VARIANTS = (variant for base in _DEFAULTS for variant in facts_of.split_variants(base))
 
-CANDIDATES = (*_DEFAULTS, *_SPLIT_VARIANTS, *DECODE_VARIANTS, *PREFILL_VARIANTS)
+CANDIDATES = (*_PIECES, *_DEFAULTS, *_SPLIT_VARIANTS, *DECODE_VARIANTS, *PREFILL_VARIANTS)

@@ -43,6 +43,7 @@ _SMS = 132
 _BANDWIDTH = 4.2e12
 # The second launch; of it each row of a head; and what partial results beyond those that stay in the L2 cost to write and read.
 _MERGE, _MERGED_ROW, _IN_L2 = 3e-6, 0.4e-9, 40e6
+_LEAST_CUT = 512  # keys: kernels/attention/prefill_cut.cuh
 # To find that a tile has no key in a split.
 _NO_KEYS = 0.4e-6
 
@@ -115,8 +116,14 @@ def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> Cut:
             mine = [keys * step for keys in _parts(begin, end, step, share, 0 if chunk else begin // step * step) if keys]
             sizes += mine * heads
             empty += (splits - len(mine)) * heads
-            parts += len(mine) * heads * held * (mode != "off")
-    return Cut(sizes, empty, parts)
+            parts += len(mine) * heads * held * (mode in ("auto", "fixed"))
+    return Cut(_shared(sizes, target) if mode == "pieces" else sizes, empty, parts)
+
+
+def _shared(sizes: list[int], target: Target) -> list[int]:
+    """Long tiles in parts of equal shares: kernels/attention/prefill_cut.cuh. The blocks merge them, in little time."""
+    share = max(-(-sum(sizes) // max(1, target.sm_count)), _LEAST_CUT)
+    return [min(share, keys - begin) for keys in sizes for begin in range(0, keys, share)]
 
 
 def _splits(descriptor: Any, target: Target, mode: str, said: Any) -> tuple[int, int]:

@@ -32,10 +32,11 @@ _MAX_AUTO_SPLITS = 32
 _MIN_KEYS_A_SPLIT = 256
 
 Prefill = BatchPagedPrefillDescriptor | BatchRaggedPrefillDescriptor
+Split = tuple[str, int, int]  # mode, number of splits, chunk in tokens
 
 
 @once_in_a_row
-def splits_of(descriptor: Prefill, target: Target) -> tuple[str, int, int]:
+def splits_of(descriptor: Prefill, target: Target) -> Split:
     """How a prefill is split: (mode, number of splits, chunk in tokens), from bounds alone.
 
     "auto" splits only while there are fewer tiles than SMs; otherwise it is "off", and the SKU says so.
@@ -90,14 +91,15 @@ def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:
     return support.pairs(**facts_of.common_facts(descriptor), causal=descriptor.causal, split=mode)
 
 
-def constants_of(descriptor: Prefill, target: Target) -> dict[str, bool | int | str]:
+def constants_of(descriptor: Prefill, mode: str) -> dict[str, bool | int | str]:
     """The facts with those that an id leaves out."""
-    return facts_of.unsaid(descriptor) | dict(facts(descriptor, splits_of(descriptor, target)[0]))
+    return facts_of.unsaid(descriptor) | dict(facts(descriptor, mode))
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
     tile = TILES[descriptor.dim]
-    constants = constants_of(descriptor, target) | {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
+    facts = {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
+    constants = constants_of(descriptor, splits_of(descriptor, target)[0]) | facts
     return variant.spec_of(f"attention/{descriptor.op}", constants, descriptor, target)
 
 
@@ -121,12 +123,13 @@ def workspace(descriptor: Prefill, target: Target) -> int:
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
-    return launcher_of(jit_spec(descriptor, target), descriptor, target, identity, allow_build)
+    return launcher_of(jit_spec(descriptor, target), descriptor, splits_of(descriptor, target), identity, allow_build)
 
 
-def launcher_of(spec: Any, descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+def launcher_of(spec: Any, descriptor: Prefill, split: Split, identity: KernelSku, allow_build: bool) -> Launcher:
+    """split: as `splits_of` gives it."""
     if descriptor.total_num_rows == 0 or descriptor.batch_size == 0:
         return support.nothing_to_do
-    mode, splits, chunk = splits_of(descriptor, target)
+    mode, splits, chunk = split
     scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), splits, chunk)
     return support.launcher(spec, descriptor, identity, allow_build, mode != "off", scalars)

@@ -18,7 +18,7 @@ from opfacade.sku import KernelSku
 from opfacade.target import Target
 
 DTYPE, HEAD_DIM, OUTPUTS = "f8_e4m3", 128, ("f16", "bf16")
-TILE_KEYS = 128
+TILE_ROWS, TILE_KEYS = 128, 128
 TMA_STEP = 16  # bytes
 _PAGE = 8  # tokens that the copy engine brings together
 # As WgmmaFp8Tile in kernels/attention/prefill_wgmma_params.h: two tiles of rows, four of K and of V, two of V as it comes.
@@ -71,21 +71,25 @@ def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
-    mode = first.splits_of(descriptor, target)[0]
+    return spec_of(descriptor, target, first.splits_of(descriptor, target)[0])
+
+
+def spec_of(descriptor: Prefill, target: Target, mode: str) -> Any:
     constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, mode))
     return support.spec_of(f"attention/{descriptor.op}_wgmma_fp8", support.pairs(**constants), target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:
-    return _sku(descriptor, target, first.splits_of(descriptor, target)[0])
+    return sku_of(descriptor, target, first.splits_of(descriptor, target)[0])
 
 
 @once_a_kind
-def _sku(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
+def sku_of(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
     known = facts(descriptor, mode)
     identity = facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", known, TILE_KEYS, mode != "off")
     return facts_of.make_sku(identity)
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
-    return first.launcher_of(jit_spec(descriptor, target), descriptor, target, identity, allow_build)
+    split = first.splits_of(descriptor, target)
+    return first.launcher_of(jit_spec(descriptor, target), descriptor, split, identity, allow_build)

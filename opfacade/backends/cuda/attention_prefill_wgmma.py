@@ -99,16 +99,20 @@ def declines(descriptor: Prefill, target: Target) -> list[Reason]:
 
 
 def jit_spec(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> Any:
-    constants = first.constants_of(descriptor, target) | tuning.facts()
+    return spec_of(descriptor, target, first.splits_of(descriptor, target)[0], tuning)
+
+
+def spec_of(descriptor: Prefill, target: Target, mode: str, tuning: Tuning = PLAIN) -> Any:
+    constants = first.constants_of(descriptor, mode) | tuning.facts()
     return variant.spec_of(f"attention/{descriptor.op}_wgmma", constants, descriptor, target)
 
 
 def sku(descriptor: Prefill, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
-    return _sku(descriptor, target, tuning, first.splits_of(descriptor, target)[0])
+    return sku_of(descriptor, target, first.splits_of(descriptor, target)[0], tuning)
 
 
 @once_a_kind
-def _sku(descriptor: Prefill, target: Target, tuning: Tuning, mode: str) -> KernelSku:
+def sku_of(descriptor: Prefill, target: Target, mode: str, tuning: Tuning = PLAIN) -> KernelSku:
     known = support.pairs(**dict(first.facts(descriptor, mode)), **tuning.facts())
     tile, transforms = tuning.keys or tile_of(descriptor.dim, descriptor.kv_dtype).keys, transforms_scores(descriptor)
     line = variant.line_of(descriptor) is not None
@@ -117,4 +121,5 @@ def _sku(descriptor: Prefill, target: Target, tuning: Tuning, mode: str) -> Kern
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool, tuning: Tuning = PLAIN) -> Launcher:
-    return first.launcher_of(jit_spec(descriptor, target, tuning), descriptor, target, identity, allow_build)
+    split = first.splits_of(descriptor, target)
+    return first.launcher_of(jit_spec(descriptor, target, tuning), descriptor, split, identity, allow_build)

@@ -13,4 +13,6 @@ inline Counter exchange_if(Counter* counter, Counter expected, Counter value) {
   return before;
 }
 
+inline void fence_device() {}
+
 }  // namespace opfacade

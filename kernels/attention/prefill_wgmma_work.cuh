@@ -1,0 +1,110 @@
+// A tile of rows and the keys that one block sees of it.
+#pragma once
+#include "kernels/attention/prefill_cut.cuh"
+#include "kernels/attention/prefill_finish.cuh"
+#include "kernels/attention/prefill_schedule.cuh"
+#include "kernels/attention/prefill_variant_of.cuh"
+#include "kernels/attention/prefill_wgmma_params.h"
+#include "kernels/common/chunk.cuh"
+#include "kernels/common/softmax.cuh"
+
+namespace opfacade {
+
+// Tiles in which some row of the tile does not see some key, or that reach outside the range: all where more hides keys.
+struct MaskedTiles {
+  int above;  // those that start later
+  int below;  // those that start earlier
+
+  __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
+  // How many of `left` tiles are left when one is masked again. The first of them, at `start`, is not.
+  __device__ __forceinline__ int plain_until(int start, int left, int tile) const {
+    const int64_t plain = (static_cast<int64_t>(start) - below) / tile + 1;
+    return plain < left ? left - static_cast<int>(plain) : 0;
+  }
+};
+
+struct Work {
+  RowTile tile;  // rows 0: there is no more
+  KvRange range;
+  int head;      // of K and V
+  int split;     // pieces: see TilePart
+  int tiles;     // of keys
+  int last;      // where the last of them starts, which is the first to be worked on
+  MaskedTiles masked;
+};
+
+// Of a block, the parts of tiles: that goes on with one, and that begins one. By one thread, for all that it finds.
+__device__ __forceinline__ void keep_part(Work (&parts)[2], const Work& found) {
+  if (found.split != 0) parts[TilePart::of(found.split).part == 0] = found;
+}
+
+// Tiles of keys lie at multiples of kTileKv whatever the range, so that pages lie in them in whole boxes.
+template <class C>
+__device__ __forceinline__ int first_start(const KvRange& range) {
+  return range.begin / C::kTileKv * C::kTileKv;
+}
+template <class C>
+__device__ __forceinline__ int tile_count(const KvRange& range) {
+  return range.end <= range.begin ? 0 : (range.end - first_start<C>(range) + C::kTileKv - 1) / C::kTileKv;
+}
+
+// The part of the visible range that a split takes. With a fixed chunk it is cut by its own number alone.
+template <class C>
+__device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range, int split) {
+  if constexpr (C::kSplit == SplitMode::kFixed) {
+    const int start = split * p.chunk;
+    const bool rest = split == p.num_splits - 1;  // no length has keys that nobody reads
+    range.end = !rest && range.end - start > p.chunk ? start + p.chunk : range.end;
+    range.begin = max(range.begin, start);
+  }
+  if constexpr (C::kSplit == SplitMode::kAuto) {
+    const int share = (tile_count<C>(range) + p.num_splits - 1) / p.num_splits * C::kTileKv;
+    const int start = first_start<C>(range) + split * share;
+    range.end = min(range.end, start + share);
+    range.begin = max(range.begin, start);
+  }
+  return range;
+}
+
+template <class C>
+__device__ __forceinline__ MaskedTiles masked_tiles(const PrefillParams& p, const Work& work) {
+  if constexpr (kHidesMore<C>) return {-2 * C::kTileKv, 0};
+  return {row_range<C>(p, work.tile, work.range, 0).end - C::kTileKv,
+          row_range<C>(p, work.tile, work.range, work.tile.rows - 1).begin};
+}
+
+// What those that load and compute would each find anew.
+template <class C>
+__device__ __forceinline__ void set_tiles(const PrefillParams& p, Work& work) {
+  work.tiles = tile_count<C>(work.range);
+  work.last = first_start<C>(work.range) + (work.tiles - 1) * C::kTileKv;
+  work.masked = masked_tiles<C>(p, work);
+}
+
+template <class C>
+__device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& work, int row, int64_t row_stride,
+                                            int64_t head_stride) {
+  const int packed = work.tile.first + row;
+  return (work.tile.q_start + packed / C::kGroup) * row_stride + (work.head * C::kGroup + packed % C::kGroup) * head_stride;
+}
+
+// Writes a tile of rows that see no key, by one warp: nobody else hears of it.
+template <class C>
+__device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& work) {
+#pragma unroll 1
+  for (int row = threadIdx.x % 32; row < work.tile.rows; row += 32) {
+    const int64_t at = row_in_o<C>(p, work, row, p.heads, 1);
+    if constexpr (kMergesLater<C>) {
+      p.partial_lse[static_cast<int64_t>(work.split) * p.total_rows * p.heads + at] = minus_infinity();
+    } else {
+      const int head = work.head * C::kGroup + (work.tile.first + row) % C::kGroup;
+      if constexpr (C::kReturnLse) p.lse[at] = finished<C>(p, head, minus_infinity()).lse;
+      char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, row, p.o_row_stride, p.o_head_stride);
+#pragma unroll 1
+      for (int chunk = 0; chunk < C::kHeadDimVo / 8; ++chunk)
+        store_halves_8(dst + chunk * 16, make_uint4(0, 0, 0, 0), p.o_aligned);
+    }
+  }
+}
+
+}  // namespace opfacade
