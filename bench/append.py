@@ -17,11 +17,11 @@ from bench import records
 from bench.attention import machine
 from bench.decode import IN_A_GRAPH, shown, time_graph, timings
 from opfacade import Plan, Preference
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import time_gpu, time_host
+from opfacade.testing.timing import time_gpu, time_host
 
 CUDA = Preference(backend="cuda")
 LARGE, SMALL = 65536, 64  # new rows, of 8 heads of 128

@@ -8,7 +8,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from opfacade.cost import amount
+from opfacade.cost.model import amount
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 
 _SHAPE = re.compile(r"(\d+)x q(\d+) kv(\d+) h(\d+)/(\d+) d(\d+) page(\d+) (\w+)")

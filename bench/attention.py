@@ -27,7 +27,7 @@ from opfacade.plans.attention import (
     PagedKvCacheDescriptor,
 )
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import time_gpu, time_host
+from opfacade.testing.timing import time_gpu, time_host
 
 CUDA = Preference(backend="cuda")
 

@@ -26,11 +26,11 @@ from opfacade import Plan, Target
 from opfacade.bench import peers
 from opfacade.demo.lengths import from_trace
 from opfacade.errors import OpfacadeError
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor
+from opfacade.plans._attention.variant_examples import alibi, alibi_slopes, document_mask
 from opfacade.plans.attention import BatchPagedPrefillDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.variant_examples import alibi, alibi_slopes, document_mask
-from opfacade.workload import Lengths, Work
+from opfacade.tools.workload import Lengths, Work
 
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
 

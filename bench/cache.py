@@ -19,7 +19,7 @@ LOAD = """
 import sys, time
 import torch, tvm_ffi, jinja2, ninja
 from opfacade import Plan, Preference, Target, jit
-from opfacade.registry import examples
+from opfacade.select.registry import examples
 plan = Plan.select(examples()[int(sys.argv[1])], Preference(backend="cuda"), target=Target.parse(sys.argv[2]))
 spec = plan._candidate.jit_spec(plan.descriptor, plan.target)
 started = time.perf_counter()
@@ -30,7 +30,7 @@ print(1000 * (time.perf_counter() - started))
 
 def cold(arch):
     from opfacade import Plan, Preference, Target, explain, jit
-    from opfacade.registry import examples
+    from opfacade.select.registry import examples
 
     rows, seen = [], set()
     cuda, target = Preference(backend="cuda"), Target.parse(arch)

@@ -20,12 +20,12 @@ from bench import records
 from bench.attention import CUDA, DECODE, PREFILL, machine, posed
 from opfacade import Plan, Target, plan
 from opfacade.backends.cuda import support
-from opfacade.descriptor import forget_kinds
+from opfacade.core.descriptor import forget_kinds
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import time_gpu
+from opfacade.testing.timing import time_gpu
 
 ROUNDS = 5
 

@@ -29,8 +29,8 @@ import tvm_ffi
 from bench import records
 from opfacade import Plan, Target, jit
 from opfacade.jit import cache, toolchain
-from opfacade.registry import examples
-from opfacade.warmup import warmup
+from opfacade.select.registry import examples
+from opfacade.tools.warmup import warmup
 
 BUILDS = 5  # of each alone
 HERE = Path(__file__).resolve().parent
@@ -38,7 +38,7 @@ WARM = """
 import sys, time
 import tvm_ffi
 from opfacade import Plan, Target, jit
-from opfacade.registry import load_descriptor
+from opfacade.select.registry import load_descriptor
 from opfacade.jit import build, cache, codegen, toolchain
 import jinja2, ninja
 plan = Plan.select(load_descriptor(sys.argv[1]), target=Target.parse(sys.argv[2]))

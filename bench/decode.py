@@ -26,12 +26,12 @@ from bench import attention, records, turns
 from bench.attention import machine
 from bench.turns import Contender
 from opfacade import Plan, Preference, Target
-from opfacade.autotune import eligible
-from opfacade.paging import FP8
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.plans._attention.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeArgs, BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
-from opfacade.sku import ITEMSIZE
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import Timing, time_gpu
+from opfacade.testing.timing import Timing, time_gpu
+from opfacade.tune.tune import eligible
 
 CUDA = Preference(backend="cuda")
 IN_A_GRAPH = 40

@@ -27,12 +27,13 @@ from pathlib import Path
 import torch
 
 from bench import records
-from opfacade import Plan, Target, jit, telemetry, telemetry_latency
-from opfacade.backends.cuda.direct import Direct, KernelCall
+from opfacade import Plan, Target, jit, telemetry
+from opfacade.backends.cuda.host.direct import Direct, KernelCall
 from opfacade.errors import CompileError, ToolchainError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
-from opfacade.recorder import Recorder
+from opfacade.telemetry import latency as telemetry_latency
 from opfacade.testing import inputs
+from opfacade.tools.recorder import Recorder
 
 ROOT = Path(__file__).resolve().parent.parent
 

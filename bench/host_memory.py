@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.host import CACHE, stub_libraries  # noqa: E402
 from opfacade import Plan, Target, jit  # noqa: E402
-from opfacade.backends.cuda.direct import Direct, KernelCall  # noqa: E402
+from opfacade.backends.cuda.host.direct import Direct, KernelCall  # noqa: E402
 from opfacade.plans.attention import BatchPagedDecodeDescriptor  # noqa: E402
 from opfacade.testing import inputs  # noqa: E402
 

@@ -17,8 +17,8 @@ from bench.attention import DECODE, PREFILL, Shape
 from opfacade import Plan, Preference
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import time_gpu
-from opfacade.verify import machine
+from opfacade.testing.timing import time_gpu
+from opfacade.tools.verify import machine
 
 CUDA = Preference(backend="cuda")
 SPLITS: tuple[str | int, ...] = ("auto", "off", 512, 1024, 2048)

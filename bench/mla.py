@@ -24,7 +24,7 @@ from bench.turns import Contender
 from opfacade import Plan, Preference
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.testing.bench import time_gpu
+from opfacade.testing.timing import time_gpu
 
 CUDA = Preference(backend="cuda")
 LATENT, ROPE = 512, 64

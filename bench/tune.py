@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import mean
 
 from bench import records
-from opfacade.autotune import Setup, tune
-from opfacade.autotune_measure import Effort
-from opfacade.autotune_store import Store, export
 from opfacade.bench.measure import described
-from opfacade.target import Target
-from opfacade.verify import machine
-from opfacade.workload import read
+from opfacade.core.target import Target
+from opfacade.select.measurement_store import Store, export
+from opfacade.tools.verify import machine
+from opfacade.tools.workload import read
+from opfacade.tune.measure import Effort
+from opfacade.tune.tune import Setup, tune
 
 
 def once(works, effort: Effort, say):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.autotune_measure import Effort, race
-from opfacade.testing import bench
+from opfacade.testing import timing as bench
+from opfacade.tune.measure import Effort, race
 
 SAMPLES, WARMUP = 30, 3
 DIRTY = {"us": False}  # by the name of a time: whether other memory is read after the L2 was written over

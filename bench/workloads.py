@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opfacade.demo.lengths import drawn, from_trace
-from opfacade.paging import PagedKvCacheDescriptor, PagedLatentCacheDescriptor
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor, PagedLatentCacheDescriptor
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
-from opfacade.workload import Lengths, Work
+from opfacade.tools.workload import Lengths, Work
 
 PAGE = 16
 CHUNK = 2048

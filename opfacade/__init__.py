@@ -10,34 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opfacade import errors, telemetry
-    from opfacade.change import explain_change
-    from opfacade.manifest import SkuManifest
+    from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+    from opfacade.core.preference import Preference, Require
+    from opfacade.core.sku import KernelSku
+    from opfacade.core.target import Target
+    from opfacade.core.verdict import Verdict
     from opfacade.plan import Plan
-    from opfacade.preference import Preference, Require
-    from opfacade.recorder import record
-    from opfacade.registry import load_descriptor
-    from opfacade.selection import explain
-    from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
-    from opfacade.target import Target
-    from opfacade.verdict import Verdict
+    from opfacade.select.change import explain_change
+    from opfacade.select.explanation import explain
+    from opfacade.select.manifest import SkuManifest
+    from opfacade.select.registry import load_descriptor
+    from opfacade.tools.recorder import record
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "ErrorModel": "sku",
-    "KernelSku": "sku",
+    "ErrorModel": "core.guarantee",
+    "KernelSku": "core.sku",
     "Plan": "plan",
-    "PrecisionGuarantee": "sku",
-    "Preference": "preference",
-    "Require": "preference",
-    "SkuManifest": "manifest",
-    "Target": "target",
-    "Verdict": "verdict",
+    "PrecisionGuarantee": "core.guarantee",
+    "Preference": "core.preference",
+    "Require": "core.preference",
+    "SkuManifest": "select.manifest",
+    "Target": "core.target",
+    "Verdict": "core.verdict",
     "errors": "",
-    "explain": "selection",
-    "explain_change": "change",
-    "load_descriptor": "registry",
-    "record": "recorder",
+    "explain": "select.explanation",
+    "explain_change": "select.change",
+    "load_descriptor": "select.registry",
+    "record": "tools.recorder",
     "telemetry": "",
 }
 

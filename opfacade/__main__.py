@@ -1,5 +1,5 @@
 """`python -m opfacade` is the `opfacade` command."""
 
-from opfacade.cli import main
+from opfacade.cli.main import main
 
 main(prog_name="opfacade")

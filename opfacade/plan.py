@@ -7,18 +7,24 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
-from opfacade import env, instruments, notices, registry, telemetry, validation
-from opfacade.descriptor import Args, ArgsT, Descriptor
+from opfacade import env, telemetry, validation
+from opfacade.base import notices
+from opfacade.core.call_memo import CallMemo
+from opfacade.core.candidate import Candidate, Launcher
+from opfacade.core.checks import check, check_beside, require_memory
+from opfacade.core.descriptor import Args, ArgsT, Descriptor
+from opfacade.core.guarantee import PrecisionGuarantee
+from opfacade.core.operands import TensorSpec, bytes_of
+from opfacade.core.preference import Preference
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.core.verdict import SOUND, Verdict
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
-from opfacade.memo import CallMemo
-from opfacade.operands import TensorSpec, bytes_of, check, check_beside, require_memory
-from opfacade.preference import Preference
-from opfacade.registry import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, Candidate, Launcher, fast_paths_of, unchecked
-from opfacade.selection import Option, answer, choose, count_refusals
-from opfacade.sku import KernelSku, PrecisionGuarantee
-from opfacade.target import Target
-from opfacade.validation import moment
-from opfacade.verdict import SOUND, Verdict
+from opfacade.observe import crosscheck, instruments
+from opfacade.select.explanation import answer
+from opfacade.select.registry import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, fast_paths_of, unchecked
+from opfacade.select.selection import Option, choose, count_refusals
+from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -245,8 +251,8 @@ class Plan(Generic[ArgsT]):
                 return bare[0]
 
             launch = instruments.launcher(make, self.descriptor, self.sku)
-            if self._crosscheck:
-                launch = registry.crosscheck().wrap(self, launch, self._crosscheck)
+            checked = crosscheck.Checked(self.descriptor, self.sku, self.target)
+            launch = crosscheck.wrap(checked, launch, self._crosscheck)
             if self._guard is not None:
                 launch = self._guard.wrap(launch)
             telemetry.stats(self.sku.id).loads.add()

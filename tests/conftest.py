@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.skipped import pytest_terminal_summary  # noqa: F401
+from tests.support.skipped import pytest_terminal_summary  # noqa: F401
 
 
 def pytest_addoption(parser):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from opfacade.backends.cuda import attention_decode
-from opfacade.target import Target
+from opfacade.backends.cuda.attention import decode as attention_decode
+from opfacade.core.target import Target
 from opfacade.testing import inputs, matrix, numerics, prebuilt
 from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject
@@ -23,7 +23,7 @@ def on_gpu(args):
 
 
 def counters(descriptor, workspace):
-    """Where a split decode has counters: it looks at them first, whatever they hold. See kernels/attention/decode_count.cuh."""
+    """The counters of a split decode, which it reads first, whatever they hold: attention/decode/schedule/count.cuh."""
     target = Target.current()
     if descriptor.op != "paged_decode" or not workspace.numel():
         return workspace[:0]

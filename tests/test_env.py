@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from opfacade import Plan, Preference, Target, env, explain, telemetry_file
-from opfacade.autotune_table import store_here
-from opfacade.catalogue import environment
+from opfacade import Plan, Preference, Target, env, explain
 from opfacade.errors import OpfacadeError, SettingError
-from opfacade.registry import examples
+from opfacade.select.measurements import store_here
+from opfacade.select.registry import examples
+from opfacade.telemetry import file as telemetry_file
+from opfacade.tools.catalogue import environment
 
 FUNCTIONS = [
     f for name, f in inspect.getmembers(env, inspect.isfunction)

@@ -110,7 +110,7 @@ def test_a_code_is_read_from_a_message_that_has_one():
 
 def test_what_layers_without_an_op_raise_is_told_with_the_op_of_the_plan(monkeypatch, tmp_path):
     from opfacade import Plan, Target
-    from opfacade.registry import examples
+    from opfacade.select.registry import examples
 
     monkeypatch.setenv("OPFACADE_CXX", "no-such-compiler")
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from opfacade.descriptor import Descriptor
-from opfacade.model import Model
-from opfacade.registry import descriptor_types, examples
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.model import Model
+from opfacade.select.registry import descriptor_types, examples
 from tests.test_structure import PACKAGE
 
 # What is a family's own, or on its way to become so: the list only shrinks.

@@ -91,5 +91,5 @@ def test_import_and_select_write_nothing_and_need_no_home_or_path(env):
 
 
 def test_running_the_reference_needs_no_compiler():
-    code = "from tests.problems import decode, run; d, a = run(decode([6])); print(bool(a.o.isnan().any()))"
+    code = "from tests.support.problems import decode, run; d, a = run(decode([6])); print(bool(a.o.isnan().any()))"
     assert fresh(code, PATH="", HOME="/proc/nowhere") == "False"

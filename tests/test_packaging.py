@@ -67,4 +67,4 @@ def test_sources_are_found_from_the_checkout():
 
 def test_the_command_is_installed_with_the_wheel(wheel):
     (entry,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("entry_points.txt"))
-    assert "opfacade = opfacade.cli:main" in zipfile.ZipFile(wheel).read(entry).decode()
+    assert "opfacade = opfacade.cli.main:main" in zipfile.ZipFile(wheel).read(entry).decode()

@@ -7,9 +7,9 @@ import pytest
 from opfacade import Plan, Preference
 from opfacade.errors import ArgumentTypeError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedDecodePlan, BatchPagedPrefillDescriptor
-from opfacade.registry import examples
-from tests.problems import decode, on_reference
-from tests.test_selection import CPU, SM_90A, fresh
+from opfacade.select.registry import examples
+from tests.select.test_selection import CPU, SM_90A, fresh
+from tests.support.problems import decode, on_reference
 
 
 def test_selection_twice_is_the_same_plan():

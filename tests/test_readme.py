@@ -6,10 +6,10 @@ from unittest.mock import patch
 
 import torch
 
-from opfacade import catalogue
-from opfacade.cli import main
-from opfacade.target import Target
+from opfacade.cli.main import main
+from opfacade.core.target import Target
 from opfacade.testing import numerics
+from opfacade.tools import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

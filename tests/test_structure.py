@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import opfacade
-from opfacade.registry import examples, families
+from opfacade.select.registry import examples, families
 
 ROOT = Path(opfacade.__file__).parents[1]
 PACKAGE = ROOT / "opfacade"
@@ -175,7 +175,7 @@ def test_a_family_is_a_complete_slice(family):
 
 def test_every_template_belongs_to_an_op():
     # Index tensors and bounded values are checked by one kernel each for all families: a service, not an operator with a plan.
-    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_wgmma. What prints a
+    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_sm90. What prints a
     # user's expressions is for all of attention. The host library makes the calls of all plans.
     ops = {(e.family(), e.op) for e in examples()} | {
         ("validation", "index_check"),
@@ -184,7 +184,7 @@ def test_every_template_belongs_to_an_op():
         ("host", "host"),
     }
     ops |= {
-        (family, f"{op}_{what}") for family, op in ops for what in ("wgmma", "computed", "varied", "wgmma_varied", "wgmma_fp8")
+        (family, f"{op}_{what}") for family, op in ops for what in ("sm90", "computed", "varied", "sm90_varied", "sm90_fp8")
     }
     ops.add(("attention", "variant"))
     found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}
@@ -303,7 +303,7 @@ def test_nothing_catches_everything(path):
 
 def evidence():
     from opfacade import Preference, Target
-    from opfacade.selection import survey
+    from opfacade.select.selection import survey
 
     skus = (o.sku for e in examples() for t in ("cpu", "sm_90a") for o in survey(e, Preference(), Target.parse(t)) if o.sku)
     return sorted({test for sku in skus for test in sku.precision_guarantee.evidence})

@@ -12,10 +12,9 @@ import torch
 from opfacade import Plan, Preference, Target, telemetry
 from opfacade import plan as plans
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
-from opfacade.registry import examples
+from opfacade.select.registry import examples
 from opfacade.testing import inputs
-
-from .problems import append, bits, decode, prefill, ragged
+from tests.support.problems import append, bits, decode, prefill, ragged
 
 THREADS = 32
 REFERENCE = Preference(backend="reference")

@@ -3,7 +3,7 @@
 #include <time.h>
 
 #include "csrc/common/launch.h"
-#include "csrc/common/pool.h"
+#include "csrc/paged/pool.h"
 
 namespace opfacade {
 

@@ -1,7 +1,7 @@
 // The part of a prefill binding that paged and ragged share. C names the compile-time constants of the kernel.
 #pragma once
 #include "csrc/attention/attention.h"
-#include "kernels/attention/prefill_params.h"
+#include "kernels/attention/prefill/params.h"
 
 namespace opfacade {
 
@@ -36,7 +36,7 @@ inline void require_group(const PrefillParams& params, int64_t kv_heads, int64_t
   require(kv_heads * group == params.heads, "num_qo_heads expected num_kv_heads times the group of this kernel");
 }
 
-// num_splits and chunk come from the plan: see kernels/attention/prefill_params.h.
+// num_splits and chunk come from the plan: see kernels/attention/prefill/params.h.
 inline void set_splits(PrefillParams& params, Operands& in) {
   const int64_t num_splits = in.integer(), chunk = in.integer();
   require(num_splits > 0, "num_splits expected at least 1");

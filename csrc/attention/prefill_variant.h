@@ -1,7 +1,7 @@
-// Operands of a variant and of a packed mask, put where kernels/attention/prefill_variant_params.h says.
+// Operands of a variant and of a packed mask, put where kernels/attention/prefill/variant_params.h says.
 #pragma once
 #include "csrc/attention/prefill.h"
-#include "kernels/attention/prefill_variant_params.h"
+#include "kernels/attention/prefill/variant_params.h"
 
 namespace opfacade {
 

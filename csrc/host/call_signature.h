@@ -1,10 +1,10 @@
-// The signature of one plan: every rule of opfacade/operands.py about shapes, dtypes, devices, strides, alignment and overlap, for
+// The signature of one plan: every rule of opfacade/core/operands.py about shapes, dtypes, devices, strides, alignment and overlap, for
 // its operands, and the function that a call ends in. It returns a verdict without a reason: Python's full check finds and words
 // what is wrong. Where the two could differ, this one refuses.
 //
 //   call = host.signature(run, device_type, takes_workspace, workspace_bytes, fields,
 //                         [present, written, layout, expandable axes as bits, step, outer, inner, alignment, dtype code, bits,
-//                          rank, sizes (-1: any) ...] a field,   (opfacade/operands.py says what each means)
+//                          rank, sizes (-1: any) ...] a field,   (opfacade/core/operands.py says what each means)
 //                         scalars ...)
 //   call(present fields ..., absent fields ..., workspace or None, launch)   -> kDone, kRefused or kUnknownExtent
 //

@@ -1,7 +1,7 @@
 // What the bindings of an append share: new rows and pools, turned into what kernels read.
 #pragma once
 #include "csrc/common/launch.h"
-#include "csrc/common/pool.h"
+#include "csrc/paged/pool.h"
 #include "kernels/kv_cache/append_params.h"
 
 namespace opfacade {

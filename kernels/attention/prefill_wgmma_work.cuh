@@ -1,10 +1,10 @@
 // A tile of rows and the keys that one block sees of it.
 #pragma once
-#include "kernels/attention/prefill_cut.cuh"
-#include "kernels/attention/prefill_finish.cuh"
-#include "kernels/attention/prefill_schedule.cuh"
-#include "kernels/attention/prefill_variant_of.cuh"
-#include "kernels/attention/prefill_wgmma_params.h"
+#include "kernels/attention/prefill_sm90/cut.cuh"
+#include "kernels/attention/prefill/finish.cuh"
+#include "kernels/attention/prefill/schedule.cuh"
+#include "kernels/attention/prefill/variant_of.cuh"
+#include "kernels/attention/prefill_sm90/params.h"
 #include "kernels/common/chunk.cuh"
 #include "kernels/common/softmax.cuh"
 

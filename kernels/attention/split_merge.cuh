@@ -1,8 +1,8 @@
 // Second launch of a split prefill: merges the partials of each row in the order of the splits. There are many rows and few
-// splits, so a warp takes a row. (A decode merges in its own launch: decode_join.cuh.)
+// splits, so a warp takes a row. (A decode merges in its own launch: decode/schedule/join.cuh.)
 #pragma once
-#include "kernels/attention/prefill_finish.cuh"
-#include "kernels/common/dependent_launch.cuh"
+#include "kernels/attention/prefill/finish.cuh"
+#include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/common/merge.cuh"
 
 namespace opfacade {

@@ -1,7 +1,7 @@
 // Sixteen bytes at a time where alignment allows, element by element where it does not. `aligned` is uniform over the
 // grid, so the slow body costs a branch and is never mixed with the fast one.
 #pragma once
-#include "kernels/common/cp_async.cuh"
+#include "kernels/ptx/cp_async.cuh"
 
 namespace opfacade {
 

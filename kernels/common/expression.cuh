@@ -1,7 +1,7 @@
 // Operations of a user's expressions, as docs/variants.md defines them. Exact: every f32 operation is rounded once, to the
 // nearest, and never fused with another. Fused: the compiler may fuse, which is never less accurate.
 #pragma once
-#include "kernels/common/ptx.cuh"
+#include "kernels/ptx/ptx.cuh"
 
 namespace opfacade {
 

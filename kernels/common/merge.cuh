@@ -1,7 +1,7 @@
 // The exact merge of attention states: o = sum_s w_s o_s, w_s = exp(lse_s) / sum exp(lse). One row at a time, in the order
 // of the states whatever the launch; the o of an empty state (lse = -inf) is never read, it may be anything.
 #pragma once
-#include "kernels/common/dtype.cuh"
+#include "kernels/ptx/dtype.cuh"
 #include "kernels/common/softmax.cuh"
 
 namespace opfacade {

@@ -1,6 +1,6 @@
 // Neighbours in memory, as one load or store of up to 16 bytes.
 #pragma once
-#include "kernels/common/dtype.cuh"
+#include "kernels/ptx/dtype.cuh"
 
 namespace opfacade {
 

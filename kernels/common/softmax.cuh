@@ -1,6 +1,6 @@
 // The pieces of an online softmax in base 2.
 #pragma once
-#include "kernels/common/ptx.cuh"
+#include "kernels/ptx/ptx.cuh"
 
 namespace opfacade {
 

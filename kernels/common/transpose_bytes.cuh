@@ -5,9 +5,9 @@
 // become when they are packed: thread t of a quad then has, as terms 16 c + 4 t + 2 b + e of 32, columns 16 c + 8 b + 2 t + e.
 // That is also what ldmatrix gives to a thread that reads pairs of bytes transposed, so neither side moves a byte further.
 #pragma once
-#include "kernels/common/cp_async.cuh"
-#include "kernels/common/mma.cuh"
-#include "kernels/common/wgmma.cuh"
+#include "kernels/ptx/cp_async.cuh"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/ptx/wgmma.cuh"
 
 namespace opfacade {
 

@@ -2,7 +2,7 @@
 // work[kQueue] and the barriers work_full[kQueue], one arrival, and work_empty[kQueue], one of each thread that reads: by one a
 // warp nothing would be wrong, but racecheck would not follow it.
 #pragma once
-#include "kernels/common/mbarrier.cuh"
+#include "kernels/ptx/mbarrier.cuh"
 
 namespace opfacade {
 

@@ -1,7 +1,7 @@
 // What an append to the pool is told; shared by the kernel and its binding.
 // Launch: grid (ceil(total_rows / 4), ceil(kv_heads / heads_each)), block 128; a warp takes some heads of a row, K and V.
 #pragma once
-#include "kernels/common/paged_kv.h"
+#include "kernels/paged/paged_kv.h"
 
 namespace opfacade {
 

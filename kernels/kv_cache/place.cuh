@@ -2,7 +2,7 @@
 // finds its request by a 32-ary search. Reads of a wrong table are clamped, but a clamped write would overwrite rows of another
 // request: nothing is appended to a request whose entries are not valid, and no row to a page that is not in the pool.
 #pragma once
-#include "kernels/common/page_lookup.cuh"
+#include "kernels/paged/page_lookup.cuh"
 #include "kernels/kv_cache/append_params.h"
 
 namespace opfacade {

@@ -1,8 +1,8 @@
 // x / factor for many x that become fp8: the bytes of a division, from a product and its correction, without a branch. A
 // quotient q of one unit in the last place is made the nearest by q - (q f - x) (1 / f), if 1 / f is the nearest. q = x (1 / f)
-// is that near for x of at most 11 bits: tests/kv_cache/test_quotient.py has tried all. A longer x takes a correction before.
+// is that near for x of at most 11 bits: tests/families/kv_cache/test_quotient.py has tried all. A longer x takes a correction before.
 #pragma once
-#include "kernels/common/ptx.cuh"
+#include "kernels/ptx/ptx.cuh"
 
 namespace opfacade {
 

@@ -2,7 +2,7 @@
 // up to 16 bytes, that lie half the head apart. So both of a pair are in one lane however a rotation pairs them, and lanes
 // side by side touch memory side by side.
 #pragma once
-#include "kernels/common/fp8.cuh"
+#include "kernels/ptx/fp8.cuh"
 #include "kernels/common/run.cuh"
 
 namespace opfacade {

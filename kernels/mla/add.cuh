@@ -1,6 +1,6 @@
 // A warpgroup of latent decode that adds up the values of half the columns, for all rows, and writes them.
 #pragma once
-#include "kernels/attention/decode_join.cuh"
+#include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/mla/output.cuh"
 
 namespace opfacade {

@@ -9,7 +9,7 @@
 // So the tensor cores have something to do during a softmax, and scores, for which the others wait, have them alone. Head blocks of one
 // request run at the same time, so that blocks that read the same tokens share them in the L2.
 #pragma once
-#include "kernels/attention/decode_join.cuh"
+#include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/mla/add.cuh"
 #include "kernels/mla/gather.cuh"
 #include "kernels/mla/weigh.cuh"

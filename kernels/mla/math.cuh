@@ -1,10 +1,10 @@
 // What computing warpgroups do with a tile: scores of 64 heads and 32 tokens over all 576 columns, weights, and half the columns of
-// the values. Layout of fragments: kernels/common/wgmma.cuh.
+// the values. Layout of fragments: kernels/ptx/wgmma.cuh.
 #pragma once
 #include "kernels/mla/shared.cuh"
-#include "kernels/common/lazy_softmax.cuh"
-#include "kernels/common/mma.cuh"
-#include "kernels/common/wgmma_kept.cuh"
+#include "kernels/attention/lazy_softmax.cuh"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/ptx/wgmma_kept.cuh"
 
 namespace opfacade {
 

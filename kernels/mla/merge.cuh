@@ -3,7 +3,7 @@
 // those runs stand in a line that blocks take in turns, so that as many work whether one run has many parts or many have two.
 // A thread merges four columns, in the order of the parts. Where nothing is split a block reads a few numbers and ends.
 #pragma once
-#include "kernels/attention/decode_join.cuh"
+#include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/mla/params.h"
 
 namespace opfacade {

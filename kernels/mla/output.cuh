@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/mla/math.cuh"
 #include "kernels/common/quad.cuh"
-#include "kernels/common/store.cuh"
+#include "kernels/ptx/store.cuh"
 
 namespace opfacade {
 

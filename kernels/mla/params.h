@@ -1,15 +1,15 @@
 // What a launch of latent decode is told; shared by the kernels and their binding.
 //
 // Launch: grid units * head blocks, those of a unit side by side, block kMlaThreads, dynamic shared memory
-// kMlaSharedBytes. A head block is 64 query heads. Units are as the blocks of a decode for one head block (decode_params.h):
+// kMlaSharedBytes. A head block is 64 query heads. Units are as the blocks of a decode for one head block (decode/params.h):
 // off batch; auto at most SMs / head blocks, two slots each; fixed floor(max_tokens / chunk) + batch or less, one slot each. Slots of head
 // block h start at h * base.slots.
 // Workspace, of a split: head blocks * slots * kRows * (latent + 1) floats, then one SplitRun a unit. Any content will do.
 // Second launch, of a split: grid of about kMlaMergeBlocks by slices of kMlaMergeSlice units, block
 // kMlaMergeThreads, dynamic shared memory kMlaMergeSharedBytes.
 #pragma once
-#include "kernels/attention/decode_params.h"
-#include "kernels/common/tensor_map.h"
+#include "kernels/attention/decode/params.h"
+#include "kernels/ptx/tensor_map.h"
 
 namespace opfacade {
 

@@ -14,11 +14,11 @@
 // hear of a use before the one it is in. Weights have two places: `weighed` of the next use needs `used` of this one, from all
 // who add up values. Sums have a place for each item in the queue.
 #pragma once
-#include "kernels/attention/decode_output.cuh"
+#include "kernels/attention/decode/output.cuh"
 #include "kernels/mla/params.h"
-#include "kernels/common/tma.cuh"
-#include "kernels/common/warpgroup.cuh"
-#include "kernels/common/wgmma.cuh"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/ptx/warpgroup.cuh"
+#include "kernels/ptx/wgmma.cuh"
 #include "kernels/common/work_queue.cuh"
 
 namespace opfacade {

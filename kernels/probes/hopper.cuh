@@ -1,9 +1,9 @@
 // Each wrapper of kernels/common that Hopper's kernels stand on, alone in a kernel so small that a wrong result names it.
 #pragma once
-#include "kernels/common/tma.cuh"
-#include "kernels/common/warpgroup.cuh"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/ptx/warpgroup.cuh"
 #include "kernels/common/transpose_bytes.cuh"
-#include "kernels/common/wgmma_fp8.cuh"
+#include "kernels/ptx/wgmma_fp8.cuh"
 #include "kernels/probes/hopper_params.h"
 
 namespace opfacade {

@@ -1,6 +1,6 @@
 // What a probe is told; shared by the kernels and their binding.
 #pragma once
-#include "kernels/common/tensor_map.h"
+#include "kernels/ptx/tensor_map.h"
 
 namespace opfacade {
 

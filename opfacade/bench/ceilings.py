@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from opfacade.autotune_measure import device_timer, host_timer
+from opfacade.tune.measure import device_timer, host_timer
 
 
 @lru_cache(maxsize=2)

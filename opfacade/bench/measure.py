@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from opfacade.autotune import eligible, proven
-from opfacade.autotune_measure import Effort, Timer, race
 from opfacade.bench import ceilings, peers, timers
-from opfacade.cost import Amount, amount
+from opfacade.core.preference import Preference
+from opfacade.core.target import Target
+from opfacade.cost.model import Amount, amount
 from opfacade.errors import OpfacadeError, UnsupportedError
 from opfacade.plan import Plan
-from opfacade.preference import Preference
-from opfacade.target import Target
+from opfacade.select.decision import summary
 from opfacade.testing import inputs
 from opfacade.testing.harness import harness_of
-from opfacade.tuning import summary
-from opfacade.verify import machine
-from opfacade.workload import Work, lengths_of
+from opfacade.tools.verify import machine
+from opfacade.tools.workload import Work, lengths_of
+from opfacade.tune.measure import Effort, Timer, race
+from opfacade.tune.tune import eligible, proven
 
 Say = Callable[[dict[str, Any]], None]
 Row = dict[str, Any]

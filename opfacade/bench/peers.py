@@ -11,17 +11,17 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from opfacade.core.preference import Preference
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
 from opfacade.errors import GuaranteeViolation, OpfacadeError
 from opfacade.plan import Plan
-from opfacade.preference import Preference
-from opfacade.registry import candidates_for
-from opfacade.sku import KernelSku
-from opfacade.target import Target
+from opfacade.select.registry import candidates_for
 from opfacade.testing import numerics
 from opfacade.testing.harness import harness_for, harness_of
 from opfacade.testing.peer import Call, Peer, declined
 from opfacade.testing.problems import ops
-from opfacade.workload import Work, lengths_of
+from opfacade.tools.workload import Work, lengths_of
 
 __all__ = ["PEERS", "Peer", "call", "declined"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
-from opfacade.autotune_measure import Call, Timer, device_timer, host_timer
+from opfacade.tune.measure import Call, Timer, device_timer, host_timer
 
 
 def best(device: str) -> tuple[str, Timer]:
@@ -51,7 +51,7 @@ class Cupti:
     def __call__(self, call: Call) -> float:
         import torch
 
-        from opfacade.testing.bench import _flush_buffer
+        from opfacade.testing.timing import _flush_buffer
 
         _flush_buffer(torch.cuda.current_device()).zero_()
         torch.cuda.synchronize()

@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any
 
 from opfacade import telemetry
-from opfacade.catalogue import promises
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
 from opfacade.demo.server import Ran
 from opfacade.demo.settings import Settings
-from opfacade.selection import explain
-from opfacade.sku import KernelSku
-from opfacade.target import Target
+from opfacade.select.explanation import explain
+from opfacade.tools.catalogue import promises
 
 _SHORT = {"paged_kv_append": "append", "paged_prefill": "prefill", "paged_decode": "decode"}
 _LINE = "{:<9} {:<7} {:<44} {:<14} {:<9} {:<41} {:>11} {:>9}"

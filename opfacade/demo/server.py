@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.operands import torch_dtype
+from opfacade.core.target import Target
 from opfacade.demo.scheduler import Part, Step
 from opfacade.demo.settings import Settings
-from opfacade.descriptor import Descriptor
 from opfacade.errors import UnsupportedDeviceError
-from opfacade.operands import torch_dtype
-from opfacade.paging import PagedKvCacheDescriptor
 from opfacade.plan import Plan
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
@@ -22,7 +23,6 @@ from opfacade.plans.attention import (
     BatchPagedPrefillDescriptor,
 )
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
-from opfacade.target import Target
 from opfacade.testing import numerics
 
 if TYPE_CHECKING:

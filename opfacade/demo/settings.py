@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from opfacade.model import Count, Model, Size
-from opfacade.sku import DType
-from opfacade.target import Target
+from opfacade.core.dtypes import DType
+from opfacade.core.model import Count, Model, Size
+from opfacade.core.target import Target
 
 # Small on the CPU, so that sixty real requests end within a minute; an 8B model's attention on a GPU.
 _SHAPES: dict[str, dict[str, Any]] = {

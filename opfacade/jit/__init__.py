@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import env, telemetry
-from ..errors import CacheError, JitDisabledError, ToolchainError
-from . import build as _build
-from . import cache, codegen, identity, rendered, toolchain
-from .codegen import Sources
-from .host import HOST
-from .spec import JitSpec, source_root
+from opfacade import env, telemetry
+from opfacade.errors import CacheError, JitDisabledError, ToolchainError
+from opfacade.jit import build as _build
+from opfacade.jit import cache, codegen, identity, rendered, toolchain
+from opfacade.jit.codegen import Sources
+from opfacade.jit.host import HOST
+from opfacade.jit.spec import JitSpec, source_root
 
 __all__ = [
     "HOST", "JitSpec", "build", "build_for_plan", "cache_state", "cache_state_for_plan", "forget", "is_built",

@@ -15,13 +15,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import env
-from ..errors import CompileError, ToolchainError
-from . import faults, options, runner
-from .codegen import DEVICE_HEADER, Sources
-from .runner import LOG, Step
-from .spec import JitSpec
-from .toolchain import Toolchain, tvm_ffi_paths
+from opfacade import env
+from opfacade.errors import CompileError, ToolchainError
+from opfacade.jit import fault_points as faults
+from opfacade.jit import options, runner
+from opfacade.jit.codegen import DEVICE_HEADER, Sources
+from opfacade.jit.runner import LOG, Step
+from opfacade.jit.spec import JitSpec
+from opfacade.jit.toolchain import Toolchain, tvm_ffi_paths
 
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xptxas", "-v")
 # nvcc reads cuda_runtime.h before every source; its guard keeps it empty.
@@ -60,7 +61,7 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
 
     Returns what to record of the build. Raises CompileError (with log and command), CompileTimeout or ToolchainError.
     """
-    from . import inspect  # not needed to find a binary, and takes as long to import as that takes
+    from opfacade.jit import sass as inspect  # not needed to find a binary, and takes as long to import as that takes
 
     _refuse_old_ptxas(sources, toolchain)
     _write_sources(staging, spec, sources)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from . import cache
-from .spec import source_root
-from .toolchain import Toolchain, find, tvm_ffi_paths
+from opfacade.jit import cache
+from opfacade.jit.spec import source_root
+from opfacade.jit.toolchain import Toolchain, find, tvm_ffi_paths
 
 
 def text(tools: Toolchain, arch: str) -> str:

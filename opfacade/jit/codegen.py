@@ -10,9 +10,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TemplateError
-from . import options
-from .spec import JitSpec, source_root
+from opfacade.errors import TemplateError
+from opfacade.jit import options
+from opfacade.jit.spec import JitSpec, source_root
 
 if TYPE_CHECKING:
     import jinja2

@@ -6,16 +6,16 @@ import platform
 import re
 from typing import Any
 
-from . import build, codegen, options
-from .codegen import Sources
-from .spec import JitSpec
-from .store import SCHEMA
-from .toolchain import Toolchain
+from opfacade.jit import build, codegen, options
+from opfacade.jit.cache.store import SCHEMA
+from opfacade.jit.codegen import Sources
+from opfacade.jit.spec import JitSpec
+from opfacade.jit.toolchain import Toolchain
 
 
 def key(spec: JitSpec, sources: Sources, tools: Toolchain) -> str:
     """SHA-256 over all that a binary depends on, in labelled fields; no path and no time is among them."""
-    from .. import __version__
+    from opfacade import __version__
 
     return codegen.canonical_digest(
         {

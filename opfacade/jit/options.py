@@ -6,7 +6,7 @@ profiler does not make kernels slow.
 
 from __future__ import annotations
 
-from .. import env
+from opfacade import env
 
 
 def device() -> tuple[str, ...]:

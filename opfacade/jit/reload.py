@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .spec import source_root
+from opfacade.jit.spec import source_root
 
 
 def signature() -> int:

@@ -16,12 +16,12 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from .. import strict_json
-from ..errors import CacheError, CacheSecurityError
-from . import cache, codegen
-from .codegen import Sources
-from .files import make_private, read_private, write_private
-from .spec import JitSpec, source_root
+from opfacade.base import strict_json
+from opfacade.errors import CacheError, CacheSecurityError
+from opfacade.jit import cache, codegen
+from opfacade.jit.cache.files import make_private, read_private, write_private
+from opfacade.jit.codegen import Sources
+from opfacade.jit.spec import JitSpec, source_root
 
 FOLDER = "rendered"
 # A name in quotes and nothing that is joined to it; else the group is empty.

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import env
-from ..errors import CompileTimeout, ToolchainError
-from . import faults, supervisor
-from .toolchain import find_ninja
+from opfacade import env
+from opfacade.errors import CompileTimeout, ToolchainError
+from opfacade.jit import fault_points as faults
+from opfacade.jit import supervisor
+from opfacade.jit.toolchain import find_ninja
 
 LOG = "build.log"
 _GRACE_SECONDS = 10

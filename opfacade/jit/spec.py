@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import env
-from ..errors import ArgumentError, ToolchainError
-from ..shown import shown
+from opfacade import env
+from opfacade.base.shown import shown
+from opfacade.errors import ArgumentError, ToolchainError
 
 Param = str | int | bool | float | tuple[Any, ...]  # a tuple holds Params
 

@@ -23,9 +23,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .. import env, regular_files, strict_json
-from ..errors import ToolchainError
-from .supervisor import ENVIRONMENT
+from opfacade import env
+from opfacade.base import regular_files, strict_json
+from opfacade.errors import ToolchainError
+from opfacade.jit.supervisor import ENVIRONMENT
 
 _INSTALL = 'pip install "opfacade[cuda]"'
 _DEFAULT = Path("/usr/local/cuda/bin/nvcc")

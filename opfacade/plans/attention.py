@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from opfacade.descriptor import Args
-from opfacade.model import Count, Size
-from opfacade.operands import Dim, TensorSpec, index_spec
-from opfacade.paging import KvScale, PagedKvCacheDescriptor, check_scale, page_table_operands, scale_operands
+from opfacade.core.descriptor import Args
+from opfacade.core.dtypes import DType
+from opfacade.core.model import Count, Size
+from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plan import Plan
-from opfacade.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
-from opfacade.sku import DType
-from opfacade.variant_examples import alibi, document_mask
+from opfacade.plans._attention.paging import KvScale, PagedKvCacheDescriptor, check_scale, page_table_operands, scale_operands
+from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
+from opfacade.plans._attention.variant_examples import alibi, document_mask
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from opfacade.descriptor import Args, Descriptor
-from opfacade.model import Count, Size, contradiction
-from opfacade.operands import Dim, Role, TensorSpec
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.dtypes import DType
+from opfacade.core.model import Count, Size, contradiction
+from opfacade.core.operands import Dim, Role, TensorSpec
 from opfacade.plan import Plan
-from opfacade.sku import DType
 
 if TYPE_CHECKING:
     from torch import Tensor

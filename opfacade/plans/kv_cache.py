@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from opfacade.descriptor import Args, Descriptor
-from opfacade.model import Count, Size, contradiction
-from opfacade.operands import Dim, TensorSpec, index_spec
-from opfacade.paging import (
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.dtypes import DType
+from opfacade.core.model import Count, Size, contradiction
+from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.plan import Plan
+from opfacade.plans._attention.paging import (
     FP8,
     SCALES,
     KvScale,
@@ -24,8 +26,6 @@ from opfacade.paging import (
     scale_operands,
     wrong_scale,
 )
-from opfacade.plan import Plan
-from opfacade.sku import DType
 
 if TYPE_CHECKING:
     from torch import Tensor

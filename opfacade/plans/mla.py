@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
-from opfacade.descriptor import Args
-from opfacade.model import contradiction
-from opfacade.operands import Dim, TensorSpec
-from opfacade.paging import PagedLatentCacheDescriptor, page_table_operands
+from opfacade.core.descriptor import Args
+from opfacade.core.model import contradiction
+from opfacade.core.operands import Dim, TensorSpec
 from opfacade.plan import Plan
-from opfacade.scoring import PagedAttention
+from opfacade.plans._attention.paging import PagedLatentCacheDescriptor, page_table_operands
+from opfacade.plans._attention.scoring import PagedAttention
 
 if TYPE_CHECKING:
     from torch import Tensor

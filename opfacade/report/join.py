@@ -8,8 +8,8 @@ from typing import Any
 
 from opfacade.bench.table import fastest, problems
 from opfacade.errors import DescriptorError
-from opfacade.jit.upkeep import Entry
-from opfacade.tuning import Row
+from opfacade.jit.cache.upkeep import Entry
+from opfacade.select.decision import Row
 
 Facts = dict[str, Any]
 
@@ -17,7 +17,7 @@ Facts = dict[str, Any]
 @dataclass(frozen=True)
 class Sources:
     """What a report is made of; all of it may be empty. bench, verify: records as `opfacade bench` and `verify` write them.
-    counts: what `opfacade.telemetry_file.read` adds up."""
+    counts: what `opfacade.telemetry.file.read` adds up."""
 
     bench: Sequence[Facts] = ()
     verify: Sequence[Facts] = ()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opfacade.descriptor import Descriptor, operands_of
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.testing.inputs import Lengths, make_args
 
 if TYPE_CHECKING:

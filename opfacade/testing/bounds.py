@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.sku import KernelSku
+    from opfacade.core.sku import KernelSku
 
 
 @dataclass(frozen=True, slots=True)

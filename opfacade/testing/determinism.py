@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opfacade.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor
 from opfacade.testing.batches import EMPTY, NEIGHBOURS, Batches, log_uniform
 from opfacade.testing.batches import Campaign as Campaign
 from opfacade.testing.bits import bits

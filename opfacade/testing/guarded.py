@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opfacade.testing.bits import bits, same_bits
 from opfacade.testing.harness import valid_rows
-from opfacade.testing.requests import bits, same_bits
 from opfacade.testing.subject import MARGIN, Subject
 
 if TYPE_CHECKING:

@@ -10,14 +10,15 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opfacade.descriptor import Descriptor, operands_of
+from opfacade.core.descriptor import Descriptor, inout, operands_of
+from opfacade.core.guarantee import PrecisionGuarantee
+from opfacade.core.operands import nbytes
+from opfacade.core.sku import KernelSku
 from opfacade.errors import ArgumentError
-from opfacade.operands import nbytes
-from opfacade.registry import descriptor_types, examples
-from opfacade.sku import KernelSku, PrecisionGuarantee
+from opfacade.select import registry
+from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
@@ -121,6 +122,14 @@ class Harness:
         rows; c: constants of the SKU."""
         raise NotImplementedError(f"{descriptor.op}: its harness does not say what it should compute")
 
+    def check(self, ran: Ran, rows: int | None = None, seed: int = 0) -> Report:
+        """`judge` on a sample of `rows` rows, drawn by `seed`; None is all of them."""
+        return self.judge(ran, Sample(rows, seed))
+
+    def check_call(self, call: tuple[Any, Any, KernelSku, Mapping[str, Tensor]], rows: int | None = None) -> Report:
+        """`check` of (descriptor, args, SKU, operands of before), for those that know no `Ran`."""
+        return self.check(Ran(*call), rows)
+
     # The exact checks of `verify`: (subject, seed) -> what is wrong, in words.
     checks: tuple[Callable[[Any, int], list[str]], ...] = ()
 
@@ -197,16 +206,10 @@ def _kept(ran: Ran) -> Report:
     return Report(0.0, 0.0, "", 0)
 
 
-def inout(descriptor: Descriptor[Any]) -> tuple[str, ...]:
-    """The operands that a run reads and overwrites."""
-    return tuple(name for name, spec in operands_of(descriptor).items() if spec.role == "inout")
-
-
 def harness_of(descriptor: Descriptor[Any]) -> Harness:
     return harness_for(descriptor.op)
 
 
 def harness_for(op: str) -> Harness:
-    family = descriptor_types()[op].family()
-    found: Harness = import_module(f"opfacade.testing.families.{family}").HARNESSES[op]
+    found: Harness = registry.harness_for(op)
     return found

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opfacade.descriptor import Descriptor
-from opfacade.operands import TensorSpec, torch_dtype
-from opfacade.paging import PagePool
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.operands import TensorSpec, torch_dtype
+from opfacade.plans._attention.paging import PagePool
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opfacade.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor
 from opfacade.testing.harness import harness_for, harness_of
 from opfacade.testing.problems import ops
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from opfacade.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.preference import Preference
 from opfacade.plan import Plan
-from opfacade.preference import Preference
 from opfacade.testing.subject import Subject
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from opfacade.descriptor import Descriptor
-from opfacade.registry import descriptor_types
-from opfacade.testing.families._attention_problems import GROUPS, HEAD_DIMS, VARIANTS, fp8_descriptor, head_variants
+from opfacade.core.descriptor import Descriptor
+from opfacade.select.registry import descriptor_types
+from opfacade.testing.families.attention.problems import GROUPS, HEAD_DIMS, VARIANTS, fp8_descriptor, head_variants
 from opfacade.testing.harness import harness_for
 
 __all__ = [

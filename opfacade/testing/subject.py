@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opfacade.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.preference import Preference
+from opfacade.core.target import Target
 from opfacade.plan import Plan
-from opfacade.preference import Preference
-from opfacade.registry import candidates_for, variants_for
-from opfacade.target import Target
+from opfacade.select.registry import candidates_for, variants_for
 from opfacade.testing import inputs
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from opfacade import env
 
 if TYPE_CHECKING:
-    from opfacade.descriptor import Descriptor
-    from opfacade.registry import Launcher
-    from opfacade.sku import KernelSku
+    from opfacade.core.candidate import Launcher
+    from opfacade.core.descriptor import Descriptor
+    from opfacade.core.sku import KernelSku
 
 
 class Guard(Protocol):

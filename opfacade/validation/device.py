@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.sku import KernelSku
 from opfacade.errors import DeviceError
-from opfacade.sku import KernelSku
-from opfacade.validation import moment
+from opfacade.validation import capture_and_fork as moment
 from opfacade.validation.rules import Finding, Tables, error_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.registry import Launcher
+    from opfacade.core.candidate import Launcher
 
 RECORDS = 64
 _WORD = 2**32

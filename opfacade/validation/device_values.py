@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.sku import KernelSku
 from opfacade.errors import DeviceError
-from opfacade.sku import KernelSku
-from opfacade.validation import moment
+from opfacade.validation import capture_and_fork as moment
 from opfacade.validation.device import Channels
 from opfacade.validation.rules import Finding
 from opfacade.validation.values import Bounded, Outside, error_of
@@ -16,7 +16,7 @@ from opfacade.validation.values import Bounded, Outside, error_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.registry import Launcher
+    from opfacade.core.candidate import Launcher
 
 _HIGH, _LOW = 2**32, 2**32 - 1
 

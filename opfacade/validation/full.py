@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from opfacade.descriptor import Descriptor, operands_of
+from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.operands import is_finite
 from opfacade.errors import ArgumentError, Issue, PlanStateError
-from opfacade.operands import is_finite
-from opfacade.validation import host, moment
+from opfacade.validation import capture_and_fork as moment
+from opfacade.validation import host
 from opfacade.validation.rules import Tables, check_mask_starts, error_of, index_error
 from opfacade.validation.values import ValueGuard, bounded_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.registry import Launcher
+    from opfacade.core.candidate import Launcher
 
 
 class FullGuard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from opfacade.model import INT32_MAX
+from opfacade.core.model import INT32_MAX
 from opfacade.validation.rules import (
     ALL_PAGES,
     FALLS,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.model import INT32_MAX
 from opfacade.errors import MAX_ISSUES, IndexDataError, Issue
-from opfacade.model import INT32_MAX
 
 # Codes and places are those of kernels/validation/index_rules.h.
 ALLOWED = {

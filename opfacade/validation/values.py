@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opfacade.descriptor import Descriptor, operands_of
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.errors import MAX_ISSUES, IndexDataError
 from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.registry import Launcher
+    from opfacade.core.candidate import Launcher
 
 OUTSIDE = 11  # kOutside of kernels/validation/value_check_params.h
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import attention_cost_prefill, attention_prefill_pieces
+from opfacade.backends.cuda.attention import cost_prefill as attention_cost_prefill
+from opfacade.backends.cuda.attention import prefill_pieces as attention_prefill_pieces
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import inputs, numerics
-from opfacade.testing.requests import bits
+from opfacade.testing.families.attention.requests import bits
 
 TARGET = Target("sm_90a", 132, 232448)
 LONG = 240_000

@@ -52,7 +52,7 @@ class Asked:
 
 def _checks(issues):
     """A plan looks at everything but where tensors lie."""
-    from opfacade.operands import check
+    from opfacade.core.checks import check
 
     def checked(plan, args, workspace):
         if plan.sku.backend != "cuda" or type(args) is not plan.descriptor.args_type:
@@ -90,8 +90,9 @@ def pytest_configure(config):
     from opfacade.backends.cuda import support
     from opfacade.bench import ceilings
     from opfacade.plan import Plan
-    from opfacade.testing import bench, determinism, guarded, numerics
-    from opfacade.validation import moment
+    from opfacade.testing import determinism, guarded, numerics
+    from opfacade.testing import timing as bench
+    from opfacade.validation import capture_and_fork as moment
     from opfacade.validation.device import Channels
 
     asked = Asked(config.option.dry_list)

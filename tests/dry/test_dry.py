@@ -11,7 +11,7 @@ from tests.dry import __main__ as dry_main
 from tests.dry import silent
 from tests.dry.__main__ import ROOT, compile_all, files, spec_of
 
-SMALL = "tests/cascade/test_cascade_gpu.py"
+SMALL = "tests/families/cascade/test_cascade_gpu.py"
 OURS = jit.JitSpec.of("good", "cascade/merge_states", "sm_90a").identity
 
 

@@ -22,9 +22,9 @@ import torch
 import tvm_ffi
 
 from opfacade.backends.cuda import support
-from opfacade.descriptor import operands_of
+from opfacade.core.descriptor import operands_of
+from opfacade.core.target import Target
 from opfacade.jit import codegen, toolchain
-from opfacade.target import Target
 from opfacade.testing.subject import Subject
 from tests.emulator import builds
 from tests.jit.fake_cuda import _Device, _Fake, _Tensor

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
+from opfacade.testing.families.attention.requests import Requests, same_bits
 from opfacade.testing.inputs import Lengths
-from opfacade.testing.requests import Requests, same_bits
 from tests import emulator
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
 
@@ -100,7 +100,7 @@ def test_a_prefill_of_mma_tile_beyond_its_bounds_is_right(split):
 def test_a_run_of_more_parts_than_a_counter_counts_is_right():
     """Each of ten has a slot; a counter of three bits stands for one of sixteen, and ten parts for 65536."""
     kv = [160, 16, 16, 1]
-    with emulator.edited("kernels/attention/decode_cut.cuh", ("kCountBits = 16;", "kCountBits = 3;")):
+    with emulator.edited("kernels/attention/decode/schedule/cut.cuh", ("kCountBits = 16;", "kCountBits = 3;")):
         hold(emulator.subject(decode(30, kv, kv_split=16)), 2, Lengths(kv=kv))
 
 

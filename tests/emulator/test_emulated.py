@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from opfacade.testing import matrix, problems, structural
+from opfacade.testing import matrix, problems
+from opfacade.testing.families.attention import structural
 from tests import emulator
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
 
@@ -64,5 +65,5 @@ def test_random_appends_keep_the_guarantee(seed):
 def test_a_copy_that_is_not_waited_for_has_not_happened():
     """The emulator would see it: with the wait taken out of a copy of the sources, the result is wrong."""
     wait, less = "cp_async_wait<C::kStages - 2>();", "cp_async_wait<C::kStages - 1>();"
-    with emulator.edited("kernels/attention/decode.cuh", (wait, less)), pytest.raises(AssertionError):
+    with emulator.edited("kernels/attention/decode/kernel.cuh", (wait, less)), pytest.raises(AssertionError):
         hold(emulator.subject(matrix.matrix()["decode-off-odd-window-cap"]), seed=3)

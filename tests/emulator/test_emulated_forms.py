@@ -7,7 +7,7 @@ import pytest
 from opfacade.testing import matrix, numerics
 from tests import emulator
 from tests.emulator.test_emulated_wgmma import KINDS as WGMMA
-from tests.forms import expanded, sliced
+from tests.support.operand_forms import expanded, sliced
 
 pytestmark = emulator.needed
 

@@ -6,7 +6,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from opfacade.testing import inputs, numerics, structural
+from opfacade.testing import inputs, numerics
+from opfacade.testing.families.attention import structural
 from tests import emulator
 from tests.emulator import test_emulated_wgmma as wide
 from tests.emulator.wild_key import check_a_second_masked_tile, check_a_wild_key

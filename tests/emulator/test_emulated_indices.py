@@ -1,8 +1,10 @@
-"""Index tensors that lead out of their tensors, in kernels and bindings without a GPU: see tests/wrong_indices.py."""
+"""Index tensors that lead out of their tensors, in kernels and bindings without a GPU: see tests/support/wrong_indices.py."""
 
 import pytest
 
-from tests import emulator, unowned, wrong_indices
+from tests import emulator
+from tests.support import unowned_rows as unowned
+from tests.support import wrong_indices
 
 pytestmark = emulator.needed
 FAST = ("ragged-mask", "prefill", "decode-block", "mla", "block-copy", "csr-computed")

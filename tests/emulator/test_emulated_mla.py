@@ -7,10 +7,12 @@ import torch
 
 from opfacade import Target
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
-from opfacade.testing import metamorphic, numerics, oracle, structural
+from opfacade.testing import numerics
+from opfacade.testing.families.attention import metamorphic, oracle, structural
+from opfacade.testing.families.attention.requests import Requests, same_bits
 from opfacade.testing.inputs import Lengths
-from opfacade.testing.requests import Requests, same_bits
-from tests import emulator, holding
+from tests import emulator
+from tests.support import assert_guarantee as holding
 
 pytestmark = emulator.needed
 

@@ -6,12 +6,14 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from opfacade.plans._attention.variant import Variant, f32, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
+from opfacade.plans._attention.variant_examples import alibi, sliding_window, soft_cap
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
-from opfacade.testing import inputs, matrix, metamorphic, numerics, structural
-from opfacade.variant import Variant, f32, kv_pos, not_equal, per_head, per_row, q_pos, query, score, select
-from opfacade.variant_examples import alibi, sliding_window, soft_cap
-from tests import emulator, holding
+from opfacade.testing import inputs, matrix, numerics
+from opfacade.testing.families.attention import metamorphic, structural
+from tests import emulator
 from tests.emulator.wild_key import check_a_second_masked_tile, check_a_wild_key
+from tests.support import assert_guarantee as holding
 
 pytestmark = emulator.needed
 
@@ -175,7 +177,7 @@ def test_those_that_sweep_values_may_be_late():
     """A stage is not filled again before they have looked, or they would wait for a phase of its barrier that is gone."""
     look = "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n"
     late = (look, f"      for (int turn = 0; turn < 1000; ++turn) simt::yield();\n{look}")
-    with emulator.edited("kernels/attention/prefill_wgmma_load.cuh", late):
+    with emulator.edited("kernels/attention/prefill_sm90/tma_load.cuh", late):
         hold(paged(head_dim=128, rows=40, batch=1, kv_split="off"), seed=5, lengths=inputs.Lengths(q=[40], kv=[690]))
 
 
@@ -241,7 +243,7 @@ def test_a_wild_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it(
 def test_values_past_the_end_would_be_seen():
     """Negative control: with the sweep taken out of a copy of the sources, what is unused does matter."""
     swept = ("store_shared_16(at, make_uint4(0, 0, 0, 0));", ";")
-    with emulator.edited("kernels/attention/prefill_wgmma_load.cuh", swept):
+    with emulator.edited("kernels/attention/prefill_sm90/tma_load.cuh", swept):
         assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS["paged"]), PARTLY) != []
 
 
@@ -252,5 +254,5 @@ def test_values_past_the_end_would_be_seen():
 def test_heads_may_take_turns(kind):
     """One head a turn, the first turn from few keys to many: as with more keys than the L2 holds."""
     edits = (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kFewRounds = 3", "kFewRounds = 0"))
-    with emulator.edited("kernels/attention/prefill_wgmma_schedule.cuh", *edits):
+    with emulator.edited("kernels/attention/prefill_sm90/scheduler.cuh", *edits):
         hold(KINDS[kind], seed=3)

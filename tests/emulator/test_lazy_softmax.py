@@ -11,7 +11,7 @@ from tests import emulator
 
 pytestmark = emulator.needed
 
-HEADERS = {"bf16": "kernels/common/lazy_softmax.cuh", "f8_e4m3": "kernels/common/lazy_softmax_fp8.cuh"}
+HEADERS = {"bf16": "kernels/attention/lazy_softmax.cuh", "f8_e4m3": "kernels/attention/lazy_softmax_fp8.cuh"}
 # Both have a `follow`, with arguments of their own.
 COUNTS = """#pragma once
 #define follow follow_uncounted

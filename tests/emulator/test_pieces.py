@@ -3,12 +3,12 @@
 import pytest
 
 from opfacade import Target
-from opfacade.backends.cuda import attention_decode
-from opfacade.cost_pieces import pieces
+from opfacade.backends.cuda.attention import decode as attention_decode
+from opfacade.backends.cuda.attention.cost_pieces import pieces
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import inputs
 from tests import emulator
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
 

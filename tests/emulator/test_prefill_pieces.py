@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from opfacade import Target
-from opfacade.backends.cuda import attention_prefill_pieces
+from opfacade.backends.cuda.attention import prefill_pieces as attention_prefill_pieces
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import inputs
-from opfacade.testing.requests import bits
+from opfacade.testing.families.attention.requests import bits
 from tests import emulator
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
 

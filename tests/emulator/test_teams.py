@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
-from opfacade.testing import inputs, structural
+from opfacade.testing import inputs
+from opfacade.testing.families.attention import structural
 from tests import emulator
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
 

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-from opfacade import plan, registry
+from opfacade import plan
+from opfacade.select import registry
 
 PLACES = ("plans", "backends/reference", "backends/cuda", "testing/families")
 

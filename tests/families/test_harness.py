@@ -5,8 +5,9 @@ from importlib import import_module
 
 import pytest
 
-from opfacade.registry import descriptor_types, examples, families
-from opfacade.testing.harness import harness_for, harness_of, inout
+from opfacade.core.descriptor import inout
+from opfacade.select.registry import descriptor_types, examples, families
+from opfacade.testing.harness import harness_for, harness_of
 from opfacade.testing.problems import OPS
 
 

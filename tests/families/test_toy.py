@@ -6,19 +6,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from opfacade import Plan, Target, autotune, crosscheck, explain, load_descriptor, record, registry, verify
-from opfacade.autotune_measure import Effort
+from opfacade import Plan, Target, explain, load_descriptor, record
 from opfacade.bench import Options, measure
 from opfacade.errors import ArgumentError, GuaranteeViolation, OpfacadeError
-from opfacade.replay import replay
+from opfacade.select import registry
+from opfacade.select.decision import tuning_key
 from opfacade.testing import determinism, guarded, inputs, numerics
 from opfacade.testing.bits import bits
 from opfacade.testing.subject import Subject
-from opfacade.tuning import tuning_key
-from opfacade.workload import Work, read
+from opfacade.tools import verify
+from opfacade.tools.crosscheck import replay as replay_crosscheck
+from opfacade.tools.replay import replay
+from opfacade.tools.workload import Work, read
+from opfacade.tune import tune as autotune
+from opfacade.tune.measure import Effort
 from tests.families.mount import mounted
-from tests.fuzzing import small, spoiled_args
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
+from tests.support.fuzzing import small, spoiled_args
 
 CPU = Target.cpu()
 
@@ -211,7 +215,7 @@ def test_crosscheck_finds_a_fault(spoiled, monkeypatch, tmp_path):
         Plan.select(spoiled, target=CPU).run(args)
     assert "x[" in str(caught.value)
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "0")
-    assert crosscheck.replay(caught.value.dump).worst > 1
+    assert replay_crosscheck(caught.value.dump).worst > 1
 
 
 def test_tune_finds_a_fault(spoiled, monkeypatch, tmp_path):

@@ -10,14 +10,15 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target, explain, jit, verify
+from opfacade import Plan, Preference, Target, explain, jit
 from opfacade.testing import determinism, inputs, numerics, problems
 from opfacade.testing.bits import same_bits
 from opfacade.testing.subject import Subject
+from opfacade.tools import verify
 from tests import emulator
 from tests.families.mount import mounted
 from tests.families.test_toy_operands import FORMS, strided
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
 
 SM_90A = Target.parse("sm_90a")
 

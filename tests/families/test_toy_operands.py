@@ -6,19 +6,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from opfacade import Plan, Target, autotune, crosscheck, explain, load_descriptor, record, registry, verify
-from opfacade.autotune_measure import Effort
+from opfacade import Plan, Target, explain, load_descriptor, record
 from opfacade.bench import Options, measure
 from opfacade.errors import ArgumentError, GuaranteeViolation, IndexDataError, OpfacadeError
-from opfacade.replay import replay
+from opfacade.select import registry
 from opfacade.testing import guarded, inputs, numerics
 from opfacade.testing.bits import same_bits
 from opfacade.testing.harness import harness_for
 from opfacade.testing.subject import Subject
-from opfacade.workload import Work, read
+from opfacade.tools import verify
+from opfacade.tools.crosscheck import replay as replay_crosscheck
+from opfacade.tools.replay import replay
+from opfacade.tools.workload import Work, read
+from opfacade.tune import tune as autotune
+from opfacade.tune.measure import Effort
 from tests.families.mount import mounted
-from tests.fuzzing import small, spoiled_args
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
+from tests.support.fuzzing import small, spoiled_args
 
 CPU = Target.cpu()
 FORMS = {"plain": {}, "in-place": {"in_place": True}, "counted": {"num_valid": True}}
@@ -265,4 +269,4 @@ def test_crosscheck_finds_what_a_fault_leaves_in_a_result(spoiled, monkeypatch, 
     with pytest.raises(GuaranteeViolation, match="OPF-G001") as caught:
         Plan.select(descriptor, target=CPU).run(args)
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "0")
-    assert crosscheck.replay(caught.value.dump).worst > 1
+    assert replay_crosscheck(caught.value.dump).worst > 1

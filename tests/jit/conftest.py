@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from opfacade import env, jit
-from opfacade.backends.cuda import direct
-from opfacade.jit import JitSpec, cache, private
-
-from .fake_driver import of_process
-from .fakes import Toolkit, make_toolkit
+from opfacade.backends.cuda.host import direct
+from opfacade.jit import JitSpec, cache
+from opfacade.jit.cache import process_cache as private
+from tests.jit.fake_driver import of_process
+from tests.jit.fakes import Toolkit, make_toolkit
 
 REPO = Path(__file__).resolve().parents[2]
 SCALE = JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)

@@ -1,6 +1,10 @@
 """What a disassembler says of a cubin beside what its words say."""
 
-from opfacade.jit import inspect, sass, sass_flow, sass_opcodes, sass_words
+from opfacade.jit import sass as inspect
+from opfacade.jit.sass import flow as sass_flow
+from opfacade.jit.sass import hazards as sass
+from opfacade.jit.sass import opcodes as sass_opcodes
+from opfacade.jit.sass import words as sass_words
 
 
 def assert_read_alike(cubin, tools):

@@ -7,8 +7,7 @@ import torch
 
 from opfacade import jit
 from opfacade.jit import JitSpec
-
-from .fake_cuda import tensor
+from tests.jit.fake_cuda import tensor
 
 
 def good(**changes):

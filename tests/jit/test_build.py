@@ -8,8 +8,7 @@ from opfacade import errors, jit
 from opfacade.jit import JitSpec, cache, toolchain
 from opfacade.jit.build import resources
 from opfacade.jit.runner import command_line
-
-from .fakes import working_below
+from tests.jit.fakes import working_below
 
 
 def test_a_device_error_names_line_command_and_log(tiny, root):

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from opfacade import errors, jit
-from opfacade.jit import bundle, cache, store, upkeep
-
-from .conftest import TINY
+from opfacade.jit import cache
+from opfacade.jit.cache import bundle, store, upkeep
+from tests.jit.conftest import TINY
 
 REPO = Path(__file__).resolve().parents[2]
 

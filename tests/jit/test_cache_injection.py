@@ -6,7 +6,7 @@ import pytest
 
 from opfacade import errors, load_descriptor
 from opfacade.jit import JitSpec, codegen
-from opfacade.registry import examples
+from opfacade.select.registry import examples
 
 CORPUS = [
     "../../x", "/abs", "a\0b", "x" * 300, "\u0430", "CON", "trailing.", "a/../b", "..", "", " ", "~", "-rf", "%2e%2e",

@@ -8,8 +8,7 @@ import pytest
 
 from opfacade import jit
 from opfacade.jit import JitSpec, cache, codegen, identity, toolchain
-
-from .conftest import TINY
+from tests.jit.conftest import TINY
 
 
 def touch_back(path):

@@ -20,10 +20,12 @@ from types import SimpleNamespace
 import pytest
 
 from opfacade import errors, jit
-from opfacade.jit import cache, faults, locks, private
-
-from .conftest import TINY
-from .fakes import join, start
+from opfacade.jit import cache
+from opfacade.jit import fault_points as faults
+from opfacade.jit.cache import locks
+from opfacade.jit.cache import process_cache as private
+from tests.jit.conftest import TINY
+from tests.jit.fakes import join, start
 
 REPO = Path(__file__).resolve().parents[2]
 

@@ -11,10 +11,12 @@ import time
 import pytest
 
 from opfacade import jit
-from opfacade.jit import JitSpec, cache, faults, private, upkeep
-
-from .conftest import TINY
-from .fakes import join, start
+from opfacade.jit import JitSpec, cache
+from opfacade.jit import fault_points as faults
+from opfacade.jit.cache import process_cache as private
+from opfacade.jit.cache import upkeep
+from tests.jit.conftest import TINY
+from tests.jit.fakes import join, start
 
 
 def tiny(value):
@@ -186,7 +188,7 @@ def test_two_versions_share_a_directory_and_nothing_else(toolkit, monkeypatch):
     second = jit.build(TINY)
     assert first.parent != second.parent
     assert len(toolkit.calls()) == 2
-    monkeypatch.setattr("opfacade.jit.store.SCHEMA", 2)
+    monkeypatch.setattr("opfacade.jit.cache.store.SCHEMA", 2)
     assert cache.root().name == "v2"
     assert not jit.is_built(TINY)
 
@@ -201,7 +203,7 @@ def test_clocks_do_not_count(toolkit):
 
 
 def test_leftovers_of_the_killed_are_swept_and_living_builds_are_not(toolkit, monkeypatch):
-    monkeypatch.setattr("opfacade.jit.leftovers._UNLOCKED_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("opfacade.jit.cache.stale_entries._UNLOCKED_GRACE_SECONDS", 0.0)
     left = cache.root() / "tmp" / "dead"
     cache.make_private(left)
     with cache.staging() as living:

@@ -8,12 +8,13 @@ import stat
 import pytest
 from click.testing import CliRunner
 
-from opfacade import errors, jit, warmup
-from opfacade.cli import main
-from opfacade.jit import cache, files, locks, store, upkeep
+from opfacade import errors, jit
+from opfacade.cli.main import main
+from opfacade.jit import cache
+from opfacade.jit.cache import files, locks, store, upkeep
 from opfacade.jit.rendered import FOLDER
-
-from .conftest import TINY
+from opfacade.tools import warmup
+from tests.jit.conftest import TINY
 
 OTHER = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from opfacade import jit
-from opfacade.jit import JitSpec, cache, upkeep
+from opfacade.jit import JitSpec, cache
+from opfacade.jit.cache import upkeep
 
 
 def tiny(value):
@@ -83,7 +84,7 @@ def test_a_library_that_was_removed_while_in_use_goes_on_working(toolkit):
 
 
 def test_the_quarantine_does_not_grow_for_ever(toolkit, monkeypatch):
-    monkeypatch.setattr("opfacade.jit.leftovers._MAX_QUARANTINED", 3)
+    monkeypatch.setattr("opfacade.jit.cache.stale_entries._MAX_QUARANTINED", 3)
     for _ in range(5):
         jit.build(tiny(1)).write_bytes(b"")
     jit.build(tiny(1))

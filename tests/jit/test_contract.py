@@ -15,19 +15,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade import plan as plans
-from opfacade.backends.cuda import direct as paths
-from opfacade.backends.cuda.direct import Direct, KernelCall, require_fit
+from opfacade.backends.cuda.host import direct as paths
+from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
+from opfacade.core.checks import check, check_beside
+from opfacade.core.dtypes import ITEMSIZE
 from opfacade.jit import JitSpec
-from opfacade.operands import check, check_beside
-from opfacade.paging import PagedKvCacheDescriptor
 from opfacade.plan import WORKSPACE_ALIGNMENT
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
-from opfacade.sku import ITEMSIZE
 from opfacade.testing import inputs
-
-from ..fuzzing import small, spoiled_args, spoiled_tensor
-from .conftest import REGISTERED
+from tests.jit.conftest import REGISTERED
+from tests.support.fuzzing import small, spoiled_args, spoiled_tensor
 
 OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states")
 HOST = 1  # kDLCPU

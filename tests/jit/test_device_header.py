@@ -5,8 +5,7 @@ import re
 import pytest
 
 from opfacade.jit import JitSpec, build, codegen, key
-
-from .conftest import REPO
+from tests.jit.conftest import REPO
 
 _HEADER = (REPO / "kernels/common/device.cuh").read_text()
 _UNARY = re.findall(r"OPF_UNARY\((\w+)\)", _HEADER.split("#undef")[0])[1:]

@@ -7,10 +7,11 @@ import time
 import pytest
 
 from opfacade import errors, jit
-from opfacade.jit import cache, faults, runner, upkeep
-
-from .conftest import TINY
-from .fakes import alive, eventually, join, start, working_below
+from opfacade.jit import cache, runner
+from opfacade.jit import fault_points as faults
+from opfacade.jit.cache import upkeep
+from tests.jit.conftest import TINY
+from tests.jit.fakes import alive, eventually, join, start, working_below
 
 
 def sound():

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from opfacade import jit
-from opfacade.jit import JitSpec, cache, upkeep
-
-from .conftest import TINY
-from .fakes import alive, eventually, join, start, working_below
-from .test_cache_races import together
+from opfacade.jit import JitSpec, cache
+from opfacade.jit.cache import upkeep
+from tests.jit.conftest import TINY
+from tests.jit.fakes import alive, eventually, join, start, working_below
+from tests.jit.test_cache_races import together
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
@@ -74,7 +74,7 @@ def test_64_processes_without_locks_publish_one_entry(toolkit):
 def test_200_kills_leave_nothing_invalid_and_nothing_running(toolkit, monkeypatch):
     rng, alive_when_hit, invalid, failed, orphans = random.Random(0), 0, 0, 0, 0
     toolkit.mode("sleep 0.05")
-    monkeypatch.setattr("opfacade.jit.leftovers._UNLOCKED_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("opfacade.jit.cache.stale_entries._UNLOCKED_GRACE_SECONDS", 0.0)
     for number in range(200):
         child = start(group_leader, number)
         time.sleep(rng.uniform(0.0, 0.45))

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from opfacade import errors, jit
-from opfacade.jit import JitSpec, inspect, sass, toolchain
+from opfacade.jit import JitSpec, toolchain
+from opfacade.jit import sass as inspect
+from opfacade.jit.sass import hazards as sass
 
 LOG = """\
 ptxas info    : Compiling entry function 'attend' for 'sm_90a'

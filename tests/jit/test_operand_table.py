@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal
 import pytest
 import torch
 
-from opfacade.backends.cuda import direct as told
-from opfacade.descriptor import Args, Descriptor
-from opfacade.in_place import in_place
-from opfacade.operands import Dim, TensorSpec, check, index_spec, num_valid_spec, torch_dtype
-from opfacade.sku import ITEMSIZE
-
-from .test_contract import fast
-from .test_quick import Path, module  # noqa: F401
+from opfacade.backends.cuda.host import direct as told
+from opfacade.core.checks import check
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.in_place import in_place
+from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec, torch_dtype
+from tests.jit.test_contract import fast
+from tests.jit.test_quick import Path, module  # noqa: F401
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from opfacade import instruments, jit
+from opfacade import jit
 from opfacade.jit import cache, reload, toolchain
 from opfacade.jit.clangd import text, write
+from opfacade.observe import instruments
 
 
 def commands(path):

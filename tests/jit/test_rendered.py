@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from opfacade import jit
-from opfacade.jit import JitSpec, cache, codegen, rendered, upkeep
-
-from .conftest import TINY
+from opfacade.jit import JitSpec, cache, codegen, rendered
+from opfacade.jit.cache import upkeep
+from tests.jit.conftest import TINY
 
 LOAD = """
 import sys

@@ -2,8 +2,8 @@
 
 import pytest
 
-from opfacade.jit import sass
-from opfacade.jit.sass_flow import successors
+from opfacade.jit.sass import hazards as sass
+from opfacade.jit.sass.flow import successors
 
 
 def listing(*lines, name="k"):

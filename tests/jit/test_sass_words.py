@@ -5,11 +5,13 @@ import struct
 import pytest
 
 from opfacade import jit
-from opfacade.jit import sass, sass_opcodes, sass_words, toolchain
-from opfacade.jit.sass_words import UnknownCodeError
-
-from .sass_text import assert_read_alike
-from .test_inspect import wgmma
+from opfacade.jit import toolchain
+from opfacade.jit.sass import hazards as sass
+from opfacade.jit.sass import opcodes as sass_opcodes
+from opfacade.jit.sass import words as sass_words
+from opfacade.jit.sass.words import UnknownCodeError
+from tests.jit.sass_text import assert_read_alike
+from tests.jit.test_inspect import wgmma
 
 # As ptxas 13.5 writes them: `HGMMA.64x64x16.F32.BF16 R88, R4, gdesc[UR16].tnspB, R88, gsb0` and so on.
 RS = 0x000FE6000800185840E0001004587DF0

@@ -156,7 +156,7 @@ BARE = """
 import os, sys
 from opfacade import errors, jit
 from opfacade.jit import toolchain
-from tests.problems import decode, run
+from tests.support.problems import decode, run
 toolchain._nvidia_packages, toolchain._DEFAULT = list, toolchain.Path("/nowhere/nvcc")
 scale = jit.JitSpec.of("scale", "testing/scale", "sm_90a", threads=256)
 assert jit.load(scale).run

@@ -2,49 +2,49 @@
 
 from tests.mutation.mutant import SCHEDULE, K, L, cpu
 
-SCHEDULES = "tests/attention/test_bounds.py"
+SCHEDULES = "tests/families/attention/test_bounds.py"
 BEYOND = "tests/emulator/test_bounds.py"
-VALIDATION = "tests/test_validation.py tests/test_validation_rules.py"
+VALIDATION = "tests/validation/test_validation.py tests/validation/test_rules.py"
 
 BOUND_FAULTS = (
     cpu(
         "decode: chunks without a slot are left out",
-        f"{K}/decode_chunks.cuh",
+        f"{K}/decode/schedule/chunks.cuh",
         "    if (total > units) return false;\n",
         "",
         SCHEDULES,
     ),
     cpu(
         "decode: blocks that make whole runs share slots",
-        f"{K}/decode_chunks.cuh",
+        f"{K}/decode/schedule/chunks.cuh",
         "item.run = index() * own_slots_;",
         "item.run = index();",
         SCHEDULES,
     ),
     cpu(
         "decode: a block that makes whole runs makes one",
-        f"{K}/decode_chunks.cuh",
+        f"{K}/decode/schedule/chunks.cuh",
         "part_ = 0, run_ += p_.slots / own_slots_;",
         "return false;",
         SCHEDULES,
     ),
     cpu(
         "decode: a run with more chunks than slots is cut as any",
-        f"{K}/decode_chunks.cuh",
+        f"{K}/decode/schedule/chunks.cuh",
         "while (fixed_splits(kv_len, first_key, chunk) > own_slots_) chunk = larger_chunk(chunk);",
         "while (false) chunk = larger_chunk(chunk);",
         SCHEDULES,
     ),
     cpu(
         "decode: more tiles than are counted in are forgotten",
-        f"{K}/decode_schedule.cuh",
+        f"{K}/decode/schedule/schedule.cuh",
         "share_ = tiles <= kMost ? even_share(tiles, runs, sums.most, p.resident) : 0;",
         "share_ = even_share(tiles, runs, sums.most, p.resident);",
         SCHEDULES,
     ),
     cpu(
         "decode: a counter of parts may overflow",
-        f"{K}/decode_chunks.cuh",
+        f"{K}/decode/schedule/chunks.cuh",
         "return units - p_.batch < kMostParts || most_splits<C>(p_, p_.chunk) <= kMostParts;",
         "return true;",
         f"{BEYOND} -k counter",
@@ -65,7 +65,7 @@ BOUND_FAULTS = (
     ),
     cpu(
         "prefill: the last split of a long request ends early",
-        f"{K}/prefill_schedule.cuh",
+        f"{K}/prefill/schedule.cuh",
         "split == p.num_splits - 1 ? range.end : part.end",
         "part.end",
         f"{BEYOND} -k mma_tile",
@@ -79,14 +79,14 @@ BOUND_FAULTS = (
     ),
     cpu(
         "prefill: splits follow the pool where one request is bounded",
-        "opfacade/backends/cuda/attention_prefill.py",
+        "opfacade/backends/cuda/attention/prefill.py",
         "tokens = descriptor.request_token_bound",
         "tokens = descriptor.kv_token_bound",
         SCHEDULE,
     ),
     cpu(
         "decode: a bound on one request is taken for one on its chunks rounded down",
-        "opfacade/backends/cuda/attention_facts.py",
+        "opfacade/backends/cuda/attention/facts.py",
         "max(1, -(-descriptor.max_kv_len // chunk))",
         "max(1, descriptor.max_kv_len // chunk)",
         SCHEDULE,

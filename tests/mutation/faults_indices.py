@@ -1,29 +1,29 @@
 """Faults in what keeps wrong index tensors inside, and in what is said of rows and pages that nobody uses."""
 
-from tests.mutation.mutant import C, K, cpu
+from tests.mutation.mutant import K, cpu
 
 INDICES = "tests/emulator/test_emulated_indices.py"
-UNOWNED = "tests/test_unowned.py"
+UNOWNED = "tests/validation/test_unowned.py"
 RULES = "kernels/validation/index_rules.h"
 
 INDEX_FAULTS = (
     cpu(
         "kernels: the end of a range of rows is not clamped",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "return {first, clamped(indptr[request + 1], first, limit)};",
         "return {first, indptr[request + 1]};",
         f"{INDICES} -k clamped",
     ),
     cpu(
         "kernels: kv_lens is not clamped to its row of the table",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "return clamped(table.lens[request], 0, table.limit);",
         "return table.lens[request];",
         f"{INDICES} -k decode-block",
     ),
     cpu(
         "kernels: last_page_len is not clamped to a page",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "min(last, table.page_size)",
         "last",
         f"{INDICES} -k mla",
@@ -37,7 +37,7 @@ INDEX_FAULTS = (
     ),
     cpu(
         "append: a length past the row of the table is taken",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "return length <= table.limit ? length : -1;",
         "return length;",
         f"{INDICES} -k block-copy",
@@ -51,7 +51,7 @@ INDEX_FAULTS = (
     ),
     cpu(
         "prefill: a slot before its request's first is worked on",
-        f"{K}/prefill_schedule.cuh",
+        f"{K}/prefill/schedule.cuh",
         "tile.rows <= 0 || (kClampsIndices && number < 0)",
         "tile.rows <= 0",
         f"{INDICES} -k before",
@@ -75,6 +75,6 @@ INDEX_FAULTS = (
         RULES,
         "span_of(t, r).count : first / t.page_size;",
         "span_of(t, r).count : first / t.page_size + 1;",
-        "tests/test_validation_rules.py",
+        "tests/validation/test_rules.py",
     ),
 )

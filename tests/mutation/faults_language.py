@@ -4,10 +4,10 @@ from tests.mutation.mutant import cpu
 
 TABLE = "tests/jit/test_operand_table.py"
 TOYS = "tests/families/test_toy_operands.py"
-VALUES = "tests/test_validation_values.py"
-FP8 = "tests/attention/test_fp8_strides.py"
+VALUES = "tests/validation/test_values.py"
+FP8 = "tests/families/attention/test_fp8_strides.py"
 CONTRACT = "csrc/host/call_signature.h"
-STRIDES = "opfacade/strides.py"
+STRIDES = "opfacade/core/strides.py"
 
 LANGUAGE_FAULTS = (
     cpu(
@@ -25,7 +25,7 @@ LANGUAGE_FAULTS = (
     cpu("strides: what is contiguous has any strides", STRIDES, "if n > 1 and s != step:", "if False:", TABLE),
     cpu(
         "operands: what is written may be expanded",
-        "opfacade/operands.py",
+        "opfacade/core/operands.py",
         "() if self.written or self.layout",
         "() if self.layout",
         TABLE,
@@ -38,44 +38,52 @@ LANGUAGE_FAULTS = (
     cpu("signature: each axis is told as the first", CONTRACT, "expandable >> axis & 1", "expandable & 1", TABLE),
     cpu(
         "the signature is not told of a step",
-        "opfacade/backends/cuda/direct.py",
+        "opfacade/backends/cuda/host/direct.py",
         "in expandable), step, *(",
         "in expandable), 1, *(",
         TABLE,
     ),
     cpu(
         "in place: the input is only read",
-        "opfacade/in_place.py",
+        "opfacade/core/in_place.py",
         'role="inout", layout',
         "layout",
-        f"{TABLE} tests/test_in_place.py",
+        f"{TABLE} tests/core/test_in_place.py",
     ),
     cpu(
-        "in place: the output is there", "opfacade/in_place.py", "if not spec.replaces}", "}", f"{TABLE} tests/test_in_place.py"
+        "in place: the output is there",
+        "opfacade/core/in_place.py",
+        "if not spec.replaces}",
+        "}",
+        f"{TABLE} tests/core/test_in_place.py",
     ),
     cpu(
         "a list that is too long has no bound",
-        "opfacade/operands.py",
+        "opfacade/core/checks.py",
         "if name in lists and isinstance(",
         "if False and isinstance(",
         TABLE,
     ),
     cpu(
         "a list is no tensor, and that is all",
-        "opfacade/operands.py",
+        "opfacade/core/checks.py",
         "if isinstance(value, (list, tuple)):",
         "if False:",
         TABLE,
     ),
     cpu(
         "plan: a call is held to the descriptor's operands, not to what its kernel needs",
-        "opfacade/registry.py",
+        "opfacade/core/candidate.py",
         "known if self.needs is None else",
         "known if True else",
         FP8,
     ),
     cpu(
-        "fp8: a page is whole tokens apart", "opfacade/backends/cuda/attention_prefill_fp8.py", "heads = 3 - ", "heads = ", FP8
+        "fp8: a page is whole tokens apart",
+        "opfacade/backends/cuda/attention/prefill_sm90_fp8.py",
+        "heads = 3 - ",
+        "heads = ",
+        FP8,
     ),
     cpu(
         "values: the bound itself passes",
@@ -101,7 +109,7 @@ LANGUAGE_FAULTS = (
     cpu("values: full does not look", "opfacade/validation/full.py", "        self._bounds.judge(args)\n", "", TOYS),
     cpu(
         "full: rows that are not valid are to be finite",
-        "opfacade/descriptor.py",
+        "opfacade/core/descriptor.py",
         "if spec.valid_rows:",
         "if False:",
         TOYS,

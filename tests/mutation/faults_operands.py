@@ -2,51 +2,51 @@
 
 from tests.mutation.mutant import CALLS, MEMO, cpu
 
-CHECKS = "tests/test_operands.py"
-FORMS = "tests/test_forms.py"
-APPENDS = "tests/kv_cache/test_append_shapes.py"
-MERGES = "tests/cascade/test_forms.py"
+CHECKS = "tests/core/test_operands.py"
+FORMS = "tests/core/test_forms.py"
+APPENDS = "tests/families/kv_cache/test_append_shapes.py"
+MERGES = "tests/families/cascade/test_forms.py"
 CONTRACT = "tests/jit/test_contract.py"
 
 OPERAND_FAULTS = (
     cpu(
         "workspace: a storage that shrank is not seen",
-        "opfacade/operands.py",
+        "opfacade/core/checks.py",
         "if size > available:",
         "if size < available - size:",
         f"{CHECKS} {CALLS}",
     ),
     cpu(
         "memo: a workspace whose storage shrank is still the one that was sound",
-        "opfacade/memo.py",
+        "opfacade/core/call_memo.py",
         "min(workspace.numel(), room(workspace))",
         "workspace.numel()",
         MEMO,
     ),
     cpu(
         "workspace: what is no dense tensor is not looked for",
-        "opfacade/operands.py",
+        "opfacade/core/checks.py",
         '    kind_issue = _kind("workspace", workspace)\n    if kind_issue is not None:\n',
         "    kind_issue = None\n    if kind_issue is not None:\n",
         f"{CHECKS} {CALLS}",
     ),
     cpu(
         "can_implement: a fake tensor passes beside a real one",
-        "opfacade/operands.py",
+        "opfacade/core/checks.py",
         "        elif has_memory(tensor) != has_memory(leader):",
         "        elif False:",
         f"{CHECKS} {CALLS}",
     ),
     cpu(
         "can_implement: an expanded input is refused",
-        "opfacade/strides.py",
+        "opfacade/core/strides.py",
         "if self.written and any(s <= 0 for _, s in steps):",
         "if any(s <= 0 for _, s in steps):",
         FORMS,
     ),
     cpu(
         "can_implement: an expanded output passes",
-        "opfacade/strides.py",
+        "opfacade/core/strides.py",
         "if self.written and any(s <= 0 for _, s in steps):",
         "if False:",
         CHECKS,
@@ -67,21 +67,21 @@ OPERAND_FAULTS = (
     ),
     cpu(
         "a block table must lie by itself",
-        "opfacade/paging.py",
+        "opfacade/plans/_attention/paging.py",
         'rows = TensorSpec((batch, Dim("max_pages")), "i32", "index", alignment=4)',
         'rows = index_spec(batch, Dim("max_pages"))',
         FORMS,
     ),
     cpu(
         "append: rows of a block table lie as far apart as they are wide",
-        "csrc/common/pool.h",
+        "csrc/paged/pool.h",
         "table.row_stride = indices.size(0) > 1 ? indices.stride(0) : 0;",
         "table.row_stride = indices.size(0) > 1 ? indices.size(1) : 0;",
         "tests/emulator/test_emulated_forms.py -k everything-varied",
     ),
     cpu(
         "cross-check: inputs that overlap themselves are copied element by element",
-        "opfacade/crosscheck.py",
+        "opfacade/observe/crosscheck.py",
         "    if tensor.numel() and self_overlaps(tensor.shape",
         "    if False and self_overlaps(tensor.shape",
         FORMS,

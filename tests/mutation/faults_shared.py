@@ -5,42 +5,46 @@ from tests.mutation.mutant import APPEND, DECODE, MERGE, PREFILL, C, gpu
 SHARED_FAULTS = (
     gpu(
         "the page of a token is off by one at its end",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "token >> page_shift : token / page_size]",
         "(token + 1) >> page_shift : (token + 1) / page_size]",
         DECODE,
     ),
     gpu(
         "the slot of a token loses its lowest bit",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "token & (page_size - 1) : token % page_size",
         "token & (page_size - 2) : token % page_size",
         f"{DECODE} append-csr",
     ),
     gpu(
         "last_page_len is ignored",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "min(last, table.page_size)",
         "table.page_size",
         f"{DECODE} append-csr",
     ),
     gpu(
         "kv heads are apart by the token stride",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "head * pool.head_stride",
         "head * pool.token_stride",
         f"{DECODE} {PREFILL}",
     ),
     gpu(
         "offsets of pages are cut to 32 bits",
-        f"{C}/page_lookup.cuh",
+        "kernels/paged/page_lookup.cuh",
         "page * pool.page_stride",
         "static_cast<int32_t>(page * pool.page_stride)",
         "",
-        tests="tests/test_structural_far.py --heavy -k HND-decode or decode-HND",
+        tests="tests/testing/test_structural_far.py --heavy -k HND-decode or decode-HND",
     ),
     gpu(
-        "invisible keys are not filled with zero", f"{C}/cp_async.cuh", '"r"(valid ? 16 : 0)', '"r"(16)', f"{DECODE} {PREFILL}"
+        "invisible keys are not filled with zero",
+        "kernels/ptx/cp_async.cuh",
+        '"r"(valid ? 16 : 0)',
+        '"r"(16)',
+        f"{DECODE} {PREFILL}",
     ),
     gpu(
         "lse is in base 2",
@@ -86,11 +90,11 @@ SHARED_FAULTS = (
     ),
     gpu(
         "a negative scale turns only half of Q",
-        f"{C}/q_transform.cuh",
+        "kernels/attention/q_transform.cuh",
         "pair ^ 0x80008000u",
         "pair ^ 0x00008000u",
         "",
-        tests="tests/test_conformance.py -k unusual_scale",
+        tests="tests/backends/test_conformance.py -k unusual_scale",
     ),
     gpu(
         "append: one position too early",

@@ -10,10 +10,11 @@ from unittest.mock import patch
 
 import pytest
 
-from opfacade.testing import determinism, inputs, matrix, metamorphic, prebuilt, structural
-from opfacade.testing.requests import changed
+from opfacade.testing import determinism, inputs, matrix, prebuilt
+from opfacade.testing.families.attention import metamorphic, structural
+from opfacade.testing.families.attention.requests import changed
 from opfacade.testing.subject import Subject, invariant
-from tests.holding import hold
+from tests.support.assert_guarantee import hold
 
 FOCUS = os.environ.get("OPFACADE_FOCUS", "gpu")
 EMULATED = FOCUS == "emulated"

@@ -1,8 +1,8 @@
 """CUDA merge of attention states."""
 
 from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.plans.cascade import MergeStatesDescriptor
-from opfacade.sku import ErrorModel, PrecisionGuarantee
 
 _MERGE = CudaKernel(
     descriptor=MergeStatesDescriptor,
@@ -18,9 +18,9 @@ _MERGE = CudaKernel(
         bit_stable_on_same_hardware=True,
         error_model=ErrorModel(id="merge-f32"),
         evidence=(
-            "tests/cascade/test_cascade_gpu.py::test_runs_repeat_bitwise",
-            "tests/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
-            "tests/test_determinism.py::test_processes_repeat_bitwise",
+            "tests/families/cascade/test_cascade_gpu.py::test_runs_repeat_bitwise",
+            "tests/testing/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
+            "tests/testing/test_determinism.py::test_processes_repeat_bitwise",
         ),
     ),
 )

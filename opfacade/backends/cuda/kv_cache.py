@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.core.candidate import Reason
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.target import Target
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
-from opfacade.registry import Reason
-from opfacade.sku import ITEMSIZE, ErrorModel, PrecisionGuarantee
-from opfacade.target import Target
 
 _EVIDENCE = (
-    "tests/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise",
-    "tests/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
-    "tests/test_determinism.py::test_processes_repeat_bitwise",
+    "tests/families/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise",
+    "tests/testing/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
+    "tests/testing/test_determinism.py::test_processes_repeat_bitwise",
 )
 
 

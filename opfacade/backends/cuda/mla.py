@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opfacade.backends.cuda import attention_facts as facts_of
 from opfacade.backends.cuda import support
-from opfacade.descriptor import once_a_kind, once_in_a_row
+from opfacade.backends.cuda.attention import facts as facts_of
+from opfacade.core.candidate import Candidate, Launcher, Reason
+from opfacade.core.descriptor import once_a_kind, once_in_a_row
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
-from opfacade.registry import Candidate, Launcher, Reason
-from opfacade.sku import KernelSku
-from opfacade.target import Target
 
 ARCH = "sm_90a"
 LATENT, ROPE, MOST_HEADS = 512, 64, 128
@@ -120,7 +120,7 @@ def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: Ker
 
 
 def estimate(descriptor: BatchMlaDecodeDescriptor, identity: KernelSku, target: Target, lengths: Any, least: float) -> Any:
-    from opfacade.backends.cuda import attention_cost_decode
+    from opfacade.backends.cuda.attention import cost_decode as attention_cost_decode
 
     return attention_cost_decode.predicted(descriptor, identity, target, lengths, head_blocks(descriptor))
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from opfacade import env
+from opfacade.core.candidate import Reason
 from opfacade.errors import ToolchainError
-from opfacade.registry import Reason
 
 SOUND_WGMMA = (13, 3)
 _NOWHERE = Path("/dev/null/memo")  # selection writes nothing, so nothing about compilers is remembered

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda.direct import Direct, KernelCall, require_fit
-from opfacade.descriptor import Descriptor
+from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
+from opfacade.core.call_memo import getter
+from opfacade.core.candidate import Launcher, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
 from opfacade.errors import DeviceError
-from opfacade.memo import getter
-from opfacade.registry import FastPaths, Launcher, Operands, Reason
-from opfacade.sku import KernelSku
-from opfacade.target import Target
+from opfacade.select.registry import FastPaths, Operands
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec

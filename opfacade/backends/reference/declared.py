@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from opfacade.backends.reference.inference import in_inference_mode
-from opfacade.descriptor import Descriptor, once_a_kind
-from opfacade.registry import Candidate, Launcher
-from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
-from opfacade.target import Target
+from opfacade.core.candidate import Candidate, Launcher
+from opfacade.core.descriptor import Descriptor, once_a_kind
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
 
 T = TypeVar("T")
 Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor

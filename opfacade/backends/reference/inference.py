@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opfacade.registry import Launcher
+from opfacade.core.candidate import Launcher
 
 
 def in_inference_mode(make: Callable[..., Launcher]) -> Callable[..., Launcher]:

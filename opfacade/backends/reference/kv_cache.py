@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from opfacade.backends.reference.declared import reference
 from opfacade.backends.reference.page_table import by_token, checked, token_index
 from opfacade.backends.reference.rotate_and_store import stored_rows
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
-from opfacade.sku import ITEMSIZE, ErrorModel, PrecisionGuarantee
 from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:

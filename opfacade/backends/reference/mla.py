@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from opfacade.backends.reference import attention_promise as promise
+from opfacade.backends.reference.attention import promise
 from opfacade.backends.reference.inference import in_inference_mode
 from opfacade.backends.reference.page_table import checked, token_index
+from opfacade.core.candidate import Candidate, Launcher
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor
-from opfacade.registry import Candidate, Launcher
-from opfacade.sku import KernelSku
-from opfacade.target import Target
 
 
 def _decode(descriptor: BatchMlaDecodeDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     import torch
 
-    from opfacade.backends.reference.softmax_attention import attend
+    from opfacade.backends.reference.attention.softmax import attend
 
     def launch(args: BatchMlaDecodeArgs, workspace: object) -> None:
         scoring = promise.scoring(descriptor, args, causal=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opfacade.descriptor import Descriptor
-from opfacade.paging import PagedKvCacheDescriptor, PagePool
+from opfacade.core.descriptor import Descriptor
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor, PagePool
 from opfacade.validation import host
 from opfacade.validation.rules import Tables, error_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from opfacade.paging import PagedKvCacheDescriptor
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor
 
 
 def cache(rng: random.Random, dtypes: tuple[str, ...], head_dims: tuple[int, ...], tokens: int) -> PagedKvCacheDescriptor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from opfacade.descriptor import Descriptor, operands_of
-from opfacade.operands import nbytes
+from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.operands import nbytes
 from opfacade.plans.cascade import MAX_LISTED, MergeStatesDescriptor
-from opfacade.testing import oracle
 from opfacade.testing.bounds import Bounded
+from opfacade.testing.families.attention import oracle
 from opfacade.testing.harness import Amount, Harness, HasLengths
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from opfacade.descriptor import Descriptor
-from opfacade.paging import PagedLatentCacheDescriptor
+from opfacade.core.descriptor import Descriptor
+from opfacade.plans._attention.paging import PagedLatentCacheDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
 from opfacade.testing.families._problems import small_cache, small_scores
 from opfacade.testing.families.attention import AttentionHarness, Draws

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/common/tensor_map.h"
+#include "kernels/ptx/tensor_map.h"
 
 namespace opfacade {
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from opfacade.descriptor import Args, Descriptor
-from opfacade.in_place import in_place
-from opfacade.model import Count, Single, Size
-from opfacade.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.dtypes import ITEMSIZE, DType
+from opfacade.core.in_place import in_place
+from opfacade.core.model import Count, Single, Size
+from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
-from opfacade.sku import ITEMSIZE, DType
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,7 +3,7 @@
 from opfacade.plans.toy import PickDescriptor
 
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.sku import ErrorModel, PrecisionGuarantee
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 
 _PICK = CudaKernel(
     descriptor=PickDescriptor,

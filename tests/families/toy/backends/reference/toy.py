@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from opfacade.plans.toy import PickArgs, PickDescriptor, ScaleArgs, ScaleDescriptor
 
-from opfacade.registry import Candidate, Launcher
-from opfacade.sku import ErrorModel, KernelSku, PrecisionGuarantee
-from opfacade.target import Target
+from opfacade.core.candidate import Candidate, Launcher
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
 
 
 def _sku(impl: str, descriptor: ScaleDescriptor, target: Target) -> KernelSku:

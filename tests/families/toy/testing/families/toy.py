@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opfacade.sku import ROUNDOFF, UNDERFLOW
+from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 from opfacade.testing.bounds import Bounded
 from opfacade.testing.harness import Harness
 

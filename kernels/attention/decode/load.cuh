@@ -1,0 +1,108 @@
+// One warp's own pipeline of kStages stages of kTokens tokens of K and V, which runs on from one item into the next. A lane
+// resolves the rows of one token (of 16-bit elements half the lanes K, half V) and the others get its address by shuffle;
+// the page index of the following tile, or item, is fetched before it is needed, so that waiting for an index never delays a copy.
+#pragma once
+#include "kernels/attention/decode/output.cuh"
+#include "kernels/common/swizzle.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct WarpLoader {
+  static constexpr int kTokens = 32 / C::kKvBytes;
+  static constexpr int kChunks = C::kHeadDim * C::kKvBytes / 16;
+  static constexpr int kTileBytes = 32 * C::kHeadDim;  // K or V of a stage
+  static constexpr int kRowStep = 32 / kChunks;        // rows a warp copies at once
+  using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
+
+  const DecodeParams& p;
+  uint32_t stages;     // shared address of this warp's first stage
+  const int32_t* pages;
+  int head;            // kv head of the item
+  int first_key, end;
+  int next;            // first token of the tile to fetch next
+  int next_page;       // page of this lane's token in that tile
+  int index = 0;       // stage to fill next, the oldest; after a fetch, the one to compute
+  unsigned filled = 0; // bit i: the fetch before the last i ones brought a tile
+
+  __device__ __forceinline__ WarpLoader(const DecodeParams& p, uint32_t shared)
+      : p(p), stages(shared + threadIdx.x / 32 * C::kStages * 2 * kTileBytes) {}
+
+  // What an item begins with that memory must be asked for.
+  struct Opening {
+    const int32_t* pages;
+    int page;
+  };
+
+  __device__ __forceinline__ Opening opening(const WorkItem& item) const {
+    const int token = first_tile(item) + threadIdx.x % kTokens;
+    const Pages lookup(p.table, item.request);
+    return {lookup.pages, token >= item.first_key && token < item.end ? lookup.page_of(token) : 0};
+  }
+
+  __device__ __forceinline__ void open(const WorkItem& item, const Opening& opening) {
+    pages = opening.pages;
+    head = kv_head<C>(item);
+    first_key = item.first_key;
+    end = item.end;
+    next = first_tile(item);
+    next_page = opening.page;
+  }
+
+  static __device__ __forceinline__ int first_tile(const WorkItem& item) { return item.begin + threadIdx.x / 32 * kTokens; }
+  __device__ __forceinline__ bool exhausted() const { return next >= end; }
+  __device__ __forceinline__ int token() const { return next + threadIdx.x % kTokens; }
+  __device__ __forceinline__ bool visible() const { return token() >= first_key && token() < end; }
+  __device__ __forceinline__ int page() const { return visible() ? lookup().page_of(token()) : 0; }
+  __device__ __forceinline__ Pages lookup() const { return Pages(p.table, pages); }
+  __device__ __forceinline__ uint32_t stage(int i) const { return stages + i * 2 * kTileBytes; }
+  // Between a tile and the next fetch: nothing is there that is still needed.
+  __device__ __forceinline__ uint32_t free_stage() const { return stage(index); }
+
+  __device__ __forceinline__ bool oldest_is_filled() const { return filled >> (C::kStages - 2) & 1; }
+
+  // Fetches the next tile of the item, if there is one; what is not visible becomes zero. Always one group of copies.
+  __device__ __forceinline__ void fetch() {
+    filled = filled << 1 | !exhausted();
+    if (!exhausted()) {
+      const unsigned shown = __ballot_sync(0xffffffffu, visible());
+      if constexpr (C::kKvBytes == 2) {
+        // Rows 0-15 are K, 16-31 are V, which lies right behind: one run of 32 rows.
+        copy(stage(index), address_in(threadIdx.x % 32 < kTokens ? p.k : p.v), shown);
+      } else {
+        copy(stage(index), address_in(p.k), shown);
+        copy(stage(index) + kTileBytes, address_in(p.v), shown);
+      }
+      next += C::kWarps * kTokens;
+      next_page = page();
+    }
+    cp_async_commit();
+    index = index == C::kStages - 1 ? 0 : index + 1;
+  }
+
+  // Of this lane's token; any address will do for one that is not visible.
+  __device__ __forceinline__ const char* address_in(const PoolTensor& pool) const {
+    return visible() ? token_address(pool, next_page, lookup().slot_of(token()), head) : static_cast<const char*>(pool.data);
+  }
+
+  // 32 rows, their addresses one a lane.
+  __device__ __forceinline__ void copy(uint32_t dst, const char* address, unsigned shown) const {
+    const int lane = threadIdx.x % 32, first = lane / kChunks, chunk = lane % kChunks;
+    if (p.kv_aligned) {
+#pragma unroll
+      for (int i = 0; i < 32 / kRowStep; ++i) copy_row<true>(dst, address, shown, first + i * kRowStep, chunk);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < 32 / kRowStep; ++i) copy_row<false>(dst, address, shown, first + i * kRowStep, chunk);
+    }
+  }
+
+  template <bool kAligned>
+  __device__ __forceinline__ void copy_row(uint32_t dst, const char* address, unsigned shown, int row, int chunk) const {
+    const auto bits = reinterpret_cast<unsigned long long>(address);
+    const char* src = reinterpret_cast<const char*>(__shfl_sync(0xffffffffu, bits, row)) + chunk * 16;
+    fetch_chunk<typename C::KvBits>(dst + swizzled<kChunks>(row, chunk), src, shown >> row & 1, kAligned);
+  }
+};
+
+}  // namespace opfacade

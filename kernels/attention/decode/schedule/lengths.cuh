@@ -1,0 +1,40 @@
+// What the lengths on the device say of the work of a decode.
+#pragma once
+#include "kernels/attention/decode/schedule/cut.cuh"
+#include "kernels/attention/decode/params.h"
+#include "kernels/paged/page_lookup.cuh"
+
+namespace opfacade {
+
+// Those that items are made of; a kernel may lay head blocks along another axis of the grid instead.
+template <class C>
+__device__ __forceinline__ int head_blocks(const DecodeParams& p) {
+  return p.kv_heads * C::kItemHeadBlocks;
+}
+
+template <class C>
+__device__ __forceinline__ int first_visible(const DecodeParams& p, int kv_len) {
+  return C::kWindow ? max(0, kv_len - 1 - p.window_left) : 0;
+}
+
+template <class C>
+__device__ __forceinline__ int share_tiles(const DecodeParams& p, int kv_len) {
+  return (kv_len + kShareTokens - 1) / kShareTokens - first_visible<C>(p, kv_len) / kShareTokens;
+}
+
+// What one request counts for: splits when they are fixed, else tiles. Never zero: its output is written.
+template <class C>
+__device__ __forceinline__ int count_of(const DecodeParams& p, int kv_len) {
+  if constexpr (C::kSplit != SplitMode::kFixed) return max(1, share_tiles<C>(p, kv_len));
+  return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);
+}
+
+__device__ __forceinline__ int inclusive_scan(int value) {
+  for (int delta = 1; delta < 32; delta *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, value, delta);
+    if (threadIdx.x % 32 >= delta) value += before;
+  }
+  return value;
+}
+
+}  // namespace opfacade

@@ -1,0 +1,36 @@
+// What joins the finished rows of a prefill: the factor of V, and the sink, which waits for the merge where rows are partial.
+#pragma once
+#include "kernels/attention/prefill/params.h"
+#include "kernels/attention/sink.cuh"
+
+namespace opfacade {
+
+// Shares of an unlike batch are cut by its lengths on the device: whole tiles write o, parts of tiles are merged in the same launch.
+template <class C>
+constexpr bool kCutsByLengths = C::kSplit == SplitMode::kPieces;
+// Every row is partial, and a second launch merges.
+template <class C>
+constexpr bool kMergesLater = C::kSplit != SplitMode::kOff && !kCutsByLengths<C>;
+
+template <class C>
+__device__ __forceinline__ float value_factor(const PrefillParams& p, int kv_head) {
+  if constexpr (C::kKvBytes != 1) return 1.f;
+  return p.v_scale == nullptr ? 1.f : p.v_scale[kv_head * p.kv_scale_stride];
+}
+
+// A row of a query head that nothing else will be merged into.
+template <class C>
+__device__ __forceinline__ Sunk merged_row(const PrefillParams& p, int head, float lse) {
+  if constexpr (!C::kSinks) return {lse, 1.f};
+  return with_sink(p.sinks[head], lse);
+}
+
+// A row as a block leaves it. whole: it has seen all keys of its row.
+template <class C>
+__device__ __forceinline__ Sunk finished(const PrefillParams& p, int head, float lse, bool whole = true) {
+  if constexpr (kMergesLater<C>) return {lse, 1.f};
+  if (kCutsByLengths<C> && !whole) return {lse, 1.f};
+  return merged_row<C>(p, head, lse);
+}
+
+}  // namespace opfacade

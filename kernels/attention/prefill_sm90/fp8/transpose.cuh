@@ -1,0 +1,91 @@
+// V of fp8 products: it comes key by key, and two warps of warpgroup 0 transpose it into the tiles that products read. They see
+// every byte, so they also do what is done to masked tiles: slots outside the range become zeros, NaN inside it is reported.
+#pragma once
+#include "kernels/attention/prefill_sm90/tma_load.cuh"
+#include "kernels/common/transpose_bytes.cuh"
+
+namespace opfacade {
+
+// Bit 7 of each byte that is NaN; e4m3 has no infinities.
+__device__ __forceinline__ uint32_t nan_bytes(uint32_t word) { return ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
+__device__ __forceinline__ uint32_t bytes_mask(uint32_t flags) { return (flags >> 7) * 0xffu; }
+
+// Which of the four keys of a word of this thread (transpose_bytes.cuh) lie inside a range; `first`: of the first of them.
+__device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
+  uint32_t flags = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int key = first + i / 2 * 8 + i % 2;
+    if (key >= inside.begin && key < inside.end) flags |= 0x80u << 8 * i;
+  }
+  return bytes_mask(flags);
+}
+
+// Half of a tile, by one warp, where the tile is masked. Returns whether a value that is seen is NaN.
+template <class C>
+__device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int first, KvRange inside) {
+  uint32_t found = 0;
+#pragma unroll 1
+  for (int keys = first; keys < first + C::kTileKv / kSweepers<C>; keys += 32) {
+    const int mine = keys + threadIdx.x % 4 * 2;
+    const uint32_t kept[2] = {keys_inside(mine, inside), keys_inside(mine + 16, inside)};
+#pragma unroll 1
+    for (int columns = 0; columns < C::kHeadDim; columns += 16) {
+      uint32_t w[4];
+      load_transposed(w, from, keys, columns);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) w[i] &= kept[i / 2], found |= nan_bytes(w[i]);
+      store_transposed(w, to, keys, columns);
+    }
+  }
+  return found != 0;
+}
+
+// Where it is not. The next are always on their way before some are stored: two warps are few, and a load takes longer than all else.
+template <class C>
+__device__ __forceinline__ void transpose_half(uint32_t from, uint32_t to, int first) {
+  constexpr int kAhead = 2, kAcross = C::kHeadDim / 16, kSteps = C::kTileKv / kSweepers<C> / 32 * kAcross;
+  uint32_t w[kAhead + 1][4];
+#pragma unroll
+  for (int i = -kAhead; i < kSteps; ++i) {
+    const int next = i + kAhead;
+    if (next < kSteps) load_transposed(w[next % (kAhead + 1)], from, first + next / kAcross * 32, next % kAcross * 16);
+    if (i >= 0) store_transposed(w[i % (kAhead + 1)], to, first + i / kAcross * 32, i % kAcross * 16);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  const int first = (threadIdx.x / 32 - (4 - kSweepers<C>)) * (C::kTileKv / kSweepers<C>);
+  uint32_t read_from = read_place(0), write_to = write_place(0);
+  asm volatile("" : "+r"(read_from), "+r"(write_to));  // or they are found anew for each tile
+  WorkQueue<C> queue(smem);
+  WildWriter<C> wild{smem};
+  Ring<C::Tile::kComingStages> coming;
+  Ring<C::kStages> ring;
+  for (;;) {
+    const Work& work = queue.see();
+    if (work.tile.rows == 0) break;
+    const MaskedTiles masked = work.masked;
+    int left = work.tiles, start = work.last;
+#pragma unroll 1
+    for (; left > 0; --left, start -= C::kTileKv, ring.advance(), coming.advance()) {
+      mbarrier_wait(smem_address(&smem.coming.full[coming.stage]), coming.parity);
+      mbarrier_wait(smem_address(&smem.v_empty[ring.stage]), ring.parity ^ 1);
+      const uint32_t from = smem_address(smem.coming.v[coming.stage]) + read_from;
+      const uint32_t to = smem_address(smem.v[ring.stage]) + write_to;
+      if (masked(start)) {
+        const KvRange inside{work.range.begin - start, work.range.end - start};
+        wild.tell(ring.stage, transpose_masked<C>(from, to, first, inside));
+      } else {
+        transpose_half<C>(from, to, first);
+      }
+      fence_async_shared();
+      warp_arrive(smem.v_full[ring.stage]);
+      warp_arrive(smem.coming.empty[coming.stage]);
+    }
+    queue.let_go();
+  }
+}
+
+}  // namespace opfacade

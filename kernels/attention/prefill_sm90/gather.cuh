@@ -1,0 +1,193 @@
+// Warpgroup 0 when the copy engine cannot load (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): its
+// threads copy row by row: half of them K, half of them V, so that neither waits for a stage of the other. What threads write
+// is seen by the tensor cores only after a fence of the thread that wrote it. So a thread waits for its copies before it tells a
+// barrier: while it finds where the next rows lie they have come.
+#pragma once
+#include "kernels/attention/prefill_sm90/tma_load.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct Gatherer {
+  using Shared = WgmmaShared<C>;
+  // Of a row of K or V eight threads copy the chunks of each panel; a thread's rows lie kStep apart.
+  static constexpr int kChunks = 8, kStep = kCopiers<C> / kChunks;
+  static constexpr int kBatch = C::kHeadDim > 128 || C::kTileKv % (8 * kStep) != 0 ? 4 : 8;  // rows, as many as there are registers for
+  static constexpr int kLookups = (C::kTileKv + kCopiers<C> - 1) / kCopiers<C>;  // of rows, by each thread
+  using Entries = int[kLookups];
+
+  const WgmmaPrefillParams& p;
+  WgmmaShared<C>& smem;
+  WildWriter<C> wild{smem};
+  uint32_t pending = 0;  // the barrier of copies under way
+
+  // What this thread has written is for `full`.
+  __device__ __forceinline__ static void tell_done(uint32_t full) {
+    fence_async_shared();
+    mbarrier_arrive(full);
+  }
+  // The copies that a barrier has not heard of are complete.
+  __device__ __forceinline__ void tell_pending() {
+    if (pending != 0) tell_done(pending);
+    pending = 0;
+  }
+  __device__ __forceinline__ void settle() {
+    if (pending == 0) return;
+    cp_async_wait<0>();
+    tell_pending();
+  }
+  // The copies since the last call are for `full`; copied: or threads have stored them themselves.
+  __device__ __forceinline__ void committed(uint64_t& full, bool copied) {
+    if (!copied) return tell_done(smem_address(&full));
+    cp_async_commit();
+    cp_async_wait<1>();
+    tell_pending();
+    pending = smem_address(&full);
+  }
+  __device__ __forceinline__ void await(const uint64_t& barrier, uint32_t parity) {
+    if (!mbarrier_is_over(smem_address(&barrier), parity)) settle();
+    mbarrier_wait(smem_address(&barrier), parity);
+  }
+  __device__ __forceinline__ static int chunk() { return threadIdx.x % kChunks; }
+  __device__ __forceinline__ static int first_row() { return threadIdx.x % kCopiers<C> / kChunks; }
+
+  // A masked tile of V: each thread looks at what it has copied itself; what is outside the range it has written as zeros.
+  __device__ __forceinline__ void report(int stage) {
+    settle();
+    cp_async_commit();
+    cp_async_wait<0>();
+    uint32_t found = 0;
+#pragma unroll 1
+    for (int panel = 0; panel < C::kHeadDimVo / 64; ++panel) {
+      const uint32_t at = smem_address(smem.v[stage]) + panel * Shared::kKvPanel + kv_place<C>(first_row(), chunk());
+#pragma unroll 2
+      for (int i = 0; i < C::kTileKv / kStep; ++i)
+        found |= nonfinite_in<C>(load_shared_16(at + i * (kStep / 8) * Shared::kKvGroup));
+    }
+    wild.tell(stage, found != 0);
+  }
+
+  // Of queries threads share all chunks of a row, as many at a time as a power of two has.
+  static constexpr int kQChunks = C::kHeadDim / 8 & -(C::kHeadDim / 8), kQStep = kQueryCopiers<C> / kQChunks;
+
+  __device__ __forceinline__ const char* q_row(const Work& work, int row, int chunk) const {
+    const int packed = work.tile.first + row;
+    return static_cast<const char*>(p.base.q) + (work.tile.q_start + packed / C::kGroup) * p.base.q_row_stride +
+           (work.head * C::kGroup + packed % C::kGroup) * p.base.q_head_stride + chunk * 16;
+  }
+  __device__ __forceinline__ void copy_q(const Work& work, int stage) {
+    const int copier = threadIdx.x - (kWarpgroup - kQueryCopiers<C>);
+#pragma unroll 1
+    for (int pass = 0; pass < C::kHeadDim / 8 / kQChunks; ++pass) {
+      const int chunk = copier % kQChunks + pass * kQChunks;
+      const uint32_t q = smem_address(smem.q[stage]) + chunk / 8 * Shared::kQPanel;
+#pragma unroll 1
+      for (int row = copier / kQChunks; row < Shared::Tile::kRows; row += kQStep) {
+        const bool valid = row < work.tile.rows;
+        fetch_chunk<uint16_t>(q + panel_address(row, chunk % 8), q_row(work, valid ? row : 0, chunk), valid, p.base.q_aligned);
+      }
+    }
+    committed(smem.q_full[stage], p.base.q_aligned);
+  }
+
+  // A warp finds the rows that it copies, so that it need not wait for another.
+  static __device__ __forceinline__ int own_row(int i) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % kCopiers<C> / 32;
+    return lane / 4 * kStep + warp * 4 + lane % 4 + i * kCopiers<C>;
+  }
+  // The entries of the page table for this thread's rows of a tile, a tile ahead. Any will do for what lies past the range.
+  static __device__ __forceinline__ void look_up(const Pages<C>& pages, int start, int end, Entries& page) {
+#pragma unroll
+    for (int i = 0; i < kLookups; ++i)
+      page[i] = pages.entry_of(min(start + own_row(i), end - 1));
+  }
+  // Where the rows of a tile of one of the two lie, in bytes from the first one. Nobody reads there what is outside the range.
+  template <bool kValues>
+  __device__ __forceinline__ void resolve(const Pages<C>& pages, int start, const Entries& page) {
+    const PoolTensor& pool = kValues ? p.base.v : p.base.k;
+    __syncwarp();  // those of the tile before are read
+#pragma unroll
+    for (int i = 0; i < kLookups; ++i) {
+      if (own_row(i) >= C::kTileKv) break;
+      // Neither is negative, and products of 64 bits are cheaper of what is known to have no upper half.
+      const uint32_t id = pages.checked(page[i]), slot = pages.slot_of(start + own_row(i));
+      const uint64_t lies = id * uint64_t(pool.page_stride) + slot * uint64_t(pool.token_stride);
+      smem.rows[kValues][own_row(i) % kStep][own_row(i) / kStep] = lies;
+    }
+    __syncwarp();
+  }
+
+  // Rows of K or V, `rows` bytes behind `from`. Some at a time, because a copy that waits for its address holds up the next.
+  // kWhole: all are inside the range.
+  template <bool kWhole>
+  __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
+                                            int begin, int end) const {
+    static_assert(C::kTileKv % (kStep * kBatch) == 0, "whole batches");
+#pragma unroll 1
+    for (int row = first_row(); row < C::kTileKv; row += kStep * kBatch, rows += kBatch) {
+      const char* src[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; i += 2) {
+        const uint4 two = *reinterpret_cast<const uint4*>(rows + i);
+        src[i] = from + (uint64_t{two.y} << 32 | two.x), src[i + 1] = from + (uint64_t{two.w} << 32 | two.z);
+      }
+#pragma unroll
+      for (int panel = 0; panel < C::kHeadDim / 64; ++panel) {
+        if (panel == panels) break;
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const bool valid = kWhole || (row + i * kStep >= begin && row + i * kStep < end);
+          cp_async_16(dst + panel * Shared::kKvPanel + i * (kStep / 8) * Shared::kKvGroup, valid ? src[i] + panel * 128 : any, valid);
+        }
+      }
+      dst += kBatch * (kStep / 8) * Shared::kKvGroup;
+    }
+  }
+  // The same element by element.
+  __device__ __forceinline__ void store_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
+                                             int begin, int end) const {
+#pragma unroll 1
+    for (int row = first_row(); row < C::kTileKv; row += kStep, ++rows, dst += (kStep / 8) * Shared::kKvGroup) {
+      const bool valid = row >= begin && row < end;
+#pragma unroll 1
+      for (int panel = 0; panel < panels; ++panel)
+        fetch_chunk<uint16_t>(dst + panel * Shared::kKvPanel, valid ? from + *rows + panel * 128 : any, valid, false);
+    }
+  }
+  __device__ __forceinline__ void copy_tile(const Work& work, int which, int start, const unsigned char* tile) const {
+    const int begin = work.range.begin - start, end = work.range.end - start;
+    const char* any = static_cast<const char*>(p.base.k.data);
+    const uint64_t* rows = smem.rows[which][first_row()];
+    const char* from = token_address(which == 0 ? p.base.k : p.base.v, 0, 0, work.head) + chunk() * 16;
+    const int panels = (which == 0 ? C::kHeadDim : C::kHeadDimVo) / 64;
+    const uint32_t dst = smem_address(tile) + kv_place<C>(first_row(), chunk());
+    if (!p.base.kv_aligned) {
+      store_rows(rows, from, dst, panels, any, begin, end);
+    } else if (begin <= 0 && end >= C::kTileKv) {
+      copy_rows<true>(rows, from, dst, panels, any, begin, end);
+    } else {
+      copy_rows<false>(rows, from, dst, panels, any, begin, end);
+    }
+  }
+
+  // K or V of one tile, as soon as its stage is free. begins: it is the first of a work.
+  template <bool kValues>
+  __device__ __forceinline__ void copy(const Pages<C>& pages, const Work& work, const Ring<C::kStages>& ring, int start,
+                                       const Entries& page, bool begins) {
+    const int stage = ring.stage;
+    const uint64_t& empty = kValues ? smem.v_empty[stage] : smem.k_empty[stage];
+    resolve<kValues>(pages, start, page);
+    if (begins) {
+      await(empty, ring.parity ^ 1);
+    } else {
+      settle();  // the tile before has come meanwhile; the queries of a work have not
+      mbarrier_wait(smem_address(&empty), ring.parity ^ 1);
+    }
+    copy_tile(work, kValues, start, kValues ? smem.v[stage] : smem.k[stage]);
+    const bool reports = kReportsWild<C> && kValues && work.masked(start);
+    if (reports) report(stage);
+    committed(kValues ? smem.v_full[stage] : smem.k_full[stage], p.base.kv_aligned && !reports);
+  }
+};
+
+}  // namespace opfacade

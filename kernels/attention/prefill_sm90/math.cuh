@@ -1,0 +1,213 @@
+// What a computing warpgroup does with one tile of keys: 64 rows of scores, an online softmax, weights packed in registers.
+// Layout of fragments: kernels/ptx/wgmma.cuh.
+#pragma once
+#include "kernels/attention/prefill/variant.cuh"
+#include "kernels/attention/prefill_sm90/shared_storage.cuh"
+#include "kernels/attention/lazy_softmax.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct WgmmaRows {
+  float o[C::kHeadDimVo / 2];
+  RowScale scale;
+
+  __device__ __forceinline__ WgmmaRows() { clear(); }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] = 0.f;
+  }
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
+  }
+};
+
+// Row of the tile that accumulator element 2 * half (or + 1) belongs to.
+__device__ __forceinline__ int wgmma_row(int half) {
+  return (threadIdx.x - kWarpgroup) / 32 * 16 + half * 8 + threadIdx.x % 32 / 4;
+}
+
+template <class C>
+__device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[C::kTileKv / 2]) {
+  asm volatile("" : "+r"(q));  // or every descriptor is kept in registers from tile to tile
+  wgmma_fence();
+#pragma unroll
+  for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
+    const Descriptor a = panel_descriptor(q + panel * WgmmaShared<C>::kQPanel, 1024, 0);
+    const Descriptor b = panel_descriptor(k + panel * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup, 0);
+    Wgmma<typename C::T, C::kTileKv>::ss(s, Descriptors(a, 32), Descriptors(b, 32), panel > 0);
+  }
+  wgmma_commit();
+}
+
+template <class C>
+__device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
+  wgmma_fence();
+  constexpr int kGroup = WgmmaShared<C>::kKvGroup;
+#pragma unroll
+  for (int key = 0; key < C::kTileKv; key += 64) {
+    const Descriptors b(panel_descriptor(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel), 2 * kGroup);
+    using Product = WgmmaRegisters<typename C::T, C::kHeadDimVo>;
+    if (key + 64 <= C::kTileKv) Product::rs(o, weights + key / 4, b, true); else Product::rs_two(o, weights + key / 4, b);
+  }
+  wgmma_commit();
+}
+
+// The same where nothing runs beside it: in a loop, because products take long to compile.
+template <class C>
+__device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
+  constexpr int kGroup = WgmmaShared<C>::kKvGroup, kAtOnce = C::kTileKv % 64 == 0 ? 64 : 32;
+#pragma unroll 1
+  for (int key = 0; key < C::kTileKv; key += kAtOnce, v += kAtOnce / 8 * kGroup) {
+    wgmma_fence();
+    const Descriptors b(panel_descriptor(v, kGroup, WgmmaShared<C>::kKvPanel), 2 * kGroup);
+    using Product = WgmmaRegisters<typename C::T, C::kHeadDimVo>;
+    if constexpr (kAtOnce == 64) Product::rs(o, weights, b, true); else Product::rs_two(o, weights, b);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = kAtOnce / 4; i < C::kTileKv / 4; ++i) weights[i - kAtOnce / 4] = weights[i];
+  }
+  pin(o);
+}
+
+template <class C>
+__device__ __forceinline__ void mask_keys(const PrefillParams& p, const Work& work, int start, float (&s)[C::kTileKv / 2]) {
+  const int column = start + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const KvRange seen = row_range<C>(p, work.tile, work.range, wgmma_row(half));
+    const int begin = seen.begin - column, end = seen.end - column;
+#pragma unroll
+    for (int i = 0; i < C::kTileKv / 4; ++i) {
+      const int key = i / 2 * 8 + i % 2;
+      bool hidden = key >= end;
+      if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) hidden |= key < begin;
+      if (hidden) s[i / 2 * 4 + half * 2 + i % 2] = minus_infinity();
+    }
+  }
+}
+
+// Queries of this warpgroup as the user's expression has them; each thread the words that it transforms further.
+template <class C>
+__device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work& work, unsigned char* rows, int group) {
+  for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
+    uint32_t* words = reinterpret_cast<uint32_t*>(rows + panel * WgmmaShared<C>::kQPanel);
+#pragma unroll 1
+    for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup)
+      words[i] = varied_pair<C>(words[i], variant_row<C>(p, work.tile, work.head, group * 64 + i / 32));
+  }
+}
+
+// What expressions know of this thread's rows; nothing where no expression is of scores.
+template <class C>
+using VariantRows = VariantRow<Variant<C>>[2];
+template <class C>
+__device__ __forceinline__ void variant_rows(const PrefillParams& p, const Work& work, VariantRows<C>& rows) {
+  if constexpr (Variant<C>::kLogits) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) rows[half] = variant_row<C>(p, work.tile, work.head, wgmma_row(half));
+  }
+}
+
+// Where the user's expression is a line over keys it is left to the softmax.
+template <class C>
+using ScoreLine = Line<Variant<C>::kLine>;
+template <class C>
+__device__ __forceinline__ void score_line(const PrefillParams& p, const VariantRows<C>& rows, int start, ScoreLine<C>& line) {
+  if constexpr (Variant<C>::kLine) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      line.scale[half] = p.score.cap_in;
+      line.start[half] = Variant<C>::start(rows[half], variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, 0));
+      line.rise[half] = Variant<C>::rise(rows[half]);
+    }
+  }
+}
+// Not where what its products round is more than a little of an exponent: a weight at the maximum would not be about 1, nor that of a
+// hidden key 0. Of slopes as models have them no distance is so large. A row is steep in all tiles of a work or in none: what matters
+// is how it ends on either side.
+template <bool kAny>
+struct Steep {
+  static constexpr bool any = false;
+};
+template <>
+struct Steep<true> {
+  bool row[2] = {false, false};
+  bool any = false;  // in this warp
+};
+template <class C>
+using SteepRows = Steep<Variant<C>::kLine>;
+
+template <class C>
+__device__ __forceinline__ void find_steep(const PrefillParams& p, const Work& work, SteepRows<C>& steep) {
+  if constexpr (Variant<C>::kLine) {
+    VariantRows<C> rows;
+    variant_rows<C>(p, work, rows);
+    steep.row[0] = steep.row[1] = false;
+#pragma unroll 1
+    for (int end = 0; end < 2; ++end) {
+      ScoreLine<C> line;
+      score_line<C>(p, rows, work.last - end * (work.tiles - 1) * C::kTileKv, line);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        steep.row[half] |= !(fabsf(line.start[half]) + C::kTileKv * fabsf(line.rise[half]) <= 0x1p20f);
+    }
+    steep.any = __any_sync(0xffffffffu, steep.row[0] || steep.row[1]);
+  }
+}
+// There scores become what the expression says, and nothing is left to be added; hidden ones stay. Each row decides for itself.
+template <class C>
+__device__ __forceinline__ void settle_steep(const SteepRows<C>& steep, ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
+  if constexpr (Variant<C>::kLine) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < C::kTileKv / 4; ++i) {
+        float& score = s[i / 2 * 4 + half * 2 + i % 2];
+        if (steep.row[half] && score > minus_infinity()) score = line(score, half, i / 2 * 8 + i % 2);
+      }
+      if (steep.row[half]) line.scale[half] = 1.f, line.start[half] = line.rise[half] = 0.f;
+    }
+  }
+}
+
+// Scores as the user's expression has them.
+template <class C>
+__device__ __forceinline__ void vary_scores(const PrefillParams& p, const VariantRows<C>& rows, int start,
+                                            float (&s)[C::kTileKv / 2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < C::kTileKv / 4; ++i) {
+      float& score = s[i / 2 * 4 + half * 2 + i % 2];
+      const auto key = variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, i / 2 * 8 + i % 2);
+      score = Variant<C>::logits(score * p.score.cap_in, rows[half], key);
+    }
+  }
+}
+
+// Where more than a range hides keys: which of this thread's elements are shown, bit i of a row for its i-th element.
+using WgmmaShown = uint32_t[2];
+
+template <class C>
+__device__ __forceinline__ void find_shown(const PrefillParams& p, const Work& work, int start, WgmmaShown& shown) {
+  static_assert(C::kTileKv <= 128, "a word is the elements of a row");
+#pragma unroll 1
+  for (int half = 1; half >= 0; --half) {
+    shown[1] = shown[0];
+    shown[0] = shown_elements<C>(p, work.tile, work.range, work.head, wgmma_row(half), nullptr, start);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void hide_keys(const WgmmaShown& shown, float (&s)[C::kTileKv / 2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int i = 0; i < C::kTileKv / 4; ++i)
+      if ((shown[half] >> i & 1) == 0) s[i / 2 * 4 + half * 2 + i % 2] = minus_infinity();
+}
+
+}  // namespace opfacade

@@ -1,0 +1,95 @@
+// Writes 64 rows of a warpgroup from its fragments: final rows, of which two threads trade words so that four write 32 bytes at once,
+// or f32 partials of a split or of a cut tile. Where products are of fp8 a thread has four columns side by side (transpose_bytes.cuh).
+#pragma once
+#include "kernels/attention/prefill/finish.cuh"
+#include "kernels/attention/prefill_sm90/query.cuh"
+#include "kernels/common/quad.cuh"
+#include "kernels/ptx/store.cuh"
+
+namespace opfacade {
+
+template <class C>
+__device__ __forceinline__ void write_final(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDimVo / 2],
+                                            const float (&lse)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = wgmma_row(half);
+    const bool mine = row < work.tile.rows;
+    const StoredAs as(mine, p.o_aligned);
+    char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, mine ? row : 0, p.o_row_stride, p.o_head_stride);
+    dst += (kFp8Products<C> ? threadIdx.x % 4 * 4 : traded_column()) * 2;
+#pragma unroll
+    for (int block = 0; block < C::kHeadDimVo / 8; block += 2, dst += 32) {
+      const float* pair = &o[block * 4 + half * 2];
+      uint32_t w[2], four[2];
+      if constexpr (kFp8Products<C>) {
+        four[0] = C::Q::pack(pair[0], pair[4]), four[1] = C::Q::pack(pair[1], pair[5]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) w[i] = C::Q::pack(pair[i * 4], pair[i * 4 + 1]);
+        trade_columns({w[0]}, {w[1]}, four);
+      }
+      store_halves_4(dst, make_uint2(four[0], four[1]), as);
+    }
+    if constexpr (C::kReturnLse)
+      if (mine && threadIdx.x % 4 == 0)
+        p.lse[row_in_o<C>(p, work, row, p.heads, 1)] = lse[half];
+  }
+}
+
+// Where the partial results of a row are.
+template <class C>
+__device__ __forceinline__ int64_t partial_row(const PrefillParams& p, const Work& work, int row) {
+  if constexpr (kCutsByLengths<C>) return static_cast<int64_t>(part_slot(blockIdx.x, TilePart::of(work.split).part == 0)) * p.slot_rows + row;
+  return static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
+}
+
+template <class C>
+__device__ __forceinline__ void write_partial(const PrefillParams& p, const Work& work, const float (&o)[C::kHeadDimVo / 2],
+                                              const float (&lse)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = wgmma_row(half);
+    if (row >= work.tile.rows) continue;
+    const int64_t at = partial_row<C>(p, work, row);
+    if (threadIdx.x % 4 == 0) p.partial_lse[at] = lse[half];
+    if (kMergesLater<C> && lse[half] == minus_infinity()) continue;
+    float* dst = p.partial_o + at * C::kHeadDimVo + threadIdx.x % 4 * (kFp8Products<C> ? 4 : 2);
+#pragma unroll
+    for (int block = 0; block < C::kHeadDimVo / 8; block += 2) {
+      const float* pair = &o[block * 4 + half * 2];
+      if constexpr (kFp8Products<C>) {
+        *reinterpret_cast<float4*>(dst + block * 8) = make_float4(pair[0], pair[4], pair[1], pair[5]);
+      } else {
+        *reinterpret_cast<float2*>(dst + block * 8) = make_float2(pair[0], pair[1]);
+        *reinterpret_cast<float2*>(dst + block * 8 + 8) = make_float2(pair[4], pair[5]);
+      }
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void write_group(const PrefillParams& p, const Work& work, float (&o)[C::kHeadDimVo / 2],
+                                            const RowScale& scale) {
+  const bool whole = !kCutsByLengths<C> || work.split == 0;
+  float factor[2], lse[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float sum = quad_sum(scale.sum[half]);
+    const int head = work.head * C::kGroup + (work.tile.first + wgmma_row(half)) % C::kGroup;
+    const Sunk sunk = finished<C>(p, head, row_lse(scale.base[half], sum, p.score.scale), whole);
+    factor[half] = reciprocal_or_zero(sum) * sunk.factor * value_factor<C>(p, work.head);
+    lse[half] = sunk.lse;
+  }
+#pragma unroll
+  for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
+  if constexpr (kMergesLater<C>) {
+    write_partial<C>(p, work, o, lse);
+  } else if (rarely(!whole)) {
+    write_partial<C>(p, work, o, lse);
+  } else {
+    write_final<C>(p, work, o, lse);
+  }
+}
+
+}  // namespace opfacade

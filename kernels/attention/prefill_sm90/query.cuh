@@ -1,0 +1,55 @@
+// Q of a computing warpgroup, made ready in shared memory: its sign, and bf16 brought into f16 where K is.
+#pragma once
+#include "kernels/attention/prefill_sm90/math.cuh"
+#include "kernels/attention/q_transform.cuh"
+
+namespace opfacade {
+
+template <class C>
+__device__ __forceinline__ void transform_queries(unsigned char* rows, QTransform transform) {
+  for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
+    uint32_t* words = reinterpret_cast<uint32_t*>(rows + panel * WgmmaShared<C>::kQPanel);
+#pragma unroll 1
+    for (int i = threadIdx.x % kWarpgroup; i < 64 * 32; i += kWarpgroup)
+      words[i] = transformed_pair<typename C::Q>(words[i], transform);
+  }
+}
+
+// Of an fp8 cache: each of 64 rows of bf16 becomes f16 times a power of two, and `factors` is left with what its scores are to be
+// multiplied with. Two threads take a row.
+template <class C>
+__device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned char* rows, float* factors, int kv_head) {
+  constexpr int kWords = C::kHeadDim / 4;  // of a thread
+  const int row = threadIdx.x % kWarpgroup / 2, half = threadIdx.x % 2;
+  const auto word_at = [&](int i) {
+    const int word = half * kWords + i, chunk = word / 4;
+    return reinterpret_cast<uint32_t*>(rows + chunk / 8 * WgmmaShared<C>::kQPanel + panel_address(row, chunk % 8)) + word % 4;
+  };
+  int shift = 0;
+  if constexpr (C::kNarrowQuery) {
+    float top = 0.f;
+#pragma unroll 4
+    for (int i = 0; i < kWords; ++i) top = fmaxf(top, largest_of(*word_at(i)));
+    shift = f16_shift(fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1)));
+#pragma unroll 4
+    for (int i = 0; i < kWords; ++i) *word_at(i) = f16_pair(*word_at(i), power_of_two(shift));
+  }
+  const float key = p.k_scale == nullptr ? 1.f : p.k_scale[kv_head * p.kv_scale_stride];
+  __syncwarp();  // this warp, whose rows these are and nobody else's, has read the factors of the work before
+  if (half == 0) factors[row] = never_zero(key * power_of_two(-shift));
+}
+
+// What a product of q and k is to be multiplied with, in the row of a thread: 1 where both are what they stand for. It stays in
+// shared memory, because registers are scarcer.
+template <class C>
+__device__ __forceinline__ float score_factor(const WgmmaShared<C>& smem, int half) {
+  if constexpr (C::kKvBytes != 1) return 1.f;
+  else return smem.raw.factor[wgmma_row(half)];
+}
+// The same of what a softmax sees: a soft cap has taken it in already.
+template <class C>
+__device__ __forceinline__ float softmax_factor(const WgmmaShared<C>& smem, int half) {
+  return C::kSoftCap ? 1.f : score_factor<C>(smem, half);
+}
+
+}  // namespace opfacade

@@ -1,0 +1,222 @@
+// Warpgroup 0 when the copy engine loads: one warp finds work and asks for Q and K (prefill_sm90/producer.cuh), one for V, two sweep
+// the masked tiles of V.
+// Swept are slots outside the range, which become zeros, because 0 * NaN is NaN; values inside it that are not finite are
+// only reported, see prefill_sm90/nonfinite.cuh.
+#pragma once
+#include "kernels/attention/prefill_sm90/shared_storage.cuh"
+#include "kernels/common/chunk.cuh"
+
+namespace opfacade {
+
+template <class C>
+__device__ __forceinline__ void ask_for_q(const WgmmaPrefillParams& p, WgmmaShared<C>& smem, int stage, const Work& work) {
+  using Shared = WgmmaShared<C>;
+  const uint32_t full = smem_address(&smem.q_full[stage]), q = smem_address(smem.q[stage]);
+  mbarrier_arrive_expect(full, Shared::kPanels * C::kTileRows * 128);
+  const int row = work.tile.q_start + work.tile.first / C::kGroup;
+#pragma unroll
+  for (int panel = 0; panel < Shared::kPanels; ++panel)
+    tma_load(q + panel * Shared::kQPanel, p.q_map, full, {{panel * 64, 0, work.head, row, 0}});
+}
+
+template <class C>
+using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
+
+// Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows. A stage that has become free should be asked for
+// at once, and each instruction of this warp is one less of those that compute beside it. So boxes are found for several tiles
+// at once, by each lane one, entries of the page table are read as many tiles ahead, and boxes are read from shared memory four at
+// a time, the first before there is room for them.
+template <class C, int kDim>
+struct BoxLoader {
+  using Shared = WgmmaShared<C>;
+  static constexpr int kAhead = 4, kTileBytes = C::kTileKv * kDim * Shared::Tile::kElementBytes;
+  static_assert(C::kTileKv <= kBoxSpan);
+  // Products of fp8 leave no registers for what is known from tile to tile: boxes are found for one.
+  static constexpr bool kSeveral = !kFp8Products<C>;
+  const WgmmaPrefillParams& p;
+  const TensorMap& map;
+  int page_step;
+  PageBox* found;         // in shared memory, so that the one lane that asks has no lane to wait for
+  PageBox* at = nullptr;  // those of the tile at hand
+  int boxes = 0;          // how many these are
+  int token = 0, head = 0;
+  PageBox front[kAhead] = {};
+
+  __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, const TensorMap& map, int page_step, PageBox* found)
+      : p(params), map(map), page_step(page_step), found(found) {}
+
+  // `entry`: of this lane's box of tiles that are not yet in `found`.
+  __device__ __forceinline__ void begin(const Pages<C>& pages, const Work& work, int& entry) {
+    if constexpr (Shared::kPaged) {
+      count(work, work.last);
+      entry = look_up(pages, work, work.last + offset());
+      at = found + (kSeveral ? 32 : 0);
+    }
+  }
+  // The next tile of the work, which starts at `start`.
+  __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start, int& entry) {
+    if constexpr (Shared::kPaged) {
+      if constexpr (!kSeveral) count(work, start);
+      if (!kSeveral || at == found + 32) find(pages, work, start + offset(), entry);
+      read(front, kSeveral ? at : found);
+    } else {
+      token = pages.slot_of(start), head = work.head;
+    }
+  }
+  __device__ __forceinline__ void ask(uint32_t dst, uint64_t& barrier) {
+    const uint32_t full = smem_address(&barrier);
+    if (elected()) {
+      mbarrier_arrive_expect(full, Shared::kPaged ? boxes * p.box * kDim * Shared::Tile::kElementBytes : kTileBytes);
+      if constexpr (Shared::kPaged) {
+        ask_boxes(dst, full);
+      } else {
+#pragma unroll
+        for (int panel = 0; panel < kDim * Shared::Tile::kElementBytes / 128; ++panel)
+          tma_load(dst + panel * Shared::kKvPanel, map, full, {{panel * 64, token, head, 0, 0}});
+      }
+    }
+    __syncwarp();
+    if constexpr (Shared::kPaged && kSeveral) at += p.box_lanes, boxes = p.box_lanes * C::kTileKv / kBoxSpan;
+  }
+
+ private:
+  __device__ __forceinline__ void count(const Work& work, int start) {
+    const int own = threadIdx.x % 32 * p.box;
+    boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - start, C::kTileKv)));
+  }
+  // Where the box of this lane begins, from the start of the tile at hand: the first lanes' in that one, the next lanes' in the
+  // one before it in memory, which comes next.
+  __device__ __forceinline__ int offset() const {
+    const int spans = threadIdx.x % 32 * p.box;
+    return kSeveral ? spans % kBoxSpan - spans / kBoxSpan * C::kTileKv : spans;
+  }
+  __device__ __forceinline__ static int look_up(const Pages<C>& pages, const Work& work, int own) {
+    return static_cast<unsigned>(own) < static_cast<unsigned>(work.range.end) ? pages.entry_of(own) : 0;
+  }
+  __device__ __forceinline__ void find(const Pages<C>& pages, const Work& work, int own, int& entry) {
+    if constexpr (kSeveral) at = found;
+    __syncwarp();  // the leader has read those before
+    found[threadIdx.x % 32] = {pages.slot_of(own) >> 3, pages.checked(entry) * page_step + work.head};
+    __syncwarp();
+    entry = look_up(pages, work, own - (kSeveral ? 32 * p.box / kBoxSpan : 1) * C::kTileKv);
+  }
+  __device__ __forceinline__ static void read(PageBox (&some)[kAhead], const PageBox* from) {
+#pragma unroll
+    for (int i = 0; i < kAhead; i += 2) {
+      const uint4 two = *reinterpret_cast<const uint4*>(from + i);
+      some[i] = {static_cast<int>(two.x), static_cast<int>(two.y)};
+      some[i + 1] = {static_cast<int>(two.z), static_cast<int>(two.w)};
+    }
+  }
+  // Without a branch for each but the last three.
+  __device__ __forceinline__ void ask_boxes(uint32_t dst, uint32_t full) {
+    const int step = (p.box >> 3) * Shared::kKvGroup;
+    const PageBox* next_at = (kSeveral ? at : found) + kAhead;
+    int left = boxes;
+#pragma unroll 1
+    for (; left >= kAhead; left -= kAhead, next_at += kAhead, dst += kAhead * step) {
+      PageBox next[kAhead] = {};
+      if (left > kAhead) read(next, next_at);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) ask_box(dst + i * step, full, front[i]);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) front[i] = next[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead - 1; ++i)
+      if (i < left) ask_box(dst + i * step, full, front[i]);
+  }
+  __device__ __forceinline__ void ask_box(uint32_t dst, uint32_t full, const PageBox& box) const {
+    tma_load(dst, map, full, {{0, 0, 0, box.group, box.place}});
+  }
+};
+
+// Into a ring of tiles.
+template <class C, int kCount, int kBytes>
+__device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem,
+                                            unsigned char (&tiles)[kCount][kBytes], uint64_t (&full)[kCount],
+                                            uint64_t (&empty)[kCount]) {
+  WorkQueue<C> queue(smem);
+  Ring<kCount> ring;
+  BoxLoader<C, C::kHeadDimVo> loader{p, p.v_map, p.v_page, smem.boxes[1]};
+  for (;;) {
+    const Work& work = queue.see();
+    if (work.tile.rows == 0) break;
+    const Pages<C> pages(p.base.table, work.tile.request);
+    int left = work.tiles, start = work.last;
+    int entry = 0;
+    loader.begin(pages, work, entry);
+#pragma unroll 1
+    for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
+      loader.prepare(pages, work, start, entry);
+      mbarrier_wait(smem_address(&empty[ring.stage]), ring.parity ^ 1);
+      __syncwarp();  // all have seen it: once the leader has asked, the barrier may go on by two phases
+      loader.ask(smem_address(tiles[ring.stage]), full[ring.stage]);
+    }
+    queue.let_go();
+  }
+}
+
+template <class C>
+__device__ __forceinline__ uint32_t nonfinite_in(uint4 c) {
+  using T = typename C::T;
+  return nonfinite_halves<T>(c.x) | nonfinite_halves<T>(c.y) | nonfinite_halves<T>(c.z) | nonfinite_halves<T>(c.w);
+}
+
+// Tokens [begin, end) of a tile of V: those outside `inside` become zeros; of the others, is a value not finite?
+template <class C>
+__device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange inside) {
+  constexpr int kChunks = C::kHeadDimVo / 8;
+  uint32_t found = 0;
+  int own = threadIdx.x - (4 - kSweepers<C>) * 32;
+  asm volatile("" : "+r"(own));  // nothing of it stays in registers where tiles are widened: masked tiles are few
+#pragma unroll 2
+  for (int i = begin * kChunks + own; i < end * kChunks; i += kSweepers<C> * 32) {
+    const int token = i / kChunks;
+    const uint32_t at = v + kv_place<C>(token, i % kChunks);
+    if (token < inside.begin || token >= inside.end) {
+      store_shared_16(at, make_uint4(0, 0, 0, 0));
+    } else if constexpr (kReportsWild<C>) {
+      found |= nonfinite_in<C>(load_shared_16(at));
+    }
+  }
+  return found != 0;
+}
+
+// The same of a masked tile, for what not every row sees; tokens between the two are seen by all.
+template <class C>
+__device__ __forceinline__ bool sweep_masked(const Work& work, int start, uint32_t v) {
+  const MaskedTiles masked = work.masked;
+  const int below = min(max(masked.below - start, 0), C::kTileKv), above = max(masked.above + C::kTileKv - start, below);
+  const KvRange inside{work.range.begin - start, work.range.end - start};
+  bool found = sweep<C>(v, above, C::kTileKv, inside);
+  if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) found |= sweep<C>(v, 0, below, inside);
+  return found;
+}
+
+template <class C>
+__device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+  WorkQueue<C> queue(smem);
+  WildWriter<C> wild{smem};
+  Ring<C::kStages> ring;
+  for (;;) {
+    const Work& work = queue.see();
+    if (work.tile.rows == 0) break;
+    const MaskedTiles masked = work.masked;
+    int start = work.last;
+#pragma unroll 1
+    for (int left = work.tiles; left > 0; --left, start -= C::kTileKv, ring.advance()) {
+      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);
+      if (masked(start)) {
+        const bool found = sweep_masked<C>(work, start, smem_address(smem.v[ring.stage]));
+        fence_async_shared();
+        wild.tell(ring.stage, found);
+        warp_arrive(smem.swept[ring.stage]);
+      }
+      warp_arrive(smem.v_empty[ring.stage]);  // of every tile, or they could be late and wait for a phase that is gone
+    }
+    queue.let_go();
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,79 @@
+// Barriers in shared memory that count arrivals and bytes (sm_90). A barrier is used through its shared address; a wait names
+// the parity of the phase it waits for: 0 for the first, then alternating.
+//
+// OPF_WAIT_LIMIT, when defined, bounds every wait to that many tries: a test of a broken protocol then ends with a wrong
+// result and not with a hang. Never defined in a build that is shipped.
+#pragma once
+#include "kernels/ptx/cp_async.cuh"
+
+namespace opfacade {
+
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine; a block barrier must follow.
+__device__ __forceinline__ void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Without a branch around it.
+__device__ __forceinline__ void mbarrier_arrive_if(bool any, uint32_t barrier) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier),
+               "r"(static_cast<uint32_t>(any)) : "memory");
+}
+
+// Arrives, and lets the phase wait for so many bytes from the copy engine too.
+__device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Arrives once this thread's copies so far (cp.async) are complete, without waiting for them.
+__device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return done != 0;
+}
+
+// Whether the phase is over, without waiting for it at all.
+__device__ __forceinline__ bool mbarrier_is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return done != 0;
+}
+
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+#ifdef OPF_WAIT_LIMIT
+  for (int tries = 0; tries < OPF_WAIT_LIMIT; ++tries)
+    if (mbarrier_try_wait(barrier, parity)) return;
+#else
+  while (!mbarrier_try_wait(barrier, parity)) {
+  }
+#endif
+}
+
+// Which stage of a ring comes next, and the parity of its phase.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+}  // namespace opfacade

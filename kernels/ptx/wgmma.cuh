@@ -1,0 +1,191 @@
+// Products of a warpgroup, 64 x N x 16, asynchronous (sm_90a): operands from shared memory (A from registers:
+// wgmma_registers.cuh), f32 accumulators. Operands are panels of 64 elements (128 bytes) a row. Eight rows are 1024 bytes,
+// aligned to that and swizzled by panel_address; the next eight may lie anywhere, but always as far on.
+//
+// Thread (warp w of its warpgroup, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is
+// column 8 j + 2 t + e of row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. So the accumulators of one
+// product, packed in pairs, are the A of the next.
+#pragma once
+#include "kernels/ptx/dtype.cuh"
+
+namespace opfacade {
+
+// Byte offset of a 16-byte chunk in a panel.
+__device__ __forceinline__ uint32_t panel_address(int row, int chunk) {
+  return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16));
+}
+
+// Where an operand begins, as products have it: a word that holds the address, and one that does not.
+struct Descriptor {
+  uint32_t low;
+  uint32_t high;
+};
+// groups: bytes from eight rows to the next eight; across: from a panel to the next, read where B is transposed and wider.
+__device__ __forceinline__ Descriptor panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
+  return {(across >> 4) << 16 | (address & 0x3ffffu) >> 4, 1u << 30 | groups >> 4};
+}
+// An operand at each of four steps, `bytes` apart: 32 for the next 16 elements of a row, two groups for the next 16 rows. The
+// high word stays: addresses have 14 bits, and nothing carries. The statement that has the products adds the steps, for the
+// compiler's time.
+constexpr int kWgmmaSteps = 4;
+struct Descriptors : Descriptor {
+  uint32_t step;
+
+  __device__ __forceinline__ Descriptors(Descriptor first, uint32_t bytes) : Descriptor(first), step(bytes >> 4) {}
+};
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Waits for all products. The assembler moves a wait to before independent arithmetic of its basic block, and then nothing
+// overlaps: so put it behind a branch, and give each such wait a place of its own, or the compiler makes them one.
+template <int kPlace>
+__device__ __forceinline__ void wgmma_wait_all_at() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;  // place %0" ::"n"(kPlace) : "memory");
+}
+
+// Statements of eight or sixteen words, for the compiler's time.
+#define OPF_EIGHT(K, x, i) K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7])
+#define OPF_SIXTEEN(K, x, i) OPF_EIGHT(K, x, i), OPF_EIGHT(K, x, i + 8)
+#define OPF_CHANGED_FLOAT(x) "+f"(x)
+#define OPF_CHANGED_WORD(x) "+r"(x)
+#define OPF_WORD(x) "r"(x)
+
+// After a wait, on results: the compiler may not use them from before it. On other values: they are made before this.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&x)[kCount]) {
+  constexpr int kMany = kCount % 16 == 0 ? 16 : 1;
+#pragma unroll
+  for (int i = 0; i < kCount; i += kMany) {
+    if constexpr (kMany == 1) {
+      asm volatile("" : "+f"(x[i])::"memory");
+    } else {
+      asm volatile("" : OPF_SIXTEEN(OPF_CHANGED_FLOAT, x, i)::"memory");
+    }
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {
+  constexpr int kMany = kCount % 16 == 0 ? 16 : 1;
+#pragma unroll
+  for (int i = 0; i < kCount; i += kMany) {
+    if constexpr (kMany == 1) {
+      asm volatile("" : "+r"(x[i])::"memory");
+    } else {
+      asm volatile("" : OPF_SIXTEEN(OPF_CHANGED_WORD, x, i)::"memory");
+    }
+  }
+}
+
+// After a wait, on operands in registers: they may not be reused before it.
+template <int kCount>
+__device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
+  static_assert(kCount % 8 == 0, "whole statements");
+#pragma unroll
+  for (int i = 0; i < kCount; i += 8) asm volatile("" ::OPF_EIGHT(OPF_WORD, x, i) : "memory");
+}
+
+// Four products, one after the other, in one statement: the accumulators of each statement cost the compiler as much as all
+// the rest of it, and are the same four times.
+// ss: d = a * b^T or d += a * b^T, b has a row for each column of d. st: d += a * b, b has a row for each of 16 terms; st_two:
+// two products.
+template <class T, int kColumns>
+struct Wgmma;
+
+#define OPF_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define OPF_LIST_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define OPF_LIST_48 OPF_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define OPF_LIST_64 \
+  OPF_LIST_32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define OPF_LIST_128 \
+  OPF_LIST_64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define OPF_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define OPF_R16(d, i) OPF_R4(d, i), OPF_R4(d, i + 4), OPF_R4(d, i + 8), OPF_R4(d, i + 12)
+#define OPF_OPERANDS_16(d, i) OPF_R16(d, i)
+#define OPF_OPERANDS_32(d, i) OPF_R16(d, i), OPF_R16(d, i + 16)
+#define OPF_OPERANDS_48(d, i) OPF_OPERANDS_32(d, i), OPF_R16(d, i + 32)
+#define OPF_OPERANDS_64(d, i) OPF_OPERANDS_32(d, i), OPF_OPERANDS_32(d, i + 32)
+#define OPF_OPERANDS_128(d, i) OPF_OPERANDS_64(d, i), OPF_OPERANDS_64(d, i + 64)
+
+// The placeholders that follow the accumulators.
+#define OPF_AFTER_16 \
+  "%16", "%17", "%18", "%19", "%20", "%21", "%22", "%23", "%24", "%25", "%26", \
+  "%27", "%28", "%29", "%30", "%31", "%32", "%33", "%34", "%35", "%36"
+#define OPF_AFTER_32 \
+  "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39", "%40", "%41", "%42", \
+  "%43", "%44", "%45", "%46", "%47", "%48", "%49", "%50", "%51", "%52"
+#define OPF_AFTER_48 \
+  "%48", "%49", "%50", "%51", "%52", "%53", "%54", "%55", "%56", "%57", "%58", \
+  "%59", "%60", "%61", "%62", "%63", "%64", "%65", "%66", "%67", "%68"
+#define OPF_AFTER_64 \
+  "%64", "%65", "%66", "%67", "%68", "%69", "%70", "%71", "%72", "%73", "%74", \
+  "%75", "%76", "%77", "%78", "%79", "%80", "%81", "%82", "%83", "%84"
+#define OPF_AFTER_128 \
+  "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135", "%136", "%137", "%138", \
+  "%139", "%140", "%141", "%142", "%143", "%144", "%145", "%146", "%147", "%148"
+#define OPF_EXPAND(MACRO, ...) MACRO(__VA_ARGS__)
+
+#define OPF_WGMMA_STEP(N, R, KIND, A, B, P, FLAGS) \
+  "wgmma.mma_async.sync.aligned.m64n" #N KIND " {" OPF_LIST_##R "}, " A ", " B ", " P FLAGS ";\n"
+// The four descriptors of an operand, from a low word, a high one and a step.
+#define OPF_WGMMA_STEPS(D, LOW, HIGH, STEP)                                                                             \
+  ".reg .b64 " D "0, " D "1, " D "2, " D "3;\nmov.b64 " D "0, {" LOW ", " HIGH "};\n"                                   \
+  "add.u32 t, " LOW ", " STEP ";\nmov.b64 " D "1, {t, " HIGH "};\nadd.u32 t, t, " STEP ";\nmov.b64 " D "2, {t, " HIGH "};\n" \
+  "add.u32 t, t, " STEP ";\nmov.b64 " D "3, {t, " HIGH "};\n"
+#define OPF_WGMMA_BEGIN(X) "{\n.reg .b32 t;\n.reg .pred p, q;\nsetp.ne.b32 p, " X ", 0;\nsetp.ne.b32 q, 1, 0;\n"
+#define OPF_WGMMA_SHARED(N, R, KIND, P, FLAGS, A_LOW, A_HIGH, A_STEP, B_LOW, B_HIGH, B_STEP, X, ...)                      \
+  OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("a", A_LOW, A_HIGH, A_STEP) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)            \
+  OPF_WGMMA_STEP(N, R, KIND, "a0", "b0", P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a1", "b1", "q", FLAGS)                   \
+  OPF_WGMMA_STEP(N, R, KIND, "a2", "b2", "q", FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a3", "b3", "q", FLAGS) "}"
+// The first two steps alone.
+#define OPF_WGMMA_SHARED_TWO(N, R, KIND, P, FLAGS, A_LOW, A_HIGH, A_STEP, B_LOW, B_HIGH, B_STEP, X, ...)                  \
+  OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("a", A_LOW, A_HIGH, A_STEP) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)            \
+  OPF_WGMMA_STEP(N, R, KIND, "a0", "b0", P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a1", "b1", "q", FLAGS) "}"
+#define OPF_DESCRIPTORS(x) "r"(x.low), "r"(x.high), "r"(x.step)
+
+#define OPF_WGMMA(T, NAME, N, R)                                                                                       \
+  template <>                                                                                                          \
+  struct Wgmma<T, N> {                                                                                                 \
+    static __device__ __forceinline__ void ss(float (&d)[R], const Descriptors& a, const Descriptors& b, bool accumulate) { \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, N, R, "k16.f32." NAME "." NAME, "p", ", 1, 1, 0, 0", OPF_AFTER_##R)    \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(static_cast<int>(accumulate)) \
+                   : "memory");                                                                                        \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void st(float (&d)[R], const Descriptors& a, const Descriptors& b) {             \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED, N, R, "k16.f32." NAME "." NAME, "q", ", 1, 1, 0, 1", OPF_AFTER_##R)    \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(1) : "memory");                                       \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void st_two(float (&d)[R], const Descriptors& a, const Descriptors& b) {         \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_SHARED_TWO, N, R, "k16.f32." NAME "." NAME, "q", ", 1, 1, 0, 1", OPF_AFTER_##R) \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_DESCRIPTORS(a), OPF_DESCRIPTORS(b), "r"(1) : "memory");                                       \
+    }                                                                                                                  \
+  }
+
+OPF_WGMMA(F16, "f16", 32, 16);
+OPF_WGMMA(F16, "f16", 64, 32);
+OPF_WGMMA(F16, "f16", 96, 48);
+OPF_WGMMA(F16, "f16", 128, 64);
+OPF_WGMMA(F16, "f16", 256, 128);
+OPF_WGMMA(BF16, "bf16", 32, 16);
+OPF_WGMMA(BF16, "bf16", 64, 32);
+OPF_WGMMA(BF16, "bf16", 96, 48);
+OPF_WGMMA(BF16, "bf16", 128, 64);
+OPF_WGMMA(BF16, "bf16", 256, 128);
+
+}  // namespace opfacade

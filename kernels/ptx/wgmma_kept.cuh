@@ -1,0 +1,26 @@
+// Products of a warpgroup whose A stays in registers for many of them: nothing else is written there while a product may be under
+// way, which any assembler gets right. The rest as in wgmma.cuh.
+#pragma once
+#include "kernels/ptx/wgmma_steps.cuh"
+
+namespace opfacade {
+
+// rs: d = a * b^T or d += a * b^T, b has a row for each column of d.
+template <class T, int kColumns>
+struct WgmmaKept;
+
+#define OPF_WGMMA_KEPT(T, KIND, N, R)                                                                                  \
+  template <>                                                                                                          \
+  struct WgmmaKept<T, N> {                                                                                             \
+    static __device__ __forceinline__ void rs(float (&d)[R], const uint32_t* a, const Descriptors& b, bool accumulate) { \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_FROM_REGISTERS, N, R, KIND, ", 1, 1, 0", OPF_AFTER_##R)                        \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_SIXTEEN(OPF_WORD, a, 0), OPF_DESCRIPTORS(b), "r"(static_cast<int>(accumulate))                \
+                   : "memory");                                                                                        \
+    }                                                                                                                  \
+  }
+
+OPF_WGMMA_KEPT(F16, "k16.f32.f16.f16", 32, 16);
+OPF_WGMMA_KEPT(BF16, "k16.f32.bf16.bf16", 32, 16);
+
+}  // namespace opfacade

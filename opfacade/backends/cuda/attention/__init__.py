@@ -1,0 +1,105 @@
+"""CUDA attention: wgmma where it can be (sm_90a), else mma.sync, sm_80 and later. Work is assigned on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.backends.cuda.attention import decode, prefill
+from opfacade.backends.cuda.attention import facts as facts_of
+from opfacade.backends.cuda.attention import prefill_pieces as pieces
+from opfacade.backends.cuda.attention import prefill_sm90 as wgmma
+from opfacade.backends.cuda.attention import prefill_sm90_fp8 as fp8
+from opfacade.backends.cuda.attention.decode_block import head_blocks
+from opfacade.backends.cuda.attention.decode_configs import VARIANTS as DECODE_VARIANTS
+from opfacade.backends.cuda.attention.prefill_configs import VARIANTS as PREFILL_VARIANTS
+from opfacade.core.candidate import Candidate
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans.attention import (
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillDescriptor,
+)
+
+
+def _prefill(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
+    from opfacade.backends.cuda.attention import cost_prefill as attention_cost_prefill
+
+    return attention_cost_prefill.predicted(descriptor, sku, target, lengths, least_bytes)
+
+
+def _decode(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
+    from opfacade.backends.cuda.attention import cost_decode as attention_cost_decode
+
+    return attention_cost_decode.predicted(descriptor, sku, target, lengths, head_blocks(descriptor))
+
+
+_DEFAULTS = (
+    *(
+        Candidate(
+            "cuda",
+            "wgmma_tile",
+            kind,
+            wgmma.declines,
+            wgmma.sku,
+            prefill.workspace,
+            wgmma.launcher,
+            wgmma.jit_spec,
+            estimate=_prefill,
+        )
+        for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+    ),
+    *(
+        Candidate(
+            "cuda",
+            "mma_tile",
+            kind,
+            prefill.declines,
+            prefill.sku,
+            prefill.workspace,
+            prefill.launcher,
+            prefill.jit_spec,
+            estimate=_prefill,
+        )
+        for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+    ),
+    *(
+        Candidate(
+            "cuda",
+            "wgmma_fp8_tile",
+            kind,
+            fp8.declines,
+            fp8.sku,
+            prefill.workspace,
+            fp8.launcher,
+            fp8.jit_spec,
+            estimate=_prefill,
+            needs=fp8.needs,
+        )
+        for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+    ),
+    Candidate(
+        "cuda",
+        "split_kv",
+        BatchPagedDecodeDescriptor,
+        decode.declines,
+        decode.sku,
+        decode.workspace,
+        decode.launcher,
+        decode.jit_spec,
+        estimate=_decode,
+    ),
+)
+
+
+# Before those of whole tiles, which serve wherever these decline, or where there is no room or a promise is required.
+_PIECES = tuple(
+    Candidate(
+        "cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, estimate=_prefill, needs=needs
+    )
+    for impl, cut, needs in (("wgmma_tile", pieces.WGMMA, None), ("wgmma_fp8_tile", pieces.FP8, fp8.needs))
+    for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
+)
+_SPLIT_VARIANTS = (variant for base in _DEFAULTS for variant in facts_of.split_variants(base))
+
+CANDIDATES = (*_PIECES, *_DEFAULTS, *_SPLIT_VARIANTS, *DECODE_VARIANTS, *PREFILL_VARIANTS)

@@ -1,0 +1,211 @@
+"""What every CUDA attention kernel shares: refusals, compile-time facts, the promise, and the SKU made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from opfacade.backends.cuda import support
+from opfacade.core.candidate import Candidate, Reason, variant_of
+from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans._attention.paging import FP8
+from opfacade.plans._attention.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
+
+REVISION = 1
+HEAD_DIMS = {64: 64, 128: 128, 256: 256}  # of q and k: of v and o
+_EVIDENCE = "tests/families/attention/test_attention_gpu.py::"
+_EVIDENCE_OF = {"mla_decode": "tests/families/mla/test_mla_gpu.py::"}  # where not the tests of all attention
+_BITS = "tests/testing/test_determinism.py::"
+_CHUNKS = (512, 1024, 2048, 4096)  # tokens
+_REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
+
+
+def declines(
+    descriptor: Attention[Any], target: Target, dtypes: Sequence[str], head_dims: Mapping[int, int] = HEAD_DIMS
+) -> Iterator[Reason]:
+    """What no attention kernel takes, a cache of none of `dtypes`, and heads that are not among `head_dims`."""
+    yield from support.arch_reasons(target)
+    if descriptor.kv_dtype in FP8:
+        yield from support.fp8_reasons(target, descriptor.kv_dtype)
+    yield from support.choice_reason("OPF-S002", "dtype of the KV cache", descriptor.kv_dtype, dtypes)
+    if descriptor.kv_dtype in FP8:
+        yield from support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, ("f16", "bf16"))
+    elif descriptor.query_dtype != descriptor.kv_dtype:
+        yield Reason("OPF-S002", "q_dtype", descriptor.query_dtype, f"the cache's, {descriptor.kv_dtype}")
+    if descriptor.query_dtype not in FP8:
+        yield from support.choice_reason("OPF-S002", "o_dtype", descriptor.output_dtype, (descriptor.query_dtype,))
+    yield from support.choice_reason("OPF-S003", "head_dim", descriptor.dim, tuple(head_dims))
+    if descriptor.dim in head_dims:
+        yield from support.choice_reason("OPF-S003", "head_dim_vo", descriptor.dim_vo, (head_dims[descriptor.dim],))
+
+
+def unsaid(descriptor: Any) -> dict[str, bool | int | str]:
+    """What `common_facts` leaves out, for templates: it is the same for most problems."""
+    return {"q_dtype": descriptor.query_dtype, "kv_scale": "none", "sinks": False}
+
+
+def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
+    """Compile-time facts of every attention kernel. What few problems have is said of those alone: ids of others stay."""
+    facts: dict[str, bool | int | str] = {
+        "dtype": descriptor.kv_dtype,
+        "head_dim": descriptor.dim,
+        "group": descriptor.group_size,
+        "window": descriptor.window_left >= 0,
+        "soft_cap": descriptor.logits_soft_cap > 0,
+        "return_lse": descriptor.return_lse,
+    }
+    if descriptor.kv_dtype in FP8:
+        facts |= {"q_dtype": descriptor.query_dtype, "kv_scale": getattr(descriptor, "kv_scale", "none")}
+    if descriptor.dim_vo != descriptor.dim:
+        facts["head_dim_vo"] = descriptor.dim_vo
+    if descriptor.sinks:
+        facts["sinks"] = True
+    facts |= varied_facts(descriptor)
+    if hasattr(descriptor, "paged_kv"):
+        facts |= support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
+    return facts
+
+
+def error_model(
+    dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False, transforms: bool = False, line: bool = False
+) -> ErrorModel:
+    """Tensor cores round once every 16 products by truncation; f32 runs on CUDA cores, one rounding a product.
+
+    An fp8 cache is widened to f16 exactly; a bf16 q then is an f16 whose small elements may underflow (eta_q).
+    """
+    plain, products = dtype == "f32", "f16" if dtype in FP8 else dtype
+    constants = {
+        "u_acc": 2.0**-24 if plain else 2.0**-23,
+        "k_step": 1.0 if plain else 16.0,
+        "u_p": ROUNDOFF[products],
+        "eta_p": UNDERFLOW[products],
+        "exp": 2.0**-21,
+        "tanh": 2.0**-20,
+        "tile": float(tile),
+        "lanes": 1.0 if plain else 4.0,
+        "split": float(merges),
+    }
+    if scaled:
+        constants["scaled"] = 1.0
+    if transforms:
+        constants["function"] = 2.0**-21
+    if line:
+        constants["line"] = 1.0
+    if dtype in FP8 and query == "bf16":
+        constants["eta_q"] = 2.0**-39
+    if query in FP8:
+        constants |= _FP8_PRODUCTS | {"u_p": ROUNDOFF[query], "chain": float(tile)}
+    model = "attention-f32" if plain else "attention-mma8" if query in FP8 else "attention-mma16"
+    return ErrorModel(id=model, constants=tuple(sorted(constants.items())))
+
+
+# What tensor cores sum in one step of 32 products, the accumulator among it, they cut to 13 bits below the largest, each of the
+# 33 addends and the sum. A tile is a chain of such steps, tiles are added in f32. A weight at its base is 2^4.
+_FP8_PRODUCTS = {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "eta_p": UNDERFLOW["f8_e4m3"] / 2**4}
+
+
+def guarantee(
+    dtype: str, split: str, model: ErrorModel, transforms: bool = False, tests: str = _EVIDENCE
+) -> PrecisionGuarantee:
+    """Sums run in a fixed order without atomics. Where a split follows the batch, the order of a request's sum does too."""
+    invariant = split in ("off", "fixed")
+    evidence = [tests + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
+    if invariant:
+        evidence += [tests + "test_a_request_does_not_see_its_batch", _BITS + "test_a_request_keeps_its_bits_in_any_batch"]
+    conditions = ("both batches select this SKU, with the same kv_split",) if invariant else ()
+    return PrecisionGuarantee(
+        math_precision="f32" if dtype == "f32" else f"{dtype} products, P rounded to {dtype}",
+        accumulator="f32",
+        deterministic=True,
+        bit_stable_on_same_hardware=True,
+        batch_invariant="composition" if invariant else "none",
+        error_model=model,
+        conditions=(*conditions, FINITE_LOGITS) if transforms else conditions,
+        evidence=tuple(evidence),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """All that a SKU of attention is made of. tile: keys between two rescalings; merges: partial results may be merged;
+    transforms: an expression makes the scores; line: it is the score and a ramp, which is left to the exponents."""
+
+    op: str
+    arch: str
+    impl: str
+    facts: support.SpecPairs
+    tile: int
+    merges: bool
+    transforms: bool = False
+    line: bool = False
+
+
+@lru_cache(maxsize=1024)
+def make_sku(identity: Identity) -> KernelSku:
+    """The SKU; kept, because a serving step selects for a new batch size and gets the same kernel again."""
+    facts = dict(identity.facts)
+    dtype, split = str(facts.pop("dtype")), str(facts["split"])
+    query, scaled = str(facts.pop("q_dtype", dtype)), any(facts.get(f"{x}_scale", "none") != "none" for x in ("kv", "q"))
+    output = str(facts.pop("o_dtype", query))
+    model = error_model(dtype, identity.tile, identity.merges, query, scaled, identity.transforms, identity.line)
+    return KernelSku(
+        category="attention",
+        op=identity.op,
+        backend="cuda",
+        arch=identity.arch,
+        impl=identity.impl,
+        revision=REVISION,
+        dtypes=(("kv", dtype), ("o", output), ("q", query)),
+        layout="strided",
+        spec=tuple(facts.items()),
+        precision_guarantee=guarantee(
+            query if query in FP8 else "f16" if dtype in FP8 else dtype,
+            split,
+            model,
+            identity.transforms,
+            _EVIDENCE_OF.get(identity.op, _EVIDENCE),
+        ),
+    )
+
+
+def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
+    """Scale, cap and window. Where an expression makes the scores, it is told them as a cap of 1 is, scaled and no more."""
+    cap = 1.0 if transforms_scores(descriptor) else float(descriptor.logits_soft_cap)
+    scale = float(descriptor.scale)
+    if scale != 0.0:
+        scale = math.copysign(max(abs(scale), _LEAST_SCALE), scale)
+    return (scale, cap, descriptor.window_left)
+
+
+# In f32 a smaller one may be 0, and 0 times the score of a hidden key is NaN. All keys have the same weight with either.
+_LEAST_SCALE = 2.0**-100
+
+
+def chunks_bound(descriptor: Any, chunk: int) -> int:
+    """Chunks of all requests together, each with at least one, whatever the lengths that bounds allow."""
+    batch, together = descriptor.batch_size, int(descriptor.kv_token_bound // chunk + descriptor.batch_size)
+    return together if descriptor.max_kv_len is None else min(together, batch * max(1, -(-descriptor.max_kv_len // chunk)))
+
+
+SPLIT_HINT = "Use a larger kv_split, or a smaller max_kv_indices or max_kv_len."
+
+
+def token_axis(descriptor: Any) -> tuple[int, ...]:
+    return (descriptor.paged_kv.token_axis,) if hasattr(descriptor, "paged_kv") else ()
+
+
+def split_variants(base: Candidate) -> tuple[Candidate, ...]:
+    """What `opfacade tune` measures against a default that leaves its split to us; the promise of either is no weaker."""
+    chunks = (variant_of(base, f"chunk={chunk}", _split_otherwise(chunk), {"chunk": chunk}) for chunk in _CHUNKS)
+    return (variant_of(base, "split=off", _split_otherwise("off"), {}), *chunks)
+
+
+def _split_otherwise(kv_split: str | int) -> Callable[[Any], Any]:
+    """A descriptor that leaves its split to us, with this one."""
+    return lambda d: d.model_copy(update={"kv_split": kv_split}).revalidated() if d.kv_split == "auto" else None

@@ -1,0 +1,135 @@
+"""CUDA prefill, paged and ragged: one device code; tiles, splits and workspace in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.attention import facts as facts_of
+from opfacade.backends.cuda.attention import variant
+from opfacade.core.candidate import Launcher, Reason
+from opfacade.core.descriptor import once_a_kind, once_in_a_row
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans._attention.paging import FP8
+from opfacade.plans._attention.scoring import transforms_scores
+from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows and keys of one block's tile, and its warps."""
+
+    rows: int
+    keys: int
+    warps: int
+
+
+TILES = {64: Tile(128, 64, 4), 128: Tile(128, 64, 4), 256: Tile(64, 64, 4)}
+_MAX_AUTO_SPLITS = 32
+_MIN_KEYS_A_SPLIT = 256
+
+Prefill = BatchPagedPrefillDescriptor | BatchRaggedPrefillDescriptor
+Split = tuple[str, int, int]  # mode, number of splits, chunk in tokens
+
+
+@once_in_a_row
+def splits_of(descriptor: Prefill, target: Target) -> Split:
+    """How a prefill is split: (mode, number of splits, chunk in tokens), from bounds alone.
+
+    "auto" splits only while there are fewer tiles than SMs; otherwise it is "off", and the SKU says so.
+    """
+    tokens = descriptor.request_token_bound
+    if descriptor.kv_split == "off":
+        return "off", 1, 0
+    if descriptor.kv_split != "auto":
+        return "fixed", max(1, -(-tokens // descriptor.kv_split)), descriptor.kv_split
+    tile = TILES[descriptor.dim_vo]  # its rows are what registers hold of o
+    tiles = -(-descriptor.total_num_rows * descriptor.group_size // tile.rows)
+    blocks = max(1, tiles, min(descriptor.batch_size, descriptor.total_num_rows)) * descriptor.kv_heads
+    wanted = min(2 * target.sm_count // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
+    return ("auto", wanted, 0) if wanted > 1 and blocks < target.sm_count else ("off", 1, 0)
+
+
+def shared_memory(descriptor: Prefill) -> int:
+    """Q, K, V, the double-buffered tables of rows and key parameters, and the work; of fp8 also a tile as it is stored."""
+    tile, dim = TILES[descriptor.dim], descriptor.dim
+    raw = tile.keys * dim + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0
+    tables = variant.key_table_bytes(descriptor, tile.keys, 2)
+    return (tile.rows + 2 * tile.keys) * dim * 2 + 4 * tile.keys * 8 + 1024 + raw + tables
+
+
+def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
+    return _unfit(descriptor, target) or [*split_reasons(descriptor, target)] or _too_large(descriptor, target)
+
+
+@once_a_kind
+def _unfit(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
+    return tuple(shared_reasons(descriptor, target, facts_of.HEAD_DIMS))
+
+
+@once_a_kind
+def _too_large(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
+    return tuple(support.shared_memory_reason(shared_memory(descriptor), target))
+
+
+def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, int]) -> Iterator[Reason]:
+    """What no prefill takes, whatever its sizes and whatever it keeps in shared memory."""
+    yield from facts_of.declines(descriptor, target, ("f16", "bf16", *FP8), head_dims)
+    yield from variant.narrow_reasons(descriptor)
+    yield from support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
+
+
+def split_reasons(descriptor: Prefill, target: Target) -> Iterator[Reason]:
+    _, splits, _ = splits_of(descriptor, target)
+    yield from support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, facts_of.SPLIT_HINT)
+
+
+def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:
+    return support.pairs(**facts_of.common_facts(descriptor), causal=descriptor.causal, split=mode)
+
+
+def constants_of(descriptor: Prefill, mode: str) -> dict[str, bool | int | str]:
+    """The facts with those that an id leaves out."""
+    return facts_of.unsaid(descriptor) | dict(facts(descriptor, mode))
+
+
+def jit_spec(descriptor: Prefill, target: Target) -> Any:
+    tile = TILES[descriptor.dim]
+    facts = {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
+    constants = constants_of(descriptor, splits_of(descriptor, target)[0]) | facts
+    return variant.spec_of(f"attention/{descriptor.op}", constants, descriptor, target)
+
+
+def sku(descriptor: Prefill, target: Target) -> KernelSku:
+    return _sku(descriptor, target, splits_of(descriptor, target)[0])
+
+
+@once_a_kind
+def _sku(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
+    known, tile, transforms = facts(descriptor, mode), TILES[descriptor.dim].keys, transforms_scores(descriptor)
+    made = facts_of.Identity(descriptor.op, target.arch, "mma_tile", known, tile, mode != "off", transforms)
+    return facts_of.make_sku(made)
+
+
+def workspace(descriptor: Prefill, target: Target) -> int:
+    """Partial o and lse of every split, f32: 4 * splits * total_num_rows * num_qo_heads * (head_dim_vo + 1) bytes."""
+    mode, splits, _ = splits_of(descriptor, target)
+    if mode == "off":
+        return 0
+    return 4 * splits * descriptor.total_num_rows * descriptor.num_qo_heads * (descriptor.dim_vo + 1)
+
+
+def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
+    return launcher_of(jit_spec(descriptor, target), descriptor, splits_of(descriptor, target), identity, allow_build)
+
+
+def launcher_of(spec: Any, descriptor: Prefill, split: Split, identity: KernelSku, allow_build: bool) -> Launcher:
+    """split: as `splits_of` gives it."""
+    if descriptor.total_num_rows == 0 or descriptor.batch_size == 0:
+        return support.nothing_to_do
+    mode, splits, chunk = split
+    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), splits, chunk)
+    return support.launcher(spec, descriptor, identity, allow_build, mode != "off", scalars)

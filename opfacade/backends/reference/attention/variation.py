@@ -1,0 +1,82 @@
+"""A variant and a packed mask in one request of one call: what the softmax in torch asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from opfacade.plans._attention.scoring import Varied
+from opfacade.plans._attention.variant import Variant
+from opfacade.plans._attention.variant_eval import Place, Stacks, Values, exact, inexact, values_of
+from opfacade.validation.rules import check_mask_starts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """stacks: the parameters of the request. mask [q_len, kv_len]: what the packed mask shows, or None."""
+
+    variant: Variant | None
+    stacks: Stacks
+    mask: Tensor | None
+
+    def values(self, place: Place) -> Values:
+        return {} if self.variant is None else values_of(self.variant, place, self.stacks)
+
+    def query(self, rows: Tensor, values: Values) -> Tensor:
+        """Rows of q [kv_heads, rows, dim] as the expression has them, in their own dtype."""
+        if self.variant is None or self.variant.query is None:
+            return rows
+        changed = exact(self.variant.query, values | {"query": rows.float()})
+        return changed.expand(rows.shape).to(rows.dtype)
+
+    def scores(self, scores: Tensor, values: Values) -> Tensor:
+        if self.variant is None or self.variant.logits is None:
+            return scores
+        return inexact(self.variant.logits, values | {"score": scores}, scores.dtype).expand(scores.shape).contiguous()
+
+    def seen(self, seen: Tensor, place: Place, values: Values) -> Tensor:
+        """`seen` [1, rows * group, keys] and what this shows, of all KV heads or of each."""
+        if self.mask is not None:
+            seen = seen & self.mask[place.rows].repeat_interleave(place.heads // place.kv_heads, 0)
+        return seen if self.variant is None or self.variant.mask is None else seen & exact(self.variant.mask, values)
+
+
+PLAIN = Variation(None, Stacks(), None)
+
+
+def of_request(descriptor: Any, args: Any, rows: slice, at: tuple[Any, ...], kv_len: int, mask_start: int) -> Variation:
+    """What a call says of one request. at: where its keys are in an operand that lies as K lies."""
+    if not isinstance(descriptor, Varied):
+        return PLAIN
+    stacks = Stacks(
+        args.head_params,
+        None if args.row_params is None else args.row_params[:, rows],
+        None if args.key_params is None else args.key_params[(slice(None), *at)],
+    )
+    mask = unpacked(args.packed_mask, mask_start, rows.stop - rows.start, kv_len) if descriptor.custom_mask else None
+    return Variation(descriptor.variant, stacks, mask)
+
+
+def unpacked(packed: Tensor, start: int, q_len: int, kv_len: int) -> Tensor:
+    """[q_len, kv_len] of the bits that begin with byte `start`, the least significant first."""
+    import torch
+
+    count = q_len * kv_len
+    own = packed[start : start + -(-count // 8)]
+    bits = own[:, None] >> torch.arange(8, dtype=torch.uint8, device=packed.device) & 1
+    return bits.flatten()[:count].view(q_len, kv_len).bool()
+
+
+def mask_starts(op: str, args: Any, q_indptr: Sequence[int], kv_lens: Sequence[int]) -> list[int]:
+    """mask_indptr as a checked list; zeros where there is no mask."""
+    if getattr(args, "mask_indptr", None) is None:
+        return [0] * (len(kv_lens) + 1)
+    starts: list[int] = args.mask_indptr.tolist()
+    q_lens = [b - a for a, b in pairwise(q_indptr)]
+    check_mask_starts(op, starts, q_lens, kv_lens, args.packed_mask.numel())
+    return starts

@@ -1,0 +1,39 @@
+"""Reads the input of a command, a named file or standard input of bounded size, and the problems in it."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from opfacade.base import regular_files
+
+if TYPE_CHECKING:
+    from opfacade.tools.workload import Work
+
+
+def content(file: IO[bytes]) -> bytes:
+    """All of a file or a pipe, at most 64 MiB. OSError where there is more."""
+    return regular_files.read_bounded(file, path=name(file))  # type: ignore[arg-type]
+
+
+def name(file: IO[bytes]) -> str:
+    """What a file is called; standard input may have a number, or nothing, for a name."""
+    found = getattr(file, "name", None)
+    return found if isinstance(found, str) else "standard input"
+
+
+def works(file: IO[bytes]) -> tuple[Work, ...]:
+    """The problems in a file, as `works_in` reads them."""
+    return works_in(content(file), name(file))
+
+
+def works_in(text: bytes, origin: str) -> tuple[Work, ...]:
+    """The problems in the text of a file. Where there are none the command says so and ends with status 1: a step of a
+    deployment that did nothing must not look like one that is done."""
+    from opfacade.tools.workload import read
+
+    found = read(text)
+    if not found:
+        raise click.ClickException(f"{origin} has no problems: nothing was done.")
+    return found

@@ -1,0 +1,188 @@
+"""The command line. Each command calls one library function and prints what it returns."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from opfacade import __version__
+from opfacade.cli import tools as cli_tools
+from opfacade.cli.bench import bench, report
+from opfacade.cli.cache import cache
+from opfacade.cli.input import content
+from opfacade.cli.manifest import manifest
+from opfacade.cli.tune import tune, tuned
+from opfacade.cli.verify import verify
+from opfacade.errors import OpfacadeError
+
+if TYPE_CHECKING:
+    from opfacade.tools.catalogue import Row, Variable
+
+_GPU = "sm_90a"
+
+
+class _Commands(click.Group):
+    """Errors of the library, and files that cannot be read or written, end a command with a message and status 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (OpfacadeError, OSError, RecursionError) as error:
+            click.echo(str(error), err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="opfacade")
+def main() -> None:
+    """Typed plans for GPU operators: which kernel would run, what it promises, and a demo that checks it."""
+
+
+main.add_command(bench)
+main.add_command(report)
+main.add_command(cache)
+main.add_command(manifest)
+main.add_command(tune)
+main.add_command(tuned)
+main.add_command(verify)
+for command in cli_tools.COMMANDS:
+    main.add_command(command)
+
+
+@main.command("list")
+@click.option("--target", default=_GPU, show_default=True, help='An architecture such as "sm_90a", or "cpu".')
+@click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
+@click.option("--json", "form", flag_value="json", help="Print JSON.")
+def list_(target: str, form: str | None) -> None:
+    """Every op and the candidates for it, tried on the op's examples."""
+    from opfacade.core.target import Target
+    from opfacade.tools import catalogue
+
+    rows = catalogue.candidates(Target.parse(target))
+    if form == "markdown":
+        click.echo(catalogue.markdown(rows))
+    elif form == "json":
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        _print_candidates(rows, target)
+
+
+def _print_candidates(rows: tuple[Row, ...], target: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    refusals = ("refusals",) if any(row.refusals for row in rows) else ()
+    table = Table(title=target)
+    for name in ("op", "candidate", "examples", "error model", "promises", *refusals):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        words = (row.error_models, row.promises, row.refusals)[: 2 + len(refusals)]
+        table.add_row(row.op, f"{row.backend}/{row.impl}", f"{row.accepted} of {row.examples}", *map("\n".join, words))
+    Console().print(table)
+
+
+@main.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--target", help="An architecture; the current device by default.")
+@click.option("--than", type=click.File("rb"), help="Why FILE runs another kernel than the descriptor in this file.")
+@click.option("--autotune", is_flag=True, help='As with Preference(autotune="use").')
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, autotune: bool, as_json: bool) -> None:
+    """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why."""
+    from opfacade import Preference, Target, explain_change, load_descriptor
+    from opfacade import explain as explain_descriptor
+
+    descriptor, machine = load_descriptor(content(file)), Target.parse(target) if target else None
+    prefer = Preference(autotune="use" if autotune else "off")
+    if than is not None:
+        click.echo(str(explain_change(load_descriptor(content(than)), descriptor, prefer, machine)))
+        return
+    explanation = explain_descriptor(descriptor, prefer, machine)
+    click.echo(explanation.to_json() if as_json else str(explanation))
+
+
+@main.command("compile")
+@click.argument("file", type=click.File("rb"))
+@click.option("--target", help="An architecture; the current device by default.")
+def compile_(file: IO[bytes], target: str | None) -> None:
+    """Build the kernel for the descriptor in FILE (JSON; - is standard input) and publish it in the cache."""
+    from opfacade import Plan, Target, load_descriptor, telemetry
+
+    plan: Plan[Any] = Plan.select(load_descriptor(content(file)), target=Target.parse(target) if target else None)
+    plan.compile()
+    counted = telemetry.snapshot()[plan.sku.id]
+    built = f"built in {counted['build_seconds']:.2f} s" if counted["builds"] else "nothing to build"
+    click.echo(f"{plan.sku.id}\n{built}")
+
+
+@main.command("env")
+def env_() -> None:
+    """Every OPFACADE_* environment variable: its value in force, where that is from, and what it is for."""
+    from opfacade.tools.catalogue import environment
+    from opfacade.tools.doctor import unknown_names
+
+    for variable in environment():
+        click.echo(_variable_line(variable))
+    for line in unknown_names():
+        click.echo(f"warning: {line}", err=True)
+
+
+def _variable_line(variable: Variable) -> str:
+    return f"{variable.name}={variable.value}  ({variable.origin})\n    {variable.doc}"
+
+
+@main.command()
+@click.argument("op")
+def schema(op: str) -> None:
+    """The JSON schema of the descriptor of OP."""
+    from opfacade.tools.catalogue import schema as schema_of
+
+    click.echo(json.dumps(schema_of(op), indent=2))
+
+
+@main.command()
+@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of real request lengths.")
+@click.option("--requests", type=int, help="How many requests to serve. [default: 64]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there is one]")
+@click.option("--heads", type=int, help="Query heads.")
+@click.option("--kv-heads", type=int, help="Key and value heads.")
+@click.option("--head-dim", type=int, help="Size of a head.")
+@click.option("--dtype", help="Element type: bf16, f16 or f32.")
+@click.option("--page-size", type=int, help="Tokens in a page.")
+@click.option("--pages", type=int, help="Pages in the pool.")
+@click.option("--chunk", type=int, help="Tokens that a step may process.")
+@click.option("--max-generated", type=int, help="Cap on the tokens of an answer.")
+@click.option("--max-steps", type=int, help="Stop after so many steps.")
+@click.option("--checked-rows", type=int, help="Query rows compared with the oracle in every call.")
+@click.option("--every", type=int, help="Steps in a block of the table.")
+@click.option("--seed", type=int, help="Of lengths and tensors. [default: 0]")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything to this file.")
+@click.option("--record", "recording", type=click.Path(path_type=Path), help="Also write the problems solved to this file.")
+@click.pass_context
+def demo(
+    ctx: click.Context, /, trace: Path | None, device: str | None, json_path: Path | None, recording: Path | None, **given: Any
+) -> None:
+    """Serve requests with continuous batching over a paged cache, and check every step against an fp64 oracle."""
+    import torch
+
+    from opfacade import record
+    from opfacade.demo.lengths import drawn, from_trace
+    from opfacade.demo.main import run
+    from opfacade.demo.settings import settings
+
+    chosen = settings(device, **given)
+    if chosen.device == "cpu":
+        # The shapes are small: more threads gain little, and lose much where other processes want the cores.
+        torch.set_num_threads(1)
+    lengths = from_trace(trace, chosen.requests) if trace else drawn(chosen.requests, chosen.seed)
+    click.echo(f"request lengths: {trace or 'drawn, in the shape of a conversation service'}")
+    with record(recording, lengths=True) if recording else nullcontext():
+        sound = run(chosen, lengths, click.echo, json_path)
+    ctx.exit(0 if sound else 1)

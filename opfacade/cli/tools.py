@@ -1,0 +1,158 @@
+"""Commands for those who install opfacade and those who write its kernels: doctor, warmup, clangd, replay."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from opfacade.base import json_text
+from opfacade.cli.input import works
+
+if TYPE_CHECKING:
+    from opfacade.tools.doctor import Diagnosis
+    from opfacade.tools.warmup import Step
+
+    Report = Callable[[Step], None]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Versions, compilers, devices and cache of this machine; what does not fit together, and its cure."""
+    from opfacade.tools.doctor import diagnose
+
+    found = diagnose()
+    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else _diagnosis(found))
+    ctx.exit(0 if found.healthy else 1)
+
+
+def _diagnosis(found: Diagnosis) -> str:
+    lines = []
+    for title, facts in (("versions", found.versions), ("compiler", found.compiler), ("cache", found.cache)):
+        lines += [title, *(f"  {name}: {_plain(value)}" for name, value in facts.items())]
+    lines += ["devices", *(f"  {d['name']}: {d['arch']}, {d['sm_count']} SMs" for d in found.devices or ())]
+    lines += [] if found.devices else ["  none"]
+    lines += ["", *(f"{p.severity}: {p.what}\n  cure: {p.cure}" for p in found.problems)]
+    return "\n".join([*lines, *([] if found.problems else ["nothing wrong found"])])
+
+
+def _plain(value: Any) -> str:
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--target", help='An architecture such as "sm_90a"; the current device by default.')
+@click.option("--jobs", type=click.IntRange(1), help="Builds at a time. [default: CPUs]")
+@click.pass_context
+def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | None) -> None:
+    """Build the kernels of all descriptors in FILE (JSON lines, an array, or a recording; - is standard input)."""
+    from opfacade import Target
+    from opfacade.tools.warmup import warm
+
+    machine, started = Target.parse(target) if target else None, time.monotonic()
+    plans = [work.plan(target=machine) for work in works(file)]
+
+    def run(report: Report) -> tuple[Step, ...]:
+        return warm(plans, jobs, report)
+
+    steps = _with_progress(run) if sys.stdout.isatty() else run(_log)
+    counts = ", ".join(f"{sum(s.state == state for s in steps)} {state}" for state in ("built", "cached", "failed"))
+    click.echo(f"{counts} in {time.monotonic() - started:.1f} s")
+    ctx.exit(1 if any(step.error for step in steps) else 0)
+
+
+def _line(step: Step) -> str:
+    if step.state == "build":
+        return f"build   {step.sku} (about {step.expected_seconds:.0f} s)"
+    spent = f" ({step.seconds:.1f} s)" if step.seconds else ""
+    return f"{step.state:7} {step.sku}{spent}" + (f"\n{step.error}" if step.error else "")
+
+
+def _log(step: Step) -> None:
+    click.echo(_line(step))
+    sys.stdout.flush()
+
+
+def _with_progress(run: Callable[[Report], tuple[Step, ...]]) -> tuple[Step, ...]:
+    """A line with a clock for each build under way; what is done scrolls up."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as progress:
+        tasks: dict[str, Any] = {}
+
+        def report(step: Step) -> None:
+            if step.state == "build":
+                tasks[step.sku] = progress.add_task(_line(step), total=None)
+                return
+            if step.sku in tasks:
+                progress.remove_task(tasks.pop(step.sku))
+            progress.console.print(_line(step), highlight=False, markup=False, soft_wrap=True)
+
+        return run(report)
+
+
+@click.command()
+@click.argument("directory", required=False, type=click.Path(file_okay=False, exists=True, path_type=Path))
+@click.option("--arch", default="sm_90a", show_default=True, help="The architecture that device code is read for.")
+def clangd(directory: Path | None, arch: str) -> None:
+    """Write .clangd files, so that an editor finds what kernels/ and generated sources include."""
+    from opfacade.jit.clangd import write
+
+    for path in write(directory, arch):
+        click.echo(str(path))
+
+
+@click.command()
+@click.argument("place", type=click.Path(exists=True, path_type=Path))
+@click.option("--device", help="Where to run. [default: where it was dumped]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def replay(ctx: click.Context, place: Path, device: str | None, as_json: bool) -> None:
+    """Run the calls that OPFACADE_LOG=dump left in PLACE again; compare with what they wrote and with the error bound."""
+    from opfacade.tools.replay import replay as run_again
+
+    calls = run_again(place, device)
+    for call in calls:
+        said = {True: "bitwise as dumped", False: "other bits than dumped", None: "no outputs dumped"}[call.same]
+        line = f"{call.place.name}: {call.sku}: {call.worst:.3g} of the bound, {said}"
+        click.echo(json_text.text(asdict(call), default=str) if as_json else line + ("" if call.sound else f" ({call.where})"))
+    ctx.exit(0 if all(call.sound for call in calls) else 1)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def telemetry(file: Path, as_json: bool) -> None:
+    """The counters that OPFACADE_TELEMETRY_FILE collected in FILE, added up over all processes."""
+    from opfacade.telemetry.file import read
+
+    total, broken = read(file)
+    if as_json:
+        click.echo(json.dumps(total | {"broken_lines": broken}, indent=2))
+        return
+    for sku, counted in sorted(total["skus"].items(), key=lambda item: -item[1].get("runs", 0)):
+        click.echo(sku + "".join(f"\n    {name} {value}" for name, value in _counts(counted)))
+    for title in ("refusals", "counts"):
+        click.echo("".join(f"{name} {value}\n" for name, value in sorted(total[title].items())), nl=False)
+    click.echo(f"{len(total['skus'])} SKUs, {broken} broken lines")
+
+
+def _counts(counted: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in counted.items():
+        if name != "latency" and value:
+            yield name, f"{value:g}"
+    timed = counted.get("latency")
+    if timed and timed.get("samples"):
+        yield "mean_us", f"{timed.get('sum_us', 0) / timed['samples']:.3f} ({timed['samples']} sampled)"
+
+
+COMMANDS = (clangd, doctor, replay, telemetry, warmup)

@@ -1,0 +1,116 @@
+"""`opfacade tune` and `opfacade tuned`: measure candidates, and carry measurements to other machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from opfacade.base import regular_files
+from opfacade.cli.input import works
+
+if TYPE_CHECKING:
+    from opfacade.tune.tune import Tuning
+
+_REQUIRE = click.Choice(["deterministic", "bit_stable_on_same_hardware", "batch_invariant"])
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--require", type=_REQUIRE, help="The least that a candidate must guarantee. [default: what the recording says]")
+@click.option("--rounds", type=click.IntRange(1), help="Samples of a candidate at most. [default: 60]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool) -> None:
+    """Measure the candidates for each problem in FILE on this machine; Preference(autotune="use") then takes the fastest."""
+    from opfacade.tune.measure import Effort
+    from opfacade.tune.tune import Setup
+    from opfacade.tune.tune import tune as measure
+
+    effort = Effort() if rounds is None else Effort(least=min(Effort().least, rounds), most=rounds)
+    report = None if as_json else _say
+    found = measure(works(file), require=require, setup=Setup(effort=effort), report=report)
+    if as_json:
+        click.echo(json.dumps([_facts(tuning) for tuning in found], indent=1))
+        return
+    measured = [t for t in found if t.row is not None and not t.reused]
+    changed = sum(t.gain > 0 for t in measured)
+    click.echo(f"{len(found)} problems: {len(measured)} measured, {changed} of them better than the default choice")
+    if measured:
+        gains, lost = ([getattr(t, name) for t in measured] for name in ("gain", "regret"))
+        click.echo(
+            f"mean gain {sum(gains) / len(gains):.1%}; the cost model's choice loses {sum(lost) / len(lost):.1%} on the mean"
+        )
+
+
+def _say(tuning: Tuning) -> None:
+    op = tuning.descriptor.op
+    for sku, why in tuning.wrong.items():
+        click.echo(f"{op}: not measured: {sku}: {why}")
+    if not tuning.default:
+        return
+    if tuning.row is None:
+        click.echo(f"{op}: one candidate, {tuning.default}")
+    elif not tuning.reused:
+        click.echo(f"{op}: {tuning.row.winner} ({tuning.gain:+.1%} over the default)")
+        for m in tuning.row.measured:
+            click.echo(f"    {m.median_us:10.2f} us +-{m.noise:5.1%} {m.samples:4} samples  {m.sku}")
+
+
+def _facts(tuning: Tuning) -> dict[str, Any]:
+    row = None if tuning.row is None else json.loads(tuning.row.model_dump_json())
+    return {
+        "descriptor": tuning.descriptor.model_dump(mode="json"),
+        "default": tuning.default,
+        "gain": tuning.gain,
+        "regret": tuning.regret,
+        "reused": tuning.reused,
+        "wrong": tuning.wrong,
+        "row": row,
+    }
+
+
+@click.group()
+def tuned() -> None:
+    """The measurements that this machine has."""
+
+
+@tuned.command()
+def ls() -> None:
+    """Every choice, and how much faster it is than what it replaced."""
+    from opfacade.select.measurements import shipped, store_here
+
+    rows = (*shipped(), *store_here().rows())
+    for row in rows:
+        click.echo(f"{row.date[:10]}  {row.gain:+6.1%} +-{row.noise:5.1%}  {row.hardware}  {row.winner}")
+    click.echo(f"{len(rows)} choices in {store_here().path}")
+
+
+@tuned.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--hardware", default="", help='Only rows measured on hardware whose name begins so: "sm_90a".')
+def export_(file: Path, hardware: str) -> None:
+    """Write the measurements of this machine to FILE, for `import` elsewhere or for opfacade/tuned in the package."""
+    from opfacade.select.measurement_store import export
+    from opfacade.select.measurements import store_here
+
+    rows = [row for row in store_here().rows() if row.hardware.startswith(hardware)]
+    file.write_text(export(rows))
+    click.echo(f"{len(rows)} choices in {file}")
+
+
+@tuned.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_context
+def import_(ctx: click.Context, file: Path) -> None:
+    """Keep the measurements in FILE. They are applied where hardware and versions are those that they were made with."""
+    from opfacade.select.measurement_store import parse
+    from opfacade.select.measurements import store_here
+    from opfacade.tune.refresh import refresh
+
+    rows = parse(regular_files.read(file))
+    kept = store_here().put(rows)
+    refresh()
+    click.echo(f"{len(rows)} choices {'kept in' if kept else 'could not be kept in'} {store_here().path}")
+    ctx.exit(0 if kept else 1)

@@ -1,0 +1,36 @@
+"""`opfacade verify`: the guarantees, proven again on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from opfacade.cli.input import works
+
+
+@click.command()
+@click.option("--sku", help="Only this SKU id.")
+@click.option("--op", help="Only this op; `opfacade list` names them.")
+@click.option("--backend", type=click.Choice(["cuda", "reference"]), help="[default: cuda where there is one]")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the evidence to this file, as JSON.")
+@click.option("--quick", is_flag=True, help="Fewer problems and runs: a minute where the whole takes many.")
+@click.argument("file", type=click.File("rb"), required=False)
+@click.pass_context
+def verify(ctx: click.Context, /, file: IO[bytes] | None, out: Path | None, **given: Any) -> None:
+    """Hold every SKU to its guarantee here: bound, exact tests, repeatability, batch invariance. Status 1 if one fails.
+
+    FILE: only the SKUs that the problems of a recording (or of any file of descriptors) run.
+    """
+    from opfacade.tools.verify import verify as prove
+
+    problems = None if file is None else [work.descriptor for work in works(file)]
+    record = prove(**given, say=click.echo, descriptors=problems)
+    if out is not None:
+        out.write_text(json.dumps(record, indent=1) + "\n")
+    held = sum(row["ok"] for row in record["skus"])
+    click.echo(f"{held} of {len(record['skus'])} SKUs held, {record['seconds']} s, sha256 {record['sha256'][:16]}")
+    if not record["ok"]:
+        ctx.exit(1)

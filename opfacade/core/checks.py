@@ -1,0 +1,223 @@
+"""Checks of a call against its operands: metadata only, no element is read, every issue is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.overlap import extent, overlaps
+from opfacade.core.strides import View
+from opfacade.errors import Issue, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+from opfacade.core.operands import Lists, TensorSpec, room, torch_dtype
+
+
+def check(
+    operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_type: str | None, lists: Lists = MappingProxyType({})
+) -> list[Issue]:
+    """Every issue of a call. `device_type` is "cuda", "cpu" or None for any; all operands share the first one's device."""
+    issues: list[Issue] = []
+    tensors: dict[str, torch.Tensor] = {}
+    long = {name for name in lists if isinstance(given.get(name), (list, tuple))}
+    unnamed = {member for name in long for member in lists[name]}  # by the list that is too long
+    for name, value in given.items():
+        spec = operands.get(name)
+        if spec is None:
+            if value is not None:
+                issues.append(_absent(name, value, lists))
+            continue
+        if value is None and name in unnamed:
+            continue
+        kind_issue = _kind(name, value)
+        if kind_issue is not None:
+            issues.append(kind_issue)
+            continue
+        tensors[name] = value
+        issues += _one(name, spec, value)
+    issues += _devices(tensors, device_type)
+    faulty = {issue.argument for issue in issues}
+    return issues + _aliases(operands, {name: tensor for name, tensor in tensors.items() if name not in faulty})
+
+
+def _absent(name: str, value: Any, lists: Lists) -> Issue:
+    """Something where the descriptor has no operand; a list that is left in its field has more members than it may."""
+    if name in lists and isinstance(value, (list, tuple)):
+        most = len(lists[name])
+        return Issue("OPF-A008", name, f"a list of at most {most} tensors", f"a list of {len(value)}", kind="ShapeError")
+    return Issue("OPF-A001", name, "None for this descriptor", type(value).__name__, kind="ArgumentTypeError")
+
+
+def _kind(name: str, value: Any) -> Issue | None:
+    """Is it a plain strided tensor at all?"""
+    import torch
+
+    if isinstance(value, (list, tuple)):
+        got = f"a {type(value).__name__} of {len(value)}"
+        hint = "This operand takes no list of tensors."
+        return Issue("OPF-A007", name, "a torch.Tensor", got, hint, kind="ArgumentTypeError")
+    if not isinstance(value, torch.Tensor):
+        got = "None" if value is None else type(value).__name__
+        return Issue("OPF-A002", name, "a torch.Tensor", got, kind="ArgumentTypeError")
+    if not _plain_type(type(value)) or torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return Issue(
+            "OPF-A003", name, "a plain torch.Tensor", type(value).__name__, "Unwrap it first.", kind="UnsupportedError"
+        )
+    form = "nested" if value.is_nested else "quantized" if value.is_quantized else str(value.layout)
+    if form != str(torch.strided):
+        return Issue("OPF-A004", name, "a strided dense tensor", form, kind="LayoutError")
+    if value.is_conj() or value.is_neg():
+        return Issue("OPF-A005", name, "no conjugate or negative bit", "one set", "Call resolve_conj().", kind="LayoutError")
+    if value.requires_grad and torch.is_grad_enabled():
+        hint = "Call .detach(), or run under torch.no_grad(): there is no backward."
+        return Issue("OPF-A006", name, "requires_grad=False", "requires_grad=True", hint, kind="GradNotSupportedError")
+    return None
+
+
+def _plain_type(kind: type) -> bool:
+    import torch
+
+    plain: tuple[Any, ...] = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter))
+    return kind in plain or is_traced(kind)
+
+
+def is_traced(kind: type) -> bool:
+    """A fake tensor: it has metadata and no memory."""
+    return kind.__name__ == "FakeTensor" and kind.__module__.startswith("torch.")
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "meta" and not is_traced(type(tensor))
+
+
+def require_memory(op: str, tensor: torch.Tensor) -> None:
+    """Fake and meta tensors can be checked, which is what they are for."""
+    if not has_memory(tensor):
+        message = f"{op}.run: tensors without memory ({tensor.device}) can be checked but not run. [OPF-R001]"
+        raise UnsupportedError(message, code="OPF-R001", op=op, stage="run")
+
+
+def _one(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
+    issues = []
+    if tensor.dtype != torch_dtype(spec.dtype):
+        hint = f"Use {name}.to(torch.int32); values are never narrowed in silence." if spec.dtype == "i32" else ""
+        issues.append(Issue("OPF-A010", name, str(torch_dtype(spec.dtype)), str(tensor.dtype), hint, kind="DTypeError"))
+    shape = tuple(tensor.shape)
+    if len(shape) != len(spec.shape) or any(d.size not in (None, n) for d, n in zip(spec.shape, shape, strict=True)):
+        wanted = f"shape [{', '.join(map(str, spec.shape))}]"
+        return [*issues, Issue("OPF-A011", name, wanted, str(list(shape)), kind="ShapeError")]
+    if tensor.numel() == 0:
+        return issues
+    issues += _strides(name, spec, tensor)
+    if has_memory(tensor):
+        issues += _memory(name, spec, tensor)
+    return issues
+
+
+def _strides(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
+    view = View([dim.name for dim in spec.shape], tensor.shape, tensor.stride(), tensor.element_size())
+    broken = spec.strides.broken(view)
+    if broken is None:
+        return []
+    hint = f"Use {name}.contiguous()." if broken.copy_helps and not spec.written else broken.hint
+    return [Issue(broken.code, name, broken.expected, f"strides {tensor.stride()}", hint, kind="LayoutError")]
+
+
+def _memory(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
+    needed, available = extent(tensor.shape, tensor.stride()) * tensor.element_size(), room(tensor)
+    if needed > available:
+        return [Issue("OPF-A024", name, f"{needed} bytes of storage", f"{available}", kind="LayoutError")]
+    off = tensor.data_ptr() % spec.alignment
+    if off:
+        expected = f"an address aligned to {spec.alignment} bytes"
+        return [Issue("OPF-A025", name, expected, f"address mod {spec.alignment} = {off}", kind="AlignmentError")]
+    return []
+
+
+def _devices(tensors: Mapping[str, torch.Tensor], device_type: str | None) -> list[Issue]:
+    if not tensors:
+        return []
+    first, leader = next(iter(tensors.items()))
+    issues = []
+    if device_type is not None and leader.device.type not in (device_type, "meta"):
+        hint = "Select a plan for the device the tensors are on."
+        issues.append(Issue("OPF-A030", first, f"a {device_type} tensor", str(leader.device), hint, kind="DeviceMismatchError"))
+    for name, tensor in tensors.items():
+        if tensor.device != leader.device:
+            expected = f"the device of {first}, {leader.device}"
+            issues.append(Issue("OPF-A031", name, expected, str(tensor.device), kind="DeviceMismatchError"))
+        elif has_memory(tensor) != has_memory(leader):
+            expected = f"a tensor {_memory_of(leader)}, as {first}"
+            issues.append(Issue("OPF-A032", name, expected, f"one {_memory_of(tensor)}", kind="DeviceMismatchError"))
+    return issues
+
+
+def _memory_of(tensor: torch.Tensor) -> str:
+    return "with memory" if has_memory(tensor) else "without memory"
+
+
+def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor]) -> list[Issue]:
+    """Anything written must not overlap any other operand. What is only read may overlap itself and others."""
+    live = [(n, t) for n, t in tensors.items() if t.numel() and has_memory(t)]
+    issues = []
+    for i, (name, tensor) in enumerate(live):
+        for other, neighbour in live[i + 1 :]:
+            if (operands[name].written or operands[other].written) and overlaps(tensor, neighbour):
+                at_fault, victim = (name, other) if operands[name].written else (other, name)
+                hint = f"Select with in_place=True to overwrite {victim}." if operands[at_fault].replaces == victim else ""
+                expected = f"memory of its own, apart from {victim}"
+                issues.append(Issue("OPF-A040", at_fault, expected, "overlap", hint, kind="AliasError"))
+    return issues
+
+
+def check_workspace(workspace: Any, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
+    """A workspace is a contiguous uint8 tensor of at least `needed` bytes, with the device and the memory of the call."""
+    import torch
+
+    if workspace is None:
+        return []
+    if not isinstance(workspace, torch.Tensor):
+        return [Issue("OPF-A050", "workspace", "a uint8 tensor or None", type(workspace).__name__, kind="WorkspaceError")]
+    kind_issue = _kind("workspace", workspace)
+    if kind_issue is not None:
+        return [replace(kind_issue, kind="WorkspaceError")]
+    if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
+        got = f"{workspace.dtype} of shape {list(workspace.shape)}"
+        return [Issue("OPF-A051", "workspace", "a contiguous one-dimensional uint8 tensor", got, kind="WorkspaceError")]
+    if like is not None and workspace.device != like.device:
+        return [Issue("OPF-A052", "workspace", f"device {like.device}", str(workspace.device), kind="WorkspaceError")]
+    if workspace.numel() < needed:
+        return [Issue("OPF-A053", "workspace", f"at least {needed} bytes", f"{workspace.numel()}", kind="WorkspaceError")]
+    return _workspace_memory(workspace, needed, like, alignment)
+
+
+def _workspace_memory(workspace: torch.Tensor, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
+    if like is not None and has_memory(workspace) != has_memory(like):
+        expected, got = f"a tensor {_memory_of(like)}, as the operands", f"one {_memory_of(workspace)}"
+        return [Issue("OPF-A056", "workspace", expected, got, kind="WorkspaceError")]
+    if not has_memory(workspace):
+        return []
+    size, available = workspace.numel(), room(workspace)
+    if size > available:
+        return [Issue("OPF-A055", "workspace", f"{size} bytes of storage", f"{available}", kind="WorkspaceError")]
+    if needed and workspace.data_ptr() % alignment:
+        got = f"address mod {alignment} = {workspace.data_ptr() % alignment}"
+        return [Issue("OPF-A054", "workspace", f"alignment to {alignment} bytes", got, kind="WorkspaceError")]
+    return []
+
+
+def check_beside(sound: Mapping[str, torch.Tensor], workspace: Any, needed: int, alignment: int) -> list[Issue]:
+    """What is wrong with a workspace beside those operands that are sound."""
+    issues = check_workspace(workspace, needed, next(iter(sound.values()), None), alignment)
+    return issues or ([] if workspace is None else _workspace_alias(sound, workspace))
+
+
+def _workspace_alias(sound: Mapping[str, torch.Tensor], workspace: torch.Tensor) -> list[Issue]:
+    """The first operand that shares memory with the workspace."""
+    for name, tensor in sound.items():
+        if tensor.numel() and workspace.numel() and has_memory(tensor) and overlaps(workspace, tensor):
+            return [Issue("OPF-A041", "workspace", f"memory apart from {name}", "overlap", kind="AliasError")]
+    return []

@@ -1,0 +1,212 @@
+"""Descriptor: the typed, validated description of one problem. Pure data: no tensor, no device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, wraps
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from opfacade.core.model import INT64_MAX, Model, Version, contradiction
+from opfacade.core.operands import TensorSpec, is_finite, nbytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Args:
+    """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names."""
+
+    __slots__ = ("__weakref__",)
+
+
+ArgsT = TypeVar("ArgsT", bound=Args)
+
+
+class Kind:
+    """Descriptors that differ in sizes alone; told apart by identity. example: the first that was seen."""
+
+    __slots__ = ("example",)
+
+    def __init__(self, example: Descriptor[Any]) -> None:
+        self.example = example
+
+
+class Descriptor(Model, Generic[ArgsT]):
+    """Base of all descriptors.
+
+    A subclass says its fields, `op` (the name in SKUs and messages), `args_type`, and `operands()`: shape, dtype and
+    role of each tensor, from which argument checks, random inputs and byte counts all follow. An args field that
+    `operands()` does not name must be None. `later` names the fields that came after the first version: at their
+    default they are left out of the JSON, so that what was written before has the same text and digest now. `sizes` names
+    those that say only how much there is, for which no kernel is compiled: all that differ in these alone are of one kind.
+    Problems share a measurement of `tune` when they differ only in sizes up to a power of two, as they may also in the fields
+    of `tuning_rounds`; in fields that cost the same whatever they are, `tuning_ignores`; and in numbers of which only
+    matters whether they are positive, `tuning_flags`. `owners` names for an operand the indptr behind whose end its rows belong
+    to no request; `paged` names operands of which only tokens of requests are read. `lists` names the args fields that take a
+    list of tensors, with the operands that these become, as many as there may be. The
+    hints say what a caller can change that gets no kernel without a workspace, or none whose bits do not depend on the batch.
+    """
+
+    __slots__ = ("_kind", "_operands")
+    _kind: ClassVar[Kind]
+    _operands: ClassVar[Mapping[str, TensorSpec]]
+
+    op: str
+    args_type: ClassVar[type[Args]]
+    category: ClassVar[str] = "attention"
+    later: ClassVar[frozenset[str]] = frozenset()
+    tuning_rounds: ClassVar[frozenset[str]] = frozenset()
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset()
+    tuning_flags: ClassVar[frozenset[str]] = frozenset()
+    owners: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    paged: ClassVar[tuple[str, ...]] = ()
+    lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
+    workspace_hint: ClassVar[str] = ""
+    invariance_hint: ClassVar[str] = ""
+    schema_version: Version = 1
+
+    def operands(self) -> dict[str, TensorSpec]:
+        raise NotImplementedError
+
+    @classmethod
+    def family(cls) -> str:
+        """The word that names this operator's files in every layer."""
+        return cls.__module__.rpartition(".")[2]
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """What validation level full refuses of an operand: a mask of its elements, and the values that it expects.
+
+        None where it does not look at the operand. By default a floating point operand that is read is to be finite, in the
+        rows that belong to a request and are valid.
+        """
+        spec = operands_of(self)[name]
+        tensor, read = getattr(args, name), spec.role in ("in", "inout")
+        if not read or name in self.paged or not tensor.is_floating_point():
+            return None
+        wrong: Tensor = ~is_finite(tensor)
+        if name in self.owners:
+            wrong[int(getattr(args, self.owners[name])[-1]) :] = False
+        if spec.valid_rows:
+            wrong[int(getattr(args, spec.valid_rows)[0]) :] = False
+        return wrong, "finite values"
+
+    @property
+    def kind(self) -> Kind:
+        """What it shares with all descriptors that differ from it in sizes alone."""
+        try:
+            found: Kind = object.__getattribute__(self, "_kind")  # past pydantic's __getattr__, which is slow to find nothing
+        except AttributeError:  # not asked for yet: a slot is no field, and a copy begins without it
+            found = _kind_of(self)
+            object.__setattr__(self, "_kind", found)
+        return found
+
+    @model_validator(mode="after")
+    def _addressable(self) -> Any:
+        object.__setattr__(self, "_operands", _operands_of(self))
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unsaid = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
+        return {name: value for name, value in fields(self).items() if name not in unsaid}
+
+
+_MAX_KINDS = 1024
+_kinds: dict[tuple[object, ...], Kind] = {}
+_forget: list[Callable[[], None]] = []  # of each function that remembers
+
+
+def forget_kinds() -> None:
+    """Ask anew what `once_a_kind` and `once_in_a_row` remember, also of descriptors that know their kind already."""
+    _kinds.clear()
+    for forget in _forget:
+        forget()
+
+
+def _kind_of(descriptor: Descriptor[Any]) -> Kind:
+    facts = (type(descriptor), *descriptor.without_sizes())
+    found = _kinds.get(facts)
+    if found is None:
+        if len(_kinds) >= _MAX_KINDS:
+            forget_kinds()
+        found = _kinds.setdefault(facts, Kind(descriptor))
+    return found
+
+
+DescriptorT = TypeVar("DescriptorT", bound=Descriptor[Any])
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def once_a_kind(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
+    """Remembers what a function says of one descriptor for all of its kind: it may not look at a size.
+
+    A serving step selects for a new batch size and gets the same kernel, or the same refusal, again.
+    """
+
+    @lru_cache(maxsize=_MAX_KINDS)
+    def of_kind(kind: Kind, *args: Any) -> _T:
+        ask: Callable[..., _T] = function
+        return ask(kind.example, *args)
+
+    def of(descriptor: DescriptorT, *args: Any) -> _T:
+        return of_kind(descriptor.kind, *args)
+
+    _forget.append(of_kind.cache_clear)
+    return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))
+
+
+def once_in_a_row(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
+    """Remembers its last answer, for the many questions of one selection that begin with the same one."""
+    last: tuple[object, tuple[Any, ...], Any] = None, (), None
+
+    def forget() -> None:
+        nonlocal last
+        last = None, (), None
+
+    def of(descriptor: DescriptorT, *args: Any) -> _T:
+        nonlocal last
+        known = last  # once: another thread may change it
+        if known[0] is not descriptor or known[1] != args:
+            ask: Callable[..., _T] = function
+            last = known = descriptor, args, ask(descriptor, *args)
+        return cast("_T", known[2])
+
+    _forget.append(forget)
+    return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))
+
+
+def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
+    """`descriptor.operands()`, made once a value."""
+    try:
+        found: Mapping[str, TensorSpec] = object.__getattribute__(descriptor, "_operands")
+    except AttributeError:  # not validated
+        found = _operands_of(descriptor)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
+    """No operand may have more bytes than 64-bit signed offsets reach."""
+    operands = descriptor.operands()
+    for name, spec in operands.items():
+        if nbytes([spec]) > INT64_MAX:
+            raise contradiction(*_largest(descriptor, name, spec))
+    return MappingProxyType(operands)
+
+
+def _largest(descriptor: Descriptor[Any], name: str, spec: TensorSpec) -> tuple[str, str, object]:
+    """What is wrong with an operand that is too large: the field that makes the most of it, what was expected, what came."""
+    known = [dim for dim in spec.shape if dim.size is not None and dim.name in type(descriptor).model_fields]
+    most = max(known, key=lambda dim: dim.size or 0, default=None)
+    sizes = [dim.size for dim in spec.shape]
+    expected = f"{name} to have at most 2^63 - 1 bytes; its sizes are {sizes}"
+    return (name, expected, sizes) if most is None else (most.name, expected, most.size)
+
+
+def inout(descriptor: Descriptor[Any]) -> tuple[str, ...]:
+    """The operands that a run reads and overwrites."""
+    return tuple(name for name, spec in operands_of(descriptor).items() if spec.role == "inout")

@@ -1,0 +1,234 @@
+"""The one base of every model outsiders write: frozen, strict, no extra fields, and errors of our own kind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from opfacade.base import strict_json
+from opfacade.base.shown import shown
+from opfacade.errors import DescriptorError, Issue
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+F32_MAX = (2 - 2.0**-23) * 2.0**127
+
+Self = TypeVar("Self", bound="Model")
+
+
+def as_index(value: object) -> object:
+    """Accept what Python itself accepts as an index (numpy integers too), but not bool."""
+    if type(value) is int or isinstance(value, (bool, str, float)) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def _positive_zero(value: float) -> float:
+    """-0.0 equals 0.0 but prints differently; one value must have one JSON form."""
+    return value + 0.0
+
+
+# What pydantic says as a sentence.
+_EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value"}
+
+
+def _whole(value: object) -> object:
+    """A Literal takes what equals it: True and 1.0 would pass for 1."""
+    return value if type(value) is int or isinstance(value, str) else shown(value)
+
+
+_ATOMS = frozenset({bool, int, float, str, type(None)})  # values without parts
+
+Integer = Annotated[int, BeforeValidator(as_index)]
+Count = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT32_MAX)]
+Bytes = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT64_MAX)]
+Size = Annotated[int, BeforeValidator(as_index), Field(ge=1, le=INT32_MAX)]
+Real = Annotated[float, AfterValidator(_positive_zero)]
+Single = Annotated[Real, Field(ge=-F32_MAX, le=F32_MAX)]  # finite on the device too
+Version = Annotated[Literal[1], BeforeValidator(_whole)]
+
+
+def contradiction(field: str, expected: str, got: object, hint: str = "") -> ValueError:
+    """What a validator of a whole model raises where one field does not go with the others; `field` may be a path."""
+    return PydanticCustomError("contradiction", "{expected}", {"field": field, "expected": expected, "got": got, "hint": hint})
+
+
+def _wrap(name: str, error: ValidationError) -> DescriptorError:
+    """The error a user sees: every wrong field with its path, what was expected and what came."""
+    issues = [_issue(name, item) for item in error.errors(include_url=False)]
+    first = issues[0]
+    more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
+    message = f"{name}.descriptor: {first}{more}"
+    return DescriptorError(message, code=first.code, op=name, stage="descriptor", issues=issues)
+
+
+def _issue(name: str, item: ErrorDetails) -> Issue:
+    kind, value, said = item["type"], item["input"], item.get("ctx", {})
+    contradicts = kind == "contradiction"
+    path = ".".join(map(str, (*item["loc"], *([said["field"]] if contradicts else [])))) or name
+    got = "nothing" if kind == "missing" else shown(said["got"] if contradicts else value)
+    told = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    hint = said["hint"] if contradicts else ""
+    return Issue(_code(kind), path, _EXPECTED.get(kind, told), got, hint, kind="DescriptorError")
+
+
+def not_strict(name: str, why: ValueError) -> DescriptorError:
+    """The error for a text that `strict_json` refuses."""
+    issue = Issue("OPF-D006", "text", "strict JSON", str(why)[:200], kind="DescriptorError")
+    return DescriptorError(f"{name}.descriptor: {issue}", code=issue.code, op=name, stage="descriptor", issues=[issue])
+
+
+def _code(kind: str) -> str:
+    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction; what is
+    no strict JSON is D006."""
+    if kind == "extra_forbidden":
+        return "OPF-D003"
+    if kind == "missing":
+        return "OPF-D004"
+    if kind in ("value_error", "contradiction"):
+        return "OPF-D005"
+    if kind in ("finite_number", "literal_error") or kind.startswith(("greater_than", "less_than", "string_pattern", "too_")):
+        return "OPF-D002"
+    return "OPF-D001"
+
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    _Base = BaseModel
+else:
+
+    class _Boundary(type(BaseModel)):
+        """Raises DescriptorError where pydantic raises ValidationError.
+
+        A metaclass, because overriding __init__ would make pydantic call it for nested models too and lose the path.
+        """
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return _proven(super().__call__(*args, **kwargs))
+            except ValidationError as error:
+                raise _wrap(cls.__name__, error) from error
+
+    class _Base(BaseModel, metaclass=_Boundary):
+        pass
+
+
+class Model(_Base):
+    """Frozen, strict, closed. Hashable; equal values have equal JSON."""
+
+    __slots__ = ("_proof",)  # no field, and no part of a copy or a pickle: what was not validated has none
+    _proof: ClassVar[_Proof]
+    sizes: ClassVar[frozenset[str]] = frozenset()
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        revalidate_instances="always",
+        validate_default=True,
+        protected_namespaces=(),
+    )
+
+    @classmethod
+    def model_validate(cls: type[Self], obj: Any, **kwargs: Any) -> Self:
+        try:
+            return _proven(super().model_validate(obj, **kwargs))
+        except ValidationError as error:
+            raise _wrap(cls.__name__, error) from error
+
+    @classmethod
+    def model_validate_json(cls: type[Self], json_data: str | bytes | bytearray, **kwargs: Any) -> Self:
+        """The value of a JSON text. DescriptorError names what is wrong; a name twice in one object is (OPF-D006)."""
+        try:
+            if isinstance(json_data, (str, bytes, bytearray)):
+                strict_json.loads(json_data)  # pydantic takes the last of equal names
+        except ValueError as error:
+            raise not_strict(cls.__name__, error) from error
+        try:
+            return _proven(super().model_validate_json(json_data, **kwargs))
+        except ValidationError as error:
+            raise _wrap(cls.__name__, error) from error
+
+    def without_sizes(self) -> tuple[object, ...]:
+        """What it is of whatever size: its values but those of `sizes`, and so for models in it that have any."""
+        values = _getter_without_sizes(type(self))(self.__dict__)
+        return tuple([value if type(value) in _ATOMS else _without_sizes(value) for value in values])
+
+    def __eq__(self, other: object) -> bool:
+        """As pydantic has it for a model without private and extra fields, at a third of the time."""
+        return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
+
+    def revalidated(self: Self) -> Self:
+        """This value, checked again: model_construct, model_copy and pickle all bypass validation.
+
+        Where it still holds the very objects that passed, all of which are immutable, the answer is known.
+        """
+        proof: _Proof | None = getattr(self, "_proof", None)
+        if proof is not None and proof.holds_for(self):
+            return self
+        return type(self).model_validate(dict(self.__dict__))
+
+    def canonical_json(self) -> str:
+        """The one JSON text of this value: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hex: the same in every process and on every machine."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _getter_without_sizes(kind: type[Model]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    return operator.itemgetter(*(name for name in kind.model_fields if name not in kind.sizes))
+
+
+def _without_sizes(value: object) -> object:
+    return value.without_sizes() if isinstance(value, Model) and value.sizes else value
+
+
+class _Proof(NamedTuple):
+    """What a model, and the models in it, held when it passed validation."""
+
+    kind: type[Model]
+    fields: dict[str, Any]
+    inner: list[tuple[Model, dict[str, Any]]]
+
+    def holds_for(self, model: Model) -> bool:
+        own = type(model) is self.kind and _identical(self.fields, model.__dict__)
+        return own and all(_identical(fields, part.__dict__) for part, fields in self.inner)
+
+
+def _identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether they hold the very same objects: True equals 1, and would not pass for it."""
+    return list(one) == list(other) and all(map(operator.is_, one.values(), other.values()))
+
+
+def _models_in(values: Iterable[object]) -> list[Model]:
+    """The models among some values, and those in them."""
+    found: list[Model] = []
+    for value in [value for value in values if type(value) not in _ATOMS]:
+        if isinstance(value, tuple):
+            found += _models_in(value)
+        elif isinstance(value, Model):
+            found += (value, *_models_in(value.__dict__.values()))
+    return found
+
+
+def _proven(validated: Self) -> Self:
+    """What just passed validation, from now on with the proof of it, in which it is not itself: that would be a cycle."""
+    fields = validated.__dict__.copy()
+    inner = [(part, part.__dict__.copy()) for part in _models_in(fields.values())]
+    object.__setattr__(validated, "_proof", _Proof(type(validated), fields, inner))
+    return validated

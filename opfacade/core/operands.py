@@ -1,0 +1,120 @@
+"""TensorSpec: what one operand of a call must look like; and the one checker that holds a call to it.
+
+The checker reads metadata only: no element, no synchronisation. It reports every issue it finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.strides import Layout, StrideRule
+
+if TYPE_CHECKING:
+    import torch
+
+Role = Literal["in", "out", "inout", "index"]
+Lists = Mapping[str, Sequence[str]]  # of args fields that take a list of tensors: the operands that these become
+
+
+class Dim(NamedTuple):
+    """One dimension: the name a message uses, and its size; None where the caller decides."""
+
+    name: str
+    size: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.size is None or self.name == str(self.size) else f"{self.name}={self.size}"
+
+
+class TensorSpec(NamedTuple):
+    """Shape, dtype and role of one operand.
+
+    layout: "rows" has a contiguous last dimension, and the others have any stride; "contiguous" is contiguous as a whole;
+    "strided" has any stride. Strides of what is written are positive and its elements do not overlap.
+    alignment: of the first byte, a power of two.
+    broadcast: the axes of an operand that is only read which may be expanded (stride 0); None is all that the layout permits.
+    step: strides are multiples of so many bytes, the stride 1 of rows excepted. whole: (outer, inner), two axes; the stride of
+    the outer one is a multiple of that of the inner one. TMA needs both.
+    values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
+    valid_rows: the operand, i32 [1], that counts the valid entries of axis 0; those at and past it are neither read nor
+    written.
+    replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    role: Role = "in"
+    layout: Layout = "rows"
+    alignment: int = 16
+    broadcast: tuple[int, ...] | None = None
+    step: int = 1
+    whole: tuple[int, int] | None = None
+    values: tuple[int, int] | None = None
+    valid_rows: str = ""
+    replaces: str = ""
+
+    @property
+    def written(self) -> bool:
+        return self.role in ("out", "inout")
+
+    @property
+    def strides(self) -> StrideRule:
+        """What holds for its strides."""
+        axes = tuple(range(len(self.shape))) if self.broadcast is None else self.broadcast
+        expandable = () if self.written or self.layout == "contiguous" else axes
+        return StrideRule(self.layout, self.written, expandable, self.step, self.whole)
+
+
+def index_spec(*shape: Dim, values: tuple[int, int] | None = None, valid_rows: str = "") -> TensorSpec:
+    """An index tensor: int32, contiguous."""
+    return TensorSpec(shape, "i32", "index", "contiguous", alignment=4, values=values, valid_rows=valid_rows)
+
+
+def num_valid_spec(rows: int) -> TensorSpec:
+    """The count of valid rows, which lies on the device: int32 [1], 0 to `rows`. Others name it as their `valid_rows`."""
+    return index_spec(Dim("1", 1), values=(0, rows + 1))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of a dtype name of this library."""
+    import torch
+
+    names = {
+        "f16": torch.float16,
+        "bf16": torch.bfloat16,
+        "f32": torch.float32,
+        "f8_e4m3": torch.float8_e4m3fn,
+        "f8_e5m2": torch.float8_e5m2,
+        "i32": torch.int32,
+        "u8": torch.uint8,
+    }
+    return names[name]
+
+
+def room(tensor: torch.Tensor) -> int:
+    """Bytes of storage from the first element on: a storage can shrink under a view of it."""
+    return int(max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()))
+
+
+def bytes_of(value: Any) -> int:
+    """Bytes of the elements of any tensor, also of a sparse one, which has no nbytes; 0 of anything else."""
+    import torch
+
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+
+
+def is_finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Element by element; torch has no isfinite for 8-bit floats."""
+    return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
+
+
+def numel(spec: TensorSpec, free: int = 0) -> int:
+    """Elements of an operand; free dimensions count `free`."""
+    return math.prod(d.size if d.size is not None else free for d in spec.shape)
+
+
+def nbytes(specs: Sequence[TensorSpec]) -> int:
+    return sum(numel(spec) * ITEMSIZE[spec.dtype] for spec in specs)

@@ -1,0 +1,92 @@
+"""KernelSku, the identity of one compiled specialisation, and PrecisionGuarantee, what it promises."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from opfacade.core.guarantee import PrecisionGuarantee, Word, _sorted_unique
+from opfacade.core.model import Model, Version
+
+_PARTS = 9  # of a SKU id
+
+
+def _no_literal(value: bool | int | str) -> bool | int | str:
+    """A string that reads like a bool would make two specs print alike."""
+    if value in ("true", "false") and isinstance(value, str):
+        raise ValueError("a spec value that is text must not read like a bool")
+    return value
+
+
+SpecValue = Annotated[bool | int | Word, AfterValidator(_no_literal)]
+
+
+class KernelSku(Model):
+    """Identity of one compiled specialisation: a different binary or a different promise is a different id.
+
+    Nothing here depends on the size of a call: no batch size, no tensor, no address. `spec` holds the compile-time
+    facts as sorted (name, value) pairs; `dtypes` the element types by operand.
+    """
+
+    __slots__ = ("_text",)
+    _text: ClassVar[str]
+
+    schema_version: Version = 1
+    category: Word
+    op: Word
+    backend: Word
+    arch: Word
+    impl: Word
+    revision: Annotated[int, Field(ge=1)]
+    dtypes: Annotated[tuple[tuple[Word, Word], ...], AfterValidator(_sorted_unique)]
+    layout: Word
+    spec: Annotated[tuple[tuple[Word, SpecValue], ...], AfterValidator(_sorted_unique)] = ()
+    precision_guarantee: PrecisionGuarantee
+
+    @property
+    def id(self) -> str:
+        """Canonical text: a stable key for telemetry, tuning and pins.
+
+        Injective: equal ids mean the same facts and the same promise; only the list of evidence may differ.
+        """
+        try:
+            return self._text
+        except AttributeError:  # not asked for yet: a slot is no field, and a copy begins without it
+            object.__setattr__(self, "_text", self._made())
+            return self._text
+
+    def _made(self) -> str:
+        return "/".join(
+            (
+                self.category,
+                self.op,
+                self.backend,
+                self.arch,
+                f"{self.impl}@{self.revision}",
+                _pairs(self.dtypes),
+                self.layout,
+                _pairs(self.spec) or "-",
+                f"g.{_digest(self.precision_guarantee)[:16]}",
+            )
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@lru_cache(maxsize=4096)
+def _digest(guarantee: PrecisionGuarantee) -> str:
+    # What is promised, not which tests show it: renaming a test must not orphan a pin.
+    return guarantee.model_copy(update={"evidence": ()}).digest()
+
+
+def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:
+    return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in pairs)
+
+
+def is_sku_id(text: str) -> bool:
+    """Whether a text has the form of a SKU id: nine parts, of which the fifth names a revision."""
+    parts = text.split("/")
+    return len(parts) == _PARTS and all(parts) and "@" in parts[4] and parts[-1].startswith("g.")

@@ -1,0 +1,113 @@
+"""Target: the machine a plan is selected for. A plain value, so that selection needs no GPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from opfacade.base.shown import shown
+from opfacade.errors import DescriptorError, Issue
+
+# SM count and shared memory a block may opt in to, in bytes, of the usual part of each architecture.
+_USUAL = {
+    75: (40, 65536),
+    80: (108, 166912),
+    86: (84, 101376),
+    87: (16, 166912),
+    89: (128, 101376),
+    90: (132, 232448),
+    100: (148, 232448),
+    103: (160, 232448),
+    110: (20, 232448),
+    120: (170, 101376),
+}
+_ARCH = re.compile(r"(?:cpu|sm_([0-9]{2,3})([af]?))")
+
+
+@dataclass(frozen=True)
+class Target:
+    """arch ("cpu", "sm_80", "sm_90a", ...), SM count, and shared memory per block in bytes (opt-in maximum)."""
+
+    arch: str
+    sm_count: int = 0
+    max_shared_memory: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.arch, str) or not _ARCH.fullmatch(self.arch):
+            raise _bad("arch", '"cpu" or "sm_NN[a|f]"', self.arch)
+        for name in ("sm_count", "max_shared_memory"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value < 2**31:
+                raise _bad(name, "an int in [0, 2^31)", value)
+        if not self.is_cpu and self.sm_count < 1:
+            raise _bad("sm_count", "at least 1 for a GPU", self.sm_count)
+
+    def __hash__(self) -> int:
+        """Targets of one arch that differ are few, and every selection asks many times."""
+        return hash(self.arch)
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.arch == "cpu"
+
+    @property
+    def sm_version(self) -> int:
+        """90 for sm_90 and sm_90a; 0 for the CPU."""
+        match = _ARCH.fullmatch(self.arch)
+        return int(match.group(1) or 0) if match else 0
+
+    @staticmethod
+    def cpu() -> Target:
+        return _CPU
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """The usual part of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs."""
+        match = _ARCH.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise _bad("arch", '"cpu" or "sm_NN[a|f]"', text)
+        if text == "cpu":
+            return _CPU
+        sm_count, shared = _USUAL.get(int(match.group(1)), (1, 49152))
+        return Target(text, sm_count, shared)
+
+    @staticmethod
+    def current() -> Target:
+        """The current CUDA device, else the CPU."""
+        if not _has_cuda():
+            return _CPU
+        import torch
+
+        return _of_device(torch.cuda.current_device())
+
+
+def _bad(field: str, expected: str, got: object) -> DescriptorError:
+    issue = Issue("OPF-D010", field, expected, shown(got), kind="DescriptorError")
+    return DescriptorError(f"Target.descriptor: {issue}", code=issue.code, op="Target", stage="descriptor", issues=[issue])
+
+
+_CPU = Target("cpu")
+
+
+@lru_cache(maxsize=1)
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@lru_cache(maxsize=64)
+def _of_device(index: int) -> Target:
+    import torch
+
+    found = torch.cuda.get_device_properties(index)
+    version = found.major * 10 + found.minor
+    suffix = "a" if version >= 90 else ""
+    shared = int(getattr(found, "shared_memory_per_block_optin", _USUAL.get(version, (1, 49152))[1]))
+    return Target(f"sm_{version}{suffix}", found.multi_processor_count, shared)
+
+
+def of_device(index: int) -> Target:
+    """The target of one CUDA device of this machine."""
+    return _of_device(index)

@@ -1,0 +1,196 @@
+"""Where binaries live, and how one gets there: found and checked, or built by one process and published.
+
+`shared()` is the cache of the user. Where it cannot be written, locked in time or filled, this process builds into a
+temporary directory of its own, says so once (CachePrivateWarning), and goes on. Layout and checks: `store`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+from opfacade import env
+from opfacade.errors import CacheError, CacheIntegrityError, CacheLockTimeout, CacheSecurityError, CompileError, CompileTimeout
+from opfacade.jit.cache import process_cache as private
+from opfacade.jit.cache.files import make_private
+from opfacade.jit.cache.store import SCHEMA, Store, examine
+from opfacade.jit.runner import LOG
+
+__all__ = [
+    "SCHEMA", "entry", "find", "lock", "make_private", "meta", "obtain", "publish", "root", "shared",
+    "staging", "state", "toolchain_memo", "valid",
+]  # fmt: skip
+
+Make = Callable[[Path], dict[str, Any]]
+Fits = Callable[[dict[str, Any]], bool]
+
+_UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ENOENT}
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
+_NEARLY_FULL_BYTES = 64 << 10
+_TRIES = 3
+_DAY = 86400.0
+
+
+def shared() -> Store:
+    """The cache that processes share; this process's own where there is no home directory to look in."""
+    try:
+        place = env.cache_dir()
+    except RuntimeError as error:
+        return private.obtain(OSError(errno.ENOENT, str(error)))
+    if place.parts[:1] == ("~",):  # older versions of platformdirs give back what they could not expand
+        return private.obtain(OSError(errno.ENOENT, "could not determine the home directory"))
+    # A relative path must not move with the working directory of a build.
+    return Store(Path(os.path.abspath(place)))
+
+
+def state(library: Path) -> str:
+    """ "private" for a library that this process built for itself, else "shared"."""
+    return "private" if any(library.is_relative_to(store.base) for store in private.stores()) else "shared"
+
+
+def root() -> Path:
+    return shared().root
+
+
+def entry(key: str) -> Path:
+    return shared().entry(key)
+
+
+def toolchain_memo() -> Path:
+    """The file for toolchain digests; its directory is made if that is possible. CacheSecurityError if it is not safe."""
+    shared().require_private()
+    with suppress(CacheError):
+        make_private(root())
+    return root() / "toolchain.json"
+
+
+def valid(key: str) -> Path | None:
+    """The library of an intact entry, in the shared cache or this process's own; else None. Takes no lock."""
+    found = shared().valid(key)
+    return _used(found) or next((so for store in private.stores() if (so := store.valid(key))), None)
+
+
+def find(portable: str, fits: Fits) -> Path | None:
+    """As `valid`, for a machine that knows no key because it has no compiler."""
+    found = shared().find(portable, fits)
+    return _used(found) or next((so for store in private.stores() if (so := store.find(portable, fits))), None)
+
+
+def _used(library: Path | None) -> Path | None:
+    """Note the day of a use, for `gc`, where that can be written."""
+    if library is not None:
+        with suppress(OSError):
+            note = library.parent / "meta.json"
+            if time.time() - note.stat().st_mtime > _DAY:
+                os.utime(note)
+    return library
+
+
+def meta(key: str) -> dict[str, Any]:
+    """What is recorded of a published entry."""
+    stores = [shared(), *private.stores()]
+    found = next((store for store in stores if store.entry(key).exists()), stores[0])
+    return examine(found.entry(key), key).meta
+
+
+def staging() -> AbstractContextManager[Path]:
+    return shared().staging()
+
+
+def publish(key: str, built: Path, so: str, facts: dict[str, Any]) -> Path:
+    return shared().publish(key, built, so, facts)
+
+
+def lock(key: str, seconds: float) -> AbstractContextManager[None]:
+    held: AbstractContextManager[None] = shared().lock(key, seconds)
+    return held
+
+
+def obtain(key: str, output: str, make: Make) -> Path:
+    """The library of `key`: the published one, or what `make(staging directory)` leaves in the file `output`.
+
+    `make` runs at most once at a time on the machine; it runs again if the disk lost its result, or in private if the
+    shared cache cannot be used. Raises what `make` raises, CacheSecurityError, CacheIntegrityError, CacheError.
+    """
+    for attempt in range(1, _TRIES + 1):
+        try:
+            return _obtain_in(shared(), key, output, make)
+        except (CacheSecurityError, CacheIntegrityError, CompileTimeout):
+            raise
+        except OSError as error:
+            if error.errno == errno.ENOENT and attempt < _TRIES:
+                continue  # somebody clears the cache
+            if error.errno not in _UNWRITABLE and not isinstance(error, CacheLockTimeout):
+                raise
+            store = private.obtain(error)
+            break
+    return _obtain_privately(store, key, output, make)
+
+
+def _obtain_in(store: Store, key: str, output: str, make: Make) -> Path:
+    with store.lock(key, env.jit_timeout()):
+        return store.valid(key) or _build_in(store, key, output, make)
+
+
+def _obtain_privately(store: Store, key: str, output: str, make: Make) -> Path:
+    try:
+        return _obtain_in(store, key, output, make)
+    except (CacheError, CompileError):
+        raise
+    except OSError as error:
+        raise CacheError.of(f"cannot build in {store.base}: {error.strerror}. Set TMPDIR. [OPF-J020]", error) from error
+
+
+def _build_in(store: Store, key: str, output: str, make: Make) -> Path:
+    """Build and publish. What does not come back from the disk as it was written is built once more, not for ever."""
+    failed = store.quarantine(key)
+    store.sweep()
+    while True:
+        try:
+            with store.staging() as directory:
+                facts = _make_in(store, key, directory, make)
+                return store.publish(key, directory, output, facts)
+        except CacheIntegrityError:
+            store.quarantine(key)
+            if failed:
+                raise
+            failed = True
+
+
+def _make_in(store: Store, key: str, directory: Path, make: Make) -> dict[str, Any]:
+    try:
+        return make(directory)
+    except CompileError as error:
+        # A compiler only says that it failed; whether the cache is to blame is seen from here.
+        if not directory.exists():
+            raise _caused(errno.ENOENT, directory) from error
+        if any(text in error.log_tail for text in _DISK_FULL) or _full(directory.parent):
+            raise _caused(errno.ENOSPC, directory) from error
+        _keep_log(store, key, directory, error)
+        raise
+
+
+def _keep_log(store: Store, key: str, directory: Path, error: CompileError) -> None:
+    """The log outlives the staging directory; the error says where."""
+    with suppress(OSError):
+        if (directory / LOG).exists():
+            kept = store.keep_failed(key, directory)
+            error.args = tuple(str(arg).replace(str(directory), str(kept)) for arg in error.args)
+            error.log_path, error.key = str(kept / LOG), key
+
+
+def _full(directory: Path) -> bool:
+    with suppress(OSError):
+        disk = os.statvfs(directory)
+        return disk.f_bavail * disk.f_frsize < _NEARLY_FULL_BYTES or bool(disk.f_files and disk.f_favail == 0)
+    return False
+
+
+def _caused(number: int, directory: Path) -> CacheError:
+    why = OSError(number, os.strerror(number), str(directory))
+    return CacheError.of(f"a build in {directory} failed: {why.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", why)

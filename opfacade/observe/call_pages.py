@@ -1,0 +1,144 @@
+"""The pages of its pools that a call names, read from its page table on the host; and copies of them.
+
+A page is named where a kernel may look at it: by an entry within a request's length, and as page 0 by an entry that is no page
+of the pool, because kernels clamp such ids to it. Of a table that contradicts itself every entry counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.descriptor import Descriptor, operands_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHUNK = 1 << 20  # elements that are copied, or worked on, at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Which dimensions of an operand are pages and the tokens of a page."""
+
+    page: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages that a call names, in ascending order (int64), and how many tokens of each it has; on the CPU.
+
+    named: of each entry of the table whether it is within a request's length.
+    """
+
+    ids: Tensor
+    tokens: Tensor
+    named: Tensor
+
+
+def axes(descriptor: Descriptor[Any]) -> dict[str, Axes]:
+    """The operands that have one element, or more, for each page of the pool."""
+    shapes = {name: [dim.name for dim in spec.shape] for name, spec in operands_of(descriptor).items()}
+    return {
+        name: Axes(s.index("num_total_pages"), s.index("page_size")) for name, s in shapes.items() if "num_total_pages" in s
+    }
+
+
+def table_name(tensors: Mapping[str, Tensor]) -> str:
+    return "block_table" if "block_table" in tensors else "kv_indices"
+
+
+def pages(descriptor: Any, tensors: Mapping[str, Tensor]) -> Pages | None:
+    """The pages that a call names; None for an op without pools. Waits for the device."""
+    import torch
+
+    if not axes(descriptor):
+        return None
+    pool, table = descriptor.paged_kv, tensors[table_name(tensors)].cpu().long()
+    counts = _block_tokens if "block_table" in tensors else _csr_tokens
+    tokens = counts(table, tensors, pool.page_size)
+    named = tokens > 0
+    sound = (table >= 0) & (table < pool.num_total_pages)
+    ids, place = torch.unique(torch.where(sound, table, 0)[named], return_inverse=True)
+    most = torch.zeros(ids.numel(), dtype=torch.int64).scatter_reduce(0, place, tokens[named], "amax")
+    if ids.numel() == 0:  # a pool without pages is another problem
+        return Pages(torch.arange(min(1, pool.num_total_pages)), torch.zeros(min(1, pool.num_total_pages)).long(), named)
+    return Pages(ids[: pool.num_total_pages], most[: pool.num_total_pages], named)
+
+
+def _block_tokens(table: Tensor, tensors: Mapping[str, Tensor], page_size: int) -> Tensor:
+    """How many tokens of its request each entry of a block table has."""
+    import torch
+
+    starts = torch.arange(table.shape[1]) * page_size
+    return (tensors["kv_lens"].cpu().long()[:, None] - starts).clamp(0, page_size)
+
+
+def _csr_tokens(table: Tensor, tensors: Mapping[str, Tensor], page_size: int) -> Tensor:
+    """How many tokens of its request each entry of kv_indices has."""
+    import torch
+
+    starts, last = tensors["kv_indptr"].cpu().long(), tensors["last_page_len"].cpu().long()
+    steps = starts.diff()
+    if bool((steps < 0).any()) or int(starts[0]) < 0 or int(starts[-1]) > table.numel():
+        return torch.full_like(table, page_size)
+    tokens = torch.zeros_like(table)
+    tokens[int(starts[0]) : int(starts[-1])] = page_size
+    some = steps > 0
+    last = torch.where((last >= 1) & (last <= page_size), last, page_size)
+    tokens[starts[1:][some] - 1] = last[some]
+    return tokens
+
+
+def renumbered(table: Tensor, found: Pages) -> Tensor:
+    """A page table, on the CPU, for a pool of the named pages alone: -1 where no request looks, wrong ids as they are."""
+    import torch
+
+    old = table.cpu().long()
+    new = torch.searchsorted(found.ids, old).clamp(max=max(0, found.ids.numel() - 1))
+    known = found.ids[new] == old if found.ids.numel() else torch.zeros_like(old, dtype=torch.bool)
+    return torch.where(found.named, torch.where(known, new, old), -1).to(table.dtype)
+
+
+def kept_bytes(tensor: Tensor, axis: int, found: Pages) -> int:
+    """Bytes of the named pages of one operand."""
+    return tensor.nbytes // max(1, tensor.shape[axis]) * found.ids.numel()
+
+
+def gathered(tensor: Tensor, axis: int, found: Pages) -> Tensor:
+    """The named pages of one operand, on the CPU, bit for bit. Beyond the result it takes one chunk on the device."""
+    import torch
+
+    shape = list(tensor.shape)
+    shape[axis] = found.ids.numel()
+    kept = torch.empty(shape, dtype=tensor.dtype)
+    source, out = _bytes(tensor).movedim(axis, 0), _bytes(kept).movedim(axis, 0)
+    step = max(1, CHUNK // max(1, source[:1].numel()))
+    for first in range(0, found.ids.numel(), step):
+        ids = found.ids[first : first + step].to(tensor.device)
+        out[first : first + step] = source.index_select(0, ids).cpu()
+    return kept
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """8-bit floats as bytes: not every torch can gather them."""
+    import torch
+
+    return tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor
+
+
+def blocks(tensor: Tensor, where: Axes, found: Pages) -> Iterator[Tensor]:
+    """The tokens of the named pages that requests have, about a chunk at a time."""
+    import torch
+
+    pool = tensor.movedim((where.page, where.token), (0, 1))
+    step = max(1, CHUNK // max(1, pool[:1].numel()))
+    for first in range(0, found.ids.numel(), step):
+        ids, tokens = (part[first : first + step].to(tensor.device) for part in (found.ids, found.tokens))
+        if step == 1:
+            yield pool[int(ids[0]), : int(tokens[0])]  # a view: one page may be many chunks
+        else:
+            some = torch.arange(pool.shape[1], device=tensor.device) < tokens[:, None]
+            yield _bytes(pool).index_select(0, ids)[some].view(tensor.dtype)

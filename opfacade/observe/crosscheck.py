@@ -1,0 +1,151 @@
+"""Cross-check: a share of runs is repeated on the reference, and held to the bound that the SKU states.
+
+OPFACADE_CROSSCHECK says the share when a plan is made. A run is due by count, not by chance; it works on the caller's
+tensors as ever, and on copies of them that were made before. While a CUDA graph is captured nothing is due. An output
+beyond the bound raises GuaranteeViolation and leaves a file that `replay` runs again, in a directory of its own that only its
+user may read; OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT bound it as other dumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.candidate import Launcher
+from opfacade.core.descriptor import Descriptor, inout
+from opfacade.core.overlap import extent, self_overlaps
+from opfacade.core.preference import Preference
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.errors import GuaranteeViolation
+from opfacade.observe import dump_files
+from opfacade.select import explanation, registry, selection
+from opfacade.validation import capture_and_fork as moment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROWS = 64  # query rows that are compared; special values and exact copies are compared in full
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The plan whose runs are repeated."""
+
+    descriptor: Descriptor[Any]
+    sku: KernelSku
+    target: Target
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run: its arguments before, and what the kernel and the reference made of them."""
+
+    before: Any
+    got: dict[str, Tensor]
+    reference: dict[str, Tensor]
+
+
+def due_by_count(rate: float) -> Callable[[], bool]:
+    """True for every n-th call such that `rate` of them are, spread evenly; the first is one. Takes no lock."""
+    calls = count()
+
+    def due() -> bool:
+        n = next(calls)
+        return int(-n * rate // 1) != int(-(n + 1) * rate // 1)
+
+    return due
+
+
+def wrap(plan: Checked, launch: Launcher, rate: float) -> Launcher:
+    """A launcher that repeats a share of its launches and compares; `launch` itself where the share is 0."""
+    if not rate:
+        return launch
+    due = due_by_count(rate)
+    reference, limits = _reference(plan), dump_files.Limits.current()
+
+    def checked(args: Any, workspace: Any) -> None:
+        if not due() or moment.capturing():
+            launch(args, workspace)
+            return
+        before = copied(args)
+        launch(args, workspace)
+        _compare(plan, limits, _gather(plan, reference, before, args))
+
+    return checked
+
+
+def _reference(plan: Checked) -> Launcher:
+    """The launcher of the reference for the same problem; it is never itself cross-checked."""
+    found = explanation.answer("crosscheck", plan.descriptor, Preference(backend="reference"), plan.target)
+    option = selection.choose(plan.descriptor, plan.target, found.options)
+    assert option.sku is not None
+    return option.candidate.launcher(plan.descriptor, plan.target, option.sku, False)
+
+
+def copied(args: Any) -> Any:
+    """The same call on memory of its own, strides kept."""
+    given = {name: getattr(args, name) for name in type(args).__slots__}
+    return replace(args, **{name: _copy(t) for name, t in given.items() if t is not None})
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    import torch
+
+    if tensor.numel() and self_overlaps(tensor.shape, tensor.stride()):  # torch copies into no such tensor, and it is only read
+        span = tensor.as_strided((extent(tensor.shape, tensor.stride()),), (1,))
+        return span.clone().as_strided(tensor.shape, tensor.stride())
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _compare(plan: Checked, limits: dump_files.Limits, evidence: Evidence) -> None:
+    report = judge(plan, evidence, evidence.got)
+    if not report.worst <= 1.0:
+        raise _violation(plan, evidence, report, _dump(plan, evidence, limits))
+
+
+def _gather(plan: Checked, reference: Launcher, before: Any, args: Any) -> Evidence:
+    written = [name for name, spec in plan.descriptor.operands().items() if spec.written]
+    repeated = copied(before)
+    reference(repeated, None)
+    got = {name: getattr(args, name) for name in written}
+    return Evidence(before, got, {name: getattr(repeated, name) for name in written})
+
+
+def judge(plan: Checked, evidence: Evidence, outputs: dict[str, Tensor]) -> Any:
+    """The outputs against the inputs as they were before the run: what a kernel spoils, it cannot hide."""
+    before = evidence.before
+    were = {name: getattr(before, name) for name in inout(plan.descriptor)}
+    call = (plan.descriptor, replace(before, **outputs), plan.sku, were)
+    return registry.harness_for(plan.descriptor.op).check_call(call, ROWS)
+
+
+def _violation(plan: Checked, evidence: Evidence, report: Any, path: str) -> GuaranteeViolation:
+    other = judge(plan, evidence, evidence.reference)
+    op, told = plan.descriptor.op, f"the reference is at {other.worst:.3g}"
+    message = (
+        f"{op}.run: {plan.sku.id} is {report.worst:.3g} times its error bound off at {report.where}; {told}. "
+        f"Replay with opfacade.tools.crosscheck.replay({path!r}). [OPF-G001]"
+    )
+    error = GuaranteeViolation(message, code="OPF-G001", op=op, stage="run")
+    error.sku, error.worst, error.dump = plan.sku.id, report.worst, path
+    return error
+
+
+def _dump(plan: Checked, evidence: Evidence, limits: dump_files.Limits) -> str:
+    """The path of the file, or why there is none: that must not hide the violation."""
+    tensors = {name: getattr(evidence.before, name) for name in type(evidence.before).__slots__}
+    facts = {"descriptor": plan.descriptor.canonical_json(), "sku": plan.sku.id, "target": astuple(plan.target)}
+    given = [*(t for t in tensors.values() if t is not None), *evidence.got.values(), *evidence.reference.values()]
+    prefix = f"{plan.descriptor.op}-{plan.descriptor.digest()[:12]}-"
+    try:
+        # Outputs are the caller's: of a view of theirs the elements are saved, not the storage behind it.
+        got = {name: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for name, t in evidence.got.items()}
+        content = facts | {"before": tensors, "got": got, "reference": evidence.reference}
+        with dump_files.new_directory(prefix, limits, sum(t.nbytes for t in given)) as place:
+            dump_files.save(place / "crosscheck.pt", content)
+    except dump_files.FAILURES as error:
+        return f"no dump: {str(error).partition(chr(10))[0]}"
+    return str(place / "crosscheck.pt")

@@ -1,0 +1,81 @@
+"""What stands between a plan and its launcher: nothing, unless a variable asks for it. Read once, when a plan is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from opfacade import env, telemetry
+from opfacade.base import notices
+from opfacade.errors import SettingWarning
+from opfacade.observe import apilog
+from opfacade.telemetry import file as telemetry_file
+from opfacade.telemetry import latency as telemetry_latency
+from opfacade.telemetry import nvtx as telemetry_nvtx
+
+if TYPE_CHECKING:
+    from opfacade.core.candidate import Launcher
+    from opfacade.core.descriptor import Descriptor
+    from opfacade.core.sku import KernelSku
+
+_told = False
+
+
+def launcher(make: Callable[[], Launcher], descriptor: Descriptor[Any], sku: KernelSku) -> Launcher:
+    """What `make` gives, followed when its sources change (OPFACADE_JIT_RELOAD), timed (OPFACADE_TELEMETRY_SAMPLE), marked
+    (OPFACADE_NVTX) and logged (OPFACADE_LOG)."""
+    _tell_of_unknown_names()
+    make = partial(_counted, make, sku) if sku.backend == "cuda" else make
+    launch = _Followed(make) if env.jit_reload() and sku.backend == "cuda" else make()
+    telemetry_file.start()
+    return apilog.wrap(telemetry_nvtx.wrap(telemetry_latency.wrap(launch, sku), sku), descriptor, sku)
+
+
+def _counted(make: Callable[[], Launcher], sku: KernelSku) -> Launcher:
+    """What `make` gives; a load without a build is a hit of the kernel cache."""
+    stats = telemetry.stats(sku.id)
+    before = stats.builds.value()
+    launch = make()
+    if stats.builds.value() == before:
+        stats.cache_hits.add()
+    return launch
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A launcher that is made again when a file of the kernel sources has changed: a `stat` of each file a call."""
+
+    make: Callable[[], Launcher]
+    seen: int = 0
+    launch: Launcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._renew()
+
+    def __call__(self, args: Any, workspace: Any) -> None:
+        from opfacade.jit import reload
+
+        if reload.signature() != self.seen:
+            self._renew()
+        self.launch(args, workspace)
+
+    def _renew(self) -> None:
+        from opfacade import jit
+        from opfacade.jit import reload
+
+        # The signature of before the build: an edit made meanwhile is seen by the next call.
+        self.seen = reload.signature()
+        jit.forget()
+        self.launch = self.make()
+
+
+def _tell_of_unknown_names() -> None:
+    global _told
+    if _told:
+        return
+    _told = True
+    for name, nearest in env.unknown().items():
+        meant = f" Did you mean {nearest}?" if nearest else " `opfacade env` lists all."
+        notices.warn(f"{name} is set, and opfacade reads no such variable.{meant}", SettingWarning, 4)

@@ -1,0 +1,237 @@
+"""A small typed expression language over attention scores and positions: data, not code. See docs/variants.md.
+
+Three types: f32, i32, bool. What an expression computes is defined to the bit as long as it is *exact*: made of positions,
+constants, parameters and correctly rounded operations. exp2, log2, tanh and the score itself are not exact, and nothing that
+jumps (a comparison, floor, a conversion to i32) takes what is not exact: so every mask and every choice between branches is
+the same on all machines, and the rest is continuous: testing/families/attention/expression_bound.py bounds its error.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple, NoReturn
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from opfacade.core.model import Model
+
+Type = Literal["f32", "i32", "bool"]
+Per = Literal["head", "row", "key"]
+InputName = Literal["score", "query", "q_pos", "kv_pos", "q_len", "kv_len", "head", "kv_head"]
+Op = Literal[
+    "add", "sub", "mul", "min", "max", "neg", "abs", "div", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne",
+    "and", "or", "not", "select", "f32", "i32", "floor", "sqrt", "exp2", "log2", "tanh",
+]  # fmt: skip
+Name = Annotated[str, Field(pattern=r"\A[A-Za-z][A-Za-z0-9_]{0,31}\z")]
+
+MAX_NODES, MAX_DEPTH = 128, 16
+PARAMETER_TYPE: dict[Per, Type] = {"head": "f32", "row": "i32", "key": "i32"}
+_FLOATS = ("score", "query")
+_INT32 = 2**31
+
+
+def _over(*types: Type, count: int = 2, gives: Type | None = None) -> dict[tuple[Type, ...], Type]:
+    return {(kind,) * count: gives or kind for kind in types}
+
+
+# What an operation takes, and what it then gives.
+SIGNATURES: dict[str, dict[tuple[Type, ...], Type]] = {
+    **dict.fromkeys(("add", "sub", "mul", "min", "max"), _over("f32", "i32")),
+    **dict.fromkeys(("neg", "abs"), _over("f32", "i32", count=1)),
+    "div": _over("f32"),
+    **dict.fromkeys(("floordiv", "mod"), _over("i32")),
+    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _over("f32", "i32", gives="bool")),
+    **dict.fromkeys(("and", "or"), _over("bool")),
+    "not": _over("bool", count=1),
+    "select": {("bool", "f32", "f32"): "f32", ("bool", "i32", "i32"): "i32", ("bool", "bool", "bool"): "bool"},
+    "f32": _over("i32", count=1, gives="f32"),
+    "i32": _over("f32", count=1, gives="i32"),
+    **dict.fromkeys(("floor", "sqrt", "exp2", "log2", "tanh"), _over("f32", count=1)),
+}
+INEXACT = ("exp2", "log2", "tanh")
+
+
+class Facts(NamedTuple):
+    """What checks need to know of an expression."""
+
+    type: Type
+    exact: bool
+    nodes: int
+    depth: int
+
+
+class Node(Model):
+    """Base of expressions. Python's operators build larger ones; numbers become constants of the other side's type."""
+
+    def facts(self) -> Facts:
+        raise NotImplementedError
+
+    def walk(self) -> Iterator[tuple[str, Node]]:
+        """(path, node) of this expression and all in it."""
+        yield "", self
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("an expression has no truth value: use select, &, | and ~, and one comparison at a time")
+
+    def __add__(self, other: Node | float) -> Apply:
+        return apply("add", self, other)
+
+    def __radd__(self, other: float) -> Apply:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Node | float) -> Apply:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: float) -> Apply:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Node | float) -> Apply:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: float) -> Apply:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: Node | float) -> Apply:
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Apply:
+        return apply("div", other, self)
+
+    def __floordiv__(self, other: Node | int) -> Apply:
+        return apply("floordiv", self, other)
+
+    def __mod__(self, other: Node | int) -> Apply:
+        return apply("mod", self, other)
+
+    def __neg__(self) -> Apply:
+        return apply("neg", self)
+
+    def __abs__(self) -> Apply:
+        return apply("abs", self)
+
+    def __lt__(self, other: Node | float) -> Apply:
+        return apply("lt", self, other)
+
+    def __le__(self, other: Node | float) -> Apply:
+        return apply("le", self, other)
+
+    def __gt__(self, other: Node | float) -> Apply:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: Node | float) -> Apply:
+        return apply("ge", self, other)
+
+    def __and__(self, other: Node | bool) -> Apply:
+        return apply("and", self, other)
+
+    def __or__(self, other: Node | bool) -> Apply:
+        return apply("or", self, other)
+
+    def __invert__(self) -> Apply:
+        return apply("not", self)
+
+
+class Constant(Node):
+    """A finite number: f32 is rounded to the nearest and -0 is 0, i32 is in range."""
+
+    kind: Literal["constant"] = "constant"
+    type: Type
+    value: bool | int | float
+
+    @field_validator("value")
+    @classmethod
+    def _of_its_type(cls, value: float, info: ValidationInfo) -> float:
+        kind = info.data.get("type")
+        if isinstance(value, bool) != (kind == "bool") or (kind == "i32" and not isinstance(value, int)):
+            raise ValueError(f"a value of type {kind}")
+        if kind == "i32" and not -_INT32 <= value < _INT32:
+            raise ValueError("an i32, in -2^31 .. 2^31 - 1")
+        return rounded(value) if kind == "f32" else value
+
+    def facts(self) -> Facts:
+        return Facts(self.type, True, 1, 1)
+
+
+class Input(Node):
+    """What a call gives: score (f32), query (f32, an element of q), positions, lengths and heads (i32)."""
+
+    kind: Literal["input"] = "input"
+    name: InputName
+
+    def facts(self) -> Facts:
+        return Facts("f32" if self.name in _FLOATS else "i32", self.name != "score", 1, 1)
+
+
+class Parameter(Node):
+    """An operand of the call: an f32 for each query head, an i32 for each row of q, or an i32 for each key."""
+
+    kind: Literal["parameter"] = "parameter"
+    name: Name
+    per: Per
+
+    def facts(self) -> Facts:
+        return Facts(PARAMETER_TYPE[self.per], True, 1, 1)
+
+
+class Apply(Node):
+    """An operation on expressions."""
+
+    kind: Literal["apply"] = "apply"
+    op: Op
+    args: Annotated[tuple[Expression, ...], Field(min_length=1, max_length=3)]
+
+    @model_validator(mode="after")
+    def _typed(self) -> Apply:
+        given = [arg.facts() for arg in self.args]
+        if tuple(arg.type for arg in given) not in SIGNATURES[self.op]:
+            allowed = " or ".join(f"({', '.join(types)})" for types in SIGNATURES[self.op])
+            raise ValueError(f"{self.op} of {allowed}, not of ({', '.join(arg.type for arg in given)})")
+        facts = self.facts()
+        if (facts.type != "f32" or self.op == "floor") and not all(arg.exact for arg in given):
+            raise ValueError(
+                f"{self.op} of what is exact: it jumps, and the score and {', '.join(INEXACT)} have rounding errors"
+            )
+        if facts.nodes > MAX_NODES or facts.depth > MAX_DEPTH:
+            raise ValueError(f"at most {MAX_NODES} nodes, {MAX_DEPTH} deep; this has {facts.nodes}, {facts.depth} deep")
+        return self
+
+    def facts(self) -> Facts:
+        given = [arg.facts() for arg in self.args]
+        exact = self.op not in INEXACT and all(arg.exact for arg in given)
+        result = SIGNATURES[self.op][tuple(arg.type for arg in given)]
+        return Facts(result, exact, 1 + sum(arg.nodes for arg in given), 1 + max(arg.depth for arg in given))
+
+    def walk(self) -> Iterator[tuple[str, Node]]:
+        yield "", self
+        for i, arg in enumerate(self.args):
+            yield from ((f".args.{i}{path}", node) for path, node in arg.walk())
+
+
+Expression = Annotated[Constant | Input | Parameter | Apply, Field(discriminator="kind")]
+Apply.model_rebuild()
+
+
+def rounded(value: float) -> float:
+    """The f32 nearest to a number, as a float; ValueError where it is beyond the largest."""
+    try:
+        nearest: float = struct.unpack("f", struct.pack("f", float(value)))[0]  # of an int too large struct has its own error
+    except OverflowError:
+        nearest = math.inf
+    if math.isinf(nearest):
+        raise ValueError("a finite f32")
+    return nearest + 0.0
+
+
+def apply(op: str, *args: Node | float) -> Apply:
+    """`op` of expressions; a number takes the type of an expression beside it."""
+    kinds = [arg.facts().type for arg in args if isinstance(arg, Node)]
+    beside = kinds[-1] if kinds else "f32"
+    return Apply(op=op, args=tuple(arg if isinstance(arg, Node) else _constant(arg, beside) for arg in args))
+
+
+def _constant(value: float, beside: Type) -> Constant:
+    if isinstance(value, bool):
+        return Constant(type="bool", value=value)
+    return Constant(type="i32" if isinstance(value, int) and beside == "i32" else "f32", value=value)

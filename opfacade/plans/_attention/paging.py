@@ -1,0 +1,138 @@
+"""The paged KV cache, as every family that touches it sees it: its descriptor and its page-table operands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import model_validator
+
+from opfacade.core.dtypes import ITEMSIZE, DType
+from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
+from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Layout = Literal["HND", "NHD"]
+PageTable = Literal["csr", "block"]
+KvScale = Literal["none", "tensor", "head"]
+FP8: tuple[DType, ...] = ("f8_e4m3", "f8_e5m2")
+
+
+class PagePool(Model):
+    """What page tables need to know of a pool."""
+
+    sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
+    num_total_pages: Count
+    page_size: Size
+    dtype: DType
+
+
+class PagedKvCacheDescriptor(PagePool):
+    """A pool of pages, K and V apart.
+
+    HND: `[num_total_pages, num_kv_heads, page_size, head_dim]`; NHD: `[num_total_pages, page_size, num_kv_heads,
+    head_dim]`. Page, token and head strides are free; head_dim is contiguous.
+    """
+
+    num_kv_heads: Size
+    head_dim: Size
+    layout: Layout = "HND"
+
+    @model_validator(mode="after")
+    def _addressable(self) -> PagedKvCacheDescriptor:
+        size = self.num_total_pages * self.page_size * self.num_kv_heads * self.head_dim * ITEMSIZE[self.dtype]
+        if size > INT64_MAX:
+            raise contradiction("num_total_pages", f"a pool of at most 2^63 - 1 bytes, not {size}", self.num_total_pages)
+        return self
+
+    @property
+    def token_axis(self) -> int:
+        return 2 if self.layout == "HND" else 1
+
+    @property
+    def token_dims(self) -> tuple[Dim, Dim]:
+        """One number a token, as the pool has them."""
+        return Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size)
+
+    def pool_spec(self, role: Literal["in", "inout"]) -> TensorSpec:
+        """One of the two pools."""
+        pages, tokens = self.token_dims
+        heads, dim = Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)
+        shape = (pages, heads, tokens, dim) if self.layout == "HND" else (pages, tokens, heads, dim)
+        return TensorSpec(shape, self.dtype, role)
+
+
+class PagedLatentCacheDescriptor(PagePool):
+    """A pool of pages of latent rows: `ckv [num_total_pages, page_size, latent_dim]`, which is key and value, and
+    `kpe [num_total_pages, page_size, rope_dim]`, the rotated part of the key.
+
+    Two base pointers with free page and token strides: two tensors, or columns of one of width latent_dim + rope_dim.
+    """
+
+    latent_dim: Size = 512
+    rope_dim: Size = 64
+
+    @property
+    def token_axis(self) -> int:
+        return 1
+
+    @property
+    def widths(self) -> tuple[Dim, Dim]:
+        return Dim("latent_dim", self.latent_dim), Dim("rope_dim", self.rope_dim)
+
+    def pool_specs(self) -> dict[str, TensorSpec]:
+        rows = (Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size))
+        return {name: TensorSpec((*rows, width), self.dtype) for name, width in zip(("ckv", "kpe"), self.widths, strict=True)}
+
+
+def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpec]:
+    """The index tensors of a page table: csr (indptr, indices, last_page_len) or block (table, lengths).
+
+    Rows of a block table may lie any distance apart: a slice of a wider one serves.
+    """
+    batch, batch_plus_1 = Dim("batch_size", batch_size), Dim("batch_size+1", batch_size + 1)
+    if form == "block":
+        rows = TensorSpec((batch, Dim("max_pages")), "i32", "index", alignment=4)
+        return {"block_table": rows, "kv_lens": index_spec(batch)}
+    return {"kv_indptr": index_spec(batch_plus_1), "kv_indices": index_spec(Dim("n")), "last_page_len": index_spec(batch)}
+
+
+def scale_operands(kv_scale: KvScale, num_kv_heads: int) -> dict[str, TensorSpec]:
+    """The factors of an fp8 cache: K = k_scale * k_data, V = v_scale * v_data."""
+    if kv_scale == "none":
+        return {}
+    spec = scale_spec(Dim("1", 1) if kv_scale == "tensor" else Dim("num_kv_heads", num_kv_heads))
+    return {"k_scale": spec, "v_scale": spec}
+
+
+def scale_spec(size: Dim) -> TensorSpec:
+    return TensorSpec((size,), "f32", "in", "contiguous", alignment=4)
+
+
+SCALES = ("k_scale", "v_scale", "q_scale")
+
+
+def wrong_scale(scale: Tensor) -> tuple[Tensor, str]:
+    """What `Descriptor.wrong_values` says of a factor."""
+    return ~is_finite(scale) | (scale <= 0), "positive finite values"
+
+
+def check_scale(kv_scale: KvScale, dtype: DType) -> None:
+    if kv_scale != "none" and dtype not in FP8:
+        hint = f"A cache of {' or '.join(FP8)} may have one."
+        raise contradiction("kv_scale", f"'none' for a cache of {dtype}", kv_scale, hint)
+
+
+def index_bound(pool: PagePool, max_kv_indices: int | None) -> int:
+    """Pages that no request has more of; grids and workspaces are made for so many of all requests together."""
+    return pool.num_total_pages if max_kv_indices is None else max_kv_indices
+
+
+def check_token_bound(pool: PagePool, max_kv_indices: int | None) -> None:
+    """A request's length is an int32 on the device."""
+    named, bound = max_kv_indices is not None, index_bound(pool, max_kv_indices)
+    if bound * pool.page_size > INT32_MAX:
+        field = "max_kv_indices" if named else "paged_kv.num_total_pages"
+        expected = f"at most 2^31 - 1 tokens in pages of {pool.page_size}, for lengths are int32, not {bound * pool.page_size}"
+        raise contradiction(field, expected, bound)

@@ -1,0 +1,265 @@
+"""What every attention has in common: how scores are made, which keys a row sees, how keys are split, what is written."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.dtypes import DType
+from opfacade.core.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
+from opfacade.core.operands import Dim, TensorSpec
+from opfacade.plans._attention.paging import (
+    FP8,
+    SCALES,
+    PagePool,
+    PageTable,
+    check_token_bound,
+    index_bound,
+    scale_spec,
+    wrong_scale,
+)
+from opfacade.plans._attention.variant import Variant, mask_operands
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ArgsT = TypeVar("ArgsT", bound=Args)
+KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32_MAX)], BeforeValidator(as_index)]
+
+
+class Attention(Descriptor[ArgsT]):
+    """What every attention has in common.
+
+    sm_scale: factor on q.k; None is 1/sqrt(head_dim). Zero and negative factors need allow_unusual_scale.
+    kv_split: "auto" shares long contexts over the device, in the way that bounds allow and the SKU says; "off" never splits,
+    an int is a fixed chunk in tokens.
+    window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
+    logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
+    q_dtype: dtype of q; None is the cache's.  o_dtype: dtype of o; None is that of q, and bf16 where q is fp8.
+    max_kv_len: bound on the tokens of one request; None is what its table can hold. Parts and workspaces of a split follow it.
+    return_lse: also write the log-sum-exp.
+    sinks: a learned logit for each query head, neither scaled nor capped, joins the denominator without a value, in every
+    row and whatever the window. It is finite, or -inf for none. lse counts it, so a row that sees no key has o = 0 and
+    lse = sink; and of states that are to be merged exactly one must carry it, the others -inf.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype", "max_kv_len"})
+    sizes: ClassVar[frozenset[str]] = frozenset({"max_kv_len"})
+    workspace_hint: ClassVar[str] = 'kv_split="off" needs no workspace.'
+    invariance_hint: ClassVar[str] = 'kv_split="off" or a fixed chunk keeps a request\'s bits independent of its batch.'
+    tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"sm_scale", "allow_unusual_scale"})
+    tuning_flags: ClassVar[frozenset[str]] = frozenset({"logits_soft_cap"})
+    num_qo_heads: Size
+    sm_scale: Single | None = None
+    allow_unusual_scale: bool = False
+    kv_split: KvSplit = "auto"
+    window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = -1
+    logits_soft_cap: Annotated[Single, Field(ge=0)] = 0.0
+    q_dtype: DType | None = None
+    o_dtype: DType | None = None
+    return_lse: bool = True
+    sinks: bool = False
+    max_kv_len: Count | None = None
+
+    @model_validator(mode="after")
+    def _attention(self) -> Attention[ArgsT]:
+        if self.num_qo_heads % self.kv_heads:
+            raise contradiction("num_qo_heads", f"a multiple of num_kv_heads={self.kv_heads}", self.num_qo_heads)
+        if self.sm_scale is not None and self.sm_scale <= 0 and not self.allow_unusual_scale:
+            raise contradiction("sm_scale", "a positive number", self.sm_scale, "If it is meant, set allow_unusual_scale=True.")
+        return self
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        if name in SCALES:
+            return wrong_scale(getattr(args, name))
+        found = super().wrong_values(name, args)
+        if found is not None and name == "sinks":  # -inf is no sink
+            return found[0] & (args.sinks != -math.inf), found[1]
+        return found
+
+    @property
+    def kv_heads(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def dim(self) -> int:
+        """Elements of a head of q and k; of latent attention, those of its latent."""
+        raise NotImplementedError
+
+    @property
+    def dim_vo(self) -> int:
+        """Elements of a head of v and o."""
+        return self.dim
+
+    @property
+    def kv_dtype(self) -> DType:
+        raise NotImplementedError
+
+    @property
+    def kv_token_bound(self) -> int:
+        """Grids and workspaces are made for so many tokens of all requests together."""
+        raise NotImplementedError
+
+    @property
+    def request_token_bound(self) -> int:
+        """No request has more tokens than this."""
+        raise NotImplementedError
+
+    @property
+    def query_dtype(self) -> DType:
+        return self.q_dtype or self.kv_dtype
+
+    @property
+    def output_dtype(self) -> DType:
+        return self.o_dtype or ("bf16" if self.query_dtype in FP8 else self.query_dtype)
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_qo_heads // self.kv_heads
+
+    @property
+    def kv_elements(self) -> int:
+        """What a cache holds of one token."""
+        return self.kv_heads * (self.dim + self.dim_vo)
+
+    @property
+    def pair_elements(self) -> int:
+        """A key and a value, as one query head sees them: so many products."""
+        return self.dim + self.dim_vo
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / math.sqrt(self.dim) if self.sm_scale is None else self.sm_scale
+
+    @property
+    def _heads(self) -> Dim:
+        return Dim("num_qo_heads", self.num_qo_heads)
+
+    @property
+    def _value_dim(self) -> Dim:
+        return Dim("head_dim" if self.dim_vo == self.dim else "head_dim_vo", self.dim_vo)
+
+    def _query(self, rows: Dim) -> TensorSpec:
+        return TensorSpec((rows, self._heads, Dim("head_dim", self.dim)), self.query_dtype)
+
+    def _sinks(self) -> dict[str, TensorSpec]:
+        return {"sinks": TensorSpec((self._heads,), "f32", "in", "contiguous", alignment=4)} if self.sinks else {}
+
+    def _outputs(self, rows: Dim) -> dict[str, TensorSpec]:
+        heads = self._heads
+        outputs = {"o": TensorSpec((rows, heads, self._value_dim), self.output_dtype, "out")}
+        if self.return_lse:
+            outputs["lse"] = TensorSpec((rows, heads), "f32", "out", "contiguous", alignment=4)
+        return outputs
+
+
+class ScaledQuery(Model):
+    """A prefill whose q may be fp8.
+
+    q_scale: an fp8 q holds Q / q_scale: "tensor" has one positive, finite factor, "none" is 1. Q is the exact product.
+    """
+
+    q_scale: Literal["none", "tensor"] = "none"
+
+    @model_validator(mode="after")
+    def _scaled_query(self) -> ScaledQuery:
+        dtype = getattr(self, "query_dtype", None)
+        if self.q_scale != "none" and dtype not in FP8:
+            hint = f"A q of {' or '.join(FP8)} may have one."
+            raise contradiction("q_scale", f"'none' for a q of {dtype}", self.q_scale, hint)
+        return self
+
+    def _query_scale(self) -> dict[str, TensorSpec]:
+        return {} if self.q_scale == "none" else {"q_scale": scale_spec(Dim("1", 1))}
+
+
+class Varied(Model):
+    """What a prefill may have besides: a variant, and a mask of the call. Both only hide more than causal and window do.
+
+    variant: see `opfacade.plans._attention.variant.Variant`; its parameters are operands.
+    custom_mask: `packed_mask [n]` uint8 and `mask_indptr [batch_size + 1]` int32 say for each pair of a row and a key of a
+    request whether the row sees the key. The bits of request b are row-major [q_len, kv_len] and begin with byte
+    mask_indptr[b]: pair (i, j) is bit (i * kv_len + j) % 8, the least significant being 0, of byte
+    mask_indptr[b] + (i * kv_len + j) // 8. Bits that belong to no pair may be anything. mask_indptr starts at 0, and a request
+    has at least ceil(q_len * kv_len / 8) bytes. A kernel takes what lies past the end of packed_mask for hidden.
+    """
+
+    variant: Variant | None = None
+    custom_mask: bool = False
+
+    @model_validator(mode="after")
+    def _varied(self) -> Varied:
+        if self.variant is not None and self.variant.logits is not None and getattr(self, "logits_soft_cap", 0.0) > 0:
+            cap = getattr(self, "logits_soft_cap", 0.0)
+            hint = "Both replace the score: write the cap in the expression."
+            raise contradiction("logits_soft_cap", "0.0 beside variant.logits", cap, hint)
+        return self
+
+    @property
+    def masks(self) -> bool:
+        """Whether anything but causal and window hides keys."""
+        return self.custom_mask or (self.variant is not None and self.variant.mask is not None)
+
+    def _more(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...], batch_size: int) -> dict[str, TensorSpec]:
+        mask = mask_operands(Dim("batch_size", batch_size)) if self.custom_mask else {}
+        return (self.variant.operands(heads, rows, keys) if self.variant is not None else {}) | mask
+
+
+FINITE_LOGITS = "where a step of variant.logits is beyond f32, no bound holds"
+
+
+def transforms_scores(descriptor: object) -> bool:
+    """Whether an expression stands between q.k and the softmax, and in the bound."""
+    return isinstance(descriptor, Varied) and descriptor.variant is not None and descriptor.variant.logits is not None
+
+
+def varied_facts(descriptor: object) -> dict[str, bool | str]:
+    """What a SKU says of a variant and a mask: nothing where there are none."""
+    if not isinstance(descriptor, Varied):
+        return {}
+    facts: dict[str, bool | str] = {"custom_mask": True} if descriptor.custom_mask else {}
+    return facts if descriptor.variant is None else facts | {"variant": descriptor.variant.key}
+
+
+class PagedAttention(Attention[ArgsT]):
+    """Attention over a pool of pages.
+
+    page_table: "csr" takes kv_indptr, kv_indices, last_page_len; "block" takes block_table, kv_lens.
+    max_kv_indices: bound on kv_indptr[-1], the pages of all requests together. None: requests may share pages and together have
+    more than num_total_pages, for which grids and workspaces are then made; a decode with a fixed kv_split takes longer, with
+    the same bits.
+    """
+
+    sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "max_kv_indices"}
+    batch_size: Count
+    paged_kv: PagePool
+    page_table: PageTable = "csr"
+    max_kv_indices: Count | None = None
+
+    @model_validator(mode="after")
+    def _paged(self) -> PagedAttention[ArgsT]:
+        check_token_bound(self.paged_kv, self.max_kv_indices)
+        return self
+
+    @property
+    def kv_dtype(self) -> DType:
+        return self.paged_kv.dtype
+
+    @property
+    def kv_index_bound(self) -> int:
+        return index_bound(self.paged_kv, self.max_kv_indices)
+
+    @property
+    def kv_token_bound(self) -> int:
+        tokens = self.kv_index_bound * self.paged_kv.page_size
+        return tokens if self.max_kv_len is None else min(tokens, self.batch_size * self.max_kv_len)
+
+    @property
+    def request_token_bound(self) -> int:
+        tokens = self.kv_index_bound * self.paged_kv.page_size
+        return tokens if self.max_kv_len is None else min(tokens, self.max_kv_len)

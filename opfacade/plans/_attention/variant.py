@@ -1,0 +1,221 @@
+"""Variant: a change of attention as data: a transform of the scores, a mask, a transform of q; and names to write it with.
+
+    from opfacade.variant import Variant, f32, kv_pos, per_head, q_pos, score
+    Variant(logits=score + per_head("slopes") * f32(kv_pos - q_pos))
+
+Semantics, limits and examples: docs/variants.md; ready ones: opfacade.plans._attention.variant_examples.
+"""
+
+from __future__ import annotations
+
+from pydantic import field_validator, model_validator
+
+from opfacade.core.model import Model
+from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.plans._attention.expression import Apply, Constant, Expression, Input, Node, Parameter, Per, Type, apply
+
+MAX_PARAMETERS = 4
+_ONLY_IN = {"score": ("logits",), "query": ("query",), "kv_pos": ("logits", "mask")}
+_OPERANDS: tuple[tuple[Per, str, str], ...] = (
+    ("head", "head_params", "f32"),
+    ("row", "row_params", "i32"),
+    ("key", "key_params", "i32"),
+)
+
+
+class Variant(Model):
+    """What replaces parts of attention; each None leaves its part as it is.
+
+    logits (f32): of `score`, which is sm_scale * q.k, what goes into the softmax instead. lse is of it.
+    mask (bool): whether a row sees a key, besides what causal and window_left hide: it can only hide more.
+    query (f32, exact): of `query`, an element of q, what stands for it, rounded to the dtype of q.
+
+    Parameters are operands of the call, stacked in the order of their names: `head_params [n, num_qo_heads]` f32,
+    `row_params [n, total_num_rows]` i32, and `key_params` i32, which lie as K lies: `[n, num_total_pages, page_size]` for a
+    paged cache, `[n, total_kv_rows]` for ragged rows. Raises DescriptorError, with the path, for what has no such meaning.
+    """
+
+    logits: Expression | None = None
+    mask: Expression | None = None
+    query: Expression | None = None
+
+    @field_validator("logits", "query")
+    @classmethod
+    def _number(cls, found: Node | None) -> Node | None:
+        return _of_type(found, "f32")
+
+    @field_validator("mask")
+    @classmethod
+    def _truth(cls, found: Node | None) -> Node | None:
+        return _of_type(found, "bool")
+
+    @field_validator("query")
+    @classmethod
+    def _bitwise(cls, found: Node | None) -> Node | None:
+        if found is not None and not found.facts().exact:
+            raise ValueError("an exact expression: q is rounded to its dtype after it, so it must be the same everywhere")
+        return found
+
+    @model_validator(mode="after")
+    def _meaningful(self) -> Variant:
+        if not self.parts():
+            raise ValueError("at least one of logits, mask, query")
+        kinds: dict[str, Per] = {}
+        for part, root in self.parts().items():
+            for path, node in root.walk():
+                _check_place(part, path, node)
+                if isinstance(node, Parameter) and kinds.setdefault(node.name, node.per) != node.per:
+                    raise ValueError(f"{part}{path}: parameter {node.name} is per {kinds[node.name]} elsewhere")
+        for per, _, _ in _OPERANDS:
+            if len(self.parameters(per)) > MAX_PARAMETERS:
+                raise ValueError(f"at most {MAX_PARAMETERS} parameters per {per}")
+        return self
+
+    def parts(self) -> dict[str, Node]:
+        """The expressions that there are, by the name of their part."""
+        found = {"logits": self.logits, "mask": self.mask, "query": self.query}
+        return {name: root for name, root in found.items() if root is not None}
+
+    def parameters(self, per: Per) -> tuple[str, ...]:
+        """Names in the order in which they are stacked."""
+        nodes = (node for root in self.parts().values() for _, node in root.walk())
+        return tuple(sorted({node.name for node in nodes if isinstance(node, Parameter) and node.per == per}))
+
+    @property
+    def key(self) -> str:
+        """What names it in a SKU."""
+        return f"v{self.digest()[:24]}"
+
+    def operands(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...]) -> dict[str, TensorSpec]:
+        """Its parameters. keys: the dimensions that K has of a token."""
+        extents = {"head": (heads,), "row": (rows,), "key": keys}
+        found = {}
+        for per, operand, dtype in _OPERANDS:
+            names = self.parameters(per)
+            if names:
+                shape = (Dim("+".join(names), len(names)), *extents[per])
+                found[operand] = TensorSpec(shape, dtype, "in", "contiguous", alignment=4)
+        return found
+
+
+def _of_type(found: Node | None, wanted: Type) -> Node | None:
+    if found is not None and found.facts().type != wanted:
+        raise ValueError(f"an expression of type {wanted}, not {found.facts().type}")
+    return found
+
+
+def _check_place(part: str, path: str, node: Node) -> None:
+    name = (
+        node.name if isinstance(node, Input) else "key parameter" if isinstance(node, Parameter) and node.per == "key" else ""
+    )
+    places = ("logits", "mask") if name == "key parameter" else _ONLY_IN.get(name, (part,))
+    if part not in places:
+        raise ValueError(f"{part}{path}: {name} has a meaning only in {' and '.join(places)}")
+
+
+def mask_operands(batch: Dim) -> dict[str, TensorSpec]:
+    """A packed mask: see opfacade.plans._attention.scoring.Varied."""
+    plus_1 = Dim("batch_size+1", None if batch.size is None else batch.size + 1)
+    return {"packed_mask": TensorSpec((Dim("n"),), "u8", "in", "contiguous", alignment=4), "mask_indptr": index_spec(plus_1)}
+
+
+score, query = Input(name="score"), Input(name="query")
+q_pos, kv_pos = Input(name="q_pos"), Input(name="kv_pos")
+q_len, kv_len = Input(name="q_len"), Input(name="kv_len")
+head, kv_head = Input(name="head"), Input(name="kv_head")
+
+RAMP_KEYS = 128  # of the largest tile of keys
+DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)  # that are a line over the keys of a row
+
+
+def ramp(node: Node) -> tuple[Node, Node] | None:
+    """(factor, distance) where an expression is their product, a line over the keys of a row: else None.
+
+    A kernel may take factor * first distance of a tile once for a row and add factor * step for each key: one rounding more, of
+    a product whose distance is up to RAMP_KEYS larger.
+    """
+    if not isinstance(node, Apply) or node.op != "mul":
+        return None
+    for factor, other in (node.args, node.args[::-1]):
+        uniform = isinstance(factor, Constant) or (isinstance(factor, Parameter) and factor.per == "head")
+        if uniform and isinstance(other, Apply) and other.op == "f32" and other.args[0] in DISTANCES:
+            return factor, other.args[0]
+    return None
+
+
+def added_ramp(node: Node) -> Node | None:
+    """The ramp where an expression is the score and a ramp and nothing else, else None.
+
+    A kernel may leave scores as they are and bring the ramp into the exponents: `expression_bound` counts what that rounds.
+    """
+    if not isinstance(node, Apply) or node.op != "add":
+        return None
+    return next((other for one, other in (node.args, node.args[::-1]) if one == score and ramp(other) is not None), None)
+
+
+def per_head(name: str) -> Parameter:
+    """An f32 for each query head."""
+    return Parameter(name=name, per="head")
+
+
+def per_row(name: str) -> Parameter:
+    """An i32 for each row of q."""
+    return Parameter(name=name, per="row")
+
+
+def per_key(name: str) -> Parameter:
+    """An i32 for each key."""
+    return Parameter(name=name, per="key")
+
+
+def minimum(a: Node | float, b: Node | float) -> Apply:
+    """b where b < a, else a: so a where either is NaN."""
+    return apply("min", a, b)
+
+
+def maximum(a: Node | float, b: Node | float) -> Apply:
+    """b where a < b, else a: so a where either is NaN."""
+    return apply("max", a, b)
+
+
+def select(condition: Node, a: Node | float, b: Node | float) -> Apply:
+    """a where the condition holds, else b."""
+    return apply("select", condition, a, b)
+
+
+def equal(a: Node, b: Node | float) -> Apply:
+    return apply("eq", a, b)
+
+
+def not_equal(a: Node, b: Node | float) -> Apply:
+    return apply("ne", a, b)
+
+
+def f32(a: Node) -> Apply:
+    """An i32 as the nearest f32."""
+    return apply("f32", a)
+
+
+def i32(a: Node) -> Apply:
+    """An exact f32 without its fraction, at the end of the range where it is beyond, 0 where it is NaN."""
+    return apply("i32", a)
+
+
+def floor(a: Node) -> Apply:
+    return apply("floor", a)
+
+
+def sqrt(a: Node) -> Apply:
+    return apply("sqrt", a)
+
+
+def exp2(a: Node) -> Apply:
+    return apply("exp2", a)
+
+
+def log2(a: Node) -> Apply:
+    return apply("log2", a)
+
+
+def tanh(a: Node) -> Apply:
+    return apply("tanh", a)

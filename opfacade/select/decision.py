@@ -1,0 +1,130 @@
+"""What a measurement is, which problems share one, and when it overrules the default: values and pure functions.
+
+The rule: the incumbent stays unless a challenger is faster by more than MARGIN and by more than the noise of both. Among
+challengers that are as fast as the best, the first in the order of preference wins. So a tie never flips a choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.model import Model, Version
+
+MARGIN = 0.03
+TIE = 0.01
+
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+Share = Annotated[float, Field(ge=0, le=1e6)]
+
+
+def tuning_key(descriptor: Descriptor[Any]) -> str:
+    """The bucketed descriptor, as canonical JSON: problems that differ in nothing else share a measurement.
+
+    Sizes of a call (`Model.sizes`), and what the descriptor names in `tuning_rounds`, are rounded up to a power of two. What it
+    names in `tuning_ignores` is left out; of `tuning_flags` only whether it is positive is kept. All else is exact.
+    """
+    fields = _rounded(descriptor, descriptor.sizes | descriptor.tuning_rounds)
+    fields = {name: value for name, value in fields.items() if name not in descriptor.tuning_ignores}
+    fields |= {name: fields[name] > 0 for name in descriptor.tuning_flags & set(fields)}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _rounded(model: Model, names: frozenset[str]) -> dict[str, Any]:
+    """The JSON fields of a model without its version, those of `names` rounded up, and so in the models that it holds."""
+    found = model.model_dump(mode="json")
+    found.pop("schema_version", None)
+    for name, value in found.items():
+        part = getattr(model, name)
+        if isinstance(part, Model):
+            found[name] = _rounded(part, part.sizes)
+        elif name in names and value is not None:
+            found[name] = value if value <= 0 else 1 << (value - 1).bit_length()
+    return found
+
+
+class Measured(Model):
+    """One SKU as measured: median time, half the width of its 95 % interval over the median, how many samples, and its worst
+    error over its bound."""
+
+    sku: str
+    median_us: Positive
+    noise: Share
+    samples: Annotated[int, Field(ge=1, le=10**9)]
+    worst: Annotated[float, Field(ge=0, le=1)]
+
+
+class Row(Model):
+    """The measurements of one tuning key on one machine, all of one tuning, in the order of preference; and the choice."""
+
+    schema_version: Version = 1
+    key: str
+    hardware: str
+    toolchain: str
+    require: str
+    date: str
+    incumbent: str
+    winner: str
+    gain: Annotated[float, Field(ge=-1e6, le=1)]
+    noise: Share
+    measured: Annotated[tuple[Measured, ...], Field(strict=False, min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """winner is faster than incumbent by `gain`, a share of the incumbent's time, measured to within `noise`."""
+
+    winner: str
+    incumbent: str
+    gain: float
+    noise: float
+
+
+def decide(measured: Sequence[Measured], incumbent: str | None = None) -> Decision:
+    """The choice among SKUs in the order of preference; without an incumbent among them the first is it."""
+    holder = next((m for m in measured if m.sku == incumbent), measured[0])
+    best = min(measured, key=lambda m: m.median_us)
+    equals = [m for m in measured if _as_fast(m, best) and _beats(m, holder)]
+    winner = equals[0] if equals and _beats(best, holder) else holder
+    return Decision(winner.sku, holder.sku, _gain(winner, holder), _noise(winner, holder))
+
+
+def _gain(challenger: Measured, holder: Measured) -> float:
+    return 1 - challenger.median_us / holder.median_us
+
+
+def _beats(challenger: Measured, holder: Measured) -> bool:
+    return _gain(challenger, holder) > max(MARGIN, _noise(challenger, holder))
+
+
+def _noise(challenger: Measured, holder: Measured) -> float:
+    """Of a gain: that of a ratio of two times."""
+    return challenger.median_us / holder.median_us * (challenger.noise + holder.noise)
+
+
+def _as_fast(one: Measured, best: Measured) -> bool:
+    return one.median_us <= best.median_us * (1 + max(TIE, one.noise + best.noise))
+
+
+def clear(measured: Sequence[Measured], incumbent: str | None = None) -> bool:
+    """Whether more samples would hardly change the choice: every challenger is on its side of MARGIN by more than the noise."""
+    holder = next((m for m in measured if m.sku == incumbent), measured[0])
+    others = [m for m in measured if m is not holder]
+    return all(abs(_gain(m, holder) - MARGIN) > _noise(m, holder) for m in others)
+
+
+def summary(samples: Sequence[float]) -> tuple[float, float]:
+    """Median, and half the width of its 95 % interval from order statistics, over the median. One sample knows no noise: 1."""
+    ordered, n = sorted(samples), len(samples)
+    middle = median(ordered)
+    reach = 0.98 * n**0.5
+    low, high = int(n / 2 - reach), int(-(-(n / 2 + reach) // 1))
+    if low < 0 or high >= n:
+        return middle, 1.0
+    return middle, (ordered[high] - ordered[low]) / 2 / middle

@@ -1,0 +1,91 @@
+"""explain: the answer of `select` with every reason against every other candidate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.preference import DEFAULT, Preference
+from opfacade.core.target import Target
+from opfacade.select.in_force import in_force
+from opfacade.select.pins import Pins
+from opfacade.select.selection import Option, require_known_names, require_right_kinds, survey
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Every candidate, chosen or refused, and why. `str()` for people, `to_json()` for programs."""
+
+    descriptor: Descriptor[Any]
+    preference: Preference
+    target: Target
+    options: tuple[Option, ...]
+
+    @property
+    def chosen(self) -> Option | None:
+        return next((o for o in self.options if not o.reasons), None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.descriptor.op} on {self.target.arch}: {len(self.options)} candidates"]
+        for option in self.options:
+            state = "chosen" if option is self.chosen else "refused" if option.reasons else "eligible"
+            lines.append(f"  {state:8} {option.name}")
+            if option.sku is not None:
+                lines.append(f"           sku {option.sku.id}")
+                lines.append(f"           workspace {option.workspace_size} bytes")
+            lines += [f"           measured: {option.note}"] if option.note else []
+            lines += [f"           - {reason}" for reason in option.reasons]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        chosen = self.chosen
+        return {
+            "descriptor": self.descriptor.model_dump(mode="json"),
+            "preference": self.preference.model_dump(mode="json"),
+            "target": {"arch": self.target.arch, "sm_count": self.target.sm_count},
+            "chosen": chosen.sku.id if chosen and chosen.sku else None,
+            "candidates": [
+                {
+                    "backend": o.candidate.backend,
+                    "impl": o.candidate.impl,
+                    "variant": o.candidate.variant,
+                    "measured": o.note,
+                    "sku": o.sku.id if o.sku else None,
+                    "workspace_size": o.workspace_size,
+                    "reasons": [r.as_dict() for r in o.reasons],
+                }
+                for o in self.options
+            ],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2)
+
+
+def answer(
+    name: str, descriptor: Any, prefer: Preference | None, target: Target, pins: Pins | None = None, args_type: Any = None
+) -> Explanation:
+    """What is chosen of which options, and what was refused and why: the one question behind `select` and `explain`.
+
+    pins: None for those of the process. args_type: of a named plan, which takes no other descriptor.
+    """
+    require_right_kinds(name, descriptor, prefer, target, args_type)
+    checked = descriptor.revalidated()
+    preference = DEFAULT if prefer is None else prefer.revalidated()
+    require_known_names(checked.op, preference)
+    given = in_force(checked, preference, target) if pins is None else pins
+    return Explanation(checked, preference, target, survey(checked, preference, target, given))
+
+
+def explain(
+    descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None, pins: Pins | None = None
+) -> Explanation:
+    """What `select` chooses for a target, and every reason against every other candidate. Needs no GPU.
+
+    prefer, target: as `select` takes them. pins: what else decides, by default what decides in this process: the manifest of
+    OPFACADE_REQUIRE_SKU and, with Preference(autotune="use"), its measurements; `select.pins.NO_PINS` for neither. Raises
+    what `select` raises, but for UnsupportedError: where no candidate fits `chosen` is None, and the reasons are in `options`.
+    """
+    return answer("explain", descriptor, prefer, Target.current() if target is None else target, pins)

@@ -1,0 +1,18 @@
+"""The pins in force in this process: the locked SKUs and the measurements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade import env
+from opfacade.select import manifest, measurements
+from opfacade.select.pins import NO_PINS, Pins
+
+
+def in_force(descriptor: Any, prefer: Any, target: Any) -> Pins:
+    """The pins of this process. Nothing is read where OPFACADE_REQUIRE_SKU is not set and no measurement is asked for."""
+    required = env.require_sku()
+    if not required and prefer.autotune == "off":
+        return NO_PINS
+    allowed = manifest.required(required) if required else None
+    return Pins(allowed, measurements.tuned_for(descriptor, prefer, target) if prefer.autotune == "use" else None)

@@ -1,0 +1,175 @@
+"""SkuManifest: the SKUs that a fleet may run, as a JSON file: frozen from what is selected, compared, enforced.
+
+`OPFACADE_REQUIRE_SKU=manifest.json` makes every selection of a process keep to it: a kernel that nobody has verified is then
+an error at `select` that lists the reasons, not a change of bits in production.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from opfacade.base import regular_files
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.model import Model, Version
+from opfacade.core.preference import Preference
+from opfacade.core.sku import is_sku_id
+from opfacade.core.target import Target
+from opfacade.errors import DescriptorError, FileError, Issue, SettingError, from_issues
+from opfacade.select.pins import NO_PINS, Allowed
+from opfacade.select.selection import choose, survey
+
+# category/op/backend/arch/impl@revision/dtypes/layout/spec/guarantee
+
+
+def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not is_sku_id(value):
+            raise ValueError(f"{value[:60]!r} is no SKU id")
+    if list(values) != sorted(set(values)):
+        raise ValueError("SKU ids must be sorted and unique")
+    return values
+
+
+class SkuManifest(Model):
+    """The ids of the SKUs that may run, sorted. `note` is for people."""
+
+    schema_version: Version = 1
+    note: str = ""
+    skus: Annotated[tuple[str, ...], AfterValidator(_ids)]
+
+    @classmethod
+    def freeze(
+        cls,
+        descriptors: Descriptor[Any] | Iterable[Descriptor[Any]],
+        prefer: Preference | None = None,
+        target: Target | None = None,
+        note: str = "",
+    ) -> SkuManifest:
+        """What is selected for these descriptors now, on a target that need not be here; no manifest in force has a say."""
+        given = [descriptors] if isinstance(descriptors, Descriptor) else list(descriptors)
+        wrong = next((d for d in given if not isinstance(d, Descriptor)), None)
+        if wrong is not None:
+            issue = Issue("OPF-S030", "descriptors", "Descriptors", type(wrong).__name__, kind="ArgumentTypeError")
+            raise from_issues("manifest", "freeze", [issue])
+        preference, target = (prefer or Preference()).revalidated(), target or Target.current()
+        return cls(skus=tuple(sorted({_chosen(d, preference, target) for d in given})), note=note)
+
+    def allows(self, sku_id: str) -> bool:
+        return sku_id in self.skus
+
+    def enforce(self, prefer: Preference | None = None) -> Preference:
+        """The preference that also keeps to this manifest."""
+        return (prefer or Preference()).model_copy(update={"allow": self.skus}).revalidated()
+
+    def diff(self, other: SkuManifest) -> ManifestDiff:
+        """What `other` has more and less than this one; a pair that differs in few facts is a change of one kernel."""
+        added, removed = sorted(set(other.skus) - set(self.skus)), sorted(set(self.skus) - set(other.skus))
+        changed = []
+        for old in list(removed):
+            new = next(iter(difflib.get_close_matches(old, [a for a in added if same_kernel(old, a)], 1, 0)), None)
+            if new is not None:
+                changed.append((old, new))
+                added.remove(new)
+                removed.remove(old)
+        return ManifestDiff(tuple(added), tuple(removed), tuple(changed))
+
+    def save(self, path: Path | str) -> None:
+        """Write it as JSON. FileError where that cannot be done."""
+        try:
+            Path(path).write_text(self.model_dump_json(indent=1) + "\n")
+        except OSError as error:
+            raise FileError.of(f"manifest: {path} cannot be written: {error.strerror}. [OPF-M002]", error) from error
+
+    @classmethod
+    def load(cls, path: Path | str) -> SkuManifest:
+        """The manifest in a regular file of at most 64 MiB. DescriptorError says what is wrong with it or its content."""
+        try:
+            return cls.model_validate_json(regular_files.read(path))
+        except OSError as error:
+            raise DescriptorError(f"manifest: {path} cannot be read: {error.strerror}. [OPF-M001]", code="OPF-M001") from error
+
+
+def same_kernel(one: str, other: str) -> bool:
+    """The same op on the same backend and architecture, with the same element types."""
+    a, b = one.split("/"), other.split("/")
+    return a[:4] == b[:4] and a[5] == b[5]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestDiff:
+    """SKU ids added and removed, and the pairs (old, new) that are one kernel changed. Falsy when nothing differs."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[tuple[str, str], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def __str__(self) -> str:
+        lines = [f"- {old}\n+ {new}\n  {', '.join(differences(old, new))}" for old, new in self.changed]
+        lines += [f"+ {sku}" for sku in self.added] + [f"- {sku}" for sku in self.removed]
+        return "\n".join(lines) or "no difference"
+
+
+_NAMES = ("category", "op", "backend", "arch", "impl", "dtypes", "layout", "spec", "guarantee")
+
+
+def differences(one: str, other: str) -> list[str]:
+    """What differs between two SKU ids, in words such as `spec split: off -> auto`."""
+    found = []
+    for name, a, b in zip(_NAMES, one.split("/"), other.split("/"), strict=True):
+        if "=" not in a + b:
+            found += [f"{name}: {a} -> {b}"] if a != b else []
+            continue
+        old, new = (dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair) for text in (a, b))
+        for fact in sorted(old.keys() | new.keys()):
+            if old.get(fact) != new.get(fact):
+                found.append(f"{name} {fact}: {old.get(fact, 'absent')} -> {new.get(fact, 'absent')}")
+    return found
+
+
+def _chosen(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> str:
+    checked = descriptor.revalidated()
+    option = choose(checked, target, survey(checked, prefer, target, NO_PINS))
+    assert option.sku is not None
+    return option.sku.id
+
+
+def required(value: str) -> Allowed:
+    """What OPFACADE_REQUIRE_SKU locks: the manifest in a file, read again when the file changes, or one SKU id."""
+    path = Path(value)
+    try:
+        stat = path.stat()
+    except OSError:
+        if is_sku_id(value):
+            return Allowed(frozenset({value}), "OPFACADE_REQUIRE_SKU")
+        message = f"OPFACADE_REQUIRE_SKU expected a manifest file or a SKU id, got {value[:80]!r}. [OPF-E001]"
+        raise SettingError(message, code="OPF-E001") from None
+    return _read(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, changed: int, size: int) -> Allowed:
+    try:
+        return Allowed(frozenset(SkuManifest.load(path).skus), str(path))
+    except DescriptorError as error:
+        message = f"OPFACADE_REQUIRE_SKU expected a manifest file or a SKU id, got {path}: {error} [OPF-E001]"
+        raise SettingError(message, code="OPF-E001") from error
+
+
+def unlisted(
+    manifest: SkuManifest,
+    descriptors: Iterable[Descriptor[Any]],
+    prefer: Preference | None = None,
+    target: Target | None = None,
+) -> tuple[str, ...]:
+    """The SKUs that these descriptors select when nothing is locked, and that the manifest does not allow."""
+    return tuple(sku for sku in SkuManifest.freeze(descriptors, prefer, target).skus if not manifest.allows(sku))

@@ -1,0 +1,190 @@
+"""Measurements in SQLite: one row for a tuning key, hardware, toolchain and requirement. Nothing here raises into a caller.
+
+WAL lets many processes read while one writes, and a writer waits for another. Where a file is made, changes its journal or is
+closed by its last user SQLite does not wait, and a locked file is tried again. A file that is no database is put aside; a place
+that cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so is
+each row that is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from opfacade import telemetry
+from opfacade.base import regular_files, strict_json
+from opfacade.core.model import not_strict
+from opfacade.errors import DescriptorError
+from opfacade.select.decision import Row, decide
+
+_SCHEMA = """CREATE TABLE IF NOT EXISTS tuned (
+  key TEXT NOT NULL, hardware TEXT NOT NULL, toolchain TEXT NOT NULL, require TEXT NOT NULL,
+  date TEXT NOT NULL, row TEXT NOT NULL,
+  PRIMARY KEY (key, hardware, toolchain, require))"""
+_VERSION = 1
+_SHARED = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "fuse.sshfs", "fuse.glusterfs")
+_PATIENCE = 30.0
+_MOST_BYTES = 1 << 30
+_T = TypeVar("_T")
+
+
+class Store:
+    """The measurements in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def put(self, rows: Iterable[Row]) -> bool:
+        """Keep rows, each in place of the one it has the key of; all or none. False if they could not be kept."""
+        values = [(r.key, r.hardware, r.toolchain, r.require, r.date, r.model_dump_json()) for r in rows]
+        for last in (False, True):
+            try:
+                self._require_sound_files()
+                _patiently(lambda: self._write(values))
+                return True
+            except (sqlite3.Error, OSError) as error:
+                if last or not self._put_aside(error):
+                    _failed(self.path, error)
+                    return False
+        return False
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every sound row. A file that is not there has none."""
+        if not os.path.exists(self.path):
+            return ()
+        try:
+            self._require_sound_files()
+            found = _patiently(lambda: self._read("mode=ro"))
+        except sqlite3.OperationalError as error:
+            try:
+                found = self._read("immutable=1")  # where not even the files beside a database can be made
+            except sqlite3.Error:
+                _failed(self.path, error)
+                return ()
+        except (sqlite3.Error, OSError) as error:
+            if not self._put_aside(error):
+                _failed(self.path, error)
+            return ()
+        return tuple(row for *names, text in found if (row := sound(text)) and _names(row) == names)
+
+    def _require_sound_files(self) -> None:
+        """Raise OSError before SQLite opens what is no regular file, and may wait for a writer, or is too large to be ours."""
+        for name in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                regular_files.require_regular(f"{self.path}{name}", _MOST_BYTES)
+
+    def _read(self, how: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(
+            sqlite3.connect(f"{self.path.absolute().as_uri()}?{how}", timeout=_PATIENCE, uri=True)
+        ) as database:
+            _require_known(database)
+            return database.execute("SELECT key, hardware, toolchain, require, row FROM tuned ORDER BY rowid").fetchall()
+
+    def _write(self, values: Sequence[tuple[str, ...]]) -> None:
+        with self._open() as database:
+            database.executemany("INSERT OR REPLACE INTO tuned VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        database = sqlite3.connect(self.path, timeout=_PATIENCE)
+        try:
+            with database:
+                _require_known(database)
+                # The index of a WAL lies in memory that only processes of one machine share.
+                database.execute(f"PRAGMA journal_mode={'DELETE' if on_network(self.path) else 'WAL'}")
+                database.execute(_SCHEMA)
+                database.execute(f"PRAGMA user_version={_VERSION}")
+                yield database
+        finally:
+            database.close()
+
+    def _put_aside(self, error: Exception) -> bool:
+        """Whether the file is no database, and is out of the way now."""
+        if type(error) is not sqlite3.DatabaseError:  # its kinds say that a sound file cannot be used: locked, full, read-only
+            return False
+        telemetry.count("tuned_store_corrupt")
+        telemetry.emit("tuned_store_corrupt", path=str(self.path), error=str(error))
+        try:
+            self.path.replace(self.path.with_name(self.path.name + ".corrupt"))
+        except OSError:
+            return False
+        return True
+
+
+def _patiently(use: Callable[[], _T]) -> _T:
+    """What `use` gives, called again while the file is locked, until patience ends."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return use()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:  # an error has its code from Python 3.11 on only
+                raise
+            time.sleep(0.01)
+
+
+def _require_known(database: sqlite3.Connection) -> None:
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version > _VERSION:
+        raise sqlite3.NotSupportedError(f"written by a later version of opfacade (schema {version})")
+
+
+def on_network(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:
+    """Whether a path lies on a file system that other machines share, as far as /proc/mounts tells."""
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return False
+    place = path.absolute()
+    above = [fields for fields in lines if len(fields) > 2 and place.is_relative_to(fields[1])]
+    return bool(above) and max(above, key=lambda fields: len(fields[1]))[2] in _SHARED
+
+
+def _failed(path: Path, error: Exception) -> None:
+    telemetry.count("tuned_store_failed")
+    telemetry.emit("tuned_store_failed", path=str(path), error=str(error))
+
+
+def _names(row: Row) -> list[str]:
+    return [row.key, row.hardware, row.toolchain, row.require]
+
+
+def sound(value: str | bytes | Any) -> Row | None:
+    """The row in a JSON text or value, if all of it is as it must be and its choice follows from its measurements."""
+    try:
+        row = Row.model_validate_json(value if isinstance(value, (str, bytes)) else json.dumps(value))
+        decision = decide(row.measured, row.incumbent)
+        names = [m.sku for m in row.measured]
+        if len(set(names)) == len(names) and (decision.winner, decision.incumbent) == (row.winner, row.incumbent):
+            return row
+        why = "its choice does not follow from its measurements"
+    except (DescriptorError, ValueError) as error:
+        why = str(error)
+    telemetry.count("tuned_row_poisoned")
+    telemetry.emit("tuned_row_poisoned", error=why[:200])
+    return None
+
+
+def export(rows: Iterable[Row]) -> str:
+    """Rows as a table to ship: JSON, in a fixed order, so that equal tables are equal texts."""
+    ordered = sorted(rows, key=lambda r: (r.hardware, r.toolchain, r.require, r.key))
+    return json.dumps({"opfacade_tuned": 1, "rows": [json.loads(r.model_dump_json()) for r in ordered]}, indent=1) + "\n"
+
+
+def parse(text: str | bytes) -> tuple[Row, ...]:
+    """The sound rows of a table. DescriptorError if it is no table at all."""
+    try:
+        table = strict_json.loads(text)
+    except ValueError as error:
+        raise not_strict("tuned", error) from error
+    if not isinstance(table, dict) or table.get("opfacade_tuned") != 1 or not isinstance(table.get("rows"), list):
+        expected = "a table of measurements of a version that is known"
+        raise DescriptorError(f"tuned: text expected {expected}, got none. [OPF-T004]", code="OPF-T004", stage="tune")
+    return tuple(row for value in table["rows"] if (row := sound(value)))

@@ -1,0 +1,62 @@
+"""The measurements that selection is handed: shipped with the package, or made on this machine; read once a process."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from opfacade import env, telemetry
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.preference import Preference, Require
+from opfacade.core.target import Target
+from opfacade.select import hardware_stamp as autotune_stamp
+from opfacade.select.decision import Row, tuning_key
+from opfacade.select.measurement_store import Store, parse
+from opfacade.select.pins import Tuned
+
+
+def store_here() -> Store:
+    """The measurements of this machine."""
+    return Store(env.cache_dir() / "tune.db")
+
+
+def shipped() -> tuple[Row, ...]:
+    """The measurements that come with the package: the tables in opfacade/tuned."""
+    rows: list[Row] = []
+    place = files("opfacade") / "tuned"
+    for table in sorted(place.iterdir(), key=lambda entry: entry.name) if place.is_dir() else ():
+        if table.name.endswith(".json"):
+            try:
+                rows += parse(table.read_bytes())
+            except (OSError, ValueError):
+                telemetry.count("tuned_table_broken")
+    return tuple(rows)
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[tuple[str, str], list[Row]]:
+    """Every row by key and requirement; this machine's own measurements after, and so over, those that were shipped."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in (*shipped(), *store_here().rows()):
+        found.setdefault((row.key, row.require), []).append(row)
+    return found
+
+
+def tuned_for(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Tuned:
+    """The row to apply: of what is required exactly, else of what requires nothing; never of another machine or toolchain."""
+    key, hardware = tuning_key(descriptor), autotune_stamp.hardware(target)
+    outdated = False
+    for require in (prefer.require.canonical_json(), Require().canonical_json()):
+        for row in reversed(table().get((key, require), [])):
+            if not autotune_stamp.holds_for(row.hardware, hardware):
+                continue
+            if row.toolchain == autotune_stamp.toolchain_of("reference" if target.is_cpu else "cuda"):
+                telemetry.count("tuned_hit")
+                return Tuned(row, f"{row.hardware}, {row.date[:10]}")
+            outdated = True
+    telemetry.count("tuned_row_outdated" if outdated else "tuned_miss")
+    if outdated:
+        telemetry.emit("tuned_row_outdated", op=descriptor.op, hardware=hardware)
+        return Tuned(None, "what was measured here was another version of opfacade, kernels or compiler; the default is taken")
+    return Tuned(None, f"this problem was not measured on {hardware}; the default is taken")

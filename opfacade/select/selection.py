@@ -1,0 +1,212 @@
+"""Choosing a candidate: a pure function of (descriptor, preference, target, pins). It reads no tensor, GPU, clock or file.
+
+`answer` is what `Plan.select` and `explain` both ask: it alone takes the pins of the process where none are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from opfacade import telemetry
+from opfacade.core.candidate import Candidate, Reason
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.guarantee import ERROR_MODELS
+from opfacade.core.preference import DEFAULT, Preference, Require
+from opfacade.core.sku import KernelSku, is_sku_id
+from opfacade.core.target import Target
+from opfacade.errors import (
+    GuaranteeUnavailable,
+    Issue,
+    UnsupportedDeviceError,
+    UnsupportedError,
+    from_issues,
+)
+from opfacade.select.pins import NO_PINS, Pins
+from opfacade.select.registry import candidates_for, names_to_forbid, variants_for
+
+
+class Option(NamedTuple):
+    """One candidate as surveyed: its SKU and workspace where it accepts the descriptor, and the reasons against it."""
+
+    candidate: Candidate
+    reasons: tuple[Reason, ...]
+    sku: KernelSku | None = None
+    workspace_size: int | None = None
+    note: str = ""
+
+    @property
+    def is_pointless(self) -> bool:
+        """A variant that means nothing for this descriptor: no answer to a question about what may run."""
+        return bool(self.candidate.variant) and any(reason.code == "OPF-S017" for reason in self.reasons)
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
+
+
+def _called(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def require_right_kinds(
+    name: str, descriptor: object, prefer: object, target: object, args_type: type[Args] | None = None
+) -> None:
+    """Raises ArgumentTypeError for what is not even of the right kind among the arguments of `select` and `explain`."""
+    issue = _wrong_argument(descriptor, prefer, target, args_type)
+    if issue is not None:
+        raise from_issues(name, "select", [issue])
+
+
+def _wrong_argument(descriptor: object, prefer: object, target: object, args_type: type[Args] | None) -> Issue | None:
+    """args_type: of a named plan."""
+    if not isinstance(descriptor, Descriptor):
+        return Issue("OPF-S030", "descriptor", "a Descriptor", _called(descriptor), kind="ArgumentTypeError")
+    if args_type is not None and descriptor.args_type is not args_type:
+        wanted = f"a descriptor of {args_type.__name__.removesuffix('Args')}"
+        return Issue("OPF-S031", "descriptor", wanted, _called(descriptor), kind="ArgumentTypeError")
+    if prefer is not None and not isinstance(prefer, Preference):
+        return Issue("OPF-S032", "prefer", "a Preference or None", _called(prefer), kind="ArgumentTypeError")
+    if target is not None and not isinstance(target, Target):
+        return Issue("OPF-S033", "target", "a Target or None", _called(target), kind="ArgumentTypeError")
+    return None
+
+
+def require_known_names(op: str, prefer: Preference) -> None:
+    """Raises UnsupportedError for a name to forbid that nothing has: a slip of the pen would let what it means run."""
+    for name in prefer.forbid:
+        if name not in names_to_forbid() and not is_sku_id(name):
+            expected, hint = "a backend, an implementation or a SKU id", "explain(descriptor) shows names."
+            issue = Issue("OPF-S019", "prefer.forbid", expected, repr(name), hint, kind="UnsupportedError")
+            raise from_issues(op, "select", [issue])
+
+
+def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
+    """Every candidate, in order of preference, with every reason against it; what measurements chose comes first.
+
+    A variant of an implementation is among them only where it is pinned or was measured to be best.
+    """
+    measured = pins.tuned is not None and pins.tuned.row is not None
+    found = variants_for if prefer.pin is not None or measured else candidates_for
+    options = tuple([_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor))])
+    if found is variants_for:
+        options = tuple(option for option in options if not option.is_pointless)
+    return _measured_first(options, pins) if prefer.autotune == "use" and prefer.pin is None else options
+
+
+def considered(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
+    """Every candidate and every variant, the variants last, each with every reason against it."""
+    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in variants_for(type(descriptor)))
+
+
+def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ...]:
+    """The defaults, and before them what measurements chose; the note of the first says why, or why there is no choice."""
+    defaults = tuple(option for option in options if not option.candidate.variant)
+    fitting = {option.sku.id: option for option in options if option.sku is not None and not option.reasons}
+    sku, note = pins.tuned.choose(tuple(fitting)) if pins.tuned is not None else (None, "no measurements were given")
+    first = next((o for o in defaults if not o.reasons), None) if sku is None else fitting[sku]
+    if first is None:
+        return defaults
+    return (first._replace(note=note), *(option for option in defaults if option is not first))
+
+
+def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:
+    option = _offered(candidate, descriptor, target)
+    if pins is NO_PINS and (prefer is DEFAULT or prefer == DEFAULT):
+        return option
+    return option._replace(reasons=(*option.reasons, *_unwelcome(option, prefer, pins)))
+
+
+def _offered(candidate: Candidate, descriptor: Descriptor[Any], target: Target) -> Option:
+    """What the candidate itself says."""
+    reasons = candidate.declines(descriptor, target)
+    if reasons:
+        return Option(candidate, tuple(reasons))
+    return Option(candidate, (), candidate.sku(descriptor, target), candidate.workspace(descriptor, target))
+
+
+def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reason]:
+    """What the caller and the process have against it."""
+    yield from _unwanted(option.candidate, option.sku, prefer)
+    if option.sku is not None and option.workspace_size is not None:
+        yield from _locked_out(option.sku, prefer, pins)
+        kind = option.candidate.descriptor
+        yield from _over_budget(option.workspace_size, prefer, kind.workspace_hint)
+        yield from _unmet(option.sku, prefer.require, kind.invariance_hint)
+
+
+def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -> Iterator[Reason]:
+    if prefer.backend not in (None, candidate.backend):
+        yield Reason("OPF-S010", "prefer.backend", candidate.backend, str(prefer.backend))
+    names = {*candidate.names, sku.id if sku else ""} if prefer.forbid else set()
+    for name in sorted(names & set(prefer.forbid)):
+        yield Reason("OPF-S011", "prefer.forbid", name, f"anything but {', '.join(prefer.forbid)}")
+    if prefer.pin is not None and sku is not None and sku.id != prefer.pin:
+        yield Reason("OPF-S012", "prefer.pin", sku.id, prefer.pin)
+
+
+def _locked_out(sku: KernelSku, prefer: Preference, pins: Pins) -> Iterator[Reason]:
+    if prefer.allow is not None and sku.id not in prefer.allow:
+        yield Reason("OPF-S015", "prefer.allow", sku.id, f"one of {len(prefer.allow)} allowed SKUs")
+    if pins.allowed is not None and pins.refuses(sku):
+        hint = "`opfacade manifest freeze` locks what is selected now."
+        allowed = f"a SKU of {pins.allowed.origin}, which has {len(pins.allowed.skus)}"
+        yield Reason("OPF-S016", "OPFACADE_REQUIRE_SKU", sku.id, allowed, hint)
+
+
+def _over_budget(workspace: int, prefer: Preference, hint: str) -> Iterator[Reason]:
+    limit = prefer.max_workspace_bytes
+    if limit is not None and workspace > limit:
+        yield Reason("OPF-S014", "prefer.max_workspace_bytes", f"{workspace} bytes", f"at most {limit} bytes", hint)
+
+
+def _unmet(sku: KernelSku, require: Require, hint: str) -> Iterator[Reason]:
+    promise = sku.precision_guarantee
+    for field in ("deterministic", "bit_stable_on_same_hardware"):
+        if getattr(require, field) and not getattr(promise, field):
+            yield Reason("OPF-S020", f"prefer.require.{field}", "False", "True")
+    if require.batch_invariant != "none" and promise.batch_invariant != require.batch_invariant:
+        yield Reason("OPF-S020", "prefer.require.batch_invariant", promise.batch_invariant, require.batch_invariant, hint)
+    wanted = require.max_error_model
+    if wanted is not None and ERROR_MODELS.index(promise.error_model.id) > ERROR_MODELS.index(wanted):
+        yield Reason("OPF-S020", "prefer.require.max_error_model", promise.error_model.id, wanted)
+
+
+def count_refusals(op: str, options: tuple[Option, ...]) -> None:
+    """Telemetry of every reason against a candidate."""
+    for option in options:
+        for reason in option.reasons:
+            telemetry.count_refusal(reason.code)
+        if option.reasons and telemetry.listening():
+            codes = [reason.code for reason in option.reasons]
+            telemetry.emit("refuse", op=op, candidate=option.name, codes=codes)
+
+
+def choose(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> Option:
+    """The first option without a reason against it; UnsupportedError with all reasons when there is none."""
+    for option in options:
+        if not option.reasons:
+            return option
+    raise _unsupported(descriptor, target, options)
+
+
+def _unsupported(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> UnsupportedError:
+    issues = [
+        Issue(r.code, f"{o.name}: {r.field}", r.allowed, r.got, r.hint, kind="UnsupportedError")
+        for o in options
+        for r in o.reasons
+    ]
+    kind, code = _kind(options)
+    lines = "".join(f"\n  {o.name}: {'; '.join(map(str, o.reasons))}" for o in options)
+    message = f"{descriptor.op}.select: no candidate for target {target.arch} [{code}]{lines}"
+    return kind(message, code=code, op=descriptor.op, stage="select", issues=issues)
+
+
+def _kind(options: tuple[Option, ...]) -> tuple[type[UnsupportedError], str]:
+    """What kind of error it is that none of them fits, and its code. A device is to blame if it is for all that may be used."""
+    if any({r.code for r in o.reasons} == {"OPF-S020"} for o in options):
+        return GuaranteeUnavailable, "OPF-S020"
+    might = [o for o in options if not any(r.code in ("OPF-S010", "OPF-S011") for r in o.reasons)]
+    if might and all(any(r.code == "OPF-S001" for r in o.reasons) for o in might):
+        return UnsupportedDeviceError, "OPF-S001"
+    return UnsupportedError, next((r.code for o in (*might, *options) for r in o.reasons), "OPF-S000")

@@ -1,0 +1,300 @@
+"""What was selected, refused, built and run: counters per SKU, and events for whoever subscribes.
+
+Counters cost one C-level increment a run and are always on; events are made only while somebody listens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import traceback
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from opfacade.base import notices
+from opfacade.errors import ArgumentTypeError, DroppedWarning
+
+Event = dict[str, Any]
+Sink = Callable[[Event], None]
+
+MAX_FAILURES = 10  # of a listener in a row; then it is told no more
+COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks")
+
+
+class Recorder(Protocol):
+    """Who is handed plans and arguments, not only words. Must be quick; what it raises is treated as in `subscribe`."""
+
+    def selected(self, plan: Any) -> None: ...
+
+    def ran(self, plan: Any, args: Any) -> None: ...
+
+
+class Counter:
+    """A counter whose `add` is one atomic C call, so that no thread's increment is lost. Plans keep that call."""
+
+    __slots__ = ("_before", "_count", "add")
+
+    def __init__(self) -> None:
+        self._count, self._before = itertools.count(), 0
+        self.add: Callable[[], int] = self._count.__next__
+
+    def value(self) -> int:
+        # repr is the one way to read itertools.count without advancing it that every supported Python has.
+        return int(repr(self._count)[len("count(") : -1]) - self._before
+
+    def forget(self) -> None:
+        """Count from here on."""
+        self._before += self.value()
+
+
+# Upper ends of the histogram of latencies, in microseconds: 1, 2, 5, 10, ... to 10 s; the last class has no end.
+LATENCY_ENDS = (*(step * 10.0**power for power in range(7) for step in (1, 2, 5)), 1e7)
+
+
+class Latency:
+    """A histogram of sampled run times, in microseconds."""
+
+    __slots__ = ("_counts", "_lock", "_sum")
+
+    def __init__(self) -> None:
+        self._counts, self._sum, self._lock = [0] * (len(LATENCY_ENDS) + 1), 0.0, threading.Lock()
+
+    def add(self, microseconds: float) -> None:
+        with self._lock:
+            self._counts[bisect_left(LATENCY_ENDS, microseconds)] += 1
+            self._sum += microseconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """`{"samples": n, "sum_us": t, "counts": [...]}`, one count for each end and one for what is beyond."""
+        with self._lock:
+            return {"samples": sum(self._counts), "sum_us": self._sum, "counts": list(self._counts)}
+
+
+class SkuStats:
+    """The counters of one SKU.
+
+    cache_hits: loads that needed no build. fallbacks: selections of the reference because no kernel fits.
+    """
+
+    __slots__ = (*COUNTED, "build_seconds", "forgotten", "latency")
+
+    def __init__(self) -> None:
+        self.selects, self.runs, self.builds, self.loads = Counter(), Counter(), Counter(), Counter()
+        self.cache_hits, self.fallbacks = Counter(), Counter()
+        self.build_seconds = 0.0
+        self.latency: Latency | None = None
+        self.forgotten = False
+
+    def forget(self) -> None:
+        for name in COUNTED:
+            getattr(self, name).forget()
+        self.build_seconds, self.latency, self.forgotten = 0.0, None, True
+
+    def is_forgotten(self) -> bool:
+        """Whether nothing was counted since all was forgotten."""
+        return self.forgotten and self.latency is None and not any(getattr(self, name).value() for name in COUNTED)
+
+    def time(self, microseconds: float) -> None:
+        """Count one sampled run time."""
+        if self.latency is None:
+            with _lock:
+                self.latency = self.latency or Latency()
+        self.latency.add(microseconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        counted: dict[str, Any] = {name: getattr(self, name).value() for name in COUNTED}
+        timed = {} if self.latency is None else {"latency": self.latency.as_dict()}
+        return {**counted, "build_seconds": self.build_seconds, **timed}
+
+
+_lock = threading.Lock()
+_stats: dict[str, SkuStats] = {}
+_refusals: dict[str, Counter] = {}
+_happened: dict[str, Counter] = {}
+_sinks: tuple[_Listener, ...] = ()
+_recorders: tuple[_Listener, ...] = ()
+# Whether anybody is told of single selects and runs: the one thing that a run looks at.
+_watched = False
+
+
+def stats(sku_id: str) -> SkuStats:
+    """The counters of a SKU; made on first use."""
+    found = _stats.get(sku_id)
+    if found is None:
+        with _lock:
+            found = _stats.setdefault(sku_id, SkuStats())
+    found.forgotten = False  # somebody means to count
+    return found
+
+
+def snapshot() -> dict[str, dict[str, Any]]:
+    """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "cache_hits": n, "fallbacks": n, "build_seconds": s}}`
+    for every SKU seen so far; with a key "latency" where run times were sampled."""
+    return {sku_id: found.as_dict() for sku_id, found in list(_stats.items()) if not found.is_forgotten()}
+
+
+def refusals() -> dict[str, int]:
+    """How often candidates were refused at select, by reason code."""
+    return {code: counter.value() for code, counter in list(_refusals.items())}
+
+
+def count_refusal(code: str) -> None:
+    counter = _refusals.get(code)
+    if counter is None:
+        with _lock:
+            counter = _refusals.setdefault(code, Counter())
+    counter.add()
+
+
+def count(name: str) -> None:
+    """Count something that concerns no single SKU, such as "tuned_row_ignored"."""
+    with _lock:
+        counter = _happened.setdefault(name, Counter())
+    counter.add()
+
+
+def drop(name: str, what: str) -> None:
+    """Count something that could not be written, and warn of the first such thing: no run fails of it."""
+    count(name)
+    notices.tell_once(name, f"{what} Further ones are counted: telemetry.counts()[{name!r}].", DroppedWarning)
+
+
+def counts() -> dict[str, int]:
+    """What `count` counted."""
+    return {name: counter.value() for name, counter in list(_happened.items())}
+
+
+def count_build(sku_id: str, seconds: float) -> None:
+    found = stats(sku_id)
+    found.builds.add()
+    with _lock:
+        found.build_seconds += seconds
+
+
+def count_fallback(sku: Any) -> None:
+    stats(sku.id).fallbacks.add()
+
+
+def reset() -> None:
+    """Forget all that was counted so far."""
+    with _lock:
+        for found in _stats.values():
+            found.forget()
+        _refusals.clear()
+        _happened.clear()
+
+
+class _Listener:
+    """A sink or a recorder. What it raises is counted and reaches no run."""
+
+    __slots__ = ("failures", "told", "who")
+
+    def __init__(self, who: Any) -> None:
+        self.who, self.failures, self.told = who, 0, False
+
+    def tell(self, call: Callable[..., None], *given: Any) -> None:
+        try:
+            call(*given)
+            self.failures = 0
+        except Exception as error:  # code of others may raise anything
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        count("listener_failures")
+        if self.failures >= MAX_FAILURES:
+            _dismiss(self)
+            self._warn(error, "It is told no more")
+        elif not self.told:
+            self._warn(error, "Further ones are counted")
+            self.told = True  # only now: a RecursionError may strike in the warning too
+
+    def _warn(self, error: Exception, then: str) -> None:
+        name = getattr(self.who, "__qualname__", type(self.who).__name__)
+        reason = traceback.format_exception_only(error)[-1].strip()[:200]
+        notices.tell(f"telemetry: {name} failed: {reason}. {then}: telemetry.counts().", DroppedWarning)
+
+
+def subscribe(sink: Sink) -> Callable[[], None]:
+    """Call `sink(event)` for every event from now on; returns the function that ends it.
+
+    What a sink raises reaches no run: it is counted as "listener_failures" in `counts()`, the first of a sink's failures is
+    warned of (DroppedWarning), and a sink that fails ten times in a row is told no more. ArgumentTypeError for no callable.
+    """
+    _require("subscribe", "sink", "a callable", sink, callable(sink))
+    return _add(sink, "_sinks")
+
+
+def attach(recorder: Recorder) -> Callable[[], None]:
+    """Hand every plan that is selected or run to `recorder` from now on; returns the function that ends it. Failures are
+    treated as those of a sink."""
+    fits = all(callable(getattr(recorder, name, None)) for name in ("selected", "ran"))
+    _require("attach", "recorder", "methods selected and ran", recorder, fits)
+    return _add(recorder, "_recorders")
+
+
+def _require(function: str, argument: str, expected: str, got: object, fits: bool) -> None:
+    if not fits:
+        message = f"telemetry.{function}: {argument} expected {expected}, got {type(got).__name__}. [OPF-E012]"
+        raise ArgumentTypeError(message, code="OPF-E012", op="telemetry", stage=function)
+
+
+def _add(who: Any, place: str) -> Callable[[], None]:
+    """A new listener in `_sinks` or `_recorders`; returns the function that takes it out."""
+    listener = _Listener(who)
+    with _lock:
+        globals()[place] = (*globals()[place], listener)
+        _watch()
+    return lambda: _dismiss(listener)
+
+
+def _dismiss(listener: _Listener) -> None:
+    global _sinks, _recorders
+    with _lock:
+        _sinks = tuple(one for one in _sinks if one is not listener)
+        _recorders = tuple(one for one in _recorders if one is not listener)
+        _watch()
+
+
+def _watch() -> None:
+    global _watched
+    _watched = bool(_sinks or _recorders)
+
+
+def selected(plan: Any) -> None:
+    """Tell of one selection."""
+    for recorder in _recorders:
+        recorder.tell(recorder.who.selected, plan)
+    if _sinks:
+        emit("select", sku=plan.sku.id, op=plan.descriptor.op)
+
+
+def ran(plan: Any, args: Any) -> None:
+    """Tell of one run, before its launch."""
+    for recorder in _recorders:
+        recorder.tell(recorder.who.ran, plan, args)
+    if _sinks:
+        emit("run", sku=plan.sku.id, op=plan.descriptor.op)
+
+
+def listening() -> bool:
+    return bool(_sinks)
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Hand `{"event": event, **fields}` to every sink. Events: select, refuse, build, load, run."""
+    for sink in _sinks:
+        sink.tell(sink.who, {"event": event, **fields})
+
+
+@contextmanager
+def record() -> Iterator[list[Event]]:
+    """Collect the events of a block: `with telemetry.record() as r: ...` fills the list `r`."""
+    events: list[Event] = []
+    unsubscribe = subscribe(events.append)
+    try:
+        yield events
+    finally:
+        unsubscribe()

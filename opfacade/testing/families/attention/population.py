@@ -1,0 +1,42 @@
+"""Requests of many lengths for batches to be made of: four of the neighbours have no keys, the others NaN and infinities."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.testing import inputs
+from opfacade.testing.batches import NEIGHBOURS, Campaign, changed, log_uniform
+from opfacade.testing.families.attention import oracle
+from opfacade.testing.families.attention.requests import Requests, put_kv
+
+
+def population(subject: Any, campaign: Campaign, rng: random.Random) -> Requests:
+    """One call that holds all needles, then the neighbours."""
+    kv = [log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
+    kv += [0, 0, 0, 0, *(log_uniform(rng, campaign.longest) for _ in range(NEIGHBOURS - 4))]
+    decode = "q_indptr" not in subject.descriptor.operands()
+    q = [1 if decode else min(n, log_uniform(rng, campaign.q_longest)) for n in kv]
+    descriptor = _grown(subject.descriptor, q, kv)
+    args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.Lengths(q=q, kv=kv))
+    for request in range(campaign.needles, len(kv)):
+        for at, value in ((0, math.nan), (1, math.inf)):
+            tensors = oracle.request_kv(descriptor, args, request)
+            spoilt = tensors[at].clone()
+            spoilt[:: 1 + request % 3] = value
+            put_kv(descriptor, args, request, **{"kv"[at]: spoilt})
+    return Requests(descriptor, args)
+
+
+def _grown(descriptor: Any, q: Sequence[int], kv: Sequence[int]) -> Descriptor[Any]:
+    fields: dict[str, Any] = {"batch_size": len(kv)}
+    if "q_indptr" in descriptor.operands():
+        fields["total_num_rows"] = sum(q)
+    if not hasattr(descriptor, "paged_kv"):
+        return changed(descriptor, **fields, total_kv_rows=sum(kv))
+    cache = descriptor.paged_kv.model_dump()
+    pages = sum(-(-n // cache["page_size"]) for n in kv) + 3
+    return changed(descriptor, **fields, max_kv_indices=None, paged_kv=cache | {"num_total_pages": pages})

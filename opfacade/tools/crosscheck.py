@@ -1,0 +1,36 @@
+"""Runs again what a cross-check found beyond its bound and dumped (see observe/crosscheck.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from opfacade.core.preference import Preference
+from opfacade.core.target import Target
+from opfacade.errors import ArgumentError
+from opfacade.observe import dump_files
+from opfacade.observe.crosscheck import Checked, Evidence, copied, judge
+from opfacade.plan import Plan
+from opfacade.select.registry import load_descriptor
+from opfacade.testing.bounds import Report
+
+
+def replay(path: str | Path, device: str | None = None) -> Report:
+    """Run a dump again with the plan of its SKU; its report is at most 1 when the violation is gone.
+
+    device: where its tensors go; default: where they were. ArgumentError where `path` is no such file."""
+    try:
+        content = dump_files.load(path, device)
+        descriptor, pin, target = load_descriptor(content["descriptor"]), content["sku"], Target(*content["target"])
+        before = descriptor.args_type(**content["before"])
+    except dump_files.UNREADABLE as error:
+        message = f"crosscheck.replay: path expected a dump of a cross-check, got {type(error).__name__} of {path}. [OPF-E013]"
+        raise ArgumentError(message, code="OPF-E013", op="crosscheck", stage="replay") from error
+    plan: Plan[Any] = Plan.select(descriptor, Preference(pin=pin), target)
+    args = copied(before)
+    checked = Checked(descriptor, plan.sku, plan.target)
+    plan.run(args)
+    written = [name for name, spec in descriptor.operands().items() if spec.written]
+    outputs = {name: getattr(args, name) for name in written}
+    report: Report = judge(checked, Evidence(before, outputs, {}), outputs)
+    return report

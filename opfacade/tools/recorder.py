@@ -1,0 +1,146 @@
+"""`with opfacade.record("trace.jsonl")`: the problems that a block of code selects and runs, each once, with counts."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opfacade import telemetry
+from opfacade.base import regular_files
+from opfacade.errors import DescriptorError, RecordingError
+from opfacade.telemetry import Counter
+from opfacade.testing.harness import harness_of
+from opfacade.tools.workload import Lengths, Work
+
+_ANY_SIZE = 1 << 62
+
+if TYPE_CHECKING:
+    from opfacade.plan import Plan
+
+
+class _Seen:
+    """What is known of one plan."""
+
+    __slots__ = ("lengths", "runs", "selects")
+
+    def __init__(self) -> None:
+        self.selects, self.runs = Counter(), Counter()
+        self.lengths: Lengths | None = None
+
+
+class Recorder:
+    """Collects plans while it is attached; `works()` gives what they were for."""
+
+    def __init__(self, lengths: bool = False) -> None:
+        self._read_lengths = lengths
+        self._seen: dict[Plan[Any], _Seen] = {}
+
+    def selected(self, plan: Plan[Any]) -> None:
+        (self._seen.get(plan) or self._seen.setdefault(plan, _Seen())).selects.add()
+
+    def ran(self, plan: Plan[Any], args: Any) -> None:
+        seen = self._seen.get(plan) or self._seen.setdefault(plan, _Seen())
+        seen.runs.add()
+        if self._read_lengths and seen.lengths is None and not _capturing(args):
+            with contextlib.suppress(DescriptorError):  # lengths below 0 are no lengths: a run must not fail by being watched
+                seen.lengths = lengths_of(plan.descriptor, args)
+
+    def works(self) -> dict[Plan[Any], Work]:
+        """One work for each problem, preference and target, by a plan for it; the most often run first."""
+        same: dict[Any, list[Plan[Any]]] = {}
+        for plan in list(self._seen):
+            same.setdefault((plan.descriptor, plan.preference, plan.target), []).append(plan)
+        found = {plans[0]: self._work(plans) for plans in same.values()}
+        return dict(sorted(found.items(), key=lambda item: -item[1].runs))
+
+    def _work(self, plans: list[Plan[Any]]) -> Work:
+        seen = [self._seen[plan] for plan in plans]
+        lengths = next((s.lengths for s in seen if s.lengths is not None), None)
+        runs, selects = sum(s.runs.value() for s in seen), sum(s.selects.value() for s in seen)
+        return Work(plans[0].descriptor, plans[0].preference, runs, selects, lengths)
+
+    def text(self) -> str:
+        return "".join(f"{work.line(plan)}\n" for plan, work in self.works().items())
+
+
+@contextlib.contextmanager
+def record(path: str | os.PathLike[str], lengths: bool = False) -> Iterator[Recorder]:
+    """Write the problems selected or run in the block, from any thread, to `path` when it ends, also by an exception.
+
+    lengths: also the lengths of the requests in one call of each problem; that reads index tensors on the host, and so
+    waits for the device once a problem. The file is replaced in one step. Raises RecordingError before the block where `path`
+    is a directory, a device or in a place that cannot be written; where that is found only at the end, the error has the
+    text of the recording, and the name of the file that it was kept in.
+    """
+    place = Path(path)
+    handle, name = _made_beside(place)
+    recorder = Recorder(lengths)
+    detach = telemetry.attach(recorder)
+    try:
+        yield recorder
+    finally:
+        detach()
+        _write(recorder.text(), handle, name, place)
+
+
+def _made_beside(place: Path) -> tuple[int, str]:
+    """A new file in the directory of `place`, which can be put in its place."""
+    try:
+        if os.path.exists(place):
+            regular_files.require_regular(place, _ANY_SIZE)
+        return tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    except ValueError as error:  # a NUL
+        raise _unwritable(place, OSError(errno.EINVAL, str(error), str(place))) from error
+    except OSError as error:
+        raise _unwritable(place, error) from error
+
+
+def _write(text: str, handle: int, name: str, place: Path) -> None:
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise _unwritable(place, error, text, _kept_elsewhere(text)) from error
+    try:
+        os.replace(name, place)
+    except OSError as error:
+        raise _unwritable(place, error, text, name) from error
+
+
+def _kept_elsewhere(text: str) -> str:
+    """The name of a temporary file with the text; empty where that cannot be written either."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="opfacade-recording-", suffix=".jsonl")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+    except OSError:
+        return ""
+    return name
+
+
+def _unwritable(place: Path, why: OSError, text: str = "", kept: str = "") -> RecordingError:
+    hint = f" The recording is in {kept}." if kept else " The error's `recording` is its text." if text else ""
+    message = f"record: path expected a file that can be written, got {place}: {why.strerror}.{hint} [OPF-E003]"
+    error = RecordingError.of(message, why)
+    error.recording, error.kept = text, kept
+    return error
+
+
+def lengths_of(descriptor: Any, args: Any) -> Lengths | None:
+    """Lengths of the requests of a call, read on the host; None for an op without requests."""
+    found = harness_of(descriptor).lengths_of_call(descriptor, args)
+    return None if found is None else Lengths(q=found.q, kv=found.kv)
+
+
+def _capturing(args: Any) -> bool:
+    import torch
+
+    first = getattr(args, type(args).__slots__[0])
+    return bool(first.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,251 @@
+"""Proves the guarantees of SKUs again, on the machine at hand: bound, exact tests, repeatability, batch invariance.
+
+The result is a record that a user can keep: what was tried, how often, on which machine, under which SKU and binary. Its
+`sha256` covers all the rest. A promise that a SKU does not make is tried too where that costs little, and said to be so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.errors import Issue, OpfacadeError, from_issues
+from opfacade.select.registry import examples
+from opfacade.testing import determinism, guarded, matrix, numerics, prebuilt, problems
+from opfacade.testing.harness import harness_of
+from opfacade.testing.subject import Subject, invariant
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Random problems of an op, runs of a call, requests and batches each is tried in."""
+
+    problems: int
+    rows: int
+    runs: int
+    campaign: determinism.Campaign
+
+
+_QUICK_SIZES = determinism.Campaign(needles=6, compositions=4, largest=12, longest=300, q_longest=12)
+QUICK_CPU = Effort(problems=1, rows=4, runs=4, campaign=_QUICK_SIZES)
+FULL_CPU = Effort(problems=6, rows=8, runs=20, campaign=determinism.QUICK)
+QUICK_GPU = Effort(problems=8, rows=24, runs=100, campaign=determinism.QUICK)
+FULL_GPU = Effort(problems=60, rows=24, runs=1000, campaign=determinism.Campaign(largest=64, longest=8192))
+
+
+def effort(device: str, quick: bool) -> Effort:
+    if device == "cuda":
+        return QUICK_GPU if quick else FULL_GPU
+    return QUICK_CPU if quick else FULL_CPU
+
+
+def verify(
+    sku: str | None = None,
+    op: str | None = None,
+    quick: bool = False,
+    backend: str | None = None,
+    say: Say = print,
+    descriptors: Sequence[Descriptor[Any]] | None = None,
+) -> dict[str, Any]:
+    """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held.
+
+    descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix.
+    """
+    from opfacade.core.target import Target
+
+    device = "cpu" if Target.current().is_cpu else "cuda"
+    name = backend or ("reference" if device == "cpu" else "cuda")
+    subjects = _subjects(name, device) if descriptors is None else _distinct(descriptors, name, device)
+    chosen = [subject for subject in subjects if op in (None, subject.descriptor.op)]
+    chosen = [subject for subject in chosen if sku in (None, subject.plan.sku.id)]
+    if not chosen:
+        raise _unknown(sku, op) if sku or op or descriptors is None else _none_runs(descriptors, name)
+    how, started = effort(device, quick), time.monotonic()
+    ops = [] if sku or descriptors is not None else [o for o in problems.ops() if op in (None, o)]
+    ops = [o for o in ops if not Subject(problems.random_descriptor(o, 0), name, device).declined]
+    if name == "cuda":
+        drawn = [problems.random_descriptor(o, seed) for o in ops for seed in range(how.problems)]
+        prebuilt.build([*(subject.descriptor for subject in chosen), *drawn])
+    rows = [_proven(subject, how, say) for subject in chosen]
+    random = [_random(o, name, device, how, say) for o in ops]
+    record = {
+        "schema": 1,
+        "machine": machine(device),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "effort": {"quick": quick, "problems": how.problems, "runs": how.runs, "needles": how.campaign.needles},
+        "seconds": round(time.monotonic() - started, 1),
+        "skus": rows,
+        "random_problems": random,
+        "ok": all(row["ok"] for row in [*rows, *random]),
+    }
+    return record | {"sha256": seal(record)}
+
+
+def _subjects(backend: str, device: str) -> Iterator[Subject]:
+    """One for each SKU of the matrix and the EXAMPLES."""
+    return _distinct((*matrix.matrix().values(), *examples()), backend, device)
+
+
+def _distinct(descriptors: Iterable[Descriptor[Any]], backend: str, device: str) -> Iterator[Subject]:
+    """One for each SKU that the descriptors run."""
+    seen: set[str] = set()
+    for descriptor in descriptors:
+        subject = Subject(descriptor, backend, device)
+        if not subject.declined and subject.plan.sku.id not in seen:
+            seen.add(subject.plan.sku.id)
+            yield subject
+
+
+def _none_runs(descriptors: Sequence[Descriptor[Any]], backend: str) -> OpfacadeError:
+    expected, got = f"at least one that {backend} runs here", f"{len(descriptors)} that it does not run"
+    return from_issues("verify", "verify", [Issue("OPF-V004", "descriptors", expected, got, kind="UnsupportedError")])
+
+
+def _unknown(sku: str | None, op: str | None) -> OpfacadeError:
+    known = ", ".join(problems.ops())
+    issue = Issue("OPF-V001", "sku" if sku else "op", f"a SKU of `opfacade verify` here, or an op of {known}", str(sku or op))
+    return from_issues("verify", "verify", [issue])
+
+
+def _proven(subject: Subject, how: Effort, say: Say) -> dict[str, Any]:
+    """Everything that is tried on one SKU."""
+    sku = subject.plan.sku
+    tried = {name: check() for name, check in _claims(subject, how).items()}
+    ok = all(not claim["wrong"] for claim in tried.values())
+    say(f"{'ok' if ok else 'FAILED':7}{sku.id}")
+    for name, claim in tried.items():
+        for wrong in claim["wrong"]:
+            say(f"       {name}: {wrong}")
+    promise = sku.precision_guarantee.model_dump(mode="json", exclude={"evidence"})
+    return {"sku": sku.id, "promise": promise, **_binary(subject), "tried": tried, "ok": ok}
+
+
+def _claims(subject: Subject, how: Effort) -> dict[str, Callable[[], dict[str, Any]]]:
+    promise = subject.plan.precision_guarantee
+    found: dict[str, Callable[[], dict[str, Any]]] = {"bound": lambda: _bound(subject, how)}
+    if harness_of(subject.descriptor).checks:
+        found["exact"] = lambda: _exact(subject)
+    if promise.deterministic:
+        found["run_to_run"] = lambda: _shown(determinism.run_to_run(subject, how.runs, seed=1))
+    if invariant(subject):
+        same = in_any_batch(subject)
+        found["batch_invariance"] = lambda: _shown(determinism.batch_invariance(same, how.campaign, seed=1))
+    return found
+
+
+def in_any_batch(subject: Subject) -> Subject:
+    """The same SKU whatever the batch."""
+    return subject.on(harness_of(subject.descriptor).in_any_batch(subject.descriptor))
+
+
+def _bound(subject: Subject, how: Effort) -> dict[str, Any]:
+    report, wrong = numerics.Report(0.0, 0.0, "", 0), list[str]()
+    for seed in range(2):
+        one, more = _held(subject, seed, how.rows)
+        report, wrong = numerics.join(report, one), wrong + more
+    return {**_worst(report), "wrong": wrong}
+
+
+def _held(subject: Subject, seed: int, rows: int) -> tuple[numerics.Report, list[str]]:
+    args = subject.args(seed, interleaved=seed % 2 == 1)
+    before = numerics.snapshot(subject.descriptor, args)
+    wrong = guarded.run(subject, args)
+    report = numerics.check(subject.descriptor, args, subject.plan.sku, rows=rows, seed=seed, before=before)
+    if not report.worst <= 1:
+        wrong.append(f"seed {seed}: {report.worst:.3g} of the bound at {report.where}")
+    return report, wrong
+
+
+def _worst(report: numerics.Report) -> dict[str, Any]:
+    return {"elements": report.elements, "worst_over_hard": report.worst, "worst_over_tight": report.worst_tight}
+
+
+def _exact(subject: Subject) -> dict[str, Any]:
+    checks = harness_of(subject.descriptor).checks
+    wrong = [f"{check.__name__}: {text}" for check in checks for text in check(subject, 1)]
+    return {"checks": [check.__name__ for check in checks], "wrong": wrong}
+
+
+def _shown(shown: determinism.Shown) -> dict[str, Any]:
+    facts = {"compared": shown.compared, "runs": shown.runs, "different": shown.different}
+    return facts | {"wrong": [shown.first] if shown.different else []}
+
+
+def _random(op: str, backend: str, device: str, how: Effort, say: Say) -> dict[str, Any]:
+    """The bound over random problems of an op."""
+    report, wrong = numerics.Report(0.0, 0.0, "", 0), list[str]()
+    for seed in range(how.problems):
+        descriptor: Descriptor[Any] = problems.random_descriptor(op, seed, tokens=600 if device == "cpu" else 6000)
+        one, more = _held(Subject(descriptor, backend, device), seed, how.rows)
+        report, wrong = numerics.join(report, one), wrong + [f"seed {seed}: {text}" for text in more]
+    say(f"{'FAILED' if wrong else 'ok':7}{how.problems} random problems of {op}")
+    return {"op": op, "problems": how.problems, **_worst(report), "wrong": wrong, "ok": not wrong}
+
+
+def _binary(subject: Subject) -> dict[str, Any]:
+    """The kernel behind a SKU: its cache key, and the digest of its SASS where a disassembler is."""
+    spec = subject.plan.jit_spec
+    if spec is None:
+        return {"cache_key": None, "sass_sha256": None}
+    from opfacade import jit
+
+    # An entry is named by its key, which cannot be made where no compiler is, and kernels come from a bundle.
+    library = jit.build(spec, label=subject.plan.sku.id)
+    return {"cache_key": library.parent.name, "sass_sha256": sass_digest(library)}
+
+
+def sass_digest(library: Path) -> str | None:
+    """SHA-256 of the instructions of a kernel: the same where the machine code is, whatever file names went into it."""
+    from opfacade.jit import cache, toolchain
+    from opfacade.jit import sass as inspect
+
+    cubin = next(iter(sorted(library.parent.glob("*.cubin"))), None)
+    if cubin is None:
+        return None
+    try:
+        tools = toolchain.find(cache.toolchain_memo())
+        text = inspect.disassembly(cubin, tools)
+    except OpfacadeError:
+        return None
+    return hashlib.sha256(text.encode()).hexdigest() if text else None
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What a record must say of where it was made."""
+    import torch
+
+    from opfacade import __version__
+
+    facts: dict[str, Any] = {"opfacade": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    if device == "cpu":
+        return facts | {"device": "cpu", "machine": platform.machine(), "threads": torch.get_num_threads()}
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    gpu = {"device": found.name, "sm_count": found.multi_processor_count, "capability": f"{found.major}.{found.minor}"}
+    return facts | gpu | {"cuda": torch.version.cuda, "driver": _driver()}
+
+
+@lru_cache(maxsize=1)
+def _driver() -> str | None:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def seal(record: dict[str, Any]) -> str:
+    """SHA-256 over a record without its own seal."""
+    content = {name: value for name, value in record.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

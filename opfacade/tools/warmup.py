@@ -1,0 +1,114 @@
+"""Builds the kernels of many descriptors ahead of time, several at once, so that no request waits for a compiler."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from opfacade import jit
+from opfacade.base import strict_json
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.preference import Preference
+from opfacade.core.target import Target
+from opfacade.errors import OpfacadeError
+from opfacade.jit import cache
+from opfacade.jit.cache.store import read_meta
+from opfacade.jit.spec import JitSpec
+from opfacade.plan import Plan
+from opfacade.tools.workload import read
+
+# What a build takes where none of its kind has been seen: an estimate to show, on which nothing else depends.
+_USUAL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One binary of a warm-up. state: "build" when its build begins; then "built", "cached" or "failed", with `error`."""
+
+    sku: str
+    state: str
+    expected_seconds: float
+    seconds: float = 0.0
+    error: OpfacadeError | None = None
+
+
+Report = Callable[[Step], None]
+
+
+def warmup(
+    descriptors: Iterable[Descriptor[Any]],
+    target: Target | None = None,
+    prefer: Preference | None = None,
+    jobs: int | None = None,
+    report: Report | None = None,
+) -> tuple[Step, ...]:
+    """Build what plans for `descriptors` need and publish it in the cache; loads nothing, needs no GPU.
+
+    Descriptors that share a binary are built once. jobs: builds at a time (default: CPUs). report: called as builds begin
+    and end, one call at a time. A build that fails stops no other: the errors are in the steps returned.
+    """
+    return warm([Plan.select(descriptor, prefer, target) for descriptor in descriptors], jobs, report)
+
+
+def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | None = None) -> tuple[Step, ...]:
+    """`warmup` for plans that are there."""
+    needed: dict[JitSpec, Plan[Any]] = {}
+    for plan in plans:
+        if plan.jit_spec is not None:
+            needed.setdefault(plan.jit_spec, plan)
+    announce, expected = _one_at_a_time(report), _expectation(needed)
+    with ThreadPoolExecutor(max(1, min(jobs or os.cpu_count() or 1, len(needed) or 1))) as pool:
+        return tuple(pool.map(lambda spec: _warm(spec, needed[spec], expected(spec), announce), needed))
+
+
+def read_descriptors(text: str | bytes) -> tuple[Descriptor[Any], ...]:
+    """The descriptors of a workload file. DescriptorError names the entry that is none."""
+    return tuple(work.descriptor for work in read(text))
+
+
+def _warm(spec: JitSpec, plan: Plan[Any], expected: float, announce: Report) -> Step:
+    sku = plan.sku.id
+    started = time.monotonic()
+    try:
+        if jit.is_built_for_plan(spec):
+            step = Step(sku, "cached", expected)
+        else:
+            announce(Step(sku, "build", expected))
+            jit.build_for_plan(spec, allow_build=plan.preference.jit == "build", label=sku)
+            step = Step(sku, "built", expected, time.monotonic() - started)
+    except OpfacadeError as error:
+        step = Step(sku, "failed", expected, time.monotonic() - started, error)
+    announce(step)
+    return step
+
+
+def _one_at_a_time(report: Report | None) -> Report:
+    lock = threading.Lock()
+
+    def announce(step: Step) -> None:
+        if report is not None:
+            with lock:
+                report(step)
+
+    return announce
+
+
+def _expectation(needed: Iterable[JitSpec]) -> Callable[[JitSpec], float]:
+    """Seconds to expect of a spec: the median of its template's builds in this cache, else of all builds there."""
+    seen: dict[str, list[float]] = {}
+    for path in (cache.root() / "obj").glob("*/*/meta.json"):
+        try:
+            facts = read_meta(path.parent)
+            template, seconds = strict_json.loads(facts["spec"])[1], float(facts["seconds"])
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            continue
+        seen.setdefault(str(template), []).append(seconds)
+    every = [seconds for group in seen.values() for seconds in group] or [_USUAL_SECONDS]
+    usual = {spec: median(seen.get(spec.template, every)) for spec in needed}
+    return usual.__getitem__

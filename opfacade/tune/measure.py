@@ -1,0 +1,85 @@
+"""Times candidates against each other: in turns, each call cold, until it is clear which is fastest.
+
+A timer is any function that makes one call and says how many microseconds it took: on a GPU CUDA events with a flushed L2, on
+the CPU a clock, in tests a list of numbers. Taking turns lets a drift of clocks or temperature hit all alike.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from opfacade.select.decision import Measured, clear, summary
+
+Call = Callable[[], object]
+Timer = Callable[[Call], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """least, most: rounds. settled: noise at which more samples are pointless. hopeless: times the best's time. early: end when
+    it is clear which of two is faster, though their times are not known well yet."""
+
+    least: int = 12
+    most: int = 60
+    settled: float = 0.005
+    hopeless: float = 1.5
+    early: bool = True
+
+
+def host_timer(call: Call) -> float:
+    """Wall time of one call on the CPU, after memory of the size of a last-level cache was read."""
+    _cold_memory()
+    started = time.perf_counter_ns()
+    call()
+    return max(time.perf_counter_ns() - started, 1) * 1e-3
+
+
+def device_timer(call: Call) -> float:
+    """Device time of one call: CUDA events around it, L2 flushed, the launch hidden behind a busy device."""
+    from opfacade.testing.timing import time_gpu
+
+    return max(time_gpu(call, samples=1, warmup=0).median, 1e-3)
+
+
+_memory: list[bytearray] = []
+
+
+def _cold_memory() -> None:
+    if not _memory:
+        _memory.append(bytearray(32 << 20))
+    sum(_memory[0][::4096])
+
+
+def race(
+    calls: Mapping[str, Call], timer: Timer, effort: Effort | None = None, incumbent: str | None = None
+) -> dict[str, list[float]]:
+    """Samples of each call by its name. Whoever is far behind after `least` rounds takes no further turn."""
+    how, order = effort or Effort(), random.Random(0)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    running = list(calls)
+    for name in running:
+        timer(calls[name])  # the first call of each pays for what is lazy
+    for turn in range(1, how.most + 1):
+        for name in order.sample(running, len(running)):
+            samples[name].append(timer(calls[name]))
+        if turn >= how.least:
+            best = min(summary(s)[0] for s in samples.values())
+            running = [name for name in running if summary(samples[name])[0] <= how.hopeless * best]
+            if _over({name: samples[name] for name in running}, how, incumbent):
+                break
+    return samples
+
+
+def _over(samples: Mapping[str, list[float]], how: Effort, incumbent: str | None) -> bool:
+    measured = [measure(name, s, 0.0) for name, s in samples.items()]
+    # Among more than two the band of ties must be known too.
+    early = how.early and len(measured) <= 2 and clear(measured, incumbent)
+    return early or all(m.noise <= how.settled for m in measured)
+
+
+def measure(name: str, samples: list[float], worst: float) -> Measured:
+    middle, noise = summary(samples)
+    return Measured(sku=name, median_us=middle, noise=noise, samples=len(samples), worst=worst)

@@ -1,0 +1,236 @@
+"""Measures candidates and remembers which is fastest: `tune` makes the rows that `Preference(autotune="use")` applies.
+
+A candidate is measured only if it may be chosen at all, keeps what is required, and has computed the right result here: held to
+its own bound first. Selection stays pure: it is handed a row (`opfacade.select.pins`) and never times anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from opfacade import telemetry
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.preference import Preference, Require
+from opfacade.core.target import Target
+from opfacade.cost import model as cost
+from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, UnsupportedError, from_issues
+from opfacade.plan import Plan
+from opfacade.select import hardware_stamp as autotune_stamp
+from opfacade.select.decision import Measured, Row, decide, tuning_key
+from opfacade.select.measurement_store import Store
+from opfacade.select.measurements import store_here
+from opfacade.select.selection import Option, choose, considered
+from opfacade.testing import inputs, numerics
+from opfacade.tools.warmup import warm
+from opfacade.tools.workload import Work, lengths_of
+from opfacade.tune.measure import Effort, Timer, device_timer, host_timer, measure, race
+from opfacade.tune.refresh import refresh
+
+_ROWS_CHECKED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What came of one problem.
+
+    row: None where there was nothing to choose. wrong: candidates beyond their bound, or that failed, and why: never timed;
+    "select" where there is no candidate at all, and no default. reused: another problem with the same tuning key was measured
+    just before. regret: how much slower than the best is what the cost model would have chosen, as a share.
+    """
+
+    descriptor: Descriptor[Any]
+    default: str
+    row: Row | None
+    wrong: dict[str, str] = field(default_factory=dict)
+    reused: bool = False
+    regret: float = 0.0
+
+    @property
+    def gain(self) -> float:
+        """The share of the default's time that the choice saves."""
+        if self.row is None:
+            return 0.0
+        times = {m.sku: m.median_us for m in self.row.measured}
+        return 1 - times[self.row.winner] / times[self.default] if self.default in times else 0.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How to measure, and where to keep it. Left out: this machine's clock, and its cache directory."""
+
+    timer: Timer | None = None
+    effort: Effort = field(default_factory=Effort)
+    store: Store | None = None
+
+
+Report = Callable[[Tuning], None]
+
+
+def tune(
+    problems: Iterable[Descriptor[Any] | Work],
+    target: Target | None = None,
+    require: Require | str | None = None,
+    setup: Setup | None = None,
+    report: Report | None = None,
+) -> tuple[Tuning, ...]:
+    """Measure every candidate for each problem on this machine, and keep the choices for `Preference(autotune="use")`.
+
+    require: the least that a candidate must guarantee; by default what a workload's own preference says. target: must be this
+    machine. A problem whose tuning key was measured a moment ago is not measured again.
+    """
+    setup, here = setup or Setup(), target or Target.current()
+    if here != Target.current():
+        message = f"tune: target expected {Target.current().arch}, which is here to be measured, got {here.arch}. [OPF-T001]"
+        raise UnsupportedDeviceError(message, code="OPF-T001", op="tune", stage="tune")
+    store, seen, found = setup.store or store_here(), dict[tuple[str, str], Tuning](), []
+    before = {_place(row): row for row in store.rows()}
+    works = [problem if isinstance(problem, Work) else Work(problem) for problem in problems]
+    warm(_plans(works, require, here))
+    for work in works:
+        prefer = _preference(work, require)
+        name = (tuning_key(work.descriptor), prefer.require.canonical_json())
+        known = seen.get(name)
+        tuned = _again(work, known) if known else _tuned_or_told(work, prefer, here, setup, before)
+        seen.setdefault(name, tuned)
+        if tuned.row is not None and not tuned.reused:
+            store.put([tuned.row])
+        found.append(tuned)
+        if report is not None:
+            report(tuned)
+    refresh()
+    return tuple(found)
+
+
+def _plans(works: Iterable[Work], require: Require | str | None, target: Target) -> Iterator[Plan[Any]]:
+    """Of everything that will be measured, so that kernels are built side by side. What does not build says so in its turn."""
+    for work in works:
+        prefer = _preference(work, require)
+        with suppress(UnsupportedError):
+            for option in eligible(work.descriptor, prefer, target):
+                if option.sku is not None and option.candidate.jit_spec is not None:
+                    yield Plan.select(work.descriptor, _pinned(prefer, option.sku.id), target)
+
+
+def _preference(work: Work, require: Require | str | None) -> Preference:
+    wanted = work.preference.require if require is None else require
+    return Preference.model_validate({"backend": work.preference.backend, "require": wanted})
+
+
+def _again(work: Work, known: Tuning) -> Tuning:
+    return Tuning(work.descriptor, known.default, known.row, known.wrong, reused=True, regret=known.regret)
+
+
+def _place(row: Row) -> tuple[str, str, str, str]:
+    return row.key, row.hardware, row.toolchain, row.require
+
+
+def eligible(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> tuple[Option, ...]:
+    """What may be measured against each other, in the order of preference: the default's backend, and its variants.
+
+    The reference is no rival of kernels: it is what runs where none fits.
+    """
+    options = considered(descriptor, prefer, target)
+    default = choose(descriptor, target, tuple(o for o in options if not o.candidate.variant))
+    return tuple(o for o in options if not o.reasons and o.candidate.backend == default.candidate.backend)
+
+
+def _tuned_or_told(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, Row]) -> Tuning:
+    """A problem that nothing solves as required is told of, and stops no other."""
+    try:
+        return _tuned(work, prefer, target, setup, before)
+    except UnsupportedError as error:
+        return Tuning(work.descriptor, "", None, {"select": str(error)})
+
+
+def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, Row]) -> Tuning:
+    checked = work.descriptor.revalidated()
+    options = eligible(checked, prefer, target)
+    names = [o.sku.id for o in options if o.sku is not None]
+    default = names[0]
+    if len(names) == 1:
+        return Tuning(checked, default, None)
+    lengths = lengths_of(work)
+    args = inputs.make_args(
+        checked, seed=1, device="cpu" if target.is_cpu else "cuda", lengths=inputs.Lengths(q=lengths.q, kv=lengths.kv)
+    )
+    calls, wrong, worst = {}, {}, {}
+    for name in names:
+        try:
+            calls[name], worst[name] = proven(Plan.select(checked, _pinned(prefer, name), target), args)
+        except OpfacadeError as error:
+            wrong[name] = str(error)
+            telemetry.count("tune_candidate_wrong")
+    stamp = (autotune_stamp.hardware(target), autotune_stamp.toolchain_of(options[0].candidate.backend))
+    place = (tuning_key(checked), *stamp, prefer.require.canonical_json())
+    incumbent = before[place].winner if place in before else default
+    if not calls:
+        return Tuning(checked, default, None, wrong)
+    timer = setup.timer or (host_timer if target.is_cpu else device_timer)
+    samples = race(calls, timer, setup.effort, incumbent)
+    measured = tuple(measure(name, samples[name], worst[name]) for name in names if name in samples)
+    predicted = {o.sku.id: cost.estimate(checked, o.sku, target, lengths).seconds for o in options if o.sku is not None}
+    lost = cost.regret(predicted, {m.sku: m.median_us for m in measured})
+    return Tuning(checked, default, _row(place, measured, incumbent), wrong, regret=lost)
+
+
+def _row(place: tuple[str, str, str, str], measured: tuple[Measured, ...], incumbent: str) -> Row:
+    key, hardware, toolchain, require = place
+    decision = decide(measured, incumbent)
+    return Row(
+        key=key,
+        hardware=hardware,
+        toolchain=toolchain,
+        require=require,
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        incumbent=decision.incumbent,
+        winner=decision.winner,
+        gain=decision.gain,
+        noise=decision.noise,
+        measured=measured,
+    )
+
+
+def _pinned(prefer: Preference, sku: str) -> Preference:
+    return prefer.model_copy(update={"pin": sku}).revalidated()
+
+
+def proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
+    """A call that is right, and its worst error over its bound. Raises what makes it unfit to be timed."""
+    plan.compile()
+    workspace = _workspace(plan, args)
+    before = numerics.snapshot(plan.descriptor, args)
+    _poison(plan, args)
+    plan.run(args, workspace)
+    report = numerics.check(plan.descriptor, args, plan.sku, rows=_ROWS_CHECKED, before=before)
+    for name, was in before.items():  # each candidate is judged on the same call
+        getattr(args, name).copy_(was)
+    if not report.worst <= 1:
+        issue = Issue(
+            "OPF-T002", plan.sku.id, "at most its bound", f"{report.worst:.3g} of it at {report.where}", kind="InternalError"
+        )
+        raise from_issues("tune", "check", [issue])
+    return lambda: plan.run(args, workspace), report.worst
+
+
+def _poison(plan: Plan[Any], args: Any) -> None:
+    """No candidate may pass with what another one wrote."""
+    for name, spec in plan.descriptor.operands().items():
+        if spec.role == "out":
+            getattr(args, name).fill_(float("nan"))
+
+
+def _workspace(plan: Plan[Any], args: Any) -> Any:
+    import torch
+
+    if not plan.workspace_size:
+        return None
+    first = getattr(args, next(iter(plan.descriptor.operands())))
+    free = torch.cuda.mem_get_info()[0] if first.is_cuda else plan.workspace_size
+    if plan.workspace_size > free:
+        message = f"tune: {plan.sku.id} expected {plan.workspace_size} bytes of workspace, got {free} that are free. [OPF-T003]"
+        raise UnsupportedError(message, code="OPF-T003", op="tune", stage="check")
+    return torch.empty(plan.workspace_size, dtype=torch.uint8, device=first.device)

@@ -1,0 +1,101 @@
+"""Every template compiles for the oldest and the newest architecture we name, on a machine without a GPU, without spills."""
+
+import json
+
+import pytest
+
+from opfacade import Plan, Preference, Target, explain, jit
+from opfacade.jit import cache, toolchain
+from opfacade.jit import sass as inspect
+from opfacade.plans.attention import (
+    BatchPagedDecodeDescriptor,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillDescriptor,
+    PagedKvCacheDescriptor,
+)
+from opfacade.select.registry import examples
+from opfacade.testing.problems import VARIANTS
+from tests.jit.sass_text import assert_read_alike
+
+WIDE = PagedKvCacheDescriptor(num_total_pages=99, page_size=1, num_kv_heads=2, head_dim=256, dtype="bf16")
+PLAIN = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=2, head_dim=128, dtype="f32")
+FP8 = PagedKvCacheDescriptor(num_total_pages=99, page_size=3, num_kv_heads=2, head_dim=256, dtype="f8_e5m2")
+WIDE_RAGGED = {
+    "batch_size": 2,
+    "total_num_rows": 900,
+    "total_kv_rows": 900,
+    "num_qo_heads": 8,
+    "num_kv_heads": 2,
+    "head_dim": 128,
+}
+VARIED = tuple(
+    BatchRaggedPrefillDescriptor(**WIDE_RAGGED, causal=True, dtype="bf16", kv_split="off", variant=variant, custom_mask=masked)
+    for variant, masked in (*((v, False) for v in VARIANTS), (None, True), (VARIANTS[4], True))
+)
+
+
+def tight_decode(dim, dtype):
+    """Everything that takes registers, where up to eight heads are columns and most blocks share an SM."""
+    cache = PagedKvCacheDescriptor(num_total_pages=9000, page_size=3, num_kv_heads=2, head_dim=dim, dtype=dtype)
+    fp8 = {"q_dtype": "bf16", "kv_scale": "head"} if dtype.startswith("f8") else {}
+    more = {"window_left": 900, "logits_soft_cap": 9.0, "sinks": True, "page_table": "block"}
+    return BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=16, paged_kv=cache, **fp8, **more)
+
+
+MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group of more than 16
+    BatchPagedPrefillDescriptor(batch_size=1, total_num_rows=900, num_qo_heads=26, causal=True, paged_kv=WIDE, kv_split=512),
+    BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=40, paged_kv=WIDE, kv_split="off", return_lse=False),
+    BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=10, paged_kv=PLAIN, window_left=5),
+    BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=40, paged_kv=WIDE, logits_soft_cap=9.0),
+    BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=32, paged_kv=FP8, q_dtype="bf16", kv_scale="head", sinks=True),
+    BatchPagedDecodeDescriptor(  # as many registers as a decode can need
+        batch_size=40, num_qo_heads=66, paged_kv=FP8, q_dtype="bf16", kv_scale="head", window_left=900, logits_soft_cap=9.0
+    ),
+    BatchPagedPrefillDescriptor(  # the fewest registers are left to threads that widen rows of 256
+        batch_size=40,
+        total_num_rows=900,
+        num_qo_heads=32,
+        causal=True,
+        paged_kv=FP8,
+        q_dtype="bf16",
+        kv_scale="head",
+        window_left=900,
+        logits_soft_cap=9.0,
+        kv_split=512,
+    ),
+    *(
+        tight_decode(dim, dtype)
+        for dim, dtype in ((128, "f8_e4m3"), (64, "f8_e5m2"), (64, "bf16"), (256, "f8_e4m3"), (256, "f16"))
+    ),
+)
+
+
+CUDA = Preference(backend="cuda")
+KERNELS = [
+    (descriptor, arch)
+    for descriptor in (*examples(), *MORE, *VARIED)
+    for arch in ("sm_80", "sm_90a")
+    if explain(descriptor, CUDA, Target.parse(arch)).chosen is not None
+]
+
+
+@pytest.mark.parametrize(("descriptor", "arch"), KERNELS, ids=[f"{d.op}-{arch}" for d, arch in KERNELS])
+def test_every_template_compiles_without_spills(descriptor, arch):
+    plan = Plan.select(descriptor, CUDA, target=Target.parse(arch))
+    plan.compile()
+    library = jit.build(plan._candidate.jit_spec(plan.descriptor, plan.target))
+    facts = json.loads((library.parent / "meta.json").read_text())
+    resources = facts["resources"]
+    assert resources
+    for kernel in resources.values() if isinstance(resources, dict) else resources:
+        assert not any(value for name, value in kernel.items() if "spill" in name), kernel
+    if facts["sass"] != "no wgmma":  # what spills has instructions that only a disassembler names
+        assert_known_without_a_disassembler(library.parent / "kernel.cubin")
+
+
+def assert_known_without_a_disassembler(cubin):
+    """A new opcode would cost each build the start of a disassembler: it belongs in opfacade/jit/sass/opcodes.py."""
+    assert not inspect.is_doubtful(cubin.read_bytes())
+    tools = toolchain.find(cache.toolchain_memo())
+    if toolchain.find_disassembler(tools):
+        assert_read_alike(cubin, tools)

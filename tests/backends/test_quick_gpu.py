@@ -1,0 +1,108 @@
+"""Runs that a binding makes again from what it kept do what a run of the full binding does, on the stream of the moment."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference
+from opfacade.core.descriptor import operands_of
+from opfacade.testing import inputs, matrix, prebuilt
+from opfacade.testing.families.attention.requests import same_bits
+from opfacade.testing.subject import Subject
+
+pytestmark = pytest.mark.gpu
+
+ALL = matrix.matrix()
+SOME = (
+    "decode-auto",
+    "decode-cluster",
+    "decode-teams",
+    "mla-auto",
+    "prefill-auto-causal",
+    "ragged-auto-fp8-products",
+    "merge-bf16",
+)
+KEPT_AFTER = 4  # runs: the long way, the short one, the quick one, and again to be kept
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built():
+    prebuilt.build(ALL.values())
+
+
+def written(descriptor):
+    return [name for name, spec in operands_of(descriptor).items() if spec.written]
+
+
+class Pair:
+    """The same call twice, on memory of their own: one runs as users run it, one by the full binding."""
+
+    def __init__(self, kind):
+        self.descriptor = ALL[kind]
+        if Subject(self.descriptor, "cuda", "cuda").declined:
+            pytest.skip("declined by CUDA")
+        self.plan = Plan.select(self.descriptor, Preference(backend="cuda"))
+        self.names = written(self.descriptor)
+        self.ours = inputs.make_args(self.descriptor, seed=3, device="cuda")
+        self.other = replace(self.ours, **{name: getattr(self.ours, name).clone() for name in self.names})
+        self.workspaces = [torch.empty(self.plan.workspace_size, dtype=torch.uint8, device="cuda") for _ in range(2)]
+
+    def run(self):
+        self.plan.run(self.ours, self.workspaces[0])
+
+    def spoil(self):
+        for name in self.names:
+            if operands_of(self.descriptor)[name].role == "out":  # what is also read keeps what was there
+                getattr(self.ours, name).fill_(math.nan)
+        self.workspaces[0].fill_(255)
+
+    def agrees(self):
+        self.plan._load()(self.other, self.workspaces[1])
+        return all(same_bits(getattr(self.ours, name), getattr(self.other, name)) for name in self.names)
+
+    def is_kept(self):
+        return self.plan._replay(id(self.ours), id(self.workspaces[0])) == 0
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_runs_made_again_write_what_the_full_binding_writes(kind):
+    pair = Pair(kind)
+    for _ in range(KEPT_AFTER + 3):
+        for name in ("q", "q_nope", "k_new", "states_o"):  # other numbers in the same memory, which both read
+            if name not in pair.names and getattr(pair.ours, name, None) is not None and getattr(pair.ours, name).itemsize > 1:
+                getattr(pair.ours, name).mul_(-0.5)
+        pair.spoil()
+        pair.run()
+        assert pair.agrees()
+    assert pair.is_kept()
+
+
+@pytest.mark.parametrize("kind", SOME)
+def test_a_run_made_again_goes_to_the_stream_of_the_moment(kind):
+    pair, side = Pair(kind), torch.cuda.Stream()
+    for _ in range(KEPT_AFTER):
+        pair.run()
+    torch.cuda.synchronize()
+    pair.spoil()
+    side.wait_stream(torch.cuda.current_stream())
+    torch.cuda._sleep(20_000_000)  # of the default stream: who runs there comes late
+    with torch.cuda.stream(side):
+        pair.run()
+    side.synchronize()
+    assert pair.agrees()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("kind", SOME)
+def test_a_run_made_again_is_captured_and_replayed(kind):
+    pair, graph = Pair(kind), torch.cuda.CUDAGraph()
+    for _ in range(KEPT_AFTER):
+        pair.run()
+    with torch.cuda.graph(graph):
+        pair.run()
+    for _ in range(3):
+        pair.spoil()
+        graph.replay()
+        assert pair.agrees()

@@ -1,0 +1,428 @@
+"""Descriptors: what they refuse, how they travel, and that the same value is the same everywhere."""
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from opfacade import Plan, Preference, Target, load_descriptor
+from opfacade.core.descriptor import forget_kinds
+from opfacade.errors import ArgumentTypeError, DescriptorError
+from opfacade.plans.attention import (
+    BatchPagedDecodeDescriptor,
+    BatchPagedDecodePlan,
+    BatchPagedPrefillDescriptor,
+    BatchRaggedPrefillDescriptor,
+    PagedKvCacheDescriptor,
+)
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor, PagedKvAppendPlan
+from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
+from opfacade.select.registry import descriptor_types, examples
+from opfacade.select.selection import considered
+from opfacade.tools.catalogue import schema
+from tests.support import regolden
+
+CACHE = {"num_total_pages": 8, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "f16"}
+PREFILL = {"batch_size": 2, "total_num_rows": 5, "num_qo_heads": 4, "causal": True, "paged_kv": CACHE}
+DECODE = {"batch_size": 2, "num_qo_heads": 4, "paged_kv": CACHE}
+RAGGED = {
+    "batch_size": 2, "total_num_rows": 5, "total_kv_rows": 9, "num_qo_heads": 8, "num_kv_heads": 2, "head_dim": 64,
+    "causal": False, "dtype": "bf16",
+}  # fmt: skip
+APPEND = {"batch_size": 2, "total_num_rows": 5, "paged_kv": CACHE}
+MERGE = {"num_states": 2, "total_num_rows": 5, "num_heads": 4, "head_dim": 64, "dtype": "f16"}
+LATENT = {"num_total_pages": 8, "page_size": 4, "dtype": "bf16"}
+MLA = {"batch_size": 2, "num_qo_heads": 16, "paged_kv": LATENT}
+KINDS = {
+    PagedKvCacheDescriptor: CACHE, BatchPagedPrefillDescriptor: PREFILL, BatchPagedDecodeDescriptor: DECODE,
+    BatchRaggedPrefillDescriptor: RAGGED, PagedKvAppendDescriptor: APPEND, MergeStatesDescriptor: MERGE,
+    PagedLatentCacheDescriptor: LATENT, BatchMlaDecodeDescriptor: MLA,
+}  # fmt: skip
+EXAMPLES = examples()
+
+
+def each(kinds, want):
+    """(kind, field) for every field that `want` names in a kind."""
+    return [(kind, name) for kind in kinds for name in kind.model_fields if name in want]
+
+
+SIZES = {
+    "page_size", "num_kv_heads", "head_dim", "head_dim_vo", "latent_dim", "rope_dim", "num_qo_heads", "num_states", "num_heads",
+}  # fmt: skip
+COUNTS = {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages", "max_kv_indices", "max_kv_len"}
+
+
+def refused(kind, code, path, **change):
+    """The error of a descriptor with some fields changed; `path` is the field it must name."""
+    with pytest.raises(DescriptorError) as caught:
+        kind(**(KINDS[kind] | change))
+    error = caught.value
+    assert isinstance(error, ValueError)
+    assert (error.code, error.issues[0].argument) == (code, path)
+    assert f"[{code}]" in str(error)
+    assert error.errors()
+    return error
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
+def test_the_valid_one_is_valid(kind):
+    assert getattr(kind(**KINDS[kind]), "schema_version", 1) == 1
+
+
+@pytest.mark.parametrize(("kind", "field"), each(KINDS, SIZES | COUNTS))
+def test_a_negative_number_is_refused(kind, field):  # row 1
+    bound = "greater than or equal to " + ("1" if field in SIZES else "0")
+    assert bound in refused(kind, "OPF-D002", field, **{field: -3}).issues[0].expected
+
+
+@pytest.mark.parametrize(("kind", "field"), each(KINDS, SIZES))
+def test_a_size_of_zero_is_refused(kind, field):  # row 2
+    assert refused(kind, "OPF-D002", field, **{field: 0}).issues[0].got == "0"
+
+
+@pytest.mark.parametrize(("kind", "field"), each(KINDS, {"batch_size", "total_num_rows", "total_kv_rows", "num_total_pages"}))
+def test_a_count_of_zero_is_legal(kind, field):  # row 3
+    made = kind(**(KINDS[kind] | {field: 0}))
+    assert getattr(made, field) == 0
+    if hasattr(made, "operands"):
+        assert Plan.select(made, target=Target.cpu()).sku.id
+
+
+@pytest.mark.parametrize("value", [True, "8", 8.0, np.float32(8), None, [8]], ids=repr)
+@pytest.mark.parametrize(("kind", "field"), each(KINDS, (SIZES | COUNTS) - {"max_kv_indices", "max_kv_len", "head_dim_vo"}))
+def test_only_an_integer_is_an_integer(kind, field, value):  # row 4
+    refused(kind, "OPF-D001", field, **{field: value})
+
+
+@pytest.mark.parametrize("value", [np.int64(8), np.int32(8), np.uint8(8)], ids=repr)
+@pytest.mark.parametrize(("kind", "field"), each(KINDS, SIZES | COUNTS))
+def test_numpy_integers_are_integers(kind, field, value):  # row 4
+    made = kind(**(KINDS[kind] | {field: value}))
+    assert type(getattr(made, field)) is int
+    assert made == kind(**(KINDS[kind] | {field: 8}))
+    assert hash(made) == hash(kind(**(KINDS[kind] | {field: 8})))
+
+
+@pytest.mark.parametrize(("kind", "field"), each(KINDS, SIZES | COUNTS))
+def test_a_number_beyond_int32_is_refused(kind, field):  # row 5
+    assert "2147483647" in refused(kind, "OPF-D002", field, **{field: 2**31}).issues[0].expected
+
+
+def test_products_beyond_int64_are_refused():  # row 5
+    big = 2**31 - 1
+    message = str(
+        refused(PagedKvCacheDescriptor, "OPF-D005", "num_total_pages", num_total_pages=big, page_size=big, num_kv_heads=2)
+    )
+    assert str(big * big * 2 * 64 * 2) in message
+    refused(BatchPagedPrefillDescriptor, "OPF-D005", "total_num_rows", total_num_rows=big, num_qo_heads=big - 1)
+    refused(
+        BatchRaggedPrefillDescriptor,
+        "OPF-D005",
+        "total_kv_rows",
+        total_kv_rows=big,
+        num_kv_heads=big,
+        num_qo_heads=big,
+    )
+    refused(MergeStatesDescriptor, "OPF-D005", "num_states", num_states=big, total_num_rows=big)
+
+
+@pytest.mark.parametrize("kind", [BatchPagedPrefillDescriptor, BatchPagedDecodeDescriptor, PagedKvAppendDescriptor])
+def test_lengths_must_fit_int32(kind):  # row 88
+    refused(kind, "OPF-D005", "max_kv_indices", max_kv_indices=2**29)
+    assert kind(**(KINDS[kind] | {"max_kv_indices": 2**29 - 1})).max_kv_indices == 2**29 - 1
+    refused(kind, "OPF-D005", "paged_kv.num_total_pages", paged_kv=CACHE | {"num_total_pages": 2**29, "head_dim": 1})
+
+
+@pytest.mark.parametrize("kind", [BatchPagedPrefillDescriptor, BatchPagedDecodeDescriptor, BatchRaggedPrefillDescriptor])
+def test_query_heads_must_be_a_multiple_of_kv_heads(kind):  # row 6
+    message = str(refused(kind, "OPF-D005", "num_qo_heads", num_qo_heads=5))
+    assert "num_qo_heads expected a multiple of num_kv_heads=2, got 5." in message
+
+
+ATTENTION = [BatchPagedPrefillDescriptor, BatchPagedDecodeDescriptor, BatchRaggedPrefillDescriptor]
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        ("sm_scale", float("nan"), "OPF-D002"),
+        ("sm_scale", float("inf"), "OPF-D002"),
+        ("sm_scale", "1", "OPF-D001"),
+        ("logits_soft_cap", -1.0, "OPF-D002"),
+        ("logits_soft_cap", float("nan"), "OPF-D002"),
+        ("logits_soft_cap", float("inf"), "OPF-D002"),
+        ("window_left", -2, "OPF-D002"),
+        ("window_left", 1.0, "OPF-D001"),
+        ("window_left", 2**31, "OPF-D002"),
+        ("q_dtype", "float16", "OPF-D002"),
+        ("return_lse", 1, "OPF-D001"),
+        ("allow_unusual_scale", "yes", "OPF-D001"),
+    ],
+)
+def test_a_wrong_attention_field_is_refused(kind, field, value, code):  # rows 10, 11, 15
+    refused(kind, code, field, **{field: value})
+
+
+@pytest.mark.parametrize("value", [0, -0.125, -0.0])
+def test_an_unusual_scale_must_be_meant(value):  # row 10
+    error = refused(BatchPagedDecodeDescriptor, "OPF-D005", "sm_scale", sm_scale=value)
+    assert error.issues[0].hint == "If it is meant, set allow_unusual_scale=True."
+    assert BatchPagedDecodeDescriptor(**DECODE, sm_scale=value, allow_unusual_scale=True).scale == value
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31, True, 1.0, "on", "16", None])
+def test_a_wrong_split_is_refused(value):  # row 13
+    with pytest.raises(DescriptorError) as caught:
+        BatchPagedDecodeDescriptor(**DECODE, kv_split=value)
+    assert caught.value.issues[0].argument.startswith("kv_split")
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [*each(KINDS, {"dtype"}), (PagedKvCacheDescriptor, "layout"), (BatchPagedDecodeDescriptor, "page_table")]
+)
+def test_an_unknown_word_is_refused_and_the_known_ones_told(kind, field):  # row 15
+    issue = refused(kind, "OPF-D002", field, **{field: "fp16"}).issues[0]
+    assert issue.got == "'fp16'"
+    assert {"dtype": "'f8_e5m2'", "layout": "'NHD'", "page_table": "'block'"}[field] in issue.expected
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
+def test_a_misspelt_field_is_refused(kind):  # row 17
+    refused(kind, "OPF-D003", "head_dims", head_dims=64)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
+def test_every_missing_field_is_told(kind):
+    with pytest.raises(DescriptorError) as caught:
+        kind()
+    assert {i.argument for i in caught.value.issues} == {n for n, f in kind.model_fields.items() if f.is_required()}
+    assert {i.code for i in caught.value.issues} == {"OPF-D004"}
+
+
+def test_a_nested_field_is_told_with_its_path():
+    refused(BatchPagedDecodeDescriptor, "OPF-D002", "paged_kv.head_dim", paged_kv=CACHE | {"head_dim": -64})
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
+def test_another_schema_version_is_refused(version):  # row 17
+    refused(MergeStatesDescriptor, "OPF-D002", "schema_version", schema_version=version)
+
+
+def test_a_descriptor_is_frozen():
+    with pytest.raises(Exception, match="frozen") as caught:
+        EXAMPLES[0].batch_size = 4
+    assert isinstance(caught.value, ValueError)
+
+
+def bypassed():
+    """Invalid descriptors that no constructor saw."""
+    good = BatchPagedDecodeDescriptor(**DECODE)
+    mutated = BatchPagedDecodeDescriptor(**DECODE)
+    mutated.__dict__["num_qo_heads"] = 5
+    nested = BatchPagedDecodeDescriptor(**DECODE)
+    nested.paged_kv.__dict__["head_dim"] = -1
+    bad_cache = PagedKvCacheDescriptor.model_construct(**(CACHE | {"head_dim": 0, "layout": "HND"}))
+    listed = BatchPagedDecodeDescriptor.model_construct(**(DECODE | {"paged_kv": [1]}))
+    return {
+        "model_copy": good.model_copy(update={"num_qo_heads": 5}),
+        "model_construct": BatchPagedDecodeDescriptor.model_construct(
+            **(DECODE | {"num_qo_heads": 5, "paged_kv": good.paged_kv})
+        ),
+        "missing": BatchPagedDecodeDescriptor.model_construct(batch_size=2),
+        "mutated": mutated,
+        "nested": nested,
+        "nested construct": good.model_copy(update={"paged_kv": bad_cache}),
+        "pickle": pickle.loads(pickle.dumps(good.model_copy(update={"window_left": -7}))),
+        "nan": good.model_copy(update={"sm_scale": float("nan")}),
+        "op": good.model_copy(update={"op": "paged_prefill"}),
+        "unhashable": listed,
+    }
+
+
+@pytest.mark.parametrize("how", bypassed())
+def test_select_catches_what_bypassed_validation(how):  # row 18
+    Plan.select(BatchPagedDecodeDescriptor(**DECODE), target=Target.cpu())
+    with pytest.raises(DescriptorError, match="OPF-D00"):
+        Plan.select(bypassed()[how], target=Target.cpu())
+
+
+def test_what_passed_validation_is_not_validated_again_until_it_differs():
+    good = BatchPagedDecodeDescriptor(**DECODE | {"batch_size": 1})
+    assert good.revalidated() is good
+    assert good.model_copy().revalidated() is not good
+    for name, value in (("batch_size", True), ("num_qo_heads", 4.0), ("unknown", None)):  # equal is not enough
+        changed = BatchPagedDecodeDescriptor(**DECODE | {"batch_size": 1})
+        changed.__dict__[name] = value
+        with pytest.raises(DescriptorError):
+            changed.revalidated()
+
+
+def test_sizes_are_fields():
+    for kind in KINDS:
+        assert kind.sizes <= set(kind.model_fields)
+
+
+def _of_other_sizes(example, rng):
+    """The same kind. A split of the caller's keeps its limit of parts in reach, a list of states its length."""
+    fields = {name: rng.choice((1, 2, 3, 16, 40, 1000)) for name in type(example).sizes}
+    if getattr(example, "states", "") == "list":
+        fields["num_states"] = rng.randint(1, 8)
+    if hasattr(example, "paged_kv"):
+        fields["paged_kv"] = example.paged_kv.model_dump() | {"num_total_pages": rng.choice((1, 40, 600, 5000, 100000))}
+        fields["max_kv_indices"] = None
+    return type(example).model_validate(example.model_dump() | fields)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.op)
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
+def test_what_is_remembered_of_a_kind_is_true_of_all_its_sizes(example, target):
+    rng = random.Random(f"{example.digest()} {target}")
+    machine = Target.parse(target)
+    several = [_of_other_sizes(example, rng) for _ in range(8)]
+    assert {d.kind for d in several} == {several[0].kind}
+    remembered = [considered(d, Preference(), machine) for d in several]
+    for descriptor, told in zip(several, remembered, strict=True):
+        forget_kinds()
+        fresh = type(descriptor).model_validate(descriptor.model_dump())
+        assert considered(fresh, Preference(), machine) == told
+
+
+@pytest.mark.parametrize("thing", [None, "paged_decode", DECODE, Target.cpu(), PagedKvCacheDescriptor(**CACHE)], ids=repr)
+def test_what_is_no_descriptor_is_a_type_error(thing):  # row 19
+    with pytest.raises(TypeError, match="OPF-S030") as caught:
+        Plan.select(thing, target=Target.cpu())
+    assert isinstance(caught.value, ArgumentTypeError)
+
+
+@pytest.mark.parametrize("plan", [BatchPagedDecodePlan, PagedKvAppendPlan])
+def test_a_named_plan_refuses_another_ops_descriptor(plan):  # row 19
+    foreign = BatchPagedPrefillDescriptor(**PREFILL)
+    Plan.select(foreign, target=Target.cpu())
+    with pytest.raises(ArgumentTypeError, match=r"got BatchPagedPrefillDescriptor.*\[OPF-S031\]"):
+        plan.select(foreign, target=Target.cpu())
+
+
+@pytest.mark.parametrize("descriptor", EXAMPLES, ids=lambda d: d.op)
+def test_json_round_trip_is_identity(descriptor):
+    text = descriptor.model_dump_json()
+    assert type(descriptor).model_validate_json(text) == descriptor
+    assert load_descriptor(text) == descriptor
+    assert load_descriptor(descriptor.canonical_json().encode()).digest() == descriptor.digest()
+    assert pickle.loads(pickle.dumps(descriptor)) == descriptor
+
+
+def test_equal_values_have_one_json():
+    zero = BatchPagedDecodeDescriptor(**DECODE, logits_soft_cap=-0.0, sm_scale=1)
+    assert zero == BatchPagedDecodeDescriptor(**DECODE, sm_scale=1.0)
+    assert zero.digest() == BatchPagedDecodeDescriptor(**DECODE, sm_scale=1.0).digest()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"op": "nope"}', '{"op": ["paged_decode"]}'])
+def test_json_of_no_known_op_is_refused(text):
+    with pytest.raises(DescriptorError, match="paged_decode") as caught:
+        load_descriptor(text)
+    assert caught.value.code == "OPF-D020"
+
+
+TEXT = EXAMPLES[0].model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Expecting value"),
+        (b"\xff", "can't decode"),
+        (TEXT[:-1] + ',"batch_size":1}', "the name 'batch_size' more than once"),
+        (TEXT.replace('"head_dim"', '"page_size":1,"head_dim"'), "the name 'page_size' more than once"),
+        (TEXT[:-1] + ',"more":' + "[" * 10_000 + "]" * 10_000 + "}", "nested more than 100 deep"),
+        (TEXT[:-1] + f',"sm_scale":{"9" * 5000}}}', "more than 40 digits"),
+        (TEXT[:-1] + ',"sm_scale":1e999}', "no float64"),
+        (TEXT[:-1] + ',"sm_scale":NaN}', "NaN"),
+    ],
+)
+@pytest.mark.parametrize("read", [load_descriptor, type(EXAMPLES[0]).model_validate_json], ids=["any", "its type"])
+def test_json_that_is_not_strict_is_refused_with_the_reason(read, text, why):
+    with pytest.raises(DescriptorError, match=why) as caught:
+        read(text)
+    assert caught.value.code == "OPF-D006"
+
+
+@pytest.mark.parametrize("field", type(EXAMPLES[0]).model_fields)
+@pytest.mark.parametrize("value", [10**400, -(10**5000)], ids=["beyond float64", "beyond printing"])
+def test_an_integer_of_any_length_is_refused_by_name(field, value):
+    fields = dict(EXAMPLES[0].__dict__) | {field: value}
+    with pytest.raises(DescriptorError, match=field):
+        type(EXAMPLES[0])(**fields)
+
+
+def test_an_integer_that_python_does_not_print_is_refused_everywhere():
+    for refused in (lambda: Target("sm_90a", 10**5000), lambda: load_descriptor(10**5000), lambda: schema(10**5000)):
+        with pytest.raises(DescriptorError, match="too long to print"):
+            refused()
+
+
+@pytest.mark.parametrize("change", [{"batch_size": "2"}, {"batch_size": 2.5}, {"window_left": 10**30}, {"unknown": 1}])
+def test_json_is_as_strict_as_construction(change):
+    text = json.dumps(json.loads(EXAMPLES[0].model_dump_json()) | change)
+    with pytest.raises(DescriptorError, match=next(iter(change))):
+        load_descriptor(text)
+
+
+@pytest.mark.parametrize("descriptor", EXAMPLES, ids=lambda d: d.op)
+def test_the_json_schema_names_every_field_and_closes_the_rest(descriptor):
+    schema = type(descriptor).model_json_schema()
+    assert set(schema["properties"]) == set(type(descriptor).model_fields)
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["schema_version"]["const"] == 1
+    assert json.loads(json.dumps(schema)) == schema
+
+
+def test_every_op_has_its_own_name_and_type():
+    assert len(descriptor_types()) == len({type(e) for e in EXAMPLES}) == 6
+    assert all(kind.model_fields["op"].default == op for op, kind in descriptor_types().items())
+
+
+@pytest.mark.parametrize("name", regolden.by_name())
+def test_descriptors_and_skus_are_as_recorded(name):
+    """A changed digest or id orphans users' caches, pins and telemetry: rerun tests.support.regolden only on purpose."""
+    recorded = json.loads((regolden.GOLDEN / f"{name}.json").read_text())
+    now = regolden.golden(regolden.by_name()[name])
+    assert load_descriptor(json.dumps(recorded["descriptor"])) == regolden.by_name()[name]
+    assert now == recorded
+
+
+def test_every_recorded_example_exists():
+    assert {p.stem for p in regolden.GOLDEN.glob("*.json")} == set(regolden.by_name())
+
+
+def test_digests_do_not_depend_on_the_hash_seed():
+    code = "from opfacade.select.registry import examples; print(*[e.digest() for e in examples()])"
+    outs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert outs == {" ".join(e.digest() for e in EXAMPLES) + "\n"}
+
+
+@pytest.mark.parametrize("field", ["sm_scale", "logits_soft_cap"])
+def test_a_number_that_is_not_finite_on_the_device_is_refused(field):
+    refused(BatchPagedDecodeDescriptor, "OPF-D002", field, **{field: 1e308})
+    largest = (2 - 2.0**-23) * 2.0**127
+    assert getattr(BatchPagedDecodeDescriptor(**(KINDS[BatchPagedDecodeDescriptor] | {field: largest})), field) == largest
+
+
+def test_messages_are_sentences():
+    error = refused(BatchPagedDecodeDescriptor, "OPF-D003", "foo", foo=1)
+    assert "foo expected no field of this name, got 1." in str(error)
+    missing = {name: value for name, value in KINDS[BatchPagedDecodeDescriptor].items() if name != "batch_size"}
+    with pytest.raises(DescriptorError, match=r"batch_size expected a value, got nothing\."):
+        BatchPagedDecodeDescriptor(**missing)

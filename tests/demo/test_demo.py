@@ -1,0 +1,175 @@
+"""The demo: its allocator, its schedule, its lengths, and that it notices a wrong result."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from opfacade.cli.main import main
+from opfacade.core.target import Target
+from opfacade.demo.lengths import Length, drawn, from_trace
+from opfacade.demo.main import Demo
+from opfacade.demo.pages import PagePool
+from opfacade.demo.scheduler import Scheduler
+from opfacade.demo.settings import settings
+from opfacade.errors import DescriptorError, InternalError
+
+LENGTHS = [Length(20, 5), Length(3, 1), Length(1, 9), Length(37, 4), Length(16, 16)]
+SMALL = {"heads": 2, "kv_heads": 1, "head_dim": 16, "page_size": 4, "chunk": 16, "every": 4}
+
+
+def small(**given):
+    return settings("cpu", **{**SMALL, **given})
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tiny tensors: threads that fight over a core cost more than all the arithmetic."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "lengths.csv"
+    lines = [f"2023-11-16 18:15:46.0,{length.context},{length.generated}" for length in LENGTHS]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]) + "\n")
+    return path
+
+
+def demo(trace, *extra):
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    return CliRunner().invoke(main, ["demo", "--device=cpu", f"--trace={trace}", *flags, *extra])
+
+
+def test_no_page_has_two_owners_and_all_come_back():
+    served = Demo(small(), LENGTHS)
+    for step in served.steps():
+        owned = [page for request in served.scheduler.running for page in request.pages]
+        assert len(set(owned)) == len(owned)
+        assert {page: owner for page, owner in served.pool.owners.items() if page in owned} == served.pool.owners
+        assert served.pool.free + len(owned) == served.pool.num_pages
+        assert len(step.decode) + sum(part.rows for part in step.prefill) <= SMALL["chunk"]
+    assert served.pool.free == served.pool.num_pages
+    assert served.scheduler.completed == len(LENGTHS)
+    assert served.sound
+
+
+def test_every_prompt_token_is_prefilled_and_every_later_one_decoded():
+    served = Demo(small(), LENGTHS)
+    prefilled, decoded = Counter(), Counter()
+    for step in served.steps():
+        for part in step.prefill:
+            prefilled[part.request.number] += part.rows
+        for part in step.decode:
+            decoded[part.request.number] += part.rows
+    assert [prefilled[i] for i in range(len(LENGTHS))] == [length.context for length in LENGTHS]
+    assert [decoded[i] for i in range(len(LENGTHS))] == [length.generated - 1 for length in LENGTHS]
+    assert served.totals()["prompt_tokens"] == sum(prefilled.values())
+
+
+def test_requests_wait_until_all_their_pages_can_be_kept():
+    pool = PagePool(10)
+    scheduler = Scheduler([Length(8, 9), Length(8, 17), Length(1, 1)], pool, page_size=4, chunk=100)
+    scheduler.next_step()
+    assert [request.number for request in scheduler.running] == [0, 1]
+    assert pool.free == 6
+
+
+def test_a_page_beyond_the_reservation_or_of_another_request_is_refused():
+    pool = PagePool(3)
+    assert pool.reserve(0, 1)
+    assert not pool.reserve(1, 3)
+    page = pool.take(0)
+    with pytest.raises(InternalError, match="beyond its reservation"):
+        pool.take(0)
+    with pytest.raises(InternalError, match="not request 1's"):
+        pool.give_back(1, [page])
+
+
+def test_a_pool_too_small_for_the_longest_request_is_refused():
+    with pytest.raises(DescriptorError, match=r"pages expected at least 10.*got 9"):
+        Demo(small(pages=9), LENGTHS)
+
+
+def test_lengths_come_from_the_trace(trace):
+    assert from_trace(trace, 3) == LENGTHS[:3]
+    assert from_trace(trace, 64) == LENGTHS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ContextTokens,GeneratedTokens\n5,x\n", ":2 expected integers"),
+        ("a,b\n1,2\n", ":2 expected integers"),
+        ("ContextTokens,GeneratedTokens\n5,1\n0,3\n", ":3 expected at least 1 token"),
+        ("ContextTokens,GeneratedTokens\n", "at least one request"),
+        ("\xff\n\xfe\n", ":2 expected integers"),
+    ],
+)
+def test_a_bad_trace_names_its_line(tmp_path, text, message):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DescriptorError, match=message):
+        from_trace(path, 64)
+
+
+def test_drawn_lengths_repeat_with_their_seed_and_stay_in_range():
+    lengths = drawn(500, seed=1)
+    assert lengths == drawn(500, seed=1) != drawn(500, seed=2)
+    assert all(1 <= length.context <= 4096 and 1 <= length.generated <= 1000 for length in lengths)
+    assert 800 < sorted(length.context for length in lengths)[250] < 1300
+
+
+def test_the_command_reports_and_ends_with_zero(trace, tmp_path):
+    result = demo(trace, f"--json={tmp_path / 'out.json'}")
+    assert result.exit_code == 0, result.output
+    for word in ("append", "prefill", "decode", "requests completed       5", "attention-f32", "On an H200", "cuda/"):
+        assert word in result.output
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["totals"]["worst_error_over_bound"] <= 1
+    assert all(run["sku"] in written["skus"] for run in written["runs"])
+    assert sum(run["rows"] for run in written["runs"] if "paged_prefill" in run["sku"]) == sum(x.context for x in LENGTHS)
+
+
+def test_max_steps_ends_early(trace):
+    result = demo(trace, "--max-steps=2")
+    assert result.exit_code == 0
+    assert "steps                    2" in result.output
+
+
+@pytest.mark.parametrize("spoil", ["one output", "one appended row"])
+def test_a_wrong_result_ends_with_one(trace, monkeypatch, spoil):
+    from opfacade.plan import Plan
+
+    run = Plan.run
+
+    def spoiled(plan, args, workspace=None):
+        run(plan, args, workspace)
+        if spoil == "one output" and hasattr(args, "lse"):
+            args.o.add_(0.5)
+        if spoil == "one appended row" and hasattr(args, "k_new"):
+            args.k_data[int(args.kv_indices[-1]), 0, int(args.last_page_len[-1]) - 1, 0] += 1
+
+    monkeypatch.setattr(Plan, "run", spoiled)
+    result = demo(trace)
+    assert result.exit_code == 1
+    assert "WRONG: step" in result.output
+
+
+def test_wrong_settings_are_refused_with_the_field():
+    result = CliRunner().invoke(main, ["demo", "--device=cpu", "--heads=0"])
+    assert result.exit_code == 2
+    assert "heads expected" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_gpu_that_is_not_there_is_said_so(trace, monkeypatch):
+    monkeypatch.setattr("opfacade.demo.server.Target.current", Target.cpu)
+    result = demo(trace, "--device=cuda")
+    assert result.exit_code == 2
+    assert "expected a CUDA device, got none" in result.output

@@ -1,9 +1,0 @@
-// Shadows kernels/common/dependent_launch.cuh: launches come one after the other.
-#pragma once
-
-namespace opfacade {
-
-inline void allow_dependents() {}
-inline void wait_for_previous() {}
-
-}  // namespace opfacade

@@ -1,0 +1,22 @@
+// Shadows kernels/ptx/cluster.cuh. Bits 24 and up of a shared address: rank + 1, or 0 for one's own block.
+#pragma once
+#include "tests/emulator/simt.h"
+
+namespace opfacade {
+
+inline void cluster_sync() { simt::meet(simt::cluster->meeting, simt::cluster->threads); }
+inline void cluster_arrive() { simt::current->cluster_round = simt::arrive(simt::cluster->meeting, simt::cluster->threads); }
+inline void cluster_wait() { simt::wait(simt::cluster->meeting, simt::current->cluster_round); }
+inline uint32_t cluster_address(uint32_t address, int rank) { return address | static_cast<uint32_t>(rank + 1) << 24; }
+inline float cluster_load(uint32_t address) {
+  float value;
+  memcpy(&value, simt::at(address), 4);
+  return value;
+}
+inline float4 cluster_load_4(uint32_t address) {
+  float4 value;
+  memcpy(&value, simt::at(address), 16);
+  return value;
+}
+
+}  // namespace opfacade

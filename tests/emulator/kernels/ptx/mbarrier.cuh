@@ -1,0 +1,58 @@
+// Shadows kernels/ptx/mbarrier.cuh: arrivals, bytes and the parity of the phase, in the eight bytes of a barrier.
+#pragma once
+#include "kernels/ptx/cp_async.cuh"
+
+namespace opfacade {
+
+struct Barrier {
+  int16_t expected, pending;
+  int32_t bytes : 31;
+  uint32_t phase : 1;
+};
+static_assert(sizeof(Barrier) == 8);
+
+inline Barrier& barrier_at(uint32_t address) { return *reinterpret_cast<Barrier*>(simt::at(address)); }
+inline void settle(Barrier& barrier) {
+  if (barrier.pending != 0 || barrier.bytes != 0) return;
+  barrier.phase ^= 1;
+  barrier.pending = barrier.expected;
+}
+
+inline void mbarrier_init(uint32_t address, uint32_t arrivals) {
+  const int16_t count = static_cast<int16_t>(arrivals);
+  barrier_at(address) = {count, count, 0, 0};
+}
+inline void mbarrier_init_fence() {}
+inline void mbarrier_arrive(uint32_t address) { --barrier_at(address).pending, settle(barrier_at(address)); }
+inline void mbarrier_arrive_if(bool any, uint32_t address) {
+  if (any) mbarrier_arrive(address);
+}
+inline void mbarrier_arrive_expect(uint32_t address, uint32_t bytes) {
+  barrier_at(address).bytes += static_cast<int>(bytes);
+  mbarrier_arrive(address);
+}
+inline void mbarrier_bytes_came(uint32_t address, uint32_t bytes) {
+  barrier_at(address).bytes -= static_cast<int>(bytes);
+  settle(barrier_at(address));
+}
+inline void mbarrier_arrive_after_copies(uint32_t address) {
+  cp_async_commit();
+  cp_async_wait<0>();
+  mbarrier_arrive(address);
+}
+inline bool mbarrier_try_wait(uint32_t address, uint32_t parity) { return barrier_at(address).phase != parity; }
+inline bool mbarrier_is_over(uint32_t address, uint32_t parity) { return mbarrier_try_wait(address, parity); }
+inline void mbarrier_wait(uint32_t address, uint32_t parity) {
+  while (!mbarrier_try_wait(address, parity)) simt::yield();
+}
+
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+}  // namespace opfacade

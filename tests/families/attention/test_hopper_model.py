@@ -1,0 +1,190 @@
+"""The layouts that Hopper's kernels assume, against each other on the CPU and against the hardware on a GPU."""
+
+import pytest
+import torch
+
+from tests.families.attention import hopper_model as model
+
+BOX = 16
+
+
+def numbered(rows, columns):
+    return torch.arange(rows * columns, dtype=torch.float64).view(rows, columns)
+
+
+def test_a_panel_is_what_the_copy_engine_lays_down():
+    matrix = numbered(BOX, 64)
+    assert torch.equal(model.into_panels(matrix), model.box_in_shared(matrix[None, None], 0, 0, 0, 0, BOX))
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+def test_a_descriptor_walks_rows_in_their_order(rows):
+    matrix = numbered(rows, 128)
+    shared = model.into_panels(matrix)
+    for k in range(8):
+        at = model.descriptor_at(k // 4 * rows * 128, 0, k % 4 * 32)
+        assert torch.equal(model.read_rows(shared, at, rows), matrix[:, k * 16 : k * 16 + 16])
+
+
+@pytest.mark.parametrize("columns", [64, 128, 256])
+def test_a_transposed_descriptor_walks_terms_in_their_order(columns):
+    matrix = numbered(64, columns)
+    shared = model.into_panels(matrix)
+    for k in range(4):
+        at = model.descriptor_at(0, 64 * 128, k * 2048)
+        assert torch.equal(model.read_transposed(shared, at, columns), matrix[k * 16 : k * 16 + 16])
+
+
+def test_a_wrong_stride_is_seen():
+    """Negative control: eight rows that are not 1024 bytes apart give another matrix."""
+    matrix = numbered(64, 64)
+    at = model.descriptor_at(0, 0, 0) | {"stride": 512}
+    assert not torch.equal(model.read_rows(model.into_panels(matrix), at, 64), matrix[:, :16])
+
+
+def test_packed_accumulators_are_the_next_operand():
+    for thread in range(128):
+        for step in range(8):
+            for register in range(4):
+                first = (2 * step + register // 2) * 4 + register % 2 * 2
+                pair = tuple(model.accumulator_place(thread, first + i) for i in range(2))
+                wanted = tuple((row, column + step * 16) for row, column in model.operand_places(thread, register))
+                assert pair == wanted
+
+
+def test_packed_fp8_accumulators_are_the_next_operand_up_to_the_order_of_terms():
+    """Register 2c + h of a step of 32 packs scores of four keys; transposed values have them at the places it stands for."""
+    for thread in range(128):
+        for register in range(16):
+            step, c, h = register // 4, register % 4 // 2, register % 2
+            scores = [model.accumulator_place(thread, register // 2 * 8 + j // 2 * 4 + h * 2 + j % 2) for j in range(4)]
+            g, t = thread % 32 // 4, thread % 4
+            assert {row for row, _ in scores} == {thread // 32 * 16 + g + 8 * h}
+            places = [step * 32 + 16 * c + 4 * t + j for j in range(4)]
+            assert [model.transposed_place(key) for _, key in scores] == places
+
+
+def test_bytes_read_as_pairs_and_transposed_lie_at_their_places():
+    tile = torch.arange(128 * 128).view(128, 128)
+    shared = model.transpose_bytes(tile)
+    rows = [model.transposed_row(column) for column in range(128)]
+    assert sorted(rows) == list(range(128))
+    for key in range(128):
+        assert torch.equal(shared[rows, model.transposed_place(key)], tile[key])
+
+
+def test_sixteen_transposed_columns_give_a_thread_four_side_by_side():
+    """In the order in which prefill_sm90/output.cuh writes them: the first of both blocks, then the second."""
+    columns = {model.transposed_row(column): column for column in range(128)}
+    for thread in range(128):
+        for first in range(0, 64, 8):
+            places = [model.accumulator_place(thread, first + i) for i in (0, 4, 1, 5)]
+            mine = [columns[column] for _, column in places]
+            assert mine == list(range(first * 2 + thread % 4 * 4, first * 2 + thread % 4 * 4 + 4))
+
+
+def test_accumulators_cover_a_tile_once():
+    places = [model.accumulator_place(t, i) for t in range(128) for i in range(64)]
+    assert sorted(places) == [(r, c) for r in range(64) for c in range(128)]
+
+
+@pytest.fixture(scope="module")
+def probes():
+    from opfacade import jit
+    from opfacade.jit.spec import JitSpec
+
+    return jit.load(JitSpec.of("hopper", "probes/hopper", "sm_90a", ("-DOPF_WAIT_LIMIT=10000000",)))
+
+
+def close(got, want):
+    assert bool(got.isfinite().all())
+    assert float((got.double().cpu() - want).norm() / want.norm()) < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [64, 96, 128, 256])
+def test_products_of_shared_operands(probes, dtype, columns):
+    a, b = torch.randn(64, 128, dtype=dtype), torch.randn(columns, 128, dtype=dtype)
+    c = torch.full((64, columns), float("nan"), device="cuda")
+    name = "f16" if dtype == torch.float16 else "bf16"
+    getattr(probes, f"ss_{name}_{columns}")(a.cuda(), b.cuda(), c)
+    close(c, a.double() @ b.double().T)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [64, 128, 256])
+def test_products_of_an_operand_in_registers(probes, dtype, columns):
+    a, b = torch.randn(64, 64, dtype=dtype), torch.randn(64, columns, dtype=dtype)
+    c = torch.full((64, columns), float("nan"), device="cuda")
+    name = "f16" if dtype == torch.float16 else "bf16"
+    getattr(probes, f"rs_{name}_{columns}")(a.cuda(), b.cuda(), c)
+    close(c, 1 + a.double() @ b.double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_two_steps_of_an_operand_in_registers(probes, dtype):
+    a, b = torch.randn(64, 64, dtype=dtype), torch.randn(64, 64, dtype=dtype)
+    c = torch.full((64, 64), float("nan"), device="cuda")
+    getattr(probes, f"rs_two_{'f16' if dtype == torch.float16 else 'bf16'}_64")(a.cuda(), b.cuda(), c)
+    close(c, 1 + a[:, :32].double() @ b[:32].double())
+
+
+def e4m3(*shape):
+    return torch.randn(*shape).to(torch.float8_e4m3fn)
+
+
+def cut_sums(got, want, size):
+    """Each step of 32 products may be off by 34 units of 2^-13 of what it adds up: four steps, none of more than `size`."""
+    assert bool(got.isfinite().all())
+    assert bool(((got.double().cpu() - want).abs() <= 4 * 34 * 2.0**-13 * size).all())
+
+
+@pytest.mark.gpu
+def test_products_of_shared_fp8_operands(probes):
+    a, b = e4m3(64, 128), e4m3(128, 128)
+    c = torch.full((64, 128), float("nan"), device="cuda")
+    probes.ss_e4m3_128(a.cuda(), b.cuda(), c)
+    cut_sums(c, a.double() @ b.double().T, a.double().abs() @ b.double().abs().T)
+
+
+@pytest.mark.gpu
+def test_products_of_fp8_weights_and_transposed_values(probes):
+    a, b = e4m3(64, 128), e4m3(128, 128)
+    c = torch.full((64, 128), float("nan"), device="cuda")
+    probes.rs_e4m3_128(a.cuda(), b.cuda(), c)
+    cut_sums(c, a.double() @ b.double(), a.double().abs() @ b.double().abs())
+
+
+@pytest.mark.gpu
+def test_fp8_sums_are_cut_as_the_model_says(probes):
+    """2^8 with 31 products of 2^-9 each: every one of them lies far below 2^-13 of it."""
+    a, b = torch.zeros(64, 128).to(torch.float8_e4m3fn), torch.zeros(128, 128).to(torch.float8_e4m3fn)
+    a[:, 0], b[:, 0] = 16.0, 16.0
+    a[:, 1:32], b[:, 1:32] = 2.0**-3, 2.0**-6
+    c = torch.full((64, 128), float("nan"), device="cuda")
+    probes.ss_e4m3_128(a.cuda(), b.cuda(), c)
+    assert bool((c == 256.0).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("at", [(0, 0, 0, 0), (64, 16, 1, 2), (64, 24, 2, 1), (192, 3, 1, 0)])
+@pytest.mark.parametrize("order", ["HND", "NHD"])
+def test_boxes_lie_as_the_model_says(probes, at, order):
+    pool = torch.randn(3, 3, 30, 256).bfloat16()
+    gpu = pool.cuda() if order == "HND" else pool.transpose(1, 2).contiguous().cuda().transpose(1, 2)
+    c = torch.full((5, BOX * 64), float("nan"), dtype=torch.bfloat16, device="cuda")
+    probes.tma(gpu, c, *at)
+    want = model.box_in_shared(pool, *at, BOX)
+    for phase in range(5):
+        assert torch.equal(c[phase].cpu(), want)
+
+
+@pytest.mark.gpu
+def test_a_ring_hands_every_step_to_both_consumers(probes):
+    c = torch.full((2, 23, 128), -1, dtype=torch.int32, device="cuda")
+    probes.ring(c)
+    want = torch.arange(23)[:, None] * 1000 + torch.arange(127, -1, -1)
+    assert torch.equal(c.cpu(), want.int().expand(2, -1, -1))

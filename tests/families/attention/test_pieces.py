@@ -1,0 +1,135 @@
+"""How a decode is cut into pieces: device arithmetic, compiled for the host, does what the model of costs does, and the model
+cuts every run into pieces that blocks can take in any order. The emulator runs what a block makes of it (decode-auto-many)."""
+
+import ctypes
+import itertools
+import random
+from math import hypot
+
+import pytest
+
+from opfacade.backends.cuda.attention import cost_pieces as model
+from opfacade.core.waves import drained
+from tests.support.host_library import library
+
+HOST = """
+#include <algorithm>
+#define __device__
+#define __forceinline__ inline
+using std::max;
+using std::min;
+#include "kernels/attention/decode/schedule/cut.cuh"
+using namespace opfacade;
+extern "C" int equal(long long tiles, int batch, int most) { return nearly_equal(tiles, batch, most); }
+extern "C" void cut(int batch, int most, int wave, int unit, int* out) {
+  const EqualCut cut = equal_cut(batch, most, wave);
+  const Place place = cut.find(unit);
+  out[0] = place.request, out[1] = place.before, out[2] = place.count, out[3] = cut.first_unit();
+}
+extern "C" int count(int tiles, int longest) { return piece_count(tiles, longest); }
+extern "C" int class_of(int tiles, int count, int longest) { return piece_class(tiles, count, longest); }
+extern "C" int at_once(long long tiles, int resident) { return piece_at_once(tiles, resident); }
+extern "C" int in_turn(int longest) { return piece_in_turn(longest); }
+extern "C" int start(int tiles, int count, int i) { return piece_start(tiles, count, i); }
+"""
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory):
+    found = library(tmp_path_factory.mktemp("pieces"), HOST)
+    found.equal.argtypes = [ctypes.c_longlong, ctypes.c_int, ctypes.c_int]
+    found.at_once.argtypes = [ctypes.c_longlong, ctypes.c_int]
+    return found
+
+
+def drawn(seed):
+    """(grains of runs, blocks of heads, blocks that run at once)."""
+    rng = random.Random(seed)
+    batch, heads = rng.choice([1, 2, 5, 33, 36, 64, 200]), rng.choice([1, 3, 8])
+    resident = rng.choice([1, 7, 132, 264])
+    kind = rng.choice(["equal", "near", "mixed", "one long", "short", "just longer"])
+    if kind in ("equal", "near"):
+        most = rng.randint(1, 600)
+        return [most - (rng.randint(0, most // 20) if kind == "near" else 0) for _ in range(batch)], heads, resident
+    if kind == "one long":
+        return [rng.choice([1, 16])] * (batch - 1) + [1024], heads, resident
+    if kind == "just longer":  # than a piece, or two: as many parts as can be
+        piece = rng.randint(3, 40)
+        return [rng.choice([1, piece + 1, 2 * piece + 1]) for _ in range(batch)], heads, resident
+    return [rng.randint(1, 3 if kind == "short" else 400) for _ in range(batch)], heads, resident
+
+
+SEEDS = range(150)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_device_cuts_as_the_model_says(device, seed):
+    counts, heads, resident = drawn(seed)
+    pieces, wave = model.pieces(counts, heads, resident), max(1, resident // heads)
+    runs = {piece.request: piece.parts for piece in pieces}
+    before = dict(zip(runs, itertools.accumulate([0, *runs.values()]), strict=False))
+    if device.equal(sum(counts), len(counts), max(counts)):
+        for unit, piece in enumerate(pieces):
+            out = (ctypes.c_int * 4)()
+            device.cut(len(counts), max(counts), wave, unit, out)
+            assert tuple(out[:3]) == (piece.request, before[piece.request], piece.parts)
+            assert out[3] == next((unit for unit, piece in enumerate(pieces) if piece.parts > 1), out[3])
+        device.cut(len(counts), max(counts), wave, len(pieces), out)
+        assert out[0] >= len(counts)  # nothing beyond the last
+    else:
+        longest = device.at_once(sum(counts) * heads, resident)
+        if heads * sum(device.count(n, longest) for n in counts) > resident:
+            longest = device.in_turn(longest)
+        assert runs == {request: device.count(n, longest) for request, n in enumerate(counts)}
+        classes = [device.class_of(counts[piece.request], piece.parts, longest) for piece in pieces]
+        assert classes == sorted(classes)
+        assert all(piece.end - piece.first <= longest for piece in pieces)
+    for piece in pieces:
+        for i, grain in ((piece.part, piece.first), (piece.part + 1, piece.end)):
+            assert device.start(counts[piece.request], piece.parts, i) == grain
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pieces_cover_every_run_once_and_those_with_parts_have_slots_of_their_own(seed):
+    counts, heads, resident = drawn(seed)
+    pieces = model.pieces(counts, heads, resident)
+    for request, count in enumerate(counts):
+        own = sorted(piece for piece in pieces if piece.request == request)
+        assert [piece.part for piece in own] == list(range(own[0].parts))
+        assert (own[0].first, own[-1].end) == (0, count)
+        assert all(a.end == b.first for a, b in itertools.pairwise(own))
+    cut = [unit for unit, piece in enumerate(pieces) if piece.parts > 1]
+    if cut:
+        # Slots follow units from the first that has one, where runs are nearly equal, else from the first of all.
+        first = cut[0] if 8 * sum(counts) >= 7 * len(counts) * max(counts) else 0
+        assert (cut[-1] - first + 1) * heads <= 3 * resident
+    assert len(pieces) * heads <= len(counts) * heads + 3 * resident // 2
+
+
+def waste(counts, heads=8, resident=264):
+    """By the model of costs: the time of a cut, as a part of what the same grains take if all blocks are busy to the end. As
+    many as 103 blocks keep the memory busy."""
+    sizes = [float(piece.end - piece.first) for piece in model.pieces(counts, heads, resident) for _ in range(heads)]
+    return drained(sizes, resident, 1.0, 103.0) / (sum(sizes) / resident * hypot(1, resident / 103))
+
+
+@pytest.mark.parametrize(
+    ("batches", "most"), [((1, 2, 3, 8, 16, 32, 33, 36, 40, 44, 48, 64, 70, 128), 1.01), ((5, 10), 1.03), ((12, 20, 24), 1.12)]
+)
+def test_equal_runs_leave_little_of_the_memory_idle(batches, most):
+    """Where pieces of equal runs do not come to a wave, as those of 12, 20 and 24 requests, it is most."""
+    assert all(waste([128] * batch) <= most for batch in batches)
+
+
+def test_mixed_runs_leave_little_of_the_memory_idle():
+    rng = random.Random(1)
+    for batch, most in ((16, 1.13), (32, 1.09), (64, 1.05), (128, 1.05), (256, 1.05)):
+        for _ in range(6):
+            assert waste([max(1, int(rng.paretovariate(1.1) * 6)) for _ in range(batch)]) <= most, batch
+
+
+def test_one_long_run_is_as_many_pieces_as_keep_all_busy():
+    pieces = model.pieces([1024] + [16] * 63, 8, 264)
+    assert pieces[0].request == 0  # the long one first
+    assert 12 <= pieces[0].parts <= 30
+    assert all(piece.parts == 1 for piece in pieces if piece.request)

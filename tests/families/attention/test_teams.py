@@ -1,0 +1,109 @@
+"""Teams: clusters that share a run of a short context. Where they may, what their SKU says, and what workspace they need."""
+
+import pytest
+
+from opfacade import Preference, Target
+from opfacade.backends.cuda.attention import decode as cuda
+from opfacade.backends.cuda.attention.decode_block import Tuning
+from opfacade.tune.tune import eligible
+from tests.families.attention.test_decode_default import SM90, chosen, decode
+
+NAMES = {"teams=2": Tuning(teams=2), "teams=4": Tuning(teams=4), "cluster=2,teams=8": Tuning(cluster=2, teams=8)}
+FOUR = decode(1, 1024, 16, 4)  # runs of one cluster each by default
+
+
+def offered(descriptor, target=SM90):
+    """{variant: SKU} of those with teams."""
+    return {o.candidate.variant: o.sku for o in eligible(descriptor, Preference(), target) if o.candidate.variant in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "names"),
+    [
+        (FOUR, {"teams=2", "cluster=2,teams=8"}),  # 16 clusters of 8 are one too many
+        (decode(1, 512), {"cluster=2,teams=8"}),
+        (decode(1, 99, 16, 2, 64), set(NAMES)),
+        (decode(1, 4096), set()),  # the default
+        (decode(1, 8192, 16, 2), {"teams=2", "cluster=2,teams=8"}),  # the default has four
+        (decode(1, 16384), {"cluster=2,teams=8"}),
+        (decode(1, 16400), set()),
+        (decode(2, 4096), set()),  # 128 clusters of 2
+        (decode(1, 4096, 256, 8), set()),  # two blocks of heads for each kv head
+        (decode(1, 4096, kv_split=512), set()),
+        (decode(1, 4096, kv_split="off"), set()),
+        (decode(1, 4096, dtype="f32"), set()),
+    ],
+)
+def test_teams_are_offered_where_all_of_them_run_at_once_and_are_not_the_default(descriptor, names):
+    assert set(offered(descriptor)) == names
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "shape"),
+    [
+        (decode(1, 4096), (2, 8)),
+        (decode(1, 8192), (2, 8)),
+        (decode(2, 8192, 16, 4), (2, 8)),
+        (decode(1, 4096, 16, 2), (8, 4)),
+        (decode(1, 2064), (2, 8)),
+        (decode(1, 2048), (8, 1)),  # a bound that one cluster reads as soon
+        (decode(2, 4096, 16, 4), (8, 1)),  # of both requests together
+        (decode(1, 4096, dtype="f8_e4m3"), (8, 1)),  # as many bytes as half
+        (decode(1, 4112, dtype="f8_e4m3"), (2, 8)),
+        (decode(1, 1040, dim=256), (2, 8)),
+        (decode(1, 4096, 12, 12), (8, 1)),  # more runs than clusters that could share them
+    ],
+)
+def test_bounds_say_how_many_clusters_share_a_run(descriptor, shape):
+    spec = cuda.jit_spec(descriptor, SM90)
+    facts = dict(spec.params)
+    assert facts["split"] == "cluster"
+    assert (facts["cluster"], facts.get("teams", 1)) == shape
+
+
+def test_a_smaller_device_has_room_for_fewer_teams():
+    small = Target("sm_90a", 114, SM90.max_shared_memory)
+    assert dict(cuda.jit_spec(decode(1, 4096), small).params).get("teams", 1) == 1
+    assert dict(cuda.jit_spec(decode(1, 4096, 12, 6), small).params)["teams"] == 8
+    assert set(offered(FOUR, small)) == {"teams=2", "cluster=2,teams=8"}
+    assert offered(FOUR, Target.parse("sm_80")) == {}
+
+
+def test_one_cluster_a_run_stays_to_be_pinned_under_the_id_that_it_had():
+    default, short = chosen(decode(1, 4096)), chosen(decode(1, 2048))
+    assert dict(default.spec).items() >= {"split": "cluster", "cluster": 2, "teams": 8}.items()
+    assert {"cluster", "teams"}.isdisjoint(dict(short.spec))
+    alone = {o.candidate.variant: o.sku for o in eligible(decode(1, 4096), Preference(), SM90)}["cluster=8"]
+    assert alone.id == short.id
+    assert "cluster=8" not in {o.candidate.variant for o in eligible(decode(1, 2048), Preference(), SM90)}
+    assert cuda.workspace(decode(1, 2048), SM90) == 0
+
+
+def test_how_many_teams_there_are_follows_the_batch_and_so_do_bits():
+    assert {sku.precision_guarantee.batch_invariant for sku in offered(FOUR).values()} == {"none"}
+    assert all(sku.precision_guarantee.deterministic for sku in offered(FOUR).values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("heads", [(4, 4), (28, 4), (40, 2), (2, 1)])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_the_grid_and_the_workspace_are_the_closed_forms_of_the_kernel(name, heads, dim):
+    descriptor, tuning = decode(1, 4096, *heads, dim), NAMES[name]
+    rows, runs = min(descriptor.group_size, 16), cuda.head_blocks(descriptor)
+    if runs * tuning.cluster * tuning.teams > cuda.within_reach(SM90.sm_count, tuning.cluster):
+        return  # never asked for: not all of them run at once
+    blocks, slots = cuda.grid_of(descriptor, SM90, tuning)
+    assert (blocks, slots) == (tuning.cluster * tuning.teams * runs, runs * tuning.teams)
+    counters = runs * -(-rows * dim // 128)
+    assert cuda.workspace(descriptor, SM90, tuning) == slots * rows * (dim + 1) * 4 + counters * 8
+
+
+def test_one_id_is_one_binary_whatever_the_sizes():
+    seen = {}
+    for tokens in (1024, 4096, 16384):
+        for batch in (1, 2):
+            descriptor = decode(batch, tokens, 16, 2)
+            for name, sku in offered(descriptor).items():
+                spec = cuda.jit_spec(descriptor, SM90, NAMES[name])
+                assert seen.setdefault(sku.id, spec) == spec
+    assert len(seen) == 3

@@ -1,0 +1,35 @@
+// Counts quotients whose byte of fp8 is not that of a division.
+#include "tests/emulator/simt.h"
+#include "kernels/ptx/fp8.cuh"
+#include "kernels/kv_cache/quotient.cuh"
+
+using namespace opfacade;
+
+// A NaN is one byte whatever its sign, on a GPU.
+static bool same(float x, float y) {
+  if (x != x || y != y) return x != x && y != y;
+  return e4m3x2_of(x, x) == e4m3x2_of(y, y) && e5m2x2_of(x, x) == e5m2x2_of(y, y);
+}
+
+// All of xs by each factor. Exact: also as f32, which says more where the byte hides a wrong last bit.
+template <bool kShort>
+static long wrong(const float* xs, long x_count, const float* factors, long count, bool exact) {
+  long found = 0;
+  for (long k = 0; k < count; ++k) {
+    const Divisor by(factors[k]);
+    for (long i = 0; i < x_count; ++i) {
+      float one[1] = {xs[i]};
+      by.divide<kShort>(one);
+      const float want = xs[i] / factors[k];
+      found += exact ? one[0] != want : !same(one[0], want);
+    }
+  }
+  return found;
+}
+
+extern "C" long wrong_short(const float* xs, long n, const float* factors, long count, bool exact) {
+  return wrong<true>(xs, n, factors, count, exact);
+}
+extern "C" long wrong_long(const float* xs, long n, const float* factors, long count, bool exact) {
+  return wrong<false>(xs, n, factors, count, exact);
+}

@@ -1,0 +1,103 @@
+"""What only a GPU can show of latent attention: repeatability, batch invariance, graphs, and what its tiles share."""
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target, explain
+from opfacade.plans.mla import EXAMPLES, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
+from opfacade.testing import inputs, numerics
+from opfacade.testing.families.attention.requests import Requests, same_bits
+
+pytestmark = pytest.mark.gpu
+CUDA = Preference(backend="cuda")
+TAKEN = [d for d in EXAMPLES if explain(d, CUDA, Target.parse("sm_90a")).chosen is not None]
+KV_LENS = [300, 1, 0, 1500, 640, 17, 2900, 1000, 900]
+
+
+def decode_of(heads=128, page_size=16, tokens=9000, batch=9, **more):
+    cache = PagedLatentCacheDescriptor(num_total_pages=tokens // page_size, page_size=page_size, dtype="bf16")
+    return BatchMlaDecodeDescriptor(batch_size=batch, num_qo_heads=heads, paged_kv=cache, **more)
+
+
+def held(descriptor, args):
+    report = numerics.check(descriptor, args, Plan.select(descriptor, CUDA).sku, rows=16)
+    assert report.worst <= 1, report
+
+
+@pytest.mark.parametrize("descriptor", TAKEN, ids=lambda d: str(d.num_qo_heads))
+def test_runs_repeat_bitwise(descriptor):
+    plan = Plan.select(descriptor, CUDA)
+    args = inputs.make_args(descriptor, seed=2, device="cuda")
+    plan.run(args)
+    o, lse = args.o.clone(), args.lse.clone()
+    for repeat in range(100):
+        workspace = torch.empty(plan.workspace_size + 256 * (repeat % 3), dtype=torch.uint8, device="cuda").random_()
+        args.o.fill_(repeat), args.lse.fill_(repeat)
+        plan.run(args, workspace)
+        assert same_bits(args.o, o)
+        assert same_bits(args.lse, lse)
+
+
+@pytest.mark.parametrize("heads", [16, 128])
+@pytest.mark.parametrize("split", ["off", 64, 256])
+def test_a_request_does_not_see_its_batch(split, heads):
+    whole = decode_of(heads, kv_split=split)
+    plan, args = Plan.select(whole, CUDA), inputs.make_args(whole, 5, "cuda", inputs.Lengths(kv=KV_LENS))
+    assert plan.precision_guarantee.batch_invariant == "composition"
+    plan.run(args)
+    for request in range(len(KV_LENS)):
+        descriptor, alone = Requests(whole, args).batch([request])
+        Plan.select(descriptor, CUDA).run(alone)
+        assert same_bits(alone.o[0], args.o[request])
+        assert same_bits(alone.lse[0], args.lse[request])
+
+
+@pytest.mark.parametrize("page_size", [1, 5, 8, 16, 64, 256])
+@pytest.mark.parametrize("heads", [16, 24, 64, 128])
+def test_any_page_size_keeps_the_guarantee(heads, page_size):
+    descriptor = decode_of(heads, page_size)
+    args = inputs.make_args(descriptor, 3, "cuda", inputs.Lengths(kv=KV_LENS))
+    Plan.select(descriptor, CUDA).run(args)
+    held(descriptor, args)
+
+
+@pytest.mark.parametrize(("batch", "length", "heads"), [(1, 70_000, 128), (300, 700, 128), (130, 1024, 64), (7, 9001, 16)])
+def test_every_way_of_sharing_the_device_keeps_the_guarantee(batch, length, heads):
+    """One long context over all SMs, several requests a block, as many as blocks."""
+    pages = batch * -(-length // 64)
+    descriptor = decode_of(heads, 64, pages * 64, batch)
+    args = inputs.make_args(descriptor, 4, "cuda", inputs.Lengths(kv=[length] * batch))
+    Plan.select(descriptor, CUDA).run(args)
+    held(descriptor, args)
+
+
+def test_one_tensor_of_both_parts_gives_the_same_bits():
+    descriptor = decode_of(64, 16)
+    apart = inputs.make_args(descriptor, 6, "cuda", inputs.Lengths(kv=KV_LENS))
+    whole = torch.cat([apart.ckv, apart.kpe], -1)
+    names = [name for name in type(apart).__slots__ if name not in ("ckv", "kpe", "o", "lse")]
+    fields = {name: getattr(apart, name) for name in names}
+    fields |= {"o": torch.empty_like(apart.o), "lse": torch.empty_like(apart.lse)}
+    together = type(apart)(ckv=whole[..., :512], kpe=whole[..., 512:], **fields)
+    plan = Plan.select(descriptor, CUDA)
+    plan.run(apart), plan.run(together)
+    assert same_bits(apart.o, together.o)
+    assert same_bits(apart.lse, together.lse)
+
+
+def test_a_graph_follows_lengths_that_change():
+    descriptor = decode_of(128, 64, 6400, page_table="block")
+    args = inputs.make_args(descriptor, 7, "cuda", inputs.Lengths(kv=[640] * len(KV_LENS)))
+    plan = Plan.select(descriptor, CUDA)
+    plan.compile()
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    plan.run(args, workspace)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(args, workspace)
+    for lengths in ([640, 1, 64, 65, 0, 128, 300, 639, 5], [640] * len(KV_LENS)):
+        args.kv_lens.copy_(torch.tensor(lengths, dtype=torch.int32))
+        graph.replay()
+        torch.cuda.synchronize()
+        held(descriptor, args)

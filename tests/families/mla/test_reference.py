@@ -1,0 +1,185 @@
+"""The reference latent attention against a float64 loop that shares no code with it, and what its descriptor refuses."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target, explain
+from opfacade.cost.model import amount
+from opfacade.errors import DescriptorError, IndexDataError, UnsupportedError
+from opfacade.plans.mla import BatchMlaDecodeDescriptor, BatchMlaDecodePlan, PagedLatentCacheDescriptor
+from opfacade.testing import determinism, numerics
+from opfacade.testing.inputs import Lengths
+from opfacade.testing.subject import Subject
+from tests.support import naive_attention as naive
+from tests.support.problems import bits, cloned, i32, mla, on_reference, run
+
+WIDE = PagedLatentCacheDescriptor(num_total_pages=8, page_size=4, dtype="bf16")
+
+
+def assert_right(problem):
+    descriptor, args = run(problem)
+    o, lse = naive.mla(descriptor, args)
+    arithmetic = 1e-14 if args.o.dtype == torch.float32 else 8e-6
+    naive.assert_rounded(args.o, o, magnitude=4.0, arithmetic=arithmetic)
+    if args.lse is not None:
+        naive.assert_rounded(args.lse, lse, magnitude=8.0, arithmetic=arithmetic)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_latent_decode_is_right(seed):
+    rng = random.Random(seed)
+    pool = PagedLatentCacheDescriptor(
+        num_total_pages=60, page_size=rng.choice([1, 3, 4]), dtype=rng.choice(["f16", "bf16", "f32", "f8_e4m3"]),
+        latent_dim=rng.choice([8, 16]), rope_dim=rng.choice([1, 8]),
+    )  # fmt: skip
+    kv_lens = [rng.choice([0, 1, rng.randint(1, 17)]) for _ in range(rng.randint(1, 4))]
+    fields = {"window_left": rng.choice([-1, -1, 0, 5]), "logits_soft_cap": rng.choice([0.0, 1.5]), "sinks": rng.random() < 0.4}
+    fields |= {"q_dtype": rng.choice([None, "bf16", "f32"]), "return_lse": rng.random() < 0.8}
+    form = rng.choice(["csr", "block"])
+    assert_right(mla(kv_lens, pool=pool, page_table=form, heads=rng.choice([1, 3, 16]), seed=seed, **fields))
+
+
+def test_the_usual_scale_is_that_of_a_head_before_absorption():
+    descriptor, args = mla([6, 9], pool=WIDE, heads=16, sm_scale=None)
+    assert descriptor.scale == 1 / math.sqrt(128 + 64)
+    assert_right((descriptor, args))
+
+
+def test_other_widths_must_say_their_scale():
+    with pytest.raises(DescriptorError, match=r"sm_scale expected a number.*512 \+ 64, not \(16, 8\), got None"):
+        mla([6], sm_scale=None)
+
+
+def test_one_tensor_of_both_parts_gives_the_same_bits():
+    """Servers hold one [pages, page_size, 576] tensor or two: base pointers and strides serve both."""
+    _, apart = run(mla([6, 0, 9], seed=3))
+    _, together = run(mla([6, 0, 9], seed=3, columns=True))
+    assert together.ckv.stride(1) > together.ckv.shape[-1]
+    assert together.kpe.data_ptr() - together.ckv.data_ptr() == together.ckv.shape[-1] * 2
+    assert torch.equal(bits(apart.o), bits(together.o))
+    assert torch.equal(bits(apart.lse), bits(together.lse))
+
+
+def test_the_latent_row_is_key_and_value():
+    descriptor, args = mla([1])
+    run((descriptor, args))
+    [[(page, slot)]] = naive.locations(args, 4)
+    assert torch.equal(args.o[0], args.ckv[page, slot].expand_as(args.o[0]))
+
+
+def test_an_empty_request_is_empty():
+    _, args = run(mla([0, 3]))
+    assert (args.o[0] == 0).all()
+    assert (args.lse[0] == -torch.inf).all()
+
+
+def test_a_wild_rotated_key_touches_only_its_request():
+    descriptor, args = mla([6, 5])
+    wild = cloned(args)
+    page, slot = naive.locations(args, 4)[0][2]
+    wild.kpe[page, slot, 0] = torch.nan
+    run((descriptor, args)), run((descriptor, wild))
+    assert torch.isnan(wild.o[0]).all()
+    assert torch.equal(bits(wild.o[1]), bits(args.o[1]))
+
+
+def test_a_page_outside_the_pool_is_refused():
+    descriptor, args = mla([6, 9])
+    args.kv_indices[1] = 24
+    with pytest.raises(IndexDataError, match=r"\[0, 24\).*got 24"):
+        run((descriptor, args))
+    assert torch.isnan(args.o).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"q_pe": torch.zeros(2, 5, 16, dtype=torch.float16)}, "OPF-A011"),
+        ({"kpe": torch.zeros(24, 4, 8, dtype=torch.bfloat16)}, "OPF-A010"),
+        ({"ckv": torch.zeros(24, 4, 32, dtype=torch.float16)[..., ::2]}, "OPF-A021"),
+        ({"kv_indptr": torch.zeros(3, dtype=torch.int64)}, "OPF-A010"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else x,
+)
+def test_a_wrong_operand_is_refused(change, code):
+    descriptor, args = mla([6, 9])
+    [issue] = on_reference(descriptor).can_implement(replace(args, **change)).issues
+    assert (issue.code, issue.argument) == (code, next(iter(change)))
+
+
+@pytest.mark.parametrize("name", ["q_nope", "kpe"])
+def test_level_full_reads_every_part(monkeypatch, name):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    descriptor, args = mla([6, 9], seed=8, logits_soft_cap=7.0)
+    page, slot = naive.locations(args, 4)[1][8]
+    getattr(args, name)[(1, 2) if name == "q_nope" else (page, slot)] = torch.inf
+    with pytest.raises(ValueError, match=rf"{name}\[.*finite"):
+        run((descriptor, args))
+
+
+def test_the_named_plan_is_the_op():
+    descriptor, args = mla([6, 9])
+    plan = BatchMlaDecodePlan.select(descriptor, target=Target.cpu())
+    plan.run(args)
+    assert plan.sku.id.startswith("attention/mla_decode/reference/cpu/torch@1/kv=f16,o=f16,q=f16/strided/-/")
+    assert Plan.select(descriptor, target=Target.cpu()).sku == plan.sku
+
+
+def test_what_cuda_can_is_said_with_reasons():
+    descriptor = BatchMlaDecodeDescriptor(batch_size=4, num_qo_heads=128, paged_kv=WIDE)
+    options = {o.candidate.backend: o for o in explain(descriptor, target=Target.parse("sm_90a")).options}
+    assert not options["reference"].reasons
+    if options["cuda"].reasons:
+        with pytest.raises(UnsupportedError, match="mla_decode"):
+            Plan.select(descriptor, Preference(backend="cuda"), Target.parse("sm_90a"))
+    old = {o.candidate.backend: o for o in explain(descriptor, target=Target.parse("sm_75")).options}
+    assert "OPF-S001" in {reason.code for reason in old["cuda"].reasons}
+
+
+def test_its_cost_counts_a_latent_row_once_for_key_and_value():
+    descriptor = BatchMlaDecodeDescriptor(batch_size=2, num_qo_heads=16, paged_kv=WIDE, kv_split="off")
+    short, long = (amount(descriptor, Lengths(kv=[n, 0])) for n in (4, 24))
+    assert long.bytes - short.bytes == 20 * 576 * 2
+    assert long.flops - short.flops == 20 * 16 * 2 * (576 + 512)
+
+
+def forget_the_rotated_part(args):
+    args.q_pe.zero_()
+
+
+def take_the_key_of_the_next_token(args):
+    args.kpe.copy_(args.kpe.roll(1, dims=1).nan_to_num(0.0))
+
+
+def take_a_wrong_page(args):
+    args.block_table[0, 0] = args.block_table[0, 1]
+
+
+@pytest.mark.parametrize("fault", [forget_the_rotated_part, take_the_key_of_the_next_token, take_a_wrong_page])
+def test_the_measure_of_error_sees_a_fault(fault):
+    descriptor, args = mla([14, 9], pool=WIDE, heads=16, page_table="block")
+    plan, wrong = on_reference(descriptor), cloned(args)
+    plan.run(args)
+    assert numerics.check(descriptor, args, plan.sku).worst <= 1
+    fault(wrong)
+    plan.run(wrong)
+    assert numerics.check(descriptor, replace(args, o=wrong.o, lse=wrong.lse), plan.sku).worst > 1
+
+
+@pytest.mark.parametrize("kv_split", ["auto", 64])
+def test_the_harness_of_bits_runs_latents(kv_split):
+    descriptor = BatchMlaDecodeDescriptor(batch_size=3, num_qo_heads=16, paged_kv=WIDE, kv_split=kv_split)
+    subject = Subject(descriptor, "reference", "cpu")
+    assert determinism.run_to_run(subject, runs=3, seed=1).different == 0
+    few = determinism.Campaign(needles=3, compositions=2, largest=4, longest=40)
+    assert determinism.batch_invariance(subject, few, seed=1).compared >= 6
+
+
+def test_lengths_past_the_bound_of_the_table_are_refused():
+    descriptor, args = mla([6, 9], page_table="block")
+    with pytest.raises(IndexDataError, match=r"kv_lens\[1\]"):
+        run((descriptor, replace(args, kv_lens=i32([6, 99]))))

@@ -1,0 +1,32 @@
+"""What is told once, when the first plan is loaded, and what stands around a launcher (see also tests/jit/test_options.py)."""
+
+import warnings
+
+import pytest
+
+from opfacade import errors
+from opfacade.observe import instruments
+from opfacade.select.registry import examples
+
+
+class Sku:
+    backend = "reference"
+
+
+@pytest.fixture(autouse=True)
+def _untold(monkeypatch):
+    monkeypatch.setattr(instruments, "_told", False)
+
+
+def test_a_misspelt_variable_is_told_once(monkeypatch):
+    monkeypatch.setenv("OPFACADE_JIT_VERBOS", "1")
+    with pytest.warns(errors.SettingWarning, match=r"reads no such variable. Did you mean OPFACADE_JIT_VERBOSE\?"):
+        instruments.launcher(lambda: print, examples()[0], Sku())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        instruments.launcher(lambda: print, examples()[0], Sku())
+
+
+def test_the_reference_has_no_sources_to_follow(monkeypatch):
+    monkeypatch.setenv("OPFACADE_JIT_RELOAD", "1")
+    assert instruments.launcher(lambda: print, examples()[0], Sku()) is print

@@ -1,0 +1,178 @@
+"""The expression language: what it takes and refuses, how it travels, and that it holds only checked words and numbers."""
+
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opfacade.errors import DescriptorError
+from opfacade.plans._attention.expression import (
+    MAX_DEPTH,
+    MAX_NODES,
+    SIGNATURES,
+    Apply,
+    Constant,
+    Input,
+    Parameter,
+    apply,
+    rounded,
+)
+from opfacade.plans._attention.variant import (
+    exp2,
+    f32,
+    floor,
+    head,
+    i32,
+    kv_pos,
+    log2,
+    per_head,
+    per_row,
+    q_pos,
+    score,
+    select,
+    tanh,
+)
+from tests.support import expressions
+
+ANY = {"f32": per_head("x"), "i32": per_row("y"), "bool": Constant(type="bool", value=True)}
+
+
+def refused(make, *words):
+    with pytest.raises(DescriptorError) as caught:
+        make()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("op", SIGNATURES)
+def test_an_operation_takes_its_types_and_no_others(op):
+    for types, gives in SIGNATURES[op].items():
+        assert apply(op, *(ANY[kind] for kind in types)).facts().type == gives
+    for types in [("f32",), ("bool", "bool"), ("f32", "i32"), ("i32", "bool", "i32"), ("bool", "f32", "i32")]:
+        if types not in SIGNATURES[op]:
+            refused(lambda types=types: apply(op, *(ANY[kind] for kind in types)), f"{op} of", f"not of ({', '.join(types)})")
+
+
+def test_python_operators_build_what_they_say():
+    built = (score + 1) * 2 - score / 4.0, kv_pos // 2 % 3, -abs(q_pos), 1.5 - score, 2 / score
+    assert [b.facts().type for b in built] == ["f32", "i32", "i32", "f32", "f32"]
+    truth = (kv_pos <= q_pos) & ~(kv_pos < 3) | (head > 1) | (q_pos >= 7)
+    assert truth.facts().type == "bool"
+    assert (kv_pos + 1).args[1] == Constant(type="i32", value=1)
+    assert (score + 1).args[1] == Constant(type="f32", value=1.0)
+    assert ((kv_pos < 3) & True).args[1] == Constant(type="bool", value=True)
+
+
+def test_an_expression_has_no_truth_value():
+    with pytest.raises(TypeError, match="one comparison at a time"):
+        _ = 0 <= kv_pos < 3
+
+
+@pytest.mark.parametrize("rough", [score, exp2(per_head("x")), log2(per_head("x")), tanh(per_head("x")), score * 0.0])
+@pytest.mark.parametrize("jump", [lambda x: x > 0, lambda x: x < 0, floor, i32, lambda x: apply("eq", x, 1.0)])
+def test_what_jumps_takes_what_is_exact(rough, jump):
+    assert not rough.facts().exact
+    assert "it jumps" in str(refused(lambda: jump(rough)))
+    assert jump(per_head("x")).facts().exact
+
+
+def test_a_choice_between_rough_values_is_no_jump():
+    assert select(kv_pos < q_pos, score, tanh(score)).facts() == ("f32", False, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        ("i32", 2**31), ("i32", -(2**31) - 1), ("i32", 1.0), ("i32", True), ("f32", math.inf), ("f32", math.nan), ("f32", 1e39),
+        ("f32", 10**400), ("f32", -(10**400)), ("i32", 10**400),
+        ("f32", True), ("f32", "1"), ("bool", 1), ("f16", 1.0),
+    ],
+)  # fmt: skip
+def test_a_constant_of_no_type_is_refused(type, value):
+    refused(lambda: Constant(type=type, value=value), "type" if type == "f16" else "value")
+
+
+def test_a_float_constant_is_the_nearest_f32_and_has_one_zero():
+    assert Constant(type="f32", value=0.1).value == float(np.float32(0.1))
+    assert Constant(type="f32", value=-0.0).canonical_json() == Constant(type="f32", value=0).canonical_json()
+    assert rounded(3.4028235e38) == float(np.finfo(np.float32).max)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.one_of(expressions.ints(3), expressions.floats(3), expressions.truths(3), expressions.smooth(3)))
+def test_json_and_pickle_round_trips_are_identity(expression):
+    again = type(expression).model_validate_json(expression.model_dump_json())
+    assert again == expression
+    assert (hash(again), again.digest()) == (hash(expression), expression.digest())
+    assert again.model_dump_json() == expression.model_dump_json()
+    assert pickle.loads(pickle.dumps(expression)) == expression
+
+
+INJECTED = ["x); system(1", "x\n", "1x", "", "x" * 33, "x y", "x::y", "x\0", "*/", "\uff58", "x/../y", "{{ x }}", "é"]
+
+
+@pytest.mark.parametrize("name", INJECTED)
+def test_a_name_that_is_no_plain_word_is_refused(name):
+    refused(lambda: Parameter(name=name, per="head"), "name")
+    refused(lambda: Input(name=name), "name")
+    refused(lambda: Apply(op=name, args=(score,)), "op")
+    text = json.dumps({"kind": "apply", "op": "neg", "args": [{"kind": "parameter", "name": name, "per": "head"}]})
+    error = refused(lambda: Apply.model_validate_json(text), "name")
+    assert error.issues[0].argument == "args.0.parameter.name"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"kind": "code", "text": "1"}, {"kind": "input", "name": "score", "code": "1"}, {"name": "score"}, "score", 1.0, None,
+        [],
+        {"kind": "apply", "op": "neg", "args": []}, {"kind": "apply", "op": "neg", "args": "score"},
+        {"kind": "apply", "op": "add", "args": [{"kind": "input", "name": "score"}] * 4},
+    ],
+)  # fmt: skip
+def test_a_node_of_no_known_form_is_refused(node):
+    refused(lambda: Apply.model_validate({"op": "neg", "args": (node,)}), "args.0")
+
+
+def test_a_type_error_is_told_with_its_path():
+    inner = {
+        "kind": "apply",
+        "op": "neg",
+        "args": [{"kind": "apply", "op": "not", "args": [{"kind": "input", "name": "head"}]}],
+    }
+    error = refused(lambda: Apply.model_validate_json(json.dumps(inner)), "not of (bool), not of (i32)")
+    assert error.issues[0].argument == "args.0.apply"
+
+
+def chain(depth):
+    node = {"kind": "input", "name": "score"}
+    for _ in range(depth):
+        node = {"kind": "apply", "op": "neg", "args": [node]}
+    return node
+
+
+def test_size_and_depth_are_limited():
+    assert Apply.model_validate_json(json.dumps(chain(MAX_DEPTH - 1))).facts().depth == MAX_DEPTH
+    refused(lambda: Apply.model_validate_json(json.dumps(chain(MAX_DEPTH))), f"{MAX_DEPTH} deep")
+    wide = score
+    for _ in range(6):
+        wide = wide + wide
+    assert wide.facts().nodes == MAX_NODES - 1
+    refused(lambda: wide + wide, f"at most {MAX_NODES} nodes")
+
+
+@pytest.mark.parametrize("depth", [100, 400, 3000])
+def test_nesting_without_end_is_refused_and_not_followed(depth):
+    refused(lambda: Apply.model_validate(chain(depth)))
+    text = '{"kind":"apply","op":"neg","args":[' * depth + '{"kind":"input","name":"score"}' + "]}" * depth
+    refused(lambda: Apply.model_validate_json(text))
+
+
+def test_conversions_say_their_types():
+    assert f32(kv_pos).facts().type == "f32"
+    refused(lambda: f32(score), "f32 of (i32)")
+    refused(lambda: kv_pos + 0.5, "(i32, f32)")

@@ -1,0 +1,166 @@
+"""Locked SKUs: frozen from what is selected, compared, and enforced by the environment and by a preference."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from opfacade import Plan, Preference, SkuManifest, Target, errors, explain
+from opfacade.cli.main import main
+from opfacade.select.in_force import in_force
+from opfacade.select.manifest import differences, is_sku_id, unlisted
+from opfacade.select.registry import examples
+
+SM90 = Target.parse("sm_90a")
+DECODE = next(e for e in examples() if e.op == "paged_decode")
+OFF = DECODE.model_copy(update={"kv_split": "off"}).revalidated()
+
+
+@pytest.fixture
+def locked(tmp_path, monkeypatch):
+    """A manifest in force that allows what DECODE selects."""
+    path = tmp_path / "fleet.json"
+    SkuManifest.freeze([DECODE], target=SM90).save(path)
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", str(path))
+    return path
+
+
+def chosen(descriptor, prefer=None):
+    return explain(descriptor, prefer, SM90).chosen.sku.id
+
+
+def test_freeze_lists_what_is_selected_each_once():
+    found = SkuManifest.freeze([DECODE, OFF, DECODE], target=SM90)
+    assert found.skus == tuple(sorted({chosen(DECODE), chosen(OFF)}))
+    assert len(found.skus) == 2
+    assert all(map(is_sku_id, found.skus))
+
+
+def test_a_manifest_survives_its_file(tmp_path):
+    found = SkuManifest.freeze(examples(), target=SM90, note="all examples")
+    found.save(tmp_path / "m.json")
+    assert SkuManifest.load(tmp_path / "m.json") == found
+
+
+def test_what_is_locked_is_selected_and_nothing_else(locked):
+    assert Plan._select(DECODE, None, SM90).sku.id == chosen(DECODE)
+    with pytest.raises(errors.UnsupportedError, match="OPF-S016") as caught:
+        Plan._select(OFF, None, SM90)
+    refused = {issue.argument for issue in caught.value.issues if issue.code == "OPF-S016"}
+    assert refused == {"cuda/split_kv: OPFACADE_REQUIRE_SKU", "reference/torch: OPFACADE_REQUIRE_SKU"}
+    assert str(locked) in str(caught.value)
+
+
+def test_explain_says_what_select_does_under_a_manifest(locked):
+    explanation = explain(OFF, target=SM90, pins=in_force(OFF, Preference(), SM90))
+    assert explanation.chosen is None
+    assert all(any(r.code == "OPF-S016" for r in option.reasons) for option in explanation.options)
+
+
+def test_the_explain_command_says_so_too(locked, tmp_path):
+    (tmp_path / "off.json").write_text(OFF.model_dump_json())
+    assert "OPF-S016" in CliRunner().invoke(main, ["explain", str(tmp_path / "off.json"), "--target=sm_90a"]).output
+
+
+def test_freezing_is_not_bound_by_the_manifest_in_force(locked):
+    assert SkuManifest.freeze([OFF], target=SM90).skus[0] != SkuManifest.load(locked).skus[0]
+
+
+def test_a_changed_manifest_is_read_again(locked):
+    SkuManifest.freeze([DECODE, OFF], target=SM90).save(locked)
+    assert Plan._select(OFF, None, SM90).sku.id in SkuManifest.load(locked).skus
+
+
+def test_one_sku_id_may_be_required_without_a_file(monkeypatch):
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", Plan._select(OFF, None, SM90).sku.id)
+    assert Plan._select(OFF, None, SM90).sku.id
+    with pytest.raises(errors.UnsupportedError, match="OPF-S016"):
+        Plan._select(DECODE, None, SM90)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", '{"skus": ["b"]}', '{"skus": [], "more": 1}', "\x00" * 50])
+def test_a_lock_that_cannot_be_read_locks_everything_out(tmp_path, monkeypatch, content):
+    path = tmp_path / "broken.json"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", str(path))
+    with pytest.raises(errors.SettingError, match="OPFACADE_REQUIRE_SKU"):
+        Plan._select(DECODE, None, SM90)
+
+
+def test_a_preference_can_carry_the_manifest():
+    prefer = SkuManifest.freeze([DECODE], target=SM90).enforce(Preference(require="deterministic"))
+    assert prefer.require.deterministic
+    assert Plan.select(DECODE, prefer, SM90).sku.id == chosen(DECODE)
+    with pytest.raises(errors.UnsupportedError, match="OPF-S015"):
+        Plan.select(OFF, prefer, SM90)
+
+
+@pytest.mark.parametrize("skus", [["b/a"], [7]], ids=["no id", "no text"])
+def test_a_manifest_holds_ids_only(skus):
+    with pytest.raises(errors.DescriptorError):
+        SkuManifest.model_validate_json(json.dumps({"skus": skus}))
+
+
+def test_a_manifest_is_sorted():
+    ids = SkuManifest.freeze([DECODE, OFF], target=SM90).skus
+    with pytest.raises(errors.DescriptorError, match="sorted"):
+        SkuManifest(skus=ids[::-1])
+
+
+def test_a_difference_pairs_what_is_one_kernel_changed():
+    one, two = (SkuManifest.freeze([d], target=SM90) for d in (DECODE, OFF))
+    found = one.diff(two)
+    assert found.changed == ((one.skus[0], two.skus[0]),)
+    assert (found.added, found.removed) == ((), ())
+    assert "spec split: pieces -> off" in str(found)
+    assert not one.diff(one)
+    more = SkuManifest.freeze(examples(), target=SM90)
+    assert set(one.diff(more).added) == set(more.skus) - set(one.skus)
+    assert set(more.diff(one).removed) == set(more.skus) - set(one.skus)
+
+
+def test_differences_name_the_part_and_the_fact():
+    a = "attention/x/cuda/sm_90a/t@1/kv=bf16,q=bf16/strided/group=4,split=off/g.1"
+    b = "attention/x/cuda/sm_90a/t@2/kv=bf16,q=f16/strided/group=4,stages=3/g.1"
+    assert differences(a, b) == [
+        "impl: t@1 -> t@2", "dtypes q: bf16 -> f16", "spec split: off -> absent", "spec stages: absent -> 3",
+    ]  # fmt: skip
+    assert differences(a, a) == []
+
+
+def test_unlisted_names_what_a_fleet_would_miss():
+    allowed = SkuManifest.freeze([DECODE], target=SM90)
+    assert unlisted(allowed, [DECODE, OFF], target=SM90) == (chosen(OFF),)
+
+
+def test_the_command_freezes_compares_and_checks(tmp_path):
+    both, one = tmp_path / "both.jsonl", tmp_path / "one.json"
+    both.write_text(f"{DECODE.model_dump_json()}\n{OFF.model_dump_json()}\n")
+    one.write_text(DECODE.model_dump_json())
+    run = lambda *words: CliRunner().invoke(main, ["manifest", *map(str, words)])  # noqa: E731
+    assert "2 SKUs in" in run("freeze", both, "--target=sm_90a", "--out", tmp_path / "new").output
+    old = run("freeze", one, "--target=sm_90a", "--note=first")
+    (tmp_path / "old").write_text(old.output)
+    assert SkuManifest.load(tmp_path / "old").note == "first"
+    compared = run("diff", tmp_path / "old", tmp_path / "new")
+    assert (compared.exit_code, compared.output) == (1, f"+ {chosen(OFF)}\n")
+    assert run("diff", tmp_path / "new", tmp_path / "new").output == "no difference\n"
+    checked = run("check", tmp_path / "old", both, "--target=sm_90a")
+    assert checked.exit_code == 1
+    assert f"not allowed: {chosen(OFF)}\n" in checked.output
+    assert run("check", tmp_path / "new", both, "--target=sm_90a").exit_code == 0
+
+
+def test_a_path_may_be_text_and_one_descriptor_stand_alone(tmp_path):
+    found = SkuManifest.freeze(DECODE, target=SM90)
+    found.save(str(tmp_path / "m.json"))
+    assert SkuManifest.load(str(tmp_path / "m.json")) == found == SkuManifest.freeze([DECODE], target=SM90)
+    with pytest.raises(errors.ArgumentTypeError, match="descriptors expected Descriptors, got int"):
+        SkuManifest.freeze([DECODE, 1], target=SM90)
+
+
+@pytest.mark.parametrize("place", ["absent/m.json", "."])
+def test_a_place_that_cannot_be_written_is_a_typed_error(tmp_path, place):
+    with pytest.raises(errors.FileError, match="OPF-M002"):
+        SkuManifest(skus=()).save(tmp_path / place)

@@ -1,0 +1,174 @@
+"""Sampled run times: every n-th run, nothing waits, and what a graph captures is left alone."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from opfacade import telemetry
+from opfacade.base import notices
+from opfacade.errors import DroppedWarning
+from opfacade.telemetry import latency as telemetry_latency
+from tests.support.problems import decode, on_reference
+
+pytestmark = pytest.mark.usefixtures("fresh_telemetry")
+HOST, DEVICE = SimpleNamespace(id="a/b/reference", backend="reference"), SimpleNamespace(id="a/b/cuda", backend="cuda")
+
+
+def launch(args, workspace):
+    args.append(workspace)
+
+
+def samples(sku):
+    return telemetry.snapshot()[sku.id].get("latency", {}).get("samples", 0)
+
+
+def sampled(monkeypatch, share, sku):
+    monkeypatch.setenv("OPFACADE_TELEMETRY_SAMPLE", share)
+    return telemetry_latency.wrap(launch, sku)
+
+
+class Clock:
+    """CUDA events whose ends come when the test says so."""
+
+    def __init__(self):
+        self.over, self.made, self.capturing = 0, [], False
+
+    def event(self, enable_timing=False):
+        assert enable_timing
+        self.made.append(event := Event(self, len(self.made)))
+        return event
+
+
+class Event:
+    def __init__(self, clock, number):
+        self.clock, self.number, self.recorded = clock, number, False
+
+    def record(self):
+        self.recorded = True
+
+    def query(self):
+        assert self.recorded
+        assert not self.clock.capturing
+        return self.number < self.clock.over
+
+    def elapsed_time(self, stop):
+        assert stop.query()
+        return 0.25
+
+    def synchronize(self):
+        pytest.fail("something waited")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    import torch
+
+    clock = Clock()
+    monkeypatch.setattr(torch.cuda, "Event", clock.event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: clock.capturing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *words: pytest.fail("something waited"))
+    return clock
+
+
+@pytest.mark.parametrize("share", ["", "0"])
+def test_nothing_stands_around_a_launcher_by_default(monkeypatch, share):
+    assert sampled(monkeypatch, share, HOST) is launch
+
+
+@pytest.mark.parametrize(("share", "wanted"), [("1", 40), ("0.25", 10), ("0.01", 1)])
+def test_every_nth_run_is_timed_and_every_run_is_run(monkeypatch, share, wanted):
+    timed, ran = sampled(monkeypatch, share, HOST), []
+    for number in range(40):
+        timed(ran, number)
+    assert ran == list(range(40))
+    assert samples(HOST) == wanted
+
+
+def test_device_times_are_read_when_they_are_over_and_never_waited_for(monkeypatch, clock):
+    timed, ran = sampled(monkeypatch, "1", DEVICE), []
+    for _ in range(3):
+        timed(ran, None)
+    assert samples(DEVICE) == 0
+    clock.over = 4  # the first two pairs
+    timed(ran, None)
+    assert samples(DEVICE) == 2
+    assert telemetry.snapshot()[DEVICE.id]["latency"]["sum_us"] == 500.0
+    assert len(ran) == 4
+
+
+def test_a_device_that_is_far_behind_costs_bounded_memory(monkeypatch, clock):
+    timed, ran = sampled(monkeypatch, "1", DEVICE), []
+    for _ in range(500):
+        timed(ran, None)
+    clock.over = 10**9
+    timed(ran, None)
+    assert samples(DEVICE) == telemetry_latency._PENDING
+
+
+def test_a_captured_launch_gets_no_events_and_asks_none(monkeypatch, clock):
+    timed, ran = sampled(monkeypatch, "1", DEVICE), []
+    timed(ran, None)
+    clock.capturing = True
+    timed(ran, None)
+    assert ran == [None, None]
+    assert len(clock.made) == 2
+
+
+def test_a_launch_that_fails_is_not_timed(monkeypatch, clock):
+    monkeypatch.setenv("OPFACADE_TELEMETRY_SAMPLE", "1")
+    timed = telemetry_latency.wrap(lambda args, workspace: 1 / 0, DEVICE)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            timed([], None)
+    clock.over = 10**9
+    with pytest.raises(ZeroDivisionError):
+        timed([], None)
+    assert samples(DEVICE) == 0
+
+
+@pytest.mark.parametrize("broken", ["event", "record", "query"])
+def test_a_device_that_gives_no_times_breaks_no_run(monkeypatch, clock, broken):
+    def fail(*given, **named):
+        raise RuntimeError("CUDA error: out of resources")
+
+    monkeypatch.setattr(notices, "_told", {})
+    timed, ran = sampled(monkeypatch, "1", DEVICE), []
+    timed(ran, 0)
+    monkeypatch.setattr(*((clock, "event") if broken == "event" else (Event, broken)), fail)
+    monkeypatch.setattr(torch.cuda, "Event", clock.event)
+    with pytest.warns(DroppedWarning, match="OPFACADE_TELEMETRY_SAMPLE") as warned:
+        timed(ran, 1), timed(ran, 2)
+    assert ran == [0, 1, 2]
+    assert len(warned) == 1
+    assert telemetry.counts() == {"latency_samples_dropped": 1 if broken == "query" else 2}
+
+
+def test_eight_threads_lose_no_sample(monkeypatch):
+    timed = sampled(monkeypatch, "1", HOST)
+    threads = [threading.Thread(target=lambda: [timed([], None) for _ in range(500)]) for _ in range(8)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert samples(HOST) == 4000
+
+
+def test_the_histogram_puts_a_time_between_its_ends():
+    latency = telemetry.Latency()
+    for microseconds in (0.5, 1.0, 1.1, 99.0, 2e7):
+        latency.add(microseconds)
+    found = latency.as_dict()
+    counted = {end: n for end, n in zip((*telemetry.LATENCY_ENDS, None), found["counts"], strict=True) if n}
+    assert counted == {1.0: 2, 2.0: 1, 100.0: 1, None: 1}
+    assert (found["samples"], found["sum_us"]) == (5, pytest.approx(2e7 + 101.6))
+    assert list(telemetry.LATENCY_ENDS) == sorted(telemetry.LATENCY_ENDS)
+
+
+def test_a_plan_is_sampled_end_to_end(monkeypatch):
+    monkeypatch.setenv("OPFACADE_TELEMETRY_SAMPLE", "0.5")
+    descriptor, args = decode([3])
+    plan = on_reference(descriptor)
+    for _ in range(4):
+        plan.run(args)
+    found = telemetry.snapshot()[plan.sku.id]
+    assert (found["runs"], found["latency"]["samples"]) == (4, 2)
+    assert found["latency"]["sum_us"] > 0
