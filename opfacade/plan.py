@@ -251,8 +251,7 @@ class Plan(Generic[ArgsT]):
                 return bare[0]
 
             launch = instruments.launcher(make, self.descriptor, self.sku)
-            checked = crosscheck.Checked(self.descriptor, self.sku, self.target)
-            launch = crosscheck.wrap(checked, launch, self._crosscheck)
+            launch = crosscheck.wrap(launch, self._crosscheck, (self.descriptor, self.sku, self.target))
             if self._guard is not None:
                 launch = self._guard.wrap(launch)
             telemetry.stats(self.sku.id).loads.add()

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import opfacade
+from opfacade.select import registry
 from opfacade.select.registry import examples, families
+from tests import structure
 
 ROOT = Path(opfacade.__file__).parents[1]
 PACKAGE = ROOT / "opfacade"
@@ -18,56 +20,6 @@ DEVICE = [
     p for folder in ("kernels", "csrc") for p in sorted((ROOT / folder).rglob("*")) if p.suffix in (".cuh", ".h", ".jinja")
 ]
 
-# Lower first. A module imports only lower layers and its own package; modules that share a layer do not know each other.
-LAYERS = (
-    {"errors", "regular_files", "shown", "strict_json", "json_text", "line_file"},
-    {"notices"},
-    {"env", "telemetry"},
-    {"exporters", "telemetry_file", "telemetry_latency", "telemetry_nvtx"},
-    {"model", "overlap"},
-    {"sku", "strides", "target", "expression"},
-    {"operands", "verdict"},
-    {"descriptor", "in_place", "variant"},
-    {"paging", "jit", "variant_eval", "variant_examples"},
-    {"scoring"},
-    {"registry", "memo"},
-    {"call_pages", "dump_files"},
-    {"call_statistics", "dumps"},
-    {"apilog"},
-    {"tuning"},
-    {"instruments", "pins", "preference"},
-    {"selection", "validation"},
-    {"plan"},
-    {"cost_blocks", "cost_pieces"},
-    {"plans"},
-    {"backends"},
-    {"testing"},
-    {"workload"},
-    {"cost"},
-    {
-        "catalogue",
-        "autotune_store",
-        "autotune_measure",
-        "crosscheck",
-        "warmup",
-        "doctor",
-        "replay",
-        "verify",
-        "manifest",
-        "recorder",
-    },
-    {"autotune_stamp"},
-    {"autotune_table"},
-    {"autotune"},
-    {"bench"},
-    {"report"},
-    {"change", "cli_input"},
-    {"demo", "cli_cache", "cli_bench", "cli_manifest", "cli_tune", "cli_verify"},
-    {"cli_tools"},
-    {"cli"},
-    {"__init__", "__main__"},
-)
-RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # The package itself, in the lazy names its __init__ hands out.
 LAZY = opfacade._HOME
 
@@ -76,42 +28,27 @@ def name_of(path):
     return path.relative_to(PACKAGE).as_posix()
 
 
-def unit_of(dotted):
-    """opfacade.plans.attention -> plans."""
-    return [*dotted.split("."), "__init__"][1]
-
-
 def imported(path):
     """Every opfacade module a file imports anywhere, type checking included."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = (*path.relative_to(ROOT).parts[: -node.level],) if node.level else ()
-            module = ".".join((*base, node.module or "")).strip(".")
-            for alias in node.names:
-                whole = f"{module}.{alias.name}"
-                if module == "opfacade":
-                    whole = f"opfacade.{LAZY.get(alias.name) or alias.name}"
-                is_module = (ROOT / whole.replace(".", "/")).with_suffix(".py").exists()
-                found.add(whole if is_module or module == "opfacade" else module)
-    return {name for name in found if name.split(".")[0] == "opfacade"}
+    return structure.imports(path, structure.modules())
 
 
-def upward(path):
-    own = (*path.relative_to(PACKAGE).with_suffix("").parts, "")[0]
-    for name in imported(path):
-        other = unit_of(name)
-        if other not in RANK and name.endswith("__version__"):
-            continue
-        if other != own and RANK[other] >= RANK[own]:
-            yield name
+def test_imports_point_down_and_run_in_no_circle():
+    edges = structure.graph()
+    assert structure.upward(edges) == []
+    assert structure.circles(structure.without_registry(edges)) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_down(path):
-    assert list(upward(path)) == [] or path == PACKAGE / "__init__.py"
+def test_every_package_has_its_layer():
+    units = {structure.unit(name) for name in structure.graph()}
+    assert units == {*structure.LAYERS, *structure.OLDER_PATHS}
+
+
+def test_a_circle_and_an_upward_import_are_found():
+    edges = {"opfacade.core.a": {"opfacade.core.b"}, "opfacade.plan": set()}
+    edges["opfacade.core.b"] = {"opfacade.core.a", "opfacade.plan"}
+    assert structure.circles(edges) == [["opfacade.core.a", "opfacade.core.b"]]
+    assert structure.upward(edges) == [("opfacade.core.b", "opfacade.plan")]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -120,20 +57,19 @@ def test_backends_are_reached_only_by_name(path):
     assert not [name for name in imported(path) if outside and name.startswith("opfacade.backends")]
 
 
-def test_only_the_registry_and_the_harness_import_by_name():
-    """Both find what a family has in their own layer; __init__ hands out its public names."""
+def test_only_the_registry_imports_by_name():
     dynamic = {name_of(p) for p in MODULES if re.search(r"\b(import_module|__import__)\(", p.read_text())}
-    assert dynamic == {"registry.py", "testing/harness.py", "__init__.py"}
+    assert dynamic == {"select/registry.py", "__init__.py"}
 
 
 def test_a_family_knows_no_other_family_and_a_backend_no_other_backend():
     for path in MODULES:
         parts = path.relative_to(PACKAGE).parts
         if parts[0] == "plans":
-            assert not [n for n in imported(path) if n.startswith("opfacade.plans.")], path
-        if parts[0] == "backends" and len(parts) == 3 and path.stem != "__init__":
-            family = next((f for f in families() if path.stem.startswith(f)), None)
-            plans = {n.rpartition(".")[2] for n in imported(path) if n.startswith("opfacade.plans.")}
+            assert not [n for n in imported(path) if n.startswith("opfacade.plans.") and "._" not in n], path
+        if parts[0] == "backends" and len(parts) >= 3 and path.stem != "__init__":
+            family = next((f for f in families() if f in (path.stem, parts[2])), None)
+            plans = {n.split(".")[2] for n in imported(path) if n.startswith("opfacade.plans.") and "._" not in n}
             assert plans <= {family}, path
             backends = {n.split(".")[2] for n in imported(path) if n.startswith("opfacade.backends.")}
             assert backends <= {parts[1]}, path
@@ -141,19 +77,8 @@ def test_a_family_knows_no_other_family_and_a_backend_no_other_backend():
 
 def test_jit_knows_no_operator():
     for path in (PACKAGE / "jit").rglob("*.py"):
-        assert {unit_of(n) for n in imported(path)} <= {
-            "errors",
-            "regular_files",
-            "shown",
-            "strict_json",
-            "notices",
-            "env",
-            "telemetry",
-            "model",
-            "target",
-            "jit",
-            "__version__",
-        }, path
+        units = {structure.unit(name) for name in imported(path) if name != "opfacade"}
+        assert units <= {"errors", "base", "env", "telemetry", "jit"}, path
         assert not re.search(r"paged_|prefill|merge_states", path.read_text()), path
 
 
@@ -165,24 +90,20 @@ def cuda_candidates(family):
 def test_a_family_is_a_complete_slice(family):
     ops = {e.op for e in examples() if e.family() == family}
     assert ops
-    wanted = [f"opfacade/backends/{backend}/{family}.py" for backend in ("reference", "cuda")]
-    wanted += [f"opfacade/testing/families/{family}.py", f"tests/{family}/test_reference.py"]
+    wanted = [f"tests/families/{family}/test_reference.py"]
+    assert registry.harness_for(next(iter(ops))) is not None
     built = {c.descriptor.model_fields["op"].default for c in cuda_candidates(family) if c.jit_spec is not None}
     wanted += [f"csrc/{family}/{op}.{kind}.jinja" for op in built for kind in ("cu", "cc")]
     assert [path for path in wanted if not (ROOT / path).exists()] == []
-    assert not built or list((ROOT / "kernels" / family).glob("*.cuh"))
+    assert not built or list((ROOT / "kernels" / family).rglob("*.cuh"))
 
 
 def test_every_template_belongs_to_an_op():
     # Index tensors and bounded values are checked by one kernel each for all families: a service, not an operator with a plan.
     # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_sm90. What prints a
     # user's expressions is for all of attention. The host library makes the calls of all plans.
-    ops = {(e.family(), e.op) for e in examples()} | {
-        ("validation", "index_check"),
-        ("validation", "value_check"),
-        ("probes", "hopper"),
-        ("host", "host"),
-    }
+    services = {("validation", "index_check"), ("validation", "value_check"), ("probes", "hopper"), ("host", "host")}
+    ops = {(e.family(), e.op) for e in examples()} | services
     ops |= {
         (family, f"{op}_{what}") for family, op in ops for what in ("sm90", "computed", "varied", "sm90_varied", "sm90_fp8")
     }
@@ -240,15 +161,17 @@ def test_other_modules_with_public_lists_keep_them_sorted():
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)', re.MULTILINE)
 
 
-# Latent attention is a decode with other tiles: how work is cut, split and merged is that of attention.
+# Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
+SHARED = ("ptx", "common", "paged")
+# Latent attention is a decode with other tiles: how work is split and merged is that of attention.
 STANDS_ON = {"mla": ("attention",)}
 
 
 @pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_own_includes_start_at_the_root_and_point_down(path):
     folder, family = path.relative_to(ROOT).parts[:2]
-    families = (family, *STANDS_ON.get(family, ()), "common")
-    allowed = [f"{place}/{one}/" for place in (("kernels", "csrc") if folder == "csrc" else ("kernels",)) for one in families]
+    below = SHARED[: SHARED.index(family) + 1] if family in SHARED else (*SHARED, *STANDS_ON.get(family, ()), family)
+    allowed = [f"{place}/{one}/" for place in (("kernels", "csrc") if folder == "csrc" else ("kernels",)) for one in below]
     for quote, name in INCLUDE.findall(path.read_text()):
         own = (ROOT / name).exists() or quote == '"'
         assert not own or (quote == '"' and (ROOT / name).is_file() and name.startswith(tuple(allowed))), name
@@ -298,7 +221,7 @@ def test_nothing_catches_everything(path):
             assert node.type is not None, f"{path}:{node.lineno}"
             reraises = any(isinstance(n, ast.Raise) for n in ast.walk(node))
             broad += not reraises and bool(re.search(r"\b(Base)?Exception\b", ast.unparse(node.type)))
-    assert broad == (path.name == "telemetry.py"), path
+    assert broad == (name_of(path) == "telemetry/__init__.py"), path
 
 
 def evidence():
@@ -317,15 +240,10 @@ def test_the_evidence_of_a_guarantee_exists(test):
 
 
 def test_tests_mirror_the_package():
-    """Every core module has its test file; these are tested through the one that uses them."""
-    through = {
-        "descriptor": {"model", "paging", "scoring", "shown"}, "can_implement": {"verdict"},
-        "import": {"__init__"}, "cli": {"catalogue", "__main__"}, "verify": {"cli_verify"},
-        "manifest": {"cli_manifest"}, "variant": {"variant_eval", "variant_examples"},
-        "autotune": {"autotune_stamp", "autotune_table", "pins", "cli_tune"}, "bench": {"cli_bench"},
-            "cost": {"cost_blocks", "cost_pieces"},
-    }  # fmt: skip
-    core = {p.stem for p in PACKAGE.glob("*.py")} - set().union(*through.values())
-    covered = {p.stem.removeprefix("test_") for p in (ROOT / "tests").glob("test_*.py")}
-    assert core - covered == set()
-    assert set(through) <= covered
+    """A package has a folder of tests, a module at the root a test file. Operators have theirs in tests/families."""
+    for path in sorted(PACKAGE.iterdir()):
+        if path.is_dir() and (path / "__init__.py").exists():
+            assert list((ROOT / "tests" / path.name).glob("test_*.py")), path.name
+        elif path.suffix == ".py" and path.stem not in ("__init__", "__main__", *structure.OLDER_PATHS):
+            assert (ROOT / f"tests/test_{path.stem}.py").is_file(), path.name
+    assert {p.name for p in (ROOT / "tests/families").iterdir() if p.is_dir()} >= set(families())

@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.operands import TensorSpec
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
-from opfacade.select.registry import Operands
 
+Operands = Mapping[str, TensorSpec]
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 # (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]

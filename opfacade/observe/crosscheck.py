@@ -59,10 +59,11 @@ def due_by_count(rate: float) -> Callable[[], bool]:
     return due
 
 
-def wrap(plan: Checked, launch: Launcher, rate: float) -> Launcher:
+def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Target]) -> Launcher:
     """A launcher that repeats a share of its launches and compares; `launch` itself where the share is 0."""
     if not rate:
         return launch
+    plan = Checked(*of)
     due = due_by_count(rate)
     reference, limits = _reference(plan), dump_files.Limits.current()
 

@@ -6,7 +6,7 @@ A family has the same name in plans, backends/<backend> (which ends in CANDIDATE
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,18 +14,15 @@ from typing import Any, NamedTuple
 
 from opfacade.base import strict_json
 from opfacade.base.shown import shown
-from opfacade.core.candidate import Candidate, Launcher
+from opfacade.core.candidate import Candidate, Launcher, Operands
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import not_strict
-from opfacade.core.operands import TensorSpec
 from opfacade.errors import DescriptorError
 
 # In order of preference: the first candidate without a reason against it is chosen.
 BACKENDS = ("cuda", "reference")
 
 WORKSPACE_ALIGNMENT = 256
-
-Operands = Mapping[str, TensorSpec]
 
 
 class FastPaths(NamedTuple):

@@ -47,11 +47,18 @@ class Variable:
 
 
 def candidates(target: Target) -> tuple[Row, ...]:
-    """Every op and every candidate for it, tried on the op's EXAMPLES for a target."""
+    """Every op and every implementation of it, tried on the op's EXAMPLES for a target.
+
+    Candidates of one implementation are one row: of an example the one that accepts it counts.
+    """
     found: dict[tuple[str, str, str], tuple[str, list[Option]]] = {}
     for example in examples():
+        tried: dict[tuple[str, str, str], Option] = {}
         for option in explain(example, target=target, pins=NO_PINS).options:
             key = (example.op, option.candidate.backend, option.candidate.impl)
+            if key not in tried or tried[key].sku is None:
+                tried[key] = option
+        for key, option in tried.items():
             found.setdefault(key, (type(example).__name__, []))[1].append(option)
     return tuple(_row(*key, *value) for key, value in sorted(found.items()))
 

@@ -20,7 +20,8 @@ from tests.test_structure import ROOT
 
 KERNELS = ROOT / "kernels/attention"
 CHUNKS, LENGTHS, CUT, PREFILL = (
-    (KERNELS / f"{name}.cuh").read_text() for name in ("decode_chunks", "decode_lengths", "decode_cut", "prefill_schedule")
+    (KERNELS / f"{name}.cuh").read_text()
+    for name in ("decode/schedule/chunks", "decode/schedule/lengths", "decode/schedule/cut", "prefill/schedule")
 )
 TARGET = Target.parse("sm_90a")
 GRID = [

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from opfacade.backends.cuda import support
-from opfacade.core.candidate import Candidate, EstimateOf, Launcher, Reason
+from opfacade.core.candidate import Candidate, EstimateOf, Launcher, Operands, Reason
 from opfacade.core.descriptor import Descriptor, once_a_kind, operands_of
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import numel
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.select.registry import Operands
 
 T = TypeVar("T")
 Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
 from opfacade.core.call_memo import getter
-from opfacade.core.candidate import Launcher, Reason
+from opfacade.core.candidate import Launcher, Operands, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.errors import DeviceError
-from opfacade.select.registry import FastPaths, Operands
+from opfacade.select.registry import FastPaths
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec

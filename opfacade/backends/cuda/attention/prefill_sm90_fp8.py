@@ -11,12 +11,11 @@ from opfacade.backends.cuda.attention import prefill as first
 from opfacade.backends.cuda.attention import variant
 from opfacade.backends.cuda.attention.prefill import Prefill
 from opfacade.backends.cuda.attention.prefill_sm90 import ARCH, MAX_GROUP
-from opfacade.core.candidate import Launcher, Reason
+from opfacade.core.candidate import Launcher, Operands, Reason
 from opfacade.core.descriptor import once_a_kind
 from opfacade.core.operands import numel
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.select.registry import Operands
 
 DTYPE, HEAD_DIM, OUTPUTS = "f8_e4m3", 128, ("f16", "bf16")
 TILE_ROWS, TILE_KEYS = 128, 128

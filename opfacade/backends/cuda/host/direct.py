@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.backends.cuda.host import quick
 from opfacade.core.call_memo import getter
+from opfacade.core.candidate import Operands
 from opfacade.core.checks import check, check_beside, has_memory
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.operands import TensorSpec, room
 from opfacade.errors import Issue, from_issues
-from opfacade.select.registry import WORKSPACE_ALIGNMENT, FastPaths, Operands
+from opfacade.select.registry import WORKSPACE_ALIGNMENT, FastPaths
 
 if TYPE_CHECKING:
     from torch import Tensor

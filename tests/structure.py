@@ -1,0 +1,120 @@
+"""The import graph of the package, held to the order of its packages: `python -m tests.structure` prints what breaks it.
+
+Imports inside functions and under TYPE_CHECKING count, and so do imports by a name that stands in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+# Lower first: a package imports only lower ones and itself. A module at the root is a package of one file.
+LAYERS = (
+    "errors", "base", "env", "telemetry", "jit", "core", "select", "validation", "observe", "plan", "plans", "backends",
+    "testing", "tools", "cost", "tune", "bench", "report", "demo", "cli", "__main__",
+)  # fmt: skip
+# Import paths of before the packages, kept for users: each only hands on the names of its new home.
+OLDER_PATHS = ("autotune", "exporters", "variant")
+# The registry finds families by the names of their files, in layers above it.
+BY_NAME = {("select.registry", place) for place in ("plans", "backends", "testing")}
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "opfacade"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of the package that a file imports anywhere."""
+    return {name for node in ast.walk(ast.parse(path.read_text())) for name in _named(node, path, known)}
+
+
+def _named(node: ast.AST, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in known)
+    elif isinstance(node, ast.ImportFrom):
+        base = ".".join(path.relative_to(ROOT).parts[: -node.level]) if node.level else ""
+        module = ".".join(part for part in (base, node.module or "") if part)
+        for alias in node.names:
+            whole = f"{module}.{alias.name}"
+            if whole in known or module in known:
+                yield whole if whole in known else module
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+        yield from (name for name in map(_text_of, node.args) if name in known)
+
+
+def _text_of(node: ast.AST) -> str:
+    """The module that a string names; of an f-string, the package that its constant beginning names."""
+    if isinstance(node, ast.JoinedStr) and node.values:
+        return _text_of(node.values[0]).removesuffix(".")
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def graph() -> dict[str, set[str]]:
+    """Who imports whom; the package itself, whose lazy names reach everything, is left out."""
+    known = modules()
+    return {name: imports(path, known) - {name, "opfacade"} for name, path in known.items() if name != "opfacade"}
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(edges[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in sorted(edges):
+        if name not in index:
+            visit(name)
+    return found
+
+
+def unit(name: str) -> str:
+    """opfacade.plans.attention -> plans; a module at the root is a unit of its own."""
+    return name.split(".")[1]
+
+
+def upward(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """Imports that do not point down, but those by which the registry finds families."""
+    rank = {layer: number for number, layer in enumerate((*LAYERS, *OLDER_PATHS))}
+    pairs = [(a, b) for a, others in edges.items() for b in sorted(others) if unit(a) != unit(b)]
+    return [(a, b) for a, b in pairs if rank[unit(b)] >= rank[unit(a)] and (a.partition(".")[2], unit(b)) not in BY_NAME]
+
+
+def main() -> int:
+    edges = graph()
+    found = [f"circle: {' '.join(group)}" for group in circles(without_registry(edges))]
+    found += [f"upward: {a} -> {b}" for a, b in upward(edges)]
+    print("\n".join(found) if found else f"{len(edges)} modules, {len(LAYERS)} layers: no circle, no upward import")
+    return 1 if found else 0
+
+
+def without_registry(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    return {a: {b for b in others if (a.partition(".")[2], unit(b)) not in BY_NAME} for a, others in edges.items()}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
