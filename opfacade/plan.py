@@ -173,8 +173,6 @@ class Plan(Generic[ArgsT]):
     def __reduce__(self) -> Any:
         return (type(self).select, (self.descriptor, self.preference, self.target))
 
-    # -- checking -------------------------------------------------------------------------------------------------
-
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
         """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
         self.check()
@@ -207,8 +205,6 @@ class Plan(Generic[ArgsT]):
             issues += check_beside(sound, workspace, self.workspace_size, WORKSPACE_ALIGNMENT)
         return issues
 
-    # -- building -------------------------------------------------------------------------------------------------
-
     def compile(self) -> None:
         """Build what this plan needs and publish it in the cache; load it where its device is present.
 
@@ -234,8 +230,7 @@ class Plan(Generic[ArgsT]):
         """Whether kernel and host library are built: "shared", "private" (docs/cache.md), "absent"; "none" without a kernel."""
         from opfacade import jit
 
-        spec = self.jit_spec
-        return "none" if spec is None else jit.cache_state_for_plan(spec)
+        return "none" if self.jit_spec is None else jit.cache_state_for_plan(self.jit_spec)
 
     def _load(self) -> Launcher:
         with self._lock, of_op(self.descriptor.op):

@@ -15,7 +15,7 @@ LAYERS = (
     "testing", "tools", "cost", "tune", "bench", "report", "demo", "cli", "__main__",
 )  # fmt: skip
 # Import paths of before the packages, kept for users: each only hands on the names of its new home.
-OLDER_PATHS = ("autotune", "exporters", "variant")
+OLDER_PATHS = ("autotune", "exporters", "variant", "variant_examples")
 # The registry finds families by the names of their files, in layers above it.
 BY_NAME = {("select.registry", place) for place in ("plans", "backends", "testing")}
 
