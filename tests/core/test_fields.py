@@ -51,7 +51,10 @@ def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatc
     for candidate in candidates_for(kind):
         backends.add(candidate.backend)
         target = SM_90A if candidate.backend == "cuda" else CPU
-        capable = next(d for d in _usual_and_fp8(checked) if not candidate.declines(d, target))
+        capable = next((d for d in _usual_and_fp8(checked) if not candidate.declines(d, target)), None)
+        if capable is None:  # a split of its own for batches with a long request: tests/families/attention/test_prefill_cut.py
+            assert candidate.impl in {c.impl for c in candidates_for(kind) if c is not candidate}
+            continue
         sku = candidate.sku(capable, target)
         candidate.workspace(capable, target)
         if candidate.jit_spec:

@@ -30,7 +30,7 @@ from opfacade.select.selection import survey
 from opfacade.tools.workload import Lengths, read
 
 SM90 = Target.parse("sm_90a")
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def pool(tokens, heads=8, dim=128, page=16):

@@ -42,8 +42,8 @@ def toy(root, monkeypatch):
     jit.forget()
 
 
-def _build(plain, root, spec, folder):
-    return plain(spec, folder, (emulator.ROOT / "tests/emulator", root))
+def _build(plain, root, spec):
+    return plain(spec, (emulator.ROOT / "tests/emulator", root))
 
 
 @pytest.fixture(params=FORMS)

@@ -38,7 +38,8 @@ def make_root(place):
     shutil.copytree(REPO / "tests/jit/templates", place)
     for folder in ("common", "host"):
         shutil.copytree(REPO / "csrc" / folder, place / "csrc" / folder)
-    shutil.copytree(REPO / "kernels/common", place / "kernels/common")
+    for folder in ("ptx", "common"):
+        shutil.copytree(REPO / "kernels" / folder, place / "kernels" / folder)
     return place
 
 

@@ -59,7 +59,7 @@ import sys
 started = []
 sys.addaudithook(lambda event, args: started.append(event) if event in ("subprocess.Popen", "socket.connect") else None)
 from click.testing import CliRunner
-from opfacade.cli import main
+from opfacade.cli.main import main
 result = CliRunner().invoke(main, ["cache", "import", sys.argv[1]])
 assert result.exit_code == 0 and "entries imported" in result.output, result.output
 from opfacade import errors, jit

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from opfacade import errors, jit
-from opfacade.jit import cache
+from opfacade.jit import cache, fault_points
 from opfacade.jit import fault_points as faults
 from opfacade.jit.cache import locks
 from opfacade.jit.cache import process_cache as private
@@ -190,7 +190,7 @@ def test_one_warning_a_process_and_the_directory_goes_with_it(toolkit, tmp_path)
             if step == "lock.open" and not private.stores():
                 raise OSError(errno.EROFS, "Read-only file system")
 
-        jit.faults.hook = hook
+        fault_points.hook = hook
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             jit.build(TINY)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opfacade import jit
-from opfacade.jit import JitSpec, cache
+from opfacade.jit import JitSpec, cache, fault_points
 from opfacade.jit.cache import upkeep
 from tests.jit.conftest import TINY
 from tests.jit.fakes import alive, eventually, join, start, working_below
@@ -62,7 +62,7 @@ def test_64_processes_without_locks_publish_one_entry(toolkit):
             if step == "lock.take":
                 raise OSError(37, "No locks available")
 
-        jit.faults.hook = hook
+        fault_points.hook = hook
         jit.load(TINY)
 
     assert together(64, unlocked) == [0] * 64

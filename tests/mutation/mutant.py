@@ -51,7 +51,7 @@ TEAMS = "tests/emulator/test_teams.py"
 WGMMA = "tests/emulator/test_emulated_wgmma.py"
 CUT = "tests/emulator/test_prefill_pieces.py"
 CUT_LINE = "tests/families/attention/test_wgmma_schedule.py"
-CUT_CHOICE = "tests/attention/test_prefill_cut.py"
+CUT_CHOICE = "tests/families/attention/test_prefill_cut.py"
 WGMMA_FP8 = "tests/emulator/test_emulated_fp8.py"
 
 

@@ -19,7 +19,7 @@ from tests.bench.test_bench import record  # noqa: F401  fixture
 
 SKU = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16,o=bf16,q=bf16/strided/group=4,head_dim=128,window=false/g.0123"
 OTHER = SKU.replace("head_dim=128", "head_dim=64")
-PEERS = Path(__file__).parent / "data/attention_peers.json"
+PEERS = Path(__file__).parents[1] / "data/attention_peers.json"
 
 
 @pytest.fixture

@@ -251,7 +251,7 @@ def test_the_same_file_feeds_warmup_manifest_and_verify(demo_trace, monkeypatch)
     warm = run("warmup", demo_trace, "--target=sm_90a", "--jobs=1")
     assert warm.exit_code == 0, warm.output
     specs = {w.plan(target=target).jit_spec for w in read(demo_trace.read_text())} - {None}
-    assert set(built) == specs != set()
+    assert set(built) - {jit.HOST} == specs != set()
     frozen = run("manifest", "freeze", demo_trace)
     assert len(SkuManifest.model_validate_json(frozen.output).skus) == 3
     proven = run("verify", demo_trace, "--op=paged_kv_append", "--quick")

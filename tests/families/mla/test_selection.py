@@ -94,7 +94,7 @@ def test_numbers_of_the_header_are_those_of_the_plan():
 def test_what_it_promises(split, scope):
     promise = Plan.select(latent(kv_split=split), CUDA, SM_90A).precision_guarantee
     assert (promise.deterministic, promise.batch_invariant) == (True, scope)
-    assert all(test.startswith(("tests/mla/", "tests/testing/test_determinism.py")) for test in promise.evidence)
+    assert all(test.startswith(("tests/families/mla/", "tests/testing/test_determinism.py")) for test in promise.evidence)
 
 
 def test_every_shape_of_the_benchmark_has_a_kernel():
