@@ -13,6 +13,7 @@ from opfacade.testing import matrix, prebuilt, problems
 from opfacade.testing.families.attention.requests import changed
 from opfacade.testing.inputs import Lengths
 from opfacade.testing.subject import Subject
+from tests.families.attention import test_prefill_cut
 from tests.support.assert_guarantee import hold
 
 RANDOM_CPU = 12
@@ -131,9 +132,10 @@ def test_every_candidate_is_among_those_held():
     assert {e.op for e in examples()} == set(problems.OPS) == set(RANDOM_GPU)
     for descriptor in examples():
         found = candidates_for(type(descriptor))
-        # Two candidates of one implementation differ in how they split; the matrix and the tests of each split hold both.
-        impls = {(c.backend, c.impl): c.impl for c in found if not c.variant}.values()
-        assert len({c.backend for c in found}) + len(set(impls) & {*RIVALS, NARROW}) == len(impls), (
+        impls = [c.impl for c in found if not c.variant]
+        cut = {impl for op, impl in test_prefill_cut.subjects() if op == descriptor.op}
+        assert {impl for impl in impls if impls.count(impl) > 1} == cut, "a second candidate needs a test of its own"
+        assert len({c.backend for c in found}) + len(set(impls) & {*RIVALS, NARROW}) + len(cut) == len(impls), (
             "each candidate needs a subject"
         )
         assert {c.backend for c in found} <= {place.values[0] if hasattr(place, "values") else place[0] for place in PLACES}

@@ -51,10 +51,7 @@ def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatc
     for candidate in candidates_for(kind):
         backends.add(candidate.backend)
         target = SM_90A if candidate.backend == "cuda" else CPU
-        capable = next((d for d in _usual_and_fp8(checked) if not candidate.declines(d, target)), None)
-        if capable is None:  # a split of its own for batches with a long request: tests/families/attention/test_prefill_cut.py
-            assert candidate.impl in {c.impl for c in candidates_for(kind) if c is not candidate}
-            continue
+        capable = next(d for d in _accepted_by_each(checked) if not candidate.declines(d, target))
         sku = candidate.sku(capable, target)
         candidate.workspace(capable, target)
         if candidate.jit_spec:
@@ -69,8 +66,19 @@ def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatc
     assert wanted - reads.found - idle == set()
 
 
+def _accepted_by_each(descriptor):
+    """The usual and the fp8 form, and each where a request may be long: every CUDA candidate takes one of them."""
+    for plain in _usual_and_fp8(descriptor):
+        yield plain
+        fields = dict(plain)
+        if "paged_kv" in fields:
+            pool = fields["paged_kv"].model_copy(update={"num_total_pages": 2**20}).revalidated()
+            yield type(plain)(**fields | {"paged_kv": pool} | {n: None for n in ("max_kv_indices",) if n in fields})
+        elif "total_kv_rows" in fields:
+            yield type(plain)(**fields | {"total_kv_rows": 2**23})
+
+
 def _usual_and_fp8(descriptor):
-    """The same with heads of 64, and with q, K and V of fp8: one of them every CUDA candidate takes."""
     kind, fields = type(descriptor), dict(descriptor)
     paged = "paged_kv" in kind.model_fields
     yield kind(**fields | ({"paged_kv": cache(head_dim=64)} if paged else {"head_dim": 64}))

@@ -16,9 +16,14 @@ TARGET = Target("sm_90a", 132, 232448)
 LONG = 240_000
 
 
+def _as_built_here():
+    """Whatever assembler is here, selection takes it for one that builds every kernel."""
+    return patch("opfacade.backends.cuda.ptxas.release", return_value=(13, 5))
+
+
 @pytest.fixture(autouse=True)
 def _any_assembler():
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=(13, 5)):
+    with _as_built_here():
         yield
 
 
@@ -107,13 +112,35 @@ BATCHES = {
 }
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", BATCHES)
-def test_cut_tiles_repeat_bitwise_on_a_gpu(name):
-    """Whatever the workspace holds, and launches behind each other."""
+def ragged(q, kv, dtype="bf16", dim=128, **more):
+    facts = {"batch_size": len(q), "total_num_rows": sum(q), "total_kv_rows": sum(kv), "num_qo_heads": 32, "num_kv_heads": 8}
+    return BatchRaggedPrefillDescriptor.model_validate(facts | {"head_dim": dim, "dtype": dtype, "causal": True} | more)
+
+
+def cut_plan(form, name, target=None):
+    """The plan that cuts a batch, whether or not bounds would have it cut."""
     q, kv, more = BATCHES[name]
     with patch.object(attention_prefill_pieces, "may_cut", lambda *_: True):
-        plan = Plan.select(paged(q, kv, sm_scale=0.09, **more))
+        return Plan.select(form(q, kv, sm_scale=0.09, **more), target=target)
+
+
+SUBJECTS = [(form, name) for form in (paged, ragged) for name in BATCHES if form is paged or name != "an fp8 cache"]
+
+
+def subjects():
+    """(op, implementation) of what the test below holds."""
+    with _as_built_here():
+        plans = [cut_plan(form, name, TARGET) for form, name in SUBJECTS]
+    assert {dict(plan.sku.spec)["split"] for plan in plans} == {"pieces"}
+    return {(plan.descriptor.op, plan.sku.impl) for plan in plans}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("form", "name"), SUBJECTS)
+def test_cut_tiles_repeat_bitwise_on_a_gpu(form, name):
+    """Whatever the workspace holds, and launches behind each other."""
+    q, kv, _ = BATCHES[name]
+    plan = cut_plan(form, name)
     if plan.target.arch != "sm_90a":
         pytest.skip("tiles are cut on sm_90a")
     args = inputs.make_args(plan.descriptor, 1, "cuda", inputs.Lengths(q=q, kv=kv))
