@@ -108,7 +108,7 @@ def changed() -> Iterator[Batch]:
 
 
 def shared_args(batch: Batch) -> Any:
-    """Of requests that share a pool too large to be made in f32: each has pages in an order of its own."""
+    """Requests share a pool too large to be made in f32; each has its pages in an order of its own."""
     args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.Lengths(q=list(batch.q), kv=list(batch.q)))
     for pool in (args.k_data, args.v_data):
         pool.normal_()

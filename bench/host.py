@@ -1,4 +1,4 @@
-"""What the facade costs on the host, in microseconds: `python -m bench.host [--out FILE]`. Needs no GPU.
+"""Host time of the facade, in microseconds: `python -m bench.host [--out FILE]`. Needs no GPU.
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.

@@ -33,7 +33,7 @@ struct Interpreter {
     return passed;
   }
 
-  // False for anything but a plain tensor that DLPack can lend.
+  // False for anything but a plain tensor that DLPack can export.
   bool borrow(void* object, DLTensor& out) const {
     const void* type = static_cast<const PyObjectHead*>(object)->type;
     if (type != tensor && type != parameter) return false;

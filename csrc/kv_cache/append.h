@@ -1,4 +1,4 @@
-// What the bindings of an append share: new rows and pools, turned into what kernels read.
+// Shared by the bindings of append: parameters made from new rows and pools.
 #pragma once
 #include "csrc/common/launch.h"
 #include "csrc/paged/pool.h"
