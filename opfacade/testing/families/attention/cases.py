@@ -15,6 +15,7 @@ from opfacade.plans.attention import (
 from opfacade.testing.families._problems import case_cache as _cache
 from opfacade.testing.families.attention.problems import VARIANTS
 
+_MANY = 60_000  # pages of 16 tokens
 _LONG = 200_000  # a bound that promises neither a short batch nor chunks that all run at once
 
 
@@ -144,4 +145,20 @@ def cases() -> dict[str, Descriptor[Any]]:
             2, _cache(128, "f8_e4m3", 16, "HND"), 50, causal=False, kv_split="off", o_dtype="bf16"
         ),
         "ragged-auto-fp8-products": _ragged(2, 128, "f8_e4m3", causal=False, q_scale="tensor", total_num_rows=60),
+        # Pages may be shared, so that one request may be long: its tiles are cut by the lengths on the device.
+        "prefill-pieces-causal": _prefill(
+            4, _cache(128, "bf16", 16, "HND", tokens=9000), 200, causal=True, max_kv_indices=_MANY
+        ),
+        "prefill-pieces-full-d256-block": _prefill(
+            4, _cache(256, "f16", 16, "NHD", tokens=9000), 200, causal=False, max_kv_indices=_MANY, page_table="block"
+        ),
+        "prefill-pieces-fp8-products": _prefill(
+            4,
+            _cache(128, "f8_e4m3", 16, "HND", tokens=9000),
+            200,
+            causal=True,
+            max_kv_indices=_MANY,
+            kv_scale="head",
+            o_dtype="bf16",
+        ),
     }

@@ -80,6 +80,15 @@ class AppendHarness(RequestsHarness):
                 rope="half",
                 rope_dtype="bf16",
             ),
+            "append-half-odd-bf16-angles": PagedKvAppendDescriptor(
+                batch_size=3,
+                total_num_rows=50,
+                paged_kv=case_cache(65, "f32", 8, "NHD", 2, 600),
+                page_table="block",
+                rope="half",
+                rope_dtype="bf16",
+                rotary_dim=64,
+            ),
             "append-interleaved-odd": PagedKvAppendDescriptor(
                 batch_size=3,
                 total_num_rows=50,
