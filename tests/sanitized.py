@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from opfacade.backends.cuda.attention import decode as attention_decode
+from opfacade.backends.cuda.attention import prefill_pieces
 from opfacade.core.target import Target
 from opfacade.testing import inputs, matrix, numerics, prebuilt
 from opfacade.testing.harness import harness_of
@@ -22,9 +23,12 @@ def on_gpu(args):
     return type(args)(**{n: t.cuda() for n in type(args).__slots__ if (t := getattr(args, n)) is not None})
 
 
-def counters(descriptor, workspace):
-    """The counters of a split decode, which it reads first, whatever they hold: attention/decode/schedule/count.cuh."""
-    target = Target.current()
+def counters(plan, workspace):
+    """The counters of partial results, which a kernel reads first, whatever they hold: attention/decode/schedule/count.cuh."""
+    descriptor, target = plan.descriptor, Target.current()
+    if dict(plan.sku.spec).get("split") == "pieces" and descriptor.op != "paged_decode":
+        cut_tiles = prefill_pieces.FP8 if plan.sku.impl == "wgmma_fp8_tile" else prefill_pieces.WGMMA
+        return workspace[-cut_tiles.counters(descriptor, target) :]
     if descriptor.op != "paged_decode" or not workspace.numel():
         return workspace[:0]
     cut = attention_decode.cut_of(descriptor, target)
@@ -40,7 +44,8 @@ def run(kind, descriptor, seed):
     plan = Subject(descriptor, "cuda", "cuda").plan
     # Uninitialised on purpose: initcheck then sees a read of what the kernels have not written.
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
-    counters(descriptor, workspace).copy_(torch.full_like(counters(descriptor, workspace), 0xA5, device="cpu"))
+    held = counters(plan, workspace)
+    held.copy_(torch.full_like(held, 0xA5, device="cpu"))
     plan.run(args, workspace if plan.workspace_size else None)
     torch.cuda.synchronize()
     back = type(args)(**{n: t.cpu() for n in type(args).__slots__ if (t := getattr(args, n)) is not None})

@@ -26,9 +26,10 @@ struct HeldUnits {
   static constexpr int kStep = 32 * kMany;
   static constexpr bool kOnce = kWide && sizeof(Raw) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
   static constexpr bool kAsksAhead = kRotate && 32 % kPerHead == 0;  // all units of a lane are at the same place of their heads
-  static constexpr bool kShort = sizeof(New) == 2 && !kRotate;
+  static constexpr bool kShort = sizeof(New) == 2 && !kRotate, kOneScale = C::kScaled && !C::kHeadScales;
   Raw raw[kMany][2];
   Turn<C, Cut> turn;
+  float scale;  // of all heads
 
   static __device__ __forceinline__ int index(int first, int j) { return first + j * 32 + threadIdx.x % 32; }
 
@@ -45,10 +46,14 @@ struct HeldUnits {
     }
   }
 
-  // Asks for the angles, long before they are needed.
+  // Asks for the angles and the factor, long before they are needed: they come while the entry of the page table does.
   __device__ __forceinline__ void prepare(const Change<C>& change) {
     const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);
-    if (kAsksAhead && unit.turns) turn.load(change.angles, unit);
+    if (kAsksAhead && unit.turns) turn.load(change.angles, unit), turn.keep_here();
+    if constexpr (kOneScale) {
+      scale = *change.scale;
+      keep_load_here(scale);
+    }
   }
   __device__ __forceinline__ void store(const PoolTensor& pool, const Share& share, int first, const NewPlace& place,
                                         const Change<C>& change) {
@@ -67,7 +72,7 @@ struct HeldUnits {
         turn.apply(x);
       }
       if constexpr (C::kScaled) {
-        if (j == 0 || C::kHeadScales) by = Divisor(change.scale[C::kHeadScales ? share.head + i / kPerHead : 0]);
+        if (j == 0 || C::kHeadScales) by = Divisor(kOneScale ? scale : change.scale[share.head + i / kPerHead]);
         by.template divide<kShort>(x);
       }
       store_unit<C, Cut>(dst + i / kPerHead * pool.head_stride, unit, x);
@@ -94,7 +99,7 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
   k.load(p.k_new, share, 0);
   v.load(p.v_new, share, 0);
   NewPlace place;
-  if (!find_place<C>(p, share.row, place)) return;
+  if (!find_entry<C>(p, share.row, place)) return;
   Change<C> of_k{nullptr, all.k_scale};
   const Change<C> of_v{nullptr, all.v_scale};
   if (C::kRope != Rope::kNone)
@@ -107,9 +112,11 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
     v.store(p.v, share, 0, place, of_v);
     append_rest(v, p.v_new, p.v, share, place, of_v);
   };
+  k.prepare(of_k);
+  if constexpr (C::kQuantises) v.prepare(of_v);
+  if (!in_pool<C>(p, place)) return;
   // Angles that are asked for ahead come while V is stored. Others are registers that K had better be done with first.
   if constexpr (decltype(k)::kAsksAhead) {
-    k.prepare(of_k);
     put_v(), put_k();
   } else {
     put_k(), put_v();

@@ -26,9 +26,9 @@ struct NewPlace {
   int slot;
 };
 
-// False if the row goes nowhere. One row for a whole warp.
+// False if the row goes nowhere. One row for a whole warp. The page is as the table names it: see in_pool.
 template <class C>
-__device__ __forceinline__ bool find_place(const AppendParams& p, int row, NewPlace& place) {
+__device__ __forceinline__ bool find_entry(const AppendParams& p, int row, NewPlace& place) {
   const int request = request_of(p, row), start = p.append_indptr[request], stop = p.append_indptr[request + 1];
   const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
   const int length = valid_kv_length<C::kTable>(p.table, request);
@@ -37,7 +37,18 @@ __device__ __forceinline__ bool find_place(const AppendParams& p, int row, NewPl
   if (kClampsIndices && (start < 0 || start > row || stop > p.total_rows || stop - start > length)) return false;
   place.page = pages.entry_of(place.position);
   place.slot = pages.slot_of(place.position);
-  return pages.is_page(place.page);
+  return true;
+}
+
+// Whether that page is one of the pool. Asked last, since the entry of the table is what a row waits for longest.
+template <class C>
+__device__ __forceinline__ bool in_pool(const AppendParams& p, const NewPlace& place) {
+  return RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>(p.table, p.table.indices).is_page(place.page);
+}
+
+template <class C>
+__device__ __forceinline__ bool find_place(const AppendParams& p, int row, NewPlace& place) {
+  return find_entry<C>(p, row, place) && in_pool<C>(p, place);
 }
 
 }  // namespace opfacade

@@ -9,6 +9,13 @@ namespace opfacade {
 
 enum class Rope { kNone, kInterleaved, kHalf };
 
+// A compiler would move a load down to where its value is needed.
+__device__ __forceinline__ void keep_load_here(float& x) {
+  uint32_t bits = __float_as_uint(x);
+  asm volatile("" : "+r"(bits));
+  x = __uint_as_float(bits);
+}
+
 struct Unit {
   int a;  // where its runs start
   int b;
@@ -69,6 +76,11 @@ struct Turn {
   __device__ __forceinline__ void load(const Bits* angles, const Unit& unit) {
     of_pairs(angles, unit, cosines);
     of_pairs(angles + Cut::kRotated / 2, unit, sines);
+  }
+
+  __device__ __forceinline__ void keep_here() {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) keep_load_here(cosines[i]), keep_load_here(sines[i]);
   }
 
   __device__ __forceinline__ void apply(float (&x)[2 * kPairs]) const {

@@ -166,13 +166,15 @@ __device__ __forceinline__ uint32_t nonfinite_in(uint4 c) {
 // Tokens [begin, end) of a tile of V: those outside `inside` become zeros; of the others, is a value not finite?
 template <class C>
 __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange inside) {
-  constexpr int kChunks = C::kHeadDimVo / 8;
+  constexpr int kChunks = C::kHeadDimVo / 8, kThreads = kSweepers<C> * 32;
   uint32_t found = 0;
   int own = threadIdx.x - (4 - kSweepers<C>) * 32;
   asm volatile("" : "+r"(own));  // nothing of it stays in registers where tiles are widened: masked tiles are few
+  // A thread has the same places of every tile: then racecheck, which does not follow v_empty, sees no race between two tiles.
 #pragma unroll 2
-  for (int i = begin * kChunks + own; i < end * kChunks; i += kSweepers<C> * 32) {
+  for (int i = begin * kChunks / kThreads * kThreads + own; i < end * kChunks; i += kThreads) {
     const int token = i / kChunks;
+    if (token < begin) continue;
     const uint32_t at = v + kv_place<C>(token, i % kChunks);
     if (token < inside.begin || token >= inside.end) {
       store_shared_16(at, make_uint4(0, 0, 0, 0));

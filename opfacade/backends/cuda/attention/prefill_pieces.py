@@ -62,7 +62,11 @@ class Cut:
         SMs * (8 * min(tile rows, total_num_rows * group) * (head_dim_vo + 1) + 8 * tile rows / 16)."""
         group, rows = descriptor.group_size, self.rows(descriptor)
         held = min(rows // group, descriptor.total_num_rows) * group
-        return max(1, target.sm_count) * (8 * held * (descriptor.dim_vo + 1) + 8 * rows // 16)
+        return max(1, target.sm_count) * 8 * held * (descriptor.dim_vo + 1) + self.counters(descriptor, target)
+
+    def counters(self, descriptor: Prefill, target: Target) -> int:
+        """Bytes of the counters, which end the workspace."""
+        return max(1, target.sm_count) * (8 * self.rows(descriptor) // 16)
 
     def launcher(self, descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
         split = (MODE, max(1, target.sm_count), 0)  # a block for each SM in place of splits
