@@ -203,7 +203,7 @@ PLACES = (
     "~",
     "~nobody/x",
     "x" * 5000,
-    "a/b/c/d/e@1/f/g/h/g.0",
+    "a/b/c/d/e@1/f/g/h/g2.0",
     "%p%s",
 )
 

@@ -13,7 +13,8 @@ from opfacade.errors import Issue, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
-from opfacade.core.operands import Lists, TensorSpec, room, torch_dtype
+from opfacade.core.dtypes import torch_dtype
+from opfacade.core.operands import Lists, TensorSpec, room
 
 
 def check(

@@ -37,9 +37,10 @@ class Kind:
 class Descriptor(Model, Generic[ArgsT]):
     """Base of all descriptors.
 
-    A subclass says its fields, `op` (the name in SKUs and messages), `args_type`, and `operands()`: shape, dtype and
-    role of each tensor, from which argument checks, random inputs and byte counts all follow. An args field that
-    `operands()` does not name must be None. `later` names the fields that came after the first version: at their
+    A subclass says its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids), `args_type`,
+    and `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte counts all
+    follow. An args field that `operands()` does not name must be None. `error_models` are the ids of the bounds that its
+    kernels may state, strictest first. `later` names the fields that came after the first version: at their
     default they are left out of the JSON, so that what was written before has the same text and digest now. `sizes` names
     those that say only how much there is, for which no kernel is compiled: all that differ in these alone are of one kind.
     Problems share a measurement of `tune` when they differ only in sizes up to a power of two, as they may also in the fields
@@ -56,7 +57,8 @@ class Descriptor(Model, Generic[ArgsT]):
 
     op: str
     args_type: ClassVar[type[Args]]
-    category: ClassVar[str] = "attention"
+    category: ClassVar[str]
+    error_models: ClassVar[tuple[str, ...]]
     later: ClassVar[frozenset[str]] = frozenset()
     tuning_rounds: ClassVar[frozenset[str]] = frozenset()
     tuning_ignores: ClassVar[frozenset[str]] = frozenset()

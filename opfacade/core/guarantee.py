@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+import json
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from opfacade.core.dtypes import DType
 from opfacade.core.model import Model, Real
 
-# From strictest to loosest; Preference.require.max_error_model is a position in this list.
-ErrorModelId = Literal[
-    "exact", "append-f32", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8", "merge-f32"
-]  # fmt: skip
-ERROR_MODELS: tuple[ErrorModelId, ...] = get_args(ErrorModelId)
+EXACT = "exact"  # the error model of a copy: no bound is tighter
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$")]
 
 
@@ -27,31 +25,50 @@ class ErrorModel(Model):
     """Which error bound holds and with which constants.
 
     The bound is the per-element one of `opfacade.testing.numerics`; `id` names the formula, `constants` its inputs,
-    such as the unit roundoffs of the two products, so that a user can recompute it.
+    such as the unit roundoffs of the two products, so that a user can recompute it. Ids are open: the descriptors of a
+    family list theirs, strictest first, in `error_models`.
     """
 
-    id: ErrorModelId
+    id: Word
     constants: Annotated[tuple[tuple[Word, Real], ...], AfterValidator(_sorted_unique)] = ()
+
+
+class Condition(Model):
+    """What must hold for a promise: `id` is a part of it, and of SKU ids; `text`, the sentence for readers, is not."""
+
+    id: Word
+    text: str
 
 
 class PrecisionGuarantee(Model):
     """What a kernel promises about its numbers, under which conditions, and which tests hold it to that.
 
+    math_precision: a word for the type that products are formed in, and for roundings besides that of the result.
+    accumulator: the type of sums; "none" where nothing is summed.
     deterministic: the same inputs give the same bits, run to run, in one process.
     bit_stable_on_same_hardware: also across processes, streams, allocations and workspace contents.
     batch_invariant: "composition" means that a request's bits do not depend on the rest of the batch.
     Without evidence no flag may be set.
     """
 
-    math_precision: str
-    accumulator: Literal["f32", "f64", "none"]
+    math_precision: Word
+    accumulator: DType | Literal["none"]
     deterministic: bool = False
     bit_stable_on_same_hardware: bool = False
     batch_invariant: Literal["none", "composition"] = "none"
-    lse_base: Literal["e"] = "e"
     error_model: ErrorModel
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     evidence: tuple[str, ...] = ()
+
+    def promised(self) -> str:
+        """The one JSON text of what is promised.
+
+        A field at its default is left out, so that one that comes later moves no SKU id; evidence and the wording of conditions
+        are no part of it.
+        """
+        left_out: dict[str, Any] = {"evidence": True, "conditions": {"__all__": {"text"}}}
+        facts = self.model_dump(mode="json", exclude_defaults=True, exclude=left_out)
+        return json.dumps(facts, sort_keys=True, separators=(",", ":"))
 
     @model_validator(mode="after")
     def _honest(self) -> PrecisionGuarantee:

@@ -78,22 +78,6 @@ def num_valid_spec(rows: int) -> TensorSpec:
     return index_spec(Dim("1", 1), values=(0, rows + 1))
 
 
-def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of a dtype name of this library."""
-    import torch
-
-    names = {
-        "f16": torch.float16,
-        "bf16": torch.bfloat16,
-        "f32": torch.float32,
-        "f8_e4m3": torch.float8_e4m3fn,
-        "f8_e5m2": torch.float8_e5m2,
-        "i32": torch.int32,
-        "u8": torch.uint8,
-    }
-    return names[name]
-
-
 def room(tensor: torch.Tensor) -> int:
     """Bytes of storage from the first element on: a storage can shrink under a view of it."""
     return int(max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()))

@@ -6,17 +6,21 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from opfacade.core.guarantee import ErrorModelId
+from opfacade.core.guarantee import Word
 from opfacade.core.model import Bytes, Model
 
 
 class Require(Model):
-    """The least a plan must guarantee. max_error_model: no looser bound than this one, in the order of ERROR_MODELS."""
+    """The least a plan must guarantee.
+
+    max_error_model: no looser bound than this one, in the order of the descriptor's own `error_models`. A kernel whose
+    model is "exact" satisfies every requirement; others are refused where it is a model that the op does not have.
+    """
 
     deterministic: bool = False
     bit_stable_on_same_hardware: bool = False
     batch_invariant: Literal["none", "composition"] = "none"
-    max_error_model: ErrorModelId | None = None
+    max_error_model: Word | None = None
 
 
 _SHORT: dict[str, dict[str, object]] = {

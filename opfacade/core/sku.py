@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from typing import Annotated, ClassVar
 
@@ -11,6 +12,8 @@ from opfacade.core.guarantee import PrecisionGuarantee, Word, _sorted_unique
 from opfacade.core.model import Model, Version
 
 _PARTS = 9  # of a SKU id
+_PROMISE, _OLDER_PROMISE = "g2.", "g."  # before the digest of the guarantee: the form of the id
+OLDER_FORM = "a SKU id of an older form, which no kernel has now"
 
 
 def _no_literal(value: bool | int | str) -> bool | int | str:
@@ -27,7 +30,8 @@ class KernelSku(Model):
     """Identity of one compiled specialisation: a different binary or a different promise is a different id.
 
     Nothing here depends on the size of a call: no batch size, no tensor, no address. `spec` holds the compile-time
-    facts as sorted (name, value) pairs; `dtypes` the element types by operand.
+    facts as sorted (name, value) pairs; `dtypes` the element types by operand; `revision` counts the changes of an
+    implementation that changed output bits.
     """
 
     __slots__ = ("_text",)
@@ -49,7 +53,8 @@ class KernelSku(Model):
     def id(self) -> str:
         """Canonical text: a stable key for telemetry, tuning and pins.
 
-        Injective: equal ids mean the same facts and the same promise; only the list of evidence may differ.
+        Injective: equal ids mean the same facts and the same promise; only the list of evidence and the wording of conditions
+        may differ.
         """
         try:
             return self._text
@@ -68,7 +73,7 @@ class KernelSku(Model):
                 _pairs(self.dtypes),
                 self.layout,
                 _pairs(self.spec) or "-",
-                f"g.{_digest(self.precision_guarantee)[:16]}",
+                f"{_PROMISE}{_digest(self.precision_guarantee)[:16]}",
             )
         )
 
@@ -78,8 +83,7 @@ class KernelSku(Model):
 
 @lru_cache(maxsize=4096)
 def _digest(guarantee: PrecisionGuarantee) -> str:
-    # What is promised, not which tests show it: renaming a test must not orphan a pin.
-    return guarantee.model_copy(update={"evidence": ()}).digest()
+    return hashlib.sha256(guarantee.promised().encode()).hexdigest()
 
 
 def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:
@@ -88,5 +92,14 @@ def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:
 
 def is_sku_id(text: str) -> bool:
     """Whether a text has the form of a SKU id: nine parts, of which the fifth names a revision."""
+    return _has_form(text, _PROMISE)
+
+
+def is_older_sku_id(text: str) -> bool:
+    """Whether a text is a SKU id of the first form, whose guarantee also named the base of lse: no kernel has it now."""
+    return _has_form(text, _OLDER_PROMISE)
+
+
+def _has_form(text: str, promise: str) -> bool:
     parts = text.split("/")
-    return len(parts) == _PARTS and all(parts) and "@" in parts[4] and parts[-1].startswith("g.")
+    return len(parts) == _PARTS and all(parts) and "@" in parts[4] and parts[-1].startswith(promise)

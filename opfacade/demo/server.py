@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.operands import torch_dtype
+from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import Target
 from opfacade.demo.scheduler import Part, Step
 from opfacade.demo.settings import Settings

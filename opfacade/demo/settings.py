@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Model, Size
 from opfacade.core.target import Target
 
@@ -27,7 +27,7 @@ class Settings(Model):
     heads: Size
     kv_heads: Size
     head_dim: Size
-    dtype: DType = "bf16"
+    dtype: FloatDType = "bf16"
     page_size: Size = 16
     pages: Size | None = None
     chunk: Size

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import model_validator
 
 from opfacade.core.descriptor import Args
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plan import Plan
@@ -169,7 +169,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     head_dim: Size
     head_dim_vo: Size | None = None
     causal: bool
-    dtype: DType
+    dtype: FloatDType
 
     @property
     def kv_heads(self) -> int:
@@ -184,7 +184,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
         return self.head_dim if self.head_dim_vo is None else self.head_dim_vo
 
     @property
-    def kv_dtype(self) -> DType:
+    def kv_dtype(self) -> FloatDType:
         return self.dtype
 
     @property

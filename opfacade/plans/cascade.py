@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import model_validator
 
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, Role, TensorSpec
 from opfacade.plan import Plan
@@ -77,6 +77,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
 
     op: Literal["merge_states"] = "merge_states"
     category: ClassVar[str] = "cascade"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "merge-f32")
     later: ClassVar[frozenset[str]] = frozenset({"states", "in_place"})
     sizes: ClassVar[frozenset[str]] = frozenset({"num_states", "total_num_rows"})
     args_type: ClassVar[type[Args]] = MergeStatesArgs
@@ -87,7 +88,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     total_num_rows: Count
     num_heads: Size
     head_dim: Size
-    dtype: DType
+    dtype: FloatDType
     states: States = "stacked"
     in_place: bool = False
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import model_validator
 
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plan import Plan
@@ -67,6 +67,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     op: Literal["paged_kv_append"] = "paged_kv_append"
     category: ClassVar[str] = "kv_cache"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "append-f32")
     later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim", "rope_dtype"})
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"k_new": "append_indptr", "v_new": "append_indptr"})
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "max_kv_indices"})
@@ -76,7 +77,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     paged_kv: PagedKvCacheDescriptor
     page_table: PageTable = "csr"
     max_kv_indices: Count | None = None
-    new_dtype: DType | None = None
+    new_dtype: FloatDType | None = None
     kv_scale: KvScale = "none"
     rope: Rope = "none"
     rotary_dim: Size | None = None
@@ -118,7 +119,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         return index_bound(self.paged_kv, self.max_kv_indices) * self.paged_kv.page_size
 
     @property
-    def row_dtype(self) -> DType:
+    def row_dtype(self) -> FloatDType:
         """Of the new rows."""
         return self.new_dtype or self.paged_kv.dtype
 

@@ -19,17 +19,19 @@ from opfacade.base import regular_files
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import Model, Version
 from opfacade.core.preference import Preference
-from opfacade.core.sku import is_sku_id
+from opfacade.core.sku import OLDER_FORM, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
 from opfacade.errors import DescriptorError, FileError, Issue, SettingError, from_issues
 from opfacade.select.pins import NO_PINS, Allowed
 from opfacade.select.selection import choose, survey
 
-# category/op/backend/arch/impl@revision/dtypes/layout/spec/guarantee
+_OLDER = f"is {OLDER_FORM}; `opfacade manifest freeze` writes the ids of today"
 
 
 def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
+        if is_older_sku_id(value):
+            raise ValueError(f"{value[:60]!r} {_OLDER}")
         if not is_sku_id(value):
             raise ValueError(f"{value[:60]!r} is no SKU id")
     if list(values) != sorted(set(values)):
@@ -151,7 +153,8 @@ def required(value: str) -> Allowed:
     except OSError:
         if is_sku_id(value):
             return Allowed(frozenset({value}), "OPFACADE_REQUIRE_SKU")
-        message = f"OPFACADE_REQUIRE_SKU expected a manifest file or a SKU id, got {value[:80]!r}. [OPF-E001]"
+        why = f": it {_OLDER}" if is_older_sku_id(value) else ""
+        message = f"OPFACADE_REQUIRE_SKU expected a manifest file or a SKU id, got {value[:80]!r}{why}. [OPF-E001]"
         raise SettingError(message, code="OPF-E001") from None
     return _read(path, stat.st_mtime_ns, stat.st_size)
 

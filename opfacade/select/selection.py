@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from opfacade import telemetry
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.guarantee import ERROR_MODELS
+from opfacade.core.guarantee import EXACT
 from opfacade.core.preference import DEFAULT, Preference, Require
-from opfacade.core.sku import KernelSku, is_sku_id
+from opfacade.core.sku import OLDER_FORM, KernelSku, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
 from opfacade.errors import (
     GuaranteeUnavailable,
@@ -76,7 +76,8 @@ def require_known_names(op: str, prefer: Preference) -> None:
     """Raises UnsupportedError for a name to forbid that nothing has: a slip of the pen would let what it means run."""
     for name in prefer.forbid:
         if name not in names_to_forbid() and not is_sku_id(name):
-            expected, hint = "a backend, an implementation or a SKU id", "explain(descriptor) shows names."
+            expected = "a backend, an implementation or a SKU id"
+            hint = f"It is {OLDER_FORM}." if is_older_sku_id(name) else "explain(descriptor) shows names."
             issue = Issue("OPF-S019", "prefer.forbid", expected, repr(name), hint, kind="UnsupportedError")
             raise from_issues(op, "select", [issue])
 
@@ -132,7 +133,7 @@ def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reaso
         yield from _locked_out(option.sku, prefer, pins)
         kind = option.candidate.descriptor
         yield from _over_budget(option.workspace_size, prefer, kind.workspace_hint)
-        yield from _unmet(option.sku, prefer.require, kind.invariance_hint)
+        yield from _unmet(option.sku, prefer.require, kind)
 
 
 def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -> Iterator[Reason]:
@@ -160,16 +161,21 @@ def _over_budget(workspace: int, prefer: Preference, hint: str) -> Iterator[Reas
         yield Reason("OPF-S014", "prefer.max_workspace_bytes", f"{workspace} bytes", f"at most {limit} bytes", hint)
 
 
-def _unmet(sku: KernelSku, require: Require, hint: str) -> Iterator[Reason]:
+def _unmet(sku: KernelSku, require: Require, kind: type[Descriptor[Any]]) -> Iterator[Reason]:
     promise = sku.precision_guarantee
     for field in ("deterministic", "bit_stable_on_same_hardware"):
         if getattr(require, field) and not getattr(promise, field):
             yield Reason("OPF-S020", f"prefer.require.{field}", "False", "True")
     if require.batch_invariant != "none" and promise.batch_invariant != require.batch_invariant:
+        hint = kind.invariance_hint
         yield Reason("OPF-S020", "prefer.require.batch_invariant", promise.batch_invariant, require.batch_invariant, hint)
-    wanted = require.max_error_model
-    if wanted is not None and ERROR_MODELS.index(promise.error_model.id) > ERROR_MODELS.index(wanted):
-        yield Reason("OPF-S020", "prefer.require.max_error_model", promise.error_model.id, wanted)
+    wanted, stated = require.max_error_model, promise.error_model.id
+    if wanted is None or stated == EXACT:
+        return
+    if wanted not in kind.error_models:
+        yield Reason("OPF-S022", "prefer.require.max_error_model", wanted, f"one of {', '.join(kind.error_models)}")
+    elif kind.error_models.index(stated) > kind.error_models.index(wanted):
+        yield Reason("OPF-S020", "prefer.require.max_error_model", stated, wanted)
 
 
 def count_refusals(op: str, options: tuple[Option, ...]) -> None:
@@ -204,8 +210,9 @@ def _unsupported(descriptor: Descriptor[Any], target: Target, options: tuple[Opt
 
 def _kind(options: tuple[Option, ...]) -> tuple[type[UnsupportedError], str]:
     """What kind of error it is that none of them fits, and its code. A device is to blame if it is for all that may be used."""
-    if any({r.code for r in o.reasons} == {"OPF-S020"} for o in options):
-        return GuaranteeUnavailable, "OPF-S020"
+    lacking = {r.code for o in options if {r.code for r in o.reasons} <= {"OPF-S020", "OPF-S022"} for r in o.reasons}
+    if lacking:
+        return GuaranteeUnavailable, max(lacking)
     might = [o for o in options if not any(r.code in ("OPF-S010", "OPF-S011") for r in o.reasons)]
     if might and all(any(r.code == "OPF-S001" for r in o.reasons) for o in might):
         return UnsupportedDeviceError, "OPF-S001"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.operands import TensorSpec, torch_dtype
+from opfacade.core.dtypes import torch_dtype
+from opfacade.core.operands import TensorSpec
 from opfacade.plans._attention.paging import PagePool
 
 if TYPE_CHECKING:

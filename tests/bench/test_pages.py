@@ -56,7 +56,7 @@ def test_a_page_without_marks_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_line_compares_with_the_fastest_peer_of_the_same_time():
-    sku = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16/strided/head_dim=128,split=pieces/g.0"
+    sku = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16/strided/head_dim=128,split=pieces/g2.0"
     ours = {"impl": "opfacade", "sku": sku, "dirty_us": {"median": 9.0}, "clean_us": {"median": 4.0}}
     peers = [{"impl": "slow", "clean_us": {"median": 8.0}}, {"impl": "fast (dense)", "clean_us": {"median": 6.0}}]
     peers += [{"impl": "of another time", "dirty_us": {"median": 1.0}}, {"impl": "none", "failed": "no"}]

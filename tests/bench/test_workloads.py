@@ -81,7 +81,7 @@ def test_two_tunings_are_compared(tmp_path, monkeypatch, capsys):
     (tmp_path / "w.jsonl").write_text(f"{problem}\n{problem}\n")
     (work, _) = read((tmp_path / "w.jsonl").read_text())
     facts = {"key": "k" * 8, "measured": row().measured}
-    sku = "a/b/c/d/e@1/f/g/way=b/g.1"
+    sku = "a/b/c/d/e@1/f/g/way=b/g2.1"
     measured = tuple(m.model_copy(update={"sku": sku if m.sku == "b" else m.sku}) for m in facts["measured"])
     chosen = row().model_copy(update={"winner": sku, "measured": measured})
     stays = row().model_copy(update={"winner": "a", "measured": measured})

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from opfacade.core.checks import check, check_workspace, has_memory
-from opfacade.core.operands import Dim, TensorSpec, index_spec, nbytes, numel, torch_dtype
+from opfacade.core.dtypes import torch_dtype
+from opfacade.core.operands import Dim, TensorSpec, index_spec, nbytes, numel
 
 ROWS = TensorSpec((Dim("n", 4), Dim("heads", 2), Dim("dim", 8)), "f16")
 OUT = TensorSpec((Dim("n", 4), Dim("heads", 2), Dim("dim", 8)), "f16", "out")

@@ -3,16 +3,16 @@
 import pytest
 
 from opfacade import Preference, Require
-from opfacade.core.guarantee import ERROR_MODELS
 from opfacade.errors import DescriptorError
+from opfacade.select.registry import descriptor_types
 
 REFERENCE, KERNEL = (
-    f"attention/paged_decode/{which}@1/o=f16/strided/-/g.0" for which in ("reference/cpu/torch", "cuda/sm_90a/x")
+    f"attention/paged_decode/{which}@1/o=f16/strided/-/g2.0" for which in ("reference/cpu/torch", "cuda/sm_90a/x")
 )
 
 
 def test_every_error_model_can_be_required():
-    for model in ERROR_MODELS:
+    for model in {model for kind in descriptor_types().values() for model in kind.error_models}:
         assert Require(max_error_model=model).max_error_model == model
     with pytest.raises(DescriptorError) as caught:
         Preference(require={"nope": 1})

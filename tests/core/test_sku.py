@@ -1,6 +1,7 @@
 """KernelSku and PrecisionGuarantee: honest, canonical, one id for one SKU."""
 
 import copy
+import hashlib
 import pickle
 import re
 from typing import get_args
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opfacade import ErrorModel, KernelSku, PrecisionGuarantee, Preference, Target
-from opfacade.core.dtypes import ITEMSIZE, DType
-from opfacade.core.guarantee import ERROR_MODELS
+from opfacade.core.dtypes import DTYPES, DType, FloatDType, torch_dtype
+from opfacade.core.guarantee import Condition
+from opfacade.core.sku import is_older_sku_id, is_sku_id
 from opfacade.errors import DescriptorError
 from opfacade.select.registry import candidates_for, examples
 from opfacade.select.selection import survey
@@ -31,11 +33,11 @@ def pairs(value):
 
 
 reals = st.floats(allow_nan=False, allow_infinity=False)
-models = st.builds(ErrorModel, id=st.sampled_from(ERROR_MODELS), constants=pairs(reals))
+models = st.builds(ErrorModel, id=words, constants=pairs(reals))
 guarantees = st.builds(
-    PrecisionGuarantee, math_precision=st.text(max_size=5), accumulator=st.sampled_from(["f32", "f64", "none"]),
+    PrecisionGuarantee, math_precision=words, accumulator=st.sampled_from(["f32", "f64", "none"]),
     deterministic=st.just(True), batch_invariant=st.sampled_from(["none", "composition"]), error_model=models,
-    conditions=st.lists(st.text(max_size=3), max_size=2).map(tuple),
+    conditions=st.lists(words.map(lambda w: Condition(id=w, text=w)), max_size=2).map(tuple),
     evidence=st.just(("tests/x.py::test_y",)),
 )  # fmt: skip
 skus = st.builds(
@@ -90,8 +92,9 @@ def test_an_id_is_one_word_for_a_shell_and_a_file_name_with_slashes(sku):
 
 def test_a_known_sku_has_its_known_id():
     sku = KernelSku(**SKU, spec=(("causal", True), ("group", 4), ("split", "auto")))
-    guarantee = PrecisionGuarantee(**PLAIN).digest()[:16]
-    assert sku.id == f"attention/x/cuda/sm_90a/y@1/kv=f16/strided/causal=true,group=4,split=auto/g.{guarantee}"
+    promised = '{"accumulator":"f32","error_model":{"id":"exact"},"math_precision":"f32"}'
+    guarantee = hashlib.sha256(promised.encode()).hexdigest()[:16]
+    assert sku.id == f"attention/x/cuda/sm_90a/y@1/kv=f16/strided/causal=true,group=4,split=auto/g2.{guarantee}"
 
 
 @pytest.mark.parametrize(("a", "b"), [(True, 1), (True, "True"), (1, "x1"), (False, 0), ("f", False)])
@@ -150,18 +153,102 @@ def test_a_change_of_promise_changes_the_id():
     base = KernelSku(**SKU)
     for change in (
         {"math_precision": "tf32"},
-        {"conditions": ("x",)},
+        {"conditions": (Condition(id="x", text=""),)},
+        {"accumulator": "i64"},
+        {"error_model": ErrorModel(id="exact", constants=(("ulp.exp", 2.0),))},
         {"error_model": ErrorModel(id="merge-f32")},
     ):
         assert changed(base, "precision_guarantee", PrecisionGuarantee(**(PLAIN | change))).id != base.id
 
 
-def test_the_error_models_are_listed_once():
-    assert get_args(ErrorModel.model_fields["id"].annotation) == ERROR_MODELS
+def test_another_wording_of_a_condition_keeps_the_id():
+    a, b = (PrecisionGuarantee(**PLAIN, conditions=(Condition(id="x", text=text),)) for text in ("so", "or so"))
+    assert KernelSku(**SKU | {"precision_guarantee": a}).id == KernelSku(**SKU | {"precision_guarantee": b}).id
 
 
-def test_every_dtype_has_a_size():
-    assert set(get_args(DType)) <= set(ITEMSIZE)
+def test_fields_of_a_promise_that_come_later_move_no_id():
+    class LaterModel(ErrorModel):
+        scope: str = "all"
+
+    class Later(PrecisionGuarantee):
+        error_model: LaterModel
+        rounding: str = "nearest"
+
+    now = PrecisionGuarantee(**PLAIN, conditions=(Condition(id="x", text="x"),))
+    later = Later(**PLAIN | {"error_model": LaterModel(id="exact")}, conditions=now.conditions)
+    assert later.promised() == now.promised()
+    assert later.model_copy(update={"rounding": "up"}).promised() != now.promised()
+
+
+def test_a_program_over_any_dtypes_has_an_id_of_todays_form():
+    model = ErrorModel(id="program", constants=(("ulp.exp", 1.0), ("ulp.rsqrt", 2.0)))
+    promise = PrecisionGuarantee(math_precision="f64", accumulator="i64", error_model=model)
+    sku = KernelSku(
+        **SKU | {"category": "map", "precision_guarantee": promise},
+    ).model_copy(update={"dtypes": tuple((f"x{i:02}", name) for i, name in enumerate(DTYPES))})
+    sku = sku.model_copy(update={"revision": 12, "spec": (("math", "approx"), ("program", "p0123456789abcdef01234567"))})
+    parts = sku.revalidated().id.split("/")
+    assert is_sku_id(sku.id)
+    assert parts[4:8:3] == ["y@12", "math=approx,program=p0123456789abcdef01234567"]
+    assert [pair.split("=")[1] for pair in parts[5].split(",")] == list(DTYPES)
+
+
+def test_each_family_lists_its_error_models_strictest_first_and_states_no_other():
+    for descriptor in grid():
+        kind = type(descriptor)
+        assert kind.error_models[0] == "exact"
+        assert re.fullmatch("[a-z_]+", kind.category)
+        for option in survey(descriptor, Preference(), Target.parse("sm_90a")):
+            if option.sku is not None:
+                assert option.sku.precision_guarantee.error_model.id in kind.error_models
+                assert option.sku.category == kind.category
+
+
+def test_the_base_of_lse_is_a_fact_of_every_sku_of_attention_and_of_no_other():
+    for example in examples():
+        for option in survey(example, Preference(), Target.parse("sm_90a")):
+            if option.sku is not None:
+                assert dict(option.sku.spec).get("lse_base") == ("e" if example.category == "attention" else None)
+
+
+def test_the_dtype_table_says_what_torch_says():
+    import torch
+
+    assert set(get_args(DType)) == set(DTYPES)
+    assert set(get_args(FloatDType)) <= set(DTYPES)
+    for name, facts in DTYPES.items():
+        dtype = torch_dtype(name)
+        assert dtype.itemsize * 8 == facts.bits
+        assert dtype.is_floating_point == facts.is_float, name
+        if facts.roundoff:
+            assert facts.roundoff == torch.finfo(dtype).eps / 2
+            assert facts.underflow == max(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2, 2.0**-1074)
+
+
+def test_the_dtype_table_has_the_codes_of_dlpack():
+    import torch
+
+    for name in ("f16", "bf16", "f32", "f64", "i8", "i32", "i64", "u8", "bool"):
+        exchanged = str(tvm_dtype(torch.zeros(1, dtype=torch_dtype(name))))
+        assert exchanged == NAMES_OF_DLPACK[DTYPES[name].dlpack_code] + (str(DTYPES[name].bits) if name != "bool" else ""), name
+
+
+NAMES_OF_DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+
+
+def tvm_dtype(tensor):
+    import tvm_ffi
+
+    return tvm_ffi.from_dlpack(tensor).dtype
+
+
+def test_an_id_of_the_first_form_is_told_from_todays():
+    sku = KernelSku(**SKU).id
+    older = sku.replace("/g2.", "/g.")
+    assert is_sku_id(sku)
+    assert not is_older_sku_id(sku)
+    assert is_older_sku_id(older)
+    assert not is_sku_id(older)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "cpu"])

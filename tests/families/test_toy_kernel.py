@@ -54,7 +54,7 @@ def problem(toy, request):
 def test_it_is_selected_where_it_fits_and_refused_by_field(toy):
     descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="bf16", num_valid=True)
     plan = Plan.select(descriptor, Preference(backend="cuda"), SM_90A)
-    assert plan.sku.id.startswith("toy/pick/cuda/sm_90a/elements@1/x=bf16/strided/num_valid=true/g.")
+    assert plan.sku.id.startswith("toy/pick/cuda/sm_90a/elements@1/x=bf16/strided/num_valid=true/g2.")
     assert plan.jit_spec.template == "toy/pick"
     told = str(explain(toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f8_e4m3"), target=SM_90A))
     assert "dtype=f8_e4m3 (allowed: f16, bf16, f32). [OPF-S002]" in told

@@ -15,10 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opfacade import Plan, Target, errors, jit, telemetry
 from opfacade import plan as plans
-from opfacade.backends.cuda.host import direct as paths
 from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
 from opfacade.core.checks import check, check_beside
-from opfacade.core.dtypes import ITEMSIZE
 from opfacade.jit import JitSpec
 from opfacade.plan import WORKSPACE_ALIGNMENT
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor
@@ -261,10 +259,6 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
         module.signature(module.run, HOST)
     with pytest.raises(TypeError, match="OPF-C009"):
         module.signature(module.run, HOST, False, 0, 0, 1, 2.5, True, "text")
-
-
-def test_the_host_library_knows_every_dtype():
-    assert set(paths._DTYPES) == set(ITEMSIZE)
 
 
 def test_what_the_host_library_cannot_hold_has_no_launcher():

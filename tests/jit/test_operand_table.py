@@ -12,9 +12,9 @@ import torch
 from opfacade.backends.cuda.host import direct as told
 from opfacade.core.checks import check
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.in_place import in_place
-from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec, torch_dtype
+from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from tests.jit.test_contract import fast
 from tests.jit.test_quick import Path, module  # noqa: F401
 

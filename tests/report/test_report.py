@@ -17,7 +17,7 @@ from opfacade.select import measurements as autotune_table
 from opfacade.select.decision import Measured, Row
 from tests.bench.test_bench import record  # noqa: F401  fixture
 
-SKU = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16,o=bf16,q=bf16/strided/group=4,head_dim=128,window=false/g.0123"
+SKU = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16,o=bf16,q=bf16/strided/group=4,head_dim=128,window=false/g2.0123"
 OTHER = SKU.replace("head_dim=128", "head_dim=64")
 PEERS = Path(__file__).parents[1] / "data/attention_peers.json"
 
@@ -96,8 +96,8 @@ def test_what_is_not_known_is_none(timed):
 
 
 def test_every_sku_that_any_source_names_has_a_line(timed):
-    sources = Sources([timed], [proof(sku="a/b/c/d/e@1/f/g/h/g.1")], [choice()], (), {"skus": {"x": {}}})
-    assert {line.sku for line in joined(sources)["lines"]} == {SKU, OTHER, "a/b/c/d/e@1/f/g/h/g.1", "x"}
+    sources = Sources([timed], [proof(sku="a/b/c/d/e@1/f/g/h/g2.1")], [choice()], (), {"skus": {"x": {}}})
+    assert {line.sku for line in joined(sources)["lines"]} == {SKU, OTHER, "a/b/c/d/e@1/f/g/h/g2.1", "x"}
 
 
 def test_the_head_counts_what_matters(timed):

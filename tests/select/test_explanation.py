@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opfacade import Plan, Preference, Target, errors, explain
-from opfacade.core.guarantee import ERROR_MODELS
 from opfacade.core.preference import Require
 from opfacade.errors import MAX_ISSUES
 from opfacade.select import hardware_stamp as autotune_stamp
@@ -19,7 +18,7 @@ from opfacade.select.decision import Measured, Row, decide, tuning_key
 from opfacade.select.manifest import SkuManifest
 from opfacade.select.measurements import store_here
 from opfacade.select.pins import NO_PINS
-from opfacade.select.registry import BACKENDS, examples
+from opfacade.select.registry import BACKENDS, descriptor_types, examples
 from opfacade.select.selection import considered
 from opfacade.testing import problems
 from opfacade.tune.refresh import refresh
@@ -27,6 +26,7 @@ from opfacade.tune.refresh import refresh
 TARGETS = [Target.cpu(), *map(Target.parse, ("sm_90a", "sm_80", "sm_75"))]
 DECODE = next(e for e in examples() if e.op == "paged_decode")
 SM90 = Target.parse("sm_90a")
+MODELS = sorted({model for kind in descriptor_types().values() for model in kind.error_models} | {"no-such-model"})
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def of_explain(descriptor, prefer, target):
 
 
 def test_a_lock_is_explained_without_being_handed_over(monkeypatch):
-    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", "a/b/c/d/e@1/f/g/h/g.0")
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", "a/b/c/d/e@1/f/g/h/g2.0")
     found = explain(DECODE, target=SM90)
     assert found.chosen is None
     assert {reason.code for option in found.options for reason in option.reasons} >= {"OPF-S016"}
@@ -114,7 +114,7 @@ def preferences(draw, ids):
     require = {
         "deterministic": draw(st.booleans()),
         "batch_invariant": draw(st.sampled_from(["none", "none", "composition"])),
-        "max_error_model": draw(st.sampled_from([None, None, *ERROR_MODELS])),
+        "max_error_model": draw(st.sampled_from([None, None, *MODELS])),
     }
     return Preference(
         backend=draw(st.sampled_from([None, None, *BACKENDS])),
@@ -132,7 +132,7 @@ def cases(draw):
     """A problem, a preference, what OPFACADE_REQUIRE_SKU locks (None: nothing), and measurements."""
     descriptor, target = draw(descriptors()), draw(st.sampled_from(TARGETS))
     ids = [o.sku.id for o in considered(descriptor, Preference(), target) if o.sku is not None]
-    ids.append("attention/other/cuda/sm_90a/x@1/q=f16/strided/-/g.0")
+    ids.append("attention/other/cuda/sm_90a/x@1/q=f16/strided/-/g2.0")
     prefer = draw(preferences(ids))
     some = st.lists(st.sampled_from(ids), max_size=4, unique=True)
     lock = draw(st.one_of(st.none(), st.none(), st.sampled_from([*ids, "nonsense", "nonsense"]), some))

@@ -7,8 +7,9 @@ from click.testing import CliRunner
 
 from opfacade import Plan, Preference, SkuManifest, Target, errors, explain
 from opfacade.cli.main import main
+from opfacade.core.sku import is_sku_id
 from opfacade.select.in_force import in_force
-from opfacade.select.manifest import differences, is_sku_id, unlisted
+from opfacade.select.manifest import differences, unlisted
 from opfacade.select.registry import examples
 
 SM90 = Target.parse("sm_90a")
@@ -71,6 +72,33 @@ def test_a_changed_manifest_is_read_again(locked):
     assert Plan._select(OFF, None, SM90).sku.id in SkuManifest.load(locked).skus
 
 
+def older(sku):
+    head, _, promise = sku.rpartition("/")
+    return f"{head}/g.{promise.removeprefix('g2.')}"
+
+
+def test_a_manifest_of_the_older_form_says_so(locked, tmp_path):
+    text = locked.read_text().replace("/g2.", "/g.")
+    (tmp_path / "old.json").write_text(text)
+    words = r"a SKU id of an older form, which no kernel has now; `opfacade manifest freeze` writes the ids of today"
+    with pytest.raises(errors.DescriptorError, match=words):
+        SkuManifest.load(tmp_path / "old.json")
+    (tmp_path / "work.json").write_text(DECODE.model_dump_json())
+    for command in (["diff", tmp_path / "old.json", locked], ["check", tmp_path / "old.json", tmp_path / "work.json"]):
+        shown = CliRunner().invoke(main, ["manifest", *map(str, command)])
+        assert shown.exit_code != 0
+        assert "a SKU id of an older form" in shown.output
+
+
+def test_an_older_id_that_is_required_or_forbidden_says_so(monkeypatch):
+    sku = older(Plan._select(OFF, None, SM90).sku.id)
+    with pytest.raises(errors.UnsupportedError, match="It is a SKU id of an older form"):
+        Plan._select(OFF, Preference(forbid=(sku,)), SM90)
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", sku)
+    with pytest.raises(errors.SettingError, match=r"a SKU id of an older form.*OPF-E001"):
+        Plan._select(OFF, None, SM90)
+
+
 def test_one_sku_id_may_be_required_without_a_file(monkeypatch):
     monkeypatch.setenv("OPFACADE_REQUIRE_SKU", Plan._select(OFF, None, SM90).sku.id)
     assert Plan._select(OFF, None, SM90).sku.id
@@ -121,8 +149,8 @@ def test_a_difference_pairs_what_is_one_kernel_changed():
 
 
 def test_differences_name_the_part_and_the_fact():
-    a = "attention/x/cuda/sm_90a/t@1/kv=bf16,q=bf16/strided/group=4,split=off/g.1"
-    b = "attention/x/cuda/sm_90a/t@2/kv=bf16,q=f16/strided/group=4,stages=3/g.1"
+    a = "attention/x/cuda/sm_90a/t@1/kv=bf16,q=bf16/strided/group=4,split=off/g2.1"
+    b = "attention/x/cuda/sm_90a/t@2/kv=bf16,q=f16/strided/group=4,stages=3/g2.1"
     assert differences(a, b) == [
         "impl: t@1 -> t@2", "dtypes q: bf16 -> f16", "spec split: off -> absent", "spec stages: absent -> 3",
     ]  # fmt: skip

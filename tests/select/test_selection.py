@@ -151,11 +151,24 @@ def test_every_requirement_not_kept_is_named(require, got, wanted):
 
 
 def test_a_looser_error_model_than_required_is_accepted_when_the_bound_is_as_tight():
-    for model in ("attention-f32", "attention-mma16", "merge-f32"):
+    for model in ("attention-f32", "attention-mma16", "attention-mma8"):
         assert Plan.select(fresh(), Preference(require={"max_error_model": model}), CPU).sku.backend == "reference"
     refusal(Preference(require={"max_error_model": "attention-f64"}), CPU)
     wide = fresh(paged_kv=cache(dtype="f32"))
     assert Plan.select(wide, Preference(require={"max_error_model": "attention-f64"}), CPU).sku
+
+
+def test_an_error_model_of_another_family_has_no_place_in_the_order_and_is_refused_by_name():
+    error = refusal(Preference(require={"max_error_model": "merge-f32"}), CPU)
+    [issue] = [i for i in error.issues if i.code == "OPF-S022" and i.argument.startswith("reference")]
+    assert issue.got == "merge-f32"
+    assert issue.expected == "one of exact, attention-f64, attention-f32, attention-mma16, attention-mma8"
+
+
+def test_a_copy_satisfies_every_requirement():
+    [copy] = [e for e in examples() if e.op == "paged_kv_append"][:1]
+    for model in ("exact", "append-f32", "attention-f64"):
+        assert Plan.select(copy, Preference(require={"max_error_model": model}), CPU).sku
 
 
 @pytest.mark.parametrize(
@@ -342,7 +355,7 @@ def test_a_device_that_no_kernel_is_for_is_to_blame(example, target):
 
 
 def test_a_device_is_not_to_blame_for_what_the_caller_locked_out():
-    error = refusal(Preference(allow=("attention/x/reference/cpu/torch@1/a/b/-/g.0",)), CPU)
+    error = refusal(Preference(allow=("attention/x/reference/cpu/torch@1/a/b/-/g2.0",)), CPU)
     assert (type(error), error.code) == (UnsupportedError, "OPF-S001")
     assert "OPF-S015" in {i.code for i in error.issues}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.operands import torch_dtype
+from opfacade.core.dtypes import torch_dtype
 from opfacade.testing import problems
 from opfacade.testing.harness import harness_for
 

@@ -38,7 +38,8 @@ class CudaKernel:
     """One implementation of one descriptor type.
 
     template: below csrc, without its ending. impl: its name in the SKU; `name`, where the SKU's depends on the descriptor, is
-    that of the candidate. accepts: field -> the values that it may have, or a function (descriptor, target) of all reasons but
+    that of the candidate. revision: one more with each change of its output bits. accepts: field -> the values that it may
+    have, or a function (descriptor, target) of all reasons but
     the architecture. constants: names of fields, or a function: what the template is rendered with. A later field at its
     default is none. dtypes: operand -> the field of its dtype, or a function of the pairs in the SKU. in_dtypes: constants that
     the SKU has as dtypes; those named by `dtypes` are. scalars: arguments of `run` behind the operands. is_empty: whether there
@@ -53,6 +54,7 @@ class CudaKernel:
     guarantee: Told[PrecisionGuarantee]
     accepts: Mapping[str, Sequence[Any]] | Callable[[Any, Target], Iterator[Reason]] | None = None
     name: str = ""
+    revision: int = 1
     in_dtypes: tuple[str, ...] = ()
     scalars: Told[tuple[Fact | float, ...]] = ()
     is_empty: Callable[[Any], bool] = writes_nothing
@@ -109,7 +111,7 @@ class CudaKernel:
             backend="cuda",
             arch=target.arch,
             impl=_for(descriptor, self.impl),
-            revision=1,
+            revision=self.revision,
             dtypes=dtypes,
             layout="strided",
             spec=tuple((name, value) for name, value in self.facts(descriptor) if name not in hidden),

@@ -8,7 +8,7 @@ from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.core.target import Target
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 
@@ -17,6 +17,7 @@ _EVIDENCE = (
     "tests/testing/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
     "tests/testing/test_determinism.py::test_processes_repeat_bitwise",
 )
+_OWN_SLOTS = Condition(id="own_slots", text="no two new rows share a slot")
 
 
 def _lacks(descriptor: PagedKvAppendDescriptor, target: Target) -> Iterator[Reason]:
@@ -44,12 +45,12 @@ def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
 
 def _guarantee(descriptor: PagedKvAppendDescriptor) -> PrecisionGuarantee:
     return PrecisionGuarantee(
-        math_precision="copy" if descriptor.copies else "f32, one rounding",
+        math_precision="copy" if descriptor.copies else "f32_rounded_once",
         accumulator="none",
         deterministic=True,
         bit_stable_on_same_hardware=True,
         error_model=ErrorModel(id="exact" if descriptor.copies else "append-f32"),
-        conditions=("no two new rows share a slot",),
+        conditions=(_OWN_SLOTS,),
         evidence=_EVIDENCE,
     )
 

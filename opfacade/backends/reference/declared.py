@@ -8,19 +8,19 @@ from typing import Any, TypeAlias, TypeVar
 from opfacade.backends.reference.inference import in_inference_mode
 from opfacade.core.candidate import Candidate, Launcher
 from opfacade.core.descriptor import Descriptor, once_a_kind
-from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
 T = TypeVar("T")
 Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor
 Pairs: TypeAlias = tuple[tuple[str, Any], ...]
+READS_INDICES = Condition(id="host_reads_indices", text="index tensors are read on the host")
 
 
 def in_fp64(error_model: str) -> PrecisionGuarantee:
     """What a formula computed in float64 promises."""
-    model = ErrorModel.model_validate({"id": error_model})
-    return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=model)
+    return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=ErrorModel(id=error_model))
 
 
 def reference(
@@ -29,11 +29,12 @@ def reference(
     dtypes: Told[Pairs],
     run: Callable[[Any, Any], None],
     facts: Told[Pairs] = (),
+    revision: int = 1,
 ) -> Candidate:
     """A candidate of torch that takes every problem.
 
     error_model: of a result computed in fp64, or the whole guarantee. dtypes, facts: sorted pairs in the SKU. run: (descriptor,
-    args) -> None, writes the outputs.
+    args) -> None, writes the outputs. revision: one more with each change of its output bits.
     """
 
     def sku(problem: Any, target: Target) -> KernelSku:
@@ -44,7 +45,7 @@ def reference(
             backend="reference",
             arch=target.arch,
             impl="torch",
-            revision=1,
+            revision=revision,
             dtypes=_for(problem, dtypes),
             layout="strided",
             spec=_for(problem, facts),

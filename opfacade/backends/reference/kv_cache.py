@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.reference.declared import reference
+from opfacade.backends.reference.declared import READS_INDICES, reference
 from opfacade.backends.reference.page_table import by_token, checked, token_index
 from opfacade.backends.reference.rotate_and_store import stored_rows
 from opfacade.core.dtypes import ITEMSIZE
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def _promise(descriptor: PagedKvAppendDescriptor) -> PrecisionGuarantee:
     return PrecisionGuarantee(
-        math_precision="copy" if descriptor.copies else "f32, one rounding",
+        math_precision="copy" if descriptor.copies else "f32_rounded_once",
         accumulator="none",
         error_model=ErrorModel(id="exact" if descriptor.copies else "append-f32"),
-        conditions=("index tensors are read on the host",),
+        conditions=(READS_INDICES,),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.operands import torch_dtype
+from opfacade.core.dtypes import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor

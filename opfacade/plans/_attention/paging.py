@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
-from opfacade.core.dtypes import ITEMSIZE, DType
+from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Layout = Literal["HND", "NHD"]
 PageTable = Literal["csr", "block"]
 KvScale = Literal["none", "tensor", "head"]
-FP8: tuple[DType, ...] = ("f8_e4m3", "f8_e5m2")
+FP8: tuple[FloatDType, ...] = ("f8_e4m3", "f8_e5m2")
 
 
 class PagePool(Model):
@@ -25,7 +25,7 @@ class PagePool(Model):
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
     num_total_pages: Count
     page_size: Size
-    dtype: DType
+    dtype: FloatDType
 
 
 class PagedKvCacheDescriptor(PagePool):
@@ -118,7 +118,7 @@ def wrong_scale(scale: Tensor) -> tuple[Tensor, str]:
     return ~is_finite(scale) | (scale <= 0), "positive finite values"
 
 
-def check_scale(kv_scale: KvScale, dtype: DType) -> None:
+def check_scale(kv_scale: KvScale, dtype: FloatDType) -> None:
     if kv_scale != "none" and dtype not in FP8:
         hint = f"A cache of {' or '.join(FP8)} may have one."
         raise contradiction("kv_scale", f"'none' for a cache of {dtype}", kv_scale, hint)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
+from opfacade.core.guarantee import Condition
 from opfacade.core.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.plans._attention.paging import (
@@ -26,6 +27,7 @@ from opfacade.plans._attention.variant import Variant, mask_operands
 if TYPE_CHECKING:
     from torch import Tensor
 
+LSE_BASE = {"lse_base": "e"}  # a fact of each SKU of attention: lse is a natural logarithm
 ArgsT = TypeVar("ArgsT", bound=Args)
 KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32_MAX)], BeforeValidator(as_index)]
 
@@ -46,6 +48,8 @@ class Attention(Descriptor[ArgsT]):
     lse = sink; and of states that are to be merged exactly one must carry it, the others -inf.
     """
 
+    category: ClassVar[str] = "attention"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8")
     later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype", "max_kv_len"})
     sizes: ClassVar[frozenset[str]] = frozenset({"max_kv_len"})
     workspace_hint: ClassVar[str] = 'kv_split="off" needs no workspace.'
@@ -59,8 +63,8 @@ class Attention(Descriptor[ArgsT]):
     kv_split: KvSplit = "auto"
     window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = -1
     logits_soft_cap: Annotated[Single, Field(ge=0)] = 0.0
-    q_dtype: DType | None = None
-    o_dtype: DType | None = None
+    q_dtype: FloatDType | None = None
+    o_dtype: FloatDType | None = None
     return_lse: bool = True
     sinks: bool = False
     max_kv_len: Count | None = None
@@ -96,7 +100,7 @@ class Attention(Descriptor[ArgsT]):
         return self.dim
 
     @property
-    def kv_dtype(self) -> DType:
+    def kv_dtype(self) -> FloatDType:
         raise NotImplementedError
 
     @property
@@ -110,11 +114,11 @@ class Attention(Descriptor[ArgsT]):
         raise NotImplementedError
 
     @property
-    def query_dtype(self) -> DType:
+    def query_dtype(self) -> FloatDType:
         return self.q_dtype or self.kv_dtype
 
     @property
-    def output_dtype(self) -> DType:
+    def output_dtype(self) -> FloatDType:
         return self.o_dtype or ("bf16" if self.query_dtype in FP8 else self.query_dtype)
 
     @property
@@ -210,7 +214,7 @@ class Varied(Model):
         return (self.variant.operands(heads, rows, keys) if self.variant is not None else {}) | mask
 
 
-FINITE_LOGITS = "where a step of variant.logits is beyond f32, no bound holds"
+FINITE_LOGITS = Condition(id="finite_logits", text="where a step of variant.logits is beyond f32, no bound holds")
 
 
 def transforms_scores(descriptor: object) -> bool:
@@ -247,7 +251,7 @@ class PagedAttention(Attention[ArgsT]):
         return self
 
     @property
-    def kv_dtype(self) -> DType:
+    def kv_dtype(self) -> FloatDType:
         return self.paged_kv.dtype
 
     @property

@@ -136,7 +136,7 @@ def test_the_factor_is_a_fact_of_the_sku_and_silent_where_there_is_none():
         skus[kv_scale] = on_reference(descriptor).sku
         assert ("kv_scale" in descriptor.model_dump_json()) == (kv_scale != "none")
     assert len({sku.id for sku in skus.values()}) == 3
-    assert skus["none"].spec == ()
+    assert skus["none"].spec == (("lse_base", "e"),)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89"])

@@ -8,7 +8,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import operands_of
-from opfacade.core.operands import torch_dtype
+from opfacade.core.dtypes import torch_dtype
 from opfacade.select.registry import variants_for
 from tests.emulator.test_emulated_fp8 import paged, ragged
 from tests.emulator.test_emulated_wgmma import ragged as wide_ragged

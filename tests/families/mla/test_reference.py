@@ -125,7 +125,7 @@ def test_the_named_plan_is_the_op():
     descriptor, args = mla([6, 9])
     plan = BatchMlaDecodePlan.select(descriptor, target=Target.cpu())
     plan.run(args)
-    assert plan.sku.id.startswith("attention/mla_decode/reference/cpu/torch@1/kv=f16,o=f16,q=f16/strided/-/")
+    assert plan.sku.id.startswith("attention/mla_decode/reference/cpu/torch@1/kv=f16,o=f16,q=f16/strided/lse_base=e/")
     assert Plan.select(descriptor, target=Target.cpu()).sku == plan.sku
 
 

@@ -11,17 +11,17 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.core.candidate import Candidate, Reason, variant_of
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
-from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
-from opfacade.plans._attention.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
+from opfacade.plans._attention.scoring import FINITE_LOGITS, LSE_BASE, Attention, transforms_scores, varied_facts
 
-REVISION = 1
 HEAD_DIMS = {64: 64, 128: 128, 256: 256}  # of q and k: of v and o
 _EVIDENCE = "tests/families/attention/test_attention_gpu.py::"
 _EVIDENCE_OF = {"mla_decode": "tests/families/mla/test_mla_gpu.py::"}  # where not the tests of all attention
 _BITS = "tests/testing/test_determinism.py::"
+_SAME_SPLIT = Condition(id="same_split", text="both batches select this SKU, with the same kv_split")
 _CHUNKS = (512, 1024, 2048, 4096)  # tokens
 _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bitwise")
 
@@ -118,9 +118,9 @@ def guarantee(
     evidence = [tests + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
     if invariant:
         evidence += [tests + "test_a_request_does_not_see_its_batch", _BITS + "test_a_request_keeps_its_bits_in_any_batch"]
-    conditions = ("both batches select this SKU, with the same kv_split",) if invariant else ()
+    conditions = (_SAME_SPLIT,) if invariant else ()
     return PrecisionGuarantee(
-        math_precision="f32" if dtype == "f32" else f"{dtype} products, P rounded to {dtype}",
+        math_precision="f32" if dtype == "f32" else f"{dtype}_products",
         accumulator="f32",
         deterministic=True,
         bit_stable_on_same_hardware=True,
@@ -134,7 +134,8 @@ def guarantee(
 @dataclass(frozen=True, slots=True)
 class Identity:
     """All that a SKU of attention is made of. tile: keys between two rescalings; merges: partial results may be merged;
-    transforms: an expression makes the scores; line: it is the score and a ramp, which is left to the exponents."""
+    transforms: an expression makes the scores; line: it is the score and a ramp, which is left to the exponents;
+    revision: one more with each change of the implementation's output bits."""
 
     op: str
     arch: str
@@ -144,6 +145,7 @@ class Identity:
     merges: bool
     transforms: bool = False
     line: bool = False
+    revision: int = 1
 
 
 @lru_cache(maxsize=1024)
@@ -155,15 +157,15 @@ def make_sku(identity: Identity) -> KernelSku:
     output = str(facts.pop("o_dtype", query))
     model = error_model(dtype, identity.tile, identity.merges, query, scaled, identity.transforms, identity.line)
     return KernelSku(
-        category="attention",
+        category=Attention.category,
         op=identity.op,
         backend="cuda",
         arch=identity.arch,
         impl=identity.impl,
-        revision=REVISION,
+        revision=identity.revision,
         dtypes=(("kv", dtype), ("o", output), ("q", query)),
         layout="strided",
-        spec=tuple(facts.items()),
+        spec=tuple(sorted((facts | LSE_BASE).items())),
         precision_guarantee=guarantee(
             query if query in FP8 else "f16" if dtype in FP8 else dtype,
             split,

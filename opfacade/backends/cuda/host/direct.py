@@ -15,6 +15,7 @@ from opfacade.core.call_memo import getter
 from opfacade.core.candidate import Operands
 from opfacade.core.checks import check, check_beside, has_memory
 from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.dtypes import DTYPES
 from opfacade.core.operands import TensorSpec, room
 from opfacade.errors import Issue, from_issues
 from opfacade.select.registry import WORKSPACE_ALIGNMENT, FastPaths
@@ -26,17 +27,6 @@ CUDA = 2  # kDLCUDA
 _DONE, _REFUSED, _UNKNOWN_EXTENT = 0, 1, 2  # as in call_signature.h
 _MAX_GUARDS = 4  # as in replay_path.h
 _MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 24, 6, 24
-# DLPack's type code and bits.
-_DTYPES = {
-    "f16": (2, 16),
-    "bf16": (4, 16),
-    "f32": (2, 32),
-    "f8_e4m3": (10, 8),
-    "f8_e5m2": (12, 8),
-    "i32": (0, 32),
-    "u8": (1, 8),
-}
-_INTEGERS = ("i32", "u8")
 # What OPFACADE_VALIDATE=off lets pass.
 _UNCHECKED = ("AliasError", "GradNotSupportedError")
 _LAYOUTS = ("rows", "contiguous", "strided")  # as in call_signature.h
@@ -55,10 +45,10 @@ class KernelCall(NamedTuple):
 
 def require_fit(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> None:
     """Refuse an implementation whose operands or scalars the host library cannot hold: nothing else checks its calls."""
-    known = all(spec.dtype in _DTYPES and len(spec.shape) <= _MAX_RANK for spec in operands_of(descriptor).values())
+    low = all(len(spec.shape) <= _MAX_RANK for spec in operands_of(descriptor).values())
     plain = all(type(scalar) in (int, float, bool) for scalar in scalars)
     few = len(descriptor.args_type.__slots__) <= _MAX_FIELDS and len(scalars) <= _MAX_SCALARS
-    if not (known and plain and few):
+    if not (low and plain and few):
         most = f"{_MAX_FIELDS} fields of rank {_MAX_RANK} at most and {_MAX_SCALARS} scalars that are int, float or bool"
         raise TypeError(f"{descriptor.op}: the host library holds {most}; csrc/host/call_signature.h says more.")
 
@@ -86,7 +76,7 @@ class Direct:
         self._present = getter(tuple(operands))
         nested = getter(tuple(f"{name}.is_nested" for name in operands))
         layout = _Layout(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
-        self._guarded = [spec.dtype not in _INTEGERS for spec in operands.values()]
+        self._guarded = [DTYPES[spec.dtype].is_float for spec in operands.values()]
         replay = quick.make(host, descriptor.args_type, (*operands, *absent), self._guarded, signature)
         self._checked, self._fields, self._descriptor = host.signature(*signature), layout.fields, descriptor
         self._kernel, self._operands = kernel, operands
@@ -172,9 +162,10 @@ def _fast(
 
 def _rule(spec: TensorSpec) -> Iterator[int]:
     """One operand, as csrc/host/call_signature.h reads it."""
+    facts = DTYPES[spec.dtype]
     layout, written, expandable, step, whole = spec.strides
     yield from (True, written, _LAYOUTS.index(layout), sum(1 << axis for axis in expandable), step, *(whole or (-1, -1)))
-    yield from (spec.alignment, *_DTYPES[spec.dtype], len(spec.shape))
+    yield from (spec.alignment, facts.dlpack_code, facts.bits, len(spec.shape))
     yield from (-1 if dim.size is None else dim.size for dim in spec.shape)
 
 

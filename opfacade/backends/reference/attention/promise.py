@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from opfacade.backends.reference.declared import READS_INDICES
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import once_a_kind
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._attention.scoring import FINITE_LOGITS, Attention, transforms_scores, varied_facts
-
-_SYNCHRONISES = "index tensors are read on the host"
+from opfacade.plans._attention.scoring import FINITE_LOGITS, LSE_BASE, Attention, transforms_scores, varied_facts
 
 
 def declines(descriptor: Attention[Any], target: Target) -> Sequence[Reason]:
@@ -49,7 +48,7 @@ def _guarantee(wide: bool, transforms: bool) -> PrecisionGuarantee:
         math_precision="f64" if wide else "f32",
         accumulator="f64" if wide else "f32",
         error_model=_error_model(wide, transforms),
-        conditions=(_SYNCHRONISES, FINITE_LOGITS) if transforms else (_SYNCHRONISES,),
+        conditions=(READS_INDICES, FINITE_LOGITS) if transforms else (READS_INDICES,),
     )
 
 
@@ -77,7 +76,7 @@ def _make_sku(
 ) -> KernelSku:
     # One Python function serves all: the dtypes decide what is promised, and nothing is compiled in.
     return KernelSku(
-        category="attention",
+        category=Attention.category,
         op=op,
         backend="reference",
         arch=arch,
@@ -85,7 +84,7 @@ def _make_sku(
         revision=1,
         dtypes=dtypes,
         layout="strided",
-        spec=facts,
+        spec=tuple(sorted((dict(facts) | LSE_BASE).items())),
         precision_guarantee=_guarantee(dict(dtypes)["q"] == "f32", transforms),
     )
 

@@ -16,7 +16,7 @@ def usual(dtype: str) -> PrecisionGuarantee:
     facts = {"u_acc": 2.0**-23, "k_step": 16.0, "u_p": ROUNDOFF[dtype], "eta_p": UNDERFLOW[dtype], "exp": 2.0**-19}
     facts |= {"tanh": 2.0**-19, "tile": 2.0**31, "lanes": 1.0, "split": 1.0}
     model = ErrorModel(id="attention-mma16", constants=tuple(sorted(facts.items())))
-    return PrecisionGuarantee(math_precision=f"P rounded to {dtype}", accumulator="f32", error_model=model)
+    return PrecisionGuarantee(math_precision=f"{dtype}_products", accumulator="f32", error_model=model)
 
 
 # -- torch ---------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.operands import torch_dtype
+from opfacade.core.dtypes import torch_dtype
 from opfacade.testing import numerics
 from opfacade.testing.bits import bits
 from opfacade.testing.families.attention import oracle

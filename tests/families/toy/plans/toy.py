@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.dtypes import ITEMSIZE, DType
+from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, Single, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
@@ -28,12 +28,13 @@ class ScaleDescriptor(Descriptor[ScaleArgs]):
 
     op: Literal["scale"] = "scale"
     category: ClassVar[str] = "toy"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "toy-f32")
     args_type: ClassVar[type[Args]] = ScaleArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"rows"})
     rows: Count
     width: Size
     factor: Single = 0.5
-    dtype: DType
+    dtype: FloatDType
 
     def operands(self) -> dict[str, TensorSpec]:
         rows, width = Dim("rows", self.rows), Dim("width", self.width)
@@ -66,13 +67,14 @@ class PickDescriptor(Descriptor[PickArgs]):
 
     op: Literal["pick"] = "pick"
     category: ClassVar[str] = "toy"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "toy-f32")
     args_type: ClassVar[type[Args]] = PickArgs
     later: ClassVar[frozenset[str]] = frozenset({"in_place", "num_valid"})
     sizes: ClassVar[frozenset[str]] = frozenset({"rows"})
     rows: Count
     width: Size
     entries: Size
-    dtype: DType
+    dtype: FloatDType
     in_place: bool = False
     num_valid: bool = False
 

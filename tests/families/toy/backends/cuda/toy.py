@@ -17,7 +17,7 @@ _PICK = CudaKernel(
         accumulator="none",
         deterministic=True,
         batch_invariant="composition",
-        error_model=ErrorModel(id="append-f32"),
+        error_model=ErrorModel(id="toy-f32"),
         evidence=("tests/families/test_toy_kernel.py::test_it_keeps_its_guarantee",),
     ),
 )

@@ -18,7 +18,7 @@ def _sku(impl: str, descriptor: ScaleDescriptor, target: Target) -> KernelSku:
         accumulator="none",
         deterministic=True,
         batch_invariant="composition",
-        error_model=ErrorModel(id="append-f32"),
+        error_model=ErrorModel(id="toy-f32"),
         evidence=("tests/families/test_toy.py::test_verify",),
     )
     return KernelSku(
