@@ -1,4 +1,4 @@
-// What the attention bindings share: scales, windows, query and output rows, and the workspace of a split.
+// Shared code of the attention bindings: scales, windows, query and output rows, and the workspace of a split.
 #pragma once
 #include <time.h>
 
@@ -7,7 +7,7 @@
 
 namespace opfacade {
 
-// Scores are scaled by a positive number on the device; the sign of sm_scale goes into Q.
+// The device scales scores by a positive number; the sign of sm_scale goes into Q.
 inline ScoreScale score_scale(double sm_scale, double soft_cap) {
   ScoreScale out{};
   out.q_transform = sm_scale < 0 ? QTransform::kNegate : sm_scale == 0 ? QTransform::kZero : QTransform::kNone;
@@ -19,13 +19,13 @@ inline ScoreScale score_scale(double sm_scale, double soft_cap) {
   return out;
 }
 
-// Far beyond any length, and far from overflow on the device.
+// Larger than any length, and far from overflow on the device.
 constexpr int64_t kUnbounded = 1 << 30;
 
 inline int32_t bounded(int64_t value) { return static_cast<int32_t>(value < kUnbounded ? value : kUnbounded); }
 inline int32_t window_of(int64_t window_left) { return window_left < 0 ? kUnbounded : bounded(window_left); }
 
-// Q and o of [rows, heads, head_dim] into the params of either kernel.
+// Sets q and o of [rows, heads, head_dim] in the params of either kernel.
 template <class Params>
 void set_rows(Params& params, const TensorView& q, const TensorView& o) {
   params.q = q.data_ptr();
@@ -38,7 +38,7 @@ void set_rows(Params& params, const TensorView& q, const TensorView& o) {
   params.o_aligned = aligned_16(o);
 }
 
-// The factors of an fp8 cache: one each, or one for each kv head, `stride` apart.
+// Factors of an fp8 cache: one value, or one for each kv head at `stride`.
 template <class Params>
 void set_factors(Params& params, Operands& in, int32_t stride) {
   params.k_scale = in.data<float>();
@@ -46,7 +46,7 @@ void set_factors(Params& params, Operands& in, int32_t stride) {
   params.kv_scale_stride = stride;
 }
 
-// The scalars that every attention has: sm_scale, soft_cap and window_left.
+// The scalars of every attention: sm_scale, soft_cap and window_left.
 template <class Params>
 void set_scoring(Params& params, Operands& in) {
   const double sm_scale = in.real();
@@ -54,7 +54,7 @@ void set_scoring(Params& params, Operands& in) {
   params.window_left = window_of(in.integer());
 }
 
-// 48 bits that memory does not hold by chance: an odd multiplication spreads the time of the first call over all of them.
+// 48 bits unlikely to be in memory: the time of the first call, spread by an odd multiplication.
 inline uint64_t process_stamp() {
   static const uint64_t stamp = [] {
     timespec now{};
@@ -64,7 +64,7 @@ inline uint64_t process_stamp() {
   return stamp;
 }
 
-// Tokens of one copy: whole boxes must tile both a page and a tile of keys, and start at eight rows.
+// Tokens of one TMA box: boxes must tile both a page and a key tile, and start at multiples of eight rows.
 inline int32_t box_of(int64_t page_size, int32_t tile) {
   int64_t box = page_size, rest = tile;
   while (rest != 0) {
@@ -75,7 +75,7 @@ inline int32_t box_of(int64_t page_size, int32_t tile) {
   return box % 8 == 0 ? static_cast<int32_t>(box) : 0;
 }
 
-// Places partial_o and partial_lse of `slots` rows in the workspace, and returns what follows them.
+// Places partial_o and partial_lse of `slots` rows in the workspace; returns the address that follows them.
 template <class Params>
 void* set_partials(Params& params, void* workspace, int64_t slots, int64_t head_dim) {
   params.partial_o = static_cast<float*>(workspace);

@@ -1,4 +1,4 @@
-// The part of a prefill binding that paged and ragged share. C names the compile-time constants of the kernel.
+// Shared code of the paged and ragged prefill bindings. C names the compile-time constants of the kernel.
 #pragma once
 #include "csrc/attention/attention.h"
 #include "kernels/attention/prefill/params.h"
@@ -9,7 +9,7 @@ namespace opfacade {
 struct PrefillOperands {
   explicit PrefillOperands(Operands& in) : q(in.tensor()), q_indptr(in.tensor()), k(in.tensor()), v(in.tensor()) {}
 
-  // All but K, V and the page table.
+  // All operands but K, V and the page table.
   void set_queries(PrefillParams& params, const TensorView& o) const {
     set_rows(params, q, o);
     params.q_indptr = data_of<int32_t>(q_indptr);
@@ -48,7 +48,7 @@ inline void set_workspace(PrefillParams& params, void* workspace, int64_t head_d
   set_partials(params, workspace, int64_t{params.num_splits} * params.total_rows * params.heads, head_dim_vo);
 }
 
-// more_shared: bytes behind what every prefill has.
+// more_shared: shared memory bytes beyond those of every prefill.
 template <class C>
 Launch prefill_launch(const PrefillParams& params, int64_t more_shared = 0) {
   const Dim3 grid(int64_t{params.total_rows} * C::kGroup / C::kTileRows + params.batch, params.heads / C::kGroup,
@@ -58,7 +58,7 @@ Launch prefill_launch(const PrefillParams& params, int64_t more_shared = 0) {
   return Launch(grid, C::kWarps * 32).shared(kShared + more_shared);
 }
 
-// Four warps a block, one row each.
+// Four warps a CTA, one row each.
 inline Launch merge_launch(const PrefillParams& params) {
   return Launch(ceil_div(int64_t{params.total_rows} * params.heads, 4), 128);
 }

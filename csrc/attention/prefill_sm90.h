@@ -1,4 +1,4 @@
-// The part of a prefill binding for sm_90a that paged and ragged share: tensor maps, and the launch.
+// Shared code of the paged and ragged prefill bindings for sm_90a: tensor maps and launch.
 #pragma once
 #include "csrc/attention/prefill.h"
 #include "csrc/common/tensor_map.h"
@@ -6,23 +6,23 @@
 
 namespace opfacade {
 
-// Elements of 128 bytes.
+// Elements in 128 bytes.
 template <class C>
 constexpr int64_t kPanelWidth = 128 / C::Tile::kElementBytes;
 template <class C>
 constexpr MapElement kMapElement = C::Tile::kElementBytes == 1 ? MapElement::kByte : C::kBf16 ? MapElement::kBf16 : MapElement::kF16;
-// Whether K and V lie in memory as products read them. If not, a piece of a tile comes as it lies, to be widened.
+// True if memory holds K and V as the products read them. Otherwise raw parts of a tile are loaded and converted.
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 template <class C>
 constexpr int32_t kMostBox = kAsStored<C> ? C::Tile::kKeys : C::Tile::kRawRows;  // tokens
-// Of pages: four boxes of 32 tokens come sooner than one of 128.
+// Paged: four boxes of 32 tokens arrive sooner than one of 128.
 template <class C>
 constexpr int32_t kMostPageBox = kAsStored<C> && kMostBox<C> > 32 ? 32 : kMostBox<C>;
 template <class C>
 constexpr MapElement kKvElement = C::kKvBytes == 1 ? MapElement::kByte : kMapElement<C>;
 
-// Maps as kernels/attention/prefill_sm90/params.h describes them.
+// Encodes the maps of kernels/attention/prefill_sm90/params.h.
 template <class C>
 bool map_queries(WgmmaPrefillParams& params) {
   const PrefillParams& p = params.base;
@@ -33,7 +33,7 @@ bool map_queries(WgmmaPrefillParams& params) {
                                    kMapElement<C>});
 }
 
-// Heads and pages become one dimension, so a page must be a whole number of steps from head to head.
+// Heads and pages form one dimension, so the page stride must be a multiple of the head stride.
 template <class C>
 bool map_pages(TensorMap& map, int32_t& page_step, const WgmmaPrefillParams& params, const PoolTensor& pool, int64_t pages) {
   const int64_t tokens = params.base.table.page_size, heads = params.kv_heads;
@@ -75,7 +75,7 @@ void set_shape(WgmmaPrefillParams& params, int32_t box) {
   params.box_lanes = box == 0 ? 0 : kBoxSpan / box;
 }
 
-// Products of fp8 have no other way to load. Without keys nothing is loaded at all.
+// fp8 products can load by TMA only. Without keys nothing is loaded.
 template <class C>
 void require_maps(const WgmmaPrefillParams& params, int64_t places) {
   if constexpr (C::Tile::kElementBytes == 1)
@@ -83,7 +83,7 @@ void require_maps(const WgmmaPrefillParams& params, int64_t places) {
             "q, k and v expected strides of whole 16 bytes, and of k and v pages a whole number of heads apart");
 }
 
-// Both fill what follows from params.base; where the copy engine cannot load, threads do.
+// Both derive their fields from params.base; if TMA cannot load, threads copy.
 template <class C>
 void set_paged(WgmmaPrefillParams& params, int64_t pages) {
   const PrefillParams& p = params.base;

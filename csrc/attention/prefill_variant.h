@@ -1,4 +1,4 @@
-// Operands of a variant and of a packed mask, put where kernels/attention/prefill/variant_params.h says.
+// Operands of a variant and of a packed mask, stored as in kernels/attention/prefill/variant_params.h.
 #pragma once
 #include "csrc/attention/prefill.h"
 #include "kernels/attention/prefill/variant_params.h"

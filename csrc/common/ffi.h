@@ -165,7 +165,7 @@ class CallContext {
   ~CallContext() { current() = outer_; }
   CallContext(const CallContext&) = delete;
 
-  // Of this thread; null where the caller passed none.
+  // Context of this thread; null if the caller passed none.
   static void*& current() {
     static thread_local void* context = nullptr;
     return context;

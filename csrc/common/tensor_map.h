@@ -1,5 +1,5 @@
-// Tensor maps for the copy engine. Encoding one costs about as much as a launch, so a thread keeps the ones it made lately,
-// by address, shape and strides: the maps of a KV pool are encoded once.
+// Tensor maps for TMA. Encoding one costs about as much as a launch, so each thread caches its latest maps by address, shape and
+// strides: the maps of a KV pool are encoded once.
 #pragma once
 #include <cuda.h>
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ inline decltype(&::cuTensorMapEncodeTiled) tensor_map_encoder() {
   return found;
 }
 
-// What the copy engine takes: 16-byte steps, and strides that fit its fields. An axis of one place has no step of its own.
+// Limits of TMA: 16-byte alignment and steps, and strides that fit its fields. An axis of size 1 needs no step.
 inline bool mappable(const TensorShape& t) {
   if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return false;
   for (int axis = 0; axis < 5; ++axis)
@@ -69,7 +69,7 @@ inline bool encode_map(TensorMap& map, const TensorShape& t) {
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The map of a tensor, remembered by this thread; false where the copy engine cannot read it.
+// The map of a tensor, cached by this thread; false if TMA cannot read the tensor.
 inline bool tensor_map(TensorMap& map, const TensorShape& shape) {
   struct Entry {
     TensorShape shape{};

@@ -1,5 +1,5 @@
-// Reads the tensors of a bundle from the Python object itself: by its slots, and by the function table with which DLPack lends
-// tensors for the time of a call. Passing ten tensors through Python costs a microsecond more.
+// Reads the tensors of a bundle from the Python object itself: from its slots, and by DLPack's function table, which borrows
+// tensors for one call. Passing ten tensors through Python costs a microsecond more.
 //
 // No symbol of Python is linked or included: opfacade/backends/cuda/host/quick.py passes the addresses of its functions and the offsets
 // of an object's type and slots, after a trial of each. Callers hold the GIL.

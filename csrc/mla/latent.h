@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// A pool of latents [pages, page_size, columns] as a pool of one head.
+// A latent pool [pages, page_size, columns] as a pool with one head.
 inline PoolTensor latent_pool(const TensorView& view) {
   return {view.data_ptr(), byte_stride(view, 0), byte_stride(view, 1), 0};
 }
@@ -19,7 +19,7 @@ inline void set_latent_queries(MlaParams& params, const TensorView& q_nope, cons
   params.q_pe_aligned = aligned_16(q_pe);
 }
 
-// Maps as kernels/mla/params.h describes them; false where the copy engine cannot load.
+// Encodes the maps of kernels/mla/params.h; false if TMA cannot load the tensor.
 inline bool map_latent(TensorMap& map, const MlaParams& params, const PoolTensor& pool, int64_t pages, int panels, bool bf16) {
   return tensor_map(map, {pool.data,
                           {64, 8, panels, params.base.table.page_size / 8, pages},
@@ -45,13 +45,13 @@ inline void set_maps(MlaParams& params, int64_t pages, bool bf16) {
                             bf16);
 }
 
-// Partials and the list of split runs.
-inline void set_latent_parts(MlaParams& params, void* workspace, int64_t head_blocks, int64_t rows) {
+// Workspace: partials, then the split requests.
+inline void set_latent_partials(MlaParams& params, void* workspace, int64_t head_blocks, int64_t rows) {
   const int64_t slots = head_blocks * params.base.slots * rows;
-  params.runs = static_cast<SplitRun*>(set_partials(params.base, workspace, slots, kMlaLatent));
+  params.split_requests = static_cast<SplitRequest*>(set_partials(params.base, workspace, slots, kMlaLatent));
 }
 
-// Blocks that merge, of so many rows at most. Many units are many slices, with few blocks each.
+// Grid of the merge: CTAs for the rows by slices of units. More slices have fewer CTAs each.
 inline Dim3 merge_grid(int64_t units, int64_t heads) {
   const int64_t slices = (units - 1) / kMlaMergeSlice + 1, most = 65535;
   const int64_t blocks = units * heads < kMlaMergeBlocks ? units * heads : kMlaMergeBlocks;

@@ -1,16 +1,16 @@
-// An online softmax whose base moves rarely, over the fragments of a product of a warpgroup: C::kTileKv scores of each of two
-// rows a thread, shared among four. Layout: kernels/ptx/wgmma.cuh.
+// Online softmax whose base moves rarely, on wgmma accumulators: C::kTileKv scores of each of two rows a thread, a row shared
+// by four threads. Layout: kernels/ptx/wgmma.cuh.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/common/softmax.cuh"
 
 namespace opfacade {
 
-// A condition that hardly ever holds: what follows from it is laid out far from a loop, which then runs straight on.
+// Marks a condition as unlikely, so that its code is laid out away from the loop.
 __device__ __forceinline__ bool rarely(bool condition) { return __builtin_expect(condition, false); }
 
-// Weights are relative to a base that follows the maximum of a row only when they have grown by a factor of 2^8, or together to
-// 255: most tiles then need no rescaling. Each row decides for itself, so that no row's bits depend on another.
+// Per-row softmax state. Weights are relative to `base`, which follows the row maximum only if a weight exceeds 2^8 or their
+// sum 255, so most tiles need no rescale. Each row decides on its own; no row's bits depend on another row.
 struct RowScale {
   float base[2];
   float sum[2];  // this thread's part
@@ -22,13 +22,13 @@ struct RowScale {
   __device__ __forceinline__ void add(const float (&more)[2]) { sum[0] += more[0], sum[1] += more[1]; }
 };
 
-// cap * tanh(s / cap) without the cap: its absolute error stays below 2^-21.
+// tanh(s * cap_in) without a branch. Absolute error below 2^-21.
 __device__ __forceinline__ float soft_capped(float s, float cap_in) {
   return fmaf(-2.f, reciprocal_approx(exp2_approx(s * cap_in * (2.f * kLog2E)) + 1.f), 1.f);
 }
 
-// A line over the keys of a row that is added to scores: s * scale + start + rise * step, where a thread's first key of a tile has
-// step 0. It goes into the exponents, so that scores stay as they are and an element takes one instruction more. Else there is none.
+// A linear term over the keys of a row (ALiBi): score = s * scale + start + rise * step, step 0 at the thread's first key of a
+// tile. It is folded into the exponent: one instruction more an element. Line<false> is empty.
 template <bool kAny>
 struct Line {};
 template <>
@@ -51,15 +51,15 @@ __device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int h
   return quad_max(top);
 }
 
-// Whether a row has outgrown its base, from this thread's sum of a tile's weights relative to it: the maximum itself is not found for
-// that. A weight of more than 2^8 makes it so (a little less: weights are approximate), and so does a row that had no keys. So do many
-// smaller ones: a row that saw few keys at first may have a base far below all that follow, and would be in doubt at each tile.
-__device__ __forceinline__ bool outgrown(float sum, float base) { return !(sum <= 255.f) || base == minus_infinity(); }
+// True if a row needs a new base, judged by this thread's sum of tile weights instead of the maximum. A weight above 2^8
+// implies it (slightly below: weights are approximate), as do a row without keys so far and a large sum of small weights; the
+// latter keeps a base that is far too low from being tested at every tile.
+__device__ __forceinline__ bool exceeds_base(float sum, float base) { return !(sum <= 255.f) || base == minus_infinity(); }
 
-// Lets the bases of rows that have outgrown them in some thread of their quad follow their maximum. factor: what sum and output so far
-// must be multiplied with, exactly 1 where the base stays. Returns whether a base of this thread has moved.
+// Moves the base of each flagged row to its maximum (flags are combined over a quad). factor: multiplier of the sum and the
+// output so far, exactly 1 if the base stays. Returns true if a base of this thread moved.
 template <class C, bool kLine = false>
-__device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2],
+__device__ __forceinline__ bool update_base(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2],
                                        const bool (&has)[2], float (&factor)[2], const Line<kLine>& line = {}) {
   bool moved = false;
 #pragma unroll
@@ -74,9 +74,9 @@ __device__ __forceinline__ bool follow(RowScale& scale, const float (&s)[C::kTil
   return moved;
 }
 
-// Scores become packed weights relative to `base`: those of words kFrom to kTo. parts: their sums, added to what is there.
+// Converts scores to packed weights relative to `base`, words kFrom to kTo. parts: their sums are added here.
 template <class C, int kFrom, int kTo, bool kLine = false>
-__device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
+__device__ __forceinline__ void compute_weights(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
                                       uint32_t (&weights)[C::kTileKv / 4], float (&parts)[2][2], const Line<kLine>& line = {}) {
   float shift[2] = {-finite_max(base[0]) * exponent[0], -finite_max(base[1]) * exponent[1]};
   float factor[2] = {exponent[0], exponent[1]}, rise[2];
@@ -102,18 +102,18 @@ __device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const fl
   }
 }
 
-__device__ __forceinline__ void add_up(const float (&parts)[2][2], float (&sum)[2]) {
+__device__ __forceinline__ void sum_parts(const float (&parts)[2][2], float (&sum)[2]) {
   sum[0] = parts[0][0] + parts[0][1];
   sum[1] = parts[1][0] + parts[1][1];
 }
 
-// All of them, and their sums of this thread.
+// All words, with this thread's sums.
 template <class C, bool kLine = false>
-__device__ __forceinline__ void weigh(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
+__device__ __forceinline__ void compute_weights(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
                                       uint32_t (&weights)[C::kTileKv / 4], float (&sum)[2], const Line<kLine>& line = {}) {
   float parts[2][2] = {};
-  weigh<C, 0, C::kTileKv / 4>(s, base, exponent, weights, parts, line);
-  add_up(parts, sum);
+  compute_weights<C, 0, C::kTileKv / 4>(s, base, exponent, weights, parts, line);
+  sum_parts(parts, sum);
 }
 
 }  // namespace opfacade

@@ -1,12 +1,11 @@
-// A negative or zero sm_scale is moved into Q: the softmax then scales by a positive number, and a masked score of -inf
-// stays -inf.
+// A negative or zero sm_scale is applied to Q, so that the softmax scale is positive and a masked score of -inf stays -inf.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/paged/paged_kv.h"
 
 namespace opfacade {
 
-// Zeroing leaves NaN and Inf, which a product with zero would not hide either.
+// kZero keeps NaN and Inf, as a product with zero would.
 template <class T>
 __device__ __forceinline__ uint32_t transformed_pair(uint32_t pair, QTransform transform) {
   if (transform == QTransform::kNegate) return pair ^ 0x80008000u;
@@ -14,17 +13,18 @@ __device__ __forceinline__ uint32_t transformed_pair(uint32_t pair, QTransform t
   return pair;
 }
 
-constexpr int kTopExponent = 14;  // of the largest element of q: the least that matters is then far above underflow
+// target exponent of the largest element of q: relevant smaller elements stay far above underflow
+constexpr int kTopExponent = 14;
 
-// The exponent of the power of two that brings a bf16 row, whose largest absolute value is `top`, into the range of f16. Of 0
-// and of what is not finite: 0. Both powers, 2^shift and 2^-shift, are normal numbers.
+// Exponent of the power of two that scales a bf16 row with largest absolute value `top` into the range of f16; 0 if top is 0 or
+// not finite. Both 2^shift and 2^-shift are normal numbers.
 __device__ __forceinline__ int f16_shift(float top) {
   const int exponent = static_cast<int>(__float_as_uint(top) >> 23) - 127;
   return top == 0.f || exponent == 128 ? 0 : max(-100, min(100, kTopExponent - exponent));
 }
 __device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_float((127 + exponent) << 23); }
 
-// Two bf16 as two f16, times `up`.
+// Converts two bf16 to f16 after a multiplication by `up`.
 __device__ __forceinline__ uint32_t f16_pair(uint32_t pair, float up) {
   return F16::pack(BF16::unpack(pair & 0xffff) * up, BF16::unpack(pair >> 16) * up);
 }

@@ -1,4 +1,4 @@
-// A sink joins a finished row: a state without a value, so that o only shrinks.
+// Attention sink: a state without a value joins a finished row, so that o only shrinks.
 #pragma once
 #include "kernels/common/softmax.cuh"
 
@@ -6,7 +6,7 @@ namespace opfacade {
 
 struct Sunk {
   float lse;
-  float factor;  // of o
+  float factor;  // multiplies o
 };
 
 __device__ __forceinline__ Sunk with_sink(float sink, float lse) {

@@ -1,6 +1,6 @@
-// Merge of attention states over disjoint keys. Bound by memory: rows share a warp so that every lane has 16 bytes of each
-// state, and four states are asked for before the weights of the row are known, or two of each of some rows. Each state is read
-// once, and sums are taken in f32 in the order of the states.
+// Merge of attention states over disjoint keys. Memory-bound: rows share a warp so that each lane has 16 bytes of each state,
+// and four states (or two of several rows) are loaded before the row's weights are known. Each state is read once; sums are
+// f32, in the order of the states.
 #pragma once
 #include "kernels/cascade/merge_states_params.h"
 #include "kernels/common/merge.cuh"
@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// The states of one row, where they are listed.
+// The states of one row, given as a list of tensors.
 struct ListedStates {
   const MergeListParams& p;
   int64_t row;
@@ -34,13 +34,13 @@ __device__ __forceinline__ auto states_of_row(const typename C::Params& p, int64
   else return RowStates{static_cast<const Bits*>(p.states_o) + row * C::kHeadDim, p.states_lse + row, p.rows * C::kHeadDim, p.rows, p.states};
 }
 
-// In place a row's lse is written where its lanes have read it.
+// In place: the lse of a row is written only after all its lanes have read it.
 template <class C>
 __device__ __forceinline__ void all_have_read() {
   if constexpr (C::kInPlace) __syncwarp();
 }
 
-// A lane's pieces of some states that follow each other. What is not there counts as empty.
+// Pieces of consecutive states held by a lane. A missing state counts as empty.
 template <class C, int kVec, int kMany>
 struct HeldStates {
   using T = typename C::T;
@@ -70,7 +70,7 @@ struct HeldStates {
   }
 };
 
-// The weights of a row by kLanes lanes, to the bit those that row_weights has of 32: a lane stands for every kLanes-th of them.
+// Weights of a row by kLanes lanes, bit-equal to row_weights by 32: lane i stands for every kLanes-th lane.
 template <int kLanes, class States>
 __device__ __forceinline__ RowWeights weights_by(const States& states) {
   constexpr int kFolds = 32 / kLanes;
@@ -99,7 +99,7 @@ __device__ __forceinline__ RowWeights weights_by(const States& states) {
   return {base, total[0]};
 }
 
-// The same by a lane that has the states itself, two or three.
+// The same by one lane that holds all states of the row (two or three).
 template <int kStates>
 __device__ __forceinline__ RowWeights weights_of(const float (&lse)[kStates]) {
   static_assert(kStates == 2 || kStates == 3, "as 32 lanes add them up");
@@ -115,7 +115,7 @@ __device__ __forceinline__ void merge_many(const typename C::Params& p) {
   constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
   const int64_t place = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   const bool there = place < p.rows;
-  const int64_t row = there ? place : p.rows - 1;  // a warp shuffles as a whole
+  const int64_t row = there ? place : p.rows - 1;  // out of range lanes take part in the warp's shuffles
   const auto states = states_of_row<C>(p, row);
   const int lane = threadIdx.x % kLanes, last = C::kHeadDim - kVec;
   constexpr int kMany = 4;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void merge_many(const typename C::Params& p) {
   if (lane == 0) p.lse[row] = merged_lse(weights);
 }
 
-// lse_at: the lse of a row in state s. piece_at: the element of state s that lies `rows` rows past `place`.
+// lse_at: the lse of a row in state s. piece_at: the element of state s that is `rows` rows after `place`.
 template <class C>
 __device__ __forceinline__ float lse_at(const typename C::Params& p, int s, int64_t row) {
   if constexpr (C::kListed) return p.list_lse[s][row];
@@ -151,13 +151,13 @@ __device__ __forceinline__ auto piece_at(const typename C::Params& p, int s, int
   else return static_cast<const Bits*>(p.states_o) + place + (s * p.rows + rows) * C::kHeadDim;
 }
 
-// Up to kStates of them, where a lane has one piece of a row: it asks for those of kRows rows at once. The same bits.
+// Merge of up to kStates states if a lane holds one piece of a row: it loads those of kRows rows at once. Same bits.
 template <class C, int kStates, int kRows>
 __device__ __forceinline__ void merge_few(const typename C::Params& p) {
   using T = typename C::T;
   using Bits = typename Element<T>::Bits;
   constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
-  constexpr int kStep = kMergeThreads / kLanes;  // rows
+  constexpr int kStep = kMergeThreads / kLanes;  // rows between a thread's rows
   const int column = threadIdx.x % kLanes * kVec;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kRows * kStep) + threadIdx.x / kLanes;
   if (column >= C::kHeadDim) return all_have_read<C>();

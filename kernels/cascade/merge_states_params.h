@@ -1,6 +1,6 @@
-// What a merge of attention states is told; shared by the kernel and its binding.
-// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp * rows_of_a_thread)), block kMergeThreads. Tensors are contiguous. o and
-// lse may be those of state 0.
+// Parameters of a merge of attention states, shared by the kernel and its binding.
+// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp * rows_of_a_thread)), kMergeThreads threads a CTA. Tensors are
+// contiguous. o and lse may alias those of state 0.
 #pragma once
 #include <stdint.h>
 
@@ -16,20 +16,20 @@ struct MergeStatesParams {
 };
 
 constexpr int kMostListed = 8;
-// States that lie apart, each [rows, heads, head_dim] and [rows, heads]; states_o and states_lse are null.
+// States in separate tensors, each [rows, heads, head_dim] and [rows, heads]; states_o and states_lse are null.
 struct MergeListParams : MergeStatesParams {
   const void* list_o[kMostListed];
   const float* list_lse[kMostListed];
 };
 
-// How many elements a lane takes at a time: up to 16 bytes, and a row is made of them.
+// Elements of a lane's piece: up to 16 bytes, a divisor of the row.
 constexpr int merge_piece(int head_dim, int elem_bytes) {
   int piece = 16 / elem_bytes;
   while (head_dim % piece != 0) piece /= 2;
   return piece;
 }
 
-// How many lanes share a row: a power of two that has a piece for each of them, where that is not fewer than 8.
+// Lanes that share a row: a power of two of at least 8, with a piece for each lane if possible.
 constexpr int lanes_of_a_row(int head_dim, int elem_bytes) {
   int lanes = 8;
   while (lanes < 32 && lanes * merge_piece(head_dim, elem_bytes) < head_dim) lanes *= 2;
@@ -38,13 +38,13 @@ constexpr int lanes_of_a_row(int head_dim, int elem_bytes) {
 
 constexpr int rows_of_a_warp(int head_dim, int elem_bytes) { return 32 / lanes_of_a_row(head_dim, elem_bytes); }
 
-// Whether each lane has at most one piece of a row.
+// True if each lane has at most one piece of a row.
 constexpr bool has_whole_rows(int head_dim, int elem_bytes) {
   return lanes_of_a_row(head_dim, elem_bytes) * merge_piece(head_dim, elem_bytes) >= head_dim;
 }
 
 constexpr int kMergeThreads = 128;
-// How many rows a thread has: of few states each is little on its way.
+// Rows of a thread: with few states, one row has too few bytes in flight.
 constexpr int rows_of_a_thread(int64_t states, int head_dim, int elem_bytes) {
   return states > 3 || !has_whole_rows(head_dim, elem_bytes) ? 1 : states == 3 ? 2 : 3;
 }

@@ -1,5 +1,5 @@
-// Sixteen bytes at a time where alignment allows, element by element where it does not. `aligned` is uniform over the
-// grid, so the slow body costs a branch and is never mixed with the fast one.
+// 16-byte accesses if aligned, element by element otherwise. `aligned` is uniform over the grid, so the fallback costs a branch
+// and never diverges.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ uint4 load_elements(const void* src, uint32_t) {
   return make_uint4(e[0], e[1], e[2], e[3]);
 }
 
-// Global to shared; zeros when not valid. Element is uint8_t, uint16_t or uint32_t.
+// Copies 16 bytes from global to shared memory; zeros if not valid. Element is uint8_t, uint16_t or uint32_t.
 template <class Element>
 __device__ __forceinline__ void fetch_chunk(uint32_t dst, const void* src, bool valid, bool aligned) {
   if (aligned) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void fetch_chunk(uint32_t dst, const void* src, bool 
   }
 }
 
-// Four 16-bit elements to global memory.
+// Stores four 16-bit elements to global memory.
 __device__ __forceinline__ void store_halves_4(void* dst, uint2 v, bool aligned) {
   if (aligned) {
     *static_cast<uint2*>(dst) = v;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_halves_8(void* dst, uint4 v, bool aligned)
     *static_cast<uint4*>(dst) = v;
   } else {
 #pragma unroll 1
-    for (int i = 0; i < 8; ++i) {  // a loop, because this stands many times in a kernel and hardly ever runs
+    for (int i = 0; i < 8; ++i) {  // rolled loop: this code is inlined often and rarely executed
       static_cast<uint16_t*>(dst)[i] = v.x;
       v = make_uint4(v.x >> 16 | v.y << 16, v.y >> 16 | v.z << 16, v.z >> 16 | v.w << 16, v.w >> 16);
     }

@@ -1,4 +1,4 @@
-// Eight threads that share a column of a fragment: those with the same lane % 4.
+// Reductions over the eight threads that share a column of an mma fragment: equal lane % 4.
 #pragma once
 
 namespace opfacade {

@@ -1,11 +1,11 @@
-// What CUDA gives to device code, without what it gives to hosts: the build puts this in front of every device source in
-// place of cuda_runtime.h, whose host API and C++ headers take longer to read than most kernels take to compile (0.4 s).
+// Device-side CUDA without the host API. The build includes this in front of every device source instead of cuda_runtime.h,
+// whose host API and C++ headers take 0.4 s to parse, longer than most kernels compile.
 //
-// Types, built-in variables and intrinsics are the toolkit's own declarations. Of its mathematics, which comes with all of
-// <cmath>, only what follows here is declared, by the names that the compiler knows. A source that needs the whole says
+// Types, built-in variables and intrinsics are the toolkit's own declarations. Math functions are declared here by their
+// builtin names instead of through <cmath>. A source that needs the full header contains the line `// needs: cuda_runtime.h`.
 // `// needs: cuda_runtime.h`.
 #pragma once
-#ifndef __CUDA_RUNTIME_API_H__  // else the real header was read: by an editor, or where a source asked for it
+#ifndef __CUDA_RUNTIME_API_H__  // otherwise the full header was included, by an editor or on request
 #define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
 #define __CUDA_RUNTIME_API_H__
 #define CUDARTAPI
@@ -16,7 +16,7 @@
 
 #include <vector_types.h>
 
-// Before the intrinsics, some of which are made of these on some architectures.
+// Declared before the intrinsics, some of which use these on some architectures.
 extern "C" {
 __device__ __device_builtin__ void* memcpy(void*, const void*, size_t) throw();
 __device__ __device_builtin__ void* memset(void*, int, size_t) throw();
@@ -37,7 +37,7 @@ __device__ __device_builtin__ double fma(double, double, double) throw();
 __device__ __device_builtin__ void sincosf(float, float*, float*) throw();
 }
 
-// Of two values of one type: which is meant where types differ is for the caller to say.
+// min and max of one type; mixed types are ambiguous on purpose.
 #define OPF_LEAST_AND_MOST(T)                                                 \
   static __device__ __forceinline__ T min(T a, T b) { return a < b ? a : b; } \
   static __device__ __forceinline__ T max(T a, T b) { return a > b ? a : b; }

@@ -1,11 +1,11 @@
-// Operations of a user's expressions, as docs/variants.md defines them. Exact: every f32 operation is rounded once, to the
-// nearest, and never fused with another. Fused: the compiler may fuse, which is never less accurate.
+// Operations of user expressions (docs/variants.md). Exact: every f32 operation is rounded once, to nearest, and never fused.
+// Fused: the compiler may contract operations, which is never less accurate.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 
 namespace opfacade {
 
-// i32 is modulo 2^32; a quotient is rounded down, and by 0 it and its remainder are 0.
+// i32 arithmetic is modulo 2^32. Quotients round down; division by 0 gives quotient 0 and remainder 0.
 struct Integers {
   static __device__ __forceinline__ uint32_t u(int32_t a) { return static_cast<uint32_t>(a); }
   static __device__ __forceinline__ int32_t add_(int32_t a, int32_t b) { return static_cast<int32_t>(u(a) + u(b)); }
@@ -15,7 +15,7 @@ struct Integers {
   static __device__ __forceinline__ int32_t abs_(int32_t a) { return a < 0 ? neg_(a) : a; }
   static __device__ __forceinline__ int32_t floordiv_(int32_t a, int32_t b) {
     if (b == 0) return 0;
-    if (b == -1) return neg_(a);  // the least number has no opposite
+    if (b == -1) return neg_(a);  // the least i32 has no negation
     const int32_t quotient = a / b;
     return quotient - (a % b != 0 && (a < 0) != (b < 0));
   }
@@ -24,14 +24,14 @@ struct Integers {
   }
 };
 
-// What means the same for numbers and truths of any type, and what is exact by itself.
+// Operations that are exact in every mode, for any type.
 struct Common : Integers {
   static __device__ __forceinline__ float neg_(float a) { return -a; }
   static __device__ __forceinline__ float abs_(float a) { return fabsf(a); }
   static __device__ __forceinline__ float floor_(float a) { return floorf(a); }
   static __device__ __forceinline__ float f32_(int32_t a) { return static_cast<float>(a); }
   static __device__ __forceinline__ int32_t i32_(float a) { return __float2int_rz(a); }
-  // a where either is NaN.
+  // Returns a if either is NaN.
   template <class T>
   static __device__ __forceinline__ T min_(T a, T b) { return b < a ? b : a; }
   template <class T>
@@ -79,7 +79,7 @@ struct Fused : Common {
   static __device__ __forceinline__ float sqrt_(float a) { return sqrtf(a); }
   static __device__ __forceinline__ float exp2_(float a) { return exp2f(a); }
   static __device__ __forceinline__ float log2_(float a) { return log2f(a); }
-  // Without a branch, unlike tanhf: asynchronous products are under way beside it. Its absolute error stays below 2^-21.
+  // Branch-free, unlike tanhf, so that asynchronous products continue beside it. Absolute error below 2^-21.
   static __device__ __forceinline__ float tanh_(float a) {
     return fmaf(-2.f, reciprocal_approx(exp2_approx(a * (2.f * 1.4426950408889634f)) + 1.f), 1.f);
   }

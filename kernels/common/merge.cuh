@@ -1,5 +1,5 @@
-// The exact merge of attention states: o = sum_s w_s o_s, w_s = exp(lse_s) / sum exp(lse). One row at a time, in the order
-// of the states whatever the launch; the o of an empty state (lse = -inf) is never read, it may be anything.
+// Exact merge of attention states: o = sum_s w_s o_s with w_s = exp(lse_s) / sum exp(lse). States are added in their order,
+// whatever the launch. o of an empty state (lse = -inf) is never read.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/common/softmax.cuh"
@@ -11,7 +11,7 @@ struct alignas(sizeof(typename Element<T>::Bits) * kVec) Pack {
   typename Element<T>::Bits e[kVec];
 };
 
-// The states of one row. Strides in elements from state to state.
+// The states of one row. Strides in elements between states.
 struct RowStates {
   const void* o;
   const float* lse;
@@ -29,7 +29,7 @@ __device__ __forceinline__ float state_weight(float lse, float base) {
   return lse == minus_infinity() ? 0.f : exp2_approx((lse - base) * kLog2E);
 }
 
-// By one warp: lane-strided sums, then a butterfly.
+// Called by one warp: lane-strided sums, then a butterfly reduction.
 __device__ __forceinline__ RowWeights row_weights(const RowStates& states) {
   float row_max = minus_infinity(), total = 0.f;
   for (int s = threadIdx.x % 32; s < states.count; s += 32) row_max = fmaxf(row_max, states.lse[s * states.lse_stride]);
@@ -42,7 +42,7 @@ __device__ __forceinline__ float merged_lse(const RowWeights& weights) {
   return weights.total == 0.f ? minus_infinity() : weights.base + logf(weights.total);
 }
 
-// Adds kVec elements at `column` of states first, first + step, ... into sum, unnormalised.
+// Adds kVec elements at `column` of states first, first + step, ... to sum, unnormalised.
 template <class T, int kVec>
 __device__ __forceinline__ void add_states(const RowStates& states, const RowWeights& weights, int column, int first,
                                            int step, float (&sum)[kVec]) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void add_states(const RowStates& states, const RowWei
   }
 }
 
-// Writes a row times a factor: one over the total, or 0 if every state is empty.
+// Writes a row times factor: 1 / total, or 0 if every state is empty.
 template <class T, int kVec>
 __device__ __forceinline__ void store_merged(void* row, int column, const float (&sum)[kVec], float factor, bool aligned) {
   using Bits = typename Element<T>::Bits;

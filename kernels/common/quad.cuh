@@ -1,11 +1,11 @@
-// Four neighbouring threads, which share the rows of a fragment.
+// Operations of a quad: four neighbouring threads that share the rows of a fragment.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
-// Of two neighbouring blocks of eight columns a thread has two columns each. Two threads trade, so that each has four
-// neighbouring columns of one block: from column traded_column() of the first block on. kWords: of two columns.
+// A thread holds two columns of each of two neighbouring 8-column blocks. Thread pairs exchange halves, so that each gets four
+// contiguous columns of one block, from traded_column() of the first block on. kWords: words that hold two columns.
 template <int kWords>
 __device__ __forceinline__ void trade_columns(const uint32_t (&first)[kWords], const uint32_t (&second)[kWords],
                                               uint32_t (&four)[2 * kWords]) {

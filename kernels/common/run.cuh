@@ -1,4 +1,4 @@
-// Neighbours in memory, as one load or store of up to 16 bytes.
+// Vector loads and stores of up to 16 bytes.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 
@@ -9,8 +9,7 @@ struct alignas(sizeof(Bits) * kCount) Run {
   Bits e[kCount];
 };
 
-// Elements as they came. In words, which stay whole until they are needed: halves of a word would be taken apart as soon as
-// the load is there, and the next load would wait for that.
+// Elements as loaded, kept as whole words until used: unpacking a word at once would wait for its load and delay the next one.
 template <class T, int kCount, int kBytes = sizeof(typename Element<T>::Bits) * kCount>
 struct Fetched {
   Run<uint32_t, kBytes / 4> words;

@@ -1,4 +1,4 @@
-// The pieces of an online softmax in base 2.
+// Parts of an online softmax in base 2.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 
@@ -8,10 +8,10 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
-// A row that has seen no key has maximum -inf; subtracting zero instead keeps -inf - (-inf) out of the exponent.
+// The maximum of a row without keys is -inf; 0 replaces it, because -inf - (-inf) is NaN.
 __device__ __forceinline__ float finite_max(float row_max) { return row_max == minus_infinity() ? 0.f : row_max; }
 
-// What scores are multiplied with. Where that is 0 all keys have the same weight, but 0 times the score of a hidden key is NaN.
+// Replaces a zero score factor by 2^-100: all keys keep equal weight, and a masked score of -inf does not become NaN.
 __device__ __forceinline__ float never_zero(float factor) { return factor == 0.f ? 0x1p-100f : factor; }
 
 // Reductions over the four threads that share a row of an mma tile.
@@ -33,7 +33,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// Natural-log sum of exponentials of a row with maximum `row_max` (raw units) and sum `row_sum`; -inf if it saw no key.
+// Natural-log lse of a row with maximum `row_max` (raw units) and sum `row_sum`; -inf if the row saw no key.
 __device__ __forceinline__ float row_lse(float row_max, float row_sum, float scale) {
   return row_sum == 0.f ? minus_infinity() : fmaf(finite_max(row_max), scale, logf(row_sum));
 }

@@ -1,9 +1,9 @@
-// A tile of bytes transposed by warps, for products of fp8, whose operands must have their terms side by side. 128 rows of 128
-// bytes become 128 rows of 128 bytes, both panels (wgmma.cuh).
+// Transpose of a byte tile by warps: fp8 wgmma needs the reduction dimension contiguous in both operands. 128 rows of 128 bytes
+// become 128 rows of 128 bytes; both are panels (wgmma.cuh).
 //
-// The order of terms is free as long as both operands have the same. The other operand is what the accumulators of a product
-// become when they are packed: thread t of a quad then has, as terms 16 c + 4 t + 2 b + e of 32, columns 16 c + 8 b + 2 t + e.
-// That is also what ldmatrix gives to a thread that reads pairs of bytes transposed, so neither side moves a byte further.
+// The order of the reduction dimension is free if both operands share it. The other operand is an accumulator after packing:
+// thread t of a quad holds, as elements 16 c + 4 t + 2 b + e of 32, columns 16 c + 8 b + 2 t + e. ldmatrix delivers the same
+// order to a thread that reads byte pairs transposed, so no byte moves further on either side.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -11,16 +11,16 @@
 
 namespace opfacade {
 
-// Where a row goes: the place of its byte in each row of the transposed tile.
+// Byte position of a row in each row of the transposed tile.
 __device__ __forceinline__ int transposed_place(int row) {
   return (row & ~15) | (row >> 1 & 3) << 2 | (row >> 3 & 1) << 1 | (row & 1);
 }
 
-// Which column of the tile a row of the transposed one is: the order of those is free too, and in this one eight rows that are written
-// at once lie in all banks, and a thread's accumulators of 16 rows are four columns side by side.
+// Source column of a row of the transposed tile. This order makes eight rows that are written together hit all banks, and gives
+// a thread's accumulators of 16 rows four contiguous columns.
 __device__ __forceinline__ int transposed_column(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
 
-// Where this thread begins to read a tile, and to write a transposed one. From there 16 columns, or rows, on is `exclusive or` 16.
+// This thread's first read and write address in a tile. The address 16 columns or rows further is the XOR with 16.
 __device__ __forceinline__ uint32_t read_place(uint32_t tile) {
   const int lane = threadIdx.x % 32;
   return tile + lane / 8 * 1024 + panel_address(lane % 8, 0);
@@ -30,8 +30,8 @@ __device__ __forceinline__ uint32_t write_place(uint32_t tile) {
   return tile + lane / 8 % 2 * 1024 + panel_address(lane % 8, lane / 16);
 }
 
-// The bytes of 32 rows and 16 columns that this thread holds: w[2 c + x] are those of column 2 (lane / 4) + x, places
-// 16 c + 4 t to 16 c + 4 t + 3 of the 32.
+// Loads the bytes of 32 rows and 16 columns: w[2 c + x] holds column 2 (lane / 4) + x, positions 16 c + 4 t to 16 c + 4 t + 3
+// of 32.
 __device__ __forceinline__ void load_transposed(uint32_t (&w)[4], uint32_t place, int rows, int columns) {
   uint32_t pairs[4];
   ldmatrix_x4_trans(pairs, (place ^ columns) + rows * 128);

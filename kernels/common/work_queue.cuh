@@ -1,6 +1,6 @@
-// Work that one warp of a block finds and others look at where it lies, known a few pieces ahead (sm_90). Shared holds
-// work[kQueue] and the barriers work_full[kQueue], one arrival, and work_empty[kQueue], one of each thread that reads: by one a
-// warp nothing would be wrong, but racecheck would not follow it.
+// Work queue in shared memory: one warp publishes work items a few steps ahead, the others read them in place (sm_90). Shared
+// holds work[kQueue], work_full[kQueue] with one arrival, and work_empty[kQueue] with one arrival a reading thread. One arrival
+// a warp would be correct, but racecheck could not follow it.
 #pragma once
 #include "kernels/ptx/mbarrier.cuh"
 
@@ -13,13 +13,13 @@ __device__ __forceinline__ void warp_arrive(uint64_t& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&barrier));
 }
-// The same where a branch would end what runs beside it.
+// The same, predicated: a branch would end the overlap with asynchronous products.
 __device__ __forceinline__ void warp_arrive_at(uint32_t barrier) {
   __syncwarp();
   mbarrier_arrive_if(threadIdx.x % 32 == 0, barrier);
 }
 
-// The others let go of it, in order, when they are done.
+// publish: the producer adds an item. peek: a consumer reads the current item. advance: the producer moves on; release: a consumer does.
 template <class Shared, class Work>
 struct WorkQueueIn {
   Shared& smem;
@@ -29,19 +29,19 @@ struct WorkQueueIn {
 
   __device__ __forceinline__ void publish(const Work& work) const {
     mbarrier_wait(smem_address(&smem.work_empty[ring.stage]), ring.parity ^ 1);
-    __syncwarp();  // all have seen it: once the work is told, the barrier may go on by two phases
+    __syncwarp();  // all lanes have seen the phase: after the publication the barrier may advance by two phases
     if (threadIdx.x % 32 == 0) {
       smem.work[ring.stage] = work;
       mbarrier_arrive(smem_address(&smem.work_full[ring.stage]));
     }
     __syncwarp();
   }
-  __device__ __forceinline__ const Work& see() const {
+  __device__ __forceinline__ const Work& peek() const {
     mbarrier_wait(smem_address(&smem.work_full[ring.stage]), ring.parity);
     return smem.work[ring.stage];
   }
-  __device__ __forceinline__ void pass() { ring.advance(); }
-  __device__ __forceinline__ void let_go() {
+  __device__ __forceinline__ void advance() { ring.advance(); }
+  __device__ __forceinline__ void release() {
     mbarrier_arrive(smem_address(&smem.work_empty[ring.stage]));
     ring.advance();
   }

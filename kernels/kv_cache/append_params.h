@@ -1,5 +1,6 @@
-// What an append to the pool is told; shared by the kernel and its binding.
-// Launch: grid (ceil(total_rows / 4), ceil(kv_heads / heads_each)), block 128; a warp takes some heads of a row, K and V.
+// Parameters of an append, shared by the kernel and its binding.
+// Launch: grid (ceil(total_rows / 4), ceil(kv_heads / heads_each)), 128 threads a CTA; a warp takes some heads of a row of K
+// and V.
 #pragma once
 #include "kernels/paged/paged_kv.h"
 
@@ -22,7 +23,7 @@ struct AppendParams {
   int32_t batch;
   int32_t total_rows;
   int32_t kv_heads;
-  int32_t heads_each;  // of a warp
+  int32_t heads_each;  // heads of a warp
   bool aligned;        // 16-byte accesses are legal
 };
 
@@ -31,12 +32,12 @@ struct ComputedAppendParams {
   const float* k_scale;  // [1] or [kv_heads], or null
   const float* v_scale;
   const void* angles;    // [positions, rotary_dim]: cosines, then sines
-  int64_t angle_stride;  // in elements
+  int64_t angle_stride;  // row stride in elements
   int32_t positions;
 };
 
-// How many heads of new rows a warp takes at most: as many as its lanes hold at once, 64 bytes of K and of V each. What is
-// not made of 16-byte pieces goes element by element, so of that a warp takes less.
+// Most heads of a row that a warp takes: 64 bytes each of K and V a lane. Heads that are no multiple of 16 bytes are copied
+// element by element, so a warp takes fewer.
 constexpr int heads_of_a_warp(int head_bytes) {
   const int most = (head_bytes % 16 == 0 ? 2048 : 512) / head_bytes;
   return most > 1 ? most : 1;

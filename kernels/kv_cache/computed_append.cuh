@@ -1,6 +1,6 @@
-// Appends rows that change on their way: K is rotated by the angles of its position, and rows are divided by a factor and
-// cast into an fp8 cache. In f32, rounded once. As a copy (append.cuh): several heads of a row a warp, all asked for before
-// the place is looked up. The angles of a row serve all its heads.
+// Append of transformed rows: K is rotated by the angles of its position (RoPE), and rows are divided by a factor and cast to
+// fp8. All in f32, rounded once. As in append.cuh, several heads of a row a warp, loaded before the lookup. The heads share a
+// row's angles.
 #pragma once
 #include "kernels/kv_cache/append.cuh"
 #include "kernels/kv_cache/quotient.cuh"
@@ -8,14 +8,14 @@
 
 namespace opfacade {
 
-// What happens to the rows of one tensor.
+// Transform of the rows of one tensor.
 template <class C>
 struct Change {
-  const typename Element<typename C::Angle>::Bits* angles;  // of the position, or null
+  const typename Element<typename C::Angle>::Bits* angles;  // angles of the position, or null
   const float* scale;
 };
 
-// A lane's units of one tensor, kMany of those of each head.
+// Units of one tensor held by a lane: kMany of the units of each head.
 template <class C, bool kRotate, bool kWide>
 struct HeldUnits {
   using Cut = UnitCut<C, kRotate, kWide>;
@@ -25,7 +25,8 @@ struct HeldUnits {
   static constexpr int kMany = 64 / (2 * sizeof(Raw)) < 4 ? 64 / (2 * sizeof(Raw)) : 4;
   static constexpr int kStep = 32 * kMany;
   static constexpr bool kOnce = kWide && sizeof(Raw) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
-  static constexpr bool kAsksAhead = kRotate && 32 % kPerHead == 0;  // all units of a lane are at the same place of their heads
+  // all units of a lane have the same position in their heads
+  static constexpr bool kAsksAhead = kRotate && 32 % kPerHead == 0;
   static constexpr bool kShort = sizeof(New) == 2 && !kRotate, kOneScale = C::kScaled && !C::kHeadScales;
   Raw raw[kMany][2];
   Turn<C, Cut> turn;
@@ -46,7 +47,7 @@ struct HeldUnits {
     }
   }
 
-  // Asks for the angles and the factor, long before they are needed: they come while the entry of the page table does.
+  // Issues the loads of the angles and of the factor early, so that they overlap the load of the page table's entry.
   __device__ __forceinline__ void prepare(const Change<C>& change) {
     const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);
     if (kAsksAhead && unit.turns) turn.load(change.angles, unit), turn.keep_here();
@@ -83,7 +84,7 @@ struct HeldUnits {
 template <class C, bool kWide>
 constexpr bool kCopiesPieces = kWide && C::kHeadDim * C::kElemBytes % 16 == 0;
 
-// V is never rotated: quantised or copied.
+// V is never rotated, only quantised or copied.
 template <class C, bool kWide, bool kQuantises, bool kPieces>
 struct VUnits : HeldUnits<C, false, kWide> {};
 template <class C, bool kWide>
@@ -115,7 +116,7 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
   k.prepare(of_k);
   if constexpr (C::kQuantises) v.prepare(of_v);
   if (!in_pool<C>(p, place)) return;
-  // Angles that are asked for ahead come while V is stored. Others are registers that K had better be done with first.
+  // Angles loaded ahead arrive while V is stored. Otherwise K is finished first, to free its registers.
   if constexpr (decltype(k)::kAsksAhead) {
     put_v(), put_k();
   } else {

@@ -1,13 +1,13 @@
-// Where a new row goes. The page table already counts the new rows, so row i of n goes to position length - n + i. A warp
-// finds its request by a 32-ary search. Reads of a wrong table are clamped, but a clamped write would overwrite rows of another
-// request: nothing is appended to a request whose entries are not valid, and no row to a page that is not in the pool.
+// Destination of a new row. The page table already counts the new rows, so row i of n goes to position length - n + i. A warp
+// finds its request by a 32-ary search. A read of a wrong table may be clamped, but a clamped write would overwrite another
+// request's rows: nothing is written for a request with invalid entries, or to a page outside the pool.
 #pragma once
 #include "kernels/paged/page_lookup.cuh"
 #include "kernels/kv_cache/append_params.h"
 
 namespace opfacade {
 
-// The last request that starts at or before `row`: the one that has it, since empty ones before it start there too.
+// The last request that starts at or before `row`. It owns the row: empty requests before it start there too.
 __device__ __forceinline__ int request_of(const AppendParams& p, int row) {
   int first = 0;
   for (int count = p.batch; count > 1;) {
@@ -26,7 +26,7 @@ struct NewPlace {
   int slot;
 };
 
-// False if the row goes nowhere. One row for a whole warp. The page is as the table names it: see in_pool.
+// Returns false if the row has no destination. One row a warp. The page is the table's entry, not yet checked: see in_pool.
 template <class C>
 __device__ __forceinline__ bool find_entry(const AppendParams& p, int row, NewPlace& place) {
   const int request = request_of(p, row), start = p.append_indptr[request], stop = p.append_indptr[request + 1];

@@ -1,18 +1,18 @@
-// x / factor for many x that become fp8: the bytes of a division, from a product and its correction, without a branch. A
-// quotient q of one unit in the last place is made the nearest by q - (q f - x) (1 / f), if 1 / f is the nearest. q = x (1 / f)
-// is that near for x of at most 11 bits: tests/families/kv_cache/test_quotient.py has tried all. A longer x takes a correction before.
+// x / factor rounded to fp8, bit-equal to a division, from a product and a correction, without a branch. A quotient q within 1
+// ulp becomes the nearest by q - (q f - x) (1 / f), if 1 / f is correctly rounded. q = x (1 / f) is within 1 ulp for x of at
+// most 11 bits (exhaustive: tests/families/kv_cache/test_quotient.py); a longer x takes one more correction.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 
 namespace opfacade {
 
-// Quotients keep clear of exponents in which products round twice: a factor far from one, and x with it, is moved by a
-// power of two; what is too small then is zero in fp8, what is too large its largest number. Signs are moved to x, for else
-// the sum of two zeros would forget one.
+// Keeps quotients clear of exponents where products round twice: a factor far from 1 is scaled by a power of two together with
+// x. Results that are then too small are zero in fp8, too large ones its maximum. The sign moves to x, because the sum of two
+// zeros would lose it.
 struct Divisor {
-  float factor;  // positive; zero for an infinite one, so that a correction by it is none
+  float factor;  // positive; 0 if infinite, which disables the correction
   float reciprocal;
-  float shift;  // of x
+  float shift;  // power of two applied to x
 
   Divisor() = default;
   __device__ __forceinline__ explicit Divisor(float by) {

@@ -1,6 +1,6 @@
-// How a head is cut into units, of which a lane changes one at a time: two runs of neighbours, each a load and a store of
-// up to 16 bytes, that lie half the head apart. So both of a pair are in one lane however a rotation pairs them, and lanes
-// side by side touch memory side by side.
+// Partition of a head into units. A lane transforms one unit at a time: two runs of neighbours, each one load and store of up
+// to 16 bytes, half a head apart. Both elements of a rotated pair are in one lane in either RoPE layout, and neighbouring lanes
+// access neighbouring memory.
 #pragma once
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/common/run.cuh"
@@ -17,12 +17,12 @@ __device__ __forceinline__ void keep_load_here(float& x) {
 }
 
 struct Unit {
-  int a;  // where its runs start
+  int a;  // first elements of its two runs
   int b;
   bool turns;
 };
 
-// The first kTurned of the kUnits units hold what is rotated.
+// The first kTurned of the kUnits units are rotated.
 template <class C, bool kRotate, bool kWide>
 struct UnitCut {
   static constexpr int kRotated = kRotate ? C::kRotated : 0, kRest = C::kHeadDim - kRotated;
@@ -31,7 +31,7 @@ struct UnitCut {
   static constexpr int kRun = kWide ? longest(16 / sizeof(typename Element<typename C::New>::Bits)) : 1;
   static constexpr int kTurned = kRotated / (2 * kRun), kKept = (kRest + 2 * kRun - 1) / (2 * kRun);
   static constexpr int kUnits = kTurned + kKept;
-  static constexpr bool kNeighbours = C::kRope == Rope::kInterleaved && kRun == 1;  // a run has no pair of its own
+  static constexpr bool kNeighbours = C::kRope == Rope::kInterleaved && kRun == 1;  // a run contains no whole pair
 
   static __device__ __forceinline__ Unit unit(int u) {
     if (u >= kTurned) {
@@ -40,11 +40,11 @@ struct UnitCut {
     }
     return kNeighbours ? Unit{2 * u, 2 * u + 1, true} : Unit{u * kRun, (kTurned + u) * kRun, true};
   }
-  // An odd rest ends with half a unit.
+  // An odd remainder ends with half a unit.
   static __device__ __forceinline__ bool has_b(const Unit& unit) { return kRest % (2 * kRun) == 0 || unit.b < C::kHeadDim; }
 };
 
-// The angles of a unit's pairs. (x, y) becomes (x cos - y sin, y cos + x sin). Angles of 16 bits are widened exactly.
+// The angles of a unit's pairs: (x, y) becomes (x cos - y sin, y cos + x sin). 16-bit angles are converted exactly.
 template <class C, class Cut>
 struct Turn {
   using Angle = Element<typename C::Angle>;
@@ -95,7 +95,7 @@ struct Turn {
   }
 };
 
-// How a run lies in the cache.
+// A run as stored in the cache.
 template <class T, int kRun>
 struct Stored {
   using Packed = Run<typename Element<T>::Bits, kRun>;

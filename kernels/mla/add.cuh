@@ -1,56 +1,57 @@
-// A warpgroup of latent decode that adds up the values of half the columns, for all rows, and writes them.
+// Value warpgroup of latent decode: accumulates half the columns of o for all rows and writes them.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/mla/output.cuh"
 
 namespace opfacade {
 
-// Merges the parts of a run that this block made one after the other: half the columns of all rows, by a warpgroup. Both wait for
-// each other, before for lse, which one of them stored, and behind because the slots are those of the next run too.
+// Merges the partials of a request that this CTA computed one after the other: one warpgroup, half the columns of all rows. The
+// value warpgroups synchronise before, because one of them stored the lse, and after, because the next request reuses the
+// slots.
 template <class C>
-__device__ __forceinline__ void merge_own_parts(const DecodeParams& p, const MlaWork& work, int half) {
+__device__ __forceinline__ void merge_own_partials(const DecodeParams& p, const MlaWork& work, int half) {
   int thread = threadIdx.x;
-  asm volatile("" : "+r"(thread));  // found anew: while o is held there is no register to keep what follows from it
+  asm volatile("" : "+r"(thread));  // recomputed here: o leaves no register to keep values derived from it
   const int warp = thread / 32 % kMlaGroupWarps, column = half * kMlaLatent / 2 + warp % 2 * 128 + thread % 32 * 4;
-  named_sync(kMlaMerging, kMlaAdders * kWarpgroup);
+  named_sync(kMlaMerging, kMlaValueGroups * kWarpgroup);
 #pragma unroll 1
   for (int row = warp / 2; row < num_rows<C>(work.item); row += kMlaGroupWarps / 2)
-    merge_columns<C, kMlaMergedParts>(GlobalRows<C>{p, work.item, work.parts}, row, column);
-  named_sync(kMlaMerging, kMlaAdders * kWarpgroup);
+    merge_columns<C, kMlaMergedPartials>(GlobalRows<C>{p, work.item, work.partials}, row, column);
+  named_sync(kMlaMerging, kMlaValueGroups * kWarpgroup);
 }
 
 template <class C>
-struct MlaAdder {
+struct MlaValueGroup {
   const DecodeParams& p;
   MlaShared& smem;
-  int half;  // which columns
-  bool arrives;  // see let_go
+  int half;  // column half
+  bool arrives;  // see release_stage
   MlaRing ring{};
-  Ring<2> turn{};
-  unsigned tile = 0;  // how many there were, of all items
+  Ring<2> buffer{};
+  unsigned tile = 0;  // tiles so far, over all items
 
   __device__ __forceinline__ void rescale(MlaHalf& o) const {
-    const float factor[2] = {smem.factor[turn.stage][mla_row()], smem.factor[turn.stage][mla_row() + 8]};
+    const float factor[2] = {smem.factor[buffer.stage][mla_row()], smem.factor[buffer.stage][mla_row() + 8]};
 #pragma unroll
     for (int i = 0; i < kMlaLatent / 8; ++i) o[0][i] *= factor[i % 4 / 2], o[1][i] *= factor[i % 4 / 2];
   }
 
-  __device__ __forceinline__ void add_tiles(int tiles, MlaHalf& o) {
-    for (int i = 0; i < kMlaQueryTiles; ++i) {  // not for this group, but a stage is given back by all
+  __device__ __forceinline__ void accumulate_tiles(int tiles, MlaHalf& o) {
+    for (int i = 0; i < kMlaQueryTiles; ++i) {  // query tiles: unused here, but every consumer releases each stage
       mbarrier_wait(smem_address(&smem.full[ring.stage]), ring.parity);
-      let_go(smem, ring, arrives);
+      release_stage(smem, ring, arrives);
     }
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      mbarrier_wait(smem_address(&smem.weighed[turn.stage]), turn.parity);
+      mbarrier_wait(smem_address(&smem.weights_full[buffer.stage]), buffer.parity);
       fence_async_shared();
-      if (rarely(smem.moved[turn.stage][mla_warp()] == ++tile)) rescale(o);
-      issue_values<C>(smem_address(smem.weights) + turn.stage * 64, smem.piece(ring.stage, kLatents) + half * 4 * kMlaToPanel, o);
+      if (rarely(smem.rescaled_at[buffer.stage][mla_warp()] == ++tile)) rescale(o);
+      issue_values<C>(smem_address(smem.weights) + buffer.stage * 64, smem.part(ring.stage, kLatentPart) + half * 4 * kMlaToPanel, o);
       wgmma_wait_all_at<0>();
       pin(o[0]), pin(o[1]);
-      mbarrier_arrive(smem_address(&smem.used[turn.stage]));
-      let_go(smem, ring, arrives);
-      turn.advance();
+      mbarrier_arrive(smem_address(&smem.weights_empty[buffer.stage]));
+      release_stage(smem, ring, arrives);
+      buffer.advance();
     }
   }
 
@@ -58,19 +59,19 @@ struct MlaAdder {
     MlaQueue queue(smem);
 #pragma unroll 1
     for (;;) {
-      const MlaWork& work = queue.see();
+      const MlaWork& work = queue.peek();
       if (work.item.request < 0) break;
       const int tiles = mla_tiles(work.item);
       MlaHalf o;
 #pragma unroll
       for (int i = 0; i < kMlaLatent / 8; ++i) o[0][i] = o[1][i] = 0.f;
-      if (tiles > 0) add_tiles(tiles, o);
+      if (tiles > 0) accumulate_tiles(tiles, o);
       const int slot = queue.ring.stage;
-      mbarrier_wait(smem_address(&smem.summed[slot]), queue.ring.parity);
+      mbarrier_wait(smem_address(&smem.sums_full[slot]), queue.ring.parity);
       write_half<C>(p, work, half, smem.base[slot], smem.sum[slot], o);
       if constexpr (C::kSplit == SplitMode::kFixed)
-        if (work.alone && work.parts.count > 1 && work.parts.part == work.parts.count - 1) merge_own_parts<C>(p, work, half);
-      queue.let_go();
+        if (work.owns_units && work.partials.count > 1 && work.partials.index == work.partials.count - 1) merge_own_partials<C>(p, work, half);
+      queue.release();
     }
   }
 };

@@ -1,22 +1,22 @@
-// Loading when the copy engine cannot (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): all
-// threads of warpgroup 0 copy, 16 rows at a time. What is not visible becomes zeros.
+// Loads without TMA (pages that are no multiple of 8 tokens, or addresses or strides not aligned to 16 bytes): all threads of
+// warpgroup 0 copy, 16 rows at a time. Invisible tokens become zeros.
 #pragma once
 #include "kernels/mla/load.cuh"
 
 namespace opfacade {
 
 template <class C>
-struct LatentGatherer {
+struct LatentCopier {
   const MlaParams& p;
   MlaShared& smem;
-  int parity = 0;  // of the table of rows
+  int parity = 0;  // of the row address table
 
-  static constexpr int kStep = kWarpgroup / 8, kCopies = kMlaKeys / kStep;  // rows at once, and how often
-  static constexpr int kBehind = 2;
-  static_assert(kBehind <= kMlaQueryTiles && kBehind < kMlaStages, "an item has so many tiles");
+  static constexpr int kStep = kWarpgroup / 8, kCopies = kMlaKeys / kStep;  // rows at once; rounds a tile
+  static constexpr int kInFlight = 2;
+  static_assert(kInFlight <= kMlaQueryTiles && kInFlight < kMlaStages, "an item has so many tiles");
 
-  // Rows of tokens, as they are everywhere but in front of an odd address: with each place known when the code is made, a copy is one
-  // instruction, and there are 18 of them in a tile.
+  // Token rows at 16-byte alignment: all offsets are compile-time constants, so each of the 18 copies of a tile is one
+  // instruction.
   __device__ __forceinline__ void copy_tokens(uint32_t stage) const {
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
     const uint32_t inside = panel_address(first % 8, chunk);
@@ -32,11 +32,11 @@ struct LatentGatherer {
       for (int panel = 0; panel < kMlaLatent / 64; ++panel) {
         cp_async_16(stage + group * kMlaToGroup + inside + panel * kMlaToPanel, latent + panel * 128, there);
       }
-      cp_async_16(stage + piece_at(kRotated) + group * 1024 + inside, rotated, there);
+      cp_async_16(stage + part_offset(kRopePart) + group * 1024 + inside, rotated, there);
     }
   }
 
-  // Any rows: a part of them, the latent or what is rotated.
+  // Rows at any alignment. part: 0 latent, 1 rope.
   __device__ __forceinline__ void copy(int part, uint32_t dst, int to_panel, int to_group, bool aligned) const {
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
     dst += first / 8 * to_group + panel_address(first % 8, chunk);
@@ -52,7 +52,7 @@ struct LatentGatherer {
     }
   }
 
-  // One thread a row: either half of them has a table of its own. Null is a row of zeros.
+  // One thread a row; each half of the threads fills its own table. A null address means a row of zeros.
   template <class Address>
   __device__ __forceinline__ void set_rows(Address address) {
     parity ^= 1;
@@ -74,7 +74,7 @@ struct LatentGatherer {
   __device__ __forceinline__ static bool is_visible(const WorkItem& item, int token) {
     return token >= item.first_key && token < item.end;
   }
-  // The entry of this thread's row of a tile, not checked.
+  // The page table entry of this thread's row of a tile, not checked.
   __device__ __forceinline__ static int entry_of_row(const Pages& pages, const WorkItem& item, int start) {
     const int token = start + threadIdx.x % kMlaKeys;
     return is_visible(item, token) ? pages.entry_of(token) : 0;
@@ -85,7 +85,7 @@ struct LatentGatherer {
     return token_address(part == 0 ? p.base.k : p.base.v, pages.checked(entry), pages.slot_of(token), 0);
   }
 
-  // Into a stage, when there is room.
+  // Copies a tile into its stage once the stage is empty.
   __device__ __forceinline__ void copy_tile(bool queries, const MlaRing& at) const {
     const bool aligned = queries ? p.base.q_aligned && p.q_pe_aligned : p.base.kv_aligned;
     const uint32_t stage = smem_address(smem.kv[at.stage]);
@@ -95,23 +95,23 @@ struct LatentGatherer {
     } else {
       const int to_panel = queries ? kMlaToQueryPanel : kMlaToPanel;
       copy(0, stage, to_panel, queries ? 1024 : kMlaToGroup, aligned);
-      copy(1, stage + piece_at(kRotated), to_panel, 1024, aligned);
+      copy(1, stage + part_offset(kRopePart), to_panel, 1024, aligned);
     }
     cp_async_commit();
   }
-  // The next stage is told of: its copies are complete, and seen by the tensor cores.
-  __device__ __forceinline__ void tell(MlaRing& told) const {
+  // Publishes the next stage: its copies are complete and visible to the tensor cores.
+  __device__ __forceinline__ void publish(MlaRing& published) const {
     fence_async_shared();
-    mbarrier_arrive(smem_address(&smem.full[told.stage]));
-    told.advance();
+    mbarrier_arrive(smem_address(&smem.full[published.stage]));
+    published.advance();
   }
 
-  // Queries come first, as tiles would. Entries of the page table are read a tile ahead, and a tile is told of when kBehind more are under
-  // way. Those that are left are told of at the end of an item, because the next may have to wait for those that compute.
+  // Query tiles come first. Page table entries are read one tile ahead; a tile is published once kBehind later copies are in
+  // flight. The rest are published at the end of the item, because the next one may have to wait for the consumers.
   __device__ __forceinline__ void load(const WorkItem& item, MlaRing& ring) {
     const Pages pages(p.base.table, item.request);
     int entry = entry_of_row(pages, item, item.begin);
-    MlaRing told = ring;
+    MlaRing published = ring;
 #pragma unroll 1
     for (int tile = -kMlaQueryTiles, start = item.begin; start < item.end; ++tile) {
       const bool queries = tile < 0;
@@ -125,18 +125,18 @@ struct LatentGatherer {
       }
       copy_tile(queries, ring);
       ring.advance();
-      if (tile + kMlaQueryTiles >= kBehind) {
-        cp_async_wait<kBehind>();
-        tell(told);
+      if (tile + kMlaQueryTiles >= kInFlight) {
+        cp_async_wait<kInFlight>();
+        publish(published);
       }
     }
     cp_async_wait<0>();
 #pragma unroll 1
-    while (told.stage != ring.stage) tell(told);
+    while (published.stage != ring.stage) publish(published);
   }
 };
 
-// All that warpgroup 0 does: its last warp hands out the work.
+// Warpgroup 0: loads; its last warp also publishes the work.
 template <class C>
 __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
@@ -145,22 +145,22 @@ __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
     prefetch_map(p.ckv_map), prefetch_map(p.kpe_map);
   }
   MlaScheduler<C> scheduler(p);
-  LatentGatherer<C> gatherer{p, smem};
+  LatentCopier<C> gatherer{p, smem};
   MlaQueue queue(smem);
   MlaRing ring;
 #pragma unroll 1
   for (;;) {
     const MlaWork work = scheduler.next();
-    if (warp == kPieces) {
+    if (warp == kStageParts) {
       queue.publish(work);
-      queue.pass();
+      queue.advance();
     }
     if (work.item.request < 0) break;
     if (mla_tiles(work.item) == 0) continue;
     if (!p.mapped) {
       gatherer.load(work.item, ring);
-    } else if (warp < kPieces) {
-      load_piece<C>(p, smem, warp, work.item, ring);
+    } else if (warp < kStageParts) {
+      load_part<C>(p, smem, warp, work.item, ring);
     }
   }
 }

@@ -1,11 +1,11 @@
-// Loading by the copy engine: a warp for each piece of the tiles, so that asking for the boxes of small pages is shared. Pages are
-// looked up one tile ahead. And the work of a block, which each of these warps finds on its own.
+// TMA loads: one warp a stage part, so that the boxes of small pages are issued in parallel. Pages are looked up one tile
+// ahead. Also the work schedule, which each of these warps computes on its own.
 #pragma once
 #include "kernels/mla/shared.cuh"
 
 namespace opfacade {
 
-// Lengths are the first that every block needs, one after the other, and memory is far.
+// Prefetches the lengths, the first values that every CTA needs, one line a thread.
 template <class C>
 __device__ __forceinline__ void prefetch_lengths(const DecodeParams& p) {
   const int first = threadIdx.x * 32;  // entries of a line
@@ -13,19 +13,19 @@ __device__ __forceinline__ void prefetch_lengths(const DecodeParams& p) {
   if (C::kTable == TableForm::kCsr && first <= p.batch) prefetch_l2(p.table.indptr + first);
 }
 
-// Which unit this block belongs to, and which block of heads it has of it. Blocks of a unit read the same tokens and lie side by side:
-// then they run at the same time, near each other, and share what they read in the L2.
+// The unit of this CTA, and its head block in it. The CTAs of a unit read the same tokens; as neighbours in the grid they run
+// concurrently and share the tokens in L2.
 template <class C>
 __device__ __forceinline__ int unit_of_block() { return blockIdx.x / C::kHeadBlocks; }
 template <class C>
 __device__ __forceinline__ int head_of_block() { return blockIdx.x % C::kHeadBlocks; }
 
-// Finds the items of this block, by each warp for itself, and what the second launch must merge.
+// Finds the items of this CTA (by each warp on its own) and the split requests that the second launch merges.
 template <class C>
 struct MlaScheduler {
   const MlaParams& p;
   Schedule<C, C::kSplit> schedule;
-  SplitRun run{};
+  SplitRequest split{};
 
   __device__ __forceinline__ explicit MlaScheduler(const MlaParams& params) : p(params), schedule(params.base) {}
 
@@ -34,13 +34,13 @@ struct MlaScheduler {
     if constexpr (C::kSplit == SplitMode::kFixed) {
       if (!next_chunk(work)) return no_work();
     } else if (!schedule.next(work.item)) {
-      if (C::kPartial) tell(run);
+      if (C::kPartial) publish(split);
       return no_work();
     } else if constexpr (C::kPartial) {
-      set_parts(work, run);
+      set_partials_of(work, split);
     }
-    work.item.head = head_of_block<C>();  // the schedule knows one head block
-    // Tiles lie at multiples of their size whatever a fixed split begins with, so that pages lie in them in whole boxes.
+    work.item.head = head_of_block<C>();  // the schedule has one head block
+    // Tiles start at multiples of their size in every split mode, so that a page fills whole boxes.
     work.item.first_key = max(work.item.first_key, work.item.begin);
     work.item.begin = work.item.first_key / kMlaKeys * kMlaKeys;
     return work;
@@ -53,55 +53,55 @@ struct MlaScheduler {
     return work;
   }
 
-  __device__ __forceinline__ void tell(const SplitRun& of) const {
-    if (head_of_block<C>() == 0 && threadIdx.x == 0) p.runs[unit_of_block<C>()] = of;
+  __device__ __forceinline__ void publish(const SplitRequest& of) const {
+    if (head_of_block<C>() == 0 && threadIdx.x == 0) p.split_requests[unit_of_block<C>()] = of;
   }
 
-  // In the slots of this block of heads.
-  __device__ __forceinline__ void set_parts(MlaWork& work, SplitRun& of) {
-    const Parts parts = schedule.parts_of(work.item);
-    if (parts.part == 0 && parts.count > 1) of = {work.item.request, parts.count, parts.first_slot, parts.next_slot, parts.step};
+  // Moves the slots to those of this head block.
+  __device__ __forceinline__ void set_partials_of(MlaWork& work, SplitRequest& of) {
+    const Partials partials = schedule.partials_of(work.item);
+    if (partials.index == 0 && partials.count > 1) of = {work.item.request, partials.count, partials.first_slot, partials.next_slot, partials.step};
     const int first = head_of_block<C>() * p.base.slots;
-    work.parts = {parts.part, parts.count, parts.first_slot + first, parts.next_slot + first, parts.step};
+    work.partials = {partials.index, partials.count, partials.first_slot + first, partials.next_slot + first, partials.step};
   }
 
-  // A block mostly has one: what that is part of is told at once, for there are no registers to keep it. Runs of which a block makes
-  // all parts are merged by itself.
+  // A CTA usually has one chunk. Its split request is published at once, because no register is free to keep it. Requests of
+  // which this CTA computes all partials are merged by the CTA itself.
   __device__ __forceinline__ bool next_chunk(MlaWork& work) {
-    const bool first = !schedule.has_begun(), more = schedule.next(work.item);
-    SplitRun of{};
-    if (more) set_parts(work, of);
-    work.alone = schedule.alone();
-    if (work.alone) of.count = 0;
-    if (first) tell(of);
+    const bool first = !schedule.is_started(), more = schedule.next(work.item);
+    SplitRequest of{};
+    if (more) set_partials_of(work, of);
+    work.owns_units = schedule.owns_units();
+    if (work.owns_units) of.count = 0;
+    if (first) publish(of);
     return more;
   }
 };
 
-// The boxes of one piece of the tiles of an item.
+// Boxes of one stage part of the tiles of an item.
 template <class C>
 struct LatentLoader {
   const MlaParams& p;
   const TensorMap& map;
-  int piece;
-  LatentBox* boxes_at;  // in shared memory, so that the one lane that asks has no lane to wait for
+  int part;
+  LatentBox* boxes_at;  // in shared memory, so that the issuing lane needs no shuffle
   RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
   int first_key, end;
-  int first = 0, last = 0;  // of the boxes of the tile at hand
+  int first = 0, last = 0;  // boxes of the current tile
   LatentBox front{};        // the first of them
   bool leader = false;
 
-  __device__ __forceinline__ LatentLoader(const MlaParams& params, MlaShared& smem, int piece, const WorkItem& item)
-      : p(params), map(piece == kRotated ? params.kpe_map : params.ckv_map), piece(piece), boxes_at(smem.boxes[piece]),
+  __device__ __forceinline__ LatentLoader(const MlaParams& params, MlaShared& smem, int part, const WorkItem& item)
+      : p(params), map(part == kRopePart ? params.kpe_map : params.ckv_map), part(part), boxes_at(smem.boxes[part]),
         pages(params.base.table, item.request), first_key(item.first_key), end(item.end) {}
 
   __device__ __forceinline__ int token_of_lane(int start) const { return start + threadIdx.x % 32 * p.box; }
-  // The entry of this lane's box, not checked.
+  // The page table entry of this lane's box, not checked.
   __device__ __forceinline__ int entry_of_lane(int start) const {
     const int token = token_of_lane(start);
     return token + p.box > first_key && token < min(end, start + kMlaKeys) ? pages.entry_of(token) : 0;
   }
-  // Which boxes to ask for, found before there is room: then they are asked for at once.
+  // Finds the boxes of a tile before its stage is empty, so that they are issued at once.
   __device__ __forceinline__ void prepare(int start, int entry) {
     first = max(first_key - start, 0) / p.box, last = (min(end - start, kMlaKeys) + p.box - 1) / p.box;
     if (threadIdx.x % 32 < kMlaKeys / 8)
@@ -110,9 +110,9 @@ struct LatentLoader {
     front = boxes_at[min(first, kMlaKeys / 8 - 1)];
     leader = elected();
   }
-  // Boxes without a visible token are not asked for: what lies there is swept.
-  __device__ __forceinline__ void ask(uint32_t dst, uint32_t full) const {
-    const int bytes = p.box * panels_of(piece) * 128;  // of a box, and what it takes in the stage
+  // Issues the boxes that have a visible token; zero_invisible clears the rest of the tile.
+  __device__ __forceinline__ void issue_loads(uint32_t dst, uint32_t full) const {
+    const int bytes = p.box * panels_of(part) * 128;  // bytes of a box, and its size in the stage
     if (leader) {
       mbarrier_arrive_expect(full, (last - first) * bytes);
 #pragma unroll 1
@@ -125,14 +125,14 @@ struct LatentLoader {
   }
 };
 
-// The same piece of queries.
-__device__ __forceinline__ void ask_queries(const MlaParams& p, int piece, const WorkItem& item, int tile, uint32_t dst,
+// Issues the boxes of one part of a query tile.
+__device__ __forceinline__ void issue_query_loads(const MlaParams& p, int part, const WorkItem& item, int tile, uint32_t dst,
                                             uint32_t full) {
-  const TensorMap& map = piece == kRotated ? p.q_pe_map : p.q_map;
+  const TensorMap& map = part == kRopePart ? p.q_pe_map : p.q_map;
   if (elected()) {
-    mbarrier_arrive_expect(full, panels_of(piece) * kMlaToQueryPanel);
+    mbarrier_arrive_expect(full, panels_of(part) * kMlaToQueryPanel);
 #pragma unroll 1
-    for (int panel = 0; panel < panels_of(piece); ++panel) {
+    for (int panel = 0; panel < panels_of(part); ++panel) {
       const int head = item.head * kMlaRows + tile * kMlaKeys;
       tma_load(dst + panel * kMlaToQueryPanel, map, full, {{panel * 64, head, item.request, 0, 0}});
     }
@@ -141,8 +141,8 @@ __device__ __forceinline__ void ask_queries(const MlaParams& p, int piece, const
 }
 
 template <class C>
-__device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, int piece, const WorkItem& item, MlaRing& ring) {
-  LatentLoader<C> loader(p, smem, piece, item);
+__device__ __forceinline__ void load_part(const MlaParams& p, MlaShared& smem, int part, const WorkItem& item, MlaRing& ring) {
+  LatentLoader<C> loader(p, smem, part, item);
   int entry = loader.entry_of_lane(item.begin);
 #pragma unroll 1
   for (int tile = -kMlaQueryTiles, start = item.begin; start < item.end; ++tile) {
@@ -151,13 +151,13 @@ __device__ __forceinline__ void load_piece(const MlaParams& p, MlaShared& smem, 
       entry = loader.entry_of_lane(start + kMlaKeys);
     }
     mbarrier_wait(smem_address(&smem.empty[ring.stage]), ring.parity ^ 1);
-    __syncwarp();  // all have seen it: once the leader has asked, the barrier may go on by two phases
-    const uint32_t dst = smem.piece(ring.stage, piece), full = smem_address(&smem.full[ring.stage]);
+    __syncwarp();  // all lanes have seen the phase: after the issue the barrier may advance by two phases
+    const uint32_t dst = smem.part(ring.stage, part), full = smem_address(&smem.full[ring.stage]);
     if (tile >= 0) {
-      loader.ask(dst, full);
+      loader.issue_loads(dst, full);
       start += kMlaKeys;
     } else {
-      ask_queries(p, piece, item, tile + kMlaQueryTiles, dst, full);
+      issue_query_loads(p, part, item, tile + kMlaQueryTiles, dst, full);
     }
     ring.advance();
   }

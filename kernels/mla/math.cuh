@@ -1,5 +1,6 @@
-// What computing warpgroups do with a tile: scores of 64 heads and 32 tokens over all 576 columns, weights, and half the columns of
-// the values. Layout of fragments: kernels/ptx/wgmma.cuh.
+// Tile math of the consumers: scores of 64 heads and 32 tokens over 576 columns, softmax weights, half the columns of the
+// values.
+// Fragment layout: kernels/ptx/wgmma.cuh.
 #pragma once
 #include "kernels/mla/shared.cuh"
 #include "kernels/attention/lazy_softmax.cuh"
@@ -8,23 +9,23 @@
 
 namespace opfacade {
 
-using MlaQueries = uint32_t[kMlaKept * 16];  // the first columns of two rows
+using MlaQueries = uint32_t[kMlaKept * 16];  // the leading columns of two rows
 using MlaScores = float[kMlaKeys / 2];
 using MlaWeights = uint32_t[kMlaKeys / 4];
-using MlaHalf = float[2][kMlaLatent / 8];  // 256 columns of o, as two products have them
+using MlaHalf = float[2][kMlaLatent / 8];  // 256 columns of o, as two wgmma accumulators
 
-// The tokens of an item, in registers: what lies in shared memory is read anew behind each barrier.
+// The tokens of an item, in registers: values in shared memory are reloaded after each barrier.
 struct MlaSpan {
   int begin, first_key, end;
 };
 
 __device__ __forceinline__ int mla_warp() { return threadIdx.x % kWarpgroup / 32; }
-// This thread's first row; the second is eight on.
+// This thread's first row; the second is row + 8.
 __device__ __forceinline__ int mla_row() { return mla_warp() * 16 + threadIdx.x % 32 / 4; }
 
 static_assert(kMlaKeys == 32, "a tile of values is two steps");
 
-// This warp's rows of the queries, from the stage where they lie. Each of four matrices is eight rows of eight columns.
+// Loads this warp's query rows from their stage: four 8 x 8 matrices an ldmatrix.
 __device__ __forceinline__ void read_queries(uint32_t stage, MlaQueries& q) {
   const int lane = threadIdx.x % 32, row = mla_warp() * 16 % kMlaKeys + lane % 16;
 #pragma unroll
@@ -37,8 +38,8 @@ __device__ __forceinline__ void read_queries(uint32_t stage, MlaQueries& q) {
       for (int i = 0; i < 4; ++i) q[panel * 16 + step * 4 + i] = four[i];
     }
 }
-// And their other columns, into a place of their own.
-__device__ __forceinline__ void move_queries(uint32_t stage, uint32_t to) {
+// Copies the remaining query columns to their own shared memory.
+__device__ __forceinline__ void copy_queries(uint32_t stage, uint32_t to) {
   const int row = mla_warp() * 16 + threadIdx.x % 32 / 2;
 #pragma unroll 1
   for (int panel = kMlaKept; panel < kMlaPanels; ++panel, to += kMlaPanelBytes)
@@ -50,8 +51,8 @@ __device__ __forceinline__ void move_queries(uint32_t stage, uint32_t to) {
     }
 }
 
-// s = q * k^T, under way. Panels of queries from registers, whose products wait for one another, and from shared memory, whose products
-// wait for that, take turns.
+// Issues s = q * k^T. Panels with q in registers alternate with panels with q in shared memory: the former wait for each other,
+// the latter for shared memory bandwidth.
 template <class C>
 __device__ __forceinline__ void issue_scores(const MlaQueries& q, uint32_t more_q, uint32_t k, MlaScores& s) {
   using T = typename C::T;
@@ -60,9 +61,9 @@ __device__ __forceinline__ void issue_scores(const MlaQueries& q, uint32_t more_
   asm volatile("" : "+r"(rows.low), "+r"(latent.low));
   wgmma_fence();
 #pragma unroll
-  for (int turn = 0; turn < kMlaPanels; ++turn) {
-    const int panel = turn % 2 == 0 ? turn / 2 : kMlaKept + turn / 2;
-    const uint32_t at = panel < kMlaLatentPanels ? panel * kMlaToPanel : piece_at(kRotated);
+  for (int order = 0; order < kMlaPanels; ++order) {
+    const int panel = order % 2 == 0 ? order / 2 : kMlaKept + order / 2;
+    const uint32_t at = panel < kMlaLatentPanels ? panel * kMlaToPanel : part_offset(kRopePart);
     const Descriptors keys({latent.low + (at >> 4), panel < kMlaLatentPanels ? latent.high : of_rotated}, 32);
     if (panel < kMlaKept) {
       WgmmaKept<T, kMlaKeys>::rs(s, q + panel * 16, keys, panel != 0);
@@ -74,7 +75,7 @@ __device__ __forceinline__ void issue_scores(const MlaQueries& q, uint32_t more_
   wgmma_commit();
 }
 
-// o += weights * values, under way.
+// Issues o += weights * values.
 template <class C>
 __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHalf& o) {
   asm volatile("" : "+r"(weights), "+r"(v));
@@ -88,8 +89,8 @@ __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHa
   wgmma_commit();
 }
 
-// Latents of tokens that are not visible become zeros, because 0 * NaN is NaN. Only of tiles at an end of the item.
-__device__ __forceinline__ void sweep_unseen(const MlaSpan& item, int start, uint32_t stage) {
+// Zeros the latents of invisible tokens, because 0 * NaN is NaN. Only tiles at an end of the item need it.
+__device__ __forceinline__ void zero_invisible(const MlaSpan& item, int start, uint32_t stage) {
 #pragma unroll 1
   for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {
     const int token = i / 64, panel = i % 64 / 8;
@@ -111,8 +112,8 @@ __device__ __forceinline__ void mask_scores(const MlaSpan& item, int start, MlaS
     if (static_cast<unsigned>(i / 4 * 8 + i % 2 - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
 }
 
-// Raw scores as the softmax wants them: of a positive scale, capped, -inf where a key is not visible. What few tiles need stands
-// in one place: each that is jumped over costs as much as a barrier.
+// Prepares raw scores for the softmax: sign of the scale, soft cap, -inf for invisible keys. Rare work shares one branch,
+// because each untaken branch costs as much as a barrier.
 template <class C>
 __device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSpan& item, int start, uint32_t stage, MlaScores& s) {
   if constexpr (C::kSoftCap) {
@@ -124,21 +125,20 @@ __device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSp
   if (rarely(unseen || !C::kSoftCap && p.score.q_transform != QTransform::kNone)) {
     if (!C::kSoftCap) transform_scores(p.score.q_transform, s);
     mask_scores(item, start, s);
-    if (unseen) sweep_unseen(item, start, stage);
+    if (unseen) zero_invisible(item, start, stage);
   }
 }
 
-// Where this thread's row of four matrices lies in a panel of weights; which matrices, and which half of the panel, are bits of its
-// address that are flipped.
+// Address of this thread's row of four matrices in a weight panel. XOR of address bits selects the matrices and the panel half.
 __device__ __forceinline__ uint32_t weights_at(uint32_t panel) {
   const int lane = threadIdx.x % 32;
   return panel + panel_address(mla_warp() * 16 + lane % 16, lane / 16);
 }
-__device__ __forceinline__ void store_weights(uint32_t at, int turn, const MlaWeights& weights) {
+__device__ __forceinline__ void store_weights(uint32_t at, int buffer, const MlaWeights& weights) {
 #pragma unroll
   for (int i = 0; i < kMlaKeys / 4; i += 4) {
     const uint32_t four[4] = {weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
-    stmatrix_x4(at ^ (turn * 64 + i * 8), four);
+    stmatrix_x4(at ^ (buffer * 64 + i * 8), four);
   }
 }
 

@@ -1,4 +1,4 @@
-// Writes half the columns of an item's rows from their fragments: final ones, or f32 partials of a split.
+// Writes half the columns of an item's rows from accumulator fragments: final 16-bit elements, or f32 partials.
 #pragma once
 #include "kernels/mla/math.cuh"
 #include "kernels/common/quad.cuh"
@@ -6,17 +6,17 @@
 
 namespace opfacade {
 
-// Where a row goes: 16-bit elements that are final, f32 ones of a part, or nowhere.
-struct MlaRowPlace {
+// Destination of a row: final 16-bit elements, f32 partial, or none.
+struct RowDestination {
   StoredAs final;
   int partial;
   char* dst;
 };
 
-// Two neighbouring threads trade halves of two blocks of eight columns, so that the four of a row write 32 or 64 bytes at once.
-// One piece of code for final rows and for parts: with one for each, this would be a fifth of the kernel.
+// Two neighbouring threads exchange halves of two 8-column blocks, so that four threads write 32 or 64 contiguous bytes. One
+// code path serves final rows and partials: two would be a fifth of the kernel.
 template <class C>
-__device__ __forceinline__ void write_row(const MlaRowPlace& to, const MlaHalf& o) {
+__device__ __forceinline__ void write_row(const RowDestination& to, const MlaHalf& o) {
   const int element = to.partial ? 4 : 2;
   char* dst = to.dst + traded_column() * element;
 #pragma unroll
@@ -34,19 +34,20 @@ __device__ __forceinline__ void write_row(const MlaRowPlace& to, const MlaHalf& 
   }
 }
 
-// The first of a thread's two rows, in its place: there are no registers for another.
+// Scales the first of a thread's two rows in place; no registers are free for a copy.
 __device__ __forceinline__ void scale_row(MlaHalf& o, float factor) {
 #pragma unroll
   for (int i = 0; i < kMlaLatent / 8; i += 4) o[0][i] *= factor, o[0][i + 1] *= factor, o[1][i] *= factor, o[1][i + 1] *= factor;
   pin(o[0]), pin(o[1]);
 }
 
-// base, sum: of all rows. The first half comes with lse. One row after the other, the second moved to where the first was: with a
-// copy of the code for each it would be a fifth of the kernel.
+// base, sum: of all rows. Half 0 also writes the lse. The loop handles one row at a time and moves the second into the
+// registers of
+// the first: an unrolled copy would be a fifth of the kernel.
 template <class C>
 __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork& work, int half, const float* base,
                                            const float* sum, MlaHalf& o) {
-  const GlobalRows<C> rows{p, work.item, work.parts};
+  const GlobalRows<C> rows{p, work.item, work.partials};
   const int column = half * kMlaLatent / 2;
 #pragma unroll 1
   for (int row = mla_row(), left = 2; left > 0; --left, row += 8) {
@@ -55,7 +56,7 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
     const float lse = row_lse(base[row], sum[row], p.score.scale);
     const bool whole = rows.whole();
     const int valid = mine ? row : 0;
-    MlaRowPlace to{StoredAs(mine && whole, p.o_aligned), mine && !whole, nullptr};
+    RowDestination to{StoredAs(mine && whole, p.o_aligned), mine && !whole, nullptr};
     if (whole) {
       const Sunk sunk = with_sink<C>(p, work.item, valid, lse);
       factor *= sunk.factor;
@@ -63,7 +64,7 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
                query_head<C>(work.item, valid) * p.o_head_stride + column * 2;
       if (first) write_lse<C>(p, work.item, row, sunk.lse);
     } else {
-      const int64_t at = rows.slot_row(work.parts.part, valid);
+      const int64_t at = rows.slot_row(work.partials.index, valid);
       to.dst = reinterpret_cast<char*>(p.partial_o + at * kMlaLatent + column);
       if (first) p.partial_lse[at] = lse;
     }

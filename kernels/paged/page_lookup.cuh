@@ -1,18 +1,18 @@
-// From (request, token) to addresses in the pool. All offsets are 64-bit.
+// Translation of (request, token) to pool addresses. All offsets are 64-bit.
 #pragma once
 #include "kernels/paged/paged_kv.h"
 
 namespace opfacade {
 
-// Lengths and entries of an indptr are clamped to the tensors that they index, once, where they are read: a wrong one gives a wrong
-// result and no access outside. Off only where bench/clamp.py measures the cost.
+// Lengths and indptr entries are clamped to the tensors that they index when they are read: a wrong entry gives a wrong result,
+// never an access out of bounds. Only bench/clamp.py disables this, to measure the cost.
 #ifdef OPF_TRUSTED_INDICES
 constexpr bool kClampsIndices = false;
 #else
 constexpr bool kClampsIndices = true;
 #endif
 
-// A value read from an index tensor, in [low, high].
+// Clamps a value of an index tensor to [low, high].
 __device__ __forceinline__ int clamped(int value, int low, int high) {
   return kClampsIndices ? min(max(value, low), high) : value;
 }
@@ -29,7 +29,7 @@ __device__ __forceinline__ IndexSpan clamped_span(const int32_t* indptr, int req
   return {first, clamped(indptr[request + 1], first, limit)};
 }
 
-// Loaded before it is known whether there is a last page, and so beside indptr: a compiler would move the load down.
+// Loads the last page's length unconditionally, together with indptr; the asm keeps the compiler from sinking the load.
 __device__ __forceinline__ int last_page_len(const PageTable& table, int request) {
   int last = table.lens[request];
   asm volatile("" : "+r"(last));
@@ -49,7 +49,7 @@ __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   }
 }
 
-// The same for a writer, which must not clamp: -1 where the entries of the request are not valid.
+// Length for a writer, which must not clamp: -1 if the request's entries are invalid.
 template <TableForm kForm>
 __device__ __forceinline__ int valid_kv_length(const PageTable& table, int request) {
   static_assert(kForm != TableForm::kRagged, "a ragged tensor is not written");
@@ -64,8 +64,8 @@ __device__ __forceinline__ int valid_kv_length(const PageTable& table, int reque
   }
 }
 
-// The pages of one request; entries past its length are never read. Safe pages: an id that is no page of the pool reads
-// page 0, so that a wrong one leads to a wrong result and never outside the pool.
+// Pages of one request; entries past its length are never read. kSafePages: an id outside the pool reads page 0, so a wrong id
+// gives a wrong result, never an access outside the pool.
 template <TableForm kForm, bool kPow2Pages, bool kSafePages = false>
 struct RequestPages {
   const int32_t* pages;  // ragged: unused
@@ -85,14 +85,14 @@ struct RequestPages {
     if constexpr (kForm == TableForm::kBlock) pages += request * table.row_stride;
   }
 
-  // The same from `pages` found before; not for ragged tensors.
+  // From `pages` looked up before; not for ragged tensors.
   __device__ __forceinline__ RequestPages(const PageTable& table, const int32_t* pages)
       : pages(pages), first_row(0), page_size(table.page_size), page_shift(table.page_shift), num_pages(table.num_pages) {
     static_assert(kForm != TableForm::kRagged, "a ragged request has a first row and no pages");
   }
 
   __device__ __forceinline__ int page_of(int token) const { return checked(entry_of(token)); }
-  // In two steps, so that nothing waits for an entry before it is needed.
+  // The lookup in two steps, so that the entry's load can overlap other work.
   __device__ __forceinline__ int entry_of(int token) const {
     if constexpr (kForm == TableForm::kRagged) return 0;
     return pages[kPow2Pages ? token >> page_shift : token / page_size];
@@ -100,7 +100,7 @@ struct RequestPages {
   __device__ __forceinline__ bool is_page(int entry) const {
     return !kSafePages || static_cast<unsigned>(entry) < static_cast<unsigned>(num_pages);
   }
-  // For reads.
+  // For reads only.
   __device__ __forceinline__ int checked(int entry) const {
     if constexpr (kForm == TableForm::kRagged) return 0;
     return is_page(entry) ? entry : 0;

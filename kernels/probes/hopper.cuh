@@ -1,4 +1,4 @@
-// Each wrapper of kernels/common that Hopper's kernels stand on, alone in a kernel so small that a wrong result names it.
+// Probes: one minimal kernel for each sm_90a wrapper of kernels/common, so that a wrong result identifies the wrapper.
 #pragma once
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/warpgroup.cuh"
@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// Row-major [rows, columns] 16-bit elements into panels, by ordinary stores.
+// Stores row-major [rows, columns] 16-bit elements into panels, with ordinary stores.
 __device__ __forceinline__ void stage_panels(uint32_t shared, const uint16_t* src, int rows, int columns) {
   for (int i = threadIdx.x; i < rows * columns / 2; i += blockDim.x) {
     const int row = i / (columns / 2), column = i % (columns / 2) * 2;
@@ -20,7 +20,7 @@ __device__ __forceinline__ void stage_panels(uint32_t shared, const uint16_t* sr
   __syncthreads();
 }
 
-// c[64, n] of a fragment layout into row-major f32.
+// Stores an accumulator fragment as row-major f32 c[64, n].
 template <int kColumns>
 __device__ __forceinline__ void unload(float* dst, const float (&d)[kColumns / 2]) {
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void probe_ss(const ProbeParams& p, uint32_t shared) 
   unload<kColumns>(static_cast<float*>(p.c), d);
 }
 
-// a [64, 64], b [64, n]: c = 1 + a * b, with A in registers; or of the first 32 columns of a and rows of b.
+// a [64, 64], b [64, n]: c = 1 + a * b with A in registers; or with the first 32 columns of a and rows of b only.
 template <class T, int kColumns, int kTerms = 64>
 __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) {
   stage_panels(shared, static_cast<const uint16_t*>(p.b), 64, kColumns);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) 
   unload<kColumns>(static_cast<float*>(p.c), d);
 }
 
-// Row-major bytes of 128 a row into panels of 128 elements.
+// Stores row-major rows of 128 bytes into panels of 128 elements.
 __device__ __forceinline__ void stage_bytes(uint32_t shared, const void* src, int rows) {
   for (int i = threadIdx.x; i < rows * 8; i += blockDim.x)
     store_shared_16(shared + i / 64 * 1024 + panel_address(i / 8 % 8, i % 8), static_cast<const uint4*>(src)[i]);
@@ -95,8 +95,8 @@ __device__ __forceinline__ void probe_ss_fp8(const ProbeParams& p, uint32_t shar
   unload<128>(static_cast<float*>(p.c), d);
 }
 
-// a [64, 128], b [128, 128] of e4m3: c = a * b with A in registers as accumulators would leave it, and b transposed by
-// all warps on the way, which moves columns too.
+// a [64, 128], b [128, 128] of e4m3: c = a * b with A in registers in accumulator order, and b transposed by all warps, which
+// permutes columns too.
 __device__ __forceinline__ void probe_rs_fp8(const ProbeParams& p, uint32_t shared) {
   const uint32_t from = shared, to = shared + 128 * 128;
   stage_bytes(from, p.b, 128);
@@ -120,13 +120,13 @@ __device__ __forceinline__ void probe_rs_fp8(const ProbeParams& p, uint32_t shar
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);
-  hold(x);
+  keep_alive(x);
   float* c = static_cast<float*>(p.c);
   for (int i = 0; i < 64; ++i)
     c[(warp * 16 + g + i % 4 / 2 * 8) * 128 + transposed_column(i / 4 * 8 + t * 2 + i % 2)] = d[i];
 }
 
-// One box of 64 x 16 elements as it lies in shared memory, twice, so that phases wrap.
+// Copies one TMA box of 64 x 16 elements through shared memory twice, so that phases wrap.
 __device__ __forceinline__ void probe_tma(const ProbeParams& p, uint32_t shared) {
   const uint32_t barrier = shared + 4096;
   if (threadIdx.x == 0) mbarrier_init(barrier, 1), mbarrier_init_fence();
@@ -147,7 +147,7 @@ __device__ __forceinline__ void probe_tma(const ProbeParams& p, uint32_t shared)
   }
 }
 
-// A ring of two stages between one producing warpgroup and two consuming ones that take turns; c[i] counts what was seen.
+// Ring of two stages between one producer and two alternating consumer warpgroups; c[i] counts the values read.
 __device__ __forceinline__ void probe_ring(const ProbeParams& p, uint32_t shared) {
   constexpr int kSteps = 23;
   const uint32_t full = shared, empty = shared + 16, data = shared + 64;
@@ -159,14 +159,14 @@ __device__ __forceinline__ void probe_ring(const ProbeParams& p, uint32_t shared
   Ring<2> ring;
   const int group = threadIdx.x / kWarpgroup, thread = threadIdx.x % kWarpgroup;
   if (group == 0) {
-    give_registers<40>();
+    release_registers<40>();
     for (int i = 0; i < kSteps; ++i, ring.advance()) {
       mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(data + (ring.stage * 128 + thread) * 4), "r"(i * 1000 + thread) : "memory");
       mbarrier_arrive(full + 8 * ring.stage);
     }
   } else {
-    take_registers<232>();
+    acquire_registers<232>();
     if (group == 1) named_arrive(1, 256);
     for (int i = 0; i < kSteps; ++i, ring.advance()) {
       mbarrier_wait(full + 8 * ring.stage, ring.parity);

@@ -1,4 +1,4 @@
-// What a probe is told; shared by the kernels and their binding.
+// Parameters of the probes, shared by the kernels and their binding.
 #pragma once
 #include "kernels/ptx/tensor_map.h"
 

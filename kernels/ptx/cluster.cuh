@@ -1,18 +1,18 @@
-// Thread block clusters (sm_90 and later): blocks on neighbouring SMs that can read each other's shared memory.
+// Thread block clusters (sm_90 and later): CTAs that can access each other's shared memory.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
-// Every thread of every block of the cluster: what they wrote before is visible to all after.
+// Cluster barrier with release and acquire; every thread of every CTA calls it.
 __device__ __forceinline__ void cluster_sync() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-// The halves of a barrier that orders no memory. For a block that has read others' shared memory, and used what it read, so that
-// none of them leaves before.
+// Split cluster barrier without memory ordering. A CTA arrives after it has used what it read from other CTAs' shared memory,
+// so that none exits before.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -24,7 +24,7 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
-// The address, in block `rank` of the cluster, of what lies at `address` in this block's shared memory.
+// Maps a shared memory address of this CTA to the same address in CTA `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t out = address;
 #if __CUDA_ARCH__ >= 900

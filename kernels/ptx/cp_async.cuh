@@ -1,4 +1,4 @@
-// Eight and sixteen bytes to and from shared memory, and asynchronous copies into it from global memory.
+// Shared memory accesses of 8 and 16 bytes, and cp.async copies from global memory.
 #pragma once
 #include <stdint.h>
 
@@ -8,7 +8,7 @@ __device__ __forceinline__ uint32_t smem_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// The dynamic shared memory of this block.
+// The dynamic shared memory of this CTA.
 __device__ __forceinline__ unsigned char* dynamic_shared() {
   extern __shared__ __align__(1024) unsigned char memory[];
   return memory;
@@ -29,12 +29,12 @@ __device__ __forceinline__ uint2 load_shared_8(uint32_t src) {
   return v;
 }
 
-// Writes zeros, and reads nothing, when `valid` is false.
+// Copies 16 bytes; writes zeros and reads nothing if not `valid`.
 __device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
 }
 
-// A hint: the line will be wanted soon. What the L2 holds is coherent, so this may come before a wait for its writer.
+// Prefetches a line into L2. L2 is coherent, so this may precede the wait for the line's writer.
 __device__ __forceinline__ void prefetch_l2(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

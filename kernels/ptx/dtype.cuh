@@ -1,4 +1,4 @@
-// 16-bit floating point as bit patterns: conversions by PTX, because cuda_bf16.h costs more compile time than a kernel.
+// 16-bit floating point as bit patterns. Conversions use PTX, because cuda_bf16.h takes longer to compile than a kernel.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 
@@ -6,7 +6,7 @@ namespace opfacade {
 
 struct F16 {
   static constexpr uint32_t kExponent = 0x7c007c00u;     // exponent bits of both halves
-  static constexpr uint32_t kExponentUlp = 0x04000400u;  // their lowest bit
+  static constexpr uint32_t kExponentUlp = 0x04000400u;  // lowest exponent bit of both halves
 
   static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
     return f16x2_of(lo, hi);
@@ -28,7 +28,7 @@ struct BF16 {
 
 struct F32 {};
 
-// An element of a tensor, to and from f32.
+// Conversion of a tensor element to and from f32.
 template <class T>
 struct Element {
   using Bits = uint16_t;
@@ -42,7 +42,7 @@ struct Element<F32> {
   static __device__ __forceinline__ Bits store(float x) { return x; }
 };
 
-// Bit 15 of each half is set where that half is Inf or NaN: the exponent field overflows into the sign place.
+// Sets bit 15 of each half that is Inf or NaN: the exponent field overflows into the sign bit.
 template <class T>
 __device__ __forceinline__ uint32_t nonfinite_halves(uint32_t pair) {
   return ((pair & T::kExponent) + T::kExponentUlp) & 0x80008000u;

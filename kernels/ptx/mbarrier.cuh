@@ -1,8 +1,8 @@
-// Barriers in shared memory that count arrivals and bytes (sm_90). A barrier is used through its shared address; a wait names
-// the parity of the phase it waits for: 0 for the first, then alternating.
+// mbarriers in shared memory that count arrivals and bytes (sm_90), addressed by shared address. A wait names the parity of its
+// phase: 0 for the first, then alternating.
 //
-// OPF_WAIT_LIMIT, when defined, bounds every wait to that many tries: a test of a broken protocol then ends with a wrong
-// result and not with a hang. Never defined in a build that is shipped.
+// OPF_WAIT_LIMIT, if defined, bounds the tries of each wait, so that a test of a broken protocol ends with a wrong result
+// instead of a hang. Released builds never define it.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 
@@ -12,25 +12,25 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine; a block barrier must follow.
+// Makes initialised barriers visible to TMA; a CTA barrier must follow.
 __device__ __forceinline__ void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Without a branch around it.
+// Predicated arrival, without a branch.
 __device__ __forceinline__ void mbarrier_arrive_if(bool any, uint32_t barrier) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier),
                "r"(static_cast<uint32_t>(any)) : "memory");
 }
 
-// Arrives, and lets the phase wait for so many bytes from the copy engine too.
+// Arrives and adds `bytes` of TMA transfers to the phase.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives once this thread's copies so far (cp.async) are complete, without waiting for them.
+// Arrives when this thread's earlier cp.async copies complete, without waiting.
 __device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
   return done != 0;
 }
 
-// Whether the phase is over, without waiting for it at all.
+// Tests once whether the phase is complete.
 __device__ __forceinline__ bool mbarrier_is_over(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -66,7 +66,7 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
 #endif
 }
 
-// Which stage of a ring comes next, and the parity of its phase.
+// Position in a ring of stages, with the parity of its phase.
 template <int kStages>
 struct Ring {
   int stage = 0;

@@ -1,4 +1,4 @@
-// Tensor-core tiles of 16x8x16 with f32 accumulators, and the loads that feed them.
+// mma.sync tiles of 16x8x16 with f32 accumulators, and ldmatrix loads of their operands.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 
@@ -20,7 +20,7 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&r
                ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 
-// d += a * b. Thread (g = lane / 4, t = lane % 4) holds d rows g, g + 8 and columns 2t, 2t + 1.
+// d += a * b. Thread (g = lane / 4, t = lane % 4) holds rows g, g + 8 and columns 2t, 2t + 1 of d.
 template <class T>
 __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 

@@ -1,4 +1,4 @@
-// Instructions without side effects that C++ has no name for.
+// PTX instructions without side effects that have no C++ intrinsic.
 #pragma once
 #include <stdint.h>
 
@@ -20,7 +20,8 @@ __device__ __forceinline__ float f32_of_f16(uint16_t bits) {
   return out;
 }
 
-// Four fp8 values as four f16, exactly (sm_89 and later). In one statement: there the upper half of a register is an operand.
+// Converts four fp8 values to f16, exactly (sm_89 and later). One asm statement, where the register's upper half can be an
+// operand.
 __device__ __forceinline__ uint2 f16x4_of_e4m3x4(uint32_t word) {
   uint2 out;
   asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.rn.f16x2.e4m3x2 %0, a;\ncvt.rn.f16x2.e4m3x2 %1, b;\n}"
@@ -34,7 +35,7 @@ __device__ __forceinline__ uint2 f16x4_of_e5m2x4(uint32_t word) {
   return out;
 }
 
-// The nearest fp8 values, the largest finite one for what is beyond it; NaN stays NaN (sm_89 and later).
+// Converts to the nearest fp8 values, saturating at the largest finite one; NaN stays NaN (sm_89 and later).
 __device__ __forceinline__ uint16_t e4m3x2_of(float lo, float hi) {
   uint16_t out;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(hi), "f"(lo));
@@ -46,14 +47,14 @@ __device__ __forceinline__ uint16_t e5m2x2_of(float lo, float hi) {
   return out;
 }
 
-// Two units in the last place; results below the normal range are zero.
+// Error 2 ulp; results below the normal range become zero.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// One unit in the last place.
+// Error 1 ulp.
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,17 +1,17 @@
-// Stores to global memory that only some threads make, without a branch: they stand many times in a kernel.
+// Predicated stores to global memory, without a branch: they are inlined many times in a kernel.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
-// Who stores, if anybody: as one piece, or element by element.
+// Predicates of a store: as one vector, or element by element; both false: no store.
 struct StoredAs {
   int whole;
   int elements;
   __device__ __forceinline__ StoredAs(bool any, bool aligned) : whole(any && aligned), elements(any && !aligned) {}
 };
 
-// Four 16-bit elements to global memory.
+// Stores four 16-bit elements to global memory.
 __device__ __forceinline__ void store_halves_4(char* dst, uint2 v, StoredAs as) {
   asm volatile(
       "{\n.reg .pred w, e;\n.reg .b16 h0, h1, h2, h3;\n"
@@ -23,7 +23,7 @@ __device__ __forceinline__ void store_halves_4(char* dst, uint2 v, StoredAs as) 
       ::"l"(dst), "r"(v.x), "r"(v.y), "r"(as.whole), "r"(as.elements)
       : "memory");
 }
-// Four f32, which are always aligned.
+// Stores four f32; always aligned.
 __device__ __forceinline__ void store_words_4(char* dst, uint4 v, int any) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"l"(dst), "r"(v.x),
                "r"(v.y), "r"(v.z), "r"(v.w), "r"(any)

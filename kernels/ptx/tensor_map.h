@@ -1,5 +1,5 @@
-// What the copy engine reads of a tensor: 128 opaque bytes that the driver encodes (csrc/common/tensor_map.h). A kernel takes
-// it inside its __grid_constant__ params.
+// TMA descriptor of a tensor: 128 opaque bytes encoded by the driver (csrc/common/tensor_map.h). A kernel takes it inside its
+// __grid_constant__ params.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// Tiles moved by the copy engine (sm_90): one thread asks, a barrier counts the bytes.
+// TMA tile loads (sm_90): one thread issues, an mbarrier counts the bytes.
 #pragma once
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tensor_map.h"
@@ -9,7 +9,7 @@ __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// A box at five coordinates, innermost first, into shared memory; what lies outside the tensor arrives as zeros and counts.
+// Loads a box at five coordinates, innermost first. Elements outside the tensor arrive as zeros and count as bytes.
 struct BoxAt {
   int x[5];
 };
@@ -20,7 +20,7 @@ __device__ __forceinline__ void tma_load(uint32_t dst, const TensorMap& map, uin
       ::"r"(dst), "l"(&map), "r"(barrier), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]) : "memory");
 }
 
-// Ordinary writes to shared memory before this are seen by the copy engine and the tensor cores after the next barrier.
+// Makes earlier ordinary writes to shared memory visible to TMA and tensor cores after the next barrier.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace opfacade

@@ -1,10 +1,10 @@
-// Products of a warpgroup, 64 x N x 16, asynchronous (sm_90a): operands from shared memory (A from registers:
-// wgmma_registers.cuh), f32 accumulators. Operands are panels of 64 elements (128 bytes) a row. Eight rows are 1024 bytes,
-// aligned to that and swizzled by panel_address; the next eight may lie anywhere, but always as far on.
+// Asynchronous warpgroup products (wgmma, sm_90a) of 64 x N x 16 with f32 accumulators. Operands are in shared memory; A may be
+// in registers (wgmma_registers.cuh). An operand consists of panels of 64 elements (128 bytes) a row. Eight rows form a
+// 1024-byte block, aligned to 1024 and swizzled by panel_address; the stride between blocks is arbitrary but constant.
 //
-// Thread (warp w of its warpgroup, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is
-// column 8 j + 2 t + e of row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. So the accumulators of one
-// product, packed in pairs, are the A of the next.
+// Thread (warp w, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is column 8 j + 2 t + e of
+// row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. Packed accumulators of one product are the A operand
+// of the next.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 
@@ -15,18 +15,19 @@ __device__ __forceinline__ uint32_t panel_address(int row, int chunk) {
   return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16));
 }
 
-// Where an operand begins, as products have it: a word that holds the address, and one that does not.
+// Matrix descriptor of an operand, as two words; only the low word contains the address.
 struct Descriptor {
   uint32_t low;
   uint32_t high;
 };
-// groups: bytes from eight rows to the next eight; across: from a panel to the next, read where B is transposed and wider.
+// groups: bytes between blocks of eight rows. across: bytes between panels, read only if B is transposed and wider than one
+// panel.
 __device__ __forceinline__ Descriptor panel_descriptor(uint32_t address, uint32_t groups, uint32_t across) {
   return {(across >> 4) << 16 | (address & 0x3ffffu) >> 4, 1u << 30 | groups >> 4};
 }
-// An operand at each of four steps, `bytes` apart: 32 for the next 16 elements of a row, two groups for the next 16 rows. The
-// high word stays: addresses have 14 bits, and nothing carries. The statement that has the products adds the steps, for the
-// compiler's time.
+// Descriptors of four consecutive k-steps, `bytes` apart: 32 for the next 16 elements of a row, 2 * groups for the next 16
+// rows. The high word is constant, because the 14 address bits do not carry. The asm statement adds the steps, which saves
+// compile time.
 constexpr int kWgmmaSteps = 4;
 struct Descriptors : Descriptor {
   uint32_t step;
@@ -42,21 +43,21 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits for all products. The assembler moves a wait to before independent arithmetic of its basic block, and then nothing
-// overlaps: so put it behind a branch, and give each such wait a place of its own, or the compiler makes them one.
+// Waits for all products. ptxas hoists a wait above independent arithmetic of its basic block, which ends the overlap: put the
+// wait behind a branch. kPlace makes each wait distinct, or the compiler merges them.
 template <int kPlace>
 __device__ __forceinline__ void wgmma_wait_all_at() {
   asm volatile("wgmma.wait_group.sync.aligned 0;  // place %0" ::"n"(kPlace) : "memory");
 }
 
-// Statements of eight or sixteen words, for the compiler's time.
+// Operand lists of eight or sixteen words; fewer statements save compile time.
 #define OPF_EIGHT(K, x, i) K(x[i]), K(x[i + 1]), K(x[i + 2]), K(x[i + 3]), K(x[i + 4]), K(x[i + 5]), K(x[i + 6]), K(x[i + 7])
 #define OPF_SIXTEEN(K, x, i) OPF_EIGHT(K, x, i), OPF_EIGHT(K, x, i + 8)
 #define OPF_CHANGED_FLOAT(x) "+f"(x)
 #define OPF_CHANGED_WORD(x) "+r"(x)
 #define OPF_WORD(x) "r"(x)
 
-// After a wait, on results: the compiler may not use them from before it. On other values: they are made before this.
+// After a wait: the compiler may not move uses of these results above it. On other values: they are computed before this point.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {
   constexpr int kMany = kCount % 16 == 0 ? 16 : 1;
@@ -82,18 +83,17 @@ __device__ __forceinline__ void pin(uint32_t (&x)[kCount]) {
   }
 }
 
-// After a wait, on operands in registers: they may not be reused before it.
+// After a wait: operand registers may not be reused before it.
 template <int kCount>
-__device__ __forceinline__ void hold(const uint32_t (&x)[kCount]) {
+__device__ __forceinline__ void keep_alive(const uint32_t (&x)[kCount]) {
   static_assert(kCount % 8 == 0, "whole statements");
 #pragma unroll
   for (int i = 0; i < kCount; i += 8) asm volatile("" ::OPF_EIGHT(OPF_WORD, x, i) : "memory");
 }
 
-// Four products, one after the other, in one statement: the accumulators of each statement cost the compiler as much as all
-// the rest of it, and are the same four times.
-// ss: d = a * b^T or d += a * b^T, b has a row for each column of d. st: d += a * b, b has a row for each of 16 terms; st_two:
-// two products.
+// Four products in one asm statement: the accumulator list of a statement costs as much compile time as all else.
+// ss: d = a * b^T or d += a * b^T; b has a row for each column of d.
+// st: d += a * b; b has a row for each of 16 reduction elements. st_two: two products.
 template <class T, int kColumns>
 struct Wgmma;
 
@@ -120,7 +120,7 @@ struct Wgmma;
 #define OPF_OPERANDS_64(d, i) OPF_OPERANDS_32(d, i), OPF_OPERANDS_32(d, i + 32)
 #define OPF_OPERANDS_128(d, i) OPF_OPERANDS_64(d, i), OPF_OPERANDS_64(d, i + 64)
 
-// The placeholders that follow the accumulators.
+// Placeholders that follow the accumulators.
 #define OPF_AFTER_16 \
   "%16", "%17", "%18", "%19", "%20", "%21", "%22", "%23", "%24", "%25", "%26", \
   "%27", "%28", "%29", "%30", "%31", "%32", "%33", "%34", "%35", "%36"
@@ -140,7 +140,7 @@ struct Wgmma;
 
 #define OPF_WGMMA_STEP(N, R, KIND, A, B, P, FLAGS) \
   "wgmma.mma_async.sync.aligned.m64n" #N KIND " {" OPF_LIST_##R "}, " A ", " B ", " P FLAGS ";\n"
-// The four descriptors of an operand, from a low word, a high one and a step.
+// The four descriptors of an operand from a low word, a high word and a step.
 #define OPF_WGMMA_STEPS(D, LOW, HIGH, STEP)                                                                             \
   ".reg .b64 " D "0, " D "1, " D "2, " D "3;\nmov.b64 " D "0, {" LOW ", " HIGH "};\n"                                   \
   "add.u32 t, " LOW ", " STEP ";\nmov.b64 " D "1, {t, " HIGH "};\nadd.u32 t, t, " STEP ";\nmov.b64 " D "2, {t, " HIGH "};\n" \
@@ -150,7 +150,7 @@ struct Wgmma;
   OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("a", A_LOW, A_HIGH, A_STEP) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)            \
   OPF_WGMMA_STEP(N, R, KIND, "a0", "b0", P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a1", "b1", "q", FLAGS)                   \
   OPF_WGMMA_STEP(N, R, KIND, "a2", "b2", "q", FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a3", "b3", "q", FLAGS) "}"
-// The first two steps alone.
+// The first two k-steps only.
 #define OPF_WGMMA_SHARED_TWO(N, R, KIND, P, FLAGS, A_LOW, A_HIGH, A_STEP, B_LOW, B_HIGH, B_STEP, X, ...)                  \
   OPF_WGMMA_BEGIN(X) OPF_WGMMA_STEPS("a", A_LOW, A_HIGH, A_STEP) OPF_WGMMA_STEPS("b", B_LOW, B_HIGH, B_STEP)            \
   OPF_WGMMA_STEP(N, R, KIND, "a0", "b0", P, FLAGS) OPF_WGMMA_STEP(N, R, KIND, "a1", "b1", "q", FLAGS) "}"

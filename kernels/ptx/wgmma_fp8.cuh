@@ -1,9 +1,9 @@
-// Products of a warpgroup of e4m3, 64 x N x 32, asynchronous (sm_90a). Both operands have their terms side by side in a row, a
-// panel being 128 elements wide; nothing is transposed on the way. Accumulators lie as in wgmma.cuh; a[2 c + h] packs columns
-// 16 c + 4 t to 16 c + 4 t + 3 of row g + 8 h.
+// Asynchronous warpgroup products of e4m3, 64 x N x 32 (sm_90a). The reduction dimension is contiguous in both operands, with
+// panels 128 elements wide; the hardware transposes nothing. Accumulators as in wgmma.cuh; a[2 c + h] packs columns 16 c + 4 t
+// to 16 c + 4 t + 3 of row g + 8 h.
 //
-// What one instruction sums, its accumulator among it, is cut to 13 bits below the exponent of the largest, each addend of its
-// own: longer sums than of a tile belong into f32.
+// The hardware truncates each addend of an instruction, the accumulator included, to 13 bits below the largest exponent. Sums
+// over more than one tile belong in f32 registers.
 // requires: ptxas >= 13.3
 #pragma once
 #include "kernels/ptx/fp8.cuh"
@@ -11,7 +11,7 @@
 
 namespace opfacade {
 
-// ss, rs: d = a * b^T or d += a * b^T, b has a row for each column of d.
+// ss, rs: d = a * b^T or d += a * b^T; b has a row for each column of d.
 template <>
 struct Wgmma<E4M3, 128> {
   static __device__ __forceinline__ void ss(float (&d)[64], const Descriptors& a, const Descriptors& b, bool accumulate) {

@@ -1,11 +1,11 @@
-// Products of a warpgroup whose A stays in registers for many of them: nothing else is written there while a product may be under
-// way, which any assembler gets right. The rest as in wgmma.cuh.
+// Warpgroup products whose A stays in registers for many products. Nothing writes those registers while a product is in flight,
+// so any ptxas version is correct. Otherwise as in wgmma.cuh.
 #pragma once
 #include "kernels/ptx/wgmma_steps.cuh"
 
 namespace opfacade {
 
-// rs: d = a * b^T or d += a * b^T, b has a row for each column of d.
+// rs: d = a * b^T or d += a * b^T; b has a row for each column of d.
 template <class T, int kColumns>
 struct WgmmaKept;
 

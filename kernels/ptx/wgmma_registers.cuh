@@ -1,12 +1,12 @@
-// Products of a warpgroup whose A is in registers, four words of it a step; the rest as in wgmma.cuh. An older assembler reuses
-// those registers while the product still reads them.
+// Warpgroup products whose A is in registers, four words a k-step; otherwise as in wgmma.cuh. Older ptxas reuses those
+// registers while the product still reads them.
 // requires: ptxas >= 13.3
 #pragma once
 #include "kernels/ptx/wgmma_steps.cuh"
 
 namespace opfacade {
 
-// rs: d = a * b or d += a * b, b has a row for each of 16 terms. rs_two: two steps of d += a * b.
+// rs: d = a * b or d += a * b; b has a row for each of 16 reduction elements. rs_two: two k-steps of d += a * b.
 template <class T, int kColumns>
 struct WgmmaRegisters;
 

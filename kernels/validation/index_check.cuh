@@ -1,6 +1,6 @@
-// Looks at every index tensor of a call before the operator does: a warp a request, no synchronisation, no trap. What is
-// wrong is left in a ring that the host reads at its next call, and the operator runs on tables in which it is empty.
-// The number of a call is counted on the device, so that replays of a CUDA graph have numbers of their own.
+// Check of all index tensors of a call before the operator runs: one warp a request, no synchronisation, no trap. Findings go
+// to a ring that the host reads at its next call; the operator runs on tables in which wrong requests are empty. Calls are
+// counted on the device, so that each replay of a CUDA graph has its own number.
 #pragma once
 #include "kernels/validation/index_rules.h"
 
@@ -28,7 +28,7 @@ struct DeviceWarp {
   }
 };
 
-// Claims a record, unless the host is kRecords behind: then the finding is dropped, and the older ones stand.
+// Claims a record, unless the host is kRecords behind: then the new finding is dropped.
 template <class Params>
 __device__ __forceinline__ bool claim(const Params& p, uint32_t& claimed) {
   const volatile uint32_t* consumed = &p.ring->consumed;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void report(const Params& p, int request, const Findi
   *static_cast<volatile uint32_t*>(&record.sequence) = claimed + 1;
 }
 
-// The last block of a launch counts it; atomicInc starts again by itself.
+// The last CTA of a launch counts the launch; atomicInc wraps to 0 by itself.
 __device__ __forceinline__ void finish(IndexState* state) {
   __syncthreads();
   if (threadIdx.x == 0 && atomicInc(&state->done, gridDim.x - 1) == gridDim.x - 1) atomicAdd(&state->calls, 1u);

@@ -1,8 +1,8 @@
-// What is wrong with the index tensors of one request, and what stands in for them. Plain C++ over a Warp (lanes and
-// reductions), so that a test runs the same lines on a host with a warp of one.
+// Checks of one request's index entries, and their safe replacements. Plain C++ over a Warp (lanes and reductions), so that
+// tests run the same code on the host with a warp of one.
 //
-// A wrong entry of an indptr belongs to the two requests it separates. A request is judged by its own entries; only when
-// those cannot all be right (rows that meet, more pages than there may be) must it also keep clear of all others.
+// A wrong indptr entry belongs to the two requests that it separates. A request is judged by its own entries; only if the whole
+// tensor is inconsistent (overlapping rows, more pages than the bound) must it also be disjoint from all others.
 #pragma once
 #include "kernels/validation/index_check_params.h"
 
@@ -27,7 +27,7 @@ struct Finding {
 
 OPF_DEVICE bool within(int32_t value, int32_t limit) { return value >= 0 && value <= limit; }
 
-// Entries r and r + 1 of an indptr, by themselves. What lies past the last entry is no request's.
+// Checks entries r and r + 1 of an indptr. Elements past the last entry belong to no request.
 OPF_DEVICE Finding judge_entries(const int32_t* v, int r, int32_t limit, Place place) {
   const int32_t low = v[r], high = v[r + 1];
   if (r == 0 && low != 0) return {kStart, place, low, 0, 0};
@@ -37,7 +37,7 @@ OPF_DEVICE Finding judge_entries(const int32_t* v, int r, int32_t limit, Place p
   return {};
 }
 
-// Does request r own [v[r], v[r + 1]) alone? If not all is well with an indptr, every request must.
+// Checks that no other request overlaps [v[r], v[r + 1]). Needed only if the indptr is inconsistent.
 template <class Warp>
 OPF_DEVICE Finding judge_apart(const int32_t* v, int batch, int r, int32_t limit, Place place) {
   int32_t before = 0, after = limit;
@@ -53,7 +53,7 @@ OPF_DEVICE Finding judge_apart(const int32_t* v, int batch, int r, int32_t limit
   return {};
 }
 
-// Must requests be kept apart? Rows: when any entry is wrong. Pages: when together they are more than the limit.
+// True if requests must be checked for overlap. Rows: if any entry is wrong. Pages: if their total exceeds the limit.
 template <class Warp>
 OPF_DEVICE bool crowded(const int32_t* v, int batch, int32_t limit, Place place) {
   int64_t sum = 0;
@@ -94,11 +94,11 @@ OPF_DEVICE Finding judge_length(const IndexTables& t, int r) {
   return {kAllPages, kLens, static_cast<int32_t>(sum > INT32_MAX ? INT32_MAX : sum), r, t.kv_limit};
 }
 
-// The pages of a request: how many, and where they start.
+// The pages of a request: start and count.
 struct PageSpan {
   int64_t first;
   int64_t count;
-  int64_t offset;  // what a position is counted from: 0 in kv_indices, the row's start in block_table
+  int64_t offset;  // origin of reported positions: 0 in kv_indices, the row's start in block_table
 };
 
 OPF_DEVICE PageSpan span_of(const IndexTables& t, int r) {
@@ -108,7 +108,7 @@ OPF_DEVICE PageSpan span_of(const IndexTables& t, int r) {
 
 OPF_DEVICE bool is_page(const IndexTables& t, int32_t page) { return page >= 0 && page < t.num_pages; }
 
-// unused: how many pages of the span are neither read nor written; their ids may be anything.
+// unused: leading pages that are neither read nor written; their ids may have any value.
 template <class Warp>
 OPF_DEVICE Finding judge_pages(const IndexTables& t, const PageSpan& span, int64_t unused) {
   int64_t wrong = INT64_MAX;
@@ -119,7 +119,7 @@ OPF_DEVICE Finding judge_pages(const IndexTables& t, const PageSpan& span, int64
   return {kPage, kPages, t.pages[wrong], wrong - span.offset, t.num_pages};
 }
 
-// The length that sound entries give.
+// Length of a request with valid entries.
 OPF_DEVICE int64_t length_of(const IndexTables& t, int r) {
   if (t.pages == nullptr) return t.kv_indptr[r + 1] - t.kv_indptr[r];
   if (t.kv_indptr == nullptr) return t.lens[r];
@@ -127,7 +127,7 @@ OPF_DEVICE int64_t length_of(const IndexTables& t, int r) {
   return count == 0 ? 0 : (count - 1) * t.page_size + t.lens[r];
 }
 
-// The first key that a row of the request sees, or that a new row takes; the length where there is none. Entries are sound.
+// First key that a row of the request sees, or that a new row takes; the length if there is none. Entries must be valid.
 OPF_DEVICE int64_t first_used(const IndexTables& t, int r) {
   const int64_t length = length_of(t, r), rows = t.rows == nullptr ? 1 : t.rows[r + 1] - t.rows[r];
   if (rows == 0) return length;
@@ -140,7 +140,7 @@ OPF_DEVICE int64_t unused_pages(const IndexTables& t, int r) {
   return first == length_of(t, r) ? span_of(t, r).count : first / t.page_size;
 }
 
-// The first thing wrong with the keys of a request.
+// First finding in the keys of a request.
 template <class Warp>
 OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
   Finding found;
@@ -158,7 +158,7 @@ OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
   return t.pages == nullptr ? found : judge_pages<Warp>(t, span_of(t, r), unused_pages(t, r));
 }
 
-// The first thing wrong with a request.
+// First finding in a request.
 template <class Warp>
 OPF_DEVICE Finding judge(const IndexTables& t, int r) {
   Finding found;
@@ -170,7 +170,7 @@ OPF_DEVICE Finding judge(const IndexTables& t, int r) {
   return found;
 }
 
-// Entry i of rows, never falling: a kernel searches it. Sound requests, which are apart, keep both their entries.
+// Entry i of rows, made monotonic, because a kernel searches it. Valid, disjoint requests keep both their entries.
 template <class Warp>
 OPF_DEVICE int32_t safe_row(const IndexTables& t, int i) {
   int32_t most = 0;
@@ -181,7 +181,7 @@ OPF_DEVICE int32_t safe_row(const IndexTables& t, int i) {
 
 OPF_DEVICE int32_t safe_entry(int32_t value, int32_t limit) { return within(value, limit) ? value : 0; }
 
-// Stands in for request r, whose judgement is given; entry r of an indptr, and the last entry for the last request.
+// Writes the safe tables of request r, given its verdict: entry r of each indptr, and the last entry for the last request.
 template <class Warp>
 OPF_DEVICE void make_safe(const IndexTables& t, const SafeTables& safe, int r, bool sound) {
   const int entries = r == t.batch - 1 ? 2 : 1;
@@ -194,7 +194,7 @@ OPF_DEVICE void make_safe(const IndexTables& t, const SafeTables& safe, int r, b
   if (t.lens == nullptr) return;
   int32_t length = t.lens[r];
   if (!sound) {
-    // csr: kernels take (pages - 1) * page_size + last_page_len, which this makes 0 whatever the entries say.
+    // csr: kernels compute (pages - 1) * page_size + last_page_len; this makes it 0 for any entries.
     length = 0;
     if (t.kv_indptr != nullptr) {
       const int64_t count = safe_entry(t.kv_indptr[r + 1], t.kv_limit) - safe_entry(t.kv_indptr[r], t.kv_limit);

@@ -1,5 +1,5 @@
-// What the value check is told of one operand of integers; shared by the kernel and its binding.
-// Launch: one block of kValueThreads.
+// Parameters of the value check of one integer operand; shared by the kernel and its binding.
+// Launch: one CTA of kValueThreads threads.
 #pragma once
 #include "kernels/validation/index_check_params.h"
 

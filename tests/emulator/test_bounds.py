@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.testing.families.attention.requests import Requests, same_bits
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 from tests import emulator
 from tests.support.assert_guarantee import hold
 
@@ -68,7 +68,7 @@ SHARED = [
 
 @pytest.mark.parametrize(("descriptor", "kv"), SHARED)
 def test_requests_that_share_pages_have_their_results_and_their_bits(descriptor, kv):
-    hold_and_compare(emulator.subject(descriptor), Lengths(q=None if "decode" in descriptor.op else [3] * len(kv), kv=kv))
+    hold_and_compare(emulator.subject(descriptor), DrawnLengths(q=None if "decode" in descriptor.op else [3] * len(kv), kv=kv))
 
 
 LONG = [300, 130, 0, 290]
@@ -87,21 +87,21 @@ def test_a_call_beyond_its_bounds_is_right(make, beyond, split):
     """Levels indices and full refuse it; what a kernel makes of it is a whole result all the same."""
     fields = dict(BEYOND[beyond])
     subject = emulator.subject(make(fields.pop("pages", 60), LONG, kv_split=split, **fields))
-    hold(subject, 5, Lengths(q=[3] * 4 if make is prefill else None, kv=LONG))
+    hold(subject, 5, DrawnLengths(q=[3] * 4 if make is prefill else None, kv=LONG))
 
 
 @pytest.mark.parametrize("split", ["auto", 32])
 def test_a_prefill_of_mma_tile_beyond_its_bounds_is_right(split):
     subject = emulator.subject(prefill(60, LONG, kv_split=split, max_kv_len=70), arch="sm_90")
     assert subject.plan.sku.impl == "mma_tile"
-    hold(subject, 5, Lengths(q=[3] * 4, kv=LONG))
+    hold(subject, 5, DrawnLengths(q=[3] * 4, kv=LONG))
 
 
 def test_a_run_of_more_parts_than_a_counter_counts_is_right():
     """Each of ten has a slot; a counter of three bits stands for one of sixteen, and ten parts for 65536."""
     kv = [160, 16, 16, 1]
     with emulator.edited("kernels/attention/decode/schedule/cut.cuh", ("kCountBits = 16;", "kCountBits = 3;")):
-        hold(emulator.subject(decode(30, kv, kv_split=16)), 2, Lengths(kv=kv))
+        hold(emulator.subject(decode(30, kv, kv_split=16)), 2, DrawnLengths(kv=kv))
 
 
 KINDS = [
@@ -122,4 +122,4 @@ def test_no_length_exceeds_a_bound_in_silence(make, split, data):
     pages = data.draw(st.integers(1, 30), label="pages")
     bounds = data.draw(st.sampled_from([{}, {"max_kv_indices": 3}, {"max_kv_len": 40}, {"max_kv_len": 0}]), label="bounds")
     subject = emulator.subject(make(pages, kv, kv_split=split, **bounds))
-    hold(subject, 7, Lengths(q=[3] * len(kv) if make is prefill else None, kv=kv))
+    hold(subject, 7, DrawnLengths(q=[3] * len(kv) if make is prefill else None, kv=kv))

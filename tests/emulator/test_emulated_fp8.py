@@ -83,7 +83,7 @@ def test_a_weight_never_saturates():
     """Keys go from last to first: one of the last tile weighs 2^5.8 times the 16 of all before it, and e4m3 ends at 448."""
     descriptor = ragged(q_scale="none", sm_scale=1.0, kv_split="off")
     subject = emulator.subject(descriptor)
-    args = subject.args(4, inputs.Lengths(q=[45, 45], kv=[200, 200]))
+    args = subject.args(4, inputs.DrawnLengths(q=[45, 45], kv=[200, 200]))
     ones, far = torch.ones(200, dtype=torch.float), torch.arange(200) == 3
     args.q.copy_(torch.eye(1, 128).expand(args.q.shape))
     args.k.copy_((4.0 * far)[:, None, None].repeat(2, 2, 1) * torch.eye(1, 128))

@@ -10,7 +10,7 @@ from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescrip
 from opfacade.testing import numerics
 from opfacade.testing.families.attention import metamorphic, oracle, structural
 from opfacade.testing.families.attention.requests import Requests, same_bits
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 from tests import emulator
 from tests.support import assert_guarantee as holding
 
@@ -35,11 +35,11 @@ def latent(heads=16, page_size=16, batch=2, tokens=700, dtype="bf16", **more):
 
 def hold(subject, seed=3, kv=None, interleaved=False):
     assert subject.plan.sku.impl == "latent_tiles"
-    return holding.hold(subject, seed, Lengths(kv=kv) if kv else None, interleaved, rows=None)[0]
+    return holding.hold(subject, seed, DrawnLengths(kv=kv) if kv else None, interleaved, rows=None)[0]
 
 
 def hold_growing(subject, kv):
-    args = subject.args(8, Lengths(kv=kv))
+    args = subject.args(8, DrawnLengths(kv=kv))
     for request, length in enumerate(kv):
         at = oracle.token_places(subject.descriptor, args, request)
         args.ckv[at] = args.ckv[at] * torch.linspace(0.1, 12, length)[:, None].to(args.ckv.dtype)
@@ -119,7 +119,7 @@ def test_the_same_call_put_differently_gives_the_same(check):
 @pytest.mark.parametrize("split", ["off", 64])
 def test_a_request_does_not_see_its_batch(split):
     subject = emulator.subject(latent(16, 16, 4, 900, kv_split=split))
-    args = subject.args(5, Lengths(kv=[300, 0, 65, 400]))
+    args = subject.args(5, DrawnLengths(kv=[300, 0, 65, 400]))
     subject.run(args)
     for request in range(4):
         descriptor, alone = Requests(subject.descriptor, args).batch([request])
@@ -130,7 +130,7 @@ def test_a_request_does_not_see_its_batch(split):
 
 @pytest.mark.parametrize("pad", [1, 8])
 def test_any_stride_works(pad):
-    """Sixteen bytes more a row go through the copy engine, two bytes more through threads: the same bits."""
+    """Sixteen bytes more a row go through TMA, two bytes more through threads: the same bits."""
     descriptor = latent(24, 16)
     subject = emulator.subject(descriptor)
     args = subject.args(4)
@@ -151,7 +151,7 @@ def test_any_stride_works(pad):
 def test_a_wild_key_reaches_only_its_request(pool):
     descriptor = latent(16, 16, 3)
     subject = emulator.subject(descriptor)
-    args = subject.args(6, Lengths(kv=[100, 90, 70]))
+    args = subject.args(6, DrawnLengths(kv=[100, 90, 70]))
     subject.run(args)
     want = args.o.clone()
     getattr(args, pool)[int(args.kv_indices[int(args.kv_indptr[1]) + 1]), 3, 5] = float("nan")
@@ -161,10 +161,10 @@ def test_a_wild_key_reaches_only_its_request(pool):
 
 
 FAULTS = {
-    "what lies past the end is not swept": ("kernels/mla/math.cuh", "if (unseen) sweep_unseen(item, start, stage);", ";"),
+    "what lies past the end is not swept": ("kernels/mla/math.cuh", "if (unseen) zero_invisible(item, start, stage);", ";"),
     "weights are not waited for": (
         "kernels/mla/add.cuh",
-        "mbarrier_wait(smem_address(&smem.weighed[turn.stage]), turn.parity);",
+        "mbarrier_wait(smem_address(&smem.weights_full[buffer.stage]), buffer.parity);",
         ";",
     ),
     "a base that moved is not followed": ("kernels/mla/add.cuh", "rescale(o);\n", ";\n"),

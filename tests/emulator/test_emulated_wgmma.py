@@ -104,7 +104,7 @@ LENGTHS = {"short": ([20, 0, 3], [20, 0, 5]), "of-whole-tiles": ([128], [256]), 
 def test_v_may_be_narrower_than_k(lengths, group):
     q, kv = LENGTHS[lengths]
     descriptor = uneven(group, sum(q), sum(kv), len(q))
-    hold(descriptor, seed=4, lengths=inputs.Lengths(q=q, kv=kv))
+    hold(descriptor, seed=4, lengths=inputs.DrawnLengths(q=q, kv=kv))
 
 
 PARTLY = 2  # a seed that fills the last page of a request in part
@@ -135,7 +135,7 @@ def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
     steep = paged(dtype=dtype, rows=20, batch=1, kv_split="off", variant=alibi(8))
     subject = emulator.subject(steep)
     for kv in (20, 150):
-        args = subject.args(3, inputs.Lengths(q=[20], kv=[kv]))
+        args = subject.args(3, inputs.DrawnLengths(q=[20], kv=[kv]))
         args = replace(args, head_params=torch.linspace(0.7, 1.3, 8)[None] * slope)
         subject.run(args)
         assert args.o.isfinite().all()
@@ -155,7 +155,7 @@ def test_a_line_keeps_its_bits_in_any_batch(kv_split):
 
 @pytest.mark.parametrize("sm_scale", [1e-50, 1e-30, 1e3])
 def test_a_line_beside_a_scale_of_any_size_keeps_the_bound(sm_scale):
-    hold(paged(rows=20, batch=1, variant=alibi(8), sm_scale=sm_scale), seed=3, lengths=inputs.Lengths(q=[20], kv=[150]))
+    hold(paged(rows=20, batch=1, variant=alibi(8), sm_scale=sm_scale), seed=3, lengths=inputs.DrawnLengths(q=[20], kv=[150]))
 
 
 @pytest.mark.parametrize(("head_dim", "kv"), [(64, 100), (64, 120), (128, 130), (128, 150)])
@@ -163,7 +163,7 @@ def test_rows_may_see_no_key_of_the_tile_they_begin_with(head_dim, kv):
     """Keys go from last to first, and a tile of 96 or 128 ends amid the positions of the rows: they have no base until the next
     one. Scores are so low that weights relative to none would all be zero."""
     low = paged(head_dim=head_dim, rows=40, batch=1, kv_split="off", variant=Variant(logits=score - 300.0))
-    hold(low, seed=5, lengths=inputs.Lengths(q=[40], kv=[kv]))
+    hold(low, seed=5, lengths=inputs.DrawnLengths(q=[40], kv=[kv]))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_those_that_sweep_values_may_be_late():
     look = "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n"
     late = (look, f"      for (int turn = 0; turn < 1000; ++turn) simt::yield();\n{look}")
     with emulator.edited("kernels/attention/prefill_sm90/tma_load.cuh", late):
-        hold(paged(head_dim=128, rows=40, batch=1, kv_split="off"), seed=5, lengths=inputs.Lengths(q=[40], kv=[690]))
+        hold(paged(head_dim=128, rows=40, batch=1, kv_split="off"), seed=5, lengths=inputs.DrawnLengths(q=[40], kv=[690]))
 
 
 @pytest.mark.parametrize("pad", [1, 8])
@@ -201,7 +201,7 @@ def test_any_stride_works(pad):
 
 @pytest.mark.parametrize("names", [("q",), pytest.param(("q", "k", "v", "o"), marks=pytest.mark.heavy)], ids=" ".join)
 def test_threads_copy_heads_of_two_widths(names):
-    """Where rows of q are off 16 bytes the copy engine loads nothing; where those of K and V are, threads copy words."""
+    """Where rows of q are off 16 bytes TMA loads nothing; where those of K and V are, threads copy words."""
     subject = emulator.subject(uneven(group=3, rows=60))
     args = subject.args(4)
     subject.run(args)

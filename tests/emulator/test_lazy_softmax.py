@@ -12,18 +12,18 @@ from tests import emulator
 pytestmark = emulator.needed
 
 HEADERS = {"bf16": "kernels/attention/lazy_softmax.cuh", "f8_e4m3": "kernels/attention/lazy_softmax_fp8.cuh"}
-# Both have a `follow`, with arguments of their own.
+# Both have a `update_base`, with arguments of their own.
 COUNTS = """#pragma once
-#define follow follow_uncounted
+#define update_base update_base_uncounted
 #include "{header}"
-#undef follow
+#undef update_base
 extern "C" __attribute__((visibility("default"))) int follows[32] = {{}};
 namespace opfacade {{
 template <class C, class Base, class Exponent, class... Line>
-auto follow(Base& base, const float (&s)[C::kTileKv / 2], const Exponent& exponent, const bool (&has)[2], float (&factor)[2],
-            const Line&... line) {{
+auto update_base(Base& base, const float (&s)[C::kTileKv / 2], const Exponent& exponent, const bool (&has)[2],
+                 float (&factor)[2], const Line&... line) {{
   if (threadIdx.x % 32 == 0) ++follows[threadIdx.x / 32];
-  return follow_uncounted<C>(base, s, exponent, has, factor, line...);
+  return update_base_uncounted<C>(base, s, exponent, has, factor, line...);
 }}
 }}  // namespace opfacade
 """
@@ -55,7 +55,7 @@ def test_a_row_that_begins_with_one_low_score_is_not_in_doubt_for_ever(counted, 
         batch_size=1, total_num_rows=ROWS, num_qo_heads=4, causal=True, paged_kv=cache, kv_split="off", **whole
     )
     subject = emulator.subject(descriptor)
-    args = subject.args(2, inputs.Lengths(q=[ROWS], kv=[kv]))
+    args = subject.args(2, inputs.DrawnLengths(q=[ROWS], kv=[kv]))
     page, slot = divmod(kv - ROWS, 16)
     low = args.q[0].float().sum(0) * -0.3
     args.k_data[int(args.kv_indices[page]), slot, 0] = low.to(args.k_data.dtype)

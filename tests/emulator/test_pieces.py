@@ -4,7 +4,7 @@ import pytest
 
 from opfacade import Target
 from opfacade.backends.cuda.attention import decode as attention_decode
-from opfacade.backends.cuda.attention.cost_pieces import pieces
+from opfacade.backends.cuda.attention.cost_pieces import splits
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import inputs
 from tests import emulator
@@ -36,6 +36,6 @@ def test_every_request_has_its_result(name):
     subject = emulator.subject(descriptor, device_like=SMALL)
     assert dict(subject.plan.sku.spec)["split"] == "pieces"
     resident = attention_decode.grid_of(descriptor, SMALL)[1] // 3
-    cut = pieces([max(1, -(-n // 64)) for n in lengths], 2, resident)
+    cut = splits([max(1, -(-n // 64)) for n in lengths], 2, resident)
     assert cut[0].parts == parts
-    hold(subject, 1, inputs.Lengths(q=[1] * len(lengths), kv=lengths))
+    hold(subject, 1, inputs.DrawnLengths(q=[1] * len(lengths), kv=lengths))

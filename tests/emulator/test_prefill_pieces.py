@@ -64,14 +64,14 @@ BATCHES = {
 def test_every_row_has_its_result(name):
     """Twice into outputs of different bytes: what a launch leaves in the workspace does not show in the next."""
     q, kv, sms, more = BATCHES[name]
-    hold(subject_of(q, kv, sms, **more), 1, inputs.Lengths(q=q, kv=kv))
+    hold(subject_of(q, kv, sms, **more), 1, inputs.DrawnLengths(q=q, kv=kv))
 
 
 def test_bits_do_not_depend_on_which_block_ends_last(monkeypatch):
     """Parts are merged in their order, by whoever comes last. Counters begin with what the workspace holds."""
     q, kv, sms, _ = BATCHES["nothing but parts"]
     subject = subject_of(q, kv, sms)
-    args, workspace, found = subject.args(1, inputs.Lengths(q=q, kv=kv)), subject.workspace(), []
+    args, workspace, found = subject.args(1, inputs.DrawnLengths(q=q, kv=kv)), subject.workspace(), []
     for backwards in ("", "1", "1", ""):
         monkeypatch.setenv("SIMT_BACKWARDS", backwards)
         args.o.fill_(float("nan"))

@@ -49,7 +49,7 @@ def test_teams_keep_the_guarantee_at_any_length(name, teams):
     descriptor = CASES[name]
     for seed, length in enumerate(LENGTHS):
         room = descriptor.kv_token_bound - 2 * descriptor.paged_kv.page_size
-        hold(subject(name, teams), seed, inputs.Lengths(kv=[min(length, room), LENGTHS[-1 - seed] % (room - length + 1)]))
+        hold(subject(name, teams), seed, inputs.DrawnLengths(kv=[min(length, room), LENGTHS[-1 - seed] % (room - length + 1)]))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -83,7 +83,7 @@ def test_no_bit_depends_on_which_team_is_last(teams):
     tried = emulator.subject(decode(16, 64, "f16", batch=3), variant=teams)
     order = "unsigned at = 0; at < grid.x * grid.y * grid.z; at += cluster_size"
     back = "unsigned at = grid.x * grid.y * grid.z; (at -= cluster_size) < grid.x * grid.y * grid.z;"
-    every_team = inputs.Lengths(kv=[1024, 500, 60])
+    every_team = inputs.DrawnLengths(kv=[1024, 500, 60])
     forwards = [outputs(tried, None, seed, every_team) for seed in range(3)]
     with emulator.edited("tests/emulator/simt.h", (order, back)):
         backwards = [outputs(tried, None, seed, every_team) for seed in range(3)]
@@ -95,7 +95,7 @@ def test_every_team_has_keys_of_a_long_request(teams):
     """Else the result would be as right and come later."""
     tried = subject("group 4", teams)
     workspace = torch.zeros(tried.plan.workspace_size, dtype=torch.uint8)
-    outputs(tried, workspace, 1, inputs.Lengths(kv=[1024, 0]))  # a tile for each of sixteen blocks
+    outputs(tried, workspace, 1, inputs.DrawnLengths(kv=[1024, 0]))  # a tile for each of sixteen blocks
     slots = 2 * 2 * dict(tried.plan.sku.spec)["teams"]  # of as many rows each, behind all else
     lse = workspace[-4 * 4 * slots :].view(torch.float32)
     assert lse[: 4 * slots // 2].isfinite().all()

@@ -31,10 +31,10 @@ def test_a_factor_of_nothing_leaves_equal_weights(kind, factor):
     )
     shape = {"batch_size": 1, "num_qo_heads": 8, "paged_kv": cache, "kv_scale": "head", **more}
     if impl == "split_kv":
-        descriptor, lengths = BatchPagedDecodeDescriptor(**shape), inputs.Lengths(kv=[150])
+        descriptor, lengths = BatchPagedDecodeDescriptor(**shape), inputs.DrawnLengths(kv=[150])
     else:
         descriptor = BatchPagedPrefillDescriptor(total_num_rows=40, causal=True, **shape)
-        lengths = inputs.Lengths(q=[40], kv=[150])  # rows begin with a tile in which some of them see no key
+        lengths = inputs.DrawnLengths(q=[40], kv=[150])  # rows begin with a tile in which some of them see no key
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         subject = emulator.subject(descriptor, arch=arch)
         assert subject.plan.sku.impl == impl
@@ -52,10 +52,10 @@ def test_a_scale_of_hardly_anything_leaves_equal_weights(impl, arch, sm_scale):
     cache = PagedKvCacheDescriptor(num_total_pages=20, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="NHD")
     shape = {"batch_size": 1, "num_qo_heads": 8, "paged_kv": cache, "sm_scale": sm_scale, "allow_unusual_scale": True}
     if impl == "split_kv":
-        descriptor, lengths = BatchPagedDecodeDescriptor(**shape, window_left=70), inputs.Lengths(kv=[150])
+        descriptor, lengths = BatchPagedDecodeDescriptor(**shape, window_left=70), inputs.DrawnLengths(kv=[150])
     else:
         descriptor = BatchPagedPrefillDescriptor(total_num_rows=40, causal=True, **shape)
-        lengths = inputs.Lengths(q=[40], kv=[150])
+        lengths = inputs.DrawnLengths(q=[40], kv=[150])
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         subject = emulator.subject(descriptor, arch=arch)
         assert subject.plan.sku.impl == impl

@@ -9,7 +9,7 @@ from tests import emulator
 def check_a_wild_key(descriptor, pool):
     """descriptor: ragged, two requests, heads 2 and 3 of 4 share kv head 1, a window of 70."""
     subject = emulator.subject(descriptor)
-    args = subject.args(6, inputs.Lengths(q=[90, 0], kv=[90, 0]))
+    args = subject.args(6, inputs.DrawnLengths(q=[90, 0], kv=[90, 0]))
     subject.run(args)
     want = args.o.clone()
     getattr(args, pool)[20, 1, 5] = float("nan")
@@ -23,7 +23,7 @@ def check_a_wild_key(descriptor, pool):
 def check_a_second_masked_tile(descriptor):
     """descriptor: ragged, causal, one request, 128 rows a head of 319 keys, so that rows end in more tiles than one."""
     subject = emulator.subject(descriptor)
-    args = subject.args(6, inputs.Lengths(q=[128], kv=[319]))
+    args = subject.args(6, inputs.DrawnLengths(q=[128], kv=[319]))
     subject.run(args)
     want = args.o.clone()
     bits, one = args.v.view(torch.uint8), args.v.element_size()

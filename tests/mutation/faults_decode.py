@@ -59,7 +59,7 @@ DECODE_FAULTS = (
     gpu(
         "decode: a part is counted before it is stored",
         f"{K}/decode/kernel.cuh",
-        "  __syncthreads();  // the part is stored, and results may be overwritten\n",
+        "  __syncthreads();  // the partial is stored; results may be overwritten\n",
         "",
         DECODE,
         blind="stores end long before another block merges, and copies of the next item arrive long after results are read",
@@ -67,14 +67,14 @@ DECODE_FAULTS = (
     gpu(
         "decode: the last part but one merges",
         f"{K}/decode/schedule/join.cuh",
-        "add_one(counter)) + 1 == parts.count",
-        "add_one(counter)) + 2 == parts.count",
+        "add_one(counter)) + 1 == partials.count",
+        "add_one(counter)) + 2 == partials.count",
         DECODE,
     ),
     gpu(
         "decode: the counter of parts is not set back",
         f"{K}/decode/schedule/join.cuh",
-        "  if (last) set_back(p, counter);\n",
+        "  if (last) reset_counter(p, counter);\n",
         "",
         DECODE,
     ),
@@ -95,8 +95,8 @@ DECODE_FAULTS = (
     gpu(
         "decode: an item of 256 dimensions ends at another head",
         f"{K}/decode/results.cuh",
-        "waiting.head = item.head",
-        "waiting.head = 0",
+        "saved.head = item.head",
+        "saved.head = 0",
         "decode-auto-wide-fp8-d256-cap",
     ),
     gpu(

@@ -40,7 +40,7 @@ FP8_FAULTS = (
     ),
     gpu(
         "wgmma fp8 products: the first masked tile after others is taken for one of them",
-        f"{K}/prefill_wgmma_work.cuh",
+        f"{K}/prefill_sm90/work.cuh",
         "below) / tile + 1;",
         "below) / tile + 2;",
         FP8_PRODUCTS,

@@ -48,8 +48,8 @@ PIECE_FAULTS = (
     cpu(
         "decode: pieces of a tail have slots as if all runs had",
         f"{K}/decode/schedule/pieces.cuh",
-        "slots_from = cut.first_unit();",
-        "slots_from = 0;",
+        "first_split = cut.first_split();",
+        "first_split = 0;",
         DEALT,
     ),
     cpu(

@@ -95,7 +95,7 @@ PREFILL_FAULTS = (
     gpu(
         "prefill: no barrier before K is used",
         f"{K}/prefill/kernel.cuh",
-        "    loader.land(0);\n    __syncthreads();  // K is here, V is free\n",
+        "    loader.land(0);\n    __syncthreads();  // K has arrived; V's buffer is free\n",
         "    loader.land(0);\n",
         PREFILL,
         blind="warps wait for copies that arrive together",
@@ -176,7 +176,7 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: weights are not made again when a base moves",
         f"{K}/prefill_sm90/kernel.cuh",
-        "          weigh<C>(s, rows.scale.base, exponent, weights, sum, line);\n",
+        "          compute_weights<C>(s, rows.scale.base, exponent, weights, sum, line);\n",
         "",
         PREFILL,
     ),
@@ -214,7 +214,7 @@ PREFILL_FAULTS = (
         "isolate_nonfinite<C>(p, *work, start, smem.v[stage], shown, rows);",
         ";",
         "",
-        tests="tests/families/attention/test_attention_gpu.py -k wild",
+        tests="tests/families/attention/test_attention_gpu.py -k nonfinite",
     ),
     gpu(
         "wgmma prefill: every box comes from the first head of its page",
@@ -233,7 +233,7 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: two blocks are dealt the same work",
         f"{K}/prefill_sm90/scheduler.cuh",
-        "? blocks - 1 - block : block);",
+        "? ctas - 1 - cta : cta);",
         "? block / 2 : block);",
         "",
         tests="tests/families/attention/test_wgmma_schedule.py",
@@ -305,8 +305,8 @@ PREFILL_FAULTS = (
     cpu(
         "cut tiles: a share ends at the tile of keys before its edge, and the next begins behind it",
         f"{K}/prefill_sm90/cut.cuh",
-        "return (block * share - at) / kTileKv;",
-        "return (block * share - at) / kTileKv + (block & 1);",
+        "return (cta * share - at) / kTileKv;",
+        "return (cta * share - at) / kTileKv + (block & 1);",
         CUT_LINE,
     ),
     cpu(
@@ -319,14 +319,14 @@ PREFILL_FAULTS = (
     cpu(
         "cut tiles: the count of a launch stays for the next",
         f"{K}/prefill_sm90/join.cuh",
-        "if (last) set_back(p, counter);",
+        "if (last) reset_counter(p, counter);",
         ";",
         f"{CUT} -k ends_last",
     ),
     cpu(
         "cut tiles: of a batch with a pool for short requests too",
         "opfacade/backends/cuda/attention/prefill_pieces.py",
-        "tokens < _OF_EACH * descriptor.batch_size",
+        "tokens < _MIN_TOKENS_EACH * descriptor.batch_size",
         "tokens < 0",
         CUT_CHOICE,
     ),

@@ -66,7 +66,7 @@ def test_bound_of_short_requests(kind):
     q = None if rows is None else [rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)]
     if hasattr(descriptor, "total_kv_rows") and sum(kv) > descriptor.total_kv_rows:
         pytest.skip("too few rows")
-    hold(subject_of(kind), 3, inputs.Lengths(q=q, kv=kv), rows=ROWS)
+    hold(subject_of(kind), 3, inputs.DrawnLengths(q=q, kv=kv), rows=ROWS)
 
 
 @pytest.mark.parametrize("kind", ATTENTION)

@@ -1,5 +1,5 @@
-// Decode in full f32: no tensor cores (tf32 would drop 13 bits), fused multiply-adds from shared memory. Work split,
-// partials and merge are those of decode/kernel.cuh; the block takes tiles of kTileKv tokens together, one lane a key.
+// Decode in full f32: fused multiply-adds from shared memory; tf32 tensor cores would drop 13 bits. Schedule, partials and
+// merge are shared with decode/kernel.cuh. The CTA processes tiles of kTileKv tokens, one key a lane.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/common/softmax.cuh"
@@ -12,7 +12,7 @@ struct F32Smem {
   alignas(16) float k[C::kStages][C::kTileKv][kPitch];
   alignas(16) float v[C::kStages][C::kTileKv][kPitch];
   alignas(16) float q[C::kRows][kPitch];
-  alignas(16) float weights[C::kRows][C::kTileKv + 4];  // behind them the rescaling factor
+  alignas(16) float weights[C::kRows][C::kTileKv + 4];  // weights, then the rescaling factor
 
   __device__ __forceinline__ volatile int& scratch() { return *reinterpret_cast<int*>(&weights[0][C::kTileKv + 1]); }
 };
@@ -23,7 +23,7 @@ struct F32State {
   static constexpr int kWarpRows = (C::kRows + C::kWarps - 1) / C::kWarps;
   static constexpr int kColumns = (C::kHeadDim + kThreads - 1) / kThreads;
   float o[C::kRows][kColumns];  // columns threadIdx.x, threadIdx.x + kThreads, ...
-  float max[kWarpRows];         // rows warp, warp + kWarps, ...; the same in every lane
+  float max[kWarpRows];         // rows warp, warp + kWarps, ...; equal in every lane
   float sum[kWarpRows];
 };
 
@@ -117,7 +117,7 @@ __device__ __forceinline__ void add_values_f32(const F32Smem<C>& smem, int stage
   }
 }
 
-// Leaves normalised rows and their lse in shared memory, then writes them.
+// Stores normalised rows and their lse in shared memory, then writes them out.
 template <class C>
 __device__ __forceinline__ void finish_f32(const DecodeParams& p, const GlobalRows<C>& rows, F32Smem<C>& smem,
                                            F32State<C>& state) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void attend_f32(const DecodeParams& p, const WorkItem
 #pragma unroll 1
   for (int start = item.begin; start < item.end; start += C::kTileKv, stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // the stage is here, and the other one and the weights are free
+    __syncthreads();  // this stage has arrived; the other stage and the weights are free
     if (start + C::kTileKv < item.end) fetch_f32<C>(p, item, smem, start + C::kTileKv, stage ^ 1);
     weigh_f32<C>(p, item, smem, stage, start, state);
     __syncthreads();
@@ -174,7 +174,7 @@ __device__ __forceinline__ void attend_f32(const DecodeParams& p, const WorkItem
 
 template <class C>
 __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
-  begin(p);
+  kernel_prologue(p);
   F32Smem<C>& smem = *reinterpret_cast<F32Smem<C>*>(dynamic_shared());
   static_assert(sizeof(smem) == C::kSharedBytes, "the launch has another layout");
   Schedule<C, C::kSplit> schedule(p);
@@ -183,11 +183,11 @@ __device__ __forceinline__ void decode_f32(const DecodeParams& p) {
     F32State<C> state;
     reset_f32<C>(state);
     attend_f32<C>(p, item, smem, state);
-    const Parts parts = schedule.parts_of(item);
-    const GlobalRows<C> rows{p, item, parts};
+    const Partials partials = schedule.partials_of(item);
+    const GlobalRows<C> rows{p, item, partials};
     finish_f32<C>(p, rows, smem, state);
-    __syncthreads();  // the part is stored, the rows are read and may be overwritten
-    if (C::kPartial && parts.count > 1) join<C>(rows, smem.scratch());
+    __syncthreads();  // the partial is stored and the rows have been read
+    if (C::kPartial && partials.count > 1) merge_if_last<C>(rows, smem.scratch());
   }
 }
 

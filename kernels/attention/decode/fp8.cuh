@@ -1,9 +1,9 @@
-// Tiles of an fp8 cache. Bytes are widened to f16, exactly, on their way from shared memory into mma.sync: the order of
-// dimensions in a product of q and k is free, so a thread takes the four neighbours that ldmatrix gives it, and q is laid
-// out alike. Of v a 16-bit column is two dimensions, even and odd, which become two blocks of the output, or both halves of one.
+// Tile products of an fp8 cache. Bytes are converted to f16, exactly, between shared memory and mma.sync. QK^T may sum head_dim
+// in any order, so a thread takes the four neighbouring elements that ldmatrix gives it, and q is laid out alike. A 16-bit
+// column of V holds two dimensions, even and odd: two blocks of the output, or both halves of one.
 //
-// Factors of K go into the scores; those of V into the result. A bf16 row of q is brought into the range of f16 by a power
-// of two, which the scores undo.
+// Factors of K scale the scores, factors of V the result. A power of two brings a bf16 row of q into the range of f16; the
+// scores undo it.
 #pragma once
 #include "kernels/attention/decode/state.cuh"
 #include "kernels/ptx/fp8.cuh"
@@ -11,7 +11,7 @@
 
 namespace opfacade {
 
-// Heads are rows.
+// Heads are rows of the mma tile.
 template <class C>
 struct TileProducts<C, 1, false> {
   using State = DecodeState<C>;
@@ -19,7 +19,7 @@ struct TileProducts<C, 1, false> {
 
   static __device__ __forceinline__ void query(const State& state, int step, uint32_t (&q)[4]) {
     if constexpr (State::kQueryInShared) {
-      const uint4 fragment = load_shared_16(state.q_at + step * 512 + threadIdx.x % 32 * 16);  // this thread's own
+      const uint4 fragment = load_shared_16(state.q_at + step * 512 + threadIdx.x % 32 * 16);  // this thread's own fragment
       q[0] = fragment.x, q[1] = fragment.y, q[2] = fragment.z, q[3] = fragment.w;
     } else {
       q[0] = state.q[step][0], q[1] = state.q[step][1], q[2] = state.q[step][2], q[3] = state.q[step][3];
@@ -78,7 +78,7 @@ struct TileProducts<C, 1, false> {
   }
 };
 
-// Heads are columns.
+// Heads are columns of the mma tile.
 template <class C>
 struct TileProducts<C, 1, true> {
   using State = DecodeState<C>;
@@ -86,7 +86,7 @@ struct TileProducts<C, 1, true> {
 
   static __device__ __forceinline__ void scores(const State& state, uint32_t keys, TileScores<C>& s) {
     const uint32_t k = keys + swizzled<kChunks>(threadIdx.x % 32, 0);
-    float part[2][2][4] = {};  // two sums are ready in half the time of one
+    float part[2][2][4] = {};  // two accumulators shorten the dependency chain
 #pragma unroll
     for (int step = 0; step < State::kSteps; ++step) {
       uint32_t key[4];
@@ -151,13 +151,13 @@ struct TileMath<C, 1> : TileProducts<C, 1> {
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       state.factor[which] = factor[which % kHeads];
-      // Of the head that this thread has scores of, from one that loaded it.
+      // Fetch the factor of the head whose scores this thread holds from a lane that loaded that head.
       if (kHeads == 1) state.factor[which] = __shfl_sync(0xffffffffu, factor[0], State::Layout::head(which) * 4);
     }
     keep(state, q);
   }
 
-  // One of this thread's rows; returns its largest absolute value.
+  // Loads one row; returns its largest absolute value.
   static __device__ __forceinline__ float load_row(const DecodeParams& p, const WorkItem& item, int half, Fragments& q) {
     const int lane = threadIdx.x % 32, row = lane / 4 + half * 8;
     const bool valid = row < num_rows<C>(item);
@@ -175,7 +175,7 @@ struct TileMath<C, 1> : TileProducts<C, 1> {
     return quad_max(top);
   }
 
-  // Makes f16 of a row of q; returns what that divided it by.
+  // Converts a row of q to f16; returns the factor that undoes its scaling.
   static __device__ __forceinline__ float to_f16(Fragments& q, int half, float top) {
     if constexpr (C::kQueryIsF16) return 1.f;
     const int shift = f16_shift(top);

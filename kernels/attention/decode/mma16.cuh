@@ -1,11 +1,11 @@
-// Tiles of f16 or bf16: ldmatrix delivers what mma.sync wants.
+// Tile products of f16 or bf16: ldmatrix delivers the operands of mma.sync.
 #pragma once
 #include "kernels/attention/decode/state.cuh"
 #include "kernels/attention/q_transform.cuh"
 
 namespace opfacade {
 
-// Heads are rows.
+// Heads are rows of the mma tile.
 template <class C>
 struct TileProducts<C, 2, false> {
   using State = DecodeState<C>;
@@ -39,7 +39,7 @@ struct TileProducts<C, 2, false> {
     }
   }
 
-  // This thread's columns of one of its two heads.
+  // Stores this thread's columns of one of its two heads.
   static __device__ __forceinline__ void store_row(const State& state, int which, const ResultRow<C>& row) {
 #pragma unroll
     for (int n = 0; n < State::kDimBlocks; ++n)
@@ -47,7 +47,7 @@ struct TileProducts<C, 2, false> {
   }
 };
 
-// Heads are columns.
+// Heads are columns of the mma tile.
 template <class C>
 struct TileProducts<C, 2, true> {
   using State = DecodeState<C>;
@@ -56,7 +56,7 @@ struct TileProducts<C, 2, true> {
   static __device__ __forceinline__ void scores(const State& state, uint32_t keys, TileScores<C>& s) {
     const int lane = threadIdx.x % 32;
     const uint32_t k = keys + swizzled<C::kHeadDim / 8>(lane % 16, lane / 16);
-    float part[2][4] = {};  // two sums are ready in half the time of one
+    float part[2][4] = {};  // two accumulators shorten the dependency chain
 #pragma unroll
     for (int step = 0; step < State::kSteps; ++step) {
       uint32_t key[4];

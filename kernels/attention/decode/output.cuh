@@ -1,5 +1,4 @@
-// Where a decode block reads its query heads and writes its results: o and lse when the item is the whole of a
-// request's keys, f32 partials in the item's slot of the workspace otherwise.
+// Addresses of query heads and results: o and lse if the item is a whole work unit, else f32 partials in a workspace slot.
 #pragma once
 #include "kernels/attention/decode/schedule/chunks.cuh"
 #include "kernels/attention/sink.cuh"
@@ -9,7 +8,7 @@
 
 namespace opfacade {
 
-// Query heads of this item; the last block of a group may be short.
+// Query heads of this item; the last head block of a group may be short.
 template <class C>
 __device__ __forceinline__ int num_rows(const WorkItem& item) {
   return min(C::kGroup - item.head % C::kHeadBlocks * C::kBlockHeads, C::kRows);
@@ -67,7 +66,7 @@ __device__ __forceinline__ Sunk with_sink(const DecodeParams& p, const WorkItem&
   return with_sink(p.sinks[query_head<C>(item, row)], lse);
 }
 
-// Writes four columns of a row whose own lse is known, and its lse with the first of them.
+// Writes four columns of a row whose lse is known; column 0 also writes the lse.
 template <class C>
 __device__ __forceinline__ void write_columns(const DecodeParams& p, const WorkItem& item, int row, int column, float4 o,
                                               float factor, float lse) {
@@ -77,23 +76,23 @@ __device__ __forceinline__ void write_columns(const DecodeParams& p, const WorkI
   if (column == 0) write_lse<C>(p, item, row, sunk.lse);
 }
 
-// Where the finished rows of an item go: to the output when it is a request's only part, to its slot otherwise.
+// Destination of the finished rows of an item: the output if it is its unit's only item, else its slot.
 template <class C>
 struct GlobalRows {
   const DecodeParams& p;
   const WorkItem& item;
-  const Parts& parts;
+  const Partials& partials;
 
-  __device__ __forceinline__ bool whole() const { return !C::kPartial || parts.count == 1; }
-  __device__ __forceinline__ int64_t slot_row(int part, int row) const {
-    return static_cast<int64_t>(parts.slot(part)) * C::kRows + row;
+  __device__ __forceinline__ bool whole() const { return !C::kPartial || partials.count == 1; }
+  __device__ __forceinline__ int64_t slot_row(int partial, int row) const {
+    return static_cast<int64_t>(partials.slot(partial)) * C::kRows + row;
   }
   __device__ __forceinline__ void store(int row, int column, float4 o, float factor, float lse) const {
     if (whole()) return write_columns<C>(p, item, row, column, o, factor, lse);
-    const int64_t at = slot_row(parts.part, row);
+    const int64_t at = slot_row(partials.index, row);
     const uint4 words = make_uint4(__float_as_uint(o.x * factor), __float_as_uint(o.y * factor), __float_as_uint(o.z * factor),
                                    __float_as_uint(o.w * factor));
-    // Compilers make four stores of one that is written as an assignment.
+    // An assignment would become four scalar stores.
     store_words_4(reinterpret_cast<char*>(p.partial_o + at * C::kHeadDim + column), words, true);
     if (column == 0) p.partial_lse[at] = lse;
   }

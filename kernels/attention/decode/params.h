@@ -1,21 +1,23 @@
-// What a decode launch is told; shared by the kernels and their binding.
+// Parameters of a decode launch, shared by the kernels and their bindings.
 //
-// head_blocks = kv_heads * ceil(group / 16); a block has up to kRows = min(group, 16) query heads of one kv head.
-// Launch: one, block kWarps * 32, dynamic shared memory kSharedBytes; kernels check that it is what they lay out.
-// Grid and slots: off    batch * head_blocks, no slots
-//                 auto   up to twice `resident`, the blocks that run at once; two slots for each of those
-//                 pieces batch * head_blocks and one and a half times `resident`; three slots for each of those
-//                 cluster  kCluster * kTeams * batch * head_blocks, in clusters of kCluster; a slot for each where teams are several
-//                 fixed  head_blocks * (floor(max_tokens / chunk) + batch), one slot a block, or less where the bound on one request says so
-//   where max_tokens = page_size * max_kv_indices. Longer requests, or more of them, need no more: see decode/schedule/chunks.cuh.
-// Workspace: 4 * slots * kRows * (head_dim + 1) + 8 * counters bytes: partial_o, counters, partial_lse. Any content will do.
-// Counters: one a slot; of several teams one for each 128 columns of a run, ceil(kRows * head_dim / 128).
+// head_blocks = kv_heads * ceil(group / 16). A CTA computes up to kRows = min(group, 16) query heads of one kv head.
+// Launch: CTAs of kWarps * 32 threads with kSharedBytes of dynamic shared memory; the kernels check the size against their
+// layout. Grid and workspace slots by split mode:
+//   off      batch * head_blocks CTAs, no slots
+//   auto     at most 2 * `resident` CTAs (`resident`: CTAs that run concurrently), two slots a CTA
+//   pieces   batch * head_blocks + 1.5 * `resident` CTAs, three slots for each resident CTA
+//   cluster  kClusterSize * kClustersPerUnit * batch * head_blocks CTAs in clusters of kClusterSize; one slot a cluster if kClustersPerUnit > 1
+//   fixed    head_blocks * (floor(max_tokens / chunk) + batch) CTAs, fewer if one request is bounded; one slot a CTA
+//            max_tokens = page_size * max_kv_indices; decode/schedule/chunks.cuh handles batches that exceed it
+// Workspace: 4 * slots * kRows * (head_dim + 1) + 8 * counters bytes: partial_o, counters, partial_lse. It is never
+// initialised.
+// Counters: one a slot; with kClustersPerUnit > 1, ceil(kRows * head_dim / 128) a work unit, one for each 128 columns.
 #pragma once
 #include "kernels/paged/paged_kv.h"
 
 namespace opfacade {
 
-// Strides are in bytes. A pointer that a specialisation does not use is null.
+// Strides are in bytes. A pointer that the specialisation does not use is null.
 struct DecodeParams {
   const void* q;
   int64_t q_row_stride;
@@ -27,13 +29,13 @@ struct DecodeParams {
   int64_t o_row_stride;
   int64_t o_head_stride;
   float* lse;          // [batch, heads]
-  const float* k_scale;     // of an fp8 cache: [1] or [kv_heads], or null
+  const float* k_scale;     // fp8 cache only: [1] or [kv_heads], or null
   const float* v_scale;
   const float* sinks;       // [heads]: logits without a value
   float* partial_o;    // [slots, kRows, head_dim], normalised
   float* partial_lse;  // [slots, kRows], natural
-  unsigned long long* counters;  // see decode/schedule/join.cuh and decode/schedule/teams.cuh
-  unsigned long long stamp;      // a number that memory does not hold by chance, 48 bits
+  unsigned long long* counters;  // see decode/schedule/count.cuh
+  unsigned long long stamp;      // 48 random bits that mark a counter as initialised
   ScoreScale score;
   int32_t batch;
   int32_t heads;
@@ -43,7 +45,7 @@ struct DecodeParams {
   int32_t slots;
   int32_t chunk;
   int32_t kv_scale_stride;  // 0: one factor for all heads
-  int32_t table_bytes;  // of the page table, to be fetched into the L2 early; 0: not worth it
+  int32_t table_bytes;  // leading bytes of the page table to prefetch into L2; 0: none
   bool q_aligned;      // 16-byte accesses are legal
   bool kv_aligned;
   bool o_aligned;

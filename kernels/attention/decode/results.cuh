@@ -1,50 +1,50 @@
-// What the warps of a block leave for each other at the end of an item, and for later.
+// Results that the warps of a CTA exchange at the end of an item, and state kept for the next item.
 #pragma once
 #include "kernels/attention/decode/state.cuh"
 
 namespace opfacade {
 
-// A part whose count is known at the end of the item after it: nobody waits for it in the middle of a stream.
+// A partial whose arrival count is read one item later, so that the pipeline does not wait for the atomic.
 struct Deferred {
-  int last;  // it completed its run
-  int request, head, run, count;
+  int last;  // this CTA arrived last
+  int request, head, unit_start, count;
 };
 
-// What of an item is needed again only when it ends, and may wait elsewhere meanwhile.
-struct Waiting {
-  int request, head, run, count;
+// Fields of an item that are needed only at its end; kept in shared memory to save registers.
+struct SavedItem {
+  int request, head, unit_start, count;
 };
 
-// Behind the stages. o of a warp lies in the stage that it fills next: what it held has been computed.
+// Follows the stages in shared memory. A warp's o overwrites the stage that it fills next, which has been computed.
 template <class C>
 struct WarpResults {
   float max[C::kWarps][C::kRows];
   float sum[C::kWarps][C::kRows];
-  int o_at[C::kWarps];  // of the shared memory
+  int o_at[C::kWarps];  // offset in shared memory
   Deferred deferred;
-  Waiting waiting[C::kWarps];
+  SavedItem saved[C::kWarps];
 
   __device__ __forceinline__ ResultRow<C> row(unsigned char* shared, int warp, int row) const {
     return {reinterpret_cast<float*>(shared + o_at[warp]), row};
   }
 };
 
-// By each warp for itself.
-__device__ __forceinline__ void put_by(const WorkItem& item, volatile Waiting& waiting) {
+// Called by each warp for itself.
+__device__ __forceinline__ void save_item(const WorkItem& item, volatile SavedItem& saved) {
   if (threadIdx.x % 32 == 0)
-    waiting.request = item.request, waiting.head = item.head, waiting.run = item.run, waiting.count = item.count;
+    saved.request = item.request, saved.head = item.head, saved.unit_start = item.unit_start, saved.count = item.count;
   __syncwarp();
 }
-__device__ __forceinline__ void take_up(const volatile Waiting& waiting, WorkItem& item) {
-  item.request = waiting.request, item.head = waiting.head, item.run = waiting.run, item.count = waiting.count;
+__device__ __forceinline__ void restore_item(const volatile SavedItem& saved, WorkItem& item) {
+  item.request = saved.request, item.head = saved.head, item.unit_start = saved.unit_start, item.count = saved.count;
 }
 
-// o_at: see WarpResults.
+// Stores a warp's results. o_at: see WarpResults.
 template <class C>
-__device__ __forceinline__ void publish(const DecodeState<C>& state, unsigned char* shared, int o_at, WarpResults<C>& results) {
+__device__ __forceinline__ void store_warp_results(const DecodeState<C>& state, unsigned char* shared, int o_at, WarpResults<C>& results) {
   static_assert(C::kRows * C::kHeadDim * sizeof(float) <= 2 * WarpLoader<C>::kTileBytes, "o must fit a stage");
   const int warp = threadIdx.x / 32;
-  __syncwarp();  // every lane is done with the stage
+  __syncwarp();  // every lane has finished with the stage
   results.o_at[warp] = o_at;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void publish(const DecodeState<C>& state, unsigned ch
 }
 
 template <class C, class Rows>
-__device__ __forceinline__ void combine(const DecodeParams& p, const WorkItem& item, unsigned char* shared,
+__device__ __forceinline__ void merge_warps(const DecodeParams& p, const WorkItem& item, unsigned char* shared,
                                         const WarpResults<C>& results, Rows& rows) {
   constexpr int kColumns = C::kHeadDim / 4;
   for (int i = threadIdx.x; i < num_rows<C>(item) * kColumns; i += C::kWarps * 32) {

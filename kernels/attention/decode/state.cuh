@@ -1,4 +1,4 @@
-// What a warp of a decode holds: its query heads as a fragment, and the running softmax of two heads a thread.
+// Registers of a decode warp: query heads as an mma fragment, and the online softmax of two heads a thread.
 #pragma once
 #include "kernels/attention/decode/load.cuh"
 #include "kernels/common/column.cuh"
@@ -8,14 +8,14 @@
 
 namespace opfacade {
 
-// A product of tensor cores has 16 rows and 8 columns. Up to eight heads are its columns and keys, or dimensions of v, its
-// rows, so that half as much of it is padding; more heads are its rows. A thread holds four numbers of a block: two heads
-// (which) at two keys or dimensions (j).
+// An mma tile has 16 rows and 8 columns. Up to eight heads are its columns, with keys (or dimensions of V) as rows, which
+// halves the padding; more heads are its rows. A thread holds four accumulators of a tile: two heads (which) at two keys or
+// dimensions (j).
 template <class C, bool kColumns = (C::kRows <= 8)>
 struct HeadLayout {
   static constexpr bool kHeadsAreColumns = false;
-  static constexpr int kLength = 8;     // keys or dimensions of a block
-  static constexpr int kQueryHeads = 2; // of which a thread loads parts
+  static constexpr int kLength = 8;     // keys or dimensions of a tile
+  static constexpr int kQueryHeads = 2; // heads of which a thread loads q
   static __device__ __forceinline__ int head(int which) { return threadIdx.x % 32 / 4 + which * 8; }
   static __device__ __forceinline__ int along(int j) { return threadIdx.x % 4 * 2 + j; }
   static constexpr int at(int which, int j) { return which * 2 + j; }
@@ -40,16 +40,16 @@ struct DecodeState {
   using Layout = HeadLayout<C>;
   static constexpr int kSteps = C::kHeadDim / 16;
   static constexpr int kDimBlocks = C::kHeadDim / Layout::kLength;
-  // Widening fp8 takes registers that a row of 256 dimensions of many heads does not leave.
+  // Converting fp8 needs registers that q would occupy at head_dim 256 with heads as rows.
   static constexpr bool kQueryInShared = C::kKvBytes == 1 && C::kHeadDim == 256 && !Layout::kHeadsAreColumns;
-  static constexpr int kQueryBytes = kQueryInShared ? kSteps * 512 : 0;  // of a warp
+  static constexpr int kQueryBytes = kQueryInShared ? kSteps * 512 : 0;  // bytes of one warp
 
   uint32_t q[kQueryInShared ? 1 : kSteps][2 * Layout::kQueryHeads];
-  uint32_t q_at;  // shared address of this warp's fragments of q, if they are there
+  uint32_t q_at;  // shared address of this warp's q fragments if kQueryInShared
   float o[kDimBlocks][4];
   float max[2];
   float sum[2];     // this thread's part
-  float factor[2];  // of a product of q and a stored key; 1 unless K is stored with factors
+  float factor[2];  // multiplies a product of q and a stored key; 1 without K factors
 };
 
 template <class C>
@@ -63,7 +63,7 @@ __device__ __forceinline__ void reset(DecodeState<C>& state) {
 template <class C>
 using TileScores = float[WarpLoader<C>::kTokens / HeadLayout<C>::kLength][4];
 
-// A row of a warp's o in shared memory. Columns are turned about: rows that are stored at once lie in different banks.
+// A row of a warp's o in shared memory. The XOR of the column keeps rows that are stored together in different banks.
 template <class C>
 struct ResultRow {
   float* row;
@@ -76,19 +76,19 @@ struct ResultRow {
   }
 };
 
-// Loads of q and products of a tile; a specialisation for each size of a stored element, and of products for each layout.
+// TileMath: loads of q, by element size. TileProducts: tile products, by element size and layout.
 template <class C, int kBytes = C::kKvBytes>
 struct TileMath;
 template <class C, int kBytes, bool kHeadsAreColumns = HeadLayout<C>::kHeadsAreColumns>
 struct TileProducts;
 
-// Weights of 16 keys where heads are rows: what the product with values takes as its left operand.
+// Softmax weights of 16 keys as the A operand (heads are rows).
 template <class T>
 __device__ __forceinline__ void weights_of_rows(const float (&low)[4], const float (&high)[4], uint32_t (&a)[4]) {
   a[0] = T::pack(low[0], low[1]), a[1] = T::pack(low[2], low[3]);
   a[2] = T::pack(high[0], high[1]), a[3] = T::pack(high[2], high[3]);
 }
-// Where heads are columns: as its right operand, which wants neighbouring keys where scores have neighbouring heads.
+// Softmax weights as the B operand (heads are columns): neighbouring keys a register instead of neighbouring heads.
 template <class T>
 __device__ __forceinline__ void weights_of_columns(const float (&s)[4], uint32_t (&b)[2]) {
   b[0] = transposed_8x8(T::pack(s[0], s[1]));

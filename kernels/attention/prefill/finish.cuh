@@ -1,4 +1,4 @@
-// What joins the finished rows of a prefill: the factor of V, and the sink, which waits for the merge where rows are partial.
+// Final step of a prefill row: the factor of V and the sink. The sink is applied by the merge if rows are partial.
 #pragma once
 #include "kernels/attention/prefill/params.h"
 #include "kernels/attention/sink.cuh"
@@ -18,14 +18,14 @@ __device__ __forceinline__ float value_factor(const PrefillParams& p, int kv_hea
   return p.v_scale == nullptr ? 1.f : p.v_scale[kv_head * p.kv_scale_stride];
 }
 
-// A row of a query head that nothing else will be merged into.
+// A row of a query head that is complete.
 template <class C>
 __device__ __forceinline__ Sunk merged_row(const PrefillParams& p, int head, float lse) {
   if constexpr (!C::kSinks) return {lse, 1.f};
   return with_sink(p.sinks[head], lse);
 }
 
-// A row as a block leaves it. whole: it has seen all keys of its row.
+// A row as a CTA leaves it, complete or partial. whole: it has seen all keys of its row.
 template <class C>
 __device__ __forceinline__ Sunk finished(const PrefillParams& p, int head, float lse, bool whole = true) {
   if constexpr (kMergesLater<C>) return {lse, 1.f};

@@ -1,7 +1,7 @@
-// Attention of many query rows, for sm_80 and later: mma.sync with K and V in one buffer each. K of the next tile arrives
-// while this tile's values are used, V while its scores are computed, and two blocks share an SM, so that one computes
-// while the other waits; a second pair of buffers would cost that second block. Query heads of one kv head are packed
-// into rows, so a tile is full whatever the group. Work is found on the device: see prefill/schedule.cuh.
+// Attention of many query rows on sm_80 and later: mma.sync, with one buffer each for K and V. K of the next tile is loaded
+// while this tile's values are used, V while its scores are computed. Two CTAs share an SM, so that one computes while the
+// other waits; double buffers would cost the second CTA. Query heads of one kv head are packed into rows, so tiles are full for
+// any group size. The schedule is derived on the device: prefill/schedule.cuh.
 #pragma once
 #include "kernels/attention/prefill/nonfinite.cuh"
 #include "kernels/attention/prefill/output.cuh"
@@ -30,7 +30,7 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
     const int next = start + C::kTileKv;
     cp_async_wait<0>();
     loader.land(0);
-    __syncthreads();  // K is here, V is free
+    __syncthreads();  // K has arrived; V's buffer is free
     loader.load(1, start, parity);
     Shown<C> shown;
     if constexpr (kHidesMore<C>) find_shown<C>(p, tile, range, key_table(smem, parity), start, shown);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void attend(const PrefillParams& p, PrefillSmem<C>& s
     loader.resolve(next, next_page, parity ^ 1);
     cp_async_wait<0>();
     loader.land(1);
-    __syncthreads();  // V is here, K is free
+    __syncthreads();  // V has arrived; K's buffer is free
     if (next < range.end) loader.load(0, next, parity ^ 1);
     if constexpr (C::kCausal || C::kWindow || kHidesMore<C>)
       if (masked) isolate_nonfinite_values<C>(p, tile, range, start, shown, smem, state);

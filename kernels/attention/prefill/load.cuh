@@ -1,5 +1,5 @@
-// Moves Q once and K, V tile by tile into swizzled shared memory. The addresses of a tile's rows are resolved once, one
-// tile ahead, into a small double-buffered table, so that a 16-byte copy costs one shared load and one 64-bit add.
+// Loads Q once, and K and V tile by tile, into swizzled shared memory. The row addresses of a tile are resolved one tile ahead
+// into a double-buffered table, so that a 16-byte copy costs one shared load and one 64-bit add.
 #pragma once
 #include "kernels/attention/prefill/variant.cuh"
 #include "kernels/common/chunk.cuh"
@@ -10,7 +10,7 @@
 
 namespace opfacade {
 
-// An fp8 cache: a tile of K or V as it is stored, and what scores of a row are to be multiplied with.
+// fp8 cache: a raw tile of K or V, and the score factor of each row.
 template <int kKvBytes, int kBytes, int kRows>
 struct RawTile {};
 template <int kBytes, int kRows>
@@ -26,19 +26,19 @@ struct PrefillSmem {
   alignas(1024) unsigned char k[C::kTileKv * kRowBytes];
   alignas(1024) unsigned char v[C::kTileKv * kRowBytes];
   const char* rows[2][2][C::kTileKv];  // [tile parity][K, V][token]
-  RowTile tile;                        // read again after each barrier: registers are scarcer than shared loads
+  RowTile tile;                        // reloaded after each barrier: registers are scarcer than shared loads
   KvRange range;
   RawTile<C::kKvBytes, C::kTileKv * C::kHeadDim, C::kTileRows> raw;
 };
 
-// Parameters of keys, [tile parity][kKey][kTileKv], lie behind the rest.
+// Parameters of keys, [tile parity][kKey][kTileKv], after all else.
 template <class C>
 __device__ __forceinline__ int32_t* key_table(PrefillSmem<C>& smem, int parity) {
   return reinterpret_cast<int32_t*>(&smem + 1) + parity * Variant<C>::kKey * C::kTileKv;
 }
 
-// `load` asks for a tile and `land`, when it has arrived, leaves it as products read it: fp8 widened to f16, exactly, by the
-// thread that has copied it.
+// `load` issues the copies of a tile; `land`, after their arrival, stores it as mma operands: the thread that copied fp8 bytes
+// converts them to f16, exactly.
 template <class C>
 struct KvLoader {
   static constexpr int kChunks = C::kHeadDim / 8;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void transform_q(PrefillSmem<C>& smem, QTransform tra
     words[i] = transformed_pair<typename C::Q>(words[i], transform);
 }
 
-// For an fp8 cache: what the scores of each row are to be multiplied with, and bf16 brought into f16. A thread takes a row.
+// fp8 cache: computes the score factor of each row and converts bf16 to f16. One thread a row.
 template <class C>
 __device__ __forceinline__ void scale_q(const PrefillParams& p, PrefillSmem<C>& smem) {
   constexpr int kChunks = C::kHeadDim / 8;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void prepare_q(const PrefillParams& p, PrefillSmem<C>
   }
 }
 
-// Queries as the expression has them, rounded back to their type. Padding changes too, and is read by nobody.
+// Applies the query expression and rounds back to the query type. Padding rows change too, but are never read.
 template <class C>
 __device__ __forceinline__ void vary_q(const PrefillParams& p, PrefillSmem<C>& smem) {
   constexpr int kRowWords = PrefillSmem<C>::kRowBytes / 4;

@@ -1,5 +1,5 @@
-// One kv tile on the tensor cores. A warp owns kRowBlocks blocks of 16 rows, so that a fragment of K or V, loaded once,
-// feeds that many products.
+// Tensor-core products of one kv tile. A warp owns kRowBlocks blocks of 16 rows, so that each loaded fragment of K or V feeds
+// that many products.
 #pragma once
 #include "kernels/attention/prefill/load.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -30,19 +30,19 @@ struct RowState {
 template <class C>
 using Scores = float[RowState<C>::kRowBlocks][RowState<C>::kKeyBlocks][4];
 
-// The row of the tile that accumulator element half * 2 (or + 1) of block b belongs to.
+// Tile row of accumulator element half * 2 (or + 1) of row block `block`.
 template <class C>
 __device__ __forceinline__ int tile_row(int block, int half) {
   return (threadIdx.x / 32 * RowState<C>::kRowBlocks + block) * 16 + half * 8 + threadIdx.x % 32 / 4;
 }
 
-// What a product of q and k is to be multiplied with: 1 where both are what they stand for.
+// Factor of a product of q and k; 1 if both are stored unscaled.
 template <class C>
 __device__ __forceinline__ float score_factor(const PrefillSmem<C>& smem, int block, int half) {
   if constexpr (C::kKvBytes != 1) return 1.f;
   else return smem.raw.factor[tile_row<C>(block, half)];
 }
-// The same of what a softmax sees: a soft cap has taken it in already.
+// Factor of a score in the softmax; a soft cap has applied the score factor already.
 template <class C>
 __device__ __forceinline__ float softmax_factor(const PrefillSmem<C>& smem, int block, int half) {
   return C::kSoftCap ? 1.f : score_factor<C>(smem, block, half);
@@ -93,7 +93,7 @@ __device__ __forceinline__ void soft_cap(const PrefillSmem<C>& smem, Scores<C>& 
     }
 }
 
-// Scores as the user's expression has them. `table`: parameters of the keys of this tile.
+// Applies the logits expression. `table`: parameters of the keys of this tile.
 template <class C>
 __device__ __forceinline__ void vary_scores(const PrefillParams& p, const RowTile& tile, const int32_t* table, int start,
                                             Scores<C>& s) {
@@ -132,11 +132,11 @@ __device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTil
     }
 }
 
-// Which of this thread's elements of a tile are shown: bit half * 16 + n * 2 + i of a row block.
+// Mask of this thread's visible elements of a tile: bit half * 16 + n * 2 + i of a row block.
 template <class C>
 using Shown = uint32_t[RowState<C>::kRowBlocks];
 
-// Where more than a range hides keys. Before the scores are there, and one row after the other: registers are scarce.
+// Needed if more than a range hides keys. Runs before the scores are computed, one row at a time, to save registers.
 template <class C>
 __device__ __forceinline__ void find_shown(const PrefillParams& p, const RowTile& tile, const KvRange& range,
                                            const int32_t* table, int start, Shown<C>& shown) {
@@ -160,8 +160,8 @@ __device__ __forceinline__ void hide_scores(const Shown<C>& shown, Scores<C>& s)
         if ((shown[b] >> (i / 2 * 16 + n * 2 + i % 2) & 1) == 0) s[b][n][i] = minus_infinity();
 }
 
-// Scores become weights; the state is rescaled to the new maximum. (max - new max) is exactly zero when a tile adds
-// nothing to a row, so that a tile a row does not see leaves its bits alone.
+// Converts scores to weights and rescales the state to the new maximum. (max - new max) is exactly 0 if a tile adds nothing to
+// a row, so a tile that a row does not see leaves its bits unchanged.
 template <class C>
 __device__ __forceinline__ void update_softmax(const PrefillSmem<C>& smem, RowState<C>& state, Scores<C>& s,
                                                float log2_scale) {

@@ -1,4 +1,4 @@
-// Writes what a block has accumulated: final rows through shared memory in 16-byte pieces, or f32 partials of one split.
+// Writes the results of a CTA: final rows through shared memory in 16-byte pieces, or f32 partials of one split.
 #pragma once
 #include "kernels/attention/prefill/math.cuh"
 #include "kernels/attention/prefill/finish.cuh"
@@ -10,7 +10,7 @@ __device__ __forceinline__ int64_t lse_index(const PrefillParams& p, const RowTi
   return packed_offset<C>(tile, row, p.heads, 1);
 }
 
-// The end of a row of a tile, whose sum is that of all its quad.
+// Completes a row of a tile from its quad's sum.
 template <class C>
 __device__ __forceinline__ Sunk finished_row(const PrefillParams& p, const PrefillSmem<C>& smem, const RowState<C>& state,
                                              int block, int half) {
@@ -19,7 +19,7 @@ __device__ __forceinline__ Sunk finished_row(const PrefillParams& p, const Prefi
   return finished<C>(p, head, row_lse(state.max[block][half], state.sum[block][half], scale));
 }
 
-// Sums the row sums over their quads and leaves the output normalised.
+// Reduces row sums over quads and normalises the output.
 template <class C>
 __device__ __forceinline__ void normalise(const PrefillParams& p, const PrefillSmem<C>& smem, RowState<C>& state) {
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_lse(const PrefillParams& p, const PrefillS
     }
 }
 
-// A warp stages in its own rows of Q, which only it has read.
+// A warp stages the rows in its own rows of Q, which only it has read.
 template <class C>
 __device__ __forceinline__ void write_rows(const PrefillParams& p, const RowTile& tile, PrefillSmem<C>& smem,
                                            const RowState<C>& state) {

@@ -1,20 +1,20 @@
-// What a prefill launch is told; shared by the kernel and its binding.
+// Parameters of a prefill launch, shared by the kernel and its binding.
 //
-// Launch: grid (total_rows * group / kTileRows + batch, kv_heads, splits), block kWarps * 32,
-//   dynamic shared memory = (kTileRows + 2 * kTileKv) * head_dim * 2 + 4 * kTileKv * 8 + 1024 bytes, and
-//   8 * kTileKv bytes for each parameter that a variant has of a key, kTileKv * head_dim + kTileRows * 4 for an fp8 cache.
-//   splits: off 1; auto num_splits (host's choice, >= 1); fixed num_splits = ceil(bound on kv length / chunk), and
-//   the last has all keys that are left.
+// Launch: grid (total_rows * group / kTileRows + batch, kv_heads, splits), kWarps * 32 threads a CTA,
+//   dynamic shared memory = (kTileRows + 2 * kTileKv) * head_dim * 2 + 4 * kTileKv * 8 + 1024 bytes, plus
+//   8 * kTileKv bytes a key parameter of a variant, plus kTileKv * head_dim + kTileRows * 4 for an fp8 cache.
+//   splits: off 1; auto num_splits (chosen by the host, >= 1); fixed num_splits = ceil(bound on kv length / chunk); the last
+//   split has all remaining keys.
 // Workspace (auto and fixed): 4 * splits * total_rows * heads * (head_dim + 1) bytes, partial_o first, then partial_lse.
-// Pieces (prefill_sm90/params.h): grid num_splits blocks, 2 * num_splits slots of slot_rows rows, no merge launch; workspace
-//   8 * num_splits * slot_rows * (head_dim_vo + 1) bytes, and behind it 8 for each counter, one for each warp that computes of each block.
-// Merge launch (auto and fixed): grid ceil(total_rows * heads / 4), block 128.
+// Pieces (prefill_sm90/params.h): grid num_splits CTAs, 2 * num_splits slots of slot_rows rows, no merge launch; workspace
+//   8 * num_splits * slot_rows * (head_dim_vo + 1) bytes, then 8 bytes a counter, one counter a consumer warp of each CTA.
+// Merge launch (auto and fixed): grid ceil(total_rows * heads / 4), 128 threads a CTA.
 #pragma once
 #include "kernels/paged/paged_kv.h"
 
 namespace opfacade {
 
-// Strides are in bytes. A pointer that a specialisation does not use is null.
+// Strides are in bytes. A pointer that the specialisation does not use is null.
 struct PrefillParams {
   const void* q;
   int64_t q_row_stride;
@@ -27,7 +27,7 @@ struct PrefillParams {
   int64_t o_row_stride;
   int64_t o_head_stride;
   const float* sinks;  // [heads]: logits without a value
-  const float* k_scale;  // fp8: null, [1] or [kv_heads]; what is stored is multiplied with it
+  const float* k_scale;  // fp8: null, [1] or [kv_heads]; factor of the stored values
   const float* v_scale;
   int32_t kv_scale_stride;  // 0 or 1
   float* lse;          // [total_rows, heads]

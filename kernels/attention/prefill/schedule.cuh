@@ -1,6 +1,6 @@
-// Which rows and which keys a prefill block works on, found from the lengths on the device. A request of n packed rows
-// (token-major, the heads of one kv head innermost) owns the slots from floor(first packed row / kTileRows) + request on:
-// that start grows with every request and always leaves room for ceil(n / kTileRows) tiles, so no plan is needed.
+// Rows and keys of a prefill CTA, derived from the lengths on the device. A request of n packed rows (token-major, the heads of
+// one kv head innermost) owns the slots from floor(first packed row / kTileRows) + request on. That start increases with every
+// request and leaves room for ceil(n / kTileRows) tiles, so no plan is needed.
 #pragma once
 #include "kernels/attention/prefill/params.h"
 #include "kernels/paged/page_lookup.cuh"
@@ -17,11 +17,11 @@ struct RowTile {
 };
 
 struct KvRange {
-  int begin;  // where tiles start; may precede the first visible key
+  int begin;  // first key of the tiles; may precede the first visible key
   int end;
 };
 
-// Rows of q and o of a request.
+// Rows of a request in q and o.
 __device__ __forceinline__ IndexSpan q_rows(const PrefillParams& p, int request) {
   return clamped_span(p.q_indptr, request, p.total_rows);
 }
@@ -47,7 +47,7 @@ __device__ __forceinline__ int find_request(const PrefillParams& p, int slot) {
   return first;
 }
 
-// Tile `number` of tile.request; false if the request has no such tile.
+// Sets tile `number` of tile.request; false if the request has no such tile.
 template <class C>
 __device__ __forceinline__ bool set_row_tile(const PrefillParams& p, int number, RowTile& tile) {
   const IndexSpan rows = q_rows(p, tile.request);
@@ -55,13 +55,13 @@ __device__ __forceinline__ bool set_row_tile(const PrefillParams& p, int number,
   tile.q_len = rows.count();
   tile.first = number * C::kTileRows;
   tile.rows = min(tile.q_len * C::kGroup - tile.first, C::kTileRows);
-  // An indptr that falls leads a search to a request that starts later.
+  // A decreasing indptr can lead the search to a request that starts later.
   if (tile.rows <= 0 || (kClampsIndices && number < 0)) return false;
   tile.kv_len = kv_length<C::kTable>(p.table, tile.request);
   return true;
 }
 
-// False if the slot lies past its request's tiles. Late tiles come first: under a causal mask they are the longest.
+// Returns false if the slot is past its request's tiles. Late tiles come first: under a causal mask they are the longest.
 template <class C>
 __device__ __forceinline__ bool find_row_tile(const PrefillParams& p, RowTile& tile) {
   const int slot = gridDim.x - 1 - blockIdx.x;
@@ -78,7 +78,7 @@ __device__ __forceinline__ KvRange visible_range(const PrefillParams& p, const R
   return range;
 }
 
-// With a fixed chunk a split is cut by its own number alone: this sees no batch, so that none can change a request's bits.
+// Fixed chunks: the range depends on the split's number only, so that no batch can change a request's bits.
 template <class C>
 __device__ __forceinline__ KvRange fixed_range(KvRange range, int split, int chunk) {
   const int start = split * chunk;
@@ -86,13 +86,13 @@ __device__ __forceinline__ KvRange fixed_range(KvRange range, int split, int chu
   return {start + max(range.begin - start, 0) / C::kTileKv * C::kTileKv, end};
 }
 
-// The part of the visible range that split blockIdx.z takes.
+// The visible range of split blockIdx.z.
 template <class C>
 __device__ __forceinline__ KvRange split_range(const PrefillParams& p, KvRange range) {
   const int split = blockIdx.z;
   if constexpr (C::kSplit == SplitMode::kFixed) {
     const KvRange part = fixed_range<C>(range, split, p.chunk);
-    return {part.begin, split == p.num_splits - 1 ? range.end : part.end};  // no length has keys that nobody reads
+    return {part.begin, split == p.num_splits - 1 ? range.end : part.end};  // the last split takes all remaining keys
   }
   range.begin = range.begin / C::kTileKv * C::kTileKv;
   if constexpr (C::kSplit == SplitMode::kAuto) {
@@ -104,7 +104,7 @@ __device__ __forceinline__ KvRange split_range(const PrefillParams& p, KvRange r
   return range;
 }
 
-// The keys one row sees, clipped to the split: [begin, end).
+// Visible keys of one row, clipped to the split: [begin, end).
 template <class C>
 __device__ __forceinline__ KvRange row_range(const PrefillParams& p, const RowTile& tile, const KvRange& range, int row) {
   const int aligned_token = (tile.first + row) / C::kGroup + tile.kv_len - tile.q_len;
@@ -114,7 +114,7 @@ __device__ __forceinline__ KvRange row_range(const PrefillParams& p, const RowTi
   return seen;
 }
 
-// Whether some row of the tile does not see some key of [start, start + kTileKv).
+// True if some row of the tile does not see some key of [start, start + kTileKv).
 template <class C>
 __device__ __forceinline__ bool needs_mask(const PrefillParams& p, const RowTile& tile, const KvRange& range, int start) {
   const KvRange first = row_range<C>(p, tile, range, 0);

@@ -1,10 +1,12 @@
-// A variant and a packed mask in a prefill kernel. C::Variant is made of the user's expressions (csrc/attention/variant.jinja):
+// Variant and packed mask in a prefill kernel. C::Variant is generated from the user's expressions
+// (csrc/attention/variant.jinja):
 //
-//   kLogits, kMask, kQuery: which there are; kPacked: whether the call has a mask; kHead, kRow, kKey: parameters of each kind
+//   kLogits, kMask, kQuery: which expressions exist; kPacked: the call has a mask; kHead, kRow, kKey: parameters of each kind
 //   float logits(float score, row, key), bool mask(row, key), float query(float query, row)
-//   kLine: whether logits are score + start(row, key) + rise(row) * key.step, and nothing else
+//   kLine: logits are exactly score + start(row, key) + rise(row) * key.step
 //
-// C::operands(p) are those of the call. A kernel without C::Variant has none of this. Everything here may only hide more than row_range does.
+// C::operands(p) are those of the call. A kernel without C::Variant has none of this. Masks here can only hide more than
+// row_range.
 #pragma once
 #include "kernels/attention/prefill/schedule.cuh"
 #include "kernels/attention/prefill/variant_of.cuh"
@@ -14,10 +16,10 @@
 
 namespace opfacade {
 
-// Arrays of no elements do not exist.
+// Array length: zero-length arrays do not exist.
 constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
 
-// What expressions know of a row of q and one of its heads.
+// The row and head that expressions refer to.
 template <class V>
 struct VariantRow {
   int32_t q_pos, q_len, kv_len, head, kv_head;
@@ -25,8 +27,8 @@ struct VariantRow {
   int32_t row_param[at_least_one(V::kRow)];
 };
 
-// And of a key: its place is base + step, where the steps of a tile are constants, so that a conversion of base - x is made
-// once a row.
+// The key that expressions refer to: position base + step. step is a constant within a tile, so that base - x is converted once
+// a row.
 template <class V>
 struct VariantKey {
   int32_t base;
@@ -35,7 +37,7 @@ struct VariantKey {
   __device__ __forceinline__ int32_t kv_pos() const { return base + step; }
 };
 
-// row: of the tile; one past its rows is taken for the last, so that nothing is read that is not there.
+// row: row of the tile; a padding row stands for the last, so that nothing out of bounds is read.
 template <class C>
 __device__ __forceinline__ VariantRow<Variant<C>> variant_row(const PrefillParams& p, const RowTile& tile, int kv_head, int row) {
   using V = Variant<C>;
@@ -54,7 +56,7 @@ __device__ __forceinline__ VariantRow<Variant<C>> variant_row(const PrefillParam
   return out;
 }
 
-// Two elements of q as the expression has them, rounded back to their type.
+// Applies the query expression to two elements of q, rounded back to their type.
 template <class C>
 __device__ __forceinline__ uint32_t varied_pair(uint32_t pair, const VariantRow<Variant<C>>& row) {
   using T = typename C::T;
@@ -74,7 +76,7 @@ __device__ __forceinline__ VariantKey<Variant<C>> variant_key(const int32_t* tab
   return out;
 }
 
-// Parameters of one key into the table; page and slot are its place in the cache.
+// Copies the parameters of one key into the table; page and slot locate it in the cache.
 template <class C>
 __device__ __forceinline__ void fetch_key_params(const PrefillParams& p, int32_t* table, int key, int page, int slot) {
   const VariantOperands& operands = C::operands(p);
@@ -83,7 +85,7 @@ __device__ __forceinline__ void fetch_key_params(const PrefillParams& p, int32_t
     table[i * C::kTileKv + key] = operands.key[i * operands.key_count + page * operands.key_page + slot];
 }
 
-// 32 bits of a packed mask from `bit` on, the first the lowest. What lies past the end of the mask is hidden.
+// 32 bits of a packed mask from `bit` on, lowest first. Bits past the end of the mask are 0 (hidden).
 __device__ __forceinline__ uint32_t mask_word(const VariantOperands& operands, int64_t word) {
   if (word < 0) return 0;
   if (word * 4 + 4 <= operands.mask_bytes) return reinterpret_cast<const uint32_t*>(operands.mask)[word];
@@ -93,7 +95,7 @@ __device__ __forceinline__ uint32_t mask_word(const VariantOperands& operands, i
   return out;
 }
 
-// The bits of one row for kTileKv keys from `start` on. Only those of keys that the request has mean anything.
+// Mask bits of one row for kTileKv keys from `start` on; valid only for keys of the request.
 template <class C>
 __device__ __forceinline__ void fetch_row_bits(const PrefillParams& p, const RowTile& tile, int row, int start,
                                                uint32_t (&bits)[C::kTileKv / 32]) {
@@ -110,8 +112,8 @@ __device__ __forceinline__ void fetch_row_bits(const PrefillParams& p, const Row
   }
 }
 
-// Which keys of a tile one row sees, of this thread's elements: keys n * 8 + threadIdx.x % 4 * 2 + i, bit n * 2 + i for each.
-// In small loops: it is called where registers are scarce.
+// Mask of this thread's elements of one row: keys n * 8 + threadIdx.x % 4 * 2 + i, bit n * 2 + i each. Small rolled loops,
+// because registers are scarce at the call.
 template <class C>
 __device__ __forceinline__ uint32_t shown_elements(const PrefillParams& p, const RowTile& tile, const KvRange& range,
                                                    int kv_head, int row_of_tile, const int32_t* table, int start) {

@@ -1,4 +1,4 @@
-// Whether a kernel has a variant: see prefill/variant.cuh.
+// True if a kernel has a variant: see prefill/variant.cuh.
 #pragma once
 
 namespace opfacade {

@@ -1,15 +1,15 @@
-// What a prefill with a variant or a mask of the call is told besides; shared by the kernel and its binding.
+// Additional parameters of a prefill with a variant or a mask, shared by the kernel and its binding.
 #pragma once
 #include "kernels/attention/prefill/params.h"
 
 namespace opfacade {
 
-// Operands of opfacade.plans._attention.variant.Variant and of a packed mask. A pointer that a specialisation does not use is null.
+// Operands of opfacade.plans._attention.variant.Variant and of a packed mask. A pointer that the specialisation does not use is null.
 struct VariantOperands {
   const float* head;           // [n, heads]
   const int32_t* row;          // [n, total_rows]
   const int32_t* key;          // [n, pages, page_size], or [n, rows of k]
-  int64_t key_count;           // elements of one of the n
+  int64_t key_count;           // elements of one of the n parameters
   int64_t key_page;            // elements of a page; ragged: 0
   const uint8_t* mask;         // 4-byte aligned
   const int32_t* mask_indptr;  // [batch + 1], in bytes

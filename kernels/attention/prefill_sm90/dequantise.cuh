@@ -1,6 +1,6 @@
-// K and V of an fp8 cache: pieces of tiles come as they lie in memory into a ring, and warps 1 to 3 make f16 of them, exactly, in
-// the tiles that products read. Warp 0 asks the copy engine for them, or where that cannot, says where their rows lie, and each
-// thread copies what it widens. Its own line of a piece is what limits the block, so it finds nothing itself.
+// Dequantisation of an fp8 cache: raw parts of tiles arrive in a ring, and warps 1 to 3 convert them to f16, exactly, into
+// operand tiles. Warp 0 issues the loads by TMA; without TMA it publishes row addresses, and each thread copies the bytes that
+// it converts. The conversion of a part limits the CTA, so the converting warps do no lookups.
 #pragma once
 #include "kernels/attention/prefill_sm90/gather.cuh"
 #include "kernels/ptx/fp8.cuh"
@@ -10,23 +10,23 @@ namespace opfacade {
 template <class C>
 struct RawTile {
   static constexpr int kRows = C::Tile::kRawRows;
-  static constexpr int kPieces = C::kTileKv / kRows;  // of K or V
-  // A warp's step: 512 bytes of whole rows, sixteen of them a lane.
-  static constexpr int kChunks = C::kHeadDim / 16;    // of sixteen bytes in a row
+  static constexpr int kPieces = C::kTileKv / kRows;  // parts of K or V
+  // A warp's step: 512 bytes of whole rows, 16 bytes a lane.
+  static constexpr int kChunks = C::kHeadDim / 16;    // 16-byte chunks of a row
   static constexpr int kStepBytes = 512, kStepRows = 32 / kChunks;
   static constexpr int kSteps = kRows / kStepRows;
   static_assert(kSteps * kStepBytes == C::Tile::kRawBytes && kPieces <= 2);
 };
 
-// Warp 0.
+// Role of warp 0.
 template <class C>
-struct RawLoader : Gatherer<C> {
+struct RawLoader : RowCopier<C> {
   using Raw = RawTile<C>;
-  using Gatherer<C>::smem, Gatherer<C>::p;
+  using RowCopier<C>::smem, RowCopier<C>::p;
   Ring<C::Tile::kRawSlots> ring{};
 
-  // The tile at `start`: the pieces of its keys, then of its values. `page` is the entry of this lane's box.
-  __device__ __forceinline__ void ask(const Work& work, const Pages<C>& pages, int start, int page) {
+  // Issues the tile at `start`: the parts of its keys, then of its values. `page`: entry of this lane's box.
+  __device__ __forceinline__ void issue_loads(const Work& work, const Pages<C>& pages, int start, int page) {
     constexpr int kAtOnce = 4;
     const int lane = threadIdx.x % 32, token = lane * p.box, end = min(work.range.end - start, C::kTileKv);
     const int slot = pages.slot_of(start + token), id = pages.checked(page), bytes = p.box * C::kHeadDim;
@@ -44,7 +44,7 @@ struct RawLoader : Gatherer<C> {
         const PageBox* at = smem.boxes[values] + (later ? __popc(early) : 0);
         const uint32_t full = smem_address(&smem.raw.full[ring.stage]);
         uint32_t dst = smem_address(smem.raw.slots[ring.stage]);
-        // At least once, though there may be none: where they go is read before there is room for them.
+        // At least one iteration, even without boxes: the destination is read before the slot is empty.
         for (int i = 0; i == 0 || i < boxes; i += kAtOnce, at += kAtOnce) {
           PageBox box[kAtOnce];
 #pragma unroll
@@ -67,11 +67,11 @@ struct RawLoader : Gatherer<C> {
     __syncwarp();
   }
 
-  // The same for threads that copy. `page`: entries of this lane's rows. What is outside the range is masked, or swept, so any row
-  // will do there.
-  __device__ __forceinline__ void tell_rows(const Work& work, const Pages<C>& pages, int start,
-                                            const typename Gatherer<C>::Entries& page) {
-    constexpr int kLookups = Gatherer<C>::kLookups, kOfPiece = kLookups / Raw::kPieces;  // rows of a lane
+  // The same for threads that copy. `page`: entries of this lane's rows. Rows outside the range are masked or zeroed later, so
+  // any row is valid there.
+  __device__ __forceinline__ void publish_rows(const Work& work, const Pages<C>& pages, int start,
+                                            const typename RowCopier<C>::Entries& page) {
+    constexpr int kLookups = RowCopier<C>::kLookups, kOfPiece = kLookups / Raw::kPieces;  // rows of a lane
     int id[kLookups], slot[kLookups];
 #pragma unroll
     for (int i = 0; i < kLookups; ++i) {
@@ -93,22 +93,22 @@ struct RawLoader : Gatherer<C> {
   }
 };
 
-// Warps 1 to 3: each takes every third step, on from piece to piece of a tile. Where threads copy it has the same steps in every
-// piece, so that who fills a place of the ring has emptied it.
+// Role of warps 1 to 3: each takes every third step, across the parts of a tile. Without TMA it has the same steps in every
+// part, so that the thread that fills a place of the ring has emptied it.
 template <class C, bool kMapped>
-struct Widener {
+struct Dequantiser {
   using Raw = RawTile<C>;
   using Shared = WgmmaShared<C>;
   static constexpr int kWarps = kSweepers<C>;
-  static constexpr int kMost = (Raw::kSteps + kWarps - 1) / kWarps;             // steps of a warp in a piece
-  static constexpr int kBatch = kMapped && C::kHeadDim < 256 ? kMost : kMost / 2;  // under way at once, as there are registers
-  static constexpr int kPlaces = 8 / Raw::kStepRows;  // steps of a warp until one lies three groups of eight rows on
+  static constexpr int kMost = (Raw::kSteps + kWarps - 1) / kWarps;             // steps of a warp in a part
+  static constexpr int kBatch = kMapped && C::kHeadDim < 256 ? kMost : kMost / 2;  // loads in flight, limited by registers
+  static constexpr int kPlaces = 8 / Raw::kStepRows;  // steps of a warp until one is three groups of eight rows further
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
   Ring<C::Tile::kRawSlots> coming{}, here{};
 
-  // This warp's first step, of the first piece (turn 0) or the one after it, and whether it has an i-th one.
+  // This warp's first step in the first part (turn 0) or the following one, and whether it has an i-th step.
   __device__ __forceinline__ static int first_step(int turn) {
     const int step = threadIdx.x / 32 - 1 + (kMapped ? turn * (kWarps - Raw::kSteps % kWarps) : 0);
     return step < kWarps ? step : step - kWarps;
@@ -116,15 +116,16 @@ struct Widener {
   __device__ __forceinline__ static bool takes(int turn, int i) {
     return i < kMost - 1 || first_step(turn) + i * kWarps < Raw::kSteps;
   }
-  // This lane's bytes of its first step.
+  // Address of this lane's bytes of its first step.
   __device__ __forceinline__ uint32_t place(int slot, int turn) const {
     return smem_address(smem.raw.slots[slot]) + first_step(turn) * Raw::kStepBytes + threadIdx.x % 32 * 16;
   }
 
-  // The next piece of the ring, to where it belongs in its tile.
+  // Converts the next part of the ring into its place in the tile.
   __device__ __forceinline__ void widen(uint32_t tile, int turn) {
     const int lane = threadIdx.x % 32, chunk = lane % Raw::kChunks;
-    // In two pieces of eight bytes, some lanes the second one first: so that eight write to all banks, and sixteen read from all.
+    // Two stores of eight bytes; some lanes store the second half first, so that eight lanes write all banks and sixteen read
+    // all.
     const int swap = (lane / 8 + (Raw::kChunks > 4 ? lane / 4 : 0)) % 2;
     const uint32_t src = place(here.stage, turn) + swap * 8, other = src + 8 - swap * 16;
     if constexpr (kMapped) mbarrier_wait(smem_address(&smem.raw.full[here.stage]), here.parity);
@@ -153,7 +154,7 @@ struct Widener {
     here.advance();
   }
 
-  // Where threads copy: what this one will widen of the next piece.
+  // Without TMA: copies the bytes of the next part that this thread will convert.
   __device__ __forceinline__ void copy() {
     const int row = threadIdx.x % 32 / Raw::kChunks, column = threadIdx.x % Raw::kChunks * 16;
     const char* const* rows = smem.raw.rows[coming.stage] + first_step(0) * Raw::kStepRows + row;
@@ -173,7 +174,7 @@ struct Widener {
     coming.advance();
   }
 
-  // Two pieces come while one is widened.
+  // Two parts are in flight while one is converted.
   __device__ __forceinline__ void copy_ahead(bool more) {
     static_assert(C::Tile::kRawSlots >= 3);
     if (more) copy();
@@ -182,12 +183,12 @@ struct Widener {
 
   __device__ __forceinline__ void run() {
     WorkQueue<C> queue(smem);
-    WildWriter<C> wild{smem};
+    WildWriter<C> nonfinite{smem};
     Ring<C::kStages> ring;
-    Gatherer<C> queries{p, smem};
+    RowCopier<C> queries{p, smem};
     Ring<Shared::kQStages> q_ring;
     for (;;) {
-      const Work& work = queue.see();
+      const Work& work = queue.peek();
       if (work.tile.rows == 0) break;
       int start = work.last;
       if constexpr (!kMapped) {
@@ -197,7 +198,7 @@ struct Widener {
         copy_ahead(true), copy_ahead(true);
       }
 #pragma unroll 1
-      for (int left = 2 * work.tiles; left > 0; --left) {  // K and V, one after the other
+      for (int left = 2 * work.tiles; left > 0; --left) {  // K and V alternate
         const bool values = left & 1;
         const uint32_t tile = smem_address(values ? smem.v[ring.stage] : smem.k[ring.stage]);
         mbarrier_wait(smem_address(values ? &smem.v_empty[ring.stage] : &smem.k_empty[ring.stage]), ring.parity ^ 1);
@@ -206,18 +207,18 @@ struct Widener {
           if constexpr (!kMapped) {
             copy_ahead(left * Raw::kPieces - piece > 2);
             cp_async_wait<2>();
-            queries.tell_pending();  // they were asked for before
+            queries.publish_pending();  // their copies were issued before
           }
           widen(tile + piece * (Raw::kRows / 8) * Shared::kKvGroup, Raw::kPieces == 1 ? values : piece);
         }
         if (values && work.masked(start)) {
           named_sync(kLoading, kWarps * 32);
-          wild.tell(ring.stage, sweep_masked<C>(work, start, tile));
+          nonfinite.tell(ring.stage, sweep_masked<C>(work, start, tile));
         }
-        Gatherer<C>::tell_done(smem_address(values ? &smem.v_full[ring.stage] : &smem.k_full[ring.stage]));
+        RowCopier<C>::publish_writes(smem_address(values ? &smem.v_full[ring.stage] : &smem.k_full[ring.stage]));
         if (values) start -= C::kTileKv, ring.advance();
       }
-      queue.let_go();
+      queue.release();
     }
   }
 };

@@ -1,59 +1,60 @@
-// Warpgroup 0 when the copy engine cannot load (pages that are no multiple of 8 tokens, addresses or strides off 16 bytes): its
-// threads copy row by row: half of them K, half of them V, so that neither waits for a stage of the other. What threads write
-// is seen by the tensor cores only after a fence of the thread that wrote it. So a thread waits for its copies before it tells a
-// barrier: while it finds where the next rows lie they have come.
+// Warpgroup 0 without TMA (pages that are no multiple of 8 tokens, addresses or strides not aligned to 16 bytes): half its
+// threads copy K row by row, half V, so that neither waits for a stage of the other. Tensor cores see a thread's writes only
+// after its own proxy fence, so a thread waits for its copies before it arrives; the address computation of the next rows
+// covers the wait.
 #pragma once
 #include "kernels/attention/prefill_sm90/tma_load.cuh"
 
 namespace opfacade {
 
 template <class C>
-struct Gatherer {
+struct RowCopier {
   using Shared = WgmmaShared<C>;
-  // Of a row of K or V eight threads copy the chunks of each panel; a thread's rows lie kStep apart.
+  // Eight threads copy the chunks of each panel of a K or V row; a thread's rows are kStep apart.
   static constexpr int kChunks = 8, kStep = kCopiers<C> / kChunks;
-  static constexpr int kBatch = C::kHeadDim > 128 || C::kTileKv % (8 * kStep) != 0 ? 4 : 8;  // rows, as many as there are registers for
-  static constexpr int kLookups = (C::kTileKv + kCopiers<C> - 1) / kCopiers<C>;  // of rows, by each thread
+  // rows at once, limited by registers
+  static constexpr int kBatch = C::kHeadDim > 128 || C::kTileKv % (8 * kStep) != 0 ? 4 : 8;
+  static constexpr int kLookups = (C::kTileKv + kCopiers<C> - 1) / kCopiers<C>;  // row lookups of each thread
   using Entries = int[kLookups];
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  WildWriter<C> wild{smem};
-  uint32_t pending = 0;  // the barrier of copies under way
+  WildWriter<C> nonfinite{smem};
+  uint32_t pending = 0;  // barrier of the copies in flight
 
-  // What this thread has written is for `full`.
-  __device__ __forceinline__ static void tell_done(uint32_t full) {
+  // Publishes this thread's writes on `full`.
+  __device__ __forceinline__ static void publish_writes(uint32_t full) {
     fence_async_shared();
     mbarrier_arrive(full);
   }
-  // The copies that a barrier has not heard of are complete.
-  __device__ __forceinline__ void tell_pending() {
-    if (pending != 0) tell_done(pending);
+  // Waits for the pending copies and arrives on their barrier.
+  __device__ __forceinline__ void publish_pending() {
+    if (pending != 0) publish_writes(pending);
     pending = 0;
   }
-  __device__ __forceinline__ void settle() {
+  __device__ __forceinline__ void flush() {
     if (pending == 0) return;
     cp_async_wait<0>();
-    tell_pending();
+    publish_pending();
   }
-  // The copies since the last call are for `full`; copied: or threads have stored them themselves.
+  // Associates the copies since the last call with `full`; copied: threads have stored them by ordinary stores.
   __device__ __forceinline__ void committed(uint64_t& full, bool copied) {
-    if (!copied) return tell_done(smem_address(&full));
+    if (!copied) return publish_writes(smem_address(&full));
     cp_async_commit();
     cp_async_wait<1>();
-    tell_pending();
+    publish_pending();
     pending = smem_address(&full);
   }
-  __device__ __forceinline__ void await(const uint64_t& barrier, uint32_t parity) {
-    if (!mbarrier_is_over(smem_address(&barrier), parity)) settle();
+  __device__ __forceinline__ void wait(const uint64_t& barrier, uint32_t parity) {
+    if (!mbarrier_is_over(smem_address(&barrier), parity)) flush();
     mbarrier_wait(smem_address(&barrier), parity);
   }
   __device__ __forceinline__ static int chunk() { return threadIdx.x % kChunks; }
   __device__ __forceinline__ static int first_row() { return threadIdx.x % kCopiers<C> / kChunks; }
 
-  // A masked tile of V: each thread looks at what it has copied itself; what is outside the range it has written as zeros.
+  // Masked tile of V: each thread checks the values that it copied; slots outside the range are zeros already.
   __device__ __forceinline__ void report(int stage) {
-    settle();
+    flush();
     cp_async_commit();
     cp_async_wait<0>();
     uint32_t found = 0;
@@ -64,10 +65,10 @@ struct Gatherer {
       for (int i = 0; i < C::kTileKv / kStep; ++i)
         found |= nonfinite_in<C>(load_shared_16(at + i * (kStep / 8) * Shared::kKvGroup));
     }
-    wild.tell(stage, found != 0);
+    nonfinite.tell(stage, found != 0);
   }
 
-  // Of queries threads share all chunks of a row, as many at a time as a power of two has.
+  // Queries: threads share the chunks of a row, as many at once as the largest power of two divides.
   static constexpr int kQChunks = C::kHeadDim / 8 & -(C::kHeadDim / 8), kQStep = kQueryCopiers<C> / kQChunks;
 
   __device__ __forceinline__ const char* q_row(const Work& work, int row, int chunk) const {
@@ -90,26 +91,26 @@ struct Gatherer {
     committed(smem.q_full[stage], p.base.q_aligned);
   }
 
-  // A warp finds the rows that it copies, so that it need not wait for another.
+  // A warp looks up the rows that it copies, so that it depends on no other warp.
   static __device__ __forceinline__ int own_row(int i) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % kCopiers<C> / 32;
     return lane / 4 * kStep + warp * 4 + lane % 4 + i * kCopiers<C>;
   }
-  // The entries of the page table for this thread's rows of a tile, a tile ahead. Any will do for what lies past the range.
+  // Loads the page table entries of this thread's rows of a tile, one tile ahead. Rows past the range may have any entry.
   static __device__ __forceinline__ void look_up(const Pages<C>& pages, int start, int end, Entries& page) {
 #pragma unroll
     for (int i = 0; i < kLookups; ++i)
       page[i] = pages.entry_of(min(start + own_row(i), end - 1));
   }
-  // Where the rows of a tile of one of the two lie, in bytes from the first one. Nobody reads there what is outside the range.
+  // Byte offsets of the rows of a K or V tile from the first one. Rows outside the range are never read.
   template <bool kValues>
   __device__ __forceinline__ void resolve(const Pages<C>& pages, int start, const Entries& page) {
     const PoolTensor& pool = kValues ? p.base.v : p.base.k;
-    __syncwarp();  // those of the tile before are read
+    __syncwarp();  // the rows of the previous tile have been read
 #pragma unroll
     for (int i = 0; i < kLookups; ++i) {
       if (own_row(i) >= C::kTileKv) break;
-      // Neither is negative, and products of 64 bits are cheaper of what is known to have no upper half.
+      // Both are non-negative: 64-bit products are cheaper if the upper half is known to be zero.
       const uint32_t id = pages.checked(page[i]), slot = pages.slot_of(start + own_row(i));
       const uint64_t lies = id * uint64_t(pool.page_stride) + slot * uint64_t(pool.token_stride);
       smem.rows[kValues][own_row(i) % kStep][own_row(i) / kStep] = lies;
@@ -117,8 +118,8 @@ struct Gatherer {
     __syncwarp();
   }
 
-  // Rows of K or V, `rows` bytes behind `from`. Some at a time, because a copy that waits for its address holds up the next.
-  // kWhole: all are inside the range.
+  // Copies rows of K or V, `rows` bytes from `from`. In batches, because a copy that waits for its address blocks the next one.
+  // kWhole: all rows are inside the range.
   template <bool kWhole>
   __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
                                             int begin, int end) const {
@@ -143,7 +144,7 @@ struct Gatherer {
       dst += kBatch * (kStep / 8) * Shared::kKvGroup;
     }
   }
-  // The same element by element.
+  // The same, element by element.
   __device__ __forceinline__ void store_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
                                              int begin, int end) const {
 #pragma unroll 1
@@ -170,7 +171,7 @@ struct Gatherer {
     }
   }
 
-  // K or V of one tile, as soon as its stage is free. begins: it is the first of a work.
+  // Copies K or V of one tile once its stage is empty. begins: the first tile of a work.
   template <bool kValues>
   __device__ __forceinline__ void copy(const Pages<C>& pages, const Work& work, const Ring<C::kStages>& ring, int start,
                                        const Entries& page, bool begins) {
@@ -178,13 +179,13 @@ struct Gatherer {
     const uint64_t& empty = kValues ? smem.v_empty[stage] : smem.k_empty[stage];
     resolve<kValues>(pages, start, page);
     if (begins) {
-      await(empty, ring.parity ^ 1);
+      wait(empty, ring.parity ^ 1);
     } else {
-      settle();  // the tile before has come meanwhile; the queries of a work have not
+      flush();  // the previous tile has arrived meanwhile; the queries of a work have not
       mbarrier_wait(smem_address(&empty), ring.parity ^ 1);
     }
     copy_tile(work, kValues, start, kValues ? smem.v[stage] : smem.k[stage]);
-    const bool reports = kReportsWild<C> && kValues && work.masked(start);
+    const bool reports = kReportsNonfinite<C> && kValues && work.masked(start);
     if (reports) report(stage);
     committed(kValues ? smem.v_full[stage] : smem.k_full[stage], p.base.kv_aligned && !reports);
   }

@@ -1,5 +1,5 @@
-// What a computing warpgroup does with one tile of keys: 64 rows of scores, an online softmax, weights packed in registers.
-// Layout of fragments: kernels/ptx/wgmma.cuh.
+// Tile math of a consumer warpgroup: 64 rows of scores, online softmax, weights packed in registers. Fragment layout:
+// kernels/ptx/wgmma.cuh.
 #pragma once
 #include "kernels/attention/prefill/variant.cuh"
 #include "kernels/attention/prefill_sm90/shared_storage.cuh"
@@ -23,14 +23,14 @@ struct WgmmaRows {
   }
 };
 
-// Row of the tile that accumulator element 2 * half (or + 1) belongs to.
+// Tile row of accumulator element 2 * half (or + 1).
 __device__ __forceinline__ int wgmma_row(int half) {
   return (threadIdx.x - kWarpgroup) / 32 * 16 + half * 8 + threadIdx.x % 32 / 4;
 }
 
 template <class C>
 __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[C::kTileKv / 2]) {
-  asm volatile("" : "+r"(q));  // or every descriptor is kept in registers from tile to tile
+  asm volatile("" : "+r"(q));  // otherwise every descriptor stays in registers across tiles
   wgmma_fence();
 #pragma unroll
   for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
   wgmma_commit();
 }
 
-// The same where nothing runs beside it: in a loop, because products take long to compile.
+// The same without overlap: in a loop, because products take long to compile.
 template <class C>
 __device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
   constexpr int kGroup = WgmmaShared<C>::kKvGroup, kAtOnce = C::kTileKv % 64 == 0 ? 64 : 32;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void mask_keys(const PrefillParams& p, const Work& wo
   }
 }
 
-// Queries of this warpgroup as the user's expression has them; each thread the words that it transforms further.
+// Applies the query expression to the rows of this warpgroup; each thread handles the words that it transforms next.
 template <class C>
 __device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work& work, unsigned char* rows, int group) {
   for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
@@ -100,7 +100,7 @@ __device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work&
   }
 }
 
-// What expressions know of this thread's rows; nothing where no expression is of scores.
+// Row values that expressions refer to; unused without a logits expression.
 template <class C>
 using VariantRows = VariantRow<Variant<C>>[2];
 template <class C>
@@ -111,7 +111,7 @@ __device__ __forceinline__ void variant_rows(const PrefillParams& p, const Work&
   }
 }
 
-// Where the user's expression is a line over keys it is left to the softmax.
+// A logits expression that is linear in the key is folded into the softmax.
 template <class C>
 using ScoreLine = Line<Variant<C>::kLine>;
 template <class C>
@@ -125,55 +125,55 @@ __device__ __forceinline__ void score_line(const PrefillParams& p, const Variant
     }
   }
 }
-// Not where what its products round is more than a little of an exponent: a weight at the maximum would not be about 1, nor that of a
-// hidden key 0. Of slopes as models have them no distance is so large. A row is steep in all tiles of a work or in none: what matters
-// is how it ends on either side.
+// Rows with a large slope: if the linear term exceeds 2^20, its rounding would be a visible part of an exponent, so that the
+// weight at the maximum is not 1 and that of a masked key not 0. Slopes of common models never are that large. The property
+// holds for all tiles of a work or none: it is tested at both ends.
 template <bool kAny>
-struct Steep {
+struct LargeSlope {
   static constexpr bool any = false;
 };
 template <>
-struct Steep<true> {
+struct LargeSlope<true> {
   bool row[2] = {false, false};
-  bool any = false;  // in this warp
+  bool any = false;  // any row of this warp
 };
 template <class C>
-using SteepRows = Steep<Variant<C>::kLine>;
+using LargeSlopeRows = LargeSlope<Variant<C>::kLine>;
 
 template <class C>
-__device__ __forceinline__ void find_steep(const PrefillParams& p, const Work& work, SteepRows<C>& steep) {
+__device__ __forceinline__ void find_large_slopes(const PrefillParams& p, const Work& work, LargeSlopeRows<C>& large_slope) {
   if constexpr (Variant<C>::kLine) {
     VariantRows<C> rows;
     variant_rows<C>(p, work, rows);
-    steep.row[0] = steep.row[1] = false;
+    large_slope.row[0] = large_slope.row[1] = false;
 #pragma unroll 1
     for (int end = 0; end < 2; ++end) {
       ScoreLine<C> line;
       score_line<C>(p, rows, work.last - end * (work.tiles - 1) * C::kTileKv, line);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        steep.row[half] |= !(fabsf(line.start[half]) + C::kTileKv * fabsf(line.rise[half]) <= 0x1p20f);
+        large_slope.row[half] |= !(fabsf(line.start[half]) + C::kTileKv * fabsf(line.rise[half]) <= 0x1p20f);
     }
-    steep.any = __any_sync(0xffffffffu, steep.row[0] || steep.row[1]);
+    large_slope.any = __any_sync(0xffffffffu, large_slope.row[0] || large_slope.row[1]);
   }
 }
-// There scores become what the expression says, and nothing is left to be added; hidden ones stay. Each row decides for itself.
+// For such rows the term is added to the scores and removed from `line`; masked scores stay -inf. Each row decides on its own.
 template <class C>
-__device__ __forceinline__ void settle_steep(const SteepRows<C>& steep, ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
+__device__ __forceinline__ void apply_line(const LargeSlopeRows<C>& large_slope, ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
   if constexpr (Variant<C>::kLine) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 4; ++i) {
         float& score = s[i / 2 * 4 + half * 2 + i % 2];
-        if (steep.row[half] && score > minus_infinity()) score = line(score, half, i / 2 * 8 + i % 2);
+        if (large_slope.row[half] && score > minus_infinity()) score = line(score, half, i / 2 * 8 + i % 2);
       }
-      if (steep.row[half]) line.scale[half] = 1.f, line.start[half] = line.rise[half] = 0.f;
+      if (large_slope.row[half]) line.scale[half] = 1.f, line.start[half] = line.rise[half] = 0.f;
     }
   }
 }
 
-// Scores as the user's expression has them.
+// Applies the logits expression.
 template <class C>
 __device__ __forceinline__ void vary_scores(const PrefillParams& p, const VariantRows<C>& rows, int start,
                                             float (&s)[C::kTileKv / 2]) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void vary_scores(const PrefillParams& p, const Varian
   }
 }
 
-// Where more than a range hides keys: which of this thread's elements are shown, bit i of a row for its i-th element.
+// If more than a range hides keys: mask of this thread's visible elements, bit i of a row for its i-th element.
 using WgmmaShown = uint32_t[2];
 
 template <class C>

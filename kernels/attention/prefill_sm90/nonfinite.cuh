@@ -1,5 +1,5 @@
-// A masked key has weight 0, and 0 * NaN is NaN: where a masked tile holds values that are not finite, they are added to the
-// rows that see them and taken out of the tile before the product. Rare, so small rather than fast.
+// A masked key has weight 0, but 0 * NaN is NaN. Non-finite values of masked tiles are added to the rows that see them and
+// removed from the tile before the product. Rare, so the code is small rather than fast.
 #pragma once
 #include "kernels/attention/prefill_sm90/math.cuh"
 
@@ -10,9 +10,9 @@ __device__ __forceinline__ uint32_t pair_address(int key, int block) {
   return kv_place<C>(key, block) + threadIdx.x % 4 * 4;
 }
 
-// Lets each block of eight columns of a row's output and each key of a tile meet: add(block, key, sees, four), where `sees` says
-// which of this thread's rows see the key and `four` are its elements of the block. Each block is moved to where the first was:
-// with a copy of the code for each it would be a twelfth of a kernel.
+// Calls add(block, key, sees, four) for each 8-column block of the output and each key of a tile: `sees` tells which of this
+// thread's rows see the key, `four` are its elements of the block. Each block is rotated into the registers of the first: an
+// unrolled copy would be a twelfth of the kernel.
 template <class C, class Add>
 __device__ __forceinline__ void add_by_key(const PrefillParams& p, const Work& work, int start, const WgmmaShown& shown,
                                            float (&o)[C::kHeadDimVo / 2], Add add) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void add_by_key(const PrefillParams& p, const Work& w
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         sees[half] = start + key >= seen[half].begin && start + key < seen[half].end;
-        if constexpr (kHidesMore<C>)  // the thread that has this element knows
+        if constexpr (kHidesMore<C>)  // the thread that holds this element has its bit
           sees[half] = __shfl_sync(0xffffffffu, shown[half], (threadIdx.x & 28) + key % 8 / 2) >> (key / 8 * 2 + key % 2) & 1;
       }
       add(block, key, sees, four);
@@ -46,26 +46,26 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
   using T = typename C::T;
   add_by_key<C>(p, work, start, shown, o, [&](int block, int key, const bool(&sees)[2], float(&four)[4]) {
     const uint32_t pair = *reinterpret_cast<const uint32_t*>(v + pair_address<C>(key, block));
-    const uint32_t wild = halves_mask(nonfinite_halves<T>(pair));
-    const uint32_t kept = (pair & wild) | (0x80008000u & ~wild);  // -0 changes nothing
+    const uint32_t nonfinite = halves_mask(nonfinite_halves<T>(pair));
+    const uint32_t kept = (pair & nonfinite) | (0x80008000u & ~nonfinite);  // -0 is neutral
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (sees[i / 2]) four[i] += T::unpack(static_cast<uint16_t>(kept >> i % 2 * 16));
   });
 }
 
-// By all computing warpgroups at the same tile, with no product under way that writes o or reads this tile.
+// Called by all consumer warpgroups at the same tile, while no product in flight writes o or reads this tile.
 template <class C>
 __device__ __forceinline__ void isolate_nonfinite(const PrefillParams& p, const Work& work, int start, unsigned char* v,
                                                   const WgmmaShown& shown, WgmmaRows<C>& rows) {
   add_nonfinite<C>(p, work, start, v, shown, rows.o);
-  named_sync(kComputing, kComputers<C>);
+  named_sync(kComputing, kConsumerThreads<C>);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1
-  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDimVo / 2; i += kComputers<C>)
+  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDimVo / 2; i += kConsumerThreads<C>)
     words[i] &= ~halves_mask(nonfinite_halves<typename C::T>(words[i]));
   fence_async_shared();
-  named_sync(kComputing, kComputers<C>);
+  named_sync(kComputing, kConsumerThreads<C>);
 }
 
 }  // namespace opfacade

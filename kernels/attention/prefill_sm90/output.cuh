@@ -40,7 +40,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
 // Where the partial results of a row are.
 template <class C>
 __device__ __forceinline__ int64_t partial_row(const PrefillParams& p, const Work& work, int row) {
-  if constexpr (kCutsByLengths<C>) return static_cast<int64_t>(part_slot(blockIdx.x, TilePart::of(work.split).part == 0)) * p.slot_rows + row;
+  if constexpr (kCutsByLengths<C>) return static_cast<int64_t>(part_slot(blockIdx.x, TilePart::of(work.split).index == 0)) * p.slot_rows + row;
   return static_cast<int64_t>(work.split) * p.total_rows * p.heads + row_in_o<C>(p, work, row, p.heads, 1);
 }
 

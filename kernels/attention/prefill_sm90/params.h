@@ -1,7 +1,7 @@
-// What a prefill launch for sm_90a is told; shared by the kernel and its binding.
+// Parameters of a prefill launch for sm_90a; shared by the kernel and its binding.
 //
-// Launch: grid min(SMs, slots * kv_heads * splits), with pieces num_splits, which is how many SMs the plan is for; block
-// Tile::kThreads, dynamic shared memory WgmmaShared<head_dim>::kBytes.
+// Launch: grid min(SMs, slots * kv_heads * splits), or num_splits = SMs of the target with split=pieces; Tile::kThreads threads a CTA,
+// dynamic shared memory WgmmaShared<head_dim>::kBytes.
 // slots = total_rows * group / kTileRows + batch; kTileRows = Tile::kRows / group * group.
 // Workspace, splits and the merge launch: see prefill/params.h.
 #pragma once
@@ -10,14 +10,14 @@
 
 namespace opfacade {
 
-// Lanes find boxes of tiles as if each had so many keys, a power of two that none is beyond.
+// Upper bound of the keys of a tile, a power of two: lanes find boxes as if every tile had so many.
 constexpr int kBoxSpan = 128;
 
 struct WgmmaPrefillParams {
-  // Dimensions from the innermost. Q: 64 columns, group, kv head, row. K and V, paged: 64 columns, 8 tokens, panel of 64
-  // columns, 8-token groups of a page, head of a page; ragged: 64 columns, row, head. A box is 64 columns of a tile of rows of
-  // Q, or `box` tokens of K or V: of one page with all columns, or of a ragged tensor with 64. Of an fp8 cache to be widened: all
-  // columns, token, head of a page or of a ragged tensor.
+  // Dimensions are innermost first. Q: 64 columns, group, kv head, row. K and V, paged: 64 columns, 8 tokens, 64-column panel,
+  // 8-token group of a page, head of a page; ragged: 64 columns, row, head. A box is 64 columns of a row tile of Q, or `box`
+  // tokens of K or V: one page with all columns, or 64 columns of a ragged tensor. fp8 cache to be dequantised: all columns,
+  // token, head of a page or of a ragged tensor.
   TensorMap q_map;
   TensorMap k_map;
   TensorMap v_map;
@@ -25,38 +25,38 @@ struct WgmmaPrefillParams {
   int32_t slots;
   int32_t kv_heads;
   int32_t box;
-  int32_t box_lanes;  // that find the boxes of one tile
-  int32_t k_page;   // from page to page in k_map's last dimension
+  int32_t box_lanes;  // lanes that find the boxes of one tile
+  int32_t k_page;   // step from page to page in the last dimension of k_map
   int32_t v_page;
-  bool mapped;      // the copy engine loads; else the maps are unset and threads load
+  bool mapped;      // TMA loads; otherwise the maps are unset and threads copy
 };
 
-// Warpgroups that compute, of 64 rows each, and one that loads share the registers that a block is launched with: eights for each thread
-// of the 65536 there are. Who asks for more than others have given back waits for ever.
+// Register budget: setmaxnreg works in multiples of 8 per thread; consumers + producer must not exceed 65536 registers per CTA.
+// An increase that exceeds what was released deadlocks.
 template <int kTileRows, int kOfEach = kTileRows == 128 ? 216 : 144, int kOfLoader = kTileRows == 128 ? 72 : 80>
 struct WgmmaBlock {
   static constexpr int kRows = kTileRows;
   static constexpr int kComputing = kRows / 64, kThreads = (kComputing + 1) * 128;
-  static constexpr int kRegisters = kOfEach, kLoaderRegisters = kOfLoader;
-  static_assert(kComputing * kRegisters + kLoaderRegisters <= 65536 / kThreads / 8 * 8 * (kComputing + 1), "all that a block has");
+  static constexpr int kRegisters = kOfEach, kProducerRegisters = kOfLoader;
+  static_assert(kComputing * kRegisters + kProducerRegisters <= 65536 / kThreads / 8 * 8 * (kComputing + 1), "all that a block has");
 };
 
-// How a head dimension is cut; sizes in bytes. Of an fp8 cache (kKvBytes 1) pieces of tiles wait in a ring to be widened.
-// kHeadDimVo: of V and o, where it is another than that of Q and K. kTileKeys: fewer make more stages of the same memory.
-// Where steps are short three warpgroups hide each other's waits better than two; tiles of 128 keys leave them too few registers.
-constexpr bool has_three(int head_dim, int kv_bytes) { return head_dim == 64 && kv_bytes == 2; }
-constexpr int usual_keys(int head_dim, int kv_bytes) { return head_dim == 256 ? 64 : has_three(head_dim, kv_bytes) ? 96 : 128; }
-template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim, int kTileKeys = usual_keys(kHeadDim, kKvBytes)>
-struct WgmmaTile : WgmmaBlock<has_three(kHeadDim, kKvBytes) ? 192 : 128> {
+// Tile shapes by head dimension; sizes in bytes. fp8 cache (kKvBytes 1): raw parts of tiles wait in a ring to be dequantised.
+// kHeadDimVo: of V and o, if different from Q and K. kTileKeys: fewer keys give more stages in the same memory.
+// Short steps: three warpgroups hide each other's waits better than two; tiles of 128 keys leave them too few registers.
+constexpr bool has_three_consumers(int head_dim, int kv_bytes) { return head_dim == 64 && kv_bytes == 2; }
+constexpr int default_keys(int head_dim, int kv_bytes) { return head_dim == 256 ? 64 : has_three_consumers(head_dim, kv_bytes) ? 96 : 128; }
+template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim, int kTileKeys = default_keys(kHeadDim, kKvBytes)>
+struct WgmmaTile : WgmmaBlock<has_three_consumers(kHeadDim, kKvBytes) ? 192 : 128> {
   using WgmmaTile::WgmmaBlock::kRows;
-  static constexpr int kElementBytes = 2;  // of Q, K and V as products read them
+  static constexpr int kElementBytes = 2;  // bytes of an element of Q, K and V in the products
   static constexpr int kKeys = kTileKeys;
-  static constexpr int kStages = (kHeadDim == 64 ? 4 : 2) * usual_keys(kHeadDim, kKvBytes) / kKeys;  // of K and V each
+  static constexpr int kStages = (kHeadDim == 64 ? 4 : 2) * default_keys(kHeadDim, kKvBytes) / kKeys;  // stages of K and of V
   static constexpr int kQStages = kHeadDim > 128 ? 1 : 2;
   static constexpr int kQBytes = kRows * kHeadDim * 2;
-  static constexpr int kKBytes = kKeys * kHeadDim * 2;     // of a tile, as products read it
+  static constexpr int kKBytes = kKeys * kHeadDim * 2;     // K tile, as operand
   static constexpr int kVBytes = kKeys * kHeadDimVo * 2;
-  static constexpr int kControlBytes = 8192;    // barriers, work, lengths, addresses of rows
+  static constexpr int kControlBytes = 8192;    // barriers, work, lengths, row addresses
   static constexpr int kRawSlots = kKvBytes == 2 ? 0 : kHeadDim == 64 ? 4 : 3;
   static constexpr int kRawRows = 8192 / kHeadDim < kKeys ? 8192 / kHeadDim : kKeys;
   static constexpr int kRawBytes = kRawRows * kHeadDim;
@@ -65,8 +65,8 @@ struct WgmmaTile : WgmmaBlock<has_three(kHeadDim, kKvBytes) ? 192 : 128> {
       kQStages * kQBytes + kStages * (kKBytes + kVBytes) + kControlBytes + kRawSlots * kRawBytes + kFactorBytes;
 };
 
-// The same where Q, K and V are fp8 and so are products: a row of a panel is 128 elements. V comes as it lies in memory, in a
-// ring of its own, and is transposed into the tiles that products read.
+// Tiles of fp8 products: Q, K and V are fp8, and a panel row has 128 elements. V arrives as in memory, in its own ring, and is
+// transposed into operand tiles.
 template <int kHeadDim>
 struct WgmmaFp8Tile : WgmmaBlock<128, 224, 56> {
   static_assert(kHeadDim == 128, "a row of Q and K, and of V as it comes, is one line of a panel");
@@ -84,7 +84,7 @@ struct WgmmaFp8Tile : WgmmaBlock<128, 224, 56> {
 };
 
 struct WgmmaFp8PrefillParams : WgmmaPrefillParams {
-  const float* q_scale;  // null or one: what is stored of Q is multiplied with it
+  const float* q_scale;  // null or one factor of the stored Q
 };
 
 }  // namespace opfacade

@@ -1,32 +1,32 @@
-// Finds work and loads it: Q and K by one warp that asks the copy engine, or by half the threads of warpgroup 0 that copy, while
-// the other half (kValues) copies V and half of Q. One loop for all, because what finds work is most of its code, and every copy of
-// it is time to compile. Those of kValues take work as those that compute do, when they come to it.
+// Producer: finds work and loads it. One warp issues Q and K by TMA; without TMA, half the threads of warpgroup 0 copy, while
+// the other half (kValues) copies V and half of Q. One loop for all, because the work search is most of the code, and a second
+// copy costs compile time. The kValues threads read the published work like the consumers.
 #pragma once
 #include "kernels/attention/prefill_sm90/dequantise.cuh"
 
 namespace opfacade {
 
 template <class C, bool kValues>
-struct Feeder {
+struct Producer {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  WorkQueue<C> queue, held;  // the next work, and the one at hand
-  RawLoader<C> threads;  // that copy, where the copy engine does not
+  WorkQueue<C> queue, current;  // the next work, and the current one
+  RawLoader<C> threads;  // copies if TMA does not load
   BoxLoader<C, C::kHeadDim> loader;
   Ring<C::kStages> ring{};
   Ring<WgmmaShared<C>::kQStages> q_ring{};
 
-  __device__ __forceinline__ Feeder(const WgmmaPrefillParams& params, WgmmaShared<C>& shared)
-      : p(params), smem(shared), queue(smem), held(smem), threads{{p, smem}},
+  __device__ __forceinline__ Producer(const WgmmaPrefillParams& params, WgmmaShared<C>& shared)
+      : p(params), smem(shared), queue(smem), current(smem), threads{{p, smem}},
         loader{p, p.k_map, p.k_page, smem.boxes[0]} {}
 
   __device__ __forceinline__ bool mapped() const { return kFp8Products<C> || (!kValues && p.mapped); }
-  // For whole tiles.
-  __device__ __forceinline__ bool asks() const { return kAsStored<C> && mapped(); }
+  // True if TMA loads whole tiles.
+  __device__ __forceinline__ bool loads_by_tma() const { return kAsStored<C> && mapped(); }
 
-  // Warp 0 publishes and reads what it has published, which lies there until those that compute have let it go.
+  // Warp 0 publishes work and reads it back; it stays valid until the consumers release it.
   __device__ __forceinline__ const Work* find() {
-    threads.settle();  // the search takes longer than the first tile, which those that compute may be waiting for
+    threads.flush();  // the search takes longer than the first tile's copies, for which the consumers may be waiting
     if (threadIdx.x < 32) {
       Scheduler<C> scheduler(p, smem.lengths, smem.pieces.line);
       scheduler.resume(smem.progress);
@@ -39,18 +39,18 @@ struct Feeder {
     return see();
   }
   __device__ __forceinline__ const Work* see() {
-    threads.await(smem.work_full[queue.ring.stage], queue.ring.parity);
-    const Work& work = queue.see();
-    queue.pass();
+    threads.wait(smem.work_full[queue.ring.stage], queue.ring.parity);
+    const Work& work = queue.peek();
+    queue.advance();
     return &work;
   }
   __device__ __forceinline__ void let_go() {
-    if (!kValues && threadIdx.x < 32) held.pass(); else held.let_go();
+    if (!kValues && threadIdx.x < 32) current.advance(); else current.release();
   }
 
   __device__ __forceinline__ void load_queries(const Work& work) {
-    if (!kAsStored<C> && !mapped()) return;  // those that widen copy them
-    threads.await(smem.q_empty[q_ring.stage], q_ring.parity ^ 1);
+    if (!kAsStored<C> && !mapped()) return;  // the dequantising warps copy them
+    threads.wait(smem.q_empty[q_ring.stage], q_ring.parity ^ 1);
     if (!mapped()) {
       threads.copy_q(work, q_ring.stage);
     } else if (elected()) {
@@ -60,38 +60,38 @@ struct Feeder {
     q_ring.advance();
   }
 
-  using Entries = typename Gatherer<C>::Entries;
-  // The entries of the page table that this thread looks up, a tile ahead: of its box of a piece to be widened, or of rows.
+  using Entries = typename RowCopier<C>::Entries;
+  // Loads this thread's page table entries one tile ahead: of its box of a raw part, or of rows.
   __device__ __forceinline__ void look_up(const Pages<C>& pages, const Work& work, int start, Entries& page) const {
     if (mapped()) {
       const int token = threadIdx.x % 32 * p.box;
       page[0] = start + token < min(work.range.end, start + C::kTileKv) ? pages.entry_of(start + token) : 0;
     } else {
-      Gatherer<C>::look_up(pages, start, work.range.end, page);
+      RowCopier<C>::look_up(pages, start, work.range.end, page);
     }
   }
-  // `page`: entries for the tile at `start`, then for the one after it.
+  // `page`: entries of the tile at `start`; then of the following one.
   __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, Entries& page,
                                             bool begins) {
-    if (asks()) {
+    if (loads_by_tma()) {
       loader.prepare(pages, work, start, page[0]);
       mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
       __syncwarp();
-      loader.ask(smem_address(smem.k[ring.stage]), smem.k_full[ring.stage]);
+      loader.issue_loads(smem_address(smem.k[ring.stage]), smem.k_full[ring.stage]);
       return;
     }
     Entries next = {};
     look_up(pages, work, max(start - C::kTileKv, 0), next);
     if constexpr (!kAsStored<C>) {
-      if (mapped()) threads.ask(work, pages, start, page[0]); else threads.tell_rows(work, pages, start, page);
+      if (mapped()) threads.issue_loads(work, pages, start, page[0]); else threads.publish_rows(work, pages, start, page);
     } else if constexpr (!kFp8Products<C>) {
       threads.template copy<kValues>(pages, work, ring, start, page, begins);
     }
 #pragma unroll
-    for (int i = 0; i < Gatherer<C>::kLookups; ++i) page[i] = next[i];
+    for (int i = 0; i < RowCopier<C>::kLookups; ++i) page[i] = next[i];
   }
 
-  // Work is found one ahead, when the first tile of the work at hand is under way.
+  // Work is found one item ahead, while the first tile of the current work is loading.
   __device__ __forceinline__ void run() {
     if (!kValues && threadIdx.x < 32) {
       Scheduler<C> scheduler(p, smem.lengths, smem.pieces.line);
@@ -113,12 +113,12 @@ struct Feeder {
         work = next;
         pages = Pages<C>(p.base.table, work->tile.request);
         left = work->tiles, start = work->last;
-        if (asks()) loader.begin(pages, *work, page[0]); else look_up(pages, *work, start, page);
+        if (loads_by_tma()) loader.begin(pages, *work, page[0]); else look_up(pages, *work, start, page);
         load_queries(*work);
       }
       load_tile(*work, pages, start, page, begins);
     }
-    threads.settle();
+    threads.flush();
   }
 };
 

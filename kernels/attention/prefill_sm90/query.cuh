@@ -1,4 +1,4 @@
-// Q of a computing warpgroup, made ready in shared memory: its sign, and bf16 brought into f16 where K is.
+// Prepares Q of a consumer warpgroup in shared memory: sign of the scale, and bf16 to f16 if K is f16.
 #pragma once
 #include "kernels/attention/prefill_sm90/math.cuh"
 #include "kernels/attention/q_transform.cuh"
@@ -15,11 +15,11 @@ __device__ __forceinline__ void transform_queries(unsigned char* rows, QTransfor
   }
 }
 
-// Of an fp8 cache: each of 64 rows of bf16 becomes f16 times a power of two, and `factors` is left with what its scores are to be
-// multiplied with. Two threads take a row.
+// fp8 cache: converts each of 64 bf16 rows to f16 times a power of two; `factors` receives the score factors. Two threads a
+// row.
 template <class C>
 __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned char* rows, float* factors, int kv_head) {
-  constexpr int kWords = C::kHeadDim / 4;  // of a thread
+  constexpr int kWords = C::kHeadDim / 4;  // words of a thread
   const int row = threadIdx.x % kWarpgroup / 2, half = threadIdx.x % 2;
   const auto word_at = [&](int i) {
     const int word = half * kWords + i, chunk = word / 4;
@@ -35,18 +35,17 @@ __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned c
     for (int i = 0; i < kWords; ++i) *word_at(i) = f16_pair(*word_at(i), power_of_two(shift));
   }
   const float key = p.k_scale == nullptr ? 1.f : p.k_scale[kv_head * p.kv_scale_stride];
-  __syncwarp();  // this warp, whose rows these are and nobody else's, has read the factors of the work before
+  __syncwarp();  // this warp, the only reader of these rows, has read the factors of the previous work
   if (half == 0) factors[row] = never_zero(key * power_of_two(-shift));
 }
 
-// What a product of q and k is to be multiplied with, in the row of a thread: 1 where both are what they stand for. It stays in
-// shared memory, because registers are scarcer.
+// Score factor of a thread's row; 1 if Q and K are stored unscaled. It stays in shared memory, because registers are scarcer.
 template <class C>
 __device__ __forceinline__ float score_factor(const WgmmaShared<C>& smem, int half) {
   if constexpr (C::kKvBytes != 1) return 1.f;
   else return smem.raw.factor[wgmma_row(half)];
 }
-// The same of what a softmax sees: a soft cap has taken it in already.
+// The factor in the softmax; a soft cap has applied the score factor already.
 template <class C>
 __device__ __forceinline__ float softmax_factor(const WgmmaShared<C>& smem, int half) {
   return C::kSoftCap ? 1.f : score_factor<C>(smem, half);

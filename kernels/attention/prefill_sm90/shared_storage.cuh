@@ -1,8 +1,8 @@
-// Shared memory of a prefill block on sm_90a, and the barriers between its roles. Warpgroup 0 loads; the others
-// compute 64 rows each. K and V of one tile of keys share a stage number.
+// Shared memory of a prefill CTA on sm_90a, and the barriers between its roles. Warpgroup 0 is the producer; each other
+// warpgroup computes 64 rows. K and V of one key tile have the same stage number.
 //
-// Q and ragged K and V lie panel by panel; of paged K and V eight tokens lie together with all their panels, so that one box
-// is one page.
+// Q and ragged K and V are stored panel by panel; paged K and V store eight tokens with all their panels together, so that one
+// box is one page.
 #pragma once
 #include "kernels/attention/prefill_sm90/scheduler.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -14,34 +14,35 @@ namespace opfacade {
 template <class C>
 constexpr int kConsumers = C::Tile::kComputing;  // warpgroups
 template <class C>
-constexpr int kComputers = kConsumers<C> * kWarpgroup;  // threads
+constexpr int kConsumerThreads = kConsumers<C> * kWarpgroup;  // threads
 template <class C>
 constexpr int kConsumerWarps = kConsumers<C> * 4;  // one arrival each
 template <class C>
-constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that look at work
+constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that read published work
 
-// Named barriers. From kTurn on, for each computing warpgroup: that it is its turn to issue products. kOwnGroup: its own.
-enum : int { kTurn = 1, kComputing = 4, kLoading = 5, kOwnGroup = 6 };
-constexpr int kTurnThreads = 2 * kWarpgroup;  // who waits for a turn and who hands it on
+// Named barriers. kPingPong + group: a consumer warpgroup may issue products. kOwnGroup + group: the threads of one consumer
+// warpgroup.
+enum : int { kPingPong = 1, kComputing = 4, kLoading = 5, kOwnGroup = 6 };
+constexpr int kPingPongThreads = 2 * kWarpgroup;  // one warpgroup waits, one arrives
 
 struct PageBox {
-  int group;  // of eight tokens, in its page
-  int place;  // of its page and head
+  int group;  // group of eight tokens in its page
+  int place;  // page and head
 };
 
-// An fp8 cache on its way, and what the scores of each row are to be multiplied with.
+// Raw fp8 tiles, and the score factor of each row.
 template <int kSlots, int kSlotBytes, int kRawRows, int kRows>
 struct RawShared {
   alignas(128) unsigned char slots[kSlots][kSlotBytes];
-  const char* rows[kSlots][kRawRows];  // where they lie, when threads load
+  const char* rows[kSlots][kRawRows];  // row addresses, if threads copy
   uint64_t full[kSlots], empty[kSlots];
   float factor[kRows];
 };
 template <int kSlotBytes, int kRawRows, int kRows>
 struct RawShared<0, kSlotBytes, kRawRows, kRows> {};
 
-// V of fp8 products as it comes, before it is transposed; and what a thread has no registers for between two works: bases and sums of
-// its rows.
+// Raw V of fp8 products before its transpose; and the bases and sums of a thread's rows between two works, which have no
+// registers.
 template <int kStages, int kBytes, bool kTransposes>
 struct ComingShared {};
 template <int kStages, int kBytes>
@@ -59,26 +60,26 @@ struct ComingOf<Tile, true> {
   using Shared = ComingShared<Tile::kComingStages, Tile::kTileBytes, true>;
 };
 
-// Products are of fp8, so V is transposed; K and V lie in memory as products read them.
+// fp8 products: V is transposed; memory holds K and V in the products' type.
 template <class C>
 constexpr bool kFp8Products = C::Tile::kElementBytes == 1;
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 
-// The last warps of warpgroup 0 make tiles ready: they sweep what the copy engine brings, transpose it, or widen it.
+// The last warps of warpgroup 0 prepare tiles: they check masked tiles after TMA, transpose V, or dequantise.
 template <class C>
 constexpr int kSweepers = kAsStored<C> ? 2 : 3;
 
-// Where threads copy: so many find where rows of K lie, and copy them, as many do so for V, and all of them copy Q. Of an fp8 cache one
-// warp finds rows of both; those that widen copy, Q too.
+// Threads that copy without TMA: half of them K, half V, all of them Q. fp8 cache: one warp looks up the rows of both; the
+// dequantising warps copy, Q too.
 template <class C>
 constexpr int kCopiers = kAsStored<C> ? kWarpgroup / 2 : 32;
 template <class C>
 constexpr int kQueryCopiers = kAsStored<C> ? kWarpgroup : kSweepers<C> * 32;
 
-// Whether values that are not finite may have to be hidden from a row.
+// True if non-finite values may have to be hidden from a row.
 template <class C>
-constexpr bool kReportsWild = C::kCausal || C::kWindow || kHidesMore<C>;
+constexpr bool kReportsNonfinite = C::kCausal || C::kWindow || kHidesMore<C>;
 
 // Where lengths cut tiles.
 template <bool kCuts>
@@ -94,11 +95,11 @@ struct Pieces<false> {
 template <class C>
 struct WgmmaShared {
   using Tile = typename C::Tile;
-  static constexpr int kPanels = C::kHeadDim * Tile::kElementBytes / 128;  // of Q and K
+  static constexpr int kPanels = C::kHeadDim * Tile::kElementBytes / 128;  // panels of Q and K
   static constexpr int kQPanel = Tile::kRows * 128;
   static constexpr bool kPaged = C::kTable != TableForm::kRagged;
-  static constexpr int kKvPanel = kPaged ? 1024 : C::kTileKv * 128;  // from panel to panel
-  static constexpr int kKvGroup = kPaged ? kPanels * 1024 : 1024;    // from eight tokens to the next
+  static constexpr int kKvPanel = kPaged ? 1024 : C::kTileKv * 128;  // bytes between panels
+  static constexpr int kKvGroup = kPaged ? kPanels * 1024 : 1024;    // bytes between groups of eight tokens
   static constexpr int kQStages = Tile::kQStages;
   static_assert(!kPaged || C::kHeadDimVo == C::kHeadDim, "K and V have one step from eight tokens to the next");
 
@@ -109,15 +110,15 @@ struct WgmmaShared {
   uint64_t work_full[kQueue], work_empty[kQueue];
   uint64_t k_full[C::kStages], k_empty[C::kStages];
   uint64_t v_full[C::kStages], v_empty[C::kStages];
-  uint64_t swept[C::kStages];                  // masked tiles only: V is clean, `wild` is set
-  alignas(16) uint32_t wild[C::kStages][4];    // by warp of warpgroup 0: values that are not finite were seen
-  uint64_t judged[C::kStages];                 // masked tiles only: `wild` is read, by every thread that computes
-  uint64_t nobody;                             // waits for this one
+  uint64_t v_checked[C::kStages];                  // masked tiles only: V has been checked, `nonfinite` is set
+  alignas(16) uint32_t nonfinite[C::kStages][4];    // by warp of warpgroup 0: non-finite values were seen
+  uint64_t nonfinite_read[C::kStages];                 // masked tiles only: every consumer thread has read `nonfinite`
+  uint64_t dummy;                             // dummy barrier without waiters
   Work work[kQueue];
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
   alignas(16) PageBox boxes[2][32];            // [K, V]
-  // [K, V][token % 8][token / 8], when threads load what is not widened. Two more let a warp's reads lie in all banks.
+  // [K, V][token % 8][token / 8], if threads copy without dequantisation. Padding of two spreads a warp's reads over all banks.
   static constexpr bool kFindsRows = kAsStored<C> && !kFp8Products<C>;
   alignas(16) uint64_t rows[2][kFindsRows ? 8 : 1][kFindsRows ? C::kTileKv / 8 + 2 : 2];
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
@@ -133,7 +134,8 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps<C>);
   }
-  mbarrier_init(smem_address(&smem.nobody), kConsumerWarps<C> + 1);  // never over, or synccheck would miss a wait
+  // one arrival more than ever comes: a completed phase would hide a missing wait from synccheck
+  mbarrier_init(smem_address(&smem.dummy), kConsumerWarps<C> + 1);
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
     mbarrier_init(smem_address(&smem.work_empty[i]), kReaders<C>);
@@ -143,9 +145,9 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kSweepers<C> : loaders);
     mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps<C>);
     mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps<C> + (sweeps ? kSweepers<C> : 0));
-    mbarrier_init(smem_address(&smem.swept[i]), kSweepers<C>);
-    mbarrier_init(smem_address(&smem.judged[i]), kComputers<C>);
-    for (int warp = 0; warp < 4; ++warp) smem.wild[i][warp] = 0;
+    mbarrier_init(smem_address(&smem.v_checked[i]), kSweepers<C>);
+    mbarrier_init(smem_address(&smem.nonfinite_read[i]), kConsumerThreads<C>);
+    for (int warp = 0; warp < 4; ++warp) smem.nonfinite[i][warp] = 0;
   }
   if constexpr (kFp8Products<C>) {
     for (int i = 0; i < C::Tile::kComingStages; ++i) {
@@ -164,30 +166,30 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   mbarrier_init_fence();
 }
 
-// What the warps that look at V say of masked tiles, and how those that compute read it. v_empty, of one arrival a warp, would do,
-// but racecheck does not follow it.
+// Report of the warps that check V of masked tiles, and its readers. v_empty with one arrival a warp would suffice, but
+// racecheck cannot follow it.
 template <class C>
 struct WildWriter {
   WgmmaShared<C>& smem;
-  uint32_t parity = ~0u;  // a bit for each stage
+  uint32_t parity = ~0u;  // one bit a stage
 
   __device__ __forceinline__ void tell(int stage, bool found) {
     const bool any = __any_sync(0xffffffffu, found);
-    if constexpr (kReportsWild<C>) {
-      mbarrier_wait(smem_address(&smem.judged[stage]), parity >> stage & 1);
+    if constexpr (kReportsNonfinite<C>) {
+      mbarrier_wait(smem_address(&smem.nonfinite_read[stage]), parity >> stage & 1);
       parity ^= 1u << stage;
-      if (threadIdx.x % 32 == 0) smem.wild[stage][threadIdx.x / 32] = any;
+      if (threadIdx.x % 32 == 0) smem.nonfinite[stage][threadIdx.x / 32] = any;
     }
   }
 };
 template <class C>
-__device__ __forceinline__ bool read_wild(WgmmaShared<C>& smem, int stage) {
-  const uint4 wild = *reinterpret_cast<const uint4*>(smem.wild[stage]);
-  mbarrier_arrive(smem_address(&smem.judged[stage]));
-  return (wild.x | wild.y | wild.z | wild.w) != 0;
+__device__ __forceinline__ bool read_nonfinite(WgmmaShared<C>& smem, int stage) {
+  const uint4 nonfinite = *reinterpret_cast<const uint4*>(smem.nonfinite[stage]);
+  mbarrier_arrive(smem_address(&smem.nonfinite_read[stage]));
+  return (nonfinite.x | nonfinite.y | nonfinite.z | nonfinite.w) != 0;
 }
 
-// Byte offset of a 16-byte chunk of a token in a tile of K or V.
+// Byte offset of a 16-byte chunk of a token in a K or V tile.
 template <class C>
 __device__ __forceinline__ uint32_t kv_place(int token, int chunk) {
   using Shared = WgmmaShared<C>;

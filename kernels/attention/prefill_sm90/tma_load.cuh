@@ -1,7 +1,6 @@
-// Warpgroup 0 when the copy engine loads: one warp finds work and asks for Q and K (prefill_sm90/producer.cuh), one for V, two sweep
-// the masked tiles of V.
-// Swept are slots outside the range, which become zeros, because 0 * NaN is NaN; values inside it that are not finite are
-// only reported, see prefill_sm90/nonfinite.cuh.
+// Warpgroup 0 with TMA: one warp finds work and issues Q and K (prefill_sm90/producer.cuh), one issues V, two check the masked
+// tiles of V. In those, slots outside the range become zeros, because 0 * NaN is NaN; non-finite values inside it are only
+// reported, see prefill_sm90/nonfinite.cuh.
 #pragma once
 #include "kernels/attention/prefill_sm90/shared_storage.cuh"
 #include "kernels/common/chunk.cuh"
@@ -22,23 +21,23 @@ __device__ __forceinline__ void ask_for_q(const WgmmaPrefillParams& p, WgmmaShar
 template <class C>
 using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
-// Asks for tiles of K or of V, by one whole warp. kDim: elements of their rows. A stage that has become free should be asked for
-// at once, and each instruction of this warp is one less of those that compute beside it. So boxes are found for several tiles
-// at once, by each lane one, entries of the page table are read as many tiles ahead, and boxes are read from shared memory four at
-// a time, the first before there is room for them.
+// Issues tiles of K or V, by one full warp. kDim: elements of their rows. A stage should be refilled as soon as it is empty,
+// and each instruction of this warp delays the consumers on the same SM. So each lane finds a box, for several tiles at once;
+// page table entries are read as many tiles ahead; and boxes are read from shared memory four at a time, the first before the
+// stage is empty.
 template <class C, int kDim>
 struct BoxLoader {
   using Shared = WgmmaShared<C>;
   static constexpr int kAhead = 4, kTileBytes = C::kTileKv * kDim * Shared::Tile::kElementBytes;
   static_assert(C::kTileKv <= kBoxSpan);
-  // Products of fp8 leave no registers for what is known from tile to tile: boxes are found for one.
+  // fp8 products leave no registers for state across tiles: boxes are found for one tile.
   static constexpr bool kSeveral = !kFp8Products<C>;
   const WgmmaPrefillParams& p;
   const TensorMap& map;
   int page_step;
-  PageBox* found;         // in shared memory, so that the one lane that asks has no lane to wait for
-  PageBox* at = nullptr;  // those of the tile at hand
-  int boxes = 0;          // how many these are
+  PageBox* found;         // in shared memory, so that the issuing lane needs no shuffle
+  PageBox* at = nullptr;  // boxes of the current tile
+  int boxes = 0;          // number of these
   int token = 0, head = 0;
   PageBox front[kAhead] = {};
 
@@ -53,7 +52,7 @@ struct BoxLoader {
       at = found + (kSeveral ? 32 : 0);
     }
   }
-  // The next tile of the work, which starts at `start`.
+  // Prepares the next tile of the work, which starts at `start`.
   __device__ __forceinline__ void prepare(const Pages<C>& pages, const Work& work, int start, int& entry) {
     if constexpr (Shared::kPaged) {
       if constexpr (!kSeveral) count(work, start);
@@ -63,12 +62,12 @@ struct BoxLoader {
       token = pages.slot_of(start), head = work.head;
     }
   }
-  __device__ __forceinline__ void ask(uint32_t dst, uint64_t& barrier) {
+  __device__ __forceinline__ void issue_loads(uint32_t dst, uint64_t& barrier) {
     const uint32_t full = smem_address(&barrier);
     if (elected()) {
       mbarrier_arrive_expect(full, Shared::kPaged ? boxes * p.box * kDim * Shared::Tile::kElementBytes : kTileBytes);
       if constexpr (Shared::kPaged) {
-        ask_boxes(dst, full);
+        issue_boxes(dst, full);
       } else {
 #pragma unroll
         for (int panel = 0; panel < kDim * Shared::Tile::kElementBytes / 128; ++panel)
@@ -84,8 +83,8 @@ struct BoxLoader {
     const int own = threadIdx.x % 32 * p.box;
     boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - start, C::kTileKv)));
   }
-  // Where the box of this lane begins, from the start of the tile at hand: the first lanes' in that one, the next lanes' in the
-  // one before it in memory, which comes next.
+  // First token of this lane's box, relative to the current tile: the first lanes serve this tile, the next lanes the preceding
+  // tile in memory, which follows in time.
   __device__ __forceinline__ int offset() const {
     const int spans = threadIdx.x % 32 * p.box;
     return kSeveral ? spans % kBoxSpan - spans / kBoxSpan * C::kTileKv : spans;
@@ -95,7 +94,7 @@ struct BoxLoader {
   }
   __device__ __forceinline__ void find(const Pages<C>& pages, const Work& work, int own, int& entry) {
     if constexpr (kSeveral) at = found;
-    __syncwarp();  // the leader has read those before
+    __syncwarp();  // the leader has read the previous boxes
     found[threadIdx.x % 32] = {pages.slot_of(own) >> 3, pages.checked(entry) * page_step + work.head};
     __syncwarp();
     entry = look_up(pages, work, own - (kSeveral ? 32 * p.box / kBoxSpan : 1) * C::kTileKv);
@@ -108,8 +107,8 @@ struct BoxLoader {
       some[i + 1] = {static_cast<int>(two.z), static_cast<int>(two.w)};
     }
   }
-  // Without a branch for each but the last three.
-  __device__ __forceinline__ void ask_boxes(uint32_t dst, uint32_t full) {
+  // Branch-free except for the last three boxes.
+  __device__ __forceinline__ void issue_boxes(uint32_t dst, uint32_t full) {
     const int step = (p.box >> 3) * Shared::kKvGroup;
     const PageBox* next_at = (kSeveral ? at : found) + kAhead;
     int left = boxes;
@@ -131,7 +130,7 @@ struct BoxLoader {
   }
 };
 
-// Into a ring of tiles.
+// Issues all tiles of the work into a ring.
 template <class C, int kCount, int kBytes>
 __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem,
                                             unsigned char (&tiles)[kCount][kBytes], uint64_t (&full)[kCount],
@@ -140,7 +139,7 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
   Ring<kCount> ring;
   BoxLoader<C, C::kHeadDimVo> loader{p, p.v_map, p.v_page, smem.boxes[1]};
   for (;;) {
-    const Work& work = queue.see();
+    const Work& work = queue.peek();
     if (work.tile.rows == 0) break;
     const Pages<C> pages(p.base.table, work.tile.request);
     int left = work.tiles, start = work.last;
@@ -150,10 +149,10 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
     for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
       loader.prepare(pages, work, start, entry);
       mbarrier_wait(smem_address(&empty[ring.stage]), ring.parity ^ 1);
-      __syncwarp();  // all have seen it: once the leader has asked, the barrier may go on by two phases
-      loader.ask(smem_address(tiles[ring.stage]), full[ring.stage]);
+      __syncwarp();  // all lanes have seen the phase: after the issue the barrier may advance by two phases
+      loader.issue_loads(smem_address(tiles[ring.stage]), full[ring.stage]);
     }
-    queue.let_go();
+    queue.release();
   }
 }
 
@@ -163,14 +162,14 @@ __device__ __forceinline__ uint32_t nonfinite_in(uint4 c) {
   return nonfinite_halves<T>(c.x) | nonfinite_halves<T>(c.y) | nonfinite_halves<T>(c.z) | nonfinite_halves<T>(c.w);
 }
 
-// Tokens [begin, end) of a tile of V: those outside `inside` become zeros; of the others, is a value not finite?
+// Zeros tokens of [begin, end) outside `inside` in a tile of V; returns true if another value is not finite.
 template <class C>
-__device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange inside) {
+__device__ __forceinline__ bool check(uint32_t v, int begin, int end, KvRange inside) {
   constexpr int kChunks = C::kHeadDimVo / 8, kThreads = kSweepers<C> * 32;
   uint32_t found = 0;
   int own = threadIdx.x - (4 - kSweepers<C>) * 32;
-  asm volatile("" : "+r"(own));  // nothing of it stays in registers where tiles are widened: masked tiles are few
-  // A thread has the same places of every tile: then racecheck, which does not follow v_empty, sees no race between two tiles.
+  asm volatile("" : "+r"(own));  // nothing stays in registers where tiles are dequantised: masked tiles are few
+  // Each thread has the same places in every tile: otherwise racecheck, which ignores v_empty, reports a race between two tiles.
 #pragma unroll 2
   for (int i = begin * kChunks / kThreads * kThreads + own; i < end * kChunks; i += kThreads) {
     const int token = i / kChunks;
@@ -178,31 +177,31 @@ __device__ __forceinline__ bool sweep(uint32_t v, int begin, int end, KvRange in
     const uint32_t at = v + kv_place<C>(token, i % kChunks);
     if (token < inside.begin || token >= inside.end) {
       store_shared_16(at, make_uint4(0, 0, 0, 0));
-    } else if constexpr (kReportsWild<C>) {
+    } else if constexpr (kReportsNonfinite<C>) {
       found |= nonfinite_in<C>(load_shared_16(at));
     }
   }
   return found != 0;
 }
 
-// The same of a masked tile, for what not every row sees; tokens between the two are seen by all.
+// The same for a masked tile: only tokens that some row does not see; tokens between are seen by all rows.
 template <class C>
 __device__ __forceinline__ bool sweep_masked(const Work& work, int start, uint32_t v) {
   const MaskedTiles masked = work.masked;
   const int below = min(max(masked.below - start, 0), C::kTileKv), above = max(masked.above + C::kTileKv - start, below);
   const KvRange inside{work.range.begin - start, work.range.end - start};
-  bool found = sweep<C>(v, above, C::kTileKv, inside);
-  if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) found |= sweep<C>(v, 0, below, inside);
+  bool found = check<C>(v, above, C::kTileKv, inside);
+  if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) found |= check<C>(v, 0, below, inside);
   return found;
 }
 
 template <class C>
-__device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
+__device__ __forceinline__ void check_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   WorkQueue<C> queue(smem);
-  WildWriter<C> wild{smem};
+  WildWriter<C> nonfinite{smem};
   Ring<C::kStages> ring;
   for (;;) {
-    const Work& work = queue.see();
+    const Work& work = queue.peek();
     if (work.tile.rows == 0) break;
     const MaskedTiles masked = work.masked;
     int start = work.last;
@@ -212,12 +211,12 @@ __device__ __forceinline__ void sweep_values(const WgmmaPrefillParams& p, WgmmaS
       if (masked(start)) {
         const bool found = sweep_masked<C>(work, start, smem_address(smem.v[ring.stage]));
         fence_async_shared();
-        wild.tell(ring.stage, found);
-        warp_arrive(smem.swept[ring.stage]);
+        nonfinite.tell(ring.stage, found);
+        warp_arrive(smem.v_checked[ring.stage]);
       }
-      warp_arrive(smem.v_empty[ring.stage]);  // of every tile, or they could be late and wait for a phase that is gone
+      warp_arrive(smem.v_empty[ring.stage]);  // for every tile; otherwise the warp could wait for a phase that has passed
     }
-    queue.let_go();
+    queue.release();
   }
 }
 

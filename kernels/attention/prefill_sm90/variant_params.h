@@ -1,4 +1,4 @@
-// What a prefill for sm_90a with a variant or a mask of the call is told; shared by the kernel and its binding.
+// Parameters of an sm_90a prefill with a variant or a mask, shared by the kernel and its binding.
 #pragma once
 #include "kernels/attention/prefill/variant_params.h"
 #include "kernels/attention/prefill_sm90/params.h"
@@ -9,16 +9,16 @@ namespace opfacade {
 template <class Plain>
 struct WgmmaVariedTile : Plain {
   static constexpr int kRegisters = Plain::kComputing == 3 ? 152 : Plain::kRegisters;
-  static constexpr int kLoaderRegisters = Plain::kComputing == 3 ? 56 : Plain::kLoaderRegisters;
+  static constexpr int kProducerRegisters = Plain::kComputing == 3 ? 56 : Plain::kProducerRegisters;
   static constexpr int kTaken = Plain::kComputing * (kRegisters - Plain::kRegisters);
-  static_assert(kTaken <= Plain::kLoaderRegisters - kLoaderRegisters, "a block has no more than that");
+  static_assert(kTaken <= Plain::kProducerRegisters - kProducerRegisters, "a block has no more than that");
 };
 
 struct VariedWgmmaPrefillParams : WgmmaPrefillParams {
   VariantOperands variant;
 };
 
-// The whole of which `base` is a part.
+// The enclosing parameters of `base`.
 #ifdef __CUDACC__
 __device__
 #endif

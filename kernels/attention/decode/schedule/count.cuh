@@ -1,6 +1,6 @@
-// Counters that start from any memory: the workspace is never cleared. A counter holds the stamp of this process in its upper
-// bits; who finds another number there puts stamp and count in its place, unless somebody else was first. Nobody waits. Whoever
-// counts last sets it back to zero, so that a captured launch can be replayed.
+// Arrival counters in a workspace that is never cleared. The upper bits of a valid counter hold the stamp of this process. A
+// CTA that finds other bits writes stamp and count with a compare-and-swap; no CTA waits. The last arrival resets the count to
+// zero, so a captured launch can be replayed.
 #pragma once
 #include "kernels/attention/decode/schedule/cut.cuh"
 #include "kernels/ptx/counter.cuh"
@@ -11,18 +11,19 @@ namespace opfacade {
 template <class Params>
 __device__ __forceinline__ bool is_stamped(const Params& p, Counter value) { return value >> kCountBits == p.stamp; }
 
-// How many were counted before, given what was there before one was added.
+// Arrivals before this one. before: the value that the increment returned.
 template <class Params>
-__device__ __forceinline__ int counted(const Params& p, Counter* counter, Counter before) {
+__device__ __forceinline__ int previous_arrivals(const Params& p, Counter* counter, Counter before) {
   while (!is_stamped(p, before)) {
     const Counter seen = before + 1, found = exchange_if(counter, seen, p.stamp << kCountBits | 1);
     if (found == seen) return 0;
-    before = is_stamped(p, found) ? add_one(counter) : found - 1;  // the others were first: counted as usual, or added as here
+    // another CTA initialised it: increment; else it incremented the old value: retry
+    before = is_stamped(p, found) ? add_one(counter) : found - 1;
   }
-  return static_cast<int>(before & kMostParts);
+  return static_cast<int>(before & kMaxPartials);
 }
 
 template <class Params>
-__device__ __forceinline__ void set_back(const Params& p, Counter* counter) { store_counter(counter, p.stamp << kCountBits); }
+__device__ __forceinline__ void reset_counter(const Params& p, Counter* counter) { store_counter(counter, p.stamp << kCountBits); }
 
 }  // namespace opfacade

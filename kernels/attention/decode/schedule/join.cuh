@@ -1,5 +1,5 @@
-// The parts of a run are merged in the launch that makes them, by the block that finishes last: each counts itself in after
-// its part is stored, and who makes the count full merges, in the order of the parts. Nobody waits for anybody's work.
+// Merge of the partials of a work unit in the same launch. After it stores its partial, a CTA increments the unit's counter;
+// the CTA that arrives last merges all partials, in their order. No CTA waits for another.
 #pragma once
 #include "kernels/attention/decode/schedule/count.cuh"
 #include "kernels/attention/decode/output.cuh"
@@ -9,47 +9,47 @@
 
 namespace opfacade {
 
-// By one thread, after a barrier behind which all of the block's part is stored: is it the last?
-__device__ __forceinline__ bool count_in(const DecodeParams& p, const Parts& parts) {
-  Counter* const counter = p.counters + parts.first_slot;
-  const bool last = counted(p, counter, add_one(counter)) + 1 == parts.count;
-  if (last) set_back(p, counter);
+// True if this CTA arrives last. Called by one thread, after a CTA barrier that follows the partial's stores.
+__device__ __forceinline__ bool arrives_last(const DecodeParams& p, const Partials& partials) {
+  Counter* const counter = p.counters + partials.first_slot;
+  const bool last = previous_arrivals(p, counter, add_one(counter)) + 1 == partials.count;
+  if (last) reset_counter(p, counter);
   return last;
 }
 
-// Before anything else.
-__device__ __forceinline__ void begin(const DecodeParams& p) {
+// Kernel prologue: allow the dependent launch, prefetch the page table, wait for the previous kernel.
+__device__ __forceinline__ void kernel_prologue(const DecodeParams& p) {
   allow_dependents();
-  const unsigned line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;  // of a large grid it wraps, to lines that are there
+  const unsigned line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;  // wraps in a large grid, to a line that exists
   if (line < static_cast<unsigned>(p.table_bytes)) prefetch_l2(reinterpret_cast<const char*>(p.table.indices) + line);
   wait_for_previous();
 }
 
-// The parts of one row. Other blocks wrote them in this launch: past the L1.
+// The partials of one row. Other CTAs wrote them in this launch, so loads bypass L1.
 template <class C>
-struct PartRow {
+struct PartialRow {
   const GlobalRows<C>& rows;
   int row;
 
-  __device__ __forceinline__ int count() const { return rows.parts.count; }
-  __device__ __forceinline__ float lse(int part) const {
-    return part < count() ? __ldcg(rows.p.partial_lse + rows.slot_row(part, row)) : minus_infinity();
+  __device__ __forceinline__ int count() const { return rows.partials.count; }
+  __device__ __forceinline__ float lse(int partial) const {
+    return partial < count() ? __ldcg(rows.p.partial_lse + rows.slot_row(partial, row)) : minus_infinity();
   }
-  __device__ __forceinline__ float4 o(int part, int column) const {
-    if (part >= count()) return make_float4(0.f, 0.f, 0.f, 0.f);
-    return __ldcg(reinterpret_cast<const float4*>(rows.p.partial_o + rows.slot_row(part, row) * C::kHeadDim + column));
+  __device__ __forceinline__ float4 o(int partial, int column) const {
+    if (partial >= count()) return make_float4(0.f, 0.f, 0.f, 0.f);
+    return __ldcg(reinterpret_cast<const float4*>(rows.p.partial_o + rows.slot_row(partial, row) * C::kHeadDim + column));
   }
 };
 
 struct MergedColumns {
-  float4 sum;   // not normalised
+  float4 sum;   // unnormalised
   float base;   // maximum of lse so far
-  float total;  // of the weights
+  float total;  // sum of the weights
 };
 
-// Adds kBatch parts, by a warp; all loads go out together, for the end of the whole launch may be waiting for this.
+// Adds kBatch partials, by a warp. All loads are issued together, because the end of the launch may depend on this latency.
 template <class C, int kBatch>
-__device__ __forceinline__ void add_parts(const PartRow<C>& row, int first, int column, MergedColumns& merged) {
+__device__ __forceinline__ void add_partials(const PartialRow<C>& row, int first, int column, MergedColumns& merged) {
   float4 o[kBatch];
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) o[i] = row.o(first + i, column);
@@ -69,18 +69,18 @@ __device__ __forceinline__ void add_parts(const PartRow<C>& row, int first, int 
 
 template <class C, int kBatch>
 __device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row, int column) {
-  const PartRow<C> parts{rows, row};
+  const PartialRow<C> partials{rows, row};
   const bool valid = column < C::kHeadDim;
   MergedColumns merged{make_float4(0.f, 0.f, 0.f, 0.f), minus_infinity(), 0.f};
 #pragma unroll 1
-  for (int first = 0; first < parts.count(); first += kBatch) add_parts<C, kBatch>(parts, first, valid ? column : 0, merged);
+  for (int first = 0; first < partials.count(); first += kBatch) add_partials<C, kBatch>(partials, first, valid ? column : 0, merged);
   const float lse = merged_lse({finite_max(merged.base), merged.total});
   if (valid) write_columns<C>(rows.p, rows.item, row, column, merged.sum, reciprocal_or_zero(merged.total), lse);
 }
 
-// A warp takes a row.
+// One warp a row.
 template <class C>
-__device__ __forceinline__ void merge_parts(const GlobalRows<C>& rows) {
+__device__ __forceinline__ void merge_partials(const GlobalRows<C>& rows) {
   constexpr int kRegisters = 65536 / (32 * C::kWarps * C::kBlocksPerSm);
   constexpr int kBatch = C::kHeadDim == 256 || kRegisters < 160 ? 8 : kRegisters < 240 ? 16 : 32;
 #pragma unroll 1
@@ -89,12 +89,12 @@ __device__ __forceinline__ void merge_parts(const GlobalRows<C>& rows) {
     for (int first = 0; first < C::kHeadDim; first += 128) merge_columns<C, kBatch>(rows, row, first + threadIdx.x % 32 * 4);
 }
 
-// Behind a barrier, after a block stored a part: merge now if it was the last. `last` is shared memory that nobody uses meanwhile.
+// Merges if this CTA arrives last. Call after a CTA barrier that follows the partial's stores. `last` is unused shared memory.
 template <class C>
-__device__ __forceinline__ void join(const GlobalRows<C>& rows, volatile int& last) {
-  if (threadIdx.x == 0) last = count_in(rows.p, rows.parts);
+__device__ __forceinline__ void merge_if_last(const GlobalRows<C>& rows, volatile int& last) {
+  if (threadIdx.x == 0) last = arrives_last(rows.p, rows.partials);
   __syncthreads();
-  if (last) merge_parts<C>(rows);
+  if (last) merge_partials<C>(rows);
 }
 
 }  // namespace opfacade

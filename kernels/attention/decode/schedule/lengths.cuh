@@ -1,4 +1,4 @@
-// What the lengths on the device say of the work of a decode.
+// Work of a decode, derived from the lengths on the device.
 #pragma once
 #include "kernels/attention/decode/schedule/cut.cuh"
 #include "kernels/attention/decode/params.h"
@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// Those that items are made of; a kernel may lay head blocks along another axis of the grid instead.
+// Head blocks that items are made of; a kernel may map head blocks to another axis of the grid instead.
 template <class C>
 __device__ __forceinline__ int head_blocks(const DecodeParams& p) {
   return p.kv_heads * C::kItemHeadBlocks;
@@ -18,14 +18,14 @@ __device__ __forceinline__ int first_visible(const DecodeParams& p, int kv_len) 
 }
 
 template <class C>
-__device__ __forceinline__ int share_tiles(const DecodeParams& p, int kv_len) {
-  return (kv_len + kShareTokens - 1) / kShareTokens - first_visible<C>(p, kv_len) / kShareTokens;
+__device__ __forceinline__ int schedule_tiles(const DecodeParams& p, int kv_len) {
+  return (kv_len + kScheduleTile - 1) / kScheduleTile - first_visible<C>(p, kv_len) / kScheduleTile;
 }
 
-// What one request counts for: splits when they are fixed, else tiles. Never zero: its output is written.
+// Count of one request: splits if chunks are fixed, else tiles. At least 1, because its output is written.
 template <class C>
 __device__ __forceinline__ int count_of(const DecodeParams& p, int kv_len) {
-  if constexpr (C::kSplit != SplitMode::kFixed) return max(1, share_tiles<C>(p, kv_len));
+  if constexpr (C::kSplit != SplitMode::kFixed) return max(1, schedule_tiles<C>(p, kv_len));
   return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);
 }
 

@@ -1,29 +1,29 @@
-// Which piece a decode block has, found from the lengths by every warp on its own. A unit is a piece for each block of heads.
+// Split of a CTA in kPieces mode, derived from the lengths by each warp. Split indices count one split for all head blocks.
 #pragma once
 #include "kernels/attention/decode/schedule/lengths.cuh"
 
 namespace opfacade {
 
 template <class C>
-class PieceSurvey {
+class SplitFinder {
  public:
-  __device__ __forceinline__ explicit PieceSurvey(const DecodeParams& p) : p_(p) {
-    int tiles = 0, most = 0;
+  __device__ __forceinline__ explicit SplitFinder(const DecodeParams& p) : p_(p) {
+    int tiles = 0, max_tiles = 0;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) held_[i] = lane() + 32 * i < p.batch ? tiles_of(lane() + 32 * i) : 0;
-    for_each([&](int own) { tiles += own, most = max(most, own); });
+    for_each([&](int own) { tiles += own, max_tiles = max(max_tiles, own); });
     tiles_ = __reduce_add_sync(0xffffffffu, tiles);
-    most_ = __reduce_max_sync(0xffffffffu, most);
+    max_tiles_ = __reduce_max_sync(0xffffffffu, max_tiles);
   }
 
-  // The request that holds `unit`, and the unit that has the first slot; false beyond the last, and where lengths are others
-  // than a moment ago or so long that no plan would allow them: no part lies outside the slots, whatever they are.
-  __device__ __forceinline__ bool find(int unit, Place& place, int& slots_from) {
+  // Finds the request that holds split `split_index`, and the first split that has a slot. False beyond the last split, and if lengths
+  // changed or exceed the plan's bounds: no partial ever lies outside the slots.
+  __device__ __forceinline__ bool find(int split_index, RequestPosition& place, int& first_split) {
     const int blocks = head_blocks<C>(p_);
-    slots_from = 0;
-    const bool equal = nearly_equal(tiles_, p_.batch, most_);
-    if (!(equal ? find_equal(unit, blocks, place, slots_from) : find_in_order(unit, blocks, place))) return false;
-    const int first = place.before - slots_from;
+    first_split = 0;
+    const bool equal = nearly_equal(tiles_, p_.batch, max_tiles_);
+    if (!(equal ? find_equal(split_index, blocks, place, first_split) : find_in_order(split_index, blocks, place))) return false;
+    const int first = place.before - first_split;
     return place.count == 1 || (first >= 0 && static_cast<int64_t>(first + place.count) * blocks <= p_.slots);
   }
 
@@ -33,7 +33,7 @@ class PieceSurvey {
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int tiles_of(int request) const { return count_of<C>(p_, kv_length<C::kTable>(p_.table, request)); }
 
-  // Tiles of each request of this lane.
+  // Calls f with the tiles of each request of this lane.
   template <class F>
   __device__ __forceinline__ void for_each(F&& f) const {
 #pragma unroll
@@ -43,47 +43,47 @@ class PieceSurvey {
     for (int request = 32 * kHeld + lane(); request < p_.batch; request += 32) f(tiles_of(request));
   }
 
-  __device__ __forceinline__ bool find_equal(int unit, int blocks, Place& place, int& slots_from) const {
-    const EqualCut cut = equal_cut(p_.batch, most_, max(1, p_.resident / blocks));
-    place = cut.find(unit);
-    slots_from = cut.first_unit();
+  __device__ __forceinline__ bool find_equal(int split_index, int blocks, RequestPosition& place, int& first_split) const {
+    const EqualPartition cut = equal_partition(p_.batch, max_tiles_, max(1, p_.resident / blocks));
+    place = cut.find(split_index);
+    first_split = cut.first_split();
     return place.request < p_.batch;
   }
 
-  __device__ __forceinline__ bool run_at_once(int blocks) const {
+  __device__ __forceinline__ bool all_concurrent(int blocks) const {
     if (p_.batch * blocks > p_.resident) return false;
     int count = 0;
-    for_each([&](int own) { count += piece_count(own, longest_); });
+    for_each([&](int own) { count += split_count(own, longest_); });
     return static_cast<int>(__reduce_add_sync(0xffffffffu, count)) * blocks <= p_.resident;
   }
 
-  // In the order of classes; in a class of lanes, and of a lane's requests.
-  __device__ __forceinline__ bool find_in_order(int unit, int blocks, Place& place) {
-    longest_ = piece_at_once(static_cast<int64_t>(tiles_) * blocks, p_.resident);
-    if (!run_at_once(blocks)) longest_ = piece_in_turn(longest_);
-    int before, own;  // pieces of the classes before, and of this lane in the one that has the unit
-    const int wanted = class_with(unit, before, own);
+  // Splits in order of class, then of lane, then of the lane's requests.
+  __device__ __forceinline__ bool find_in_order(int split_index, int blocks, RequestPosition& place) {
+    longest_ = longest_concurrent_split(static_cast<int64_t>(tiles_) * blocks, p_.resident);
+    if (!all_concurrent(blocks)) longest_ = longest_queued_split(longest_);
+    int before, own;  // splits in earlier classes; splits of this lane in the class of the split
+    const int wanted = class_with(split_index, before, own);
     if (wanted < 0) return false;
     const int through = before + inclusive_scan(own);
-    const int owner = __ffs(__ballot_sync(0xffffffffu, through > unit)) - 1;  // counted above, so there is one
+    const int owner = __ffs(__ballot_sync(0xffffffffu, through > split_index)) - 1;  // class_with counted the split, so an owner exists
     place.request = owner, place.before = __shfl_sync(0xffffffffu, through - own, owner);
-    return find_of_lane(unit, wanted, place);
+    return find_of_lane(split_index, wanted, place);
   }
 
-  // -1 beyond the last.
-  __device__ __forceinline__ int class_with(int unit, int& before, int& own) const {
-    int counts[kPieceClasses] = {}, wanted = -1;
+  // Returns -1 beyond the last split.
+  __device__ __forceinline__ int class_with(int split_index, int& before, int& own) const {
+    int counts[kSplitClasses] = {}, wanted = -1;
     for_each([&](int tiles) {
-      const int count = piece_count(tiles, longest_), of = piece_class(tiles, count, longest_);
+      const int count = split_count(tiles, longest_), of = split_class(tiles, count, longest_);
 #pragma unroll
-      for (int i = 0; i < kPieceClasses; ++i) counts[i] += of == i ? count : 0;
+      for (int i = 0; i < kSplitClasses; ++i) counts[i] += of == i ? count : 0;
     });
     before = own = 0;
 #pragma unroll
-    for (int i = 0; i < kPieceClasses; ++i) {
+    for (int i = 0; i < kSplitClasses; ++i) {
       const int total = __reduce_add_sync(0xffffffffu, counts[i]);
       if (wanted >= 0) continue;
-      if (unit < before + total) {
+      if (split_index < before + total) {
         wanted = i, own = counts[i];
       } else {
         before += total;
@@ -92,17 +92,17 @@ class PieceSurvey {
     return wanted;
   }
 
-  // place: of the first request of the lane that has the unit. A lane looks at one request of it.
-  __device__ __forceinline__ bool find_of_lane(int unit, int wanted, Place& place) const {
+  // place: the first request of the owner lane. Each lane tests one of its requests.
+  __device__ __forceinline__ bool find_of_lane(int split_index, int wanted, RequestPosition& place) const {
     for (; place.request < p_.batch; place.request += 32 * 32) {
       const int request = place.request + 32 * lane();
       int own = 0;
       if (request < p_.batch) {
-        const int tiles = tiles_of(request), count = piece_count(tiles, longest_);
-        own = piece_class(tiles, count, longest_) == wanted ? count : 0;
+        const int tiles = tiles_of(request), count = split_count(tiles, longest_);
+        own = split_class(tiles, count, longest_) == wanted ? count : 0;
       }
       const int end = place.before + inclusive_scan(own);
-      const unsigned beyond = __ballot_sync(0xffffffffu, end > unit);
+      const unsigned beyond = __ballot_sync(0xffffffffu, end > split_index);
       if (beyond != 0) {
         const int found = __ffs(beyond) - 1;
         place = {place.request + 32 * found, __shfl_sync(0xffffffffu, end - own, found), __shfl_sync(0xffffffffu, own, found)};
@@ -115,7 +115,7 @@ class PieceSurvey {
 
   const DecodeParams& p_;
   int held_[kHeld];  // tiles of this lane's first requests
-  int tiles_, most_, longest_;
+  int tiles_, max_tiles_, longest_;
 };
 
 }  // namespace opfacade

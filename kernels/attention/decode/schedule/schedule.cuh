@@ -1,5 +1,5 @@
-// Which items a decode block works on, found from the lengths on the device. Every warp finds them on its own (a lane adds
-// up a few requests, one scan finds the lane, another the request), which costs no barrier.
+// Work items of a CTA, derived from the lengths on the device. Each warp does this on its own (a lane sums a few requests, one
+// scan finds the lane, a second the request), so no barrier is needed.
 #pragma once
 #include "kernels/attention/decode/schedule/pieces.cuh"
 
@@ -7,40 +7,40 @@ namespace opfacade {
 
 template <class C>
 struct BatchSums {
-  int run, run_end;  // requests of this lane
-  int count;         // what they count for
-  int through;       // and with all before
-  int most;          // of one request in the whole batch
+  int first_request, end_request;  // requests of this lane
+  int count;         // their count
+  int through;       // inclusive prefix sum over lanes
+  int max_count;          // largest count of one request in the batch
 
   __device__ __forceinline__ explicit BatchSums(const DecodeParams& p) {
     const int length = (p.batch + 31) / 32;
-    run = min(static_cast<int>(threadIdx.x % 32) * length, p.batch);
-    run_end = min(run + length, p.batch);
-    count = most = 0;
+    first_request = min(static_cast<int>(threadIdx.x % 32) * length, p.batch);
+    end_request = min(first_request + length, p.batch);
+    count = max_count = 0;
 #pragma unroll 4
-    for (int request = run; request < run_end; ++request) {
+    for (int request = first_request; request < end_request; ++request) {
       const int own = count_of<C>(p, kv_length<C::kTable>(p.table, request));
       count += own;
-      most = max(most, own);
+      max_count = max(max_count, own);
     }
     through = inclusive_scan(count);
-    most = __reduce_max_sync(0xffffffffu, most);
+    max_count = __reduce_max_sync(0xffffffffu, max_count);
   }
 
   __device__ __forceinline__ int total() const { return __shfl_sync(0xffffffffu, through, 31); }
 
-  // The request that holds `position`; false beyond the last, and where lengths are others than a moment ago.
-  __device__ __forceinline__ bool find(const DecodeParams& p, int position, Place& place) const {
+  // Finds the request that holds `position`; false beyond the last, and if lengths changed since the sums were taken.
+  __device__ __forceinline__ bool find(const DecodeParams& p, int position, RequestPosition& place) const {
     const unsigned after = __ballot_sync(0xffffffffu, through > position);
     if (after == 0) return false;
     const int owner = __ffs(after) - 1, lane = threadIdx.x % 32;
     int base = __shfl_sync(0xffffffffu, through - count, owner);
-    if (p.batch <= 32) {  // a lane has one request: nothing to look for
+    if (p.batch <= 32) {  // one request a lane
       place = {owner, base, __shfl_sync(0xffffffffu, count, owner)};
       return true;
     }
-    int first = __shfl_sync(0xffffffffu, run, owner);
-    const int last = __shfl_sync(0xffffffffu, run_end, owner);
+    int first = __shfl_sync(0xffffffffu, first_request, owner);
+    const int last = __shfl_sync(0xffffffffu, end_request, owner);
     for (; first < last; first += 32) {
       const int own = first + lane < last ? count_of<C>(p, kv_length<C::kTable>(p.table, first + lane)) : 0;
       const int end = base + inclusive_scan(own);
@@ -58,80 +58,80 @@ struct BatchSums {
   }
 };
 
-// Blocks that share an item and lie side by side: its teams, or, of latents, its blocks of heads.
+// Neighbouring CTAs that share an item: the CTAs of its clusters, or the head blocks of a latent decode.
 template <class C>
-constexpr int kSideBySide = C::kTeams * C::kCluster;
+constexpr int kCtasPerItem = C::kClustersPerUnit * C::kClusterSize;
 
-// One item a block: the whole of a request's heads, a piece of it, or a team member's share. (Fixed chunks: decode/schedule/chunks.cuh.)
+// One item a CTA: a whole work unit, a split of one, or a cluster CTA's part. (Fixed chunks: decode/schedule/chunks.cuh.)
 template <class C, SplitMode kSplit>
 class Schedule {
  public:
   __device__ __forceinline__ explicit Schedule(const DecodeParams& p) : p_(p) {}
 
   __device__ __forceinline__ bool next(WorkItem& item) {
-    if (taken_) return false;
-    taken_ = true;
-    const int blocks = head_blocks<C>(p_), index = blockIdx.x / kSideBySide<C>, unit = index / blocks;
-    Place place{unit, unit, 1};
-    int slots_from = 0;
+    if (done_) return false;
+    done_ = true;
+    const int blocks = head_blocks<C>(p_), index = blockIdx.x / kCtasPerItem<C>, split_index = index / blocks;
+    RequestPosition place{split_index, split_index, 1};
+    int first_split = 0;
     if constexpr (kSplit == SplitMode::kPieces)
-      if (!PieceSurvey<C>(p_).find(unit, place, slots_from)) return false;
+      if (!SplitFinder<C>(p_).find(split_index, place, first_split)) return false;
     item.request = place.request;
     item.head = index % blocks;
-    item.run = place.before - slots_from;
+    item.unit_start = place.before - first_split;
     item.count = place.count;
-    part_ = unit - place.before;
+    partial_ = split_index - place.before;
     set_keys(item);
     return true;
   }
 
-  // Never outside the slots, whatever the lengths.
-  __device__ __forceinline__ Parts parts_of(const WorkItem& item) const {
+  // The partials always lie inside the slots, whatever the lengths.
+  __device__ __forceinline__ Partials partials_of(const WorkItem& item) const {
     if (item.count == 1) return {0, 1, 0, 0, 0};
-    const int blocks = head_blocks<C>(p_), first_slot = item.run * blocks + item.head;
+    const int blocks = head_blocks<C>(p_), first_slot = item.unit_start * blocks + item.head;
     const int count = min(item.count, (p_.slots - first_slot + blocks - 1) / blocks);
-    return {part_, count, first_slot, first_slot + blocks, blocks};
+    return {partial_, count, first_slot, first_slot + blocks, blocks};
   }
 
  private:
   __device__ __forceinline__ void set_keys(WorkItem& item) const {
     const int kv_len = kv_length<C::kTable>(p_.table, item.request);
     item.first_key = first_visible<C>(p_, kv_len);
-    const int first = item.first_key / kShareTokens;
+    const int first = item.first_key / kScheduleTile;
     if constexpr (kSplit == SplitMode::kPieces) {
       const int tiles = count_of<C>(p_, kv_len);
-      item.begin = (first + piece_start(tiles, item.count, part_)) * kShareTokens;
-      item.end = min(kv_len, (first + piece_start(tiles, item.count, part_ + 1)) * kShareTokens);
+      item.begin = (first + split_start(tiles, item.count, partial_)) * kScheduleTile;
+      item.end = min(kv_len, (first + split_start(tiles, item.count, partial_ + 1)) * kScheduleTile);
     } else if constexpr (kSplit == SplitMode::kCluster) {
-      const int share = team_share(count_of<C>(p_, kv_len), kSideBySide<C>) * kShareTokens;
-      item.begin = first * kShareTokens + static_cast<int>(blockIdx.x % kSideBySide<C>) * share;
+      const int share = tiles_per_cta(count_of<C>(p_, kv_len), kCtasPerItem<C>) * kScheduleTile;
+      item.begin = first * kScheduleTile + static_cast<int>(blockIdx.x % kCtasPerItem<C>) * share;
       item.end = min(kv_len, item.begin + share);
     } else {
-      item.begin = first * kShareTokens;
+      item.begin = first * kScheduleTile;
       item.end = kv_len;
     }
   }
 
   const DecodeParams& p_;
-  bool taken_ = false;
-  int part_ = 0;
+  bool done_ = false;
+  int partial_ = 0;
 };
 
-// Even shares of all tiles, or whole runs in turn.
+// Even shares of all tiles (stream-K), or whole units round-robin.
 template <class C>
 class Schedule<C, SplitMode::kAuto> {
  public:
   __device__ __forceinline__ explicit Schedule(const DecodeParams& p) : p_(p) {
     const BatchSums<C> sums(p);
-    const int runs = p.batch * head_blocks<C>(p);
+    const int units = p.batch * head_blocks<C>(p);
     const int64_t tiles = static_cast<int64_t>(sums.total()) * head_blocks<C>(p);
-    // A position is an int: beyond that many tiles, runs are not split.
-    share_ = tiles <= kMost ? even_share(tiles, runs, sums.most, p.resident) : 0;
+    // Positions are 32-bit: a larger batch is not split.
+    share_ = tiles <= kMaxPosition ? even_share(tiles, units, sums.max_count, p.resident) : 0;
     if (share_ != 0) {
       start_even(sums, static_cast<int>(tiles));
     } else {
       position_ = block();
-      stop_ = runs;
+      stop_ = units;
     }
   }
 
@@ -140,39 +140,39 @@ class Schedule<C, SplitMode::kAuto> {
     if (share_ != 0) {
       next_even(item);
     } else {
-      next_run(item);
+      next_unit(item);
     }
     return true;
   }
 
-  __device__ __forceinline__ Parts parts_of(const WorkItem& item) const {
-    if (share_ != 0) return even_parts(item.run, item.count, share_, block());
+  __device__ __forceinline__ Partials partials_of(const WorkItem& item) const {
+    if (share_ != 0) return share_partials(item.unit_start, item.count, share_, block());
     return {0, 1, 0, 0, 0};
   }
 
  private:
-  static constexpr int kMost = 0x7fff0000;
+  static constexpr int kMaxPosition = 0x7fff0000;
 
-  __device__ __forceinline__ static unsigned block() { return blockIdx.x / kSideBySide<C>; }
+  __device__ __forceinline__ static unsigned block() { return blockIdx.x / kCtasPerItem<C>; }
 
   __device__ __forceinline__ void start_even(const BatchSums<C>& sums, int tiles) {
     position_ = static_cast<int>(min(static_cast<int64_t>(block()) * share_, static_cast<int64_t>(tiles)));
     stop_ = min(position_ + share_, tiles);
     if (position_ < stop_ && !sums.find(p_, position_ / head_blocks<C>(p_), place_)) stop_ = position_;
     if (position_ >= stop_) return;
-    // As if it had just been passed: the first item takes it up as any other.
+    // Step back by one request, so that the first advance() loads place_.
     next_len_ = kv_length<C::kTable>(p_.table, place_.request);
     --place_.request, place_.count = 0;
   }
 
-  // Runs are numbered like tiles: request by request, head block by head block.
-  __device__ __forceinline__ void next_run(WorkItem& item) {
+  // Units are numbered like tiles: request by request, head block by head block.
+  __device__ __forceinline__ void next_unit(WorkItem& item) {
     const int blocks = head_blocks<C>(p_);
     item.request = position_ / blocks;
     item.head = position_ % blocks;
     const int kv_len = kv_length<C::kTable>(p_.table, item.request);
     set_tiles(item, kv_len, 0, count_of<C>(p_, kv_len));
-    position_ += gridDim.x / kSideBySide<C>;
+    position_ += gridDim.x / kCtasPerItem<C>;
   }
 
   __device__ __forceinline__ void next_even(WorkItem& item) {
@@ -182,7 +182,7 @@ class Schedule<C, SplitMode::kAuto> {
     const int tile = within % count, length = min(place_.count - tile, stop_ - position_);
     item.request = place_.request;
     item.head = min(static_cast<int>(within / count), blocks - 1);
-    item.run = position_ - tile;
+    item.unit_start = position_ - tile;
     item.count = place_.count;
     set_tiles(item, kv_len_, tile, length);
     position_ += length;
@@ -190,8 +190,8 @@ class Schedule<C, SplitMode::kAuto> {
 
   __device__ __forceinline__ void set_tiles(WorkItem& item, int kv_len, int tile, int length) const {
     item.first_key = first_visible<C>(p_, kv_len);
-    item.begin = (item.first_key / kShareTokens + tile) * kShareTokens;
-    item.end = min(kv_len, item.begin + length * kShareTokens);
+    item.begin = (item.first_key / kScheduleTile + tile) * kScheduleTile;
+    item.end = min(kv_len, item.begin + length * kScheduleTile);
   }
 
   __device__ __forceinline__ void advance() {
@@ -201,15 +201,15 @@ class Schedule<C, SplitMode::kAuto> {
     place_.count = count_of<C>(p_, kv_len_);
     look_ahead();
   }
-  // The next request's length, before anyone waits for it.
+  // Loads the next request's length early.
   __device__ __forceinline__ void look_ahead() {
     next_len_ = place_.request + 1 < p_.batch ? kv_length<C::kTable>(p_.table, place_.request + 1) : 0;
   }
 
   const DecodeParams& p_;
   int share_;
-  int position_, stop_;  // even: tiles; otherwise runs
-  Place place_;          // even only, as the lengths
+  int position_, stop_;  // even shares: tiles; otherwise work units
+  RequestPosition place_;          // even shares only, as are the lengths
   int kv_len_, next_len_;
 };
 

@@ -1,26 +1,27 @@
-// One cluster does not keep a GPU busy, so several teams may share a run. Each leaves its part in the workspace, and whoever of
-// them is last merges all. They meet in columns: 32 lanes wait for the same lanes of the other teams and for nobody else.
+// Several clusters may share a work unit, because one does not fill a GPU. Each stores a partial in the workspace, and the one
+// that arrives last merges them. Arrival is counted for each 128 columns: a warp depends only on the same warp of the other
+// clusters.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 
 namespace opfacade {
 
-// What several parts say of four columns of a row.
-template <int kParts>
-struct ColumnsOf {
-  float lse[kParts];
-  float4 o[kParts];
+// Four columns of a row in each of kPartials partials.
+template <int kPartials>
+struct PartialColumns {
+  float lse[kPartials];
+  float4 o[kPartials];
 };
 
-template <int kParts>
-__device__ __forceinline__ MergedColumns merge_in_order(const ColumnsOf<kParts>& all) {
+template <int kPartials>
+__device__ __forceinline__ MergedColumns merge_in_order(const PartialColumns<kPartials>& all) {
   float top = minus_infinity();
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) top = fmaxf(top, all.lse[i]);
+  for (int i = 0; i < kPartials; ++i) top = fmaxf(top, all.lse[i]);
   MergedColumns merged{make_float4(0.f, 0.f, 0.f, 0.f), finite_max(top), 0.f};
   float4& sum = merged.sum;
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) {
+  for (int i = 0; i < kPartials; ++i) {
     const float weight = state_weight(all.lse[i], merged.base);
     merged.total += weight;
     sum.x += weight * all.o[i].x, sum.y += weight * all.o[i].y, sum.z += weight * all.o[i].z, sum.w += weight * all.o[i].w;
@@ -28,54 +29,54 @@ __device__ __forceinline__ MergedColumns merge_in_order(const ColumnsOf<kParts>&
   return merged;
 }
 
-// Which columns of an item a warp of the team merges: four a lane, from `first` on and then every kStep. Blocks take
-// turns, so that what is read of others' shared memory comes to as many SMs as there are.
+// Columns of an item that a warp of the cluster merges: four a lane, from `first` on in steps of kStep. CTAs interleave, so
+// that reads of distributed shared memory spread over the SMs.
 template <class C>
-struct TeamColumns {
+struct ClusterColumns {
   static constexpr int kOfRow = C::kHeadDim / 4;
-  static constexpr int kStep = C::kCluster * C::kWarps * 32;
+  static constexpr int kStep = C::kClusterSize * C::kWarps * 32;
   int first, end;
 
-  __device__ __forceinline__ explicit TeamColumns(const WorkItem& item)
-      : first((threadIdx.x / 32 * C::kCluster + blockIdx.x % C::kCluster) * 32), end(num_rows<C>(item) * kOfRow) {}
+  __device__ __forceinline__ explicit ClusterColumns(const WorkItem& item)
+      : first((threadIdx.x / 32 * C::kClusterSize + blockIdx.x % C::kClusterSize) * 32), end(num_rows<C>(item) * kOfRow) {}
   __device__ __forceinline__ int row(int i) const { return i / kOfRow; }
   __device__ __forceinline__ int column(int i) const { return i % kOfRow * 4; }
 };
 
-// By a warp, after it stored its columns `first` and on of a team's part: are those of all other teams there?
+// True if this warp arrives last among the clusters for its 128 columns. Called after it stored columns `first` and on.
 template <class C>
-__device__ __forceinline__ bool count_team_in(const DecodeParams& p, const Parts& parts, int first) {
-  constexpr int kCounters = (C::kRows * C::kHeadDim + 127) / 128;  // of a run
+__device__ __forceinline__ bool cluster_arrives_last(const DecodeParams& p, const Partials& partials, int first) {
+  constexpr int kCounters = (C::kRows * C::kHeadDim + 127) / 128;  // of a work unit
   __syncwarp();
   int before = 0;
   if (threadIdx.x % 32 == 0) {
-    Counter* const counter = p.counters + parts.first_slot / C::kTeams * kCounters + first / 32;
-    before = counted(p, counter, add_one(counter));
-    if (before + 1 == C::kTeams) set_back(p, counter);
+    Counter* const counter = p.counters + partials.first_slot / C::kClustersPerUnit * kCounters + first / 32;
+    before = previous_arrivals(p, counter, add_one(counter));
+    if (before + 1 == C::kClustersPerUnit) reset_counter(p, counter);
   }
   before = __shfl_sync(0xffffffffu, before, 0);
   __syncwarp();
-  return before + 1 == C::kTeams;
+  return before + 1 == C::kClustersPerUnit;
 }
 
-// Every part is read back, one's own too: so no bit depends on who is last.
+// Reads every partial back, its own included, so that no bit depends on the order of arrival.
 template <class C>
-__device__ __forceinline__ void merge_teams_columns(const GlobalRows<C>& rows, int row, int column) {
-  const PartRow<C> stored{rows, row};
-  ColumnsOf<C::kTeams> all;
+__device__ __forceinline__ void merge_cluster_partials(const GlobalRows<C>& rows, int row, int column) {
+  const PartialRow<C> stored{rows, row};
+  PartialColumns<C::kClustersPerUnit> all;
 #pragma unroll
-  for (int i = 0; i < C::kTeams; ++i) all.lse[i] = stored.lse(i), all.o[i] = stored.o(i, column);
+  for (int i = 0; i < C::kClustersPerUnit; ++i) all.lse[i] = stored.lse(i), all.o[i] = stored.o(i, column);
   const MergedColumns merged = merge_in_order(all);
   const float lse = merged_lse({merged.base, merged.total});
   write_columns<C>(rows.p, rows.item, row, column, merged.sum, reciprocal_or_zero(merged.total), lse);
 }
 
 template <class C>
-__device__ __forceinline__ void join_teams(const GlobalRows<C>& rows, const TeamColumns<C>& own) {
+__device__ __forceinline__ void merge_clusters_if_last(const GlobalRows<C>& rows, const ClusterColumns<C>& own) {
 #pragma unroll 1
   for (int first = own.first; first < own.end; first += own.kStep) {
     const int i = first + threadIdx.x % 32;
-    if (count_team_in<C>(rows.p, rows.parts, first) && i < own.end) merge_teams_columns<C>(rows, own.row(i), own.column(i));
+    if (cluster_arrives_last<C>(rows.p, rows.partials, first) && i < own.end) merge_cluster_partials<C>(rows, own.row(i), own.column(i));
   }
 }
 

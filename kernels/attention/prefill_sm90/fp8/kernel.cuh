@@ -1,6 +1,6 @@
-// Attention of many query rows for sm_90a with fp8 products: q, k, v and the weights are e4m3. Blocks and roles are those
-// of prefill_sm90/kernel.cuh; V is transposed on its way (prefill_sm90/fp8/transpose.cuh), and values are added up in f32
-// (prefill_sm90/fp8/math.cuh). Products take half as long, so what limits is the softmax.
+// Attention of many query rows for sm_90a with fp8 products: q, k, v and the weights are e4m3. CTAs and roles as in
+// prefill_sm90/kernel.cuh. V is transposed in shared memory (prefill_sm90/fp8/transpose.cuh), and values are accumulated in f32
+// (prefill_sm90/fp8/math.cuh). Products take half as long, so the softmax is the limit.
 #pragma once
 #include "kernels/attention/prefill_sm90/kernel.cuh"
 #include "kernels/attention/prefill_sm90/fp8/math.cuh"
@@ -11,29 +11,30 @@ template <class C>
 struct Fp8Consumer : Consumer<C> {
   using Weights = uint32_t[C::kTileKv / 8];
   using Scores = typename Consumer<C>::Scores;
-  using Consumer<C>::p, Consumer<C>::smem, Consumer<C>::group, Consumer<C>::held;
+  using Consumer<C>::p, Consumer<C>::smem, Consumer<C>::group, Consumer<C>::current;
   using Consumer<C>::keys, Consumer<C>::values, Consumer<C>::queries;
 
   const float* q_scale;
-  float factor = 1.f, exponent = 0.f;  // of q times that of k, and of a score, in the work whose scores are made
-  uint32_t q = 0;                      // of it, as products have it
+  // factor of q times factor of k, and exponent scale, of the work whose scores are computed
+  float factor = 1.f, exponent = 0.f;
+  uint32_t q = 0;                      // descriptor word of its q
 
-  __device__ __forceinline__ void await_queries(const Work& work) {
+  __device__ __forceinline__ void wait_queries(const Work& work) {
     const float key = p.k_scale == nullptr ? 1.f : p.k_scale[work.head * p.kv_scale_stride];
     factor = never_zero((q_scale == nullptr ? 1.f : *q_scale) * key);
     exponent = p.score.log2_scale * (C::kSoftCap ? 1.f : factor);
     unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
     q = panel_descriptor(smem_address(rows), 1024, 0).low;
-    this->await(smem.q_full[queries.stage], queries.parity);
+    this->wait(smem.q_full[queries.stage], queries.parity);
     if (p.score.q_transform == QTransform::kNone) return;
     transform_fp8_queries<C>(rows, p.score.q_transform);
     fence_async_shared();
     named_sync(kOwnGroup + group, kWarpgroup);
   }
-  // Those that compute meet here when a masked tile holds NaN.
+  // The consumers synchronise here if a masked tile holds NaN.
   __device__ __forceinline__ void hide_nan(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
-    if constexpr (kReportsWild<C>) {
-      if (rarely(masked) && read_wild<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
+    if constexpr (kReportsNonfinite<C>) {
+      if (rarely(masked) && read_nonfinite<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
     }
   }
   __device__ __forceinline__ void finish_scores(Scores& s) const {
@@ -43,8 +44,8 @@ struct Fp8Consumer : Consumer<C> {
     }
   }
   __device__ __forceinline__ float4& ended() const { return smem.coming.ended[threadIdx.x - kWarpgroup]; }
-  // With bases in the units of p.score.
-  __device__ __forceinline__ void put_aside(const RowScale& scale, const float (&shift)[2]) const {
+  // Saves the state with bases in the units of p.score.
+  __device__ __forceinline__ void save_state(const RowScale& scale, const float (&shift)[2]) const {
     const float unit = -1.f / p.score.log2_scale;
     ended() = make_float4(shift[0] * unit, shift[1] * unit, scale.sum[0], scale.sum[1]);
   }
@@ -59,27 +60,27 @@ struct Fp8Consumer : Consumer<C> {
     issue_tile<C>(weights, smem_address(smem.v[values.stage]), t);
     wgmma_wait<0>();
     pin(t);
-    hold(weights);
+    keep_alive(weights);
     add_tile<C>(t, rows);
   }
 
-  // Long before it is needed: see Consumer.
+  // Tests the barriers early: see Consumer.
   __device__ __forceinline__ bool is_next_there() const {
     return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.v_full[values.stage]), values.parity) &
                                        mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
   }
 
-  // As Consumer::run, without turns, and with the values of a tile in registers of their own until they are added.
+  // As Consumer::run, without ping-pong, and with a tile's values in separate registers until they are added.
   __device__ __forceinline__ void run() {
-    const Work* next = this->take_work();  // whose scores are made
+    const Work* next = this->next_work();  // work whose scores are computed
     if (next == nullptr) return;
-    const Work* work = nullptr;  // whose values are added
+    const Work* work = nullptr;  // work whose values are added
     MaskedTiles masked = next->masked;
-    int left = 0, start = 0;  // of the tiles of `next`
-    bool hides = false;       // whether the tile at hand is masked
-    bool came = false;        // what the next step reads
+    int left = 0, start = 0;  // remaining tiles of `next`, and the current one's first key
+    bool hides = false;       // the current tile is masked
+    bool ready = false;        // the next step's tiles have arrived
     // See Consumer.
-    uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.nobody);
+    uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.dummy);
     WgmmaRows<C> rows;
     float shift[2] = {0.f, 0.f};
     Scores s;
@@ -90,28 +91,28 @@ struct Fp8Consumer : Consumer<C> {
       const bool ends = left == 0, first = work == nullptr;
       bool more = true;
       if (!first) {
-        if (rarely(!came)) this->await(smem.v_full[values.stage], values.parity);
+        if (rarely(!ready)) this->wait(smem.v_full[values.stage], values.parity);
         hide_nan(work, start, hides, rows);
       }
       if (ends) {
-        put_aside(rows.scale, shift);
+        save_state(rows.scale, shift);
         if (!first) {
           this->release_if(true, smem.q_empty, queries);
-          next = this->take_work();
+          next = this->next_work();
         }
         if (next != nullptr) {
           masked = next->masked;
           left = next->tiles, start = next->last + C::kTileKv;
-          await_queries(*next);
+          wait_queries(*next);
         } else {
           add_last(weights, rows);
           more = false;
         }
       }
       if (more) {
-        if (rarely(!came)) this->await(smem.k_full[keys.stage], keys.parity);
+        if (rarely(!ready)) this->wait(smem.k_full[keys.stage], keys.parity);
         hides = masked(start - C::kTileKv);
-        // Steps go on by themselves until so many tiles are left, or what the next one reads is not there.
+        // The inner loop runs until so many tiles are left, or until the next tile has not arrived.
         const int until = ends || hides ? left - 1 : masked.plain_until(start - C::kTileKv, left, C::kTileKv);
 #pragma unroll 1
         for (;;) {
@@ -123,44 +124,44 @@ struct Fp8Consumer : Consumer<C> {
           warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
           values = keys, keys.advance();
           finish_scores(s);
-          // The waits stand behind branches: see wgmma_wait_all_at.
+          // The waits are behind branches: see wgmma_wait_all_at.
           if (rarely(hides || ends)) {
             float shrunk[2];
             if (hides) mask_keys<C>(p, *next, start, s);
             if (ends) {
               rows.scale = RowScale(), shift[0] = shift[1] = -minus_infinity();
-              follow<C>(shift, s, exponent, {true, true}, shrunk);
+              update_base<C>(shift, s, exponent, {true, true}, shrunk);
             }
             wgmma_wait_all_at<1>();
           } else {
             wgmma_wait_all_at<2>();
           }
           pin(t);
-          hold(weights);
+          keep_alive(weights);
           warp_arrive_at(v_empty);
           v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
-          came = is_next_there();
-          add_tile<C>(t, rows);  // beside the weights
+          ready = is_next_there();
+          add_tile<C>(t, rows);  // overlaps the weights
           float parts[2][2];
-          weigh_fp8<C>(s, shift, exponent, weights, parts);
-          const bool has[2] = {outgrown(parts[0]), outgrown(parts[1])};
+          compute_weights_fp8<C>(s, shift, exponent, weights, parts);
+          const bool has[2] = {exceeds_base(parts[0]), exceeds_base(parts[1])};
           float sum[2];
-          const bool special = left == until || !came;
+          const bool special = left == until || !ready;
           if (!rarely(__any_sync(0xffffffffu, has[0] || has[1] || special))) {
-            add_up(parts, sum);
+            sum_parts(parts, sum);
             rows.scale.add(sum);
             continue;
           }
-          // Once more in the rare case that a base moves with the maximum, which is not found before.
+          // Rare: the base moves with the tile's maximum, so the weights are computed again.
           if (rarely(__any_sync(0xffffffffu, has[0] || has[1]))) {
             float shrunk[2];
-            follow<C>(shift, s, exponent, has, shrunk);
-            weigh_fp8<C>(s, {finite_shift(shift[0]), finite_shift(shift[1])}, exponent, weights, parts);
+            update_base<C>(shift, s, exponent, has, shrunk);
+            compute_weights_fp8<C>(s, {finite_shift(shift[0]), finite_shift(shift[1])}, exponent, weights, parts);
             rows.rescale(shrunk);
-            add_up(parts, sum);
+            sum_parts(parts, sum);
             rows.scale.add(shrunk, sum);
           } else {
-            add_up(parts, sum);
+            sum_parts(parts, sum);
             rows.scale.add(sum);
           }
           if (special) break;
@@ -169,7 +170,7 @@ struct Fp8Consumer : Consumer<C> {
       if (rarely(ends)) {
         if (!first) {
           write_group<C>(p, *work, rows.o, ended_scale());
-          held.let_go();
+          current.release();
         }
         if (next == nullptr) break;
         rows.clear();
@@ -183,28 +184,28 @@ template <class C>
 __device__ __forceinline__ void compute_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
   Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale}.run();
-  if constexpr (kCutsByLengths<C>) join_parts<C>(p.base, smem);
+  if constexpr (kCutsByLengths<C>) merge_parts<C>(p.base, smem);
 }
 
 template <class C>
-__device__ __forceinline__ void prefill_wgmma_fp8(const WgmmaFp8PrefillParams& p) {
+__device__ __forceinline__ void prefill_sm90_fp8(const WgmmaFp8PrefillParams& p) {
   if constexpr (kMergesLater<C>) allow_dependents();
   WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
   static_assert(sizeof(WgmmaShared<C>) <= C::Tile::kSharedBytes, "the launch asks for less");
   if (threadIdx.x == 0) init_barriers(smem, true);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    give_registers<C::Tile::kLoaderRegisters>();
+    release_registers<C::Tile::kProducerRegisters>();
     if (threadIdx.x == 0) prefetch_map(p.q_map), prefetch_map(p.k_map), prefetch_map(p.v_map);
     if (threadIdx.x < 32) {
-      Feeder<C, false>(p, smem).run();
+      Producer<C, false>(p, smem).run();
     } else if (threadIdx.x < 64) {
       load_values<C>(p, smem, smem.coming.v, smem.coming.full, smem.coming.empty);
     } else {
       transpose_values<C>(p, smem);
     }
   } else {
-    take_registers<C::Tile::kRegisters>();
+    acquire_registers<C::Tile::kRegisters>();
     compute_fp8<C>(p, smem);
   }
 }

@@ -1,5 +1,5 @@
-// What a computing warpgroup does with one tile of keys where products are of fp8: a tile's values come into registers of
-// their own and are added up in f32. Tensor cores would cut them to 13 bits below a sum that grows with the context.
+// Tile math of a consumer warpgroup with fp8 products: a tile's values go to separate registers and are added in f32. Tensor
+// cores would truncate them to 13 bits below a sum that grows with the context.
 #pragma once
 #include "kernels/attention/prefill_sm90/nonfinite.cuh"
 #include "kernels/attention/prefill_sm90/fp8/transpose.cuh"
@@ -12,18 +12,18 @@ namespace opfacade {
 template <class C>
 using TileOutput = float[C::kHeadDim / 2];
 
-// q: the low word of the descriptor of 64 rows.
+// q: low descriptor word of 64 rows.
 template <class C>
 __device__ __forceinline__ void issue_fp8_scores(uint32_t q, uint32_t k, float (&s)[C::kTileKv / 2]) {
   static_assert(WgmmaShared<C>::kPanels == 1, "a row of q is one panel");
-  asm volatile("" : "+r"(q));  // or every descriptor is kept in registers from tile to tile
+  asm volatile("" : "+r"(q));  // otherwise every descriptor stays in registers across tiles
   wgmma_fence();
   const Descriptor a = {q, panel_descriptor(0, 1024, 0).high}, b = panel_descriptor(k, WgmmaShared<C>::kKvGroup, 0);
   Wgmma<typename C::T, C::kTileKv>::ss(s, Descriptors(a, 32), Descriptors(b, 32), false);
   wgmma_commit();
 }
 
-// v: transposed, a row for each column.
+// v: transposed, one row for each column.
 template <class C>
 __device__ __forceinline__ void issue_tile(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, TileOutput<C>& t) {
   wgmma_fence();
@@ -39,7 +39,7 @@ __device__ __forceinline__ void add_tile(const TileOutput<C>& t, WgmmaRows<C>& r
   for (int i = 0; i < C::kHeadDim / 2; ++i) rows.o[i] += t[i];
 }
 
-// Rows of q with the sign of sm_scale, or none of it: see q_transform.cuh.
+// Applies the sign of sm_scale to rows of q: see q_transform.cuh.
 template <class C>
 __device__ __forceinline__ void transform_fp8_queries(unsigned char* rows, QTransform transform) {
   uint32_t* words = reinterpret_cast<uint32_t*>(rows);
@@ -48,7 +48,7 @@ __device__ __forceinline__ void transform_fp8_queries(unsigned char* rows, QTran
     words[i] = transform == QTransform::kNegate ? words[i] ^ 0x80808080u : words[i] & bytes_mask(nan_bytes(words[i]));
 }
 
-// As isolate_nonfinite, in a transposed tile.
+// As isolate_nonfinite, for a transposed tile.
 template <class C>
 __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& work, int start, unsigned char* v,
                                             WgmmaRows<C>& rows) {
@@ -63,13 +63,13 @@ __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& 
       if ((value & 0x7f) == 0x7f && sees[i / 2]) four[i] = __int_as_float(0x7fffffff);
     }
   });
-  named_sync(kComputing, kComputers<C>);
+  named_sync(kComputing, kConsumerThreads<C>);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1
-  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDim / 4; i += kComputers<C>)
+  for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDim / 4; i += kConsumerThreads<C>)
     words[i] &= ~bytes_mask(nan_bytes(words[i]));
   fence_async_shared();
-  named_sync(kComputing, kComputers<C>);
+  named_sync(kComputing, kConsumerThreads<C>);
 }
 
 }  // namespace opfacade

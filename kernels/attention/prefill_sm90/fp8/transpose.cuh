@@ -1,16 +1,16 @@
-// V of fp8 products: it comes key by key, and two warps of warpgroup 0 transpose it into the tiles that products read. They see
-// every byte, so they also do what is done to masked tiles: slots outside the range become zeros, NaN inside it is reported.
+// V of fp8 products arrives key-major; two warps of warpgroup 0 transpose it into operand tiles. They see every byte, so they
+// also handle masked tiles: slots outside the range become zeros, NaN inside it is reported.
 #pragma once
 #include "kernels/attention/prefill_sm90/tma_load.cuh"
 #include "kernels/common/transpose_bytes.cuh"
 
 namespace opfacade {
 
-// Bit 7 of each byte that is NaN; e4m3 has no infinities.
+// Sets bit 7 of each byte that is NaN; e4m3 has no infinities.
 __device__ __forceinline__ uint32_t nan_bytes(uint32_t word) { return ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
 __device__ __forceinline__ uint32_t bytes_mask(uint32_t flags) { return (flags >> 7) * 0xffu; }
 
-// Which of the four keys of a word of this thread (transpose_bytes.cuh) lie inside a range; `first`: of the first of them.
+// Mask of the four keys of this thread's word (transpose_bytes.cuh) inside a range. first: position of the first.
 __device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
   uint32_t flags = 0;
 #pragma unroll
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
   return bytes_mask(flags);
 }
 
-// Half of a tile, by one warp, where the tile is masked. Returns whether a value that is seen is NaN.
+// Transposes half of a masked tile, by one warp. Returns true if a visible value is NaN.
 template <class C>
 __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int first, KvRange inside) {
   uint32_t found = 0;
@@ -41,7 +41,8 @@ __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int
   return found != 0;
 }
 
-// Where it is not. The next are always on their way before some are stored: two warps are few, and a load takes longer than all else.
+// Transposes half of an unmasked tile. Loads run ahead of the stores, because two warps hide little latency and a load takes
+// longest.
 template <class C>
 __device__ __forceinline__ void transpose_half(uint32_t from, uint32_t to, int first) {
   constexpr int kAhead = 2, kAcross = C::kHeadDim / 16, kSteps = C::kTileKv / kSweepers<C> / 32 * kAcross;
@@ -58,13 +59,13 @@ template <class C>
 __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   const int first = (threadIdx.x / 32 - (4 - kSweepers<C>)) * (C::kTileKv / kSweepers<C>);
   uint32_t read_from = read_place(0), write_to = write_place(0);
-  asm volatile("" : "+r"(read_from), "+r"(write_to));  // or they are found anew for each tile
+  asm volatile("" : "+r"(read_from), "+r"(write_to));  // otherwise they are recomputed for each tile
   WorkQueue<C> queue(smem);
-  WildWriter<C> wild{smem};
+  WildWriter<C> nonfinite{smem};
   Ring<C::Tile::kComingStages> coming;
   Ring<C::kStages> ring;
   for (;;) {
-    const Work& work = queue.see();
+    const Work& work = queue.peek();
     if (work.tile.rows == 0) break;
     const MaskedTiles masked = work.masked;
     int left = work.tiles, start = work.last;
@@ -76,7 +77,7 @@ __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, Wg
       const uint32_t to = smem_address(smem.v[ring.stage]) + write_to;
       if (masked(start)) {
         const KvRange inside{work.range.begin - start, work.range.end - start};
-        wild.tell(ring.stage, transpose_masked<C>(from, to, first, inside));
+        nonfinite.tell(ring.stage, transpose_masked<C>(from, to, first, inside));
       } else {
         transpose_half<C>(from, to, first);
       }
@@ -84,7 +85,7 @@ __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, Wg
       warp_arrive(smem.v_full[ring.stage]);
       warp_arrive(smem.coming.empty[coming.stage]);
     }
-    queue.let_go();
+    queue.release();
   }
 }
 

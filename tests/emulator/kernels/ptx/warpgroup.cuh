@@ -7,9 +7,9 @@ namespace opfacade {
 constexpr int kWarpgroup = 128;
 
 template <int kRegisters>
-void give_registers() {}
+void release_registers() {}
 template <int kRegisters>
-void take_registers() {}
+void acquire_registers() {}
 
 inline bool elected() { return simt::lane() == 0; }
 

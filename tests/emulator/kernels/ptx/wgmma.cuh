@@ -36,7 +36,7 @@ void wgmma_wait_all_at() {
 template <class X, int kCount>
 void pin(X (&)[kCount]) {}
 template <int kCount>
-void hold(const uint32_t (&)[kCount]) {}
+void keep_alive(const uint32_t (&)[kCount]) {}
 
 template <class T>
 float shared_element(uint32_t address) {

@@ -1,4 +1,4 @@
-// A tile of rows and the keys that one block sees of it.
+// A row tile and the keys that one CTA computes of it.
 #pragma once
 #include "kernels/attention/prefill_sm90/cut.cuh"
 #include "kernels/attention/prefill/finish.cuh"
@@ -10,13 +10,13 @@
 
 namespace opfacade {
 
-// Tiles in which some row of the tile does not see some key, or that reach outside the range: all where more hides keys.
+// Masked tiles: some row does not see some key, or the tile exceeds the range. All tiles if more than a range hides keys.
 struct MaskedTiles {
-  int above;  // those that start later
-  int below;  // those that start earlier
+  int above;  // masked: tiles that start later
+  int below;  // masked: tiles that start earlier
 
   __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
-  // How many of `left` tiles are left when one is masked again. The first of them, at `start`, is not.
+  // Number of the `left` tiles that remain when the next masked one comes. The first of them, at `start`, is not masked.
   __device__ __forceinline__ int plain_until(int start, int left, int tile) const {
     const int64_t plain = (static_cast<int64_t>(start) - below) / tile + 1;
     return plain < left ? left - static_cast<int>(plain) : 0;
@@ -24,21 +24,21 @@ struct MaskedTiles {
 };
 
 struct Work {
-  RowTile tile;  // rows 0: there is no more
+  RowTile tile;  // rows 0: end of the work
   KvRange range;
-  int head;      // of K and V
-  int split;     // pieces: see TilePart
-  int tiles;     // of keys
-  int last;      // where the last of them starts, which is the first to be worked on
+  int head;      // kv head
+  int split;     // split=pieces: see TilePart
+  int tiles;     // key tiles
+  int last;      // start of the last tile, which is processed first
   MaskedTiles masked;
 };
 
-// Of a block, the parts of tiles: that goes on with one, and that begins one. By one thread, for all that it finds.
+// Keeps the parts of tiles that a CTA computes: [0] continues a tile, [1] begins one. Called by one thread for each work.
 __device__ __forceinline__ void keep_part(Work (&parts)[2], const Work& found) {
-  if (found.split != 0) parts[TilePart::of(found.split).part == 0] = found;
+  if (found.split != 0) parts[TilePart::of(found.split).index == 0] = found;
 }
 
-// Tiles of keys lie at multiples of kTileKv whatever the range, so that pages lie in them in whole boxes.
+// Key tiles start at multiples of kTileKv for any range, so that a page fills whole boxes.
 template <class C>
 __device__ __forceinline__ int first_start(const KvRange& range) {
   return range.begin / C::kTileKv * C::kTileKv;
@@ -48,12 +48,12 @@ __device__ __forceinline__ int tile_count(const KvRange& range) {
   return range.end <= range.begin ? 0 : (range.end - first_start<C>(range) + C::kTileKv - 1) / C::kTileKv;
 }
 
-// The part of the visible range that a split takes. With a fixed chunk it is cut by its own number alone.
+// The visible range of a split. A fixed chunk depends on the split's number only.
 template <class C>
 __device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range, int split) {
   if constexpr (C::kSplit == SplitMode::kFixed) {
     const int start = split * p.chunk;
-    const bool rest = split == p.num_splits - 1;  // no length has keys that nobody reads
+    const bool rest = split == p.num_splits - 1;  // the last split takes all remaining keys
     range.end = !rest && range.end - start > p.chunk ? start + p.chunk : range.end;
     range.begin = max(range.begin, start);
   }
@@ -73,7 +73,7 @@ __device__ __forceinline__ MaskedTiles masked_tiles(const PrefillParams& p, cons
           row_range<C>(p, work.tile, work.range, work.tile.rows - 1).begin};
 }
 
-// What those that load and compute would each find anew.
+// Derives the facts that producer and consumers share.
 template <class C>
 __device__ __forceinline__ void set_tiles(const PrefillParams& p, Work& work) {
   work.tiles = tile_count<C>(work.range);
@@ -88,7 +88,7 @@ __device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& 
   return (work.tile.q_start + packed / C::kGroup) * row_stride + (work.head * C::kGroup + packed % C::kGroup) * head_stride;
 }
 
-// Writes a tile of rows that see no key, by one warp: nobody else hears of it.
+// Writes a row tile that sees no key, by one warp; the consumers do not receive it.
 template <class C>
 __device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& work) {
 #pragma unroll 1
