@@ -57,7 +57,7 @@ def args_of(descriptor: Any) -> Any:
     if descriptor.op == "merge_states":
         return inputs.make_args(descriptor, seed=1, device="cuda")
     each = [descriptor.total_num_rows // descriptor.batch_size] * descriptor.batch_size
-    return inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.Lengths(q=each, kv=each))
+    return inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.DrawnLengths(q=each, kv=each))
 
 
 def moved(descriptor: Any, args: Any) -> int:

@@ -54,7 +54,7 @@ class Shape:
 
     @property
     def dims(self) -> int:
-        """Of a key and a value together."""
+        """Elements of a key and a value together."""
         return self.dim + (self.dim if self.dim_vo is None else self.dim_vo)
 
     @property
@@ -113,7 +113,7 @@ def posed(shape: Shape):
             causal=shape.causal,
             paged_kv=shape.cache,
         )
-    lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
+    lengths = inputs.DrawnLengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
     return descriptor, lengths
 
 
@@ -160,7 +160,7 @@ def flashinfer(shape: Shape, backend: str) -> Contender:
 
 
 def hold_peer(descriptor, args) -> float:
-    """A peer's error over the bound of our kernel. Of `o` alone: what a peer calls lse has another base or is not there."""
+    """A peer's error over the bound of our kernel. `o` only: a peer's lse has another base or is missing."""
     report = numerics.check(descriptor, replace(args, lse=None), Plan.select(descriptor, CUDA).sku, rows=8)
     if not report.worst <= 1:
         raise ValueError(f"wrong result, not timed: {report}")
@@ -173,7 +173,7 @@ def dense_problem(shape: Shape):
     sizes = {"batch_size": shape.batch, "total_num_rows": rows, "total_kv_rows": keys, "num_qo_heads": shape.heads}
     sizes |= {"num_kv_heads": shape.kv_heads, "head_dim": shape.dim, "head_dim_vo": shape.dim_vo}
     descriptor = BatchRaggedPrefillDescriptor.model_validate({**sizes, "causal": shape.causal, "dtype": shape.dtype})
-    lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
+    lengths = inputs.DrawnLengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
     return descriptor, inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
 
@@ -213,7 +213,7 @@ def keep(rows: list, row: dict) -> None:
 
 
 def attempt(rows: list, shape: Shape, make) -> list[Contender]:
-    """A peer that does not take a shape, for whatever reason of its own, is recorded as such and never left out."""
+    """Times a peer. A peer that does not take a shape is recorded with its reason, never left out."""
     try:
         return [make()]
     except Exception as error:

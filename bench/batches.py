@@ -1,10 +1,9 @@
 """Prefill of batches as servers have them, beside peers: `python -m bench.batches [--data DIR] [--peers] [--out FILE]`.
 
-DIR holds published request lengths (azure-llm-2023-*.csv). Of each service: whole prompts; the second half of each prompt, the
-first being cached; and 64 decodes beside a chunk of 2048 tokens in one launch. Then rows on 240,000 keys beside 512 rows of a
-prompt, and each of the two alone. Then what a variant, a mask or an fp8 cache
-costs beside the plain kernel on 8192 tokens, all of them in turns. TFLOP/s count visible pairs alone. Outputs are held to the
-bound first.
+DIR holds published request lengths (azure-llm-2023-*.csv). For each service: whole prompts; the second half of each prompt,
+with the first half cached; and 64 decodes beside a chunk of 2048 tokens in one launch. Then rows on 240,000 keys beside 512
+rows of a prompt, and each of the two alone. Then the cost of a variant, a mask or an fp8 cache against the plain kernel on
+8192 tokens, round-robin. TFLOP/s count visible pairs only. Outputs are checked against the bound first.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def changed() -> Iterator[Batch]:
 
 def shared_args(batch: Batch) -> Any:
     """Requests share a pool too large to be made in f32; each has its pages in an order of its own."""
-    args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.Lengths(q=list(batch.q), kv=list(batch.q)))
+    args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.DrawnLengths(q=list(batch.q), kv=list(batch.q)))
     for pool in (args.k_data, args.v_data):
         pool.normal_()
     counts = [-(-n // PAGE) for n in batch.kv]
@@ -126,7 +125,7 @@ def shared_args(batch: Batch) -> Any:
 def args_of(batch: Batch) -> Any:
     if batch.tokens:
         return shared_args(batch)
-    args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.Lengths(q=list(batch.q), kv=list(batch.kv)))
+    args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.DrawnLengths(q=list(batch.q), kv=list(batch.kv)))
     if batch.facts.get("variant") == alibi(HEADS):
         args.head_params.copy_(torch.tensor([alibi_slopes(HEADS)]))
     return args

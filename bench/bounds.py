@@ -1,4 +1,4 @@
-"""What limits the kernels that are below their number, by ncu's counters: `python -m bench.bounds [--only NAMES] [--out FILE]`.
+"""Limits of the kernels that are below their target, by ncu's counters: `python -m bench.bounds [--only NAMES] [--out FILE]`.
 
 Each piece of work is run under ncu once, its kernel built before, L2 cold, clocks left alone. A row has the time and the clock
 of that run, how busy each part of the GPU was in percent of what it could have done in that time, and what warps waited for
@@ -73,7 +73,11 @@ def latent() -> Iterator[Problem]:
     for shape in mla.SHAPES:
         if shape.split == "auto" and shape.page != 1:
             descriptor = shape.descriptor()
-            yield f"mla {shape.name}", descriptor, inputs.make_args(descriptor, 1, "cuda", inputs.Lengths(kv=shape.lengths))
+            yield (
+                f"mla {shape.name}",
+                descriptor,
+                inputs.make_args(descriptor, 1, "cuda", inputs.DrawnLengths(kv=shape.lengths)),
+            )
 
 
 def problems(only: str) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What a kernel costs: cold build of every example for one architecture, and a load in a new process, digest included.
+"""Cost of a kernel: cold build of every example for one architecture, and a load in a new process, digest included.
 
 python -m bench.cache [--arch sm_90a] [--out FILE.json]: adds `cold_builds` and `warm_load` to the file.
 """

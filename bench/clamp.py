@@ -20,7 +20,7 @@ from bench import records
 from bench.attention import CUDA, DECODE, PREFILL, machine, posed
 from opfacade import Plan, Target, plan
 from opfacade.backends.cuda import support
-from opfacade.core.descriptor import forget_kinds
+from opfacade.core.descriptor import forget_specializations
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
@@ -33,7 +33,7 @@ ROUNDS = 5
 def append_problem(rows: int):
     cache = PagedKvCacheDescriptor(num_total_pages=4096, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
     descriptor = PagedKvAppendDescriptor(batch_size=64, total_num_rows=rows, paged_kv=cache)
-    lengths = inputs.Lengths(q=[rows // 64] * 64, kv=[rows // 64] * 64)
+    lengths = inputs.DrawnLengths(q=[rows // 64] * 64, kv=[rows // 64] * 64)
     return descriptor, lengths
 
 
@@ -43,13 +43,13 @@ def ragged_problem(batch: int):
         batch_size=batch, total_num_rows=4096, total_kv_rows=4096, num_qo_heads=32, num_kv_heads=8, head_dim=128, causal=True,
         dtype="bf16",
     )  # fmt: skip
-    return descriptor, inputs.Lengths(q=rows, kv=rows)
+    return descriptor, inputs.DrawnLengths(q=rows, kv=rows)
 
 
 def latent_problem(batch: int):
     cache = PagedLatentCacheDescriptor(num_total_pages=1024, page_size=64, dtype="bf16")
     descriptor = BatchMlaDecodeDescriptor(batch_size=batch, num_qo_heads=128, paged_kv=cache)
-    lengths = inputs.Lengths(kv=[65536 // batch] * batch)
+    lengths = inputs.DrawnLengths(kv=[65536 // batch] * batch)
     return descriptor, lengths
 
 
@@ -66,7 +66,7 @@ def problems() -> Iterator[tuple[str, Callable]]:
 def plan_of(descriptor, safe: bool, target: Target | None = None) -> Plan:
     support.SAFE_PAGES = safe
     plan._selected.clear()
-    forget_kinds()
+    forget_specializations()
     made = Plan.select(descriptor, CUDA, target)
     flags = made._candidate.jit_spec(made.descriptor, made.target).flags
     assert ("-DOPF_TRUSTED_INDICES" in flags) != safe

@@ -74,7 +74,7 @@ class Shape:
         )
 
     def args(self, descriptor: BatchPagedDecodeDescriptor) -> BatchPagedDecodeArgs:
-        lengths = inputs.Lengths(q=[1] * len(self.lengths), kv=list(self.lengths))
+        lengths = inputs.DrawnLengths(q=[1] * len(self.lengths), kv=list(self.lengths))
         return inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
 
 
@@ -181,12 +181,10 @@ def time_graph(runs: list[Callable[[], object]]) -> dict[str, Any]:
 
 
 def pinned(descriptor: BatchPagedDecodeDescriptor) -> dict[str, Preference]:
-    """Of the default and of its variants with teams, as far as they are eligible."""
+    """Preferences for the default and for its configs with several clusters, as far as they are eligible."""
     options = eligible(descriptor, CUDA, Target.current())
     return {
-        o.candidate.variant: CUDA.model_copy(update={"pin": o.sku.id})
-        for o in options
-        if o.sku and o.candidate.variant in TEAMS
+        o.candidate.config: CUDA.model_copy(update={"pin": o.sku.id}) for o in options if o.sku and o.candidate.config in TEAMS
     }
 
 

@@ -2,10 +2,10 @@
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.
-run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two in turns, where the driver is a
-stub (csrc/host, csrc/common and all Python are real). run_new: with tensors elsewhere each time. fast, fast_check: the fast
-path without replay, and its check alone. Needs nvcc and g++, or is left out.
-record, sink, sample_*: what a run pays besides while it is recorded, told to a sink, or timed.
+run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two alternating ones, with a stub
+driver (csrc/host, csrc/common and all Python are real). run_new: with new tensors each time. fast, fast_check: the fast path
+without replay, and its check alone. Needs nvcc and g++, or is left out.
+record, sink, sample_*: additional time of a run while it is recorded, sent to a sink, or timed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def import_seconds() -> float:
 
 
 def telemetry_on(plan, args) -> dict[str, float]:
-    """What a run pays beyond its counter: while recorded, with a sink, with 1 in 100 or all of them timed."""
+    """Additional time of a run: while recorded, with a sink, with 1 in 100 or all of them timed."""
     found, sink = {}, [].append
     ways = {"record": lambda: telemetry.attach(Recorder()), "sink": lambda: telemetry.subscribe(lambda event: None)}
     for name, on in ways.items():
@@ -131,7 +131,7 @@ def measure() -> dict[str, float]:
     seen = fresh[0]
     Plan.select(seen, target=target)
     on_cpu = Plan.select(decode(16), target=Target.cpu())
-    a, b = (inputs.make_args(decode(16), seed=s, lengths=inputs.Lengths(kv=[40] * 16)) for s in (1, 2))
+    a, b = (inputs.make_args(decode(16), seed=s, lengths=inputs.DrawnLengths(kv=[40] * 16)) for s in (1, 2))
     on_cpu.run(a)
     pair = itertools.cycle((a, b))
     return {

@@ -57,7 +57,7 @@ def real_kernels(place: Path, count: int) -> dict[str, float]:
 def called_kernels(place: Path, count: int, calls: int) -> dict[str, float]:
     driver, _, host = stub_libraries(place)
     library = next(path for path in (place / "cache").glob("v1/obj/*/*/kernel-*.so") if (path.parent / "quick.cc").exists())
-    first = inputs.make_args(DECODE, seed=1, lengths=inputs.Lengths(kv=[40] * 16))
+    first = inputs.make_args(DECODE, seed=1, lengths=inputs.DrawnLengths(kv=[40] * 16))
     queries = torch.empty(calls, *first.q.shape, dtype=first.q.dtype).fill_(0)
     bundles = [replace(first, q=q) for q in queries]
     kernels = copies(library, place, count)

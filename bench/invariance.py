@@ -1,4 +1,4 @@
-"""What batch invariance costs: `python -m bench.invariance [--out FILE]`. One GPU, one run, medians.
+"""Cost of batch invariance: `python -m bench.invariance [--out FILE]`. One GPU, one run, medians.
 
 Each shape with kv_split "auto" (the fastest SKU, whose bits follow the batch), "off" and fixed chunks (batch invariant).
 Outputs are held to the SKU's bound before they are timed. The cost is time over that of "auto".
@@ -37,7 +37,7 @@ def measured(shape: Shape, split: str | int) -> dict[str, Any]:
     plan = Plan.select(descriptor, CUDA)
     if plan.workspace_size > LIMIT:
         return {"split": split, "skipped": f"{plan.workspace_size} bytes of workspace"}
-    lengths = inputs.Lengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
+    lengths = inputs.DrawnLengths(q=[shape.q] * shape.batch, kv=[shape.kv] * shape.batch)
     args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=lengths)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     plan.run(args, workspace)

@@ -105,7 +105,7 @@ def flashinfer_call(shape: Shape, args: BatchMlaDecodeArgs, scale: float, backen
 
 def rows(shape: Shape, peers: bool) -> Iterator[dict[str, Any]]:
     descriptor = shape.descriptor()
-    args = inputs.make_args(descriptor, 1, "cuda", inputs.Lengths(kv=shape.lengths))
+    args = inputs.make_args(descriptor, 1, "cuda", inputs.DrawnLengths(kv=shape.lengths))
     plan = Plan.select(descriptor, CUDA)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
 

@@ -1,11 +1,12 @@
-"""How long latent decode takes for a tile, in a model of one SM: `python -m bench.mla_model`. No measurement.
+"""Time of a latent decode tile in a model of one SM: `python -m bench.mla_model`. No measurement.
 
-The weigher makes scores and weights of a tile of 32 tokens, two adders add up its values, as kernels/mla/decode.cuh does it.
-Tensor cores make products in the order in which they were asked for. An adder asks for all of a tile at once. The weigher can
-have only some of its short products under way and is kept until there is room: so it hardly gets on beside values, but what it
-has asked for comes before values of weights that it shows then. Copies take their part of shared memory while they come, and
-products that want more than the rest take longer. A tile is asked for when all three have given back its stage and comes a
-latency later, behind those before it. It says which order of things is better and where time goes, not what a GPU will do.
+The score group computes scores and weights of a tile of 32 tokens, two value groups accumulate its values, as in
+kernels/mla/decode.cuh.
+Tensor cores execute products in order of issue. A value group issues all products of a tile at once. The score group may have
+few short products in flight and then waits, so it makes little progress beside values, but its issued products precede those of
+weights that it publishes later. Copies take part of the shared memory bandwidth, which slows products that need more than the
+rest. A tile is loaded when all three groups have released its stage, and arrives one latency later, in order. The model ranks
+schedules and shows where time goes; it does not predict a GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _KEPT, _OTHER, _VALUES = (19, 1024), (24, 3072), (64, 6144)
 PRODUCTS = 36 * 16 + 2 * 4 * 64  # cycles of a tile: tensor cores for scores and values, and shared memory for all
 SHARED = (20 * _KEPT[1] + 16 * _OTHER[1] + 2 * 4 * _VALUES[1] + _COPIED + _WEIGHTS) // _WIDTH
 Condition = Callable[[], bool]
-Show = Literal["put", "asked", "made"]  # weights: when they are put down, or the next scores have been asked for, or made
+# weights are published: when stored, when the next scores are issued, or when they are computed
+Show = Literal["put", "asked", "made"]
 
 
 class Product:
@@ -102,7 +104,7 @@ class Sm:
         self.give_back(group, tile)
 
     def multiply(self) -> None:
-        """What tensor cores do in a step."""
+        """One step of the tensor cores."""
         coming = any(begin <= self.now < end for begin, end in self.comes.values())
         width = max(0.0, _WIDTH - coming * self.rate * (_COPIED + _WEIGHTS) / _COPIED)
         time = float(STEP)
@@ -131,7 +133,7 @@ class Sm:
 
 
 def cycles(show: Show = "asked", **facts: float) -> float:
-    """Of a tile, in the steady state."""
+    """Cycles of a tile in the steady state."""
     few, many = (Sm(show, tiles=tiles, **facts).run() for tiles in (32, 96))  # type: ignore[arg-type]
     return (many - few) / 64
 

@@ -19,7 +19,7 @@ def add_out(parser: argparse.ArgumentParser, kind: str) -> None:
 
 
 def place(out: Path | None, kind: str, whole: bool = True) -> Path | None:
-    """Where the record goes, or None: a run of a part replaces no record unless it is told to."""
+    """Where the record goes, or None: a run of a part replaces no record without `out`."""
     if out is None:
         return RESULTS / f"{kind}.json" if whole else None
     return out / f"{kind}.json" if out.is_dir() else out

@@ -40,7 +40,7 @@ def outcome(case: ET.Element) -> str:
 
 
 def compiler() -> str:
-    """What could compile a kernel here; without it, all that ran came from a bundle."""
+    """The compiler on this machine; without one, all kernels came from a bundle."""
     try:
         nvcc = ".".join(map(str, toolchain.find(cache.toolchain_memo()).nvcc_release))
     except ToolchainError:

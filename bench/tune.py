@@ -15,17 +15,17 @@ from statistics import mean
 from bench import records
 from opfacade.bench.measure import described
 from opfacade.core.target import Target
-from opfacade.select.measurement_store import Store, export
+from opfacade.select.measurement_store import MeasurementStore, export
 from opfacade.tools.verify import machine
 from opfacade.tools.workload import read
-from opfacade.tune.measure import Effort
+from opfacade.tune.measure import MeasureEffort
 from opfacade.tune.tune import Setup, tune
 
 
-def once(works, effort: Effort, say):
+def once(works, effort: MeasureEffort, say):
     """One tuning in a store of its own."""
     with tempfile.TemporaryDirectory() as place:
-        return tune(works, setup=Setup(effort=effort, store=Store(Path(place) / "tune.db")), report=say)
+        return tune(works, setup=Setup(effort=effort, store=MeasurementStore(Path(place) / "tune.db")), report=say)
 
 
 def compared(work, one, two) -> dict:
@@ -49,14 +49,14 @@ def compared(work, one, two) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--rounds", type=int, default=Effort().most)
+    parser.add_argument("--rounds", type=int, default=MeasureEffort().most)
     parser.add_argument("--top", type=int, help="only the first so many problems")
     parser.add_argument("--table", type=Path, help="also write the first tuning as a table to ship")
     parser.add_argument("--commit", help="recorded")
     records.add_out(parser, "tune")
     options = parser.parse_args()
     works, started = read(options.file.read_text())[: options.top], time.monotonic()
-    effort = Effort(least=min(Effort().least, options.rounds), most=options.rounds)
+    effort = MeasureEffort(least=min(MeasureEffort().least, options.rounds), most=options.rounds)
     tunings = [once(works, effort, lambda t: print(".", end="", flush=True)) for _ in range(2)]
     print()
     rows = [compared(w, a, b) for w, a, b in zip(works, *tunings, strict=True) if a.row and b.row and not a.reused]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade.testing import timing as bench
-from opfacade.tune.measure import Effort, race
+from opfacade.tune.measure import MeasureEffort, race
 
 SAMPLES, WARMUP = 30, 3
 DIRTY = {"us": False}  # by the name of a time: whether other memory is read after the L2 was written over
@@ -18,7 +18,7 @@ BOTH = {"dirty_us": False, "clean_us": True}
 
 @dataclass(frozen=True)
 class Contender:
-    """What is known of it before it is timed, and a call of it. host: samples of what a call costs the host, 0 for none."""
+    """A contender: its facts before timing, and its call. host: samples of host time of a call, 0 for none."""
 
     row: dict[str, Any]
     call: Callable[[], object]
@@ -45,4 +45,4 @@ def _samples(calls: Mapping[str, Callable[[], object]], clean: bool) -> dict[str
     for call in calls.values():
         for _ in range(WARMUP):
             call()
-    return race(calls, timer, Effort(least=SAMPLES, most=SAMPLES, hopeless=float("inf"), early=False))
+    return race(calls, timer, MeasureEffort(least=SAMPLES, most=SAMPLES, hopeless=float("inf"), early=False))

@@ -1,8 +1,9 @@
 """Writes a workload of real models and real lengths: `python bench/workloads.py [--trace lengths.csv] --out work.jsonl`.
 
 Each model serves requests whose prompts and answers are as long as those of the trace (columns ContextTokens and
-GeneratedTokens), or drawn in the shape of a conversation service. Of each model: decode steps of several batch sizes, a step of
-chunked prefill, and whole prompts; each descriptor as a server would make it, with the lengths of one step. Feed it to
+GeneratedTokens), or drawn in the shape of a conversation service. For each model: decode steps of several batch sizes, a step
+of
+chunked prefill, and whole prompts; each descriptor as a server would construct it, with the lengths of one step. Feed it to
 `opfacade tune`, `bench`, `warmup` or `verify`.
 """
 

@@ -25,7 +25,7 @@ def cache_dir() -> Path:
 
 
 def allow_shared_cache() -> bool:
-    """OPFACADE_ALLOW_SHARED_CACHE=1: trust a cache that other users own or may write; whoever writes it runs code as you."""
+    """OPFACADE_ALLOW_SHARED_CACHE=1: trust a cache that other users own or may write; its writers can run code as you."""
     return _flag("OPFACADE_ALLOW_SHARED_CACHE", os.environ.get("OPFACADE_ALLOW_SHARED_CACHE"))
 
 
@@ -162,16 +162,16 @@ def jit_timeout() -> float:
 
 
 def log() -> str | None:
-    """OPFACADE_LOG: api | stats | dump. Write a line before each launch, with tensor statistics, or with what the call reads to
-    OPFACADE_DUMP_DIR for `opfacade replay`; read when a plan is loaded. What cannot be written is dropped and counted. Default:
+    """OPFACADE_LOG: api | stats | dump. Write a line before each launch, with tensor statistics, or with the call's inputs to
+    OPFACADE_DUMP_DIR for `opfacade replay`; read when a plan is loaded. A failed write is dropped and counted. Default:
     nothing."""
     given = os.environ.get("OPFACADE_LOG") or None
     return given and _parsed("OPFACADE_LOG", given, str, "api, stats or dump", lambda mode: mode in ("api", "stats", "dump"))
 
 
 def log_dest() -> str:
-    """OPFACADE_LOG_DEST: stderr, stdout, or a file, in whose name %p is the process id; a FIFO takes only what its reader has
-    room for. Default: stderr."""
+    """OPFACADE_LOG_DEST: stderr, stdout, or a file name, in which %p is the process id; a FIFO accepts only lines that its
+    reader has room for. Default: stderr."""
     return os.environ.get("OPFACADE_LOG_DEST") or "stderr"
 
 

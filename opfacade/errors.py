@@ -6,7 +6,7 @@
     ├─ UnsupportedError (NotImplementedError) a valid problem that no candidate accepts
     │  ├─ UnsupportedDeviceError              ... because of the device
     │  ├─ GuaranteeUnavailable                ... because no candidate keeps the required guarantee
-    │  └─ GradNotSupportedError               ... because a gradient was asked for
+    │  └─ GradNotSupportedError               ... because a gradient was requested
     ├─ ArgumentError (ValueError)             the tensors of a call do not fit the descriptor
     │  ├─ ArgumentTypeError (TypeError)       not a tensor, not the right bundle
     │  ├─ DTypeError (TypeError)
@@ -289,7 +289,7 @@ def from_issues(op: str, stage: str, issues: Sequence[Issue]) -> OpfacadeError:
 
 @contextmanager
 def of_op(op: str) -> Iterator[None]:
-    """What is raised inside without an op, by layers that know none, is of this one."""
+    """Adds `op` to errors raised inside by layers that know no op."""
     try:
         yield
     except OpfacadeError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get
 from opfacade import env, telemetry, validation
 from opfacade.base import notices
 from opfacade.core.call_memo import CallMemo
-from opfacade.core.candidate import Candidate, Launcher
+from opfacade.core.candidate import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.core.checks import check, check_beside, require_memory
 from opfacade.core.descriptor import Args, ArgsT, Descriptor
 from opfacade.core.guarantee import PrecisionGuarantee
@@ -22,7 +22,6 @@ from opfacade.core.verdict import SOUND, Verdict
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.observe import crosscheck, instruments
 from opfacade.select.explanation import answer
-from opfacade.select.registry import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, fast_paths_of, unchecked
 from opfacade.select.selection import Option, choose, count_refusals
 from opfacade.validation import capture_and_fork as moment
 
@@ -39,13 +38,13 @@ _selecting = threading.Lock()
 
 
 def forget_selections() -> None:
-    """Choose anew at the next `select`, because measurements changed. Plans that are there stay as they are."""
+    """Repeat selection at the next `select`, because measurements changed. Existing plans stay."""
     with _selecting:
         _selected.clear()
 
 
 def _remember(key: Any, plan: Plan[Any]) -> None:
-    with _selecting, suppress(TypeError):  # what cannot be hashed was made without validation, and is checked each time
+    with _selecting, suppress(TypeError):  # an unhashable value bypassed validation and is checked each time
         hash(key)
         if len(_selected) >= _MAX_CACHED:
             _selected.pop(next(iter(_selected)))
@@ -187,8 +186,8 @@ class Plan(Generic[ArgsT]):
         return SOUND
 
     def check(self) -> None:
-        """Raise what a device found wrong with the index tensors of earlier runs (OPFACADE_VALIDATE=indices). Never
-        waits: synchronise first to hear of a run that may not be over."""
+        """Raise the findings of the device in the index tensors of earlier runs (OPFACADE_VALIDATE=indices). Does not wait:
+        synchronise first to include runs in flight."""
         if self._guard is not None:
             self._guard.check()
 
@@ -221,7 +220,7 @@ class Plan(Generic[ArgsT]):
 
     @property
     def jit_spec(self) -> JitSpec | None:
-        """What would be compiled for this plan; None where nothing is."""
+        """The kernel of this plan; None if it has none."""
         make = self._candidate.jit_spec
         return None if make is None else make(self.descriptor, self.target)
 
@@ -253,7 +252,7 @@ class Plan(Generic[ArgsT]):
             self._take_fast_paths(bare[0], wrapped=launch is not bare[0])
             launch = unchecked(bare[0], launch, self.workspace_size, self._operands) if self._admitted else launch
             object.__setattr__(self, "_launch", launch)
-        telemetry.emit("load", sku=self.sku.id)  # without the lock: a sink may run this very plan
+        telemetry.emit("load", sku=self.sku.id)  # outside the lock: a sink may run this very plan
         return launch
 
     def _take_fast_paths(self, bare: Launcher, wrapped: bool) -> None:

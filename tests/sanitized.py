@@ -31,7 +31,7 @@ def counters(plan, workspace):
         return workspace[-cut_tiles.counters(descriptor, target) :]
     if descriptor.op != "paged_decode" or not workspace.numel():
         return workspace[:0]
-    cut = attention_decode.cut_of(descriptor, target)
+    cut = attention_decode.partition_of(descriptor, target)
     begin = cut.slots * attention_decode.rows_of(descriptor) * descriptor.dim * 4
     return workspace[begin : begin + 8 * cut.counters]
 

@@ -11,9 +11,28 @@ from pathlib import Path
 
 # Lower first: a package imports only lower ones and itself. A module at the root is a package of one file.
 LAYERS = (
-    "errors", "base", "env", "telemetry", "jit", "core", "select", "validation", "observe", "plan", "plans", "backends",
-    "testing", "tools", "cost", "tune", "bench", "report", "demo", "cli", "__main__",
-)  # fmt: skip
+    "errors",
+    "base",
+    "env",
+    "telemetry",
+    "jit",
+    "core",
+    "select",
+    "validation",
+    "observe",
+    "plan",
+    "plans",
+    "backends",
+    "testing",
+    "tools",
+    "cost",
+    "tune",
+    "bench",
+    "report",
+    "demo",
+    "cli",
+    "__main__",
+)
 # Import paths of before the packages, kept for users: each only hands on the names of its new home.
 OLDER_PATHS = ("autotune", "exporters", "variant", "variant_examples")
 # The registry finds families by the names of their files, in layers above it.

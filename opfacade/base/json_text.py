@@ -1,4 +1,4 @@
-"""JSON that every reader takes: numbers that are not finite, which JSON has none of, are the strings "NaN", "Infinity" and
+"""JSON that every reader accepts: non-finite numbers, which JSON lacks, become the strings "NaN", "Infinity" and
 "-Infinity"."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Lines that are appended to a place which others may write too: one system call a line, past all buffers, and no wait.
+"""Appends lines to a file that other processes may write too: one system call a line, unbuffered, without waiting.
 
-A FIFO that nobody reads, or whose reader is behind, takes no line; neither does a full disk. Both are an OSError.
+A FIFO without a reader, or with a slow one, accepts no line; neither does a full disk. Both are an OSError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LineFile:
             os.close(handle)
 
     def _put(self, handle: int, line: bytes) -> None:
-        # What is left of a line that did not fit must not take this one with it.
+        # Ends a torn earlier line first, so that this one is not lost with it.
         line = b"\n" + line if self._torn else line
         written = os.write(handle, line)
         self._torn = 0 < written < len(line)

@@ -18,7 +18,7 @@ def warn(message: str, category: type[OpfacadeWarning], stacklevel: int = 2) -> 
 
 
 def tell(message: str, category: type[OpfacadeWarning]) -> None:
-    """Warn, and raise nothing: also where a filter makes errors of warnings, because no run may fail of what is told here."""
+    """Warn without raising, also if a filter turns warnings into errors, because no run may fail for a notice."""
     with suppress(OpfacadeWarning):
         warn(message, category, 3)
 

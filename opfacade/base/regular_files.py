@@ -40,7 +40,7 @@ def read(path: str | os.PathLike[str], most: int = MOST) -> bytes:
 
 
 def read_bounded(file: BinaryIO, most: int = MOST, path: str | os.PathLike[str] = "") -> bytes:
-    """All that is left of a stream, at most `most` bytes: a file may grow after its size was read, a pipe has none."""
+    """The rest of a stream, at most `most` bytes: a file may grow after its size was read, a pipe has none."""
     data = file.read(most + 1)
     if len(data) > most:
         raise _too_large(path, most)

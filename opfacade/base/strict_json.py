@@ -1,7 +1,7 @@
 """JSON as this package reads it: one value for a name, bounded depth, finite numbers of bounded length, text that is text.
 
-A name that stands twice in an object means two things, of which the json module keeps one in silence. Whatever is wrong is a
-ValueError, also what json answers with RecursionError.
+A repeated name in an object is refused; the json module would keep the last value silently. Every failure is a
+ValueError, also the RecursionError of json.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Benchmarks of the problems in a workload: our candidates and installed peers in turns, cold, and only right ones.
+"""Benchmarks of the problems in a workload: our candidates and installed peers round-robin, cold, correct ones only.
 
-`measure` gives a plain record (JSON), `table` and `picture` show it. A wrong output is never timed: its entry says that it is.
+`measure` gives a plain record (JSON), `table` and `picture` show it. A wrong output is never timed; its entry reports it.
 """
 
 from __future__ import annotations

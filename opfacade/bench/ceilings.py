@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured in the run that it is compared with: reading memory, and a product."""
+"""Ceilings of this machine, measured in the same run: memory read bandwidth, and a matrix product."""
 
 from __future__ import annotations
 

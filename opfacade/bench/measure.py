@@ -19,7 +19,7 @@ from opfacade.testing import inputs
 from opfacade.testing.harness import harness_of
 from opfacade.tools.verify import machine
 from opfacade.tools.workload import Work, lengths_of
-from opfacade.tune.measure import Effort, Timer, race
+from opfacade.tune.measure import MeasureEffort, Timer, race
 from opfacade.tune.tune import eligible, proven
 
 Say = Callable[[dict[str, Any]], None]
@@ -34,7 +34,7 @@ class Options:
     backends: tuple[str, ...] = ()
     variants: bool = False
     peers: tuple[str, ...] | None = ()
-    effort: Effort = field(default_factory=lambda: Effort(hopeless=1e9, early=False))
+    effort: MeasureEffort = field(default_factory=lambda: MeasureEffort(hopeless=1e9, early=False))
     timer: Timer | None = None
 
 
@@ -79,10 +79,10 @@ def described(work: Work) -> str:
 
 
 def _problem(work: Work, options: Options, target: Target, timer: Timer) -> list[Row]:
-    """One row a contender: ours first. Whoever is wrong or does not take the problem says so in its row."""
+    """One row a contender, ours first. A contender that is wrong or does not take the problem has the reason in its row."""
     found = lengths_of(work)
     device = "cpu" if target.is_cpu else "cuda"
-    args = inputs.make_args(work.descriptor, seed=1, device=device, lengths=inputs.Lengths(q=found.q, kv=found.kv))
+    args = inputs.make_args(work.descriptor, seed=1, device=device, lengths=inputs.DrawnLengths(q=found.q, kv=found.kv))
     rows, calls = [], {}
     for name, make in _contenders(work, options, target, args):
         row: Row = {"impl": name}

@@ -46,7 +46,7 @@ def call(peer: Peer, work: Work, args: Any, target: Target) -> tuple[Call, dict[
     except OpfacadeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, AttributeError, KeyError) as error:
-        # Whatever another library raises is its answer to this problem, not an error of ours.
+        # An exception of another library is its answer to this problem, not our error.
         raise declined(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]) from error
     if not worst <= 1:
         raise GuaranteeViolation(f"{worst:.3g} of the bound", code="OPF-B003", op="bench", stage="peer")

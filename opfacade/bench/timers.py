@@ -22,7 +22,7 @@ def best(device: str) -> tuple[str, Timer]:
 class Cupti:
     """Times a call by the activity records of the device: from the start of its first kernel or copy to the end of its last.
 
-    What belongs to a call is what was launched between two host timestamps around it; launch and kernel share a correlation id.
+    A call owns the activity launched between two host timestamps around it; launch and kernel share a correlation id.
     """
 
     def __init__(self, cupti: Any) -> None:

@@ -34,7 +34,7 @@ _THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def bench(
     ctx: click.Context, /, file: IO[bytes], rounds: int | None, out: Path | None, image: Path | None, **given: Any
 ) -> None:
-    """Time the problems in FILE (descriptors or a recording) here, in turns, cold. Status 1 if an output was wrong.
+    """Time the problems in FILE (descriptors or a recording) here, round-robin, cold. Status 1 if an output was wrong.
 
     FILE may also be a record that --out wrote elsewhere: it is shown, and nothing is measured.
     """
@@ -63,10 +63,10 @@ def _written(text: bytes) -> dict[str, Any] | None:
 
 def _measured(found: Sequence[Work], most: int, given: dict[str, Any]) -> dict[str, Any]:
     from opfacade.bench import Options, measure
-    from opfacade.tune.measure import Effort
+    from opfacade.tune.measure import MeasureEffort
 
     works = tuple(sorted(found, key=lambda work: -work.runs))[: given["top"]]
-    effort = Effort(least=min(Effort().least, most), most=most, hopeless=1e9, early=False)
+    effort = MeasureEffort(least=min(MeasureEffort().least, most), most=most, hopeless=1e9, early=False)
     peers = None if given["peers"] else ()
     return measure(works, Options(backends=given["backends"], variants=given["variants"], peers=peers, effort=effort))
 
@@ -85,11 +85,11 @@ def report(
     """One static HTML page from records of bench and verify, and from what this machine tuned and compiled."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.upkeep import entries
-    from opfacade.report import Sources, html
+    from opfacade.report import ReportSources, html
     from opfacade.select.measurements import store_here
     from opfacade.telemetry.file import read
 
-    sources = Sources(
+    sources = ReportSources(
         bench=[_record(path) for path in bench_files],
         verify=[_record(path) for path in verify_files],
         tuned=store_here().rows() if wanted["tuned"] else (),

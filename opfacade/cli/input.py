@@ -18,7 +18,7 @@ def content(file: IO[bytes]) -> bytes:
 
 
 def name(file: IO[bytes]) -> str:
-    """What a file is called; standard input may have a number, or nothing, for a name."""
+    """Display name of a file; standard input may have a number, or nothing, as its name."""
     found = getattr(file, "name", None)
     return found if isinstance(found, str) else "standard input"
 

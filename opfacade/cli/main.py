@@ -21,7 +21,7 @@ from opfacade.cli.verify import verify
 from opfacade.errors import OpfacadeError
 
 if TYPE_CHECKING:
-    from opfacade.tools.catalogue import Row, Variable
+    from opfacade.tools.catalogue import SkuRow, Variable
 
 _GPU = "sm_90a"
 
@@ -74,7 +74,7 @@ def list_(target: str, form: str | None) -> None:
         _print_candidates(rows, target)
 
 
-def _print_candidates(rows: tuple[Row, ...], target: str) -> None:
+def _print_candidates(rows: tuple[SkuRow, ...], target: str) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -41,7 +41,7 @@ def freeze(file: IO[bytes], target: str | None, note: str, out: Path | None) -> 
 @click.argument("new", type=_PATH)
 @click.pass_context
 def diff(ctx: click.Context, old: Path, new: Path) -> None:
-    """What the manifest NEW has more, less and changed; status 1 if anything differs."""
+    """Show the SKUs that the manifest NEW adds, removes and changes; status 1 if anything differs."""
     from opfacade.select.manifest import SkuManifest
 
     found = SkuManifest.load(old).diff(SkuManifest.load(new))

@@ -17,9 +17,9 @@ from opfacade.cli.input import works
 
 if TYPE_CHECKING:
     from opfacade.tools.doctor import Diagnosis
-    from opfacade.tools.warmup import Step
+    from opfacade.tools.warmup import WarmupStep
 
-    Report = Callable[[Step], None]
+    Report = Callable[[WarmupStep], None]
 
 
 @click.command()
@@ -61,7 +61,7 @@ def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | 
     machine, started = Target.parse(target) if target else None, time.monotonic()
     plans = [work.plan(target=machine) for work in works(file)]
 
-    def run(report: Report) -> tuple[Step, ...]:
+    def run(report: Report) -> tuple[WarmupStep, ...]:
         return warm(plans, jobs, report)
 
     steps = _with_progress(run) if sys.stdout.isatty() else run(_log)
@@ -70,26 +70,26 @@ def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | 
     ctx.exit(1 if any(step.error for step in steps) else 0)
 
 
-def _line(step: Step) -> str:
+def _line(step: WarmupStep) -> str:
     if step.state == "build":
         return f"build   {step.sku} (about {step.expected_seconds:.0f} s)"
     spent = f" ({step.seconds:.1f} s)" if step.seconds else ""
     return f"{step.state:7} {step.sku}{spent}" + (f"\n{step.error}" if step.error else "")
 
 
-def _log(step: Step) -> None:
+def _log(step: WarmupStep) -> None:
     click.echo(_line(step))
     sys.stdout.flush()
 
 
-def _with_progress(run: Callable[[Report], tuple[Step, ...]]) -> tuple[Step, ...]:
+def _with_progress(run: Callable[[Report], tuple[WarmupStep, ...]]) -> tuple[WarmupStep, ...]:
     """A line with a clock for each build under way; what is done scrolls up."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as progress:
         tasks: dict[str, Any] = {}
 
-        def report(step: Step) -> None:
+        def report(step: WarmupStep) -> None:
             if step.state == "build":
                 tasks[step.sku] = progress.add_task(_line(step), total=None)
                 return

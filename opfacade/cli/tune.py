@@ -12,7 +12,7 @@ from opfacade.base import regular_files
 from opfacade.cli.input import works
 
 if TYPE_CHECKING:
-    from opfacade.tune.tune import Tuning
+    from opfacade.tune.tune import TuneResult
 
 _REQUIRE = click.Choice(["deterministic", "bit_stable_on_same_hardware", "batch_invariant"])
 
@@ -24,11 +24,11 @@ _REQUIRE = click.Choice(["deterministic", "bit_stable_on_same_hardware", "batch_
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool) -> None:
     """Measure the candidates for each problem in FILE on this machine; Preference(autotune="use") then takes the fastest."""
-    from opfacade.tune.measure import Effort
+    from opfacade.tune.measure import MeasureEffort
     from opfacade.tune.tune import Setup
     from opfacade.tune.tune import tune as measure
 
-    effort = Effort() if rounds is None else Effort(least=min(Effort().least, rounds), most=rounds)
+    effort = MeasureEffort() if rounds is None else MeasureEffort(least=min(MeasureEffort().least, rounds), most=rounds)
     report = None if as_json else _say
     found = measure(works(file), require=require, setup=Setup(effort=effort), report=report)
     if as_json:
@@ -44,7 +44,7 @@ def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool
         )
 
 
-def _say(tuning: Tuning) -> None:
+def _say(tuning: TuneResult) -> None:
     op = tuning.descriptor.op
     for sku, why in tuning.wrong.items():
         click.echo(f"{op}: not measured: {sku}: {why}")
@@ -58,7 +58,7 @@ def _say(tuning: Tuning) -> None:
             click.echo(f"    {m.median_us:10.2f} us +-{m.noise:5.1%} {m.samples:4} samples  {m.sku}")
 
 
-def _facts(tuning: Tuning) -> dict[str, Any]:
+def _facts(tuning: TuneResult) -> dict[str, Any]:
     row = None if tuning.row is None else json.loads(tuning.row.model_dump_json())
     return {
         "descriptor": tuning.descriptor.model_dump(mode="json"),

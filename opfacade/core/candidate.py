@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.operands import TensorSpec
@@ -20,10 +20,12 @@ Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 # (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
 
+WORKSPACE_ALIGNMENT = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a candidate is not chosen, as data: a stable code, the field, what it is, what would be allowed, a hint."""
+    """A reason against a candidate, as data: a stable code, the field, its value, the allowed values, a hint."""
 
     code: str
     field: str
@@ -43,14 +45,14 @@ class Reason:
 class Candidate:
     """One implementation of one descriptor type.
 
-    declines: every reason against it. The other functions are called only when there is none.
-    workspace: exact bytes. launcher: gives the function `run` calls; may load, and build if `allow_build`.
-    jit_spec: what would be compiled; None where nothing is.
-    variant: "" for what is chosen by default; another name for the same implementation with other tiles, stages or splits,
-    which only a pin or a measurement chooses. Its SKU must say in what it differs.
-    estimate: what a SKU of this implementation is predicted to take; None where there is no model of it.
+    declines: every reason against it; the other functions are called only if there is none.
+    workspace: exact bytes. launcher: returns the function that `run` calls; may load, and build if `allow_build`.
+    jit_spec: the kernel to compile; None if there is none.
+    config: "" for the default; otherwise the name of a tuning config: the same implementation with other tiles, stages or
+    splits, which only a pin or a measurement selects. The SKU of a config must differ from the default's.
+    estimate: predicted time of a SKU of this implementation; None without a cost model.
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
-    None where it takes all that the descriptor permits. Calls are held to it.
+    None if it takes all that the descriptor permits. Calls are held to it.
     """
 
     backend: str
@@ -61,48 +63,49 @@ class Candidate:
     workspace: Callable[[Any, Target], int]
     launcher: Callable[[Any, Target, KernelSku, bool], Launcher]
     jit_spec: Callable[[Any, Target], JitSpec] | None = None
-    variant: str = ""
+    config: str = ""
     estimate: EstimateOf | None = None
     needs: Callable[[Any, Operands], Operands] | None = None
 
     def operands(self, descriptor: Descriptor[Any]) -> Operands:
-        """What a call of this implementation must look like."""
+        """Operands of a call of this implementation."""
         known = operands_of(descriptor)
         return known if self.needs is None else self.needs(descriptor, known)
 
     @property
     def name(self) -> str:
-        """What `explain` calls it."""
-        variant = f"[{self.variant}]" if self.variant else ""
-        return f"{self.backend}/{self.impl}{variant}"
+        """The name in `explain`."""
+        config = f"[{self.config}]" if self.config else ""
+        return f"{self.backend}/{self.impl}{config}"
 
     @property
     def names(self) -> frozenset[str]:
-        """What of it can be forbidden besides its SKU: its backend, its implementation with and without that, and itself."""
+        """Names that forbid this candidate: its SKU (checked elsewhere), backend, implementation with and without backend, and
+        name."""
         return frozenset({self.backend, self.impl, f"{self.backend}/{self.impl}", self.name})
 
 
-def variant_of(
-    base: Candidate, variant: str, change: Callable[[Any], Any | None], facts: Mapping[str, bool | int | str]
+def with_config(
+    base: Candidate, config: str, change: Callable[[Any], Any | None], facts: Mapping[str, bool | int | str]
 ) -> Candidate:
-    """`base` as it would be for a changed descriptor: another split, say, without a line of kernel code.
+    """A tuning config of `base`: the same kernel code for a changed descriptor, such as another split.
 
-    change: the descriptor to use instead, with the same operands; None where the variant means nothing. facts: what joins the
-    spec of the SKU, so that the variant can be told and pinned. Where a variant is another binary, make a Candidate of it.
+    change: maps a descriptor to its replacement, with the same operands; None if the config does not apply. facts: additions to
+    the SKU's spec that identify the config. If a config is another binary, construct a Candidate instead.
     """
 
-    other = lru_cache(maxsize=1024)(change)  # each of the functions below asks for it
+    other = lru_cache(maxsize=1024)(change)  # called by each function below
     named = lru_cache(maxsize=256)(lambda plain: _with_facts(plain, facts))
 
     def declines(descriptor: Any, target: Target) -> Sequence[Reason]:
         changed = other(descriptor)
         if changed is None:
-            return (Reason("OPF-S017", "variant", variant, "a descriptor that it means something for"),)
+            return (Reason("OPF-S017", "variant", config, "a descriptor that it means something for"),)
         reasons = base.declines(changed, target)
         if reasons or base.declines(descriptor, target):
             return reasons
         if named(base.sku(changed, target)).id == base.sku(descriptor, target).id:
-            return (Reason("OPF-S017", "variant", variant, "a descriptor for which it is not the default"),)
+            return (Reason("OPF-S017", "variant", config, "a descriptor for which it is not the default"),)
         return ()
 
     jit_spec = base.jit_spec
@@ -113,7 +116,7 @@ def variant_of(
         workspace=lambda descriptor, target: base.workspace(other(descriptor), target),
         launcher=lambda descriptor, target, sku, allow: base.launcher(other(descriptor), target, sku, allow),
         jit_spec=None if jit_spec is None else lambda descriptor, target: jit_spec(other(descriptor), target),
-        variant=variant,
+        config=config,
     )
 
 
@@ -121,3 +124,42 @@ def _with_facts(sku: KernelSku, facts: Mapping[str, bool | int | str]) -> Kernel
     """The SKU with more facts in its spec."""
     spec = tuple(sorted({**dict(sku.spec), **facts}.items()))
     return sku.model_copy(update={"spec": spec}).revalidated()
+
+
+class FastPaths(NamedTuple):
+    """Paths for calls like ones already checked in full. A refusal falls through to the next slower path; neither raises.
+
+    replay: (id(args), id(workspace)), falsy if the call was made. fast: (args, workspace, launch), truthy if the call is valid;
+    it was made if `launch`.
+    """
+
+    replay: Callable[..., Any]
+    fast: Callable[[Any, Any, bool], bool]
+
+
+NO_FAST_PATHS = FastPaths(lambda *_: True, lambda *_: False)
+
+
+def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int, operands: Operands) -> Launcher:
+    """`launch` for calls without a check. Bindings trust their operands, so the host library refuses what they cannot take."""
+    make = getattr(bare, "refuse_unsound", None)
+    if make is None:
+        return launch
+    refuse = make(workspace_bytes, operands)
+
+    def refusing(args: Any, workspace: Any) -> None:
+        refuse(args, workspace)
+        launch(args, workspace)
+
+    return refusing
+
+
+def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int, operands: Operands) -> FastPaths:
+    """The fast paths that a launcher offers. Where it is wrapped in something that must see each call, only the check."""
+    make = getattr(launch, "fast_paths", None)
+    if make is None:
+        return NO_FAST_PATHS
+    paths: FastPaths = make(workspace_bytes, operands)
+    if not wrapped:
+        return paths
+    return FastPaths(NO_FAST_PATHS.replay, lambda args, workspace, launch: not launch and paths.fast(args, workspace, False))

@@ -161,7 +161,7 @@ def _memory_of(tensor: torch.Tensor) -> str:
 
 
 def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor]) -> list[Issue]:
-    """Anything written must not overlap any other operand. What is only read may overlap itself and others."""
+    """Anything written must not overlap any other operand. Operands that are only read may overlap."""
     live = [(n, t) for n, t in tensors.items() if t.numel() and has_memory(t)]
     issues = []
     for i, (name, tensor) in enumerate(live):
@@ -211,7 +211,7 @@ def _workspace_memory(workspace: torch.Tensor, needed: int, like: torch.Tensor |
 
 
 def check_beside(sound: Mapping[str, torch.Tensor], workspace: Any, needed: int, alignment: int) -> list[Issue]:
-    """What is wrong with a workspace beside those operands that are sound."""
+    """Issues of a workspace, given the operands without issues."""
     issues = check_workspace(workspace, needed, next(iter(sound.values()), None), alignment)
     return issues or ([] if workspace is None else _workspace_alias(sound, workspace))
 

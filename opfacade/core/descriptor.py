@@ -25,8 +25,8 @@ class Args:
 ArgsT = TypeVar("ArgsT", bound=Args)
 
 
-class Kind:
-    """Descriptors that differ in sizes alone; told apart by identity. example: the first that was seen."""
+class SpecializationKey:
+    """Specialization key: identity of all descriptors that differ in sizes only. example: the first descriptor seen with it."""
 
     __slots__ = ("example",)
 
@@ -37,22 +37,21 @@ class Kind:
 class Descriptor(Model, Generic[ArgsT]):
     """Base of all descriptors.
 
-    A subclass says its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids), `args_type`,
-    and `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte counts all
-    follow. An args field that `operands()` does not name must be None. `error_models` are the ids of the bounds that its
-    kernels may state, strictest first. `later` names the fields that came after the first version: at their
-    default they are left out of the JSON, so that what was written before has the same text and digest now. `sizes` names
-    those that say only how much there is, for which no kernel is compiled: all that differ in these alone are of one kind.
-    Problems share a measurement of `tune` when they differ only in sizes up to a power of two, as they may also in the fields
-    of `tuning_rounds`; in fields that cost the same whatever they are, `tuning_ignores`; and in numbers of which only
-    matters whether they are positive, `tuning_flags`. `owners` names for an operand the indptr behind whose end its rows belong
-    to no request; `paged` names operands of which only tokens of requests are read. `lists` names the args fields that take a
-    list of tensors, with the operands that these become, as many as there may be. The
-    hints say what a caller can change that gets no kernel without a workspace, or none whose bits do not depend on the batch.
+    A subclass declares its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids), `args_type`,
+    and `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte counts follow. An
+    args field that `operands()` does not name must be None. `error_models`: ids of the bounds that its kernels may state,
+    strictest first. `later`: fields added after the first version; at their default they are absent
+    from the JSON, so that old texts and digests stay valid. `sizes`: fields that are dynamic dimensions, for which no kernel is
+    compiled; descriptors that differ only in these have one specialization key.
+    Problems share a measurement of `tune` if they differ only in sizes within a power of two, and likewise in `tuning_rounds`;
+    in fields without influence on the time, `tuning_ignores`; and in numbers of which only the sign matters, `tuning_flags`.
+    `owners`: for an operand, the indptr past whose end its rows belong to no request. `paged`: operands of which only tokens of
+    requests are read. `lists`: args fields that take a list of tensors, each with the operands that its elements become. The
+    hints name the fields to change if no kernel without a workspace, or no batch invariant kernel, exists.
     """
 
     __slots__ = ("_kind", "_operands")
-    _kind: ClassVar[Kind]
+    _kind: ClassVar[SpecializationKey]
     _operands: ClassVar[Mapping[str, TensorSpec]]
 
     op: str
@@ -79,10 +78,10 @@ class Descriptor(Model, Generic[ArgsT]):
         return cls.__module__.rpartition(".")[2]
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """What validation level full refuses of an operand: a mask of its elements, and the values that it expects.
+        """The elements that validation level full refuses: (mask of an operand's elements, expected values).
 
-        None where it does not look at the operand. By default a floating point operand that is read is to be finite, in the
-        rows that belong to a request and are valid.
+        None: the operand is not checked. Default: a floating point operand that is read must be finite in the rows that belong
+        to a request and are valid.
         """
         spec = operands_of(self)[name]
         tensor, read = getattr(args, name), spec.role in ("in", "inout")
@@ -96,11 +95,12 @@ class Descriptor(Model, Generic[ArgsT]):
         return wrong, "finite values"
 
     @property
-    def kind(self) -> Kind:
-        """What it shares with all descriptors that differ from it in sizes alone."""
+    def kind(self) -> SpecializationKey:
+        """Specialization key: shared by all descriptors that differ in sizes only."""
         try:
-            found: Kind = object.__getattribute__(self, "_kind")  # past pydantic's __getattr__, which is slow to find nothing
-        except AttributeError:  # not asked for yet: a slot is no field, and a copy begins without it
+            # bypasses pydantic's __getattr__, which is slow for missing names
+            found: SpecializationKey = object.__getattribute__(self, "_kind")
+        except AttributeError:  # not computed yet: a slot is no field, and copies start without it
             found = _kind_of(self)
             object.__setattr__(self, "_kind", found)
         return found
@@ -112,29 +112,29 @@ class Descriptor(Model, Generic[ArgsT]):
 
     @model_serializer(mode="wrap")
     def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        unsaid = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
-        return {name: value for name, value in fields(self).items() if name not in unsaid}
+        default_constants = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
+        return {name: value for name, value in fields(self).items() if name not in default_constants}
 
 
 _MAX_KINDS = 1024
-_kinds: dict[tuple[object, ...], Kind] = {}
-_forget: list[Callable[[], None]] = []  # of each function that remembers
+_kinds: dict[tuple[object, ...], SpecializationKey] = {}
+_forget: list[Callable[[], None]] = []  # of each caching function
 
 
-def forget_kinds() -> None:
-    """Ask anew what `once_a_kind` and `once_in_a_row` remember, also of descriptors that know their kind already."""
+def forget_specializations() -> None:
+    """Clear `cached_by_specialization` and `memoize_last`, and every descriptor's specialization key."""
     _kinds.clear()
     for forget in _forget:
         forget()
 
 
-def _kind_of(descriptor: Descriptor[Any]) -> Kind:
+def _kind_of(descriptor: Descriptor[Any]) -> SpecializationKey:
     facts = (type(descriptor), *descriptor.without_sizes())
     found = _kinds.get(facts)
     if found is None:
         if len(_kinds) >= _MAX_KINDS:
-            forget_kinds()
-        found = _kinds.setdefault(facts, Kind(descriptor))
+            forget_specializations()
+        found = _kinds.setdefault(facts, SpecializationKey(descriptor))
     return found
 
 
@@ -143,14 +143,16 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def once_a_kind(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
-    """Remembers what a function says of one descriptor for all of its kind: it may not look at a size.
+def cached_by_specialization(
+    function: Callable[Concatenate[DescriptorT, _P], _T],
+) -> Callable[Concatenate[DescriptorT, _P], _T]:
+    """Cache a function of a descriptor by specialization key. The function may not depend on a size.
 
     A serving step selects for a new batch size and gets the same kernel, or the same refusal, again.
     """
 
     @lru_cache(maxsize=_MAX_KINDS)
-    def of_kind(kind: Kind, *args: Any) -> _T:
+    def of_kind(kind: SpecializationKey, *args: Any) -> _T:
         ask: Callable[..., _T] = function
         return ask(kind.example, *args)
 
@@ -161,8 +163,8 @@ def once_a_kind(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callabl
     return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))
 
 
-def once_in_a_row(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
-    """Remembers its last answer, for the many questions of one selection that begin with the same one."""
+def memoize_last(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
+    """Cache the last answer, because the steps of one selection repeat the same question."""
     last: tuple[object, tuple[Any, ...], Any] = None, (), None
 
     def forget() -> None:
@@ -171,7 +173,7 @@ def once_in_a_row(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Calla
 
     def of(descriptor: DescriptorT, *args: Any) -> _T:
         nonlocal last
-        known = last  # once: another thread may change it
+        known = last  # read once: another thread may replace it
         if known[0] is not descriptor or known[1] != args:
             ask: Callable[..., _T] = function
             last = known = descriptor, args, ask(descriptor, *args)
@@ -182,7 +184,7 @@ def once_in_a_row(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Calla
 
 
 def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
-    """`descriptor.operands()`, made once a value."""
+    """`descriptor.operands()`, computed once a value."""
     try:
         found: Mapping[str, TensorSpec] = object.__getattribute__(descriptor, "_operands")
     except AttributeError:  # not validated
@@ -201,7 +203,7 @@ def _operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
 
 
 def _largest(descriptor: Descriptor[Any], name: str, spec: TensorSpec) -> tuple[str, str, object]:
-    """What is wrong with an operand that is too large: the field that makes the most of it, what was expected, what came."""
+    """Issue of an operand that is too large: the field with the largest factor, expected, actual."""
     known = [dim for dim in spec.shape if dim.size is not None and dim.name in type(descriptor).model_fields]
     most = max(known, key=lambda dim: dim.size or 0, default=None)
     sizes = [dim.size for dim in spec.shape]

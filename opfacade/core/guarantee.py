@@ -41,7 +41,7 @@ class Condition(Model):
 
 
 class PrecisionGuarantee(Model):
-    """What a kernel promises about its numbers, under which conditions, and which tests hold it to that.
+    """The numerical guarantee of a kernel, its conditions, and the tests that are its evidence.
 
     math_precision: a word for the type that products are formed in, and for roundings besides that of the result.
     accumulator: the type of sums; "none" where nothing is summed.

@@ -38,12 +38,12 @@ def _positive_zero(value: float) -> float:
     return value + 0.0
 
 
-# What pydantic says as a sentence.
+# Error types of pydantic as expectations.
 _EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value"}
 
 
 def _whole(value: object) -> object:
-    """A Literal takes what equals it: True and 1.0 would pass for 1."""
+    """A Literal accepts equal values: True and 1.0 would pass for 1."""
     return value if type(value) is int or isinstance(value, str) else shown(value)
 
 
@@ -59,7 +59,7 @@ Version = Annotated[Literal[1], BeforeValidator(_whole)]
 
 
 def contradiction(field: str, expected: str, got: object, hint: str = "") -> ValueError:
-    """What a validator of a whole model raises where one field does not go with the others; `field` may be a path."""
+    """The error of a model validator for a field that contradicts the others; `field` may be a path."""
     return PydanticCustomError("contradiction", "{expected}", {"field": field, "expected": expected, "got": got, "hint": hint})
 
 
@@ -162,18 +162,18 @@ class Model(_Base):
             raise _wrap(cls.__name__, error) from error
 
     def without_sizes(self) -> tuple[object, ...]:
-        """What it is of whatever size: its values but those of `sizes`, and so for models in it that have any."""
+        """Field values without the dynamic sizes, recursively: the specialisation key."""
         values = _getter_without_sizes(type(self))(self.__dict__)
         return tuple([value if type(value) in _ATOMS else _without_sizes(value) for value in values])
 
     def __eq__(self, other: object) -> bool:
-        """As pydantic has it for a model without private and extra fields, at a third of the time."""
+        """Equal to pydantic's for a model without private and extra fields, in a third of the time."""
         return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
 
     def revalidated(self: Self) -> Self:
-        """This value, checked again: model_construct, model_copy and pickle all bypass validation.
+        """This value, validated again: model_construct, model_copy and pickle all bypass validation.
 
-        Where it still holds the very objects that passed, all of which are immutable, the answer is known.
+        Skipped if it still holds the identical (immutable) objects that passed.
         """
         proof: _Proof | None = getattr(self, "_proof", None)
         if proof is not None and proof.holds_for(self):
@@ -199,7 +199,7 @@ def _without_sizes(value: object) -> object:
 
 
 class _Proof(NamedTuple):
-    """What a model, and the models in it, held when it passed validation."""
+    """Snapshot of the fields of a validated model and of the models in it."""
 
     kind: type[Model]
     fields: dict[str, Any]
@@ -211,12 +211,12 @@ class _Proof(NamedTuple):
 
 
 def _identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether they hold the very same objects: True equals 1, and would not pass for it."""
+    """True if all values are identical objects: True equals 1, but is another value here."""
     return list(one) == list(other) and all(map(operator.is_, one.values(), other.values()))
 
 
 def _models_in(values: Iterable[object]) -> list[Model]:
-    """The models among some values, and those in them."""
+    """The models among `values`, recursively."""
     found: list[Model] = []
     for value in [value for value in values if type(value) not in _ATOMS]:
         if isinstance(value, tuple):
@@ -227,7 +227,8 @@ def _models_in(values: Iterable[object]) -> list[Model]:
 
 
 def _proven(validated: Self) -> Self:
-    """What just passed validation, from now on with the proof of it, in which it is not itself: that would be a cycle."""
+    """Attach a snapshot of the validated fields (by identity), so that `revalidated()` is O(fields). The model is not part of
+    its snapshot."""
     fields = validated.__dict__.copy()
     inner = [(part, part.__dict__.copy()) for part in _models_in(fields.values())]
     object.__setattr__(validated, "_proof", _Proof(type(validated), fields, inner))

@@ -62,7 +62,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def strides(self) -> StrideRule:
-        """What holds for its strides."""
+        """The rule for its strides."""
         axes = tuple(range(len(self.shape))) if self.broadcast is None else self.broadcast
         expandable = () if self.written or self.layout == "contiguous" else axes
         return StrideRule(self.layout, self.written, expandable, self.step, self.whole)

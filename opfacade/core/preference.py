@@ -37,7 +37,7 @@ def _require(value: object) -> object:
 
 
 class Preference(Model):
-    """What a caller wants. Every field is honoured, or `select` raises UnsupportedError with the reasons.
+    """A caller's preferences. Every field is honoured, or `select` raises UnsupportedError with the reasons.
 
     backend: only this one.  forbid: backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids never to use, of any
     op.  allow: only these SKU ids.

@@ -58,7 +58,7 @@ class KernelSku(Model):
         """
         try:
             return self._text
-        except AttributeError:  # not asked for yet: a slot is no field, and a copy begins without it
+        except AttributeError:  # not computed yet: a slot is no field, and copies start without it
             object.__setattr__(self, "_text", self._made())
             return self._text
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from opfacade.base.shown import shown
 from opfacade.errors import DescriptorError, Issue
 
-# SM count and shared memory a block may opt in to, in bytes, of the usual part of each architecture.
+# SM count and maximum opt-in shared memory per block, in bytes, of the common part of each architecture.
 _USUAL = {
     75: (40, 65536),
     80: (108, 166912),
@@ -63,7 +63,7 @@ class Target:
 
     @staticmethod
     def parse(text: str) -> Target:
-        """The usual part of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs."""
+        """The common part of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs."""
         match = _ARCH.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise _bad("arch", '"cpu" or "sm_NN[a|f]"', text)

@@ -1,4 +1,4 @@
-"""How long blocks take that share a device: each starts where one before it ends, none is faster than it is alone."""
+"""Time of CTAs that share a device: each starts when an earlier one ends; none is faster than it is alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Predicted(NamedTuple):
-    """What a candidate is predicted to take: seconds, blocks of its launch, how many run at once, bytes of partial results."""
+    """Prediction of a candidate: seconds, CTAs of its launch, concurrent CTAs, bytes of partial results."""
 
     seconds: float
     blocks: int
@@ -18,14 +18,14 @@ class Predicted(NamedTuple):
 
 
 def drained(sizes: Sequence[float], slots: int, alone: float, device: float) -> float:
-    """Seconds until all blocks are done. sizes: work of each, in the order of their start; slots: that run at once.
+    """Seconds until all CTAs end. sizes: work of each, in the order of their start; slots: concurrent CTAs.
 
-    alone: work a second of a block that has the device to itself; device: of all together, however many. A block waits for
-    answers that come later the more others ask (alone), and in the end for its share of the device: of times that overlap the
-    root of the sum of squares. Measured so on an H200: 264 blocks of decode reach 4.2 of 4.8 TB/s, 132 of them 3.7.
+    alone: work a second of a CTA alone on the device; device: upper bound for all together. Latency under load (alone) and the
+    share of the bandwidth (device) combine as the root of the sum of squares. Measured on an H200: 264 CTAs of decode reach 4.2
+    of 4.8 TB/s, 132 reach 3.7.
     """
     running: list[float] = []
-    done = seconds = 0.0  # done: by a block that has run from the start
+    done = seconds = 0.0  # done: work of a CTA that runs from the start
     waiting = iter(sizes)
     for size in waiting:
         heappush(running, size)

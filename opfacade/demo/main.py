@@ -10,8 +10,8 @@ from typing import Any
 
 from opfacade.demo import report
 from opfacade.demo.lengths import Length, page_counts
-from opfacade.demo.pages import PagePool
-from opfacade.demo.scheduler import Scheduler, Step
+from opfacade.demo.pages import PageAllocator
+from opfacade.demo.scheduler import Scheduler, ServingStep
 from opfacade.demo.server import Ran, Server
 from opfacade.demo.settings import Settings
 from opfacade.errors import DescriptorError
@@ -29,14 +29,14 @@ class Demo:
         s = self.settings
         self.lengths = [length.capped(s.max_generated) for length in self.lengths]
         needed = page_counts(self.lengths, s.page_size)
-        self.pool = PagePool(s.pages or max(max(needed), sum(needed) // 2))
+        self.pool = PageAllocator(s.pages or max(max(needed), sum(needed) // 2))
         if max(needed) > self.pool.num_pages:
             message = f"demo.run: pages expected at least {max(needed)}, for the longest request, got {s.pages}. [OPF-D031]"
             raise DescriptorError(message, code="OPF-D031", op="demo", stage="run")
         self.scheduler = Scheduler(self.lengths, self.pool, s.page_size, s.chunk)
         self.server = Server(s, self.pool.num_pages)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[ServingStep]:
         """Run until every request is done, or max_steps."""
         while (step := self.scheduler.next_step()) is not None:
             self.runs += self.server.run(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opfacade.errors import InternalError
 
 
-class PagePool:
+class PageAllocator:
     """Pages 0 to num_pages - 1. A request reserves all it will ever need, then takes pages as its tokens arrive."""
 
     def __init__(self, num_pages: int) -> None:

@@ -1,4 +1,4 @@
-"""What the demo prints: a block of lines for every few steps, then SKUs, totals and what a GPU would have been given."""
+"""Output of the demo: a block of lines for every few steps, then SKUs, totals and the selections on a GPU."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _text(value: Any) -> str:
 
 
 def on_a_gpu(runs: Sequence[Ran]) -> Iterator[str]:
-    """What `explain` says of the last descriptor of each op, for a GPU that is not here."""
+    """`explain` of the last descriptor of each op for an absent GPU."""
     latest = {ran.plan.descriptor.op: ran.plan.descriptor for ran in runs}
     for descriptor in latest.values():
         yield str(explain(descriptor, target=Target.parse(_TYPICAL_GPU)))

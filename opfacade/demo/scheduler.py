@@ -1,4 +1,4 @@
-"""What each step does: admit requests while pages allow, decode all that can, fill the rest of the budget with prompts."""
+"""Scheduler: each step admits requests while pages allow, decodes all it can, and fills the budget with prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from opfacade.demo.lengths import Length
-from opfacade.demo.pages import PagePool
+from opfacade.demo.pages import PageAllocator
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ServingStep:
     number: int
     prefill: tuple[Part, ...]
     decode: tuple[Part, ...]
@@ -50,14 +50,14 @@ class Step:
 class Scheduler:
     """Continuous batching with chunked prefill. Requests come in order; a step processes at most about `chunk` rows."""
 
-    def __init__(self, lengths: Sequence[Length], pool: PagePool, page_size: int, chunk: int) -> None:
+    def __init__(self, lengths: Sequence[Length], pool: PageAllocator, page_size: int, chunk: int) -> None:
         self._waiting = deque(Request(number, length) for number, length in enumerate(lengths))
         self._pool, self._page_size, self._chunk = pool, page_size, chunk
         self.running: list[Request] = []
         self.completed = 0
         self._steps = 0
 
-    def next_step(self) -> Step | None:
+    def next_step(self) -> ServingStep | None:
         """The next step, its pages taken and its tokens counted as cached; None when every request is done."""
         self._admit()
         if not self.running:
@@ -67,7 +67,7 @@ class Scheduler:
         for part in (*prefill, *decode):
             self._grow(part)
         self._steps += 1
-        return Step(self._steps, tuple(prefill), tuple(decode))
+        return ServingStep(self._steps, tuple(prefill), tuple(decode))
 
     def retire(self) -> None:
         """Return the pages of the requests that are done."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import Target
-from opfacade.demo.scheduler import Part, Step
+from opfacade.demo.scheduler import Part, ServingStep
 from opfacade.demo.settings import Settings
 from opfacade.errors import UnsupportedDeviceError
 from opfacade.plan import Plan
@@ -74,7 +74,7 @@ class Server:
         self.k_data, self.v_data = (torch.full(shape, float("nan"), device=settings.device).to(self._dtype) for _ in range(2))
         self._compiled: set[str] = set()
 
-    def run(self, step: Step) -> Iterator[Ran]:
+    def run(self, step: ServingStep) -> Iterator[Ran]:
         """Run and check the operators of one step. A prompt's last chunk yields its first token, decode all others."""
         yield self._append(step)
         if step.prefill:
@@ -82,7 +82,7 @@ class Server:
         if step.decode:
             yield self._decode(step)
 
-    def _append(self, step: Step) -> Ran:
+    def _append(self, step: ServingStep) -> Ran:
         rows, s = sum(part.rows for part in step.parts), self._settings
         descriptor = PagedKvAppendDescriptor(batch_size=len(step.parts), total_num_rows=rows, paged_kv=self._cache)
         args = PagedKvAppendArgs(
@@ -94,7 +94,7 @@ class Server:
         before = (self.k_data.clone(), self.v_data.clone()) if (step.number - 1) % s.every == 0 else None
         return self._measured(step, step.parts, descriptor, args, before)
 
-    def _prefill(self, step: Step) -> Ran:
+    def _prefill(self, step: ServingStep) -> Ran:
         rows, s = sum(part.rows for part in step.prefill), self._settings
         descriptor = BatchPagedPrefillDescriptor(
             batch_size=len(step.prefill), total_num_rows=rows, num_qo_heads=s.heads, causal=True, paged_kv=self._cache
@@ -103,13 +103,15 @@ class Server:
         args = BatchPagedPrefillArgs(q_indptr=q_indptr, **self._query(rows), **self._paged(step.prefill))
         return self._measured(step, step.prefill, descriptor, args)
 
-    def _decode(self, step: Step) -> Ran:
+    def _decode(self, step: ServingStep) -> Ran:
         rows = len(step.decode)
         descriptor = BatchPagedDecodeDescriptor(batch_size=rows, num_qo_heads=self._settings.heads, paged_kv=self._cache)
         args = BatchPagedDecodeArgs(**self._query(rows), **self._paged(step.decode))
         return self._measured(step, step.decode, descriptor, args)
 
-    def _measured(self, step: Step, parts: Sequence[Part], descriptor: Descriptor[Any], args: Any, before: Any = None) -> Ran:
+    def _measured(
+        self, step: ServingStep, parts: Sequence[Part], descriptor: Descriptor[Any], args: Any, before: Any = None
+    ) -> Ran:
         plan: Plan[Any] = Plan.select(descriptor, target=self._target)
         if plan.sku.id not in self._compiled:  # so that no build is timed
             plan.compile()

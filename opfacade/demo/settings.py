@@ -1,4 +1,4 @@
-"""What the demo serves, and with which shapes."""
+"""Model and shapes of the demo."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Settings(Model):
 
 
 def settings(device: str | None = None, **given: Any) -> Settings:
-    """The settings of a device, the current one by default, with those that are given in place of the usual ones."""
+    """The settings of a device, by default the current one; `given` replaces single fields."""
     device = device or ("cpu" if Target.current().is_cpu else "cuda")
     chosen = {name: value for name, value in given.items() if value is not None}
     return Settings.model_validate({"device": device, **_SHAPES.get(device, _SHAPES["cpu"]), **chosen})

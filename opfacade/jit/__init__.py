@@ -149,7 +149,7 @@ def _ensure(spec: JitSpec, allow_build: bool, label: str) -> Path:
         return found
     sources = rendered.refresh(spec)
     if not allow_build or env.jit_disabled():
-        # What another compiler made of these sources is better than nothing.
+        # A binary of the same sources by another compiler is better than none.
         found = _portable(spec, sources)
         if found is not None:
             return found
@@ -173,7 +173,7 @@ def _portable(spec: JitSpec, sources: Sources) -> Path | None:
 
 @dataclass(frozen=True)
 class _Build:
-    """One build that somebody asked for: what, by which compilers, and for which label it is counted."""
+    """One requested build: spec, compilers, and the label under which it is counted."""
 
     spec: JitSpec
     sources: Sources
@@ -196,7 +196,7 @@ class _Build:
         return path
 
     def record(self) -> dict[str, Any]:
-        """What an entry says of itself beside what its compilers said."""
+        """Contents of an entry's meta.json beside the compilers' reports."""
         return {
             "name": self.spec.name,
             "arch": self.spec.arch,

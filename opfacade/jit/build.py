@@ -1,7 +1,7 @@
 """One build: ninja runs nvcc and g++ side by side in a private directory, then links the cubin into the binding. A library
 without device code is g++ alone.
 
-What a build sees is what its key says: the rendered sources and the headers are copied into the staging directory and
+The key covers all inputs of a build: the rendered sources and the headers are copied into the staging directory and
 compiled by relative path, with an environment that holds nothing of the user's.
 """
 
@@ -20,14 +20,14 @@ from opfacade.errors import CompileError, ToolchainError
 from opfacade.jit import fault_points as faults
 from opfacade.jit import options, runner
 from opfacade.jit.codegen import DEVICE_HEADER, Sources
-from opfacade.jit.runner import LOG, Step
+from opfacade.jit.runner import LOG, BuildStep
 from opfacade.jit.spec import JitSpec
 from opfacade.jit.toolchain import Toolchain, tvm_ffi_paths
 
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xptxas", "-v")
 # nvcc reads cuda_runtime.h before every source; its guard keeps it empty.
 LEAN_FLAGS = ("-D__CUDA_RUNTIME_H__", "-include", DEVICE_HEADER)
-CXX11_ABI = "1"  # said, not left to how a distribution built its g++
+CXX11_ABI = "1"  # explicit, because the default depends on how a distribution built its g++
 # -Og: a binding is a few comparisons and one launch; -O1 takes twice as long to compile them.
 CXX_FLAGS = ("-c", "-Og", "-std=c++17", "-fPIC", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={CXX11_ABI}")
 LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now")
@@ -85,7 +85,7 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     return {"resources": resources(log), "sass": sass, "commands": [list(step.argv) for step in steps]}
 
 
-def plan_steps(spec: JitSpec, toolchain: Toolchain, lean: bool) -> tuple[Step, ...]:
+def plan_steps(spec: JitSpec, toolchain: Toolchain, lean: bool) -> tuple[BuildStep, ...]:
     """The commands of a build, in the terms of its own directory. lean: see kernels/common/device.cuh."""
     includes, library = tvm_ffi_paths()
     binding, cxx = f"{spec.name}.cc", str(toolchain.cxx)
@@ -94,22 +94,22 @@ def plan_steps(spec: JitSpec, toolchain: Toolchain, lean: bool) -> tuple[Step, .
     mapped = [f"-ffile-prefix-map={path}=tvm_ffi" for path in includes]
     own = () if spec.has_device_code else spec.flags
     host = (cxx, *CXX_FLAGS, *own, *options.host(), *mapped, "-I", "src", *system, "-o", "binding.o", binding)
-    compiled, linked = Step("binding.o", (binding,), host), (cxx, *LINK_FLAGS, "-o", OUTPUT, "binding.o")
+    compiled, linked = BuildStep("binding.o", (binding,), host), (cxx, *LINK_FLAGS, "-o", OUTPUT, "binding.o")
     if not spec.has_device_code:
-        return (compiled, Step(OUTPUT, ("binding.o",), (*linked, str(library), "-ldl")))
-    embedded = Step(OUTPUT, ("binding.o", CUBIN, "embed.s"), (*linked, "embed.s", str(library), "-ldl"))
+        return (compiled, BuildStep(OUTPUT, ("binding.o",), (*linked, str(library), "-ldl")))
+    embedded = BuildStep(OUTPUT, ("binding.o", CUBIN, "embed.s"), (*linked, "embed.s", str(library), "-ldl"))
     return (_device_step(spec, toolchain, lean), compiled, embedded)
 
 
-def _device_step(spec: JitSpec, toolchain: Toolchain, lean: bool) -> Step:
+def _device_step(spec: JitSpec, toolchain: Toolchain, lean: bool) -> BuildStep:
     nvcc = [str(toolchain.nvcc), *NVCC_FLAGS, *options.device(), f"-arch={spec.arch}", *spec.flags]
     nvcc += ["-ccbin", str(toolchain.cxx), "-I", "src", *(LEAN_FLAGS if lean else ())]
     nvcc += ["-isystem", str(toolchain.cuda_include), "-o", CUBIN, f"{spec.name}.cu"]
-    return Step(CUBIN, (f"{spec.name}.cu",), tuple(nvcc))
+    return BuildStep(CUBIN, (f"{spec.name}.cu",), tuple(nvcc))
 
 
 def resources(log: str) -> dict[str, dict[str, int]]:
-    """What ptxas says each kernel takes: registers, stack and spilled bytes, by symbol."""
+    """Resources of each kernel as ptxas reports them: registers, stack and spilled bytes, by symbol."""
     found: dict[str, dict[str, int]] = {}
     current: dict[str, int] = {}
     for line in log.splitlines():
@@ -122,12 +122,12 @@ def resources(log: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def _refuse_disturbed(staging: Path, steps: tuple[Step, ...], log: str) -> None:
-    """FileNotFoundError if a failure is due to files that were there and are gone: somebody clears the cache."""
+def _refuse_disturbed(staging: Path, steps: tuple[BuildStep, ...], log: str) -> None:
+    """FileNotFoundError if a failure is due to files that disappeared: another process clears the cache."""
     made = {step.output for step in steps}
     written = sorted({name for step in steps for name in step.inputs} - made)
     if any(name in log and not (staging / name).exists() for name in made):
-        time.sleep(_REMOVAL_SECONDS)  # what made no file is told from a removal by what else goes
+        time.sleep(_REMOVAL_SECONDS)  # a removal deletes further files; a command that made no file does not
     if not all((staging / name).exists() for name in written):
         raise FileNotFoundError(errno.ENOENT, "files of a build were removed while it ran", str(staging))
 
@@ -167,7 +167,9 @@ def _write_sources(staging: Path, spec: JitSpec, sources: Sources) -> None:
         place.write_bytes(data)
 
 
-def _compile_error(spec: JitSpec, staging: Path, steps: tuple[Step, ...], returncode: int, log: str, key: str) -> CompileError:
+def _compile_error(
+    spec: JitSpec, staging: Path, steps: tuple[BuildStep, ...], returncode: int, log: str, key: str
+) -> CompileError:
     failed = _FAILED.search(log)
     step = next((step for step in steps if failed and step.output == failed[2]), None)
     after = log[failed.end() :] if failed else log

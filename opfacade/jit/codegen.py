@@ -63,7 +63,7 @@ def render(spec: JitSpec, root: Path | None = None) -> Sources:
 
 
 def templates(spec: JitSpec) -> tuple[str, ...]:
-    """Of the device source, if there is one, and of the binding, relative to the root."""
+    """Paths of the device source, if there is one, and of the binding, relative to the root."""
     binding = f"csrc/{spec.template}.cc.jinja"
     return (f"csrc/{spec.template}.cu.jinja", binding) if spec.has_device_code else (binding,)
 

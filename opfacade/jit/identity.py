@@ -1,4 +1,4 @@
-"""What a binary is: its key, and the part of it that a machine without compilers can know."""
+"""The identity of a binary: its key, and the part of the key that a machine without compilers can compute."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def portable(spec: JitSpec, sources: Sources) -> str:
 
 
 def abi() -> dict[str, str]:
-    """What a binary and the process that loads it must agree about."""
+    """Facts that a binary and the process that loads it must share."""
     import tvm_ffi
 
     return {

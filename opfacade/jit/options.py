@@ -1,7 +1,7 @@
-"""What a kernel writer may switch on, as compiler flags. They are part of every key: a debug build is another binary.
+"""Compiler flags that a kernel author may enable. They are part of every key: a debug build is another binary.
 
-OPFACADE_JIT_VERBOSE, OPFACADE_JIT_DEBUG and OPFACADE_JIT_LINEINFO are apart, so that wanting to see commands or lines in a
-profiler does not make kernels slow.
+OPFACADE_JIT_VERBOSE, OPFACADE_JIT_DEBUG and OPFACADE_JIT_LINEINFO are independent, so that verbose output and line
+information do not make kernels slow.
 """
 
 from __future__ import annotations

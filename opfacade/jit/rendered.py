@@ -1,8 +1,8 @@
-"""What templates gave, remembered, so that finding a binary in a new process neither imports nor runs jinja2.
+"""Cache of rendered templates, so that finding a binary in a new process neither imports nor runs jinja2.
 
-Only to find one: what is compiled is rendered anew. A remembered text is found by the digests of the templates and of those
-they read, the values they are filled with and the renderer; where a template reads one whose name it computes, nothing is
-remembered. Losing the files costs some milliseconds.
+For lookups only: a build renders again. The key of a text is the digests of its templates and of those they include, their
+values, and the renderer; a template with a computed include is not cached. Without the files a lookup takes a few
+milliseconds more.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _UNSAFE = re.compile(r"""[\x00-\x1f$`"'\\;&|<>]""")
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildStep:
     """One command of a build: what it makes, of what."""
 
     output: str
@@ -38,7 +38,7 @@ class Step:
     argv: tuple[str, ...]
 
 
-def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
+def _write_ninja(path: Path, steps: tuple[BuildStep, ...]) -> None:
     from ninja import ninja_syntax
 
     text = io.StringIO()
@@ -51,9 +51,9 @@ def _write_ninja(path: Path, steps: tuple[Step, ...]) -> None:
 
 
 def command_line(argv: tuple[str, ...]) -> str:
-    """argv for ninja, which hands it to a shell: quoted. What nvcc's own, unquoted shell would expand is refused.
+    """argv as a quoted shell command for ninja. Raises for text that nvcc's own, unquoted shell would expand.
 
-    ninja holds all output of a command in memory, so a command writes to a file, and ninja gets its beginning.
+    ninja keeps all output of a command in memory, so the command writes to a file, and ninja receives its beginning.
     """
     for token in argv:
         if _UNSAFE.search(token):
@@ -65,7 +65,7 @@ def _bounded(command: str, log: str) -> str:
     return f"{command} > {log} 2>&1; s=$$?; head -c {_MAX_OUTPUT_BYTES} {log}; exit $$s"
 
 
-def run(staging: Path, steps: tuple[Step, ...]) -> int:
+def run(staging: Path, steps: tuple[BuildStep, ...]) -> int:
     """Run the commands in `staging`, side by side where they may; the exit status. CompileTimeout when they take too long."""
     _write_ninja(staging / "build.ninja", steps)
     # -I and -S: no user's site-packages, and a start of 10 ms.
@@ -92,7 +92,7 @@ def run(staging: Path, steps: tuple[Step, ...]) -> int:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """A Ctrl-C waits until the block is over: one inside Popen would leave a build that nobody knows of."""
+    """Defer Ctrl-C to the end of the block: inside Popen it would leave an untracked build."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""What to compile: a template, its compile-time constants, one architecture. Pure data; knows no operator."""
+"""JitSpec: a template, its compile-time constants, one architecture. Pure data; knows no operator."""
 
 from __future__ import annotations
 

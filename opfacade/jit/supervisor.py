@@ -60,7 +60,7 @@ def _become(argv: list[str], max_file_bytes: int) -> None:
 
 
 def _wait(build: int, parent: int) -> int:
-    # The parent is asked for, not waited for: a signal at its death (PR_SET_PDEATHSIG) would come when the *thread* ends.
+    # Polls the parent: a signal at its death (PR_SET_PDEATHSIG) would come when the *thread* ends.
     while os.getppid() == parent:
         caught = signal.sigtimedwait(_WATCHED, _POLL_SECONDS)
         if caught and caught.si_signo != signal.SIGCHLD:

@@ -61,7 +61,7 @@ class Toolchain:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Digest by program: what the compilers and the CUDA headers are, whatever they are called."""
+        """Digest by program: identity of the compilers and the CUDA headers, independent of their names."""
         programs = {Path(name).name: self.home / name for name in _PROGRAMS}
         programs |= {"c++": self.cxx, "cuda.h": self.cuda_include / "cuda.h"}
         memo = _Memo(self.memo)
@@ -195,7 +195,7 @@ def _parts(cxx: Path) -> list[str]:
     try:
         told = subprocess.run(
             [str(cxx), "-print-prog-name=cc1plus"],
-            cwd="/proc",  # where nothing can be written, whatever was given for a compiler
+            cwd="/proc",  # a directory without write permission, for any program configured as compiler
             env=ENVIRONMENT,
             capture_output=True,
             text=True,
@@ -243,7 +243,7 @@ class _Memo:
             self.facts(program)
 
     def parts(self, cxx: Path) -> list[Path]:
-        """What a C++ driver calls, as it said when it was last asked."""
+        """Programs that a C++ driver calls, from its last report."""
         found: list[str] = self._remembered(cxx, {"parts"}, lambda path: {"parts": _parts(path)})["parts"]
         return [Path(path) for path in found]
 
@@ -261,7 +261,7 @@ class _Memo:
         return known
 
     def _known(self, path: Path) -> dict[str, Any]:
-        """What is known of the file that is there now: at least its stamp."""
+        """Cached facts of the file at `path`: at least its stamp."""
         real = path.resolve()
         stat = real.stat()
         stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]

@@ -1,7 +1,7 @@
-"""The pages of its pools that a call names, read from its page table on the host; and copies of them.
+"""The pages of the pools that a call references, read from its page table on the host; and copies of them.
 
-A page is named where a kernel may look at it: by an entry within a request's length, and as page 0 by an entry that is no page
-of the pool, because kernels clamp such ids to it. Of a table that contradicts itself every entry counts.
+A page is referenced if a kernel may read it: by an entry within a request's length, and page 0 by an entry outside the pool,
+because kernels clamp such ids to it. In an inconsistent table every entry counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Directories and files of dumps: for their user alone, under names that nobody can foresee, and within two limits.
+"""Directories and files of dumps: for their user only, with unpredictable names, within two limits.
 
-What a process has dumped counts against OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT, whichever feature dumps. What goes
-wrong is an OSError, a RuntimeError of torch, or a MemoryError: `FAILURES`.
+All dumps of a process count against OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT, from any feature. Failures are an
+OSError, a RuntimeError of torch, or a MemoryError: `FAILURES`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def new_directory(prefix: str, limits: Limits, size: int) -> Iterator[Path]:
     except BaseException:
         limits.give_back(size)
         if place is not None:
-            shutil.rmtree(place, ignore_errors=True)  # on a full disk half of a dump only takes room
+            shutil.rmtree(place, ignore_errors=True)  # half a dump on a full disk only takes room
         raise
 
 
@@ -112,7 +112,8 @@ def _whole(path: Path) -> Iterator[Any]:
 
 
 def load(path: str | os.PathLike[str], device: str | None = None) -> Any:
-    """What `save` wrote, tensors on `device` or else where they were. One of UNREADABLE where the file is damaged."""
+    """Load a file of `save`, tensors on `device` or else on their original one. Raises one of UNREADABLE if the file is
+    damaged."""
     import torch
 
     with regular_files.open_regular(path, MOST) as file:

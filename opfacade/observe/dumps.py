@@ -2,9 +2,9 @@
 
     <OPFACADE_DUMP_DIR>/<pid>-<call>-<random>/{call.json, inputs.pt, outputs.pt}
 
-call.json is written last of what comes before the launch, outputs.pt after it: a crash leaves a dump without outputs. Of a pool
-only the pages are kept that the call names. Page tables and descriptor are those of that small pool: num_total_pages is the
-number of kept pages and max_kv_indices what bounded the call, so the same kernel is selected and gives the same bits.
+call.json is written last of the files before the launch, outputs.pt after it: a crash leaves a dump without outputs. Only the
+referenced pages of a pool are kept. Page tables and descriptor describe that small pool: num_total_pages is the
+number of kept pages and max_kv_indices the bound of the call, so the same kernel is selected and gives the same bits.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def damaged(place: Path, got: str) -> ArgumentError:
 
 
 def _tensors(found: Any) -> dict[str, Tensor]:
-    """What a file of tensors holds; ValueError for anything else."""
+    """The tensors of a file; ValueError for any other content."""
     import torch
 
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):

@@ -1,4 +1,4 @@
-"""What stands between a plan and its launcher: nothing, unless a variable asks for it. Read once, when a plan is loaded."""
+"""Instruments between a plan and its launcher: none unless a variable enables one. Read once, when a plan is loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _told = False
 
 
 def launcher(make: Callable[[], Launcher], descriptor: Descriptor[Any], sku: KernelSku) -> Launcher:
-    """What `make` gives, followed when its sources change (OPFACADE_JIT_RELOAD), timed (OPFACADE_TELEMETRY_SAMPLE), marked
+    """The launcher of `make`, reloaded when its sources change (OPFACADE_JIT_RELOAD), timed (OPFACADE_TELEMETRY_SAMPLE), marked
     (OPFACADE_NVTX) and logged (OPFACADE_LOG)."""
     _tell_of_unknown_names()
     make = partial(_counted, make, sku) if sku.backend == "cuda" else make
@@ -34,7 +34,7 @@ def launcher(make: Callable[[], Launcher], descriptor: Descriptor[Any], sku: Ker
 
 
 def _counted(make: Callable[[], Launcher], sku: KernelSku) -> Launcher:
-    """What `make` gives; a load without a build is a hit of the kernel cache."""
+    """The launcher of `make`; a load without a build counts as a hit of the kernel cache."""
     stats = telemetry.stats(sku.id)
     before = stats.builds.value()
     launch = make()

@@ -26,7 +26,7 @@ class PagedKvAttention(PagedAttention[ArgsT]):
     """Attention over a paged cache of K and V.
 
     kv_scale: an fp8 cache holds K / k_scale and V / v_scale: "tensor" has one factor each, "head" one for each KV head,
-    "none" is 1. What K and V are is the exact product; scales are positive and finite.
+    "none" is 1. K and V are the exact products; scales are positive and finite.
     """
 
     later: ClassVar[frozenset[str]] = Attention.later | {"kv_scale"}

@@ -52,17 +52,17 @@ class PagedKvAppendArgs(Args):
 
 
 class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
-    """Copy new K and V rows into their pages, bit for bit, unless K is rotated or rows are quantised on the way.
+    """Copy new K and V rows into their pages, bit for bit, unless K is rotated or rows are quantised.
 
     The page table already counts the new rows, which are each request's last: row i of the n of request b goes to
     position kv_len - n + i. total_num_rows: new rows over all requests.
-    new_dtype: of k_new and v_new; None is the cache's. f16, bf16 or f32 rows in an fp8 cache are divided by k_scale and
-    v_scale, where kv_scale says that there are such (PagedKvAttention multiplies by them), and cast: to the nearest, to the
-    largest finite number what is beyond it, NaN to NaN.
+    new_dtype: dtype of k_new and v_new; None is the cache's. f16, bf16 or f32 rows in an fp8 cache are divided by k_scale and
+    v_scale, if kv_scale declares them (PagedKvAttention multiplies by them), and cast: to the nearest value, saturating at the
+    largest finite one, NaN to NaN.
     rope: K is rotated by the angle of its position, in pairs (2i, 2i + 1) when "interleaved", (i, i + rotary_dim/2) when
     "half", over its first rotary_dim elements (None: head_dim). cos_sin_cache [max_positions, rotary_dim] holds rotary_dim/2
     cosines, then as many sines, for each position, in rope_dtype; every position that is written must have a row there.
-    What is computed is computed in f32 and rounded once, into the cache.
+    All arithmetic is f32, rounded once into the cache.
     """
 
     op: Literal["paged_kv_append"] = "paged_kv_append"
@@ -120,7 +120,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     @property
     def row_dtype(self) -> FloatDType:
-        """Of the new rows."""
+        """Dtype of the new rows."""
         return self.new_dtype or self.paged_kv.dtype
 
     @property

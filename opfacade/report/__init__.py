@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opfacade.report.join import Sources, joined
+from opfacade.report.join import ReportSources, joined
 from opfacade.report.page import html
 
-__all__ = ["Sources", "html", "joined"]
+__all__ = ["ReportSources", "html", "joined"]

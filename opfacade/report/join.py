@@ -9,19 +9,19 @@ from typing import Any
 from opfacade.bench.table import fastest, problems
 from opfacade.errors import DescriptorError
 from opfacade.jit.cache.upkeep import Entry
-from opfacade.select.decision import Row
+from opfacade.select.decision import TuningRow
 
 Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Sources:
-    """What a report is made of; all of it may be empty. bench, verify: records as `opfacade bench` and `verify` write them.
-    counts: what `opfacade.telemetry.file.read` adds up."""
+class ReportSources:
+    """Inputs of a report; each may be empty. bench, verify: records of `opfacade bench` and `verify`.
+    counts: the sums of `opfacade.telemetry.file.read`."""
 
     bench: Sequence[Facts] = ()
     verify: Sequence[Facts] = ()
-    tuned: Sequence[Row] = ()
+    tuned: Sequence[TuningRow] = ()
     cache: Sequence[Entry] = ()
     counts: Facts = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class SkuLine:
     runs: int | None
 
 
-def joined(sources: Sources) -> Facts:
+def joined(sources: ReportSources) -> Facts:
     """Everything that a page shows."""
     for name, records, needed in (("bench", sources.bench, ("rows", "ceilings")), ("verify", sources.verify, ("skus", "ok"))):
         for record in records:
@@ -62,14 +62,14 @@ def _require(name: str, record: Any, needed: Iterable[str]) -> None:
         raise DescriptorError(message, code="OPF-P001", op="report", stage="read")
 
 
-def _skus(sources: Sources) -> set[str]:
+def _skus(sources: ReportSources) -> set[str]:
     found = {row["sku"] for record in sources.bench for row in record["rows"] if "sku" in row}
     found |= {row["sku"] for record in sources.verify for row in record["skus"]}
     found |= {m.sku for row in sources.tuned for m in row.measured}
     return found | set(sources.counts.get("skus", {}))
 
 
-def _line(sku: str, sources: Sources) -> SkuLine:
+def _line(sku: str, sources: ReportSources) -> SkuLine:
     parts = (sku.split("/") + [""] * 9)[:9]
     proof = next((row for record in sources.verify for row in record["skus"] if row["sku"] == sku), None)
     entry = next((e for e in sources.cache if proof and proof.get("cache_key") == e.key), None)
@@ -94,7 +94,7 @@ def _line(sku: str, sources: Sources) -> SkuLine:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Facts of an id; element types that are alike for all operands are said once."""
+    """Facts of an id; an element type shared by all operands appears once."""
     found = [tuple(pair.split("=", 1)) for pair in text.split(",") if "=" in pair]
     types = [value for name, value in found if name in ("kv", "o", "q")]
     if types and len(set(types)) == 1:
@@ -129,7 +129,7 @@ def _most(entry: Entry | None, name: str) -> int | None:
     return max((used.get(name, 0) for used in entry.resources.values()), default=None) if entry else None
 
 
-def glance(sources: Sources, lines: Sequence[SkuLine]) -> list[tuple[str, str, str]]:
+def glance(sources: ReportSources, lines: Sequence[SkuLine]) -> list[tuple[str, str, str]]:
     """(number, what it is, what to think of it: "good", "bad" or "") for the head of the page."""
     held, proven = sum(line.held is True for line in lines), sum(line.held is not None for line in lines)
     rows = [row for record in sources.bench for row in record["rows"]]

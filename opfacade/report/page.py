@@ -8,10 +8,10 @@ from typing import Any
 from opfacade import __version__
 from opfacade.bench.table import problems
 from opfacade.report import chart
-from opfacade.report.join import Sources, joined
+from opfacade.report.join import ReportSources, joined
 
 
-def html(sources: Sources, title: str = "opfacade report") -> str:
+def html(sources: ReportSources, title: str = "opfacade report") -> str:
     """The report as one text. DescriptorError if a record is none."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -1,4 +1,5 @@
-"""What a measurement is, which problems share one, and when it overrules the default: values and pure functions.
+"""Definition of a measurement, of the problems that share it, and of the rule by which it overrules the default: pure
+functions.
 
 The rule: the incumbent stays unless a challenger is faster by more than MARGIN and by more than the noise of both. Among
 challengers that are as fast as the best, the first in the order of preference wins. So a tie never flips a choice.
@@ -25,10 +26,10 @@ Share = Annotated[float, Field(ge=0, le=1e6)]
 
 
 def tuning_key(descriptor: Descriptor[Any]) -> str:
-    """The bucketed descriptor, as canonical JSON: problems that differ in nothing else share a measurement.
+    """The bucketed descriptor, as canonical JSON: problems with the same text share a measurement.
 
-    Sizes of a call (`Model.sizes`), and what the descriptor names in `tuning_rounds`, are rounded up to a power of two. What it
-    names in `tuning_ignores` is left out; of `tuning_flags` only whether it is positive is kept. All else is exact.
+    Sizes of a call (`Model.sizes`) and the fields in `tuning_rounds` are rounded up to a power of two. The
+    fields in `tuning_ignores` are left out; those in `tuning_flags` keep their sign only. All else is exact.
     """
     fields = _rounded(descriptor, descriptor.sizes | descriptor.tuning_rounds)
     fields = {name: value for name, value in fields.items() if name not in descriptor.tuning_ignores}
@@ -60,7 +61,7 @@ class Measured(Model):
     worst: Annotated[float, Field(ge=0, le=1)]
 
 
-class Row(Model):
+class TuningRow(Model):
     """The measurements of one tuning key on one machine, all of one tuning, in the order of preference; and the choice."""
 
     schema_version: Version = 1
@@ -104,7 +105,7 @@ def _beats(challenger: Measured, holder: Measured) -> bool:
 
 
 def _noise(challenger: Measured, holder: Measured) -> float:
-    """Of a gain: that of a ratio of two times."""
+    """Noise of a gain, which is a ratio of two times."""
     return challenger.median_us / holder.median_us * (challenger.noise + holder.noise)
 
 
@@ -113,7 +114,7 @@ def _as_fast(one: Measured, best: Measured) -> bool:
 
 
 def clear(measured: Sequence[Measured], incumbent: str | None = None) -> bool:
-    """Whether more samples would hardly change the choice: every challenger is on its side of MARGIN by more than the noise."""
+    """True if more samples are unlikely to change the choice: every challenger is beyond MARGIN by more than the noise."""
     holder = next((m for m in measured if m.sku == incumbent), measured[0])
     others = [m for m in measured if m is not holder]
     return all(abs(_gain(m, holder) - MARGIN) > _noise(m, holder) for m in others)

@@ -50,7 +50,7 @@ class Explanation:
                 {
                     "backend": o.candidate.backend,
                     "impl": o.candidate.impl,
-                    "variant": o.candidate.variant,
+                    "variant": o.candidate.config,
                     "measured": o.note,
                     "sku": o.sku.id if o.sku else None,
                     "workspace_size": o.workspace_size,
@@ -67,9 +67,9 @@ class Explanation:
 def answer(
     name: str, descriptor: Any, prefer: Preference | None, target: Target, pins: Pins | None = None, args_type: Any = None
 ) -> Explanation:
-    """What is chosen of which options, and what was refused and why: the one question behind `select` and `explain`.
+    """The chosen option and all refusals with their reasons: shared by `select` and `explain`.
 
-    pins: None for those of the process. args_type: of a named plan, which takes no other descriptor.
+    pins: None: those of the process. args_type: of a named plan, which takes no other descriptor.
     """
     require_right_kinds(name, descriptor, prefer, target, args_type)
     checked = descriptor.revalidated()
@@ -82,10 +82,10 @@ def answer(
 def explain(
     descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None, pins: Pins | None = None
 ) -> Explanation:
-    """What `select` chooses for a target, and every reason against every other candidate. Needs no GPU.
+    """The choice of `select` for a target, and every reason against every other candidate. Needs no GPU.
 
-    prefer, target: as `select` takes them. pins: what else decides, by default what decides in this process: the manifest of
-    OPFACADE_REQUIRE_SKU and, with Preference(autotune="use"), its measurements; `select.pins.NO_PINS` for neither. Raises
-    what `select` raises, but for UnsupportedError: where no candidate fits `chosen` is None, and the reasons are in `options`.
+    prefer, target: as in `select`. pins: default: the pins of this process, that is the manifest of OPFACADE_REQUIRE_SKU and,
+    with Preference(autotune="use"), its measurements; `select.pins.NO_PINS`: neither. Raises the errors of `select` except
+    UnsupportedError: if no candidate fits, `chosen` is None and `options` holds the reasons.
     """
     return answer("explain", descriptor, prefer, Target.current() if target is None else target, pins)

@@ -28,7 +28,8 @@ def holds_for(measured_on: str, wanted: str) -> bool:
 
 @lru_cache(maxsize=8)
 def toolchain_of(backend: str) -> str:
-    """What makes a backend as fast as it is: opfacade and torch for the reference, else opfacade, its kernels, the compiler."""
+    """Software that determines a backend's speed: opfacade and torch for the reference, else opfacade, its kernels, the
+    compiler."""
     if backend == "reference":
         return f"opfacade {__version__}, torch {version('torch')}"
     return f"opfacade {__version__}, kernels {_kernels()}, nvcc {_nvcc()}"

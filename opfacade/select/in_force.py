@@ -10,7 +10,7 @@ from opfacade.select.pins import NO_PINS, Pins
 
 
 def in_force(descriptor: Any, prefer: Any, target: Any) -> Pins:
-    """The pins of this process. Nothing is read where OPFACADE_REQUIRE_SKU is not set and no measurement is asked for."""
+    """The pins of this process. Reads nothing unless OPFACADE_REQUIRE_SKU is set or the preference uses measurements."""
     required = env.require_sku()
     if not required and prefer.autotune == "off":
         return NO_PINS

@@ -1,6 +1,6 @@
 """SkuManifest: the SKUs that a fleet may run, as a JSON file: frozen from what is selected, compared, enforced.
 
-`OPFACADE_REQUIRE_SKU=manifest.json` makes every selection of a process keep to it: a kernel that nobody has verified is then
+`OPFACADE_REQUIRE_SKU=manifest.json` restricts every selection of a process to it: an unverified kernel is then
 an error at `select` that lists the reasons, not a change of bits in production.
 """
 
@@ -54,7 +54,7 @@ class SkuManifest(Model):
         target: Target | None = None,
         note: str = "",
     ) -> SkuManifest:
-        """What is selected for these descriptors now, on a target that need not be here; no manifest in force has a say."""
+        """Selections for these descriptors now, on a target that need not be present; ignores a manifest in force."""
         given = [descriptors] if isinstance(descriptors, Descriptor) else list(descriptors)
         wrong = next((d for d in given if not isinstance(d, Descriptor)), None)
         if wrong is not None:
@@ -71,7 +71,7 @@ class SkuManifest(Model):
         return (prefer or Preference()).model_copy(update={"allow": self.skus}).revalidated()
 
     def diff(self, other: SkuManifest) -> ManifestDiff:
-        """What `other` has more and less than this one; a pair that differs in few facts is a change of one kernel."""
+        """SKUs that `other` has more and less than this one; a pair that differs in few facts is a change of one kernel."""
         added, removed = sorted(set(other.skus) - set(self.skus)), sorted(set(self.skus) - set(other.skus))
         changed = []
         for old in list(removed):
@@ -125,7 +125,7 @@ _NAMES = ("category", "op", "backend", "arch", "impl", "dtypes", "layout", "spec
 
 
 def differences(one: str, other: str) -> list[str]:
-    """What differs between two SKU ids, in words such as `spec split: off -> auto`."""
+    """Differences between two SKU ids, in words such as `spec split: off -> auto`."""
     found = []
     for name, a, b in zip(_NAMES, one.split("/"), other.split("/"), strict=True):
         if "=" not in a + b:
@@ -146,7 +146,7 @@ def _chosen(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> 
 
 
 def required(value: str) -> Allowed:
-    """What OPFACADE_REQUIRE_SKU locks: the manifest in a file, read again when the file changes, or one SKU id."""
+    """The SKUs that OPFACADE_REQUIRE_SKU allows: a manifest file, read again when it changes, or one SKU id."""
     path = Path(value)
     try:
         stat = path.stat()

@@ -21,7 +21,7 @@ from opfacade import telemetry
 from opfacade.base import regular_files, strict_json
 from opfacade.core.model import not_strict
 from opfacade.errors import DescriptorError
-from opfacade.select.decision import Row, decide
+from opfacade.select.decision import TuningRow, decide
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS tuned (
   key TEXT NOT NULL, hardware TEXT NOT NULL, toolchain TEXT NOT NULL, require TEXT NOT NULL,
@@ -34,13 +34,13 @@ _MOST_BYTES = 1 << 30
 _T = TypeVar("_T")
 
 
-class Store:
+class MeasurementStore:
     """The measurements in one file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def put(self, rows: Iterable[Row]) -> bool:
+    def put(self, rows: Iterable[TuningRow]) -> bool:
         """Keep rows, each in place of the one it has the key of; all or none. False if they could not be kept."""
         values = [(r.key, r.hardware, r.toolchain, r.require, r.date, r.model_dump_json()) for r in rows]
         for last in (False, True):
@@ -54,8 +54,8 @@ class Store:
                     return False
         return False
 
-    def rows(self) -> tuple[Row, ...]:
-        """Every sound row. A file that is not there has none."""
+    def rows(self) -> tuple[TuningRow, ...]:
+        """Every valid row; none if the file is missing."""
         if not os.path.exists(self.path):
             return ()
         try:
@@ -119,7 +119,7 @@ class Store:
 
 
 def _patiently(use: Callable[[], _T]) -> _T:
-    """What `use` gives, called again while the file is locked, until patience ends."""
+    """Retry `use` while the file is locked, up to a timeout."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -152,14 +152,14 @@ def _failed(path: Path, error: Exception) -> None:
     telemetry.emit("tuned_store_failed", path=str(path), error=str(error))
 
 
-def _names(row: Row) -> list[str]:
+def _names(row: TuningRow) -> list[str]:
     return [row.key, row.hardware, row.toolchain, row.require]
 
 
-def sound(value: str | bytes | Any) -> Row | None:
+def sound(value: str | bytes | Any) -> TuningRow | None:
     """The row in a JSON text or value, if all of it is as it must be and its choice follows from its measurements."""
     try:
-        row = Row.model_validate_json(value if isinstance(value, (str, bytes)) else json.dumps(value))
+        row = TuningRow.model_validate_json(value if isinstance(value, (str, bytes)) else json.dumps(value))
         decision = decide(row.measured, row.incumbent)
         names = [m.sku for m in row.measured]
         if len(set(names)) == len(names) and (decision.winner, decision.incumbent) == (row.winner, row.incumbent):
@@ -172,13 +172,13 @@ def sound(value: str | bytes | Any) -> Row | None:
     return None
 
 
-def export(rows: Iterable[Row]) -> str:
+def export(rows: Iterable[TuningRow]) -> str:
     """Rows as a table to ship: JSON, in a fixed order, so that equal tables are equal texts."""
     ordered = sorted(rows, key=lambda r: (r.hardware, r.toolchain, r.require, r.key))
     return json.dumps({"opfacade_tuned": 1, "rows": [json.loads(r.model_dump_json()) for r in ordered]}, indent=1) + "\n"
 
 
-def parse(text: str | bytes) -> tuple[Row, ...]:
+def parse(text: str | bytes) -> tuple[TuningRow, ...]:
     """The sound rows of a table. DescriptorError if it is no table at all."""
     try:
         table = strict_json.loads(text)

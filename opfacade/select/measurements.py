@@ -11,19 +11,19 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.preference import Preference, Require
 from opfacade.core.target import Target
 from opfacade.select import hardware_stamp as autotune_stamp
-from opfacade.select.decision import Row, tuning_key
-from opfacade.select.measurement_store import Store, parse
+from opfacade.select.decision import TuningRow, tuning_key
+from opfacade.select.measurement_store import MeasurementStore, parse
 from opfacade.select.pins import Tuned
 
 
-def store_here() -> Store:
+def store_here() -> MeasurementStore:
     """The measurements of this machine."""
-    return Store(env.cache_dir() / "tune.db")
+    return MeasurementStore(env.cache_dir() / "tune.db")
 
 
-def shipped() -> tuple[Row, ...]:
+def shipped() -> tuple[TuningRow, ...]:
     """The measurements that come with the package: the tables in opfacade/tuned."""
-    rows: list[Row] = []
+    rows: list[TuningRow] = []
     place = files("opfacade") / "tuned"
     for table in sorted(place.iterdir(), key=lambda entry: entry.name) if place.is_dir() else ():
         if table.name.endswith(".json"):
@@ -35,9 +35,9 @@ def shipped() -> tuple[Row, ...]:
 
 
 @lru_cache(maxsize=1)
-def table() -> dict[tuple[str, str], list[Row]]:
+def table() -> dict[tuple[str, str], list[TuningRow]]:
     """Every row by key and requirement; this machine's own measurements after, and so over, those that were shipped."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[TuningRow]] = {}
     for row in (*shipped(), *store_here().rows()):
         found.setdefault((row.key, row.require), []).append(row)
     return found

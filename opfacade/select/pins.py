@@ -1,5 +1,5 @@
-"""What decides beside a caller's preference: the SKUs that a fleet allows, and measurements. Plain values, so that choosing
-stays pure."""
+"""Inputs of selection beside a caller's preference: the SKUs that a fleet allows, and measurements. Plain values, so that
+selection stays pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from opfacade.select.decision import Row, decide
+from opfacade.select.decision import TuningRow, decide
 
 if TYPE_CHECKING:
     from opfacade.core.sku import KernelSku
@@ -23,9 +23,9 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was measured of a problem: a row, or the reason why there is none."""
+    """Measurement of a problem: a row, or the reason why there is none."""
 
-    row: Row | None
+    row: TuningRow | None
     origin: str
 
     def choose(self, eligible: Sequence[str]) -> tuple[str | None, str]:

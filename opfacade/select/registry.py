@@ -1,67 +1,25 @@
 """The registry: finds families, their candidates and their harnesses by the names of files.
 
-A family has the same name in plans, backends/<backend> (which ends in CANDIDATES) and testing/families (HARNESSES).
+A family has the same name in plans, backends/<backend> (which defines CANDIDATES) and testing/families (HARNESSES).
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from opfacade.base import strict_json
 from opfacade.base.shown import shown
-from opfacade.core.candidate import Candidate, Launcher, Operands
+from opfacade.core.candidate import Candidate
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import not_strict
 from opfacade.errors import DescriptorError
 
 # In order of preference: the first candidate without a reason against it is chosen.
 BACKENDS = ("cuda", "reference")
-
-WORKSPACE_ALIGNMENT = 256
-
-
-class FastPaths(NamedTuple):
-    """Paths for calls like ones that passed the full check. A refusal falls through to the next slower path; neither raises.
-
-    replay: (id(args), id(workspace)), falsy where the call was made. fast: (args, workspace, launch), truthy where the call is
-    sound; with `launch` it was then also made.
-    """
-
-    replay: Callable[..., Any]
-    fast: Callable[[Any, Any, bool], bool]
-
-
-NO_FAST_PATHS = FastPaths(lambda *_: True, lambda *_: False)
-
-
-def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int, operands: Operands) -> Launcher:
-    """`launch` for calls without a check. Bindings trust their operands, so the host library refuses what they cannot take."""
-    make = getattr(bare, "refuse_unsound", None)
-    if make is None:
-        return launch
-    refuse = make(workspace_bytes, operands)
-
-    def refusing(args: Any, workspace: Any) -> None:
-        refuse(args, workspace)
-        launch(args, workspace)
-
-    return refusing
-
-
-def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int, operands: Operands) -> FastPaths:
-    """The fast paths that a launcher offers. Where it is wrapped in something that must see each call, only the check."""
-    make = getattr(launch, "fast_paths", None)
-    if make is None:
-        return NO_FAST_PATHS
-    paths: FastPaths = make(workspace_bytes, operands)
-    if not wrapped:
-        return paths
-    return FastPaths(NO_FAST_PATHS.replay, lambda args, workspace, launch: not launch and paths.fast(args, workspace, False))
 
 
 @lru_cache(maxsize=1)
@@ -74,25 +32,25 @@ def families() -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def candidates_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
     """Every candidate for a descriptor type that may be chosen by default, in order of preference."""
-    return tuple(candidate for candidate in variants_for(descriptor) if not candidate.variant)
+    return tuple(candidate for candidate in configs_for(descriptor) if not candidate.config)
 
 
 @lru_cache(maxsize=256)
-def variants_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
-    """Every candidate for a descriptor type, in order of preference; behind all defaults their variants."""
+def configs_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
+    """Every candidate for a descriptor type, in order of preference; the tuning configs follow all defaults."""
     found: list[Candidate] = []
     for backend in BACKENDS:
         name = f"opfacade.backends.{backend}.{descriptor.family()}"
         # A family that a backend lacks is absent; one that fails to import is broken, and must say so.
         if find_spec(name) is not None:
             found += [c for c in import_module(name).CANDIDATES if c.descriptor is descriptor]
-    return tuple(sorted(found, key=lambda candidate: bool(candidate.variant)))
+    return tuple(sorted(found, key=lambda candidate: bool(candidate.config)))
 
 
 @lru_cache(maxsize=1)
 def names_to_forbid() -> frozenset[str]:
     """The names of all candidates of all ops."""
-    return frozenset[str]().union(*(c.names for kind in descriptor_types().values() for c in variants_for(kind)))
+    return frozenset[str]().union(*(c.names for kind in descriptor_types().values() for c in configs_for(kind)))
 
 
 @lru_cache(maxsize=1)
@@ -111,7 +69,7 @@ def harness_for(op: str) -> Any:
 
 
 def examples() -> tuple[Descriptor[Any], ...]:
-    """The EXAMPLES of all families: what is compiled in CI, warmed up by default, and held to its guarantee."""
+    """The EXAMPLES of all families: compiled in CI, warmed up by default, and tested against their guarantees."""
     return tuple(e for family in families() for e in import_module(f"opfacade.plans.{family}").EXAMPLES)
 
 

@@ -23,7 +23,7 @@ from opfacade.errors import (
     from_issues,
 )
 from opfacade.select.pins import NO_PINS, Pins
-from opfacade.select.registry import candidates_for, names_to_forbid, variants_for
+from opfacade.select.registry import candidates_for, configs_for, names_to_forbid
 
 
 class Option(NamedTuple):
@@ -37,8 +37,8 @@ class Option(NamedTuple):
 
     @property
     def is_pointless(self) -> bool:
-        """A variant that means nothing for this descriptor: no answer to a question about what may run."""
-        return bool(self.candidate.variant) and any(reason.code == "OPF-S017" for reason in self.reasons)
+        """True for a tuning config that does not apply to this descriptor."""
+        return bool(self.candidate.config) and any(reason.code == "OPF-S017" for reason in self.reasons)
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ def _wrong_argument(descriptor: object, prefer: object, target: object, args_typ
 
 
 def require_known_names(op: str, prefer: Preference) -> None:
-    """Raises UnsupportedError for a name to forbid that nothing has: a slip of the pen would let what it means run."""
+    """Raises UnsupportedError for a forbidden name that no candidate has: a typo would allow the candidate."""
     for name in prefer.forbid:
         if name not in names_to_forbid() and not is_sku_id(name):
             expected = "a backend, an implementation or a SKU id"
@@ -83,26 +83,26 @@ def require_known_names(op: str, prefer: Preference) -> None:
 
 
 def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
-    """Every candidate, in order of preference, with every reason against it; what measurements chose comes first.
+    """Every candidate, in order of preference, with every reason against it; measured choices come first.
 
-    A variant of an implementation is among them only where it is pinned or was measured to be best.
+    Tuning configs are included only if pinned or measured to be best.
     """
     measured = pins.tuned is not None and pins.tuned.row is not None
-    found = variants_for if prefer.pin is not None or measured else candidates_for
+    found = configs_for if prefer.pin is not None or measured else candidates_for
     options = tuple([_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor))])
-    if found is variants_for:
+    if found is configs_for:
         options = tuple(option for option in options if not option.is_pointless)
     return _measured_first(options, pins) if prefer.autotune == "use" and prefer.pin is None else options
 
 
 def considered(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
-    """Every candidate and every variant, the variants last, each with every reason against it."""
-    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in variants_for(type(descriptor)))
+    """Every candidate and tuning config, configs last, each with every reason against it."""
+    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in configs_for(type(descriptor)))
 
 
 def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ...]:
-    """The defaults, and before them what measurements chose; the note of the first says why, or why there is no choice."""
-    defaults = tuple(option for option in options if not option.candidate.variant)
+    """The defaults, preceded by the measured choice; the first one's note says why, or why there is none."""
+    defaults = tuple(option for option in options if not option.candidate.config)
     fitting = {option.sku.id: option for option in options if option.sku is not None and not option.reasons}
     sku, note = pins.tuned.choose(tuple(fitting)) if pins.tuned is not None else (None, "no measurements were given")
     first = next((o for o in defaults if not o.reasons), None) if sku is None else fitting[sku]
@@ -119,7 +119,7 @@ def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Prefere
 
 
 def _offered(candidate: Candidate, descriptor: Descriptor[Any], target: Target) -> Option:
-    """What the candidate itself says."""
+    """The candidate's own answer."""
     reasons = candidate.declines(descriptor, target)
     if reasons:
         return Option(candidate, tuple(reasons))
@@ -127,7 +127,7 @@ def _offered(candidate: Candidate, descriptor: Descriptor[Any], target: Target) 
 
 
 def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reason]:
-    """What the caller and the process have against it."""
+    """Reasons of the caller and of the process against an option."""
     yield from _unwanted(option.candidate, option.sku, prefer)
     if option.sku is not None and option.workspace_size is not None:
         yield from _locked_out(option.sku, prefer, pins)
@@ -209,7 +209,7 @@ def _unsupported(descriptor: Descriptor[Any], target: Target, options: tuple[Opt
 
 
 def _kind(options: tuple[Option, ...]) -> tuple[type[UnsupportedError], str]:
-    """What kind of error it is that none of them fits, and its code. A device is to blame if it is for all that may be used."""
+    """Error type and code if no option fits. UnsupportedDeviceError if the device is the reason for all permitted options."""
     lacking = {r.code for o in options if {r.code for r in o.reasons} <= {"OPF-S020", "OPF-S022"} for r in o.reasons}
     if lacking:
         return GuaranteeUnavailable, max(lacking)

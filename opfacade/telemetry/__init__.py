@@ -1,6 +1,6 @@
-"""What was selected, refused, built and run: counters per SKU, and events for whoever subscribes.
+"""Counters per SKU of selections, refusals, builds and runs, and events for subscribers.
 
-Counters cost one C-level increment a run and are always on; events are made only while somebody listens.
+Counters cost one C-level increment a run and are always on; events are created only while a subscriber exists.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from opfacade.errors import ArgumentTypeError, DroppedWarning
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
 
-MAX_FAILURES = 10  # of a listener in a row; then it is told no more
+MAX_FAILURES = 10  # consecutive failures of a listener; then it is no longer called
 COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks")
 
 
-class Recorder(Protocol):
-    """Who is handed plans and arguments, not only words. Must be quick; what it raises is treated as in `subscribe`."""
+class TelemetrySink(Protocol):
+    """Receives plans and arguments, not only event text. Must be quick; its exceptions are treated as in `subscribe`."""
 
     def selected(self, plan: Any) -> None: ...
 
@@ -115,7 +115,7 @@ _refusals: dict[str, Counter] = {}
 _happened: dict[str, Counter] = {}
 _sinks: tuple[_Listener, ...] = ()
 _recorders: tuple[_Listener, ...] = ()
-# Whether anybody is told of single selects and runs: the one thing that a run looks at.
+# True if any sink receives single selects and runs: the only flag that a run reads.
 _watched = False
 
 
@@ -125,7 +125,7 @@ def stats(sku_id: str) -> SkuStats:
     if found is None:
         with _lock:
             found = _stats.setdefault(sku_id, SkuStats())
-    found.forgotten = False  # somebody means to count
+    found.forgotten = False  # it counts again
     return found
 
 
@@ -162,7 +162,7 @@ def drop(name: str, what: str) -> None:
 
 
 def counts() -> dict[str, int]:
-    """What `count` counted."""
+    """The counters of `count`."""
     return {name: counter.value() for name, counter in list(_happened.items())}
 
 
@@ -187,7 +187,7 @@ def reset() -> None:
 
 
 class _Listener:
-    """A sink or a recorder. What it raises is counted and reaches no run."""
+    """A sink or a recorder. Its exceptions are counted and reach no run."""
 
     __slots__ = ("failures", "told", "who")
 
@@ -220,14 +220,14 @@ class _Listener:
 def subscribe(sink: Sink) -> Callable[[], None]:
     """Call `sink(event)` for every event from now on; returns the function that ends it.
 
-    What a sink raises reaches no run: it is counted as "listener_failures" in `counts()`, the first of a sink's failures is
-    warned of (DroppedWarning), and a sink that fails ten times in a row is told no more. ArgumentTypeError for no callable.
+    Exceptions of a sink reach no run: they are counted as "listener_failures" in `counts()`, a sink's first failure
+    warns (DroppedWarning), and a sink that fails ten times in a row is no longer called. ArgumentTypeError for no callable.
     """
     _require("subscribe", "sink", "a callable", sink, callable(sink))
     return _add(sink, "_sinks")
 
 
-def attach(recorder: Recorder) -> Callable[[], None]:
+def attach(recorder: TelemetrySink) -> Callable[[], None]:
     """Hand every plan that is selected or run to `recorder` from now on; returns the function that ends it. Failures are
     treated as those of a sink."""
     fits = all(callable(getattr(recorder, name, None)) for name in ("selected", "ran"))

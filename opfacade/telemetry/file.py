@@ -52,8 +52,8 @@ class Writer:
         self.write()
 
     def write(self) -> bool:
-        """Append one line if anything was counted since the last; False if that failed, which is counted, warned of once and no
-        error. A FIFO that nobody reads is such a failure: nothing waits for a reader."""
+        """Append one line if anything was counted since the last. False on failure, which is counted and warned of once.
+        A FIFO without a reader is such a failure: nothing waits for a reader."""
         now = json_text.text(without(counted(), self._before), sort_keys=True)
         if now == self._last:
             return True

@@ -1,8 +1,8 @@
-"""Sampled run times per SKU: of every n-th run, on a GPU between two CUDA events that are read when they are over.
+"""Sampled run times per SKU: of every n-th run, on a GPU between two CUDA events that are read when complete.
 
-Nothing waits: pairs that are not over stay in a short queue and are looked at again at the next sample. A launch that a CUDA
-graph captures is not timed, since its events would be part of the graph. Where one thread captures in torch's default mode,
-"global", while others run plans, leave sampling off: an event that another thread asks for would break the capture.
+Nothing waits: incomplete pairs stay in a short queue until the next sample. A launch under CUDA
+graph capture is not timed, since its events would be part of the graph. If one thread captures in torch's default mode,
+"global", while others run plans, leave sampling off: an event created by another thread would break the capture.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _on_device(launch: Launcher, sku: Any) -> Launcher:
 
 
 def _tried(make: Callable[[], Any]) -> Any:
-    """What `make` gives; None, counted, where torch fails: of a broken context the launch itself tells."""
+    """The result of `make`; None, counted, if torch fails: a broken context is reported by the launch itself."""
     try:
         return make()
     except RuntimeError as error:
@@ -98,7 +98,7 @@ def _recorded() -> Any:
 def _collect(pending: deque[Any], stats: telemetry.SkuStats) -> None:
     """Read the pairs that are over, from the oldest on."""
     while pending:
-        # Another thread may be here too: whoever takes a pair off the queue reads it, or puts it back.
+        # Another thread may be here too: a thread that takes a pair off the queue reads it, or puts it back.
         try:
             pair = pending.popleft()
         except IndexError:

@@ -1,1 +1,1 @@
-"""What tests, demo, verification and benchmarks share: inputs, random problems, the oracle and the one error bound."""
+"""Shared code of tests, demo, verification and benchmarks: inputs, random problems, the oracle and the error bound."""

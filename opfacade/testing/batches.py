@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import Descriptor, operands_of
-from opfacade.testing.inputs import Lengths, make_args
+from opfacade.testing.inputs import DrawnLengths, make_args
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,7 @@ class Batches(Protocol):
 
 
 def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
-    """A descriptor with some fields changed, checked anew."""
+    """A descriptor with some fields changed, validated again."""
     return type(descriptor).model_validate(descriptor.model_dump() | fields)
 
 
@@ -64,7 +64,7 @@ class DenseBatches:
     def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random) -> DenseBatches:
         """`count` units and NEIGHBOURS full of NaN and infinities."""
         descriptor = changed(subject.descriptor, **{dim: count + NEIGHBOURS})
-        args = make_args(descriptor, rng.randrange(2**31), subject.device, Lengths(valid=count + NEIGHBOURS))
+        args = make_args(descriptor, rng.randrange(2**31), subject.device, DrawnLengths(valid=count + NEIGHBOURS))
         drawn = cls(descriptor, args, dim)
         for name, axis in drawn._axes():
             if operands_of(descriptor)[name].role in ("in", "inout") and getattr(args, name).is_floating_point():

@@ -168,7 +168,7 @@ def _composition(rng: random.Random, counts: Sequence[int], campaign: Campaign) 
 
 
 class _Solo:
-    """What each needle gives alone, in one table of rows for each output."""
+    """Outputs of each needle alone, in one table of rows for each output."""
 
     def __init__(self, subject: Subject, batches: Batches, needles: int) -> None:
         import torch
@@ -199,6 +199,6 @@ class _Solo:
 
 
 def _written(descriptor: Descriptor[Any], args: Any) -> list[Tensor]:
-    """What a call wrote, the rows of its units first."""
+    """Tensors that a call wrote, the rows of its units first."""
     found = [getattr(args, name) for name, spec in descriptor.operands().items() if spec.written]
     return [tensor for tensor in found if tensor is not None]

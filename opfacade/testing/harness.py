@@ -22,7 +22,7 @@ from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.peer import Peer
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A call after its run. before: operands of role inout as they were, by name; empty where nobody copied them."""
+    """A call after its run. before: copies of the inout operands by name; empty if none were made."""
 
     descriptor: Any
     args: Any
@@ -59,7 +59,7 @@ class HasLengths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Bytes that must be moved, products and sums that must be done: of the problem, whatever solves it."""
+    """Minimal bytes to move, and products and sums to compute, for any kernel."""
 
     bytes: float
     flops: float
@@ -99,7 +99,7 @@ class Harness:
         found = [example for example in examples() if example.op == op]
         return {f"{op}-{number}": example for number, example in enumerate(found)}
 
-    def short_lengths(self, descriptor: Any) -> Lengths | None:
+    def short_lengths(self, descriptor: Any) -> DrawnLengths | None:
         """Lengths for slow tools, which fit the problem; None where it has no other."""
         return None
 
@@ -118,8 +118,8 @@ class Harness:
         return join(compare(self.expected(ran.descriptor, given, constants(ran.sku)), got), _kept(ran))
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """What each output should be, in fp64, with its bound. args: the call before its run, its operands cut to their valid
-        rows; c: constants of the SKU."""
+        """Expected outputs in fp64, with their bounds. args: the call before its run, operands cut to their valid rows;
+        c: constants of the SKU."""
         raise NotImplementedError(f"{descriptor.op}: its harness does not say what it should compute")
 
     def check(self, ran: Ran, rows: int | None = None, seed: int = 0) -> Report:
@@ -139,7 +139,7 @@ class Harness:
     unit = ""
 
     def in_any_batch(self, descriptor: Any) -> Any:
-        """The same problem such that one SKU serves it whatever the batch."""
+        """The same problem with fields such that one SKU serves it in any batch."""
         return descriptor
 
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
@@ -150,12 +150,12 @@ class Harness:
 
     # -- lengths of requests ----------------------------------------------------------------------------------------
 
-    def lengths(self, descriptor: Any) -> Lengths:
-        """Those of a full batch; none for an op without requests."""
-        return Lengths()
+    def lengths(self, descriptor: Any) -> DrawnLengths:
+        """Lengths of a full batch; none for an op without requests."""
+        return DrawnLengths()
 
-    def lengths_of_call(self, descriptor: Any, args: Any) -> Lengths | None:
-        """Those of the requests of one call, read on the host; None for an op without requests."""
+    def lengths_of_call(self, descriptor: Any, args: Any) -> DrawnLengths | None:
+        """Lengths of the requests of one call, read on the host; None for an op without requests."""
         return None
 
     # -- peers ------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Harness:
         return tuple(name for name, spec in operands_of(descriptor).items() if spec.written)
 
     def peer_guarantee(self, descriptor: Any) -> PrecisionGuarantee | None:
-        """What a peer is held to where no kernel of ours takes the problem; None: what the reference promises."""
+        """The guarantee that a peer is tested against if none of our kernels takes the problem; None: the reference's."""
         return None
 
     # -- size -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Random arguments for a descriptor. Whatever a kernel must not use is NaN: unused pages, slots past the end, outputs."""
+"""Random arguments for a descriptor. Memory that a kernel must not use is NaN: unused pages, slots past the end, outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class DrawnLengths:
     """Rows of q (or new rows) and of K for each request; None is drawn at random. Requests share pages where the pool has
     fewer than they take. valid: what counts of valid rows say, at most the rows there are; None is drawn at random."""
 
@@ -31,7 +31,7 @@ def make_args(
     descriptor: Descriptor[Any],
     seed: int = 0,
     device: str | torch.device = "cpu",
-    lengths: Lengths | None = None,
+    lengths: DrawnLengths | None = None,
     interleaved: bool = False,
 ) -> Any:
     """A bundle of arguments that `run` accepts.
@@ -42,7 +42,7 @@ def make_args(
     import torch
 
     maker = _Maker(descriptor, random.Random(seed), torch.Generator(device=device).manual_seed(seed), torch.device(device))
-    return maker.make(lengths or Lengths(), interleaved)
+    return maker.make(lengths or DrawnLengths(), interleaved)
 
 
 def split_total(rng: random.Random, total: int, parts: int) -> list[int]:
@@ -74,7 +74,7 @@ class _Maker:
     def __init__(self, descriptor: Any, rng: random.Random, generator: torch.Generator, device: torch.device) -> None:
         self.descriptor, self.rng, self.generator, self.device = descriptor, rng, generator, device
 
-    def make(self, lengths: Lengths, interleaved: bool) -> Any:
+    def make(self, lengths: DrawnLengths, interleaved: bool) -> Any:
         import torch
 
         descriptor, operands = self.descriptor, self.descriptor.operands()
@@ -109,7 +109,7 @@ class _Maker:
             values["sinks"] = (2 + 2 * values["sinks"]).masked_fill(none, float("-inf"))
         for pair in getattr(descriptor, "state_names", ()):
             values |= self._states(values, *pair)
-        valid = lengths.valid if isinstance(lengths, Lengths) else None  # those of a workload do not count rows
+        valid = lengths.valid if isinstance(lengths, DrawnLengths) else None  # those of a workload do not count rows
         self._count_valid(operands, values, valid)
         return descriptor.args_type(**values)
 
@@ -240,7 +240,7 @@ class _Maker:
         }
 
     def _packed_mask(self, shapes: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
-        """About two of three bits set, some rows without any; between requests and behind them bytes that nobody has."""
+        """About two of three bits set, some rows without any; random bytes between requests and after the last."""
         import torch
 
         own, starts = [], [0]

@@ -15,5 +15,5 @@ def matrix() -> dict[str, Descriptor[Any]]:
 
 
 def attention() -> dict[str, Descriptor[Any]]:
-    """Those with exact checks."""
+    """Cases with exact checks."""
     return {name: descriptor for name, descriptor in matrix().items() if harness_of(descriptor).checks}

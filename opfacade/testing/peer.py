@@ -23,5 +23,5 @@ class Peer:
 
 
 def declined(why: str) -> UnsupportedError:
-    """What a peer raises that does not take a problem, or is not installed."""
+    """The error of a peer that does not take a problem, or is not installed."""
     return UnsupportedError(why, code="OPF-B002", op="bench", stage="peer")

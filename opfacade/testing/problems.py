@@ -30,7 +30,7 @@ def ops() -> tuple[str, ...]:
 
 
 def special_ops() -> tuple[str, ...]:
-    """Those with problems that a kernel may decline."""
+    """Ops with problems that a kernel may decline."""
     return tuple(op for op in ops() if harness_for(op).has_special)
 
 

@@ -9,7 +9,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target
 from opfacade.plan import Plan
-from opfacade.select.registry import candidates_for, variants_for
+from opfacade.select.registry import candidates_for, configs_for
 from opfacade.testing import inputs
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Subject:
     def _pin(self) -> str | None:
         """The SKU of the variant, which nothing but a pin or a measurement chooses."""
         kind: type[Descriptor[Any]] = type(self.descriptor)
-        named = [c for c in variants_for(kind) if self.variant and (c.backend, c.variant) == (self.backend, self.variant)]
+        named = [c for c in configs_for(kind) if self.variant and (c.backend, c.config) == (self.backend, self.variant)]
         eligible = [c for c in named if c.impl not in self.forbid and not c.declines(self.descriptor, self._target)]
         if self.variant and not eligible:
             raise LookupError(f"no {self.variant} for {self.descriptor.op} on {self._target.arch}")
@@ -61,7 +61,7 @@ class Subject:
         """The same backend and device for another descriptor."""
         return replace(self, descriptor=descriptor)
 
-    def args(self, seed: int, lengths: inputs.Lengths | None = None, interleaved: bool = False) -> Any:
+    def args(self, seed: int, lengths: inputs.DrawnLengths | None = None, interleaved: bool = False) -> Any:
         return inputs.make_args(self.descriptor, seed, self.device, lengths, interleaved)
 
     def run(self, args: Any, workspace: Tensor | None = None) -> None:
@@ -78,7 +78,7 @@ class Subject:
 
 
 def outputs(descriptor: Descriptor[Any], args: Any) -> dict[str, Tensor]:
-    """What the call wrote, copied."""
+    """Copies of the tensors that the call wrote."""
     return {name: getattr(args, name).clone() for name, spec in descriptor.operands().items() if spec.written}
 
 

@@ -1,4 +1,4 @@
-"""What there is, as plain values: candidates over the EXAMPLES, environment variables, JSON schemas of descriptors."""
+"""Catalogue as plain values: candidates over the EXAMPLES, environment variables, JSON schemas of descriptors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opfacade.select.selection import Option
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SkuRow:
     """One candidate of one op: how many EXAMPLES it accepts, what it promises there, and why it refuses the others."""
 
     op: str
@@ -46,7 +46,7 @@ class Variable:
     origin: str  # "environment" or "default"
 
 
-def candidates(target: Target) -> tuple[Row, ...]:
+def candidates(target: Target) -> tuple[SkuRow, ...]:
     """Every op and every implementation of it, tried on the op's EXAMPLES for a target.
 
     Candidates of one implementation are one row: of an example the one that accepts it counts.
@@ -63,9 +63,9 @@ def candidates(target: Target) -> tuple[Row, ...]:
     return tuple(_row(*key, *value) for key, value in sorted(found.items()))
 
 
-def _row(op: str, backend: str, impl: str, descriptor: str, options: list[Option]) -> Row:
+def _row(op: str, backend: str, impl: str, descriptor: str, options: list[Option]) -> SkuRow:
     skus = [option.sku for option in options if option.sku is not None]
-    return Row(
+    return SkuRow(
         op=op,
         descriptor=descriptor,
         backend=backend,
@@ -100,7 +100,7 @@ def promises(guarantee: PrecisionGuarantee) -> tuple[str, ...]:
     return tuple(words)
 
 
-def markdown(rows: Iterable[Row]) -> str:
+def markdown(rows: Iterable[SkuRow]) -> str:
     """The rows as a Markdown table."""
     lines = ["| op | descriptor | candidate | examples | error model | promises |", "|---|---|---|---|---|---|"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""What this machine has for opfacade, and what does not fit together, each with its cure."""
+"""Facts of this machine that matter to opfacade, and incompatibilities, each with a remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _READERS = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong and what to do. severity: "error" where something will not work, "note" where something is missing."""
+    """A problem and its remedy. severity: "error" if something will not work, "note" if something is missing."""
 
     severity: str
     what: str
@@ -73,7 +73,7 @@ def driver_cuda() -> int:
 
 
 def compiler_problems(compiler: dict[str, Any], driver: int) -> Iterator[Problem]:
-    """What a compiler lacks, by itself and beside the driver (its CUDA version, 0 for none)."""
+    """Deficits of a compiler, alone and with the driver (its CUDA version, 0 for none)."""
     if "error" in compiler:
         yield Problem("error", f"no compiler: {compiler['error']}", f"{_INSTALL}. Cached kernels and the reference still run.")
         return
@@ -117,7 +117,7 @@ def _driver() -> str:
 
 def _compiler() -> dict[str, Any]:
     try:
-        tools = toolchain.find(cache.root() / "toolchain.json")  # not made private here: a bad cache is told of apart
+        tools = toolchain.find(cache.root() / "toolchain.json")  # not made private here: a bad cache is reported separately
         found = {"nvcc": str(tools.nvcc), "origin": tools.origin, "include": str(tools.cuda_include), "host": str(tools.cxx)}
         releases = {"nvcc_release": tools.nvcc_release, "ptxas": tools.ptxas_release, "headers": _headers(tools.cuda_include)}
     except (ToolchainError, OSError) as error:

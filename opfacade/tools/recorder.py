@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Seen:
-    """What is known of one plan."""
+    """Recorded facts of one plan."""
 
     __slots__ = ("lengths", "runs", "selects")
 

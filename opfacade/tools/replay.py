@@ -87,7 +87,7 @@ def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Any) -> Any:
 
 
 def _judge(plan: Plan[Any], args: Any, dump: dumps.Dump) -> numerics.Report:
-    """The bound, computed on the CPU. What an op adds to is compared with what was there before."""
+    """The bound, computed on the CPU, from the inout operands as they were before the call."""
     given = {name: getattr(args, name) for name in plan.descriptor.args_type.__slots__}
     here = type(args)(**{name: None if tensor is None else tensor.cpu() for name, tensor in given.items()})
     were = {name: dump.inputs[name] for name in inout(plan.descriptor)}

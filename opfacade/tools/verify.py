@@ -1,7 +1,7 @@
-"""Proves the guarantees of SKUs again, on the machine at hand: bound, exact tests, repeatability, batch invariance.
+"""Verifies the guarantees of SKUs on this machine: bound, exact tests, repeatability, batch invariance.
 
-The result is a record that a user can keep: what was tried, how often, on which machine, under which SKU and binary. Its
-`sha256` covers all the rest. A promise that a SKU does not make is tried too where that costs little, and said to be so.
+The result is a record for the user: tests, repetitions, machine, SKU and binary. Its
+`sha256` covers all the rest. A guarantee that a SKU does not make is tested too if that is cheap, and reported as such.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class VerifyEffort:
     """Random problems of an op, runs of a call, requests and batches each is tried in."""
 
     problems: int
@@ -38,13 +38,13 @@ class Effort:
 
 
 _QUICK_SIZES = determinism.Campaign(needles=6, compositions=4, largest=12, longest=300, q_longest=12)
-QUICK_CPU = Effort(problems=1, rows=4, runs=4, campaign=_QUICK_SIZES)
-FULL_CPU = Effort(problems=6, rows=8, runs=20, campaign=determinism.QUICK)
-QUICK_GPU = Effort(problems=8, rows=24, runs=100, campaign=determinism.QUICK)
-FULL_GPU = Effort(problems=60, rows=24, runs=1000, campaign=determinism.Campaign(largest=64, longest=8192))
+QUICK_CPU = VerifyEffort(problems=1, rows=4, runs=4, campaign=_QUICK_SIZES)
+FULL_CPU = VerifyEffort(problems=6, rows=8, runs=20, campaign=determinism.QUICK)
+QUICK_GPU = VerifyEffort(problems=8, rows=24, runs=100, campaign=determinism.QUICK)
+FULL_GPU = VerifyEffort(problems=60, rows=24, runs=1000, campaign=determinism.Campaign(largest=64, longest=8192))
 
 
-def effort(device: str, quick: bool) -> Effort:
+def effort(device: str, quick: bool) -> VerifyEffort:
     if device == "cuda":
         return QUICK_GPU if quick else FULL_GPU
     return QUICK_CPU if quick else FULL_CPU
@@ -118,7 +118,7 @@ def _unknown(sku: str | None, op: str | None) -> OpfacadeError:
     return from_issues("verify", "verify", [issue])
 
 
-def _proven(subject: Subject, how: Effort, say: Say) -> dict[str, Any]:
+def _proven(subject: Subject, how: VerifyEffort, say: Say) -> dict[str, Any]:
     """Everything that is tried on one SKU."""
     sku = subject.plan.sku
     tried = {name: check() for name, check in _claims(subject, how).items()}
@@ -131,7 +131,7 @@ def _proven(subject: Subject, how: Effort, say: Say) -> dict[str, Any]:
     return {"sku": sku.id, "promise": promise, **_binary(subject), "tried": tried, "ok": ok}
 
 
-def _claims(subject: Subject, how: Effort) -> dict[str, Callable[[], dict[str, Any]]]:
+def _claims(subject: Subject, how: VerifyEffort) -> dict[str, Callable[[], dict[str, Any]]]:
     promise = subject.plan.precision_guarantee
     found: dict[str, Callable[[], dict[str, Any]]] = {"bound": lambda: _bound(subject, how)}
     if harness_of(subject.descriptor).checks:
@@ -145,11 +145,11 @@ def _claims(subject: Subject, how: Effort) -> dict[str, Callable[[], dict[str, A
 
 
 def in_any_batch(subject: Subject) -> Subject:
-    """The same SKU whatever the batch."""
+    """The same SKU in any batch."""
     return subject.on(harness_of(subject.descriptor).in_any_batch(subject.descriptor))
 
 
-def _bound(subject: Subject, how: Effort) -> dict[str, Any]:
+def _bound(subject: Subject, how: VerifyEffort) -> dict[str, Any]:
     report, wrong = numerics.Report(0.0, 0.0, "", 0), list[str]()
     for seed in range(2):
         one, more = _held(subject, seed, how.rows)
@@ -182,7 +182,7 @@ def _shown(shown: determinism.Shown) -> dict[str, Any]:
     return facts | {"wrong": [shown.first] if shown.different else []}
 
 
-def _random(op: str, backend: str, device: str, how: Effort, say: Say) -> dict[str, Any]:
+def _random(op: str, backend: str, device: str, how: VerifyEffort, say: Say) -> dict[str, Any]:
     """The bound over random problems of an op."""
     report, wrong = numerics.Report(0.0, 0.0, "", 0), list[str]()
     for seed in range(how.problems):
@@ -206,7 +206,7 @@ def _binary(subject: Subject) -> dict[str, Any]:
 
 
 def sass_digest(library: Path) -> str | None:
-    """SHA-256 of the instructions of a kernel: the same where the machine code is, whatever file names went into it."""
+    """SHA-256 of the instructions of a kernel: equal for equal machine code, independent of file names."""
     from opfacade.jit import cache, toolchain
     from opfacade.jit import sass as inspect
 
@@ -222,7 +222,7 @@ def sass_digest(library: Path) -> str | None:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What a record must say of where it was made."""
+    """Facts of this machine that a record must contain."""
     import torch
 
     from opfacade import __version__

@@ -23,12 +23,12 @@ from opfacade.jit.spec import JitSpec
 from opfacade.plan import Plan
 from opfacade.tools.workload import read
 
-# What a build takes where none of its kind has been seen: an estimate to show, on which nothing else depends.
+# Assumed seconds of a build if none of its kind has been seen: only displayed.
 _USUAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WarmupStep:
     """One binary of a warm-up. state: "build" when its build begins; then "built", "cached" or "failed", with `error`."""
 
     sku: str
@@ -38,7 +38,7 @@ class Step:
     error: OpfacadeError | None = None
 
 
-Report = Callable[[Step], None]
+Report = Callable[[WarmupStep], None]
 
 
 def warmup(
@@ -47,7 +47,7 @@ def warmup(
     prefer: Preference | None = None,
     jobs: int | None = None,
     report: Report | None = None,
-) -> tuple[Step, ...]:
+) -> tuple[WarmupStep, ...]:
     """Build what plans for `descriptors` need and publish it in the cache; loads nothing, needs no GPU.
 
     Descriptors that share a binary are built once. jobs: builds at a time (default: CPUs). report: called as builds begin
@@ -56,7 +56,7 @@ def warmup(
     return warm([Plan.select(descriptor, prefer, target) for descriptor in descriptors], jobs, report)
 
 
-def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | None = None) -> tuple[Step, ...]:
+def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | None = None) -> tuple[WarmupStep, ...]:
     """`warmup` for plans that are there."""
     needed: dict[JitSpec, Plan[Any]] = {}
     for plan in plans:
@@ -72,18 +72,18 @@ def read_descriptors(text: str | bytes) -> tuple[Descriptor[Any], ...]:
     return tuple(work.descriptor for work in read(text))
 
 
-def _warm(spec: JitSpec, plan: Plan[Any], expected: float, announce: Report) -> Step:
+def _warm(spec: JitSpec, plan: Plan[Any], expected: float, announce: Report) -> WarmupStep:
     sku = plan.sku.id
     started = time.monotonic()
     try:
         if jit.is_built_for_plan(spec):
-            step = Step(sku, "cached", expected)
+            step = WarmupStep(sku, "cached", expected)
         else:
-            announce(Step(sku, "build", expected))
+            announce(WarmupStep(sku, "build", expected))
             jit.build_for_plan(spec, allow_build=plan.preference.jit == "build", label=sku)
-            step = Step(sku, "built", expected, time.monotonic() - started)
+            step = WarmupStep(sku, "built", expected, time.monotonic() - started)
     except OpfacadeError as error:
-        step = Step(sku, "failed", expected, time.monotonic() - started, error)
+        step = WarmupStep(sku, "failed", expected, time.monotonic() - started, error)
     announce(step)
     return step
 
@@ -91,7 +91,7 @@ def _warm(spec: JitSpec, plan: Plan[Any], expected: float, announce: Report) -> 
 def _one_at_a_time(report: Report | None) -> Report:
     lock = threading.Lock()
 
-    def announce(step: Step) -> None:
+    def announce(step: WarmupStep) -> None:
         if report is not None:
             with lock:
                 report(step)

@@ -79,7 +79,7 @@ def read(text: str | bytes) -> tuple[Work, ...]:
 
 
 def _decoded(text: str | bytes) -> str:
-    # What is no text is no descriptor either: the entry that holds it is then named.
+    # Bytes that are no text are no descriptor either: the entry that holds them is then named.
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 

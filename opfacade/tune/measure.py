@@ -1,7 +1,7 @@
-"""Times candidates against each other: in turns, each call cold, until it is clear which is fastest.
+"""Times candidates against each other: round-robin, each call cold, until the fastest is clear.
 
-A timer is any function that makes one call and says how many microseconds it took: on a GPU CUDA events with a flushed L2, on
-the CPU a clock, in tests a list of numbers. Taking turns lets a drift of clocks or temperature hit all alike.
+A timer is any function that makes one call and returns its microseconds: on a GPU CUDA events with a flushed L2, on
+the CPU a clock, in tests a list of numbers. Round-robin lets a drift of clocks or temperature affect all alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Timer = Callable[[Call], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class MeasureEffort:
     """least, most: rounds. settled: noise at which more samples are pointless. hopeless: times the best's time. early: end when
     it is clear which of two is faster, though their times are not known well yet."""
 
@@ -54,10 +54,10 @@ def _cold_memory() -> None:
 
 
 def race(
-    calls: Mapping[str, Call], timer: Timer, effort: Effort | None = None, incumbent: str | None = None
+    calls: Mapping[str, Call], timer: Timer, effort: MeasureEffort | None = None, incumbent: str | None = None
 ) -> dict[str, list[float]]:
-    """Samples of each call by its name. Whoever is far behind after `least` rounds takes no further turn."""
-    how, order = effort or Effort(), random.Random(0)
+    """Samples of each call by its name. A call that is far behind after `least` rounds is dropped."""
+    how, order = effort or MeasureEffort(), random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     running = list(calls)
     for name in running:
@@ -73,7 +73,7 @@ def race(
     return samples
 
 
-def _over(samples: Mapping[str, list[float]], how: Effort, incumbent: str | None) -> bool:
+def _over(samples: Mapping[str, list[float]], how: MeasureEffort, incumbent: str | None) -> bool:
     measured = [measure(name, s, 0.0) for name, s in samples.items()]
     # Among more than two the band of ties must be known too.
     early = how.early and len(measured) <= 2 and clear(measured, incumbent)

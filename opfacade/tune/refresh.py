@@ -7,6 +7,6 @@ from opfacade.select.measurements import table
 
 
 def refresh() -> None:
-    """Read the measurements again at the next selection that asks for them."""
+    """Read the measurements again at the next selection that needs them."""
     table.cache_clear()
     forget_selections()

@@ -20,31 +20,32 @@ from opfacade.cost import model as cost
 from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, UnsupportedError, from_issues
 from opfacade.plan import Plan
 from opfacade.select import hardware_stamp as autotune_stamp
-from opfacade.select.decision import Measured, Row, decide, tuning_key
-from opfacade.select.measurement_store import Store
+from opfacade.select.decision import Measured, TuningRow, decide, tuning_key
+from opfacade.select.measurement_store import MeasurementStore
 from opfacade.select.measurements import store_here
 from opfacade.select.selection import Option, choose, considered
 from opfacade.testing import inputs, numerics
 from opfacade.tools.warmup import warm
 from opfacade.tools.workload import Work, lengths_of
-from opfacade.tune.measure import Effort, Timer, device_timer, host_timer, measure, race
+from opfacade.tune.measure import MeasureEffort, Timer, device_timer, host_timer, measure, race
 from opfacade.tune.refresh import refresh
 
 _ROWS_CHECKED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
-    """What came of one problem.
+class TuneResult:
+    """Result of tuning one problem.
 
-    row: None where there was nothing to choose. wrong: candidates beyond their bound, or that failed, and why: never timed;
-    "select" where there is no candidate at all, and no default. reused: another problem with the same tuning key was measured
-    just before. regret: how much slower than the best is what the cost model would have chosen, as a share.
+    row: None if there was nothing to choose. wrong: candidates that failed or exceeded their bound, with the reason; they are
+    never timed; key "select" if there is no candidate at all, and then no default. reused: another problem with the same tuning
+    key was
+    measured just before. regret: relative slowdown of the cost model's choice against the best.
     """
 
     descriptor: Descriptor[Any]
     default: str
-    row: Row | None
+    row: TuningRow | None
     wrong: dict[str, str] = field(default_factory=dict)
     reused: bool = False
     regret: float = 0.0
@@ -63,11 +64,11 @@ class Setup:
     """How to measure, and where to keep it. Left out: this machine's clock, and its cache directory."""
 
     timer: Timer | None = None
-    effort: Effort = field(default_factory=Effort)
-    store: Store | None = None
+    effort: MeasureEffort = field(default_factory=MeasureEffort)
+    store: MeasurementStore | None = None
 
 
-Report = Callable[[Tuning], None]
+Report = Callable[[TuneResult], None]
 
 
 def tune(
@@ -76,7 +77,7 @@ def tune(
     require: Require | str | None = None,
     setup: Setup | None = None,
     report: Report | None = None,
-) -> tuple[Tuning, ...]:
+) -> tuple[TuneResult, ...]:
     """Measure every candidate for each problem on this machine, and keep the choices for `Preference(autotune="use")`.
 
     require: the least that a candidate must guarantee; by default what a workload's own preference says. target: must be this
@@ -86,7 +87,7 @@ def tune(
     if here != Target.current():
         message = f"tune: target expected {Target.current().arch}, which is here to be measured, got {here.arch}. [OPF-T001]"
         raise UnsupportedDeviceError(message, code="OPF-T001", op="tune", stage="tune")
-    store, seen, found = setup.store or store_here(), dict[tuple[str, str], Tuning](), []
+    store, seen, found = setup.store or store_here(), dict[tuple[str, str], TuneResult](), []
     before = {_place(row): row for row in store.rows()}
     works = [problem if isinstance(problem, Work) else Work(problem) for problem in problems]
     warm(_plans(works, require, here))
@@ -106,7 +107,8 @@ def tune(
 
 
 def _plans(works: Iterable[Work], require: Require | str | None, target: Target) -> Iterator[Plan[Any]]:
-    """Of everything that will be measured, so that kernels are built side by side. What does not build says so in its turn."""
+    """Plans of all candidates to measure, so that their kernels are built in parallel. A failed build is reported when its turn
+    comes."""
     for work in works:
         prefer = _preference(work, require)
         with suppress(UnsupportedError):
@@ -120,42 +122,43 @@ def _preference(work: Work, require: Require | str | None) -> Preference:
     return Preference.model_validate({"backend": work.preference.backend, "require": wanted})
 
 
-def _again(work: Work, known: Tuning) -> Tuning:
-    return Tuning(work.descriptor, known.default, known.row, known.wrong, reused=True, regret=known.regret)
+def _again(work: Work, known: TuneResult) -> TuneResult:
+    return TuneResult(work.descriptor, known.default, known.row, known.wrong, reused=True, regret=known.regret)
 
 
-def _place(row: Row) -> tuple[str, str, str, str]:
+def _place(row: TuningRow) -> tuple[str, str, str, str]:
     return row.key, row.hardware, row.toolchain, row.require
 
 
 def eligible(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> tuple[Option, ...]:
-    """What may be measured against each other, in the order of preference: the default's backend, and its variants.
+    """Options to measure against each other, in order of preference: candidates of the default's backend, and their tuning
+    configs.
 
-    The reference is no rival of kernels: it is what runs where none fits.
+    The reference does not compete with kernels: it runs if none fits.
     """
     options = considered(descriptor, prefer, target)
-    default = choose(descriptor, target, tuple(o for o in options if not o.candidate.variant))
+    default = choose(descriptor, target, tuple(o for o in options if not o.candidate.config))
     return tuple(o for o in options if not o.reasons and o.candidate.backend == default.candidate.backend)
 
 
-def _tuned_or_told(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, Row]) -> Tuning:
-    """A problem that nothing solves as required is told of, and stops no other."""
+def _tuned_or_told(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, TuningRow]) -> TuneResult:
+    """Reports a problem without a solution and continues with the others."""
     try:
         return _tuned(work, prefer, target, setup, before)
     except UnsupportedError as error:
-        return Tuning(work.descriptor, "", None, {"select": str(error)})
+        return TuneResult(work.descriptor, "", None, {"select": str(error)})
 
 
-def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, Row]) -> Tuning:
+def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before: dict[Any, TuningRow]) -> TuneResult:
     checked = work.descriptor.revalidated()
     options = eligible(checked, prefer, target)
     names = [o.sku.id for o in options if o.sku is not None]
     default = names[0]
     if len(names) == 1:
-        return Tuning(checked, default, None)
+        return TuneResult(checked, default, None)
     lengths = lengths_of(work)
     args = inputs.make_args(
-        checked, seed=1, device="cpu" if target.is_cpu else "cuda", lengths=inputs.Lengths(q=lengths.q, kv=lengths.kv)
+        checked, seed=1, device="cpu" if target.is_cpu else "cuda", lengths=inputs.DrawnLengths(q=lengths.q, kv=lengths.kv)
     )
     calls, wrong, worst = {}, {}, {}
     for name in names:
@@ -168,19 +171,19 @@ def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before:
     place = (tuning_key(checked), *stamp, prefer.require.canonical_json())
     incumbent = before[place].winner if place in before else default
     if not calls:
-        return Tuning(checked, default, None, wrong)
+        return TuneResult(checked, default, None, wrong)
     timer = setup.timer or (host_timer if target.is_cpu else device_timer)
     samples = race(calls, timer, setup.effort, incumbent)
     measured = tuple(measure(name, samples[name], worst[name]) for name in names if name in samples)
     predicted = {o.sku.id: cost.estimate(checked, o.sku, target, lengths).seconds for o in options if o.sku is not None}
     lost = cost.regret(predicted, {m.sku: m.median_us for m in measured})
-    return Tuning(checked, default, _row(place, measured, incumbent), wrong, regret=lost)
+    return TuneResult(checked, default, _row(place, measured, incumbent), wrong, regret=lost)
 
 
-def _row(place: tuple[str, str, str, str], measured: tuple[Measured, ...], incumbent: str) -> Row:
+def _row(place: tuple[str, str, str, str], measured: tuple[Measured, ...], incumbent: str) -> TuningRow:
     key, hardware, toolchain, require = place
     decision = decide(measured, incumbent)
-    return Row(
+    return TuningRow(
         key=key,
         hardware=hardware,
         toolchain=toolchain,

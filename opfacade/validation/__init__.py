@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Guard(Protocol):
-    """What stands around the launches of one plan."""
+    """Validation around the launches of one plan."""
 
     def wrap(self, launch: Launcher) -> Launcher: ...
 

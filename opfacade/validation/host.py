@@ -44,7 +44,7 @@ def findings(tables: Tables, args: Any) -> list[Finding]:
 
 
 def entries(v: list[int], request: int, limit: int, place: int) -> Finding | None:
-    """Entries `request` and the next of an indptr. What lies past the last entry is no request's."""
+    """Checks entries `request` and the next of an indptr. Elements past the last entry belong to no request."""
     low, high = v[request], v[request + 1]
     if request == 0 and low != 0:
         return Finding(START, place, 0, 0, low, 0)

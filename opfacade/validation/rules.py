@@ -1,4 +1,4 @@
-"""What index tensors must hold, said once: the tables of a descriptor, and what a finding means in words."""
+"""Rules of index tensors: the tables of a descriptor, and the message of each finding."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The index operands of one descriptor; an empty name is one it has not.
+    """The index operands of one descriptor; an empty name is an absent operand.
 
-    kv_limit: csr, the bound on kv_indptr[-1] beside the size of kv_indices; ragged, rows of k; block, pages in all. Without
-    max_kv_indices it is so many that tokens and requests together are an int32, for kernels add them up.
-    max_len: tokens of one request. window_left: of an attention; -1 is none.
+    kv_limit: csr, the bound on kv_indptr[-1] beside the size of kv_indices; ragged, rows of k; block, total pages. Without
+    max_kv_indices: the largest value for which tokens plus requests fit in an int32, because kernels add them.
+    max_len: tokens of one request. window_left: attention only; -1 is none.
     """
 
     op: str

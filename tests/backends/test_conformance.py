@@ -11,7 +11,7 @@ from opfacade.plans._attention.paging import FP8
 from opfacade.select.registry import BACKENDS, candidates_for, examples
 from opfacade.testing import matrix, prebuilt, problems
 from opfacade.testing.families.attention.requests import changed
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.subject import Subject
 from tests.families.attention import test_prefill_cut
 from tests.support.assert_guarantee import hold
@@ -49,7 +49,7 @@ def accepted(subject):
 @pytest.mark.parametrize("descriptor", examples(), ids=lambda d: d.op)
 def test_examples_keep_the_guarantee(descriptor, backend, device, interleaved):
     short = device == "cpu" and descriptor.op in ("paged_prefill", "paged_decode")
-    lengths = Lengths(kv=[19 * request % 41 for request in range(descriptor.batch_size)]) if short else None
+    lengths = DrawnLengths(kv=[19 * request % 41 for request in range(descriptor.batch_size)]) if short else None
     hold(
         accepted(Subject(descriptor, backend, device)),
         1,
@@ -132,7 +132,7 @@ def test_every_candidate_is_among_those_held():
     assert {e.op for e in examples()} == set(problems.OPS) == set(RANDOM_GPU)
     for descriptor in examples():
         found = candidates_for(type(descriptor))
-        impls = [c.impl for c in found if not c.variant]
+        impls = [c.impl for c in found if not c.config]
         cut = {impl for op, impl in test_prefill_cut.subjects() if op == descriptor.op}
         assert {impl for impl in impls if impls.count(impl) > 1} == cut, "a second candidate needs a test of its own"
         assert len({c.backend for c in found}) + len(set(impls) & {*RIVALS, NARROW}) + len(cut) == len(impls), (

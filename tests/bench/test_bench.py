@@ -16,11 +16,11 @@ from opfacade.errors import UnsupportedError
 from opfacade.plans._attention.variant_examples import alibi
 from opfacade.select.registry import examples
 from opfacade.tools.workload import Lengths, Work
-from opfacade.tune.measure import Effort
+from opfacade.tune.measure import MeasureEffort
 from tests.support.fake_candidates import candidate
 from tests.support.problems import append, decode, prefill, ragged
 
-QUICK = Effort(least=3, most=4, hopeless=1e9, early=False)
+QUICK = MeasureEffort(least=3, most=4, hopeless=1e9, early=False)
 
 
 @pytest.fixture(autouse=True)
@@ -150,11 +150,11 @@ def test_our_own_wrong_output_ends_with_status_one(monkeypatch, tmp_path):
     from opfacade.select import selection
 
     monkeypatch.setattr(plan, "_selected", {})
-    known = selection.variants_for
+    known = selection.configs_for
     monkeypatch.setattr(
-        selection, "variants_for", lambda kind: (candidate("plain", "wrong"),) if "Decode" in str(kind) else known(kind)
+        selection, "configs_for", lambda kind: (candidate("plain", "wrong"),) if "Decode" in str(kind) else known(kind)
     )
-    monkeypatch.setattr(selection, "candidates_for", selection.variants_for)
+    monkeypatch.setattr(selection, "candidates_for", selection.configs_for)
     (tmp_path / "w.json").write_text(decode([5, 9])[0].model_dump_json())
     result = CliRunner().invoke(main, ["bench", str(tmp_path / "w.json"), "--rounds=2"])
     assert result.exit_code == 1

@@ -74,7 +74,7 @@ def test_the_script_writes_a_file(tmp_path, monkeypatch, capsys, trace):
 
 
 def test_two_tunings_are_compared(tmp_path, monkeypatch, capsys):
-    from opfacade.tune.tune import Tuning
+    from opfacade.tune.tune import TuneResult
     from tests.select.test_measurement_store import row
 
     problem = '{"op": "merge_states", "num_states": 2, "total_num_rows": 1, "num_heads": 1, "head_dim": 8, "dtype": "f16"}'
@@ -86,7 +86,7 @@ def test_two_tunings_are_compared(tmp_path, monkeypatch, capsys):
     chosen = row().model_copy(update={"winner": sku, "measured": measured})
     stays = row().model_copy(update={"winner": "a", "measured": measured})
     rounds = iter([(chosen, chosen), (chosen, stays)])
-    monkeypatch.setattr(tuner, "once", lambda works, effort, say: [Tuning(work.descriptor, "a", r) for r in next(rounds)])
+    monkeypatch.setattr(tuner, "once", lambda works, effort, say: [TuneResult(work.descriptor, "a", r) for r in next(rounds)])
     monkeypatch.setattr("sys.argv", ["tune.py", str(tmp_path / "w.jsonl"), "--out", str(tmp_path / "r.json")])
     tuner.main()
     record = json.loads((tmp_path / "r.json").read_text())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from opfacade import Plan, Preference, Target, load_descriptor
-from opfacade.core.descriptor import forget_kinds
+from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import ArgumentTypeError, DescriptorError
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
@@ -289,7 +289,7 @@ def test_what_is_remembered_of_a_kind_is_true_of_all_its_sizes(example, target):
     assert {d.kind for d in several} == {several[0].kind}
     remembered = [considered(d, Preference(), machine) for d in several]
     for descriptor, told in zip(several, remembered, strict=True):
-        forget_kinds()
+        forget_specializations()
         fresh = type(descriptor).model_validate(descriptor.model_dump())
         assert considered(fresh, Preference(), machine) == told
 

@@ -3,7 +3,7 @@
 import pytest
 
 from opfacade import Target
-from opfacade.core.descriptor import forget_kinds
+from opfacade.core.descriptor import forget_specializations
 from opfacade.select.registry import candidates_for
 from tests.families.cascade.test_reference import states
 from tests.support.problems import append, cache, decode, prefill, ragged, run
@@ -38,7 +38,7 @@ FULL = [
 @pytest.mark.parametrize("make", FULL)
 def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatch):
     """A field nobody reads is a promise nobody keeps."""
-    forget_kinds()
+    forget_specializations()
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda: None)  # nothing of the compiler that is here
     descriptor, args = make()
     kind = type(descriptor)

@@ -90,7 +90,7 @@ def test_a_cross_check_copies_inputs_of_one_head(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [kind for kind in matrix.matrix() if not kind.startswith("merge")])
 def test_kernels_read_inputs_of_one_head_and_slices_of_tables(kind):
-    """Products of fp8 have no other way to load than the copy engine, which takes no stride of 0: typed, nothing written."""
+    """Products of fp8 have no other way to load than TMA, which takes no stride of 0: typed, nothing written."""
     subject = Subject(matrix.matrix()[kind], "cuda", "cuda")
     args, _ = expanded(subject.descriptor, subject.args(3))
     args = sliced(args) if getattr(args, "block_table", None) is not None else args

@@ -11,7 +11,7 @@ from opfacade.cli.main import main
 from opfacade.core.target import Target
 from opfacade.demo.lengths import Length, drawn, from_trace
 from opfacade.demo.main import Demo
-from opfacade.demo.pages import PagePool
+from opfacade.demo.pages import PageAllocator
 from opfacade.demo.scheduler import Scheduler
 from opfacade.demo.settings import settings
 from opfacade.errors import DescriptorError, InternalError
@@ -73,7 +73,7 @@ def test_every_prompt_token_is_prefilled_and_every_later_one_decoded():
 
 
 def test_requests_wait_until_all_their_pages_can_be_kept():
-    pool = PagePool(10)
+    pool = PageAllocator(10)
     scheduler = Scheduler([Length(8, 9), Length(8, 17), Length(1, 1)], pool, page_size=4, chunk=100)
     scheduler.next_step()
     assert [request.number for request in scheduler.running] == [0, 1]
@@ -81,7 +81,7 @@ def test_requests_wait_until_all_their_pages_can_be_kept():
 
 
 def test_a_page_beyond_the_reservation_or_of_another_request_is_refused():
-    pool = PagePool(3)
+    pool = PageAllocator(3)
     assert pool.reserve(0, 1)
     assert not pool.reserve(1, 3)
     page = pool.take(0)

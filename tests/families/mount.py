@@ -34,7 +34,7 @@ def mounted(family):
 
 
 def _forget():
-    for known in (registry.families, registry.candidates_for, registry.variants_for, registry.names_to_forbid,
+    for known in (registry.families, registry.candidates_for, registry.configs_for, registry.names_to_forbid,
                   registry.descriptor_types):  # fmt: skip
         known.cache_clear()
     plan.forget_selections()

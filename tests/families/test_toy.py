@@ -19,7 +19,7 @@ from opfacade.tools.crosscheck import replay as replay_crosscheck
 from opfacade.tools.replay import replay
 from opfacade.tools.workload import Work, read
 from opfacade.tune import tune as autotune
-from opfacade.tune.measure import Effort
+from opfacade.tune.measure import MeasureEffort
 from tests.families.mount import mounted
 from tests.support.assert_guarantee import hold
 from tests.support.fuzzing import small, spoiled_args
@@ -76,7 +76,7 @@ def test_validation_reads_every_value(toy, monkeypatch, name):
 
 
 def test_bench_labels_counts_and_times(toy):
-    found = measure([Work(problem(toy))], Options(effort=Effort(least=3, most=4), peers=None, variants=True))
+    found = measure([Work(problem(toy))], Options(effort=MeasureEffort(least=3, most=4), peers=None, variants=True))
     assert found["ok"]
     assert [row["impl"] for row in found["rows"]][:2] == ["opfacade reference/torch", "opfacade reference/torch[rows]"]
     for row in found["rows"][:2]:
@@ -190,7 +190,7 @@ def spoiled(toy, request, monkeypatch):
         return launch
 
     monkeypatch.setattr(module, "CANDIDATES", (replace(first, launcher=launcher), *others))
-    registry.variants_for.cache_clear()
+    registry.configs_for.cache_clear()
     registry.candidates_for.cache_clear()
     return problem(toy)
 
@@ -221,7 +221,7 @@ def test_crosscheck_finds_a_fault(spoiled, monkeypatch, tmp_path):
 def test_tune_finds_a_fault(spoiled, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     (found,) = autotune.tune([spoiled], CPU, setup=autotune.Setup(timer=lambda call: call() or 1.0))
-    default, other = (c.sku(spoiled, CPU).id for c in registry.variants_for(type(spoiled)))
+    default, other = (c.sku(spoiled, CPU).id for c in registry.configs_for(type(spoiled)))
     assert set(found.wrong) == {default}
     assert "OPF-T002" in found.wrong[default]
     assert [m.sku for m in found.row.measured] == [other]

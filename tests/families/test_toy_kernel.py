@@ -71,7 +71,7 @@ def test_it_keeps_its_guarantee(problem):
 
 @emulator.needed
 def test_it_takes_operands_as_they_lie_and_gives_the_bits_of_compact_ones(problem):
-    subject, args = emulator.subject(problem), inputs.make_args(problem, seed=3, lengths=inputs.Lengths(valid=6))
+    subject, args = emulator.subject(problem), inputs.make_args(problem, seed=3, lengths=inputs.DrawnLengths(valid=6))
     args = replace(args, table=args.table[:1].expand(args.table.shape).contiguous())
     other = strided(args)
     assert other.table.stride(0) == 0
@@ -85,7 +85,7 @@ def test_it_takes_operands_as_they_lie_and_gives_the_bits_of_compact_ones(proble
 @emulator.needed
 def test_a_wrong_index_and_a_wrong_count_stay_in_their_tensors(toy):
     descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f16", num_valid=True)
-    subject, args = emulator.subject(descriptor), inputs.make_args(descriptor, seed=3, lengths=inputs.Lengths(valid=9))
+    subject, args = emulator.subject(descriptor), inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=9))
     right = replace(args, index=args.index.clone(), out=args.out.clone())
     args.index[4], right.index[4] = 2**31 - 1, 0
     subject.run(args), subject.run(right)

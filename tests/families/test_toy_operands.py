@@ -19,7 +19,7 @@ from opfacade.tools.crosscheck import replay as replay_crosscheck
 from opfacade.tools.replay import replay
 from opfacade.tools.workload import Work, read
 from opfacade.tune import tune as autotune
-from opfacade.tune.measure import Effort
+from opfacade.tune.measure import MeasureEffort
 from tests.families.mount import mounted
 from tests.support.assert_guarantee import hold
 from tests.support.fuzzing import small, spoiled_args
@@ -102,7 +102,7 @@ def test_can_implement_refuses(toy, name):
 def test_validation_reads_indices(toy, monkeypatch, level, value, place):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     descriptor = counted(toy)
-    args = inputs.make_args(descriptor, seed=3, lengths=inputs.Lengths(valid=9))
+    args = inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=9))
     plan = Plan.select(descriptor, target=CPU)
     plan.run(args)
     args.index[place] = value
@@ -130,7 +130,7 @@ def test_validation_reads_the_count_of_valid_rows(toy, monkeypatch, level, count
 def test_full_validation_reads_values_of_valid_rows_alone(toy, monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     descriptor = counted(toy)
-    args = inputs.make_args(descriptor, seed=3, lengths=inputs.Lengths(valid=6))
+    args = inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=6))
     assert bool(args.x[6:].isnan().all())
     plan = Plan.select(descriptor, target=CPU)
     plan.run(args)
@@ -154,7 +154,7 @@ def test_verify_bench_and_record(problem, tmp_path):
     [row] = found["skus"]
     assert found["ok"]
     assert set(row["tried"]) == {"bound", "run_to_run", "batch_invariance"}
-    timed = measure([Work(problem)], Options(effort=Effort(least=3, most=4), peers=None))
+    timed = measure([Work(problem)], Options(effort=MeasureEffort(least=3, most=4), peers=None))
     assert timed["ok"]
     assert 0 < timed["rows"][0]["error_over_bound"] <= 1
     with record(tmp_path / "trace.jsonl", lengths=True):
@@ -236,14 +236,14 @@ FAULTS = [all_rows, next_row, one_row_less]
 @pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
 def spoiled(toy, request, monkeypatch):
     module = __import__("opfacade.backends.reference.toy", fromlist=["CANDIDATES"])
-    mine = next(c for c in module.CANDIDATES if c.descriptor is toy.PickDescriptor and not c.variant)
+    mine = next(c for c in module.CANDIDATES if c.descriptor is toy.PickDescriptor and not c.config)
 
     def launcher(descriptor, *given):
         right = mine.launcher(descriptor, *given)
         return lambda args, workspace: request.param(lambda call: right(call, workspace), descriptor, args)
 
     monkeypatch.setattr(module, "CANDIDATES", (replace(mine, launcher=launcher),))
-    registry.variants_for.cache_clear()
+    registry.configs_for.cache_clear()
     registry.candidates_for.cache_clear()
     return lambda **more: counted(toy, **more)
 
@@ -252,7 +252,7 @@ def spoiled(toy, request, monkeypatch):
 def test_a_fault_in_valid_rows_is_found(spoiled, in_place):
     descriptor = spoiled(in_place=in_place)
     subject = Subject(descriptor, "reference", "cpu")
-    args = inputs.make_args(descriptor, seed=3, lengths=inputs.Lengths(valid=4))
+    args = inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=4))
     before = numerics.snapshot(descriptor, args)
     wrong = guarded.run(subject, args)
     assert wrong or numerics.check(descriptor, args, subject.plan.sku, before=before).worst > 1
@@ -265,7 +265,7 @@ def test_crosscheck_finds_what_a_fault_leaves_in_a_result(spoiled, monkeypatch, 
     descriptor = spoiled(in_place=True)
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path))
-    args = inputs.make_args(descriptor, seed=3, lengths=inputs.Lengths(valid=4))
+    args = inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=4))
     with pytest.raises(GuaranteeViolation, match="OPF-G001") as caught:
         Plan.select(descriptor, target=CPU).run(args)
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "0")

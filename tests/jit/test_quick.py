@@ -18,9 +18,9 @@ from opfacade import Plan, Target, telemetry
 from opfacade import plan as plans
 from opfacade.backends.cuda.host import quick
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
+from opfacade.core.candidate import NO_FAST_PATHS
 from opfacade.core.descriptor import Args
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
-from opfacade.select.registry import NO_FAST_PATHS
 from opfacade.testing import inputs
 from tests.jit.test_contract import CACHE, DECODE, HOST, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
 from tests.support.fuzzing import small

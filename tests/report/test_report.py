@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from opfacade import errors
 from opfacade.cli.main import main
 from opfacade.jit.cache.upkeep import Entry
-from opfacade.report import Sources, chart, html, joined
+from opfacade.report import ReportSources, chart, html, joined
 from opfacade.select import measurements as autotune_table
-from opfacade.select.decision import Measured, Row
+from opfacade.select.decision import Measured, TuningRow
 from tests.bench.test_bench import record  # noqa: F401  fixture
 
 SKU = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16,o=bf16,q=bf16/strided/group=4,head_dim=128,window=false/g2.0123"
@@ -38,7 +38,7 @@ def proof(sku=SKU, ok=True, key="k" * 64):
 
 def choice(winner=SKU):
     measured = tuple(Measured(sku=s, median_us=t, noise=0.0, samples=9, worst=0.1) for s, t in ((OTHER, 100.0), (SKU, 80.0)))
-    return Row(
+    return TuningRow(
         key="k", hardware="sm_90a/132/NVIDIA H200", toolchain="t", require="{}", date="2026-11-21", incumbent=OTHER,
         winner=winner, gain=0.2, noise=0.01, measured=measured,
     )  # fmt: skip
@@ -80,7 +80,7 @@ class Page(HTMLParser):
 
 def test_what_is_known_of_a_sku_stands_in_one_line(timed):
     counts = {"skus": {SKU: {"runs": 1234}}, "refusals": {}, "counts": {}}
-    line = line_of(Sources([timed], [proof()], [choice()], [ENTRY], counts))
+    line = line_of(ReportSources([timed], [proof()], [choice()], [ENTRY], counts))
     assert (line.op, line.kernel, line.facts) == ("paged_decode", "cuda/split_kv@1", ("dtype bf16", "group 4", "head_dim 128"))
     assert (line.promises, line.held, line.worst) == (("bit-stable", "batch-invariant"), True, 0.4)
     assert (line.problems, line.lead) == (3, 80 / 50)
@@ -89,20 +89,21 @@ def test_what_is_known_of_a_sku_stands_in_one_line(timed):
 
 
 def test_what_is_not_known_is_none(timed):
-    line = line_of(Sources(bench=[timed]))
+    line = line_of(ReportSources(bench=[timed]))
     unknown = (line.promises, line.held, line.worst, line.built, line.registers, line.spills, line.runs)
     assert unknown == (None,) * 7
     assert line.chosen == 0
 
 
 def test_every_sku_that_any_source_names_has_a_line(timed):
-    sources = Sources([timed], [proof(sku="a/b/c/d/e@1/f/g/h/g2.1")], [choice()], (), {"skus": {"x": {}}})
+    sources = ReportSources([timed], [proof(sku="a/b/c/d/e@1/f/g/h/g2.1")], [choice()], (), {"skus": {"x": {}}})
     assert {line.sku for line in joined(sources)["lines"]} == {SKU, OTHER, "a/b/c/d/e@1/f/g/h/g2.1", "x"}
 
 
 def test_the_head_counts_what_matters(timed):
     glance = {
-        words: (number, kind) for number, words, kind in joined(Sources([timed], [proof()], [choice()], [ENTRY]))["glance"]
+        words: (number, kind)
+        for number, words, kind in joined(ReportSources([timed], [proof()], [choice()], [ENTRY]))["glance"]
     }
     assert glance["held to their guarantee"] == ("1 of 1", "good")
     assert glance["problems on which opfacade leads its peers"] == ("1 of 2", "")
@@ -112,7 +113,7 @@ def test_the_head_counts_what_matters(timed):
 
 
 def test_a_failed_proof_is_shown_as_one():
-    text = html(Sources(verify=[proof(ok=False)]))
+    text = html(ReportSources(verify=[proof(ok=False)]))
     page = Page(text)
     assert "FAILED" in page.words
     assert "0 of 1" in page.words
@@ -122,7 +123,7 @@ def test_a_failed_proof_is_shown_as_one():
 
 def test_the_page_is_whole_and_fetches_nothing(timed):
     counts = {"skus": {SKU: {"runs": 7}}, "refusals": {}, "counts": {}}
-    text = html(Sources([timed], [proof()], [choice()], [ENTRY], counts), "A <title>")
+    text = html(ReportSources([timed], [proof()], [choice()], [ENTRY], counts), "A <title>")
     page = Page(text)
     assert page.addresses == []
     assert not re.search(r"https?://|url\(|@import", text)
@@ -140,14 +141,14 @@ def test_the_page_is_whole_and_fetches_nothing(timed):
 
 
 def test_an_empty_report_is_a_page_all_the_same():
-    assert "0" in Page(html(Sources())).words
+    assert "0" in Page(html(ReportSources())).words
 
 
 @pytest.mark.parametrize("source", ["bench", "verify"])
 @pytest.mark.parametrize("wrong", [[], {}, {"machine": {}}, "text"])
 def test_what_is_no_record_is_refused(source, wrong):
     with pytest.raises(errors.DescriptorError, match=f"{source} expected a record"):
-        html(Sources(**{source: [wrong]}))
+        html(ReportSources(**{source: [wrong]}))
 
 
 def test_bars_are_as_long_as_their_times(timed):
@@ -181,7 +182,7 @@ def test_a_record_of_an_h200_makes_a_page(tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found = module.converted(json.loads(PEERS.read_text()))
-    assert "NVIDIA H200" in Page(html(Sources(bench=[found]))).words
+    assert "NVIDIA H200" in Page(html(ReportSources(bench=[found]))).words
     assert sum("us" in row for row in found["rows"]) == 46
 
 

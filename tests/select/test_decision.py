@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from opfacade import errors
 from opfacade.select import decision as tuning
-from opfacade.select.decision import MARGIN, Measured, Row, decide, summary, tuning_key
+from opfacade.select.decision import MARGIN, Measured, TuningRow, decide, summary, tuning_key
 from opfacade.select.registry import descriptor_types, examples
 
 DECODE = next(e for e in examples() if e.op == "paged_decode")
@@ -160,8 +160,8 @@ def test_values_out_of_range_are_refused(update):
 
 
 def test_a_row_survives_its_json():
-    row = Row(
+    row = TuningRow(
         key="k", hardware="h", toolchain="t", require="r", date="2026-01-01", incumbent="sku-0", winner="sku-1", gain=0.2,
         noise=0.0, measured=tuple(measured(100, 80)),
     )  # fmt: skip
-    assert Row.model_validate_json(row.model_dump_json()) == row
+    assert TuningRow.model_validate_json(row.model_dump_json()) == row

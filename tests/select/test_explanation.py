@@ -14,7 +14,7 @@ from opfacade import Plan, Preference, Target, errors, explain
 from opfacade.core.preference import Require
 from opfacade.errors import MAX_ISSUES
 from opfacade.select import hardware_stamp as autotune_stamp
-from opfacade.select.decision import Measured, Row, decide, tuning_key
+from opfacade.select.decision import Measured, TuningRow, decide, tuning_key
 from opfacade.select.manifest import SkuManifest
 from opfacade.select.measurements import store_here
 from opfacade.select.pins import NO_PINS
@@ -85,7 +85,7 @@ def test_a_measurement_is_explained_without_being_handed_over():
 def row(descriptor, prefer, target, times, toolchain=None, require=None):
     measured = tuple(Measured(sku=sku, median_us=time, noise=0.0, samples=9, worst=0.1) for sku, time in times)
     decision = decide(measured)
-    return Row(
+    return TuningRow(
         key=tuning_key(descriptor),
         hardware=autotune_stamp.hardware(target),
         toolchain=toolchain or autotune_stamp.toolchain_of("reference" if target.is_cpu else "cuda"),

@@ -10,8 +10,8 @@ import pytest
 
 from opfacade import telemetry
 from opfacade.errors import DescriptorError
-from opfacade.select.decision import Measured, Row
-from opfacade.select.measurement_store import Store, export, on_network, parse, sound
+from opfacade.select.decision import Measured, TuningRow
+from opfacade.select.measurement_store import MeasurementStore, export, on_network, parse, sound
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
 
@@ -22,12 +22,14 @@ def row(key="k", winner="b", **update):
         for s, t in (("a", 100.0), ("b", 80.0 if winner == "b" else 99.0))
     )
     facts = {"key": key, "hardware": "h", "toolchain": "t", "require": "{}", "date": "2026-01-01", "incumbent": "a"}
-    return Row(**facts | {"winner": winner, "gain": 0.2 if winner == "b" else 0.0, "noise": 0.0, "measured": measured} | update)
+    return TuningRow(
+        **facts | {"winner": winner, "gain": 0.2 if winner == "b" else 0.0, "noise": 0.0, "measured": measured} | update
+    )
 
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "place" / "tune.db")
+    return MeasurementStore(tmp_path / "place" / "tune.db")
 
 
 def test_rows_come_back_and_the_newer_of_two_counts(store):
@@ -70,7 +72,7 @@ def test_a_corrupt_file_is_put_aside_by_a_write_too(store):
 @pytest.mark.parametrize("place", ["/proc/nowhere/tune.db", "/dev/null/tune.db"])
 def test_a_place_that_cannot_be_written_keeps_nothing_and_raises_nothing(place):
     with telemetry.record() as events:
-        assert not Store(Path(place)).put([row()])
+        assert not MeasurementStore(Path(place)).put([row()])
     assert telemetry.counts() == {"tuned_store_failed": 1}
     assert [e["event"] for e in events] == ["tuned_store_failed"]
 
@@ -198,7 +200,7 @@ def test_a_poisoned_row_is_passed_over_and_counted(store, name):
 
 def _put(path, name, go):
     go.wait(120)
-    kept = [Store(path).put([row(f"{name}-{i}", winner="ab"[i % 2])]) for i in range(5)]
+    kept = [MeasurementStore(path).put([row(f"{name}-{i}", winner="ab"[i % 2])]) for i in range(5)]
     os._exit(0 if all(kept) else 1)
 
 
@@ -219,14 +221,14 @@ def test_sixteen_writers_lose_nothing_and_leave_one_row_a_key(store, one_key):
 def test_a_file_locked_for_a_moment_is_tried_again(store, use, monkeypatch):
     """SQLite answers that a file is locked at once, and waits for nobody, where two processes make or leave one."""
     store.put([row()])
-    locked, sound = iter([True, True, False]), getattr(Store, use)
+    locked, sound = iter([True, True, False]), getattr(MeasurementStore, use)
 
     def busy(*arguments):
         if next(locked):
             raise sqlite3.OperationalError("database is locked")
         return sound(*arguments)
 
-    monkeypatch.setattr(Store, use, busy)
+    monkeypatch.setattr(MeasurementStore, use, busy)
     assert store.put([row("other")]) if use == "_write" else store.rows() == (row(),)
     assert telemetry.counts() == {}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from opfacade import Plan, Preference, Target
-from opfacade.core.candidate import variant_of
+from opfacade.core.candidate import with_config
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.select import registry, selection
 from opfacade.select.registry import candidates_for, examples
@@ -14,7 +14,7 @@ USE = Preference(autotune="use")
 
 def test_variants_stand_behind_all_defaults():
     for kind in {type(e) for e in examples()}:
-        flags = [bool(c.variant) for c in registry.variants_for(kind)]
+        flags = [bool(c.config) for c in registry.configs_for(kind)]
         assert flags == sorted(flags)
 
 
@@ -34,9 +34,9 @@ def test_attention_has_other_splits_to_measure(example):
     default = next((o for o in found if not o.reasons), None)
     if default is None:
         pytest.skip("no kernel for this example")
-    splits = [o for o in found if o.candidate.variant.startswith(("split=off", "chunk="))]
+    splits = [o for o in found if o.candidate.config.startswith(("split=off", "chunk="))]
     variants = [o for o in splits if not o.reasons and o.candidate.impl == default.candidate.impl]
-    assert {o.candidate.variant for o in variants} >= {f"chunk={n}" for n in (512, 1024, 2048, 4096)}
+    assert {o.candidate.config for o in variants} >= {f"chunk={n}" for n in (512, 1024, 2048, 4096)}
     for option in variants:
         promise = option.sku.precision_guarantee
         assert promise.batch_invariant == "composition"
@@ -53,7 +53,7 @@ def test_a_split_that_is_the_default_already_is_no_variant():
 def test_a_variant_can_be_made_of_another_descriptor():
     (base,) = [c for c in candidates_for(BatchPagedDecodeDescriptor) if c.backend == "cuda" and c.impl == "split_kv"]
     fixed = lambda d: d.model_copy(update={"kv_split": 512}).revalidated() if d.kv_split == "auto" else None  # noqa: E731
-    variant = variant_of(base, "chunk=512", fixed, {"chunk": 512})
+    variant = with_config(base, "chunk=512", fixed, {"chunk": 512})
     example = next(e for e in examples() if e.op == "paged_decode" and not base.declines(e, SM90))
     facts = dict(variant.sku(example, SM90).spec)
     assert (facts["chunk"], facts["split"]) == (512, "fixed")

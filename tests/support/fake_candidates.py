@@ -52,7 +52,7 @@ def candidate(name, flaw="", **flags):
         plain = base.sku(descriptor, target)
         return with_guarantee(plain.model_copy(update={"spec": (("way", name),)}), **flags).revalidated()
 
-    return replace(base, launcher=launcher, sku=sku, variant="" if name == "plain" else name)
+    return replace(base, launcher=launcher, sku=sku, config="" if name == "plain" else name)
 
 
 def clock(spread=0.0, seed=0, **times):

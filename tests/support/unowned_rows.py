@@ -56,7 +56,7 @@ HIDDEN = (-1, 40, 2**31 - 1, -(2**31))
 def _call(descriptor, device):
     rows = None if descriptor.op.endswith("decode") else Q_LENS
     kv_lens = [20, 18, 22] if descriptor.op == "ragged_prefill" else KV_LENS
-    return inputs.make_args(descriptor, seed=11, device=device, lengths=inputs.Lengths(q=rows, kv=kv_lens))
+    return inputs.make_args(descriptor, seed=11, device=device, lengths=inputs.DrawnLengths(q=rows, kv=kv_lens))
 
 
 def padded(kind, device="cpu"):

@@ -126,7 +126,7 @@ def sound(kind, device):
     if "q_indptr" in descriptor.operands():
         rows = [3, 5] + [0] * (batch - 2) if batch == 2 else [0] * (batch - 2) + [3, 5]
     keys = [17, 23] if not size else [2 * size - 1, *[1] * (batch - 2), 2 * size]
-    return inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.Lengths(q=rows, kv=keys))
+    return inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.DrawnLengths(q=rows, kv=keys))
 
 
 def with_entry(args, operand, at, value):
@@ -158,7 +158,7 @@ def check_rows_before_the_first_entry(run, device="cpu"):
     """A q_indptr that starts at its end leaves every row alone, though a search finds request 0 for the first tiles."""
     for kv_split in ("off", 32):
         descriptor = BatchPagedPrefillDescriptor(**_PREFILL | {"total_num_rows": 100}, kv_split=kv_split, paged_kv=pool())
-        args = inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.Lengths(q=[40, 60], kv=[50, 70]))
+        args = inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.DrawnLengths(q=[40, 60], kv=[50, 70]))
         args.q_indptr.fill_(100)
         run(descriptor, args)
         assert bool(args.o.isnan().all() and args.lse.isnan().all())
@@ -226,7 +226,7 @@ def check_all_writes(kind, run, device="cpu"):
 
 
 def sound_append(kind, device):
-    args = inputs.make_args(APPENDS[kind], seed=3, device=device, lengths=inputs.Lengths(q=[2, 1], kv=[18, 20]))
+    args = inputs.make_args(APPENDS[kind], seed=3, device=device, lengths=inputs.DrawnLengths(q=[2, 1], kv=[18, 20]))
     pages = torch.tensor([[4, 7], [5, 6]], dtype=torch.int32, device=device)
     if args.block_table is not None:
         return replace(args, block_table=pages)

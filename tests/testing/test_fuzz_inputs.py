@@ -16,7 +16,7 @@ from opfacade.core.sku import KernelSku
 from opfacade.errors import OpfacadeError
 from opfacade.plans._attention.variant import Variant
 from opfacade.plans._attention.variant_examples import alibi
-from opfacade.select.decision import Row
+from opfacade.select.decision import TuningRow
 from opfacade.select.measurement_store import export, parse, sound
 from opfacade.select.registry import examples
 from opfacade.telemetry.file import read as read_counts
@@ -111,7 +111,7 @@ def test_counts_in_a_file(tmp_path):
 
 
 ODD = (*VALUES, 10**400, -(10**5000), "\ud800", [[[]]], {"a": {"b": []}}, ("x",) * 9, object, 1 << 63, frozenset("x"))
-MODELS = (Preference, Require, SkuManifest, PrecisionGuarantee, Row, Variant, *dict.fromkeys(type(e) for e in examples()))
+MODELS = (Preference, Require, SkuManifest, PrecisionGuarantee, TuningRow, Variant, *dict.fromkeys(type(e) for e in examples()))
 
 
 @pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)

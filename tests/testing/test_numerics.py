@@ -41,10 +41,10 @@ def ratios(machine, q, k, v, seen=None, seed=0, told=None):
     told = told or (q, k, v, seen)
     o, lse = attention(machine, *told[:3], scale, told[3], seed)
     c = dict(error_model(NAMES[machine.dtype], 64, machine.splits > 1).constants)
-    row = bound.Row(q[None], k[None], v[None], seen, scale, 0.0)
+    row = bound.ErrorRow(q[None], k[None], v[None], seen, scale, 0.0)
     found = []
     for r in range(q.shape[0]):
-        own = bound.Row(q[None, r : r + 1], row.k, row.v, seen[r : r + 1], scale, 0.0)
+        own = bound.ErrorRow(q[None, r : r + 1], row.k, row.v, seen[r : r + 1], scale, 0.0)
         bounded = bound.attention_bounds(own, c, NAMES[machine.dtype])
         report = numerics.compare(bounded, {"o": o[None, r : r + 1], "lse": lse[None, r : r + 1]})
         found.append((report.worst, report.worst_tight))
@@ -79,7 +79,7 @@ def test_masked_rows_must_be_exactly_empty():
     seen = masked(5)
     assert float(ratios(F16, q, k, v, seen).max()) <= 1
     c = dict(error_model("f16", 64, False).constants)
-    bounded = bound.attention_bounds(bound.Row(q[None], k[None], v[None], seen, 0.1, 0.0), c, "f16")
+    bounded = bound.attention_bounds(bound.ErrorRow(q[None], k[None], v[None], seen, 0.1, 0.0), c, "f16")
     got = {item.name: item.want.clone() for item in bounded}
     assert numerics.compare(bounded, got).worst == 0
     got["o"][0, 0, 7] = 2.0**-24
@@ -127,7 +127,7 @@ def test_the_first_order_term_is_exact_where_it_may_not_be_used():
     """Scores so large that eta is no longer small: the bound stays above the worst perturbation, and below the spread of V."""
     g = torch.Generator().manual_seed(2)
     q, k, v = (torch.randn(m, 16, generator=g, dtype=torch.float64) for m in (1, 40, 40))
-    row = bound.Row(q[None] * 2000, k[None] * 200, v[None], torch.ones(1, 40, dtype=torch.bool), 1.0, 0.0)
+    row = bound.ErrorRow(q[None] * 2000, k[None] * 200, v[None], torch.ones(1, 40, dtype=torch.bool), 1.0, 0.0)
     c = dict(error_model("f16", 64, False).constants)
     o, _ = bound.attention_bounds(row, c, "f16")
     raw = (row.q @ row.k.transpose(1, 2))[0, 0]
@@ -147,7 +147,7 @@ def test_a_soft_cap_damps_the_error_of_large_scores():
     q, k, v = (torch.randn(m, DIM, generator=g).bfloat16().double() for m in (4, 300, 300))
     seen = torch.ones(4, 300, dtype=torch.bool)
     for stretch in (1.0, 30.0):
-        row = bound.Row(q[None] * stretch, k[None], v[None], seen, DIM**-0.5, 5.0)
+        row = bound.ErrorRow(q[None] * stretch, k[None], v[None], seen, DIM**-0.5, 5.0)
         o, _ = bound.attention_bounds(row, c, "bf16")
         raw = (row.q @ row.k.transpose(1, 2)) * row.scale
         off = raw * (1 + 2.0**-22)
@@ -162,7 +162,7 @@ def test_wild_values_reach_exactly_the_rows_that_see_them(wild):
     v[5, 2] = wild
     seen = torch.arange(12)[None] <= torch.arange(ROWS)[:, None] + 1
     o, lse = bound.attention_bounds(
-        bound.Row(q[None], k[None], v[None], seen, 0.1, 0.0), dict(error_model("f16", 64, False).constants), "f16"
+        bound.ErrorRow(q[None], k[None], v[None], seen, 0.1, 0.0), dict(error_model("f16", 64, False).constants), "f16"
     )
     assert bool(o.want[0, :4].isfinite().all())
     assert not bool(o.want[0, 4:, 2].isfinite().any())
@@ -179,7 +179,7 @@ def test_a_key_that_is_not_finite_makes_its_rows_nan_and_no_other():
     k[5, 2] = math.nan
     seen = torch.arange(12)[None] <= torch.arange(ROWS)[:, None] + 1
     o, lse = bound.attention_bounds(
-        bound.Row(q[None], k[None], v[None], seen, 0.1, 0.0), dict(error_model("f16", 64, False).constants), "f16"
+        bound.ErrorRow(q[None], k[None], v[None], seen, 0.1, 0.0), dict(error_model("f16", 64, False).constants), "f16"
     )
     for item in (o, lse):
         assert bool(item.want[0, :4].isfinite().all())
@@ -208,7 +208,7 @@ def test_the_bound_catches_a_dropped_key():
     rng = random.Random(3)
     kind = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 64, "causal": False, "dtype": "f16", "batch_size": 1}
     whole = BatchRaggedPrefillDescriptor(total_num_rows=8, total_kv_rows=200, **kind)
-    args = inputs.make_args(whole, seed=rng.randrange(100), lengths=inputs.Lengths(q=[8], kv=[200]))
+    args = inputs.make_args(whole, seed=rng.randrange(100), lengths=inputs.DrawnLengths(q=[8], kv=[200]))
     args.kv_indptr[1] = 199
     plan = Plan.select(whole, Preference(backend="reference"), target=Target.cpu())
     plan.run(args)

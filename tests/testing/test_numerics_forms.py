@@ -51,7 +51,7 @@ class Problem:
         for r in range(ROWS):
             seen = torch.ones(1, self.n, dtype=torch.bool)
             k, v = self.k * self.k_scale, self.v * self.v_scale
-            row = bound.Row(self.q[None, r : r + 1], k[None], v[None], seen, self.scale, 0.0, self.sink[None, r : r + 1])
+            row = bound.ErrorRow(self.q[None, r : r + 1], k[None], v[None], seen, self.scale, 0.0, self.sink[None, r : r + 1])
             bounded = bound.attention_bounds(row, c, NAMES[self.machine.dtype])
             report = numerics.compare(bounded, {"o": got[0][None, r : r + 1], "lse": got[1][None, r : r + 1]})
             worst = max(worst, report.worst, report.worst_tight)
@@ -100,7 +100,7 @@ def test_a_row_without_keys_is_its_sink():
     seen = torch.zeros(1, 3, dtype=torch.bool)
     zeros = torch.ones(1, 3, 4, dtype=torch.float64)
     sink = torch.tensor([[1.25]], dtype=torch.float64)
-    o, lse = bound.attention_bounds(bound.Row(zeros[:, :1], zeros, zeros, seen, 1.0, 0.0, sink), c, "bf16")
+    o, lse = bound.attention_bounds(bound.ErrorRow(zeros[:, :1], zeros, zeros, seen, 1.0, 0.0, sink), c, "bf16")
     assert bool((o.want == 0).all())
     assert bool((o.hard == 0).all())
     assert float(lse.want) == 1.25

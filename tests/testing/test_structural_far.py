@@ -97,7 +97,7 @@ def test_ragged_reads_far_rows_exactly():
     skipped, kv, q = SKIPPED, 700, 90
     descriptor = changed(base, batch_size=1, total_num_rows=q, total_kv_rows=kv)
     near_subject = Subject(descriptor, *WHERE)
-    args = near_subject.args(5, inputs.Lengths(q=[q], kv=[kv]))
+    args = near_subject.args(5, inputs.DrawnLengths(q=[q], kv=[kv]))
     near_subject.run(args)
     long = {}
     for name in ("k", "v"):

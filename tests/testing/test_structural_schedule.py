@@ -51,7 +51,7 @@ def test_a_fixed_schedule_is_cut_by_nothing_else():
     _, count = function(LENGTHS, "count_of")
     assert count.strip().splitlines()[-1].strip() == "return fixed_splits(kv_len, first_visible<C>(p, kv_len), p.chunk);"
     assert "set_keys(item, kv_length<C::kTable>(p_.table, item.request), p_.chunk);" in CHUNKS
-    assert "set_fixed_keys(kv_len, chunk, part_, item);" in CHUNKS
+    assert "set_fixed_keys(kv_len, chunk, partial_, item);" in CHUNKS
     assert "const KvRange part = fixed_range<C>(range, split, p.chunk);" in PREFILL
 
 
@@ -92,14 +92,14 @@ extern "C" void decode_keys(int kv_len, int first_key, int chunk, int split, int
 }
 extern "C" int share(long long tiles, int runs, int most, int blocks) { return even_share(tiles, runs, most, blocks); }
 extern "C" void parts(int run, int count, int share, int block, int* out) {
-  const Parts all = even_parts(run, count, share, block);
-  out[0] = all.part, out[1] = all.count;
+  const Partials all = share_partials(run, count, share, block);
+  out[0] = all.index, out[1] = all.count;
   for (int i = 0; i < all.count; ++i) out[2 + i] = all.slot(i);
 }
-extern "C" int team(int count, int blocks) { return team_share(count, blocks); }
+extern "C" int team(int count, int blocks) { return tiles_per_cta(count, blocks); }
 extern "C" void teams(int index, int teams, int* out) {
-  const Parts all = team_parts(index, teams);
-  out[0] = all.part, out[1] = all.count;
+  const Partials all = cluster_partials(index, teams);
+  out[0] = all.index, out[1] = all.count;
   for (int i = 0; i < teams; ++i) out[2 + i] = all.slot(i);
 }
 extern "C" void prefill_keys(int begin, int end, int split, int chunk, int* out) {
@@ -282,7 +282,7 @@ def test_the_split_that_was_asked_for_reaches_the_sku():
 def resident(descriptor):
     """Blocks of a decode that run at once, of as many as may have work."""
     tiles = descriptor.kv_token_bound // 64 + descriptor.batch_size
-    block = attention_decode.cut_of(descriptor, TARGET).block
+    block = attention_decode.partition_of(descriptor, TARGET).block
     return min(attention_decode.head_blocks(descriptor) * tiles, TARGET.sm_count * block.resident)
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from opfacade.select.decision import decide
-from opfacade.tune.measure import Effort, host_timer, measure, race
+from opfacade.tune.measure import MeasureEffort, host_timer, measure, race
 
 
 class Track:
@@ -28,7 +28,7 @@ class Track:
 
 def test_every_call_is_run_once_untimed_and_then_in_turns():
     track = Track({"a": 10.0, "b": 11.0, "c": 12.0}, spread=0.3)
-    samples = track.race(Effort(least=12, most=20))
+    samples = track.race(MeasureEffort(least=12, most=20))
     assert track.ran[:3] == ["a", "b", "c"]
     turns = [track.ran[i : i + 3] for i in range(3, 3 + 12 * 3, 3)]
     assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
@@ -37,23 +37,23 @@ def test_every_call_is_run_once_untimed_and_then_in_turns():
 
 
 def test_a_clear_race_ends_after_the_least_rounds():
-    samples = Track({"a": 10.0, "b": 8.0}, spread=0.001).race(Effort(least=12, most=60))
+    samples = Track({"a": 10.0, "b": 8.0}, spread=0.001).race(MeasureEffort(least=12, most=60))
     assert {len(s) for s in samples.values()} == {12}
 
 
 def test_a_race_near_the_margin_goes_on():
-    samples = Track({"a": 100.0, "b": 97.0}, spread=0.05).race(Effort(least=12, most=60))
+    samples = Track({"a": 100.0, "b": 97.0}, spread=0.05).race(MeasureEffort(least=12, most=60))
     assert {len(s) for s in samples.values()} == {60}
 
 
 def test_whoever_is_hopeless_takes_no_further_turn():
-    samples = Track({"a": 10.0, "b": 10.2, "c": 40.0}, spread=0.05).race(Effort(least=12, most=40))
+    samples = Track({"a": 10.0, "b": 10.2, "c": 40.0}, spread=0.05).race(MeasureEffort(least=12, most=40))
     assert len(samples["c"]) == 12
     assert len(samples["a"]) == len(samples["b"]) > 12
 
 
 def test_one_call_alone_can_be_raced():
-    assert len(Track({"a": 3.0}).race(Effort(least=5, most=9))["a"]) >= 5
+    assert len(Track({"a": 3.0}).race(MeasureEffort(least=5, most=9))["a"]) >= 5
 
 
 def drift(track):
@@ -63,7 +63,7 @@ def drift(track):
 
 def test_a_drift_hits_all_alike():
     track = Track({"a": 10.0, "b": 10.0})
-    samples = race(track.calls, drift(track), Effort(least=40, most=40))
+    samples = race(track.calls, drift(track), MeasureEffort(least=40, most=40))
     measured = [measure(name, s, 0.0) for name, s in samples.items()]
     assert measured[0].median_us == pytest.approx(measured[1].median_us, rel=0.03)
 

@@ -17,9 +17,9 @@ from opfacade.select import selection
 from opfacade.select.in_force import in_force
 from opfacade.select.registry import examples
 from opfacade.tools.workload import Lengths, Work
-from opfacade.tune.measure import Effort
+from opfacade.tune.measure import MeasureEffort
 from opfacade.tune.refresh import refresh
-from opfacade.tune.tune import Setup, Tuning, lengths_of, tune
+from opfacade.tune.tune import Setup, TuneResult, lengths_of, tune
 from tests.support.fake_candidates import CLOCK, RAN, candidate, clock, way
 from tests.support.problems import decode
 
@@ -41,12 +41,12 @@ def _one_thread():
 def field(monkeypatch, tmp_path, fresh_telemetry):
     """Replaces the candidates of decode; measurements go to a place of this test."""
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
-    known = selection.variants_for
+    known = selection.configs_for
 
     def use(*candidates):
         everything = lambda kind: candidates if kind is BatchPagedDecodeDescriptor else known(kind)  # noqa: E731
-        monkeypatch.setattr(selection, "variants_for", everything)
-        monkeypatch.setattr(selection, "candidates_for", lambda kind: tuple(c for c in everything(kind) if not c.variant))
+        monkeypatch.setattr(selection, "configs_for", everything)
+        monkeypatch.setattr(selection, "candidates_for", lambda kind: tuple(c for c in everything(kind) if not c.config))
         refresh()
 
     yield use
@@ -125,7 +125,7 @@ def test_what_the_cost_model_would_have_lost_is_told(field):
 def test_one_candidate_is_not_measured(field):
     field(candidate("plain"))
     (found,) = tuned(plain=1.0)
-    assert found == Tuning(DECODE, found.default, None)
+    assert found == TuneResult(DECODE, found.default, None)
     assert autotune_table.store_here().rows() == ()
 
 
@@ -346,7 +346,7 @@ def test_recorded_lengths_are_those_measured():
 def test_the_reference_is_tuned_by_the_clock_of_the_host(field, monkeypatch):
     monkeypatch.setattr("opfacade.tune.measure.time", CLOCK)
     field(candidate("plain", "slow"), candidate("quick"))
-    (found,) = tune([DECODE], setup=Setup(effort=Effort(least=12, most=24)))
+    (found,) = tune([DECODE], setup=Setup(effort=MeasureEffort(least=12, most=24)))
     assert way(found.row.winner) == "quick"
     assert found.gain == pytest.approx(0.95)
     assert used() == "quick"

@@ -8,10 +8,10 @@ from opfacade.bench import Options, measure
 from opfacade.bench.timers import best
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.select import measurements as autotune_table
-from opfacade.select.measurement_store import Store
+from opfacade.select.measurement_store import MeasurementStore
 from opfacade.testing import inputs
 from opfacade.tools.workload import Work, lengths_of, read
-from opfacade.tune.measure import Effort, device_timer
+from opfacade.tune.measure import MeasureEffort, device_timer
 from opfacade.tune.refresh import refresh
 from opfacade.tune.tune import Setup, eligible, proven, tune
 
@@ -24,13 +24,13 @@ CUDA = Preference(backend="cuda")
 
 def arguments(descriptor):
     found = lengths_of(Work(descriptor))
-    return inputs.make_args(descriptor, 1, "cuda", inputs.Lengths(q=found.q, kv=found.kv))
+    return inputs.make_args(descriptor, 1, "cuda", inputs.DrawnLengths(q=found.q, kv=found.kv))
 
 
 @pytest.fixture
 def store(monkeypatch, tmp_path):
     """Measurements of this test alone; kernels stay where they are."""
-    found = Store(tmp_path / "tune.db")
+    found = MeasurementStore(tmp_path / "tune.db")
     monkeypatch.setattr(autotune_table, "store_here", lambda: found)
     refresh()
     yield found
@@ -44,13 +44,13 @@ def test_every_variant_keeps_its_bound(descriptor):
     for option in eligible(descriptor, CUDA, Target.current()):
         _, worst = proven(Plan.select(descriptor, Preference(pin=option.sku.id)), args)
         assert worst <= 1, option.name
-        seen.append(option.candidate.variant)
+        seen.append(option.candidate.config)
     assert len(seen) >= 4
 
 
 @pytest.mark.parametrize("descriptor", [DECODE, PREFILL], ids=lambda d: d.op)
 def test_a_tuning_is_kept_and_applied(store, descriptor):
-    (found,) = tune([descriptor], setup=Setup(effort=Effort(least=12, most=30), store=store))
+    (found,) = tune([descriptor], setup=Setup(effort=MeasureEffort(least=12, most=30), store=store))
     assert found.wrong == {}
     assert found.row.hardware.endswith(torch.cuda.get_device_name())
     assert all(0 < m.median_us < 1e5 for m in found.row.measured)
@@ -67,7 +67,7 @@ def test_the_timer_knows_a_long_call_from_a_short_one():
 
 def test_a_benchmark_has_ceilings_and_rates():
     made = measure(
-        [Work(DECODE), Work(PREFILL)], Options(peers=None, variants=True, effort=Effort(least=5, most=10, hopeless=1e9))
+        [Work(DECODE), Work(PREFILL)], Options(peers=None, variants=True, effort=MeasureEffort(least=5, most=10, hopeless=1e9))
     )
     ours = [row for row in made["rows"] if row["impl"].startswith("opfacade")]
     assert made["ok"], [row for row in made["rows"] if "wrong" in row]

@@ -109,7 +109,7 @@ def test_sound_tables_pass_and_stay_as_they_are(judge_all, descriptor):
 def test_a_request_one_token_too_long_is_found_on_the_device_too(judge_all, descriptor):
     from opfacade.testing import inputs
 
-    lengths = inputs.Lengths(kv=[13, 0, 25, 7, 25, 1][: descriptor.batch_size])
+    lengths = inputs.DrawnLengths(kv=[13, 0, 25, 7, 25, 1][: descriptor.batch_size])
     args = inputs.make_args(descriptor, 1, lengths=lengths)
     for most, wrong in ((25, []), (24, [2, 4])):
         bounded = type(descriptor)(**{**dict(descriptor), "max_kv_len": most})

@@ -5,7 +5,7 @@ import pytest
 from opfacade import Plan, Preference, Target, jit
 from opfacade import plan as plans
 from opfacade.backends.cuda import support
-from opfacade.core.descriptor import forget_kinds
+from opfacade.core.descriptor import forget_specializations
 from opfacade.jit import codegen
 from opfacade.plans import attention, kv_cache
 from opfacade.select.registry import candidates_for
@@ -17,14 +17,14 @@ H100 = Target.parse("sm_90a")
 @pytest.fixture(autouse=True)
 def _nothing_stays_remembered():
     yield
-    forget_kinds()  # after the constant is what it was
+    forget_specializations()  # after the constant is what it was
 
 
 def set_safe_pages(monkeypatch, safe):
     """What is remembered of a kind was true of the constant as it was."""
     monkeypatch.setattr(support, "SAFE_PAGES", safe)
     monkeypatch.setattr(plans, "_selected", {})
-    forget_kinds()
+    forget_specializations()
 
 
 def spec_and_sku(monkeypatch, descriptor, safe):

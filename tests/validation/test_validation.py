@@ -163,7 +163,7 @@ def test_requests_that_share_pages_need_no_bound(full, page_table):
     for make in (decode, prefill):
         lens = ([96, 90, 96, 81, 96, 96],) if make is decode else ([1] * 6, [96, 90, 96, 81, 96, 96])
         plain, _ = make(*([1] * 6 for _ in lens), page_table=page_table, paged_kv=small)
-        args = inputs.make_args(plain, 3, lengths=inputs.Lengths(q=None if make is decode else lens[0], kv=lens[-1]))
+        args = inputs.make_args(plain, 3, lengths=inputs.DrawnLengths(q=None if make is decode else lens[0], kv=lens[-1]))
         on_reference(plain).run(args)
         requests = Requests(plain, args)
         descriptor, alone = requests.batch([3])
@@ -178,7 +178,7 @@ def test_a_request_has_no_more_pages_than_the_pool(full, page_table):
     from opfacade.testing import inputs
 
     descriptor, _ = decode([1, 1], page_table=page_table, paged_kv=cache(num_total_pages=4))
-    error = refused((descriptor, inputs.make_args(descriptor, 1, lengths=inputs.Lengths(kv=[3, 17]))))
+    error = refused((descriptor, inputs.make_args(descriptor, 1, lengths=inputs.DrawnLengths(kv=[3, 17]))))
     assert (error.request, error.value) == (1, 17)
 
 

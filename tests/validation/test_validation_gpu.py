@@ -150,7 +150,7 @@ def test_full_refuses_a_capture_and_tells_at_once(monkeypatch):
 
 def test_a_wrong_request_is_empty_and_its_neighbours_are_as_they_were():
     descriptor = BatchPagedDecodeDescriptor(batch_size=8, num_qo_heads=2, kv_split=64, paged_kv=CACHE)
-    args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.Lengths(kv=[9] * 8))
+    args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.DrawnLengths(kv=[9] * 8))
     plan = Plan.select(descriptor, CUDA)
     plan.run(args)
     o, lse = args.o.clone(), args.lse.clone()

@@ -158,7 +158,7 @@ def guarded(monkeypatch, check_one):
 
 
 def test_an_operator_gets_copies_without_wrong_values_and_the_next_call_tells(guarded):
-    args = inputs.make_args(guarded.descriptor, seed=1, lengths=inputs.Lengths(valid=6))
+    args = inputs.make_args(guarded.descriptor, seed=1, lengths=inputs.DrawnLengths(valid=6))
     guarded.run(args)
     guarded.guard.check()
     args.index[4], args.index[7] = 2**31 - 1, -5
@@ -178,7 +178,7 @@ def test_an_operator_gets_copies_without_wrong_values_and_the_next_call_tells(gu
 
 
 def test_a_wrong_count_leaves_no_row_valid(guarded):
-    args = inputs.make_args(guarded.descriptor, seed=1, lengths=inputs.Lengths(valid=6))
+    args = inputs.make_args(guarded.descriptor, seed=1, lengths=inputs.DrawnLengths(valid=6))
     args.num_valid.fill_(10)
     guarded.run(args)
     assert guarded.calls[0].num_valid.tolist() == [0]

@@ -1,7 +1,7 @@
 """CudaKernel: a CUDA implementation declared as data; `candidate` is what the registry holds of it.
 
-For an op with one template, no workspace and no work to cut. What an implementation decides by sizes, such as splits or tiles,
-needs a Candidate of its own, as those of attention.
+For an op with one template, no workspace and no work to cut. An implementation that decides by sizes, such as splits or
+tiles, needs a Candidate of its own, as in attention.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from opfacade.backends.cuda import support
 from opfacade.core.candidate import Candidate, EstimateOf, Launcher, Operands, Reason
-from opfacade.core.descriptor import Descriptor, once_a_kind, operands_of
+from opfacade.core.descriptor import Descriptor, cached_by_specialization, operands_of
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import numel
 from opfacade.core.sku import KernelSku
@@ -68,7 +68,7 @@ class CudaKernel:
             self.name or _for(None, self.impl),
             self.descriptor,
             self.declines,
-            once_a_kind(self.sku),
+            cached_by_specialization(self.sku),
             lambda descriptor, target: 0,
             self.launcher,
             self.jit_spec,

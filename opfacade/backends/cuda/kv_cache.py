@@ -1,4 +1,4 @@
-"""CUDA paged append: a copy of bits, so that one kernel serves every dtype of a size; or rows that change on their way."""
+"""CUDA paged append: a bit copy, one kernel for every dtype of a size; or rows that are rotated or quantised."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _facts(descriptor: PagedKvAppendDescriptor) -> dict[str, bool | int | str]:
 
 
 def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
-    """A copy knows only sizes."""
+    """The copy distinguishes element sizes only."""
     if descriptor.copies:
         return (("kv", f"b{8 * ITEMSIZE[descriptor.paged_kv.dtype]}"),)
     return (("kv", descriptor.paged_kv.dtype), ("new", descriptor.row_dtype))

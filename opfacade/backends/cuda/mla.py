@@ -1,4 +1,4 @@
-"""CUDA latent attention for sm_90a: 64 query heads a block, latents read once as key and value."""
+"""CUDA latent attention for sm_90a: 64 query heads a CTA, latents loaded once as key and value."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.attention import facts as facts_of
 from opfacade.core.candidate import Candidate, Launcher, Reason
-from opfacade.core.descriptor import once_a_kind, once_in_a_row
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
 
 ARCH = "sm_90a"
 LATENT, ROPE, MOST_HEADS = 512, 64, 128
-# As in kernels/mla/params.h: heads of a block, tokens of a tile, stages, panels of queries and weights, bytes of all else.
+# As in kernels/mla/params.h: heads of a CTA, tokens of a tile, stages, panels of queries and weights, bytes of all else.
 ROWS, TILE, _STAGES, _PANELS, _CONTROL = 64, 32, 5, 5, 6144
-_SHARE = 64  # tokens, of which what the device shares out is a multiple: kShareTokens
+_SHARE = 64  # tokens of a scheduling tile: kScheduleTile
 _SPLIT_RUN_BYTES = 20
 _MOST_UNITS = 2**31 - 1
 
@@ -37,9 +37,9 @@ def split_of(descriptor: BatchMlaDecodeDescriptor) -> tuple[str, int]:
     return "fixed", descriptor.kv_split
 
 
-@once_in_a_row
+@memoize_last
 def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, int]:
-    """(units, slots of each head block), whatever the lengths. A unit is as many blocks as there are head blocks."""
+    """(units, slots of each head block), valid for any lengths. A unit is one CTA for each head block."""
     mode, chunk = split_of(descriptor)
     if mode == "off":
         return descriptor.batch_size, 0
@@ -58,7 +58,7 @@ def declines(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Sequence[R
     ]
 
 
-@once_a_kind
+@cached_by_specialization
 def _unfit(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
     kv, cache = descriptor.kv_dtype, descriptor.paged_kv
     return (
@@ -95,7 +95,7 @@ def jit_spec(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Any:
     return support.spec_of("mla/mla_decode", support.pairs(**{"sinks": False} | dict(facts(descriptor))), target)
 
 
-@once_a_kind
+@cached_by_specialization
 def sku(descriptor: BatchMlaDecodeDescriptor, target: Target) -> KernelSku:
     merges = split_of(descriptor)[0] != "off"
     identity = facts_of.Identity(descriptor.op, target.arch, "latent_tiles", facts(descriptor), TILE, merges)
@@ -103,7 +103,7 @@ def sku(descriptor: BatchMlaDecodeDescriptor, target: Target) -> KernelSku:
 
 
 def workspace(descriptor: BatchMlaDecodeDescriptor, target: Target) -> int:
-    """Partial o and lse of every slot, f32, and for every unit which run goes on in others."""
+    """Bytes: partial o and lse of every slot in f32, and one SplitRequest a unit."""
     units, slots = grid_of(descriptor, target)
     if slots == 0:
         return 0
@@ -128,4 +128,4 @@ def estimate(descriptor: BatchMlaDecodeDescriptor, identity: KernelSku, target: 
 _DEFAULT = Candidate(
     "cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec, estimate=estimate
 )
-CANDIDATES = (_DEFAULT, *facts_of.split_variants(_DEFAULT))
+CANDIDATES = (_DEFAULT, *facts_of.split_configs(_DEFAULT))

@@ -1,4 +1,4 @@
-"""Which ptxas builds kernels here: old ones miscompile asynchronous products, and a kernel that needs a newer one declines."""
+"""The ptxas that builds kernels here: old versions miscompile asynchronous products, so kernels decline below a minimum."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from opfacade.core.candidate import Reason
 from opfacade.errors import ToolchainError
 
 SOUND_WGMMA = (13, 3)
-_NOWHERE = Path("/dev/null/memo")  # selection writes nothing, so nothing about compilers is remembered
+_NOWHERE = Path("/dev/null/memo")  # selection writes no files, so it caches nothing about compilers
 _RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+[\0\n]")
 
 
 @lru_cache(maxsize=1)
 def release() -> tuple[int, int] | None:
-    """(13, 3) for 13.3.x, as the program itself says; None where there is no compiler, or it does not tell."""
+    """(13, 3) for 13.3.x, from `ptxas --version`; None without a compiler or if it reports none."""
     from opfacade.jit import toolchain
 
     try:
@@ -34,7 +34,8 @@ def _release_of(program: Path) -> tuple[int, int] | None:
 
 
 def reasons() -> tuple[Reason, ...]:
-    """Against a kernel with asynchronous products. Without a compiler, or where none may be run, a bundle may hold it."""
+    """Reasons against kernels with asynchronous products; none without a usable compiler, because a bundle may hold the
+    kernel."""
     return () if env.jit_disabled() else _reasons_against(release())
 
 

@@ -1,4 +1,4 @@
-"""What every CUDA family needs: common refusals, building a launcher from a JitSpec, and errors of a launch."""
+"""Shared code of CUDA families: common refusals, launchers of JitSpecs, and launch errors."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
 from opfacade.core.call_memo import getter
-from opfacade.core.candidate import Launcher, Operands, Reason
+from opfacade.core.candidate import FastPaths, Launcher, Operands, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.errors import DeviceError
-from opfacade.select.registry import FastPaths
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 MIN_SM = 80
-_FP8_SM = 89  # the first that converts fp8
+_FP8_SM = 89  # the first with fp8 conversions
 MAX_GRID_YZ = 65535
 
-# Page ids that are no page of the pool read page 0, lengths and indptr are clamped to their tensors, and rows without a place
-# are not appended: memory-safe at every level of validation. See bench/clamp.py.
+# Memory safety at every validation level: a page id outside the pool reads page 0, lengths and indptr are clamped to their
+# tensors, and rows without a destination are not appended. See bench/clamp.py.
 SAFE_PAGES = True
 
 SpecPairs = tuple[tuple[str, bool | int | str], ...]
@@ -34,7 +33,7 @@ def pairs(**facts: bool | int | str) -> SpecPairs:
 
 
 def page_facts(page_size: int, page_table: str) -> dict[str, bool | int | str]:
-    """What a kernel compiles in about pages; nothing is said of a safety it has not."""
+    """Compile-time facts of pages; `safe_pages` is absent if off."""
     safe = {"safe_pages": True} if SAFE_PAGES else {}
     return {"page_table": page_table, "pow2_pages": page_size & (page_size - 1) == 0, **safe}
 
@@ -46,7 +45,7 @@ def arch_reasons(target: Target) -> Iterator[Reason]:
 
 
 def fp8_reasons(target: Target, what: str) -> Iterator[Reason]:
-    """Refuse hardware that is new enough for us and does not know fp8, for the sake of `what`."""
+    """Refuse hardware without fp8 conversions, if it is otherwise supported; `what` needs them."""
     if _FP8_SM > target.sm_version >= MIN_SM:
         yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {what}")
 
@@ -114,7 +113,7 @@ def launcher(
 
 
 def _prepare(module: Any, sku: KernelSku) -> None:
-    """Load the kernels on the current device now: the driver may not do it while a graph is being captured."""
+    """Load the kernels on the current device now: the driver may refuse it during a graph capture."""
     import torch
 
     if torch.cuda.is_available():
@@ -125,7 +124,7 @@ def _prepare(module: Any, sku: KernelSku) -> None:
 
 
 def nothing_to_do(args: Any, workspace: Any) -> None:
-    """The launcher of an empty batch: a grid of zero blocks is an error in CUDA, and no output exists."""
+    """The launcher of an empty batch: CUDA refuses a grid of zero CTAs, and there is no output."""
 
 
 def _device_error(sku: KernelSku, error: RuntimeError) -> DeviceError:

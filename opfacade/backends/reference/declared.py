@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from opfacade.backends.reference.inference import in_inference_mode
 from opfacade.core.candidate import Candidate, Launcher
-from opfacade.core.descriptor import Descriptor, once_a_kind
+from opfacade.core.descriptor import Descriptor, cached_by_specialization
 from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -19,7 +19,7 @@ READS_INDICES = Condition(id="host_reads_indices", text="index tensors are read 
 
 
 def in_fp64(error_model: str) -> PrecisionGuarantee:
-    """What a formula computed in float64 promises."""
+    """Guarantee of a formula computed in float64."""
     return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=ErrorModel(id=error_model))
 
 
@@ -60,7 +60,7 @@ def reference(
         "torch",
         descriptor,
         declines=lambda problem, target: (),
-        sku=once_a_kind(sku),
+        sku=cached_by_specialization(sku),
         workspace=lambda problem, target: 0,
         launcher=in_inference_mode(launcher),
     )

@@ -9,7 +9,7 @@ from opfacade.core.candidate import Launcher
 
 
 def in_inference_mode(make: Callable[..., Launcher]) -> Callable[..., Launcher]:
-    """What makes a launcher, so that torch keeps no record of what that does; nothing that is run has a gradient."""
+    """Wraps a launcher factory so that torch records no gradients; nothing that runs has a gradient."""
 
     def made(*what: Any) -> Launcher:
         import torch

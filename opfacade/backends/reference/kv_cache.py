@@ -33,7 +33,7 @@ def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
 
 
 def _facts(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
-    """What changes the meaning of a result, where it is not as usual."""
+    """Facts that change the meaning of a result, if not at their default."""
     facts = (("kv_scale", descriptor.kv_scale), ("rope", descriptor.rope))
     changed = tuple((name, value) for name, value in facts if value != "none")
     return changed if descriptor.rope_dtype == "f32" else (*changed, ("rope_dtype", descriptor.rope_dtype))

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def checked(descriptor: Descriptor[Any], args: Any) -> list[tuple[Tensor, int]]:
-    """For each request its pages and its length in tokens, whichever form the table has; none where there is no table.
+    """For each request its pages and its length in tokens, for either form of table; empty without a table.
 
-    Pages without a key that a row sees may have any id, which stands for page 0. Raises IndexDataError for
-    whatever OPFACADE_VALIDATE=full would: bounds of the descriptor hold here as they do in kernels.
+    Pages without a visible key may have any id, which is read as page 0. Raises the IndexDataError of
+    OPFACADE_VALIDATE=full: the bounds of the descriptor hold here as they do in kernels.
     """
     tables = Tables.of(descriptor)
     if tables is None:
@@ -39,5 +39,5 @@ def token_index(cache: PagePool, pages: Tensor, start: int, stop: int) -> tuple[
 
 
 def by_token(pool: Tensor, cache: PagedKvCacheDescriptor) -> Tensor:
-    """A view of a pool as [pages, page_size, kv_heads, head_dim], whatever its layout."""
+    """A view of a pool as [pages, page_size, kv_heads, head_dim], for any layout."""
     return pool.transpose(1, 2) if cache.layout == "HND" else pool

@@ -92,7 +92,7 @@ def _used(library: Path | None) -> Path | None:
 
 
 def meta(key: str) -> dict[str, Any]:
-    """What is recorded of a published entry."""
+    """The meta.json of a published entry."""
     stores = [shared(), *private.stores()]
     found = next((store for store in stores if store.entry(key).exists()), stores[0])
     return examine(found.entry(key), key).meta
@@ -124,7 +124,7 @@ def obtain(key: str, output: str, make: Make) -> Path:
             raise
         except OSError as error:
             if error.errno == errno.ENOENT and attempt < _TRIES:
-                continue  # somebody clears the cache
+                continue  # another process clears the cache
             if error.errno not in _UNWRITABLE and not isinstance(error, CacheLockTimeout):
                 raise
             store = private.obtain(error)
@@ -147,7 +147,7 @@ def _obtain_privately(store: Store, key: str, output: str, make: Make) -> Path:
 
 
 def _build_in(store: Store, key: str, output: str, make: Make) -> Path:
-    """Build and publish. What does not come back from the disk as it was written is built once more, not for ever."""
+    """Build and publish. An entry that differs from what was written is built once more, not again and again."""
     failed = store.quarantine(key)
     store.sweep()
     while True:

@@ -1,8 +1,8 @@
 """One file that carries compiled kernels to a machine without compiler or network.
 
 A tar file without compression: `manifest.json` first, with size and SHA-256 of every file, then the files. Digests find
-damage, not malice: a kernel is code, and importing a bundle is trusting who made it. To read one that is refused harms nobody:
-no header is believed (`ustar`), and no file is read that is larger than the manifest says.
+damage, not malice: a kernel is code, so import bundles from trusted sources only. Reading a bundle that is refused is harmless:
+no header is trusted (`ustar`), and no file is read beyond its size in the manifest.
 """
 
 from __future__ import annotations

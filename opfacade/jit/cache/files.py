@@ -1,4 +1,4 @@
-"""Files that nobody else can exchange: made private, read without following links, synced in order."""
+"""Files that no other user can replace: private modes, reads without following links, syncs in order."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def make_private(directory: Path) -> None:
 
 
 def require_private(base: Path, *inside: Path) -> None:
-    """Raise CacheSecurityError if anybody but this user and root could exchange what is in the cache directory `base`.
+    """Raise CacheSecurityError if another user than this one and root could replace files in the cache directory `base`.
 
-    Every directory on the way is checked, also behind links; `inside` are directories of the cache, where no link may be.
-    OPFACADE_ALLOW_SHARED_CACHE=1 lifts owners and modes. What does not exist yet will be made private.
+    Every parent directory is checked, also behind links; `inside` are directories of the cache, where links are refused.
+    OPFACADE_ALLOW_SHARED_CACHE=1 accepts any owner and mode. A missing directory will be created private.
     """
     for path in dict.fromkeys((base, Path(os.path.realpath(base)))):
         for part in (*reversed(path.parents), path):
@@ -50,7 +50,7 @@ def read_private(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A new file with mode 0600, whatever the umask."""
+    """Write a new file with mode 0600, independent of the umask."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(fd, "wb") as file:
         os.fchmod(fd, 0o600)
@@ -58,14 +58,14 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def close_to_others(directory: Path) -> None:
-    """Take what compilers wrote into `directory`, under whatever umask, away from everybody else."""
+    """Remove other users' permissions from files that compilers wrote into `directory`, independent of the umask."""
     for path in directory.iterdir():
         if not path.is_symlink():
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def exposed(info: os.stat_result) -> str:
-    """Why somebody else could write a file or directory; empty if nobody can."""
+    """The reason why another user could write a file or directory; empty if none can."""
     if info.st_uid not in (0, os.geteuid()):
         return f"belongs to uid {info.st_uid}, neither you ({os.geteuid()}) nor root"
     sticky_directory = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX

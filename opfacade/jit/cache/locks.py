@@ -1,6 +1,6 @@
-"""One builder a key. No correctness rests on it: where nobody can lock, builds only happen twice.
+"""One builder a key. Correctness does not depend on it: without locks, a build only happens twice.
 
-The lock file is never deleted by us, for a lock that can vanish can be held twice; it says who holds it.
+The lock file is never deleted, because a lock that can vanish can be held twice; it names its holder.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def holder(path: Path) -> str:
 def _open(path: Path) -> int:
     faults.at("lock.open")
     try:
-        # Neither O_TRUNC nor a followed link: nobody's file is emptied, whatever lies at this path.
+        # Neither O_TRUNC nor a followed link: no other file is emptied, whatever the path names.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         raise CacheError.of(f"cannot lock {path}: {error.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", error) from error
@@ -103,7 +103,7 @@ def _sign(fd: int) -> None:
 
 
 def _same_file(fd: int, path: Path) -> bool:
-    """Whether the locked file is still the one the path names; somebody may have cleared the cache meanwhile."""
+    """True if the path still names the locked file; another process may have cleared the cache."""
     try:
         return os.fstat(fd).st_ino == os.stat(path, follow_symlinks=False).st_ino
     except FileNotFoundError:

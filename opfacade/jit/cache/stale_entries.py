@@ -1,4 +1,4 @@
-"""What builds leave behind: staging of the killed, entries that failed their check."""
+"""Stale entries: staging directories of killed builders, and entries that failed their check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def set_aside(entry: Path, quarantine: Path) -> None:
 
 
 def sweep(tmp: Path) -> int:
-    """Remove staging that nobody holds any more; how many."""
+    """Remove staging directories without an owner; returns their number."""
     swept = 0
     with suppress(OSError):
         for path in list(tmp.iterdir()):

@@ -3,7 +3,7 @@
 <base>/v1/obj/<key[:2]>/<key>/{kernel-<sha16>.so, meta.json, build.log, kernel.cubin, <name>.cu, <name>.cc, ...}
          /by-source/<portable>/<key>   which entries a machine without a compiler may load; a hint, never trusted
          /locks/<key>.lock
-         /tmp/<uuid>/                  staging, flocked by its builder: what nobody holds is left over from a death
+         /tmp/<uuid>/                  staging, flocked by its builder; without a lock it is stale
          /quarantine/ /failed/<key>/   entries that failed their check; the last failed build of a key
          /toolchain.json               digests of compilers
 """
@@ -37,13 +37,13 @@ _LIBRARY = re.compile(r"kernel-[0-9a-f]{16}\.so")
 
 
 def read_meta(directory: Path) -> Any:
-    """What an entry says of itself, not yet trusted; OSError or ValueError where it says nothing."""
+    """The meta.json of an entry, not yet trusted; OSError or ValueError if unreadable."""
     return strict_json.loads(regular_files.read(directory / "meta.json", MAX_META_BYTES))
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a check of an entry found: its library if it is intact, else why it is not, and both digests."""
+class EntryFinding:
+    """Result of an entry's check: its library if intact, else the reason, and both digests."""
 
     library: Path | None
     meta: dict[str, Any]
@@ -52,7 +52,7 @@ class Finding:
     got: str = ""
 
 
-def examine(directory: Path, key: str) -> Finding:
+def examine(directory: Path, key: str) -> EntryFinding:
     """Check an entry: whether it is whole, private, the one of this key, and byte for byte what was published."""
     try:
         if directory.is_symlink():
@@ -60,13 +60,13 @@ def examine(directory: Path, key: str) -> Finding:
         meta: dict[str, Any] = strict_json.loads(files.read_private(directory / "meta.json", MAX_META_BYTES))
         wanted, name = meta["sha256"], meta["so"]
         if (meta["schema"], meta["key"]) != (SCHEMA, key) or not _LIBRARY.fullmatch(name):
-            return Finding(None, {}, "meta.json is that of another entry")
+            return EntryFinding(None, {}, "meta.json is that of another entry")
         data = files.read_private(directory / name)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return Finding(None, {}, f"{type(error).__name__}: {error}")
+        return EntryFinding(None, {}, f"{type(error).__name__}: {error}")
     got = hashlib.sha256(data).hexdigest()
     intact = got == wanted and name == f"kernel-{got[:16]}.so"
-    return Finding(directory / name if intact else None, meta, "" if intact else "digests differ", wanted, got)
+    return EntryFinding(directory / name if intact else None, meta, "" if intact else "digests differ", wanted, got)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Store:
         return examine(self.entry(key), key).library
 
     def find(self, portable: str, fits: Callable[[dict[str, Any]], bool]) -> Path | None:
-        """A valid entry with this portable digest whose record `fits`, by whatever compiler it was made."""
+        """A valid entry with this portable digest whose record `fits`, by any compiler."""
         hinted = self.root / "by-source" / portable
         with suppress(OSError):
             if found := self._first(sorted(os.listdir(hinted)), portable, fits):
@@ -196,7 +196,7 @@ class Store:
         return place
 
     def sweep(self) -> int:
-        """Remove staging that nobody holds any more: its builder was killed. Returns how many."""
+        """Remove staging directories whose builder was killed. Returns their number."""
         return leftovers.sweep(self.root / "tmp")
 
 
@@ -204,6 +204,6 @@ def _rename_or_yield(built: Path, final: Path) -> None:
     try:
         built.rename(final)
     except OSError as error:
-        # Somebody published the same key first. Theirs is as good as ours.
+        # Another process published the same key first; its entry is equivalent.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise CacheError.of(f"cannot publish {final}: {error.strerror}. [OPF-J020]", error) from error

@@ -1,4 +1,4 @@
-"""Looking after a cache: what is in it, whether it is sound, and making room. Builds and loads go on meanwhile."""
+"""Maintenance of a cache: contents, integrity, and eviction. Builds and loads may run concurrently."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entries(store: Store) -> list[Entry]:
 
 
 def verify(store: Store) -> dict[str, str]:
-    """Read every entry again; `{key: what is wrong with it}`. The next load of a broken one builds it anew."""
+    """Read every entry again: `{key: what is wrong with it}`. The next load rebuilds a broken one."""
     found = {key: examine(store.entry(key), key) for key in store.published()}
     return {key: finding.why for key, finding in found.items() if finding.library is None}
 
@@ -98,14 +98,14 @@ def _seconds(meta: dict[str, Any]) -> float:
 
 
 def _resources(meta: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Counts by kernel; what is none is left out, because whoever writes into a cache may write anything."""
+    """Counts by kernel; other values are dropped, because the file's content is not trusted."""
     found = meta.get("resources")
     kernels = found.items() if isinstance(found, dict) else ()
     return {name: {k: v for k, v in used.items() if type(v) is int} for name, used in kernels if isinstance(used, dict)}
 
 
 def _remove(store: Store, key: str, patience: float) -> bool:
-    """Take an entry away, in one step, unless somebody is building it."""
+    """Remove an entry, atomically, unless another process builds it."""
     trash = store.root / "tmp" / uuid.uuid4().hex
     try:
         with store.lock(key, patience):

@@ -1,7 +1,7 @@
-"""What must not be in a built kernel: spills, local memory, serialised wgmma, and registers reused too early.
+"""Checks of a built kernel: spills, local memory, serialised wgmma, and registers reused too early.
 
-A kernel with one of the first three is slow without saying so; a device source that accepts it says so by name, in a line
-such as `// allows: spills`. The last is wrong code (see sass.py), which nothing excuses.
+The first three make a kernel slow without any message; a device source accepts one by name, in a line
+such as `// allows: spills`. The last is wrong code (see sass.py) and cannot be accepted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SERIALIZED = re.compile(r"\((C75\d\d)\) (.*?)(?: in (?:the )?function '?([\w$.]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing in one kernel that its source would have to allow: its name, the kernel, and what was said of it."""
+class SassFinding:
+    """A finding that a kernel's source may accept: its name, the kernel, and the details."""
 
     name: str
     kernel: str
@@ -47,7 +47,7 @@ def require_sound(kernel: str, device_source: str, log: str, cubin: Path, tools:
     if judged == "clean" and is_doubtful(cubin.read_bytes()):
         text = disassembly(cubin, tools)
         judged = "clean" if text else "no disassembler"
-        findings += [Finding("local-memory", name, "LDL or STL in its SASS") for name in sass.local_accesses(text)]
+        findings += [SassFinding("local-memory", name, "LDL or STL in its SASS") for name in sass.local_accesses(text)]
         _refuse_hazards(kernel, sass.lint(text))
     allowed = allowances(device_source)
     refused = [finding for finding in findings if finding.name not in allowed]
@@ -59,7 +59,7 @@ def require_sound(kernel: str, device_source: str, log: str, cubin: Path, tools:
 
 
 def allowances(device_source: str) -> frozenset[str]:
-    """What a source allows. Spills use the stack, so who allows those allows local memory too."""
+    """Findings that a source accepts. Spills use the stack, so `spills` implies `local-memory`."""
     named = {name.strip() for line in _ALLOWS.findall(device_source) for name in line.split(",")}
     unknown = sorted(named - set(NAMES))
     if unknown:
@@ -67,8 +67,8 @@ def allowances(device_source: str) -> frozenset[str]:
     return frozenset(named | ({"local-memory"} if "spills" in named else set()))
 
 
-def ptxas_findings(log: str) -> Iterator[Finding]:
-    """What `ptxas -v` says of spills, stack frames and wgmma that waits for itself."""
+def ptxas_findings(log: str) -> Iterator[SassFinding]:
+    """Findings of `ptxas -v`: spills, stack frames and serialised wgmma."""
     kernel = "?"
     for line in log.splitlines():
         if named := _KERNEL.search(line):
@@ -76,11 +76,11 @@ def ptxas_findings(log: str) -> Iterator[Finding]:
         if numbers := _STACK.search(line):
             stack, stores, loads = map(int, numbers.groups())
             if stores or loads:
-                yield Finding("spills", kernel, f"spills registers: {stores} bytes of stores, {loads} bytes of loads")
+                yield SassFinding("spills", kernel, f"spills registers: {stores} bytes of stores, {loads} bytes of loads")
             elif stack:
-                yield Finding("local-memory", kernel, f"uses a stack frame of {stack} bytes")
+                yield SassFinding("local-memory", kernel, f"uses a stack frame of {stack} bytes")
         if serialized := _SERIALIZED.search(line):
-            yield Finding("wgmma-serialization", serialized[3] or kernel, f"{serialized[1]}: {serialized[2]}")
+            yield SassFinding("wgmma-serialization", serialized[3] or kernel, f"{serialized[1]}: {serialized[2]}")
 
 
 def is_doubtful(cubin: bytes) -> bool:

@@ -92,7 +92,7 @@ def _by_barrier(flow: Flow, opcode: str) -> dict[str, list[int]]:
 
 
 def _reached(start: int, ends: set[int], after: list[tuple[int, ...]]) -> set[int]:
-    """What may follow `start`, no farther than the next of `ends` on each way."""
+    """Instructions reachable from `start`, up to the next of `ends` on each path."""
     seen: set[int] = set()
     ahead = list(after[start])
     while ahead:

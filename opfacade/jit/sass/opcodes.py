@@ -26,12 +26,12 @@ _ONE = _table(
 _FOUR = _table("03b:LDSM")
 _TWO = _table("005:CS2R 025:IMAD.WIDE 111:F2I 112:I2F")
 _SIZED = _table("180:LD 181:LDG 182:LDC 184:LDS")
-# Of local memory there is nothing: what uses it is for a disassembler to name.
+# Local memory is absent: a kernel that uses it goes to a disassembler.
 _NONE = _table(
     "004:R2P 044:STSM 102:FCHK 00b:FSETP 00c:ISETP 01c:PLOP3 02d:PREEXIT 02e:ACQBULK 02f:ELECT 118:NOP 11a:DEPBAR "
     "11b:ENDCOLLECTIVE 11d:BAR 142:BREAK 146:YIELD 186:STG 188:STS 18f:CCTL 192:MEMBAR 1a7:SYNCS 1ae:LDGSTS 1af:LDGDEPBAR "
     "1b0:ARRIVES 1b2:SYNCS 1b4:UTMALDG 1b9:UTMACCTL 1c6:FENCE 1c8:USETMAXREG "
-    # What writes uniform registers.
+    # Instructions that write uniform registers.
     "082:UMOV 086:VOTEU 087:USEL 08c:UISETP 090:UIADD3 091:ULEA 092:ULOP3 097:UIADD3 099:USHF 09c:UPLOP3 0a4:UIMAD 0a5:UIMAD "
     "0b9:ULDC 0bd:UFLO 0be:UBREV 0ca:R2UR 1c3:S2UR 1c4:REDUX"
 )
@@ -91,7 +91,7 @@ def is_guarded(word: int) -> bool:
 
 
 def is_conditional(word: int) -> bool:
-    """Whether only some threads take a branch, whatever its guard."""
+    """True if a branch may be taken by some threads only, apart from its guard."""
     return word >> 82 & 0x7FFFFF != _PLAIN_BRANCH
 
 

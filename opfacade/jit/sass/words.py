@@ -1,8 +1,8 @@
-"""What the check of sass.py reads of a cubin, found in its words: without a disassembler, which takes 0.6 s to start.
+"""Decodes the facts that sass.py needs directly from a cubin's instruction words; a disassembler takes 0.6 s to start.
 
-Only for sm_90, and only what sass_opcodes.py lists; anything else is left to a disassembler. The listing has the form of its
-text: branches, wgmma and its waits as they are, and of all else a made-up `RESULT` for each instruction that may write a
-register which some wgmma reads. So what is found sound is sound; what looks broken wants a second opinion.
+Only for sm_90, and only the opcodes in sass_opcodes.py; anything else goes to a disassembler. The listing has the form of its
+text: branches, wgmma and waits as they are, and a placeholder `RESULT` for any other instruction that may write a register
+which some wgmma reads. So a kernel found sound is sound; one found broken needs a second opinion.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A small typed expression language over attention scores and positions: data, not code. See docs/variants.md.
 
-Three types: f32, i32, bool. What an expression computes is defined to the bit as long as it is *exact*: made of positions,
-constants, parameters and correctly rounded operations. exp2, log2, tanh and the score itself are not exact, and nothing that
-jumps (a comparison, floor, a conversion to i32) takes what is not exact: so every mask and every choice between branches is
-the same on all machines, and the rest is continuous: testing/families/attention/expression_bound.py bounds its error.
+Three types: f32, i32, bool. The result of an *exact* expression is defined to the bit: it consists of positions, constants,
+parameters and correctly rounded operations. exp2, log2, tanh and the score itself are not exact, and discontinuous operations
+(a comparison, floor, a conversion to i32) accept exact arguments only. So every mask and every branch is the same on all
+machines, and the rest is continuous with a bounded error (opfacade.testing.families.attention.expression_bound).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _over(*types: Type, count: int = 2, gives: Type | None = None) -> dict[tuple
     return {(kind,) * count: gives or kind for kind in types}
 
 
-# What an operation takes, and what it then gives.
+# Argument types of an operation, and its result type.
 SIGNATURES: dict[str, dict[tuple[Type, ...], Type]] = {
     **dict.fromkeys(("add", "sub", "mul", "min", "max"), _over("f32", "i32")),
     **dict.fromkeys(("neg", "abs"), _over("f32", "i32", count=1)),
@@ -54,7 +54,7 @@ INEXACT = ("exp2", "log2", "tanh")
 
 
 class Facts(NamedTuple):
-    """What checks need to know of an expression."""
+    """Facts of an expression that checks need."""
 
     type: Type
     exact: bool
@@ -155,7 +155,7 @@ class Constant(Node):
 
 
 class Input(Node):
-    """What a call gives: score (f32), query (f32, an element of q), positions, lengths and heads (i32)."""
+    """An input of the call: score (f32), query (f32, an element of q), positions, lengths and heads (i32)."""
 
     kind: Literal["input"] = "input"
     name: InputName

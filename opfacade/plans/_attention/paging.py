@@ -1,4 +1,4 @@
-"""The paged KV cache, as every family that touches it sees it: its descriptor and its page-table operands."""
+"""The paged KV cache, shared by all families that use it: its descriptor and its page-table operands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FP8: tuple[FloatDType, ...] = ("f8_e4m3", "f8_e5m2")
 
 
 class PagePool(Model):
-    """What page tables need to know of a pool."""
+    """Facts of a pool that page tables depend on."""
 
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
     num_total_pages: Count
@@ -52,7 +52,7 @@ class PagedKvCacheDescriptor(PagePool):
 
     @property
     def token_dims(self) -> tuple[Dim, Dim]:
-        """One number a token, as the pool has them."""
+        """Shape of a tensor with one number a token, in pool order."""
         return Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size)
 
     def pool_spec(self, role: Literal["in", "inout"]) -> TensorSpec:
@@ -114,7 +114,7 @@ SCALES = ("k_scale", "v_scale", "q_scale")
 
 
 def wrong_scale(scale: Tensor) -> tuple[Tensor, str]:
-    """What `Descriptor.wrong_values` says of a factor."""
+    """`Descriptor.wrong_values` of a factor."""
     return ~is_finite(scale) | (scale <= 0), "positive finite values"
 
 
@@ -125,7 +125,7 @@ def check_scale(kv_scale: KvScale, dtype: FloatDType) -> None:
 
 
 def index_bound(pool: PagePool, max_kv_indices: int | None) -> int:
-    """Pages that no request has more of; grids and workspaces are made for so many of all requests together."""
+    """Bound on the pages of one request; grids and workspaces are sized for this total over all requests."""
     return pool.num_total_pages if max_kv_indices is None else max_kv_indices
 
 

@@ -1,4 +1,4 @@
-"""What every attention has in common: how scores are made, which keys a row sees, how keys are split, what is written."""
+"""Common fields of attention: score computation, visible keys, key splits, outputs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32
 
 
 class Attention(Descriptor[ArgsT]):
-    """What every attention has in common.
+    """Common fields of attention.
 
     sm_scale: factor on q.k; None is 1/sqrt(head_dim). Zero and negative factors need allow_unusual_scale.
-    kv_split: "auto" shares long contexts over the device, in the way that bounds allow and the SKU says; "off" never splits,
+    kv_split: "auto" splits long contexts over the device, by the bounds, as the SKU states; "off" never splits,
     an int is a fixed chunk in tokens.
     window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
     logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
@@ -81,7 +81,7 @@ class Attention(Descriptor[ArgsT]):
         if name in SCALES:
             return wrong_scale(getattr(args, name))
         found = super().wrong_values(name, args)
-        if found is not None and name == "sinks":  # -inf is no sink
+        if found is not None and name == "sinks":  # -inf means no sink
             return found[0] & (args.sinks != -math.inf), found[1]
         return found
 
@@ -105,12 +105,12 @@ class Attention(Descriptor[ArgsT]):
 
     @property
     def kv_token_bound(self) -> int:
-        """Grids and workspaces are made for so many tokens of all requests together."""
+        """Tokens of all requests for which grids and workspaces are sized."""
         raise NotImplementedError
 
     @property
     def request_token_bound(self) -> int:
-        """No request has more tokens than this."""
+        """Bound on the tokens of one request."""
         raise NotImplementedError
 
     @property
@@ -128,12 +128,12 @@ class Attention(Descriptor[ArgsT]):
 
     @property
     def kv_elements(self) -> int:
-        """What a cache holds of one token."""
+        """Elements of one token in the cache."""
         return self.kv_heads * (self.dim + self.dim_vo)
 
     @property
     def pair_elements(self) -> int:
-        """A key and a value, as one query head sees them: so many products."""
+        """Elements of a key and a value, as one query head sees them: the number of products."""
         return self.dim + self.dim_vo
 
     @property
@@ -183,14 +183,14 @@ class ScaledQuery(Model):
 
 
 class Varied(Model):
-    """What a prefill may have besides: a variant, and a mask of the call. Both only hide more than causal and window do.
+    """Optional fields of a prefill: a variant, and a mask of the call. Both can only hide more than causal and window do.
 
     variant: see `opfacade.plans._attention.variant.Variant`; its parameters are operands.
     custom_mask: `packed_mask [n]` uint8 and `mask_indptr [batch_size + 1]` int32 say for each pair of a row and a key of a
     request whether the row sees the key. The bits of request b are row-major [q_len, kv_len] and begin with byte
     mask_indptr[b]: pair (i, j) is bit (i * kv_len + j) % 8, the least significant being 0, of byte
     mask_indptr[b] + (i * kv_len + j) // 8. Bits that belong to no pair may be anything. mask_indptr starts at 0, and a request
-    has at least ceil(q_len * kv_len / 8) bytes. A kernel takes what lies past the end of packed_mask for hidden.
+    has at least ceil(q_len * kv_len / 8) bytes. Kernels treat bits past the end of packed_mask as hidden.
     """
 
     variant: Variant | None = None
@@ -206,7 +206,7 @@ class Varied(Model):
 
     @property
     def masks(self) -> bool:
-        """Whether anything but causal and window hides keys."""
+        """True if anything but causal and window hides keys."""
         return self.custom_mask or (self.variant is not None and self.variant.mask is not None)
 
     def _more(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...], batch_size: int) -> dict[str, TensorSpec]:
@@ -218,12 +218,12 @@ FINITE_LOGITS = Condition(id="finite_logits", text="where a step of variant.logi
 
 
 def transforms_scores(descriptor: object) -> bool:
-    """Whether an expression stands between q.k and the softmax, and in the bound."""
+    """True if a logits expression is applied between q.k and the softmax; it is then part of the error bound."""
     return isinstance(descriptor, Varied) and descriptor.variant is not None and descriptor.variant.logits is not None
 
 
 def varied_facts(descriptor: object) -> dict[str, bool | str]:
-    """What a SKU says of a variant and a mask: nothing where there are none."""
+    """SKU facts of a variant and a mask; empty without them."""
     if not isinstance(descriptor, Varied):
         return {}
     facts: dict[str, bool | str] = {"custom_mask": True} if descriptor.custom_mask else {}

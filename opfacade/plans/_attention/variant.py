@@ -24,11 +24,11 @@ _OPERANDS: tuple[tuple[Per, str, str], ...] = (
 
 
 class Variant(Model):
-    """What replaces parts of attention; each None leaves its part as it is.
+    """Replacements of parts of attention; None leaves a part unchanged.
 
-    logits (f32): of `score`, which is sm_scale * q.k, what goes into the softmax instead. lse is of it.
-    mask (bool): whether a row sees a key, besides what causal and window_left hide: it can only hide more.
-    query (f32, exact): of `query`, an element of q, what stands for it, rounded to the dtype of q.
+    logits (f32): maps `score`, which is sm_scale * q.k, to the softmax input. lse refers to the result.
+    mask (bool): True if a row sees a key; combined with causal and window_left, so it can only hide more.
+    query (f32, exact): maps `query`, an element of q, to its replacement, rounded to the dtype of q.
 
     Parameters are operands of the call, stacked in the order of their names: `head_params [n, num_qo_heads]` f32,
     `row_params [n, total_num_rows]` i32, and `key_params` i32, which lie as K lies: `[n, num_total_pages, page_size]` for a
@@ -83,7 +83,7 @@ class Variant(Model):
 
     @property
     def key(self) -> str:
-        """What names it in a SKU."""
+        """Its name in a SKU."""
         return f"v{self.digest()[:24]}"
 
     def operands(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...]) -> dict[str, TensorSpec]:

@@ -1,4 +1,4 @@
-"""What an expression is worth, in torch: to the bit where it is exact, in any float dtype where it is not.
+"""Evaluates an expression in torch: to the bit if it is exact, otherwise in any float dtype.
 
 Positions, heads and parameters come as tensors that broadcast to [kv_heads, rows * group, keys]: rows of q with their query
 heads innermost, as the reference and the oracle compute scores.

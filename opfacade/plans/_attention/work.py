@@ -6,7 +6,7 @@ from typing import Any
 
 
 def requests_of(descriptor: Any, lengths: Any) -> list[tuple[int, int]]:
-    """(rows, keys) of each request. lengths: what has `q` and `kv`; without `q` each request has one row."""
+    """(rows, keys) of each request. lengths: an object with `q` and `kv`; without `q` each request has one row."""
     kv = lengths.kv or ()
     return list(zip(lengths.q if lengths.q is not None else [1] * len(kv), kv, strict=True))
 

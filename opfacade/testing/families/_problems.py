@@ -1,4 +1,4 @@
-"""What random problems of several families are made of."""
+"""Random fields shared by the problems of several families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops over requests of a batch have in common: the lengths of the requests."""
+"""Shared code of ops over requests of a batch: the lengths of the requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opfacade.testing.harness import Harness, HasLengths
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,28 +21,28 @@ class RequestsHarness(Harness):
     # The rows are the last ones of a request, which therefore has at least as many keys.
     rows_are_keys = False
 
-    def lengths(self, descriptor: Any) -> Lengths:
+    def lengths(self, descriptor: Any) -> DrawnLengths:
         batch, tokens = descriptor.batch_size, _tokens(descriptor)
         if not batch:
-            return Lengths()
+            return DrawnLengths()
         q = tuple(_shares(descriptor.total_num_rows, batch)) if self.rows else None
         size = descriptor.paged_kv.page_size if hasattr(descriptor, "paged_kv") else 1
         kv = [pages * size for pages in _shares(tokens // size, batch)]
         least = q if q is not None and self.rows_are_keys else [0] * batch
         most = getattr(descriptor, "max_kv_len", None)
         kv = kv if most is None else [min(length, most) for length in kv]
-        return Lengths(q=q, kv=tuple(max(pair) for pair in zip(kv, least, strict=True)))
+        return DrawnLengths(q=q, kv=tuple(max(pair) for pair in zip(kv, least, strict=True)))
 
-    def lengths_of_call(self, descriptor: Any, args: Any) -> Lengths | None:
+    def lengths_of_call(self, descriptor: Any, args: Any) -> DrawnLengths | None:
         q = _steps(getattr(args, self.rows)) if self.rows else None
         if getattr(args, "kv_lens", None) is not None:
-            return Lengths(q=q, kv=tuple(args.kv_lens.tolist()))
+            return DrawnLengths(q=q, kv=tuple(args.kv_lens.tolist()))
         counts = _steps(args.kv_indptr)
         if not hasattr(descriptor, "paged_kv"):
-            return Lengths(q=q, kv=counts)
+            return DrawnLengths(q=q, kv=counts)
         size, last = descriptor.paged_kv.page_size, args.last_page_len.tolist()
         kv = tuple((count - 1) * size + end if count else 0 for count, end in zip(counts, last, strict=True))
-        return Lengths(q=q, kv=kv)
+        return DrawnLengths(q=q, kv=kv)
 
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
         words = [descriptor.op.removeprefix("paged_")]

@@ -1,4 +1,4 @@
-"""Merging states, as the tools ask for it."""
+"""Harness: merging states."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MergeHarness(Harness):
 
 
 def _in_state_0(bounded: Bounded, name: str, stacked: Any) -> Bounded:
-    """What an operand should hold whose first state is overwritten; the others exactly."""
+    """Expected contents of an operand whose first state is overwritten; the other states are unchanged."""
     import torch
 
     others = [state.double() for state in stacked[1:]]

@@ -30,7 +30,7 @@ def _mla(rng: random.Random, tokens: int) -> Descriptor[Any]:
 
 
 def _latent(rng: random.Random, plain: Any) -> dict[str, Any]:
-    """What an attention over latents may have besides."""
+    """Optional fields of latent attention."""
     return {"sinks": rng.random() < 0.5, "window_left": rng.choice((-1, 0, 40)), "logits_soft_cap": rng.choice((0.0, 30.0))}
 
 

@@ -14,7 +14,7 @@ def swizzle(address):
 
 
 def box_in_shared(tensor, x, y, z, w, rows):
-    """64 elements x rows of a [w, z, y, x] tensor as the copy engine lays them down; zeros outside."""
+    """64 elements x rows of a [w, z, y, x] tensor as TMA lays them down; zeros outside."""
     out = torch.zeros(rows * 64, dtype=tensor.dtype)
     for r in range(rows):
         for c in range(64):

@@ -95,7 +95,7 @@ def test_a_request_does_not_see_its_batch(kind, split):
     def alone_of(rows):
         return decode_of(1, kv_split=split) if kind == "decode" else prefill_of(1, rows, kv_split=split)
 
-    args = inputs.make_args(whole, seed=5, device="cuda", lengths=inputs.Lengths(q=q_lens, kv=kv_lens))
+    args = inputs.make_args(whole, seed=5, device="cuda", lengths=inputs.DrawnLengths(q=q_lens, kv=kv_lens))
     plan = Plan.select(whole, CUDA)
     assert plan.precision_guarantee.batch_invariant == "composition"
     plan.run(args)
@@ -110,7 +110,7 @@ def test_the_size_of_a_split_reaches_the_kernel():
     found = []
     for split in (64, 256):
         descriptor = decode_of(4, kv_split=split)
-        args = inputs.make_args(descriptor, seed=8, device="cuda", lengths=inputs.Lengths(kv=[2000, 2000, 2000, 2000]))
+        args = inputs.make_args(descriptor, seed=8, device="cuda", lengths=inputs.DrawnLengths(kv=[2000, 2000, 2000, 2000]))
         Plan.select(descriptor, CUDA).run(args)
         found.append(args.o.clone())
     assert not same_bits(*found)
@@ -120,7 +120,7 @@ def test_the_size_of_a_split_reaches_the_kernel():
 def test_a_captured_decode_stays_right_when_lengths_change(split):
     descriptor = decode_of(8, page_table="block", kv_split=split)
     lengths = [[700, 3, 0, 64, 1200, 900, 16, 17], [1, 1000, 500, 0, 333, 1200, 15, 800]]
-    args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.Lengths(kv=[1200] * 8))
+    args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.DrawnLengths(kv=[1200] * 8))
     plan = Plan.select(descriptor, CUDA)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     plan.run(args, workspace)
@@ -207,7 +207,7 @@ EVEN, UNEVEN = {"head_dim": 64}, {"head_dim": 192, "head_dim_vo": 128}
 @pytest.mark.parametrize("names", [("q",), ("k",), ("v",), ("q", "k", "v", "o")], ids=" ".join)
 @pytest.mark.parametrize("pad", [1, 8])
 def test_any_stride_of_rows_of_two_widths_works(pad, names):
-    """Where a row is off 16 bytes the copy engine loads nothing, and threads copy."""
+    """Where a row is off 16 bytes TMA loads nothing, and threads copy."""
     descriptor = BatchRaggedPrefillDescriptor(**RAGGED, **UNEVEN, causal=True, dtype="bf16")
     plan = Plan.select(descriptor, CUDA)
     args = inputs.make_args(descriptor, seed=4, device="cuda")
@@ -231,7 +231,7 @@ def test_a_wild_key_reaches_only_the_rows_that_see_it(pool, wild, dims, impl):
     descriptor = BatchRaggedPrefillDescriptor(**RAGGED, **dims, causal=True, dtype="f16", window_left=70)
     plan = Plan.select(descriptor, Preference(backend="cuda", forbid=("wgmma_tile",) if impl == "mma_tile" else ()))
     assert plan.sku.impl == impl
-    args = inputs.make_args(descriptor, seed=6, device="cuda", lengths=inputs.Lengths(q=[200], kv=[200]))
+    args = inputs.make_args(descriptor, seed=6, device="cuda", lengths=inputs.DrawnLengths(q=[200], kv=[200]))
     plan.run(args)
     want = args.o.clone()
     getattr(args, pool)[100, 1, 5] = wild
@@ -244,7 +244,7 @@ def test_a_wild_key_reaches_only_the_rows_that_see_it(pool, wild, dims, impl):
 
 def test_one_key_gives_its_value_bitwise():
     descriptor = decode_of(5)
-    args = inputs.make_args(descriptor, seed=7, device="cuda", lengths=inputs.Lengths(kv=[1] * 5))
+    args = inputs.make_args(descriptor, seed=7, device="cuda", lengths=inputs.DrawnLengths(kv=[1] * 5))
     Plan.select(descriptor, CUDA).run(args)
     pages = args.kv_indices[:5].long()
     assert same_bits(args.o, args.v_data[pages, :, 0].repeat_interleave(4, dim=1))
@@ -254,7 +254,7 @@ def test_one_key_gives_its_value_bitwise():
 def test_every_key_is_visited_once(kv_len):
     """q = 0 makes all weights equal, so one-hot values count visits exactly."""
     descriptor = decode_of(1)
-    args = inputs.make_args(descriptor, seed=9, device="cuda", lengths=inputs.Lengths(kv=[kv_len]))
+    args = inputs.make_args(descriptor, seed=9, device="cuda", lengths=inputs.DrawnLengths(kv=[kv_len]))
     args.q.zero_()
     pages = args.kv_indices[: -(-kv_len // 16)].long()
     plan = Plan.select(descriptor, CUDA)
@@ -284,7 +284,7 @@ def test_stages_are_not_refilled_before_they_are_read(head_dim, page_size, dtype
         q_dtype="bf16",
     )
     plan = Plan.select(descriptor, CUDA)
-    args = inputs.make_args(descriptor, seed=12, device="cuda", lengths=inputs.Lengths(q=[2000], kv=[6000]))
+    args = inputs.make_args(descriptor, seed=12, device="cuda", lengths=inputs.DrawnLengths(q=[2000], kv=[6000]))
     for _ in range(3):
         args.o.fill_(math.nan)
         plan.run(args)

@@ -17,7 +17,7 @@ using namespace opfacade;
 
 template <SplitMode kMode, bool kHasWindow>
 struct Config {
-  static constexpr int kItemHeadBlocks = 1, kTeams = 1, kCluster = 1;
+  static constexpr int kItemHeadBlocks = 1, kClustersPerUnit = 1, kClusterSize = 1;
   static constexpr bool kWindow = kHasWindow;
   static constexpr TableForm kTable = TableForm::kBlock;
   static constexpr SplitMode kSplit = kMode;
@@ -34,9 +34,9 @@ int items_of(const DecodeParams& p, int blocks, int* out, int room) {
       Schedule<C, C::kSplit> schedule(p);
       WorkItem item{};
       while (schedule.next(item)) {
-        const Parts parts = schedule.parts_of(item);
+        const Partials partials = schedule.partials_of(item);
         const int row[9] = {block, item.request, item.head, item.first_key, item.begin,
-                            item.end, parts.part, parts.count, parts.slot(parts.part)};
+                            item.end, partials.index, partials.count, partials.slot(partials.index)};
         if (lane == 0 && count < room) std::copy(row, row + 9, out + 9 * count);
         if (lane == 0) ++count;
       }

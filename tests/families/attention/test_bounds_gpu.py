@@ -6,7 +6,7 @@ from opfacade import Plan, Preference
 from opfacade import plan as plans
 from opfacade.errors import IndexDataError
 from opfacade.testing import inputs
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.subject import Subject
 from tests.emulator.test_bounds import BEYOND, LONG, MANY, SHARED, WAYS, decode, hold_and_compare, latent, prefill
 from tests.support.assert_guarantee import hold
@@ -19,13 +19,13 @@ SHARED_CASES = [
 
 
 def lengths_of(make, kv):
-    return Lengths(q=[3] * len(kv) if make is prefill else None, kv=kv)
+    return DrawnLengths(q=[3] * len(kv) if make is prefill else None, kv=kv)
 
 
 @pytest.mark.parametrize(("descriptor", "kv"), SHARED_CASES)
 def test_requests_that_share_pages_have_their_results_and_their_bits(descriptor, kv):
     q = None if "decode" in descriptor.op else [3] * len(kv)
-    hold_and_compare(Subject(descriptor, "cuda", "cuda"), Lengths(q=q, kv=kv))
+    hold_and_compare(Subject(descriptor, "cuda", "cuda"), DrawnLengths(q=q, kv=kv))
 
 
 @pytest.mark.parametrize("split", WAYS)

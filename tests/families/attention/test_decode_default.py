@@ -76,7 +76,7 @@ def test_no_kernel_is_new():
 
 def test_even_shares_and_pieces_stay_to_be_pinned_and_measured():
     problem = decode(8, 12976)
-    options = {option.candidate.variant: option.sku for option in eligible(problem, Preference(), SM90)}
+    options = {option.candidate.config: option.sku for option in eligible(problem, Preference(), SM90)}
     for mode in ("auto", "pieces"):
         assert dict(options[f"split={mode}"].spec)["split"] == mode
         assert "auto" not in dict(options[f"split={mode}"].spec)
@@ -86,7 +86,7 @@ def test_even_shares_and_pieces_stay_to_be_pinned_and_measured():
 
 @pytest.mark.parametrize(("batch", "other"), [(64, "split=auto"), (300, "split=pieces")])
 def test_the_cut_that_is_the_default_is_no_variant(batch, other):
-    offered = {o.candidate.variant for o in eligible(decode(batch, batch * 4096), Preference(), SM90)}
+    offered = {o.candidate.config for o in eligible(decode(batch, batch * 4096), Preference(), SM90)}
     assert offered & {"split=auto", "split=pieces"} == {other}
 
 

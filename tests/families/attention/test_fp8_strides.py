@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import operands_of
 from opfacade.core.dtypes import torch_dtype
-from opfacade.select.registry import variants_for
+from opfacade.select.registry import configs_for
 from tests.emulator.test_emulated_fp8 import paged, ragged
 from tests.emulator.test_emulated_wgmma import ragged as wide_ragged
 
@@ -85,6 +85,6 @@ def test_where_threads_load_an_expanded_input_is_taken():
 def test_every_implementation_that_loads_by_tma_alone_says_what_it_needs():
     """Its variants too; the others have another way to load."""
     for descriptor in (paged(), ragged()):
-        for candidate in variants_for(type(descriptor)):
+        for candidate in configs_for(type(descriptor)):
             strict = candidate.operands(descriptor) != operands_of(descriptor)
             assert strict is (candidate.impl == "wgmma_fp8_tile"), candidate.name

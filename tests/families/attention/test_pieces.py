@@ -22,15 +22,15 @@ using std::min;
 using namespace opfacade;
 extern "C" int equal(long long tiles, int batch, int most) { return nearly_equal(tiles, batch, most); }
 extern "C" void cut(int batch, int most, int wave, int unit, int* out) {
-  const EqualCut cut = equal_cut(batch, most, wave);
-  const Place place = cut.find(unit);
-  out[0] = place.request, out[1] = place.before, out[2] = place.count, out[3] = cut.first_unit();
+  const EqualPartition cut = equal_partition(batch, most, wave);
+  const RequestPosition place = cut.find(unit);
+  out[0] = place.request, out[1] = place.before, out[2] = place.count, out[3] = cut.first_split();
 }
-extern "C" int count(int tiles, int longest) { return piece_count(tiles, longest); }
-extern "C" int class_of(int tiles, int count, int longest) { return piece_class(tiles, count, longest); }
-extern "C" int at_once(long long tiles, int resident) { return piece_at_once(tiles, resident); }
-extern "C" int in_turn(int longest) { return piece_in_turn(longest); }
-extern "C" int start(int tiles, int count, int i) { return piece_start(tiles, count, i); }
+extern "C" int count(int tiles, int longest) { return split_count(tiles, longest); }
+extern "C" int class_of(int tiles, int count, int longest) { return split_class(tiles, count, longest); }
+extern "C" int at_once(long long tiles, int resident) { return longest_concurrent_split(tiles, resident); }
+extern "C" int in_turn(int longest) { return longest_queued_split(longest); }
+extern "C" int start(int tiles, int count, int i) { return split_start(tiles, count, i); }
 """
 
 
@@ -54,8 +54,8 @@ def drawn(seed):
     if kind == "one long":
         return [rng.choice([1, 16])] * (batch - 1) + [1024], heads, resident
     if kind == "just longer":  # than a piece, or two: as many parts as can be
-        piece = rng.randint(3, 40)
-        return [rng.choice([1, piece + 1, 2 * piece + 1]) for _ in range(batch)], heads, resident
+        split = rng.randint(3, 40)
+        return [rng.choice([1, split + 1, 2 * split + 1]) for _ in range(batch)], heads, resident
     return [rng.randint(1, 3 if kind == "short" else 400) for _ in range(batch)], heads, resident
 
 
@@ -65,51 +65,51 @@ SEEDS = range(150)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_device_cuts_as_the_model_says(device, seed):
     counts, heads, resident = drawn(seed)
-    pieces, wave = model.pieces(counts, heads, resident), max(1, resident // heads)
-    runs = {piece.request: piece.parts for piece in pieces}
+    splits, wave = model.splits(counts, heads, resident), max(1, resident // heads)
+    runs = {split.request: split.parts for split in splits}
     before = dict(zip(runs, itertools.accumulate([0, *runs.values()]), strict=False))
     if device.equal(sum(counts), len(counts), max(counts)):
-        for unit, piece in enumerate(pieces):
+        for unit, split in enumerate(splits):
             out = (ctypes.c_int * 4)()
             device.cut(len(counts), max(counts), wave, unit, out)
-            assert tuple(out[:3]) == (piece.request, before[piece.request], piece.parts)
-            assert out[3] == next((unit for unit, piece in enumerate(pieces) if piece.parts > 1), out[3])
-        device.cut(len(counts), max(counts), wave, len(pieces), out)
+            assert tuple(out[:3]) == (split.request, before[split.request], split.parts)
+            assert out[3] == next((unit for unit, split in enumerate(splits) if split.parts > 1), out[3])
+        device.cut(len(counts), max(counts), wave, len(splits), out)
         assert out[0] >= len(counts)  # nothing beyond the last
     else:
         longest = device.at_once(sum(counts) * heads, resident)
         if heads * sum(device.count(n, longest) for n in counts) > resident:
             longest = device.in_turn(longest)
         assert runs == {request: device.count(n, longest) for request, n in enumerate(counts)}
-        classes = [device.class_of(counts[piece.request], piece.parts, longest) for piece in pieces]
+        classes = [device.class_of(counts[split.request], split.parts, longest) for split in splits]
         assert classes == sorted(classes)
-        assert all(piece.end - piece.first <= longest for piece in pieces)
-    for piece in pieces:
-        for i, grain in ((piece.part, piece.first), (piece.part + 1, piece.end)):
-            assert device.start(counts[piece.request], piece.parts, i) == grain
+        assert all(split.end - split.first <= longest for split in splits)
+    for split in splits:
+        for i, grain in ((split.part, split.first), (split.part + 1, split.end)):
+            assert device.start(counts[split.request], split.parts, i) == grain
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pieces_cover_every_run_once_and_those_with_parts_have_slots_of_their_own(seed):
     counts, heads, resident = drawn(seed)
-    pieces = model.pieces(counts, heads, resident)
+    splits = model.splits(counts, heads, resident)
     for request, count in enumerate(counts):
-        own = sorted(piece for piece in pieces if piece.request == request)
-        assert [piece.part for piece in own] == list(range(own[0].parts))
+        own = sorted(split for split in splits if split.request == request)
+        assert [split.part for split in own] == list(range(own[0].parts))
         assert (own[0].first, own[-1].end) == (0, count)
         assert all(a.end == b.first for a, b in itertools.pairwise(own))
-    cut = [unit for unit, piece in enumerate(pieces) if piece.parts > 1]
+    cut = [unit for unit, split in enumerate(splits) if split.parts > 1]
     if cut:
         # Slots follow units from the first that has one, where runs are nearly equal, else from the first of all.
         first = cut[0] if 8 * sum(counts) >= 7 * len(counts) * max(counts) else 0
         assert (cut[-1] - first + 1) * heads <= 3 * resident
-    assert len(pieces) * heads <= len(counts) * heads + 3 * resident // 2
+    assert len(splits) * heads <= len(counts) * heads + 3 * resident // 2
 
 
 def waste(counts, heads=8, resident=264):
     """By the model of costs: the time of a cut, as a part of what the same grains take if all blocks are busy to the end. As
     many as 103 blocks keep the memory busy."""
-    sizes = [float(piece.end - piece.first) for piece in model.pieces(counts, heads, resident) for _ in range(heads)]
+    sizes = [float(split.end - split.first) for split in model.splits(counts, heads, resident) for _ in range(heads)]
     return drained(sizes, resident, 1.0, 103.0) / (sum(sizes) / resident * hypot(1, resident / 103))
 
 
@@ -129,7 +129,7 @@ def test_mixed_runs_leave_little_of_the_memory_idle():
 
 
 def test_one_long_run_is_as_many_pieces_as_keep_all_busy():
-    pieces = model.pieces([1024] + [16] * 63, 8, 264)
-    assert pieces[0].request == 0  # the long one first
-    assert 12 <= pieces[0].parts <= 30
-    assert all(piece.parts == 1 for piece in pieces if piece.request)
+    splits = model.splits([1024] + [16] * 63, 8, 264)
+    assert splits[0].request == 0  # the long one first
+    assert 12 <= splits[0].parts <= 30
+    assert all(split.parts == 1 for split in splits if split.request)

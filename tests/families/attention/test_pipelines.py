@@ -3,7 +3,7 @@
 import pytest
 
 from opfacade import Preference, Target, jit
-from opfacade.backends.cuda.attention.decode_configs import VARIANTS
+from opfacade.backends.cuda.attention.decode_configs import CONFIGS
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.select.selection import choose, considered, survey
 from opfacade.testing.families.attention import structural
@@ -40,12 +40,12 @@ CASES = {
 
 def of(descriptor):
     """{variant: option} of those with a pipeline of their own."""
-    names = {candidate.variant for candidate in VARIANTS}
-    return {o.candidate.variant: o for o in considered(descriptor, Preference(), SM_90A) if o.candidate.variant in names}
+    names = {candidate.config for candidate in CONFIGS}
+    return {o.candidate.config: o for o in considered(descriptor, Preference(), SM_90A) if o.candidate.config in names}
 
 
 def test_every_variant_is_tried_here():
-    assert {candidate.variant for candidate in VARIANTS} == set(CASES)
+    assert {candidate.config for candidate in CONFIGS} == set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -54,7 +54,7 @@ def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_
     default = choose(descriptor, SM_90A, survey(descriptor, Preference(), SM_90A))
     option = of(descriptor)[name]
     assert option.reasons == ()
-    assert default.candidate.variant == ""
+    assert default.candidate.config == ""
     assert option.sku.id != default.sku.id
     specs = [o.candidate.jit_spec(descriptor, SM_90A) for o in (option, default)]
     assert specs[0] != specs[1]

@@ -90,7 +90,7 @@ def test_the_workspace_is_two_parts_for_each_block(rows, held):
 
 
 def test_a_cut_batch_is_predicted_to_take_what_its_keys_do():
-    sku, lengths = Plan.select(MIXED, target=TARGET).sku, inputs.Lengths(q=[1, 512], kv=[LONG, 512])
+    sku, lengths = Plan.select(MIXED, target=TARGET).sku, inputs.DrawnLengths(q=[1, 512], kv=[LONG, 512])
     whole = Plan.select(MIXED, Preference(max_workspace_bytes=0), target=TARGET).sku
     cut, uncut = (attention_cost_prefill.cut(MIXED, one, TARGET, lengths).sizes for one in (sku, whole))
     assert sum(cut) == sum(uncut)
@@ -143,7 +143,7 @@ def test_cut_tiles_repeat_bitwise_on_a_gpu(form, name):
     plan = cut_plan(form, name)
     if plan.target.arch != "sm_90a":
         pytest.skip("tiles are cut on sm_90a")
-    args = inputs.make_args(plan.descriptor, 1, "cuda", inputs.Lengths(q=q, kv=kv))
+    args = inputs.make_args(plan.descriptor, 1, "cuda", inputs.DrawnLengths(q=q, kv=kv))
     workspace, found = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda"), []
     for turn in range(30):
         args.o.fill_(float("nan"))

@@ -7,7 +7,7 @@ import pytest
 
 from opfacade import Preference, Target, jit
 from opfacade.backends.cuda import ptxas
-from opfacade.backends.cuda.attention.prefill_configs import VARIANTS
+from opfacade.backends.cuda.attention.prefill_configs import CONFIGS
 from opfacade.errors import ToolchainError
 from opfacade.plans._attention.variant_examples import alibi
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
@@ -56,13 +56,13 @@ CASES = {
 
 def of(descriptor):
     """{variant: option} of those that cut the prefill otherwise."""
-    names = {candidate.variant for candidate in VARIANTS}
+    names = {candidate.config for candidate in CONFIGS}
     options = considered(descriptor, Preference(), SM_90A)
-    return {o.candidate.variant: o for o in options if o.candidate.variant in names and not o.reasons}
+    return {o.candidate.config: o for o in options if o.candidate.config in names and not o.reasons}
 
 
 def test_every_variant_is_tried_here():
-    assert {candidate.variant for candidate in VARIANTS} == {name for name, _ in CASES.values()}
+    assert {candidate.config for candidate in CONFIGS} == {name for name, _ in CASES.values()}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -70,7 +70,7 @@ def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_
     name, descriptor = CASES[case]
     default = choose(descriptor, SM_90A, survey(descriptor, Preference(), SM_90A))
     option = of(descriptor)[name]
-    assert default.candidate.variant == ""
+    assert default.candidate.config == ""
     assert option.sku.id != default.sku.id
     assert option.candidate.jit_spec(descriptor, SM_90A) != default.candidate.jit_spec(descriptor, SM_90A)
     ours, theirs = (o.sku.precision_guarantee for o in (option, default))

@@ -4,17 +4,21 @@ import pytest
 
 from opfacade import Preference, Target
 from opfacade.backends.cuda.attention import decode as cuda
-from opfacade.backends.cuda.attention.decode_block import Tuning
+from opfacade.backends.cuda.attention.decode_block import DecodeConfig
 from opfacade.tune.tune import eligible
 from tests.families.attention.test_decode_default import SM90, chosen, decode
 
-NAMES = {"teams=2": Tuning(teams=2), "teams=4": Tuning(teams=4), "cluster=2,teams=8": Tuning(cluster=2, teams=8)}
+NAMES = {
+    "teams=2": DecodeConfig(teams=2),
+    "teams=4": DecodeConfig(teams=4),
+    "cluster=2,teams=8": DecodeConfig(cluster=2, teams=8),
+}
 FOUR = decode(1, 1024, 16, 4)  # runs of one cluster each by default
 
 
 def offered(descriptor, target=SM90):
     """{variant: SKU} of those with teams."""
-    return {o.candidate.variant: o.sku for o in eligible(descriptor, Preference(), target) if o.candidate.variant in NAMES}
+    return {o.candidate.config: o.sku for o in eligible(descriptor, Preference(), target) if o.candidate.config in NAMES}
 
 
 @pytest.mark.parametrize(
@@ -73,9 +77,9 @@ def test_one_cluster_a_run_stays_to_be_pinned_under_the_id_that_it_had():
     default, short = chosen(decode(1, 4096)), chosen(decode(1, 2048))
     assert dict(default.spec).items() >= {"split": "cluster", "cluster": 2, "teams": 8}.items()
     assert {"cluster", "teams"}.isdisjoint(dict(short.spec))
-    alone = {o.candidate.variant: o.sku for o in eligible(decode(1, 4096), Preference(), SM90)}["cluster=8"]
+    alone = {o.candidate.config: o.sku for o in eligible(decode(1, 4096), Preference(), SM90)}["cluster=8"]
     assert alone.id == short.id
-    assert "cluster=8" not in {o.candidate.variant for o in eligible(decode(1, 2048), Preference(), SM90)}
+    assert "cluster=8" not in {o.candidate.config for o in eligible(decode(1, 2048), Preference(), SM90)}
     assert cuda.workspace(decode(1, 2048), SM90) == 0
 
 
@@ -88,14 +92,14 @@ def test_how_many_teams_there_are_follows_the_batch_and_so_do_bits():
 @pytest.mark.parametrize("heads", [(4, 4), (28, 4), (40, 2), (2, 1)])
 @pytest.mark.parametrize("dim", [64, 128, 256])
 def test_the_grid_and_the_workspace_are_the_closed_forms_of_the_kernel(name, heads, dim):
-    descriptor, tuning = decode(1, 4096, *heads, dim), NAMES[name]
+    descriptor, config = decode(1, 4096, *heads, dim), NAMES[name]
     rows, runs = min(descriptor.group_size, 16), cuda.head_blocks(descriptor)
-    if runs * tuning.cluster * tuning.teams > cuda.within_reach(SM90.sm_count, tuning.cluster):
+    if runs * config.cluster * config.teams > cuda.clusterable_sms(SM90.sm_count, config.cluster):
         return  # never asked for: not all of them run at once
-    blocks, slots = cuda.grid_of(descriptor, SM90, tuning)
-    assert (blocks, slots) == (tuning.cluster * tuning.teams * runs, runs * tuning.teams)
+    blocks, slots = cuda.grid_of(descriptor, SM90, config)
+    assert (blocks, slots) == (config.cluster * config.teams * runs, runs * config.teams)
     counters = runs * -(-rows * dim // 128)
-    assert cuda.workspace(descriptor, SM90, tuning) == slots * rows * (dim + 1) * 4 + counters * 8
+    assert cuda.workspace(descriptor, SM90, config) == slots * rows * (dim + 1) * 4 + counters * 8
 
 
 def test_one_id_is_one_binary_whatever_the_sizes():

@@ -225,7 +225,7 @@ def test_a_masked_kernel_is_exact_where_it_must_be(check):
 @emulator.needed
 def test_a_wild_value_reaches_only_the_rows_that_a_mask_shows_it_to():
     subject = subject_of(small(variant=Variant(mask=equal(kv_pos % 7, per_row("phase"))), custom_mask=True, causal=False))
-    args = subject.args(3, inputs.Lengths(q=[40, 0], kv=[130, 0]))
+    args = subject.args(3, inputs.DrawnLengths(q=[40, 0], kv=[130, 0]))
     subject.run(args)
     want = args.o.clone()
     seen = structural.oracle.shown(subject.descriptor, args, 0, 0, 40, 130)
@@ -242,7 +242,7 @@ def test_a_wild_value_reaches_only_the_rows_that_a_mask_shows_it_to():
 @emulator.needed
 def test_a_mask_that_is_too_short_hides_and_is_not_read_past_its_end():
     subject = subject_of(small(custom_mask=True, causal=False))
-    args = subject.args(3, inputs.Lengths(q=[40, 0], kv=[130, 0]))
+    args = subject.args(3, inputs.DrawnLengths(q=[40, 0], kv=[130, 0]))
     half = args.packed_mask[: 130 * 20 // 8].clone()
     subject.run(replace(args, packed_mask=half))
     assert bool((args.lse[20:] == float("-inf")).all())

@@ -34,9 +34,9 @@ int all_work(const WgmmaPrefillParams& p, int blocks, int* out, int room) {
   CutLine line;
   int count = 0;
   auto add = [&](int block, const Work& work) {
-    const TilePart of = kCutsByLengths<C> && work.split != 0 ? TilePart::of(work.split) : TilePart{work.split, 1};
-    const int row[9] = {block, work.tile.request, work.tile.first, work.tile.rows, work.head, of.part,
-                        work.range.begin, work.range.end, of.count};
+    const TilePart part = kCutsByLengths<C> && work.split != 0 ? TilePart::of(work.split) : TilePart{work.split, 1};
+    const int row[9] = {block, work.tile.request, work.tile.first, work.tile.rows, work.head, part.index,
+                        work.range.begin, work.range.end, part.count};
     if (count < room) std::copy(row, row + 9, out + 9 * count);
     ++count;
   };

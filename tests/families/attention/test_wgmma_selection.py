@@ -7,7 +7,7 @@ import pytest
 
 from opfacade import Plan, Preference, Target, explain
 from opfacade.backends.cuda import ptxas
-from opfacade.backends.cuda.attention import prefill_sm90 as attention_prefill_wgmma
+from opfacade.backends.cuda.attention import prefill_sm90
 from opfacade.backends.cuda.attention import prefill_sm90_fp8 as attention_prefill_fp8
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
 from tests import emulator
@@ -114,7 +114,7 @@ def test_the_shared_memory_that_is_reckoned_with_is_what_the_kernel_asks_for(hea
     subprocess.run([emulator.compiler(), "-std=c++17", "-I", emulator.ROOT, "-o", program, tmp_path / "tile.cc"], check=True)
     asked = int(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
     descriptor = ragged(head_dim=head_dim, head_dim_vo=head_dim_vo, dtype=dtype, q_dtype="bf16")
-    assert asked == attention_prefill_wgmma.shared_memory(descriptor)
+    assert asked == prefill_sm90.shared_memory(descriptor)
 
 
 @emulator.needed
@@ -139,7 +139,7 @@ def test_products_of_fp8_are_chosen_where_q_is_fp8_and_need_the_same_assembler()
 @pytest.mark.parametrize(("head_dim", "head_dim_vo", "dtype"), TILES)
 def test_the_shared_memory_of_a_block_fits_the_device(head_dim, head_dim_vo, dtype):
     descriptor = ragged(head_dim=head_dim, head_dim_vo=head_dim_vo, dtype=dtype, q_dtype="bf16")
-    assert attention_prefill_wgmma.shared_memory(descriptor) <= SM_90A.max_shared_memory
+    assert prefill_sm90.shared_memory(descriptor) <= SM_90A.max_shared_memory
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])

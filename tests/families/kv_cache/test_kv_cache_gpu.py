@@ -33,7 +33,7 @@ def test_a_captured_append_follows_the_table():
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     new = [10, 0, 3, 30, 20]
     first, other = (
-        inputs.make_args(descriptor, seed=seed, device="cuda", lengths=inputs.Lengths(q=new, kv=kv))
+        inputs.make_args(descriptor, seed=seed, device="cuda", lengths=inputs.DrawnLengths(q=new, kv=kv))
         for seed, kv in ((2, [20, 5, 3, 33, 39]), (3, [39, 0, 12, 30, 21]))
     )
     plan.run(first)

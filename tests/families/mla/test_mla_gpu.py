@@ -42,7 +42,7 @@ def test_runs_repeat_bitwise(descriptor):
 @pytest.mark.parametrize("split", ["off", 64, 256])
 def test_a_request_does_not_see_its_batch(split, heads):
     whole = decode_of(heads, kv_split=split)
-    plan, args = Plan.select(whole, CUDA), inputs.make_args(whole, 5, "cuda", inputs.Lengths(kv=KV_LENS))
+    plan, args = Plan.select(whole, CUDA), inputs.make_args(whole, 5, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     assert plan.precision_guarantee.batch_invariant == "composition"
     plan.run(args)
     for request in range(len(KV_LENS)):
@@ -56,7 +56,7 @@ def test_a_request_does_not_see_its_batch(split, heads):
 @pytest.mark.parametrize("heads", [16, 24, 64, 128])
 def test_any_page_size_keeps_the_guarantee(heads, page_size):
     descriptor = decode_of(heads, page_size)
-    args = inputs.make_args(descriptor, 3, "cuda", inputs.Lengths(kv=KV_LENS))
+    args = inputs.make_args(descriptor, 3, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     Plan.select(descriptor, CUDA).run(args)
     held(descriptor, args)
 
@@ -66,14 +66,14 @@ def test_every_way_of_sharing_the_device_keeps_the_guarantee(batch, length, head
     """One long context over all SMs, several requests a block, as many as blocks."""
     pages = batch * -(-length // 64)
     descriptor = decode_of(heads, 64, pages * 64, batch)
-    args = inputs.make_args(descriptor, 4, "cuda", inputs.Lengths(kv=[length] * batch))
+    args = inputs.make_args(descriptor, 4, "cuda", inputs.DrawnLengths(kv=[length] * batch))
     Plan.select(descriptor, CUDA).run(args)
     held(descriptor, args)
 
 
 def test_one_tensor_of_both_parts_gives_the_same_bits():
     descriptor = decode_of(64, 16)
-    apart = inputs.make_args(descriptor, 6, "cuda", inputs.Lengths(kv=KV_LENS))
+    apart = inputs.make_args(descriptor, 6, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     whole = torch.cat([apart.ckv, apart.kpe], -1)
     names = [name for name in type(apart).__slots__ if name not in ("ckv", "kpe", "o", "lse")]
     fields = {name: getattr(apart, name) for name in names}
@@ -87,7 +87,7 @@ def test_one_tensor_of_both_parts_gives_the_same_bits():
 
 def test_a_graph_follows_lengths_that_change():
     descriptor = decode_of(128, 64, 6400, page_table="block")
-    args = inputs.make_args(descriptor, 7, "cuda", inputs.Lengths(kv=[640] * len(KV_LENS)))
+    args = inputs.make_args(descriptor, 7, "cuda", inputs.DrawnLengths(kv=[640] * len(KV_LENS)))
     plan = Plan.select(descriptor, CUDA)
     plan.compile()
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")

@@ -12,7 +12,7 @@ from opfacade.cost.model import amount
 from opfacade.errors import DescriptorError, IndexDataError, UnsupportedError
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, BatchMlaDecodePlan, PagedLatentCacheDescriptor
 from opfacade.testing import determinism, numerics
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.subject import Subject
 from tests.support import naive_attention as naive
 from tests.support.problems import bits, cloned, i32, mla, on_reference, run
@@ -142,7 +142,7 @@ def test_what_cuda_can_is_said_with_reasons():
 
 def test_its_cost_counts_a_latent_row_once_for_key_and_value():
     descriptor = BatchMlaDecodeDescriptor(batch_size=2, num_qo_heads=16, paged_kv=WIDE, kv_split="off")
-    short, long = (amount(descriptor, Lengths(kv=[n, 0])) for n in (4, 24))
+    short, long = (amount(descriptor, DrawnLengths(kv=[n, 0])) for n in (4, 24))
     assert long.bytes - short.bytes == 20 * 576 * 2
     assert long.flops - short.flops == 20 * 16 * 2 * (576 + 512)
 

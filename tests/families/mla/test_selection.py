@@ -87,7 +87,7 @@ def test_numbers_of_the_header_are_those_of_the_plan():
     assert (named["kMlaLatent"], named["kMlaRope"], named["kMlaRows"], named["kMlaKeys"]) == (512, 64, mla.ROWS, mla.TILE)
     tiles, panels = named["kMlaStages"] * named["kMlaKeys"] * 576 * 2, (9 - named["kMlaKept"] + 1) * named["kMlaRows"] * 128
     assert mla.shared_memory() == tiles + panels + named["kMlaControlBytes"] <= SM_90A.max_shared_memory
-    assert text.partition("struct SplitRun {")[2].partition("}")[0].count("int32_t") * 4 == 20
+    assert text.partition("struct SplitRequest {")[2].partition("}")[0].count("int32_t") * 4 == 20
 
 
 @pytest.mark.parametrize(("split", "scope"), [("off", "composition"), (64, "composition"), ("auto", "none")])

@@ -1,4 +1,4 @@
-"""CUDA attention: wgmma where it can be (sm_90a), else mma.sync, sm_80 and later. Work is assigned on the device."""
+"""CUDA attention: wgmma on sm_90a if possible, else mma.sync on sm_80 and later. The device assigns the work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from opfacade.backends.cuda.attention import prefill_pieces as pieces
 from opfacade.backends.cuda.attention import prefill_sm90 as wgmma
 from opfacade.backends.cuda.attention import prefill_sm90_fp8 as fp8
 from opfacade.backends.cuda.attention.decode_block import head_blocks
-from opfacade.backends.cuda.attention.decode_configs import VARIANTS as DECODE_VARIANTS
-from opfacade.backends.cuda.attention.prefill_configs import VARIANTS as PREFILL_VARIANTS
+from opfacade.backends.cuda.attention.decode_configs import CONFIGS as DECODE_CONFIGS
+from opfacade.backends.cuda.attention.prefill_configs import CONFIGS as PREFILL_CONFIGS
 from opfacade.core.candidate import Candidate
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -92,7 +92,7 @@ _DEFAULTS = (
 )
 
 
-# Before those of whole tiles, which serve wherever these decline, or where there is no room or a promise is required.
+# Before the candidates of whole tiles, which serve wherever these decline: no workspace allowed, or a guarantee required.
 _PIECES = tuple(
     Candidate(
         "cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, estimate=_prefill, needs=needs
@@ -100,6 +100,6 @@ _PIECES = tuple(
     for impl, cut, needs in (("wgmma_tile", pieces.WGMMA, None), ("wgmma_fp8_tile", pieces.FP8, fp8.needs))
     for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
 )
-_SPLIT_VARIANTS = (variant for base in _DEFAULTS for variant in facts_of.split_variants(base))
+_SPLIT_CONFIGS = (variant for base in _DEFAULTS for variant in facts_of.split_configs(base))
 
-CANDIDATES = (*_PIECES, *_DEFAULTS, *_SPLIT_VARIANTS, *DECODE_VARIANTS, *PREFILL_VARIANTS)
+CANDIDATES = (*_PIECES, *_DEFAULTS, *_SPLIT_CONFIGS, *DECODE_CONFIGS, *PREFILL_CONFIGS)

@@ -1,7 +1,8 @@
-"""The work units of a decode, in the order in which CTAs take them.
+"""Splits of a decode in the order in which CTAs take them.
 
 As kernels/attention/decode/schedule/cut.cuh and decode/schedule/pieces.cuh make them.
-A grain is what cuts lie at multiples of (64 keys there, "tiles"); a run is the grains of one request for one block of heads.
+
+Splits start at multiples of a scheduling tile (64 keys). A work unit is all tiles of one request and one head block.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-LEAST_GRAINS = 2  # of a share: less is not worth a merge
+MIN_SHARE_TILES = 2  # tiles of a share: a smaller one does not pay for its merge
 _CLASSES = 4
 
 
-class Piece(NamedTuple):
-    """One for each block of heads. part, parts: which of its run's it is; first, end: grains of the run."""
+class Split(NamedTuple):
+    """One split for all head blocks. part, parts: its index and the number of splits of its unit; first, end: tiles of the
+    unit."""
 
     request: int
     part: int
@@ -23,55 +25,55 @@ class Piece(NamedTuple):
     end: int
 
 
-def pieces(counts: Sequence[int], heads: int, resident: int) -> list[Piece]:
-    """counts: grains of each request's run; heads: blocks of them; resident: blocks that run at once."""
+def splits(counts: Sequence[int], heads: int, resident: int) -> list[Split]:
+    """counts: tiles of each request's unit; heads: head blocks; resident: concurrent CTAs."""
     found = _nearly_equal(counts, heads, resident) or _by_length(counts, heads, resident)
-    starts = ((request, parts, [start(counts[request], parts, i) for i in range(parts + 1)]) for request, parts in found)
-    return [Piece(request, i, parts, at[i], at[i + 1]) for request, parts, at in starts for i in range(parts)]
+    bounds = ((request, parts, [split_start(counts[request], parts, i) for i in range(parts + 1)]) for request, parts in found)
+    return [Split(request, i, parts, at[i], at[i + 1]) for request, parts, at in bounds for i in range(parts)]
 
 
 def _nearly_equal(counts: Sequence[int], heads: int, resident: int) -> list[tuple[int, int]]:
-    """(request, its pieces), in order; nothing where runs differ."""
+    """(request, its number of splits), in order; empty if unit lengths differ."""
     if 8 * sum(counts) < 7 * len(counts) * max(counts):
         return []
-    whole, parts, tail = equal_cut(len(counts), max(counts), max(1, resident // heads))
+    whole, parts, tail = equal_partition(len(counts), max(counts), max(1, resident // heads))
     return [(request, parts if request < whole else tail) for request in range(len(counts))]
 
 
 def _by_length(counts: Sequence[int], heads: int, resident: int) -> list[tuple[int, int]]:
-    """Long pieces first; alike in length, by the lanes that look at them."""
-    longest = at_once(sum(counts) * heads, resident)
-    if heads * sum(piece_count(count, longest) for count in counts) > resident:
-        longest = in_turn(longest)
-    cut = [(request, piece_count(count, longest)) for request, count in enumerate(counts)]
-    return sorted(cut, key=lambda run: (piece_class(counts[run[0]], run[1], longest), run[0] % 32, run[0] // 32))
+    """Long splits first; in a size class by the lane that scans the request."""
+    longest = longest_concurrent_split(sum(counts) * heads, resident)
+    if heads * sum(split_count(count, longest) for count in counts) > resident:
+        longest = longest_queued_split(longest)
+    partition = [(request, split_count(count, longest)) for request, count in enumerate(counts)]
+    return sorted(partition, key=lambda unit: (split_class(counts[unit[0]], unit[1], longest), unit[0] % 32, unit[0] // 32))
 
 
-def equal_cut(batch: int, most: int, wave: int) -> tuple[int, int, int]:
-    """(requests before the tail, pieces of each of those, and of each of the others)."""
-    finest = max(1, most // LEAST_GRAINS)
+def equal_partition(batch: int, max_tiles: int, wave: int) -> tuple[int, int, int]:
+    """(requests before the tail, splits of each of these, splits of each request of the tail)."""
+    finest = max(1, max_tiles // MIN_SHARE_TILES)
     if batch <= wave:
         return batch, min(wave // batch, finest), 1
     whole = batch // wave * wave
     return whole, 1, min(wave // (batch - whole), finest) if batch > whole else 1
 
 
-def piece_count(grains: int, longest: int) -> int:
-    return -(-grains // longest)
+def split_count(tiles: int, longest: int) -> int:
+    return -(-tiles // longest)
 
 
-def piece_class(grains: int, count: int, longest: int) -> int:
-    return sum(_CLASSES * grains <= quarters * longest * count for quarters in (3, 2, 1))
+def split_class(tiles: int, count: int, longest: int) -> int:
+    return sum(_CLASSES * tiles <= quarters * longest * count for quarters in (3, 2, 1))
 
 
-def at_once(grains: int, resident: int) -> int:
-    even = grains // resident
-    return max(LEAST_GRAINS, even + even // 16 + 1)
+def longest_concurrent_split(tiles: int, resident: int) -> int:
+    even = tiles // resident
+    return max(MIN_SHARE_TILES, even + even // 16 + 1)
 
 
-def in_turn(longest: int) -> int:
+def longest_queued_split(longest: int) -> int:
     return -(-5 * longest // 7)
 
 
-def start(grains: int, count: int, i: int) -> int:
-    return i * (grains // count) + min(i, grains % count)
+def split_start(tiles: int, count: int, i: int) -> int:
+    return i * (tiles // count) + min(i, tiles % count)

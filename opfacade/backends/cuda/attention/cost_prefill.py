@@ -1,6 +1,6 @@
-"""What a prefill is predicted to take: tiles of rows, the longest first, each as long as its keys; then the merge of splits.
+"""Cost model of prefill: row tiles, longest first, each as long as its keys; then the merge of splits.
 
-The constants are of one H200, found from the prefills of tests/data/tune_fitted.json and, for wgmma_tile, of
+The constants are fitted to one H200, from the prefills of tests/data/tune_fitted.json and, for wgmma_tile, of
 tests/data/prefill.json.
 """
 
@@ -21,9 +21,9 @@ from opfacade.plans._attention.work import first_hidden, requests_of
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of an implementation. block, device: products and sums a second, of one block alone and of all.
+    """Rates of an implementation. block, device: products and sums a second, of one CTA alone and of all.
 
-    blocks: that share an SM. turn: seconds between two tiles of rows. launch: seconds of the first launch.
+    blocks: CTAs an SM. turn: seconds between two row tiles. launch: seconds of the first launch.
     """
 
     block: float
@@ -33,25 +33,25 @@ class Rates:
     launch: float
 
 
-# What one block of wgmma_tile does over a long tile of rows: single ones took 4.5, rounds of them 5.5. The blocks slow each
-# other little, unlike two blocks of mma_tile on an SM, which share its tensor cores. Products of fp8: 776 TFLOP/s where
-# those of bf16 made 667, on 8192 causal.
+# One CTA of wgmma_tile over a long row tile: 4.5 TFLOP/s alone, 5.5 in full waves. CTAs slow each other little, unlike two CTAs
+# of mma_tile on an SM, which share its tensor cores. fp8 products: 776 TFLOP/s, bf16 products: 667, both on 8192 causal rows.
 _WGMMA = {"wgmma_tile": Rates(4.9e12, inf, 1, 2e-6, 12e-6), "wgmma_fp8_tile": Rates(5.7e12, inf, 1, 2e-6, 12e-6)}
-# Tiles of 64 keys where more are usual, and warpgroups that take no turns: of the usual rate.
+# Relative rate of tiles of 64 keys where the default has more, and of warpgroups without ping-pong.
 _FEW_KEYS, _NO_TURNS = 0.91, 0.985
 _MMA = Rates(1.9e12, 310e12, 2, 2.5e-6, 6e-6)
 _SMS = 132
 _BANDWIDTH = 4.2e12
-# The second launch; of it each row of a head; and what partial results beyond those that stay in the L2 cost to write and read.
+# Seconds of the second launch; of each row of a head; bytes of partials that stay in L2, beyond which writes and reads cost
+# time.
 _MERGE, _MERGED_ROW, _IN_L2 = 3e-6, 0.4e-9, 40e6
 _LEAST_CUT = 512  # keys: kernels/attention/prefill_sm90/cut.cuh
-# To find that a tile has no key in a split.
+# Seconds to find that a tile has no key in a split.
 _NO_KEYS = 0.4e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """sizes: keys of each tile of rows that has any, of every kv head and split. parts: rows of partial results."""
+class PrefillLoad:
+    """sizes: keys of each row tile that has any, of every kv head and split. parts: rows of partial results."""
 
     sizes: list[int]
     empty: int
@@ -59,23 +59,23 @@ class Cut:
 
 
 def rates_of(sku: KernelSku) -> Rates:
-    """Of its implementation, as far as it is cut as usual."""
+    """Rates of the SKU's implementation, adjusted for its tuning config."""
     rates, facts = _WGMMA.get(sku.impl, _MMA), dict(sku.spec)
     slower = _FEW_KEYS if facts.get("tile_keys") else _NO_TURNS if facts.get("turns") is False else 1.0
     return replace(rates, block=rates.block * slower)
 
 
 def predicted(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Predicted:
-    """least_bytes: of the problem itself."""
+    """least_bytes: minimal bytes of the problem."""
     rates, sms = rates_of(sku), max(1, target.sm_count)
     time, tiles = _seconds(descriptor, sku, target, lengths)
     time = max(time, rates.launch + least_bytes / (_BANDWIDTH * sms / _SMS))
-    partial = 8.0 * (descriptor.dim_vo + 1)  # of a row, written and read
+    partial = 8.0 * (descriptor.dim_vo + 1)  # bytes a row, written and read
     return Predicted(time, len(tiles.sizes), sms * rates.blocks, partial * tiles.parts)
 
 
-def _seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> tuple[float, Cut]:
-    """The prediction but for the bytes of the problem itself, and the cut it is of."""
+def _seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> tuple[float, PrefillLoad]:
+    """The prediction without the bytes of the problem, and its partition."""
     rates, sms, width = rates_of(sku), max(1, target.sm_count), descriptor.dim + descriptor.dim_vo
     rows, _ = _tile(sku, descriptor)
     found = cut(descriptor, sku, target, lengths)
@@ -95,7 +95,7 @@ def _tile(sku: KernelSku, descriptor: Any) -> tuple[int, int]:
     if sku.impl in _WGMMA:
         tile = tile_of(dim, descriptor.kv_dtype)
         return tile.rows, int(dict(sku.spec).get("tile_keys") or tile.keys)
-    usual = prefill.TILES.get(dim, prefill.TILES[128])  # the reference takes any
+    usual = prefill.TILES.get(dim, prefill.TILES[128])  # the reference takes any head_dim
     return usual.rows, usual.keys
 
 
@@ -103,7 +103,7 @@ def _row_bytes(descriptor: Any) -> float:
     return float(4 * (descriptor.dim_vo + 1))
 
 
-def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> Cut:
+def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> PrefillLoad:
     facts, (rows, step) = dict(sku.spec), _tile(sku, descriptor)
     mode = str(facts.get("split", "off"))
     splits, chunk = _splits(descriptor, target, mode, facts.get("chunk"))
@@ -118,17 +118,17 @@ def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> Cut:
             sizes += mine * heads
             empty += (splits - len(mine)) * heads
             parts += len(mine) * heads * held * (mode in ("auto", "fixed"))
-    return Cut(_shared(sizes, target) if mode == "pieces" else sizes, empty, parts)
+    return PrefillLoad(_shared(sizes, target) if mode == "pieces" else sizes, empty, parts)
 
 
 def _shared(sizes: list[int], target: Target) -> list[int]:
-    """Long tiles in parts of equal shares: kernels/attention/prefill_sm90/cut.cuh. The blocks merge them, in little time."""
+    """Long tiles in equal shares: kernels/attention/prefill_sm90/cut.cuh. The CTAs merge them, in little time."""
     share = max(-(-sum(sizes) // max(1, target.sm_count)), _LEAST_CUT)
     return [min(share, keys - begin) for keys in sizes for begin in range(0, keys, share)]
 
 
 def _splits(descriptor: Any, target: Target, mode: str, said: Any) -> tuple[int, int]:
-    """How many, and of how many tokens; 0: an even share of each tile's own."""
+    """(number, tokens) of the splits; tokens 0: an even share of each tile's keys."""
     if mode == "auto":
         return max(1, prefill.splits_of(descriptor, target)[1]), 0
     if mode != "fixed":
@@ -145,6 +145,6 @@ def _visible(descriptor: Any, row: int, last: int, q: int, kv: int) -> tuple[int
 
 
 def _parts(begin: int, end: int, step: int, share: int, start: int) -> Iterator[int]:
-    """Tiles of keys of each split between `begin` and `end`; splits are `share` keys long from `start` on."""
+    """Key tiles of each split between `begin` and `end`; splits have `share` keys from `start` on."""
     for lower in range(start + (begin - start) // max(1, share) * share, end, max(1, share)):
         yield -(-min(end, lower + share) // step) - max(begin, lower) // step

@@ -1,4 +1,4 @@
-"""CUDA decode: one query row a request, KV cut by the lengths on the device; grid and workspace in closed form."""
+"""CUDA decode: one query row a request, keys partitioned by the lengths on the device; grid and workspace in closed form."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.attention import facts as facts_of
 from opfacade.backends.cuda.attention.decode_block import (
-    PLAIN,
+    DEFAULT,
     SM_BYTES,
     SYSTEM_BYTES,
     Block,
-    Tuning,
+    DecodeConfig,
+    default_shape,
     head_blocks,
     rows_of,
-    usual_shape,
 )
 from opfacade.core.candidate import Launcher, Reason
-from opfacade.core.descriptor import once_a_kind, once_in_a_row
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -27,62 +27,63 @@ from opfacade.plans.attention import BatchPagedDecodeDescriptor
 
 _SHORT_TOKENS = 8192
 _TEAM_TOKENS = 16384
-# Of a request and kv head: so much of K one team reads before several have met.
-_ALONE_BYTES = 2048 * 256
-# (runs at most, blocks of a cluster, clusters of a run): what was fastest on 132 SMs, see docs/notebook/decode.md.
-_TEAMS = ((3, 8, 4), (8, 2, 8))
-_MOST_PARTS = 2**16 - 1  # what a counter of parts holds
-_SHARE_TOKENS = 64
-# Each block looks at the lengths of all requests to find its piece: of more, that costs more than it brings.
-_MOST_SURVEYED = 256
+# Break-even: bytes of K, a request and kv head, that one cluster reads in the time in which several clusters combine partials.
+_ONE_CLUSTER_BYTES = 2048 * 256
+# (most work units, CTAs a cluster, clusters a unit): the fastest on 132 SMs, see docs/notebook/decode.md.
+_CLUSTER_CONFIGS = ((3, 8, 4), (8, 2, 8))
+_MAX_PARTIALS = 2**16 - 1  # capacity of an arrival counter
+_TILE_TOKENS = 64
+# Every CTA scans all lengths to find its split; above 256 requests the scan costs more than balanced splits gain.
+_MAX_SCANNED_REQUESTS = 256
 _CHUNKS = (512, 1024)
-_SMALL_CHUNK = 512 * 128  # elements of K: one block reads them in 6 us
+_SMALL_CHUNK = 512 * 128  # elements of K: one CTA reads them in 6 us
 
 
 class Rules(NamedTuple):
-    """What a cut is made by, besides sizes. heads: blocks of them; said: what the caller leaves no choice in.
+    """Size-independent inputs of the partition. heads: head blocks of a request; requested_split: mode forced by kv_split, else
+    None.
 
-    short_runs: of at most so many, each has a cluster or several where contexts are short; -1 where none ever has. sms: of the
-    device. slots: blocks that run at once, where bounds may promise that a simpler cut keeps them busy; else 0. alone, team:
-    blocks, and those of a cluster.
+    short_units: up to so many work units, short contexts run on one or several clusters; -1: never. sms: of the device.
+    concurrent_ctas: CTAs that run at once, if a simpler partition may be chosen by the bounds; else 0. single_cta, cluster: the
+    CTA of a launch without and with clusters.
     """
 
     heads: int
-    said: tuple[str, int] | None
-    short_runs: int
+    requested_split: tuple[str, int] | None
+    short_units: int
     sms: int
-    slots: int
-    alone: Block
-    team: Block
+    concurrent_ctas: int
+    single_cta: Block
+    cluster: Block
 
 
-@once_a_kind
-def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning) -> Rules:
-    """Of a descriptor that has no reason against it but its sizes."""
+@cached_by_specialization
+def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig) -> Rules:
+    """For a descriptor that is declined for its sizes at most."""
     split, heads = descriptor.kv_split, head_blocks(descriptor)
-    said = ("fixed", split) if isinstance(split, int) else ("off", 0) if split == "off" else None
+    requested_split = ("fixed", split) if isinstance(split, int) else ("off", 0) if split == "off" else None
     able = target.sm_version >= 90 and target.max_shared_memory >= SM_BYTES - SYSTEM_BYTES and descriptor.kv_dtype != "f32"
-    # A cluster of 8 stays inside a group of SMs and leaves some over, so the batch must fit the clusters that run at once.
-    short_runs = target.sm_count * 85 // 100 // PLAIN.cluster if able and said is None else -1
-    # Others were not measured.
-    measured = tuning == PLAIN and descriptor.kv_dtype in ("f16", "bf16") and descriptor.dim >= 128
-    slots = target.sm_count * usual_shape(descriptor, False).blocks if measured else 0
-    alone = Block.of(descriptor, target, tuning, False)
-    team = alone if short_runs < 0 else Block.of(descriptor, target, tuning, True)
-    return Rules(heads, said, short_runs, target.sm_count, slots, alone, team)
+    # A cluster of 8 must fit into one GPC, which leaves SMs over: the batch must fit the clusters that run concurrently.
+    short_units = target.sm_count * 85 // 100 // DEFAULT.cluster if able and requested_split is None else -1
+    # The bounds were measured for these only.
+    measured = config == DEFAULT and descriptor.kv_dtype in ("f16", "bf16") and descriptor.dim >= 128
+    slots = target.sm_count * default_shape(descriptor, False).blocks if measured else 0
+    single_cta = Block.of(descriptor, target, config, False)
+    cluster = single_cta if short_units < 0 else Block.of(descriptor, target, config, True)
+    return Rules(heads, requested_split, short_units, target.sm_count, slots, single_cta, cluster)
 
 
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
-    """Whether a cluster takes each request's heads: bounds promise a small batch of short contexts, a matter of latency."""
-    return _split(descriptor, PLAIN, rules_of(descriptor, target, PLAIN)).mode == "cluster"
+    """True if clusters take each request's heads: the bounds promise a small batch of short contexts, where latency decides."""
+    return _split(descriptor, DEFAULT, rules_of(descriptor, target, DEFAULT)).mode == "cluster"
 
 
 def _is_short(descriptor: BatchPagedDecodeDescriptor, rules: Rules) -> bool:
-    return descriptor.batch_size * rules.heads <= rules.short_runs and descriptor.kv_token_bound <= _SHORT_TOKENS
+    return descriptor.batch_size * rules.heads <= rules.short_units and descriptor.kv_token_bound <= _SHORT_TOKENS
 
 
 class Split(NamedTuple):
-    """How requests are cut. chunk: tokens of a fixed one; cluster: blocks of one; teams: clusters that share a run."""
+    """Partition of requests. chunk: tokens of a fixed chunk; cluster: CTAs a cluster; clusters: clusters a work unit."""
 
     mode: str
     chunk: int = 0
@@ -90,67 +91,72 @@ class Split(NamedTuple):
     teams: int = 1
 
 
-def _teams(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> Split | None:
-    """Where several clusters share a run: contexts are short, but too long for one, and all clusters run at once."""
-    runs, tokens = descriptor.batch_size * rules.heads, descriptor.kv_token_bound
+def _several_clusters(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules) -> Split | None:
+    """Several clusters a work unit: contexts are short, but too long for one cluster, and all clusters run concurrently."""
+    units, tokens = descriptor.batch_size * rules.heads, descriptor.kv_token_bound
     row = descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
-    ways: tuple[tuple[int, int, int], ...] = ((runs, tuning.cluster, tuning.teams),) if tuning.teams > 1 else ()
-    if not tuning.teams and tokens <= _SHORT_TOKENS and tokens * row > _ALONE_BYTES * descriptor.batch_size:
-        ways = _TEAMS
-    if rules.short_runs < 0 or tokens > _TEAM_TOKENS:
+    configs: tuple[tuple[int, int, int], ...] = ((units, config.cluster, config.teams),) if config.teams > 1 else ()
+    if not config.teams and tokens <= _SHORT_TOKENS and tokens * row > _ONE_CLUSTER_BYTES * descriptor.batch_size:
+        configs = _CLUSTER_CONFIGS
+    if rules.short_units < 0 or tokens > _TEAM_TOKENS:
         return None
-    fitting = (Split("cluster", 0, cluster, teams) for most, cluster, teams in ways if runs <= most)
+    fitting = (Split("cluster", 0, cluster, teams) for most, cluster, teams in configs if units <= most)
     return next(
-        (split for split in fitting if runs * split.cluster * split.teams <= within_reach(rules.sms, split.cluster)), None
+        (split for split in fitting if units * split.cluster * split.teams <= clusterable_sms(rules.sms, split.cluster)), None
     )
 
 
-def within_reach(sms: int, cluster: int) -> int:
-    """SMs that clusters of this size fill together. They stay inside a group of SMs: of 132, 15 of eight or 30 of four ran at
-    once, and nearly all of two."""
+def clusterable_sms(sms: int, cluster: int) -> int:
+    """SMs that clusters of this size can occupy. A cluster must fit into one GPC: on 132 SMs, 15 clusters of eight or 30 of
+    four ran concurrently, and nearly all SMs with clusters of two."""
     return sms * (97 if cluster <= 2 else 90) // 100
 
 
-def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[str, int]:
+def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> tuple[str, int]:
     """(mode, chunk in tokens)."""
-    return _split(descriptor, tuning, rules_of(descriptor, target, tuning))[:2]
+    return _split(descriptor, config, rules_of(descriptor, target, config))[:2]
 
 
-def _split(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, rules: Rules) -> Split:
-    if rules.said is not None:
-        return Split(*rules.said)
-    if (shared := _teams(descriptor, tuning, rules)) is not None:
+def _split(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules) -> Split:
+    if rules.requested_split is not None:
+        return Split(*rules.requested_split)
+    if (shared := _several_clusters(descriptor, config, rules)) is not None:
         return shared
-    if tuning.cluster > 1 and _is_short(descriptor, rules):
-        return Split("cluster", cluster=tuning.cluster)
+    if config.cluster > 1 and _is_short(descriptor, rules):
+        return Split("cluster", cluster=config.cluster)
     bounds = descriptor.kv_token_bound, descriptor.batch_size, rules.heads
-    simple = _cut_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.slots) if rules.slots else None
-    return simple or Split(tuning.auto or ("pieces" if descriptor.batch_size <= _MOST_SURVEYED else "auto"))
+    simple = (
+        _partition_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.concurrent_ctas)
+        if rules.concurrent_ctas
+        else None
+    )
+    return simple or Split(config.auto or ("pieces" if descriptor.batch_size <= _MAX_SCANNED_REQUESTS else "auto"))
 
 
-def _cut_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> Split | None:
-    """What "auto" comes to where bounds promise that a simpler cut keeps all blocks busy: then nothing pays for a survey.
+def _partition_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> Split | None:
+    """The partition of "auto" if the bounds promise that a simple one keeps all CTAs busy, so that no scan of lengths is
+    needed.
 
-    Full windows are runs of one length, which stay whole; and where all chunks run at once no block waits for its turn.
-    What is not promised is cut by the lengths on the device.
+    Full windows are units of equal length, which stay whole; if all chunks run concurrently, none waits. Otherwise None: the
+    lengths on the device decide.
     """
     if tokens <= _SHORT_TOKENS:
         return None
     if window >= 0:
-        runs = batch * heads
-        fills = tokens >= batch * (window + 1) and 8 * runs >= 7 * -(-runs // slots) * slots
+        units = batch * heads
+        fills = tokens >= batch * (window + 1) and 8 * units >= 7 * -(-units // slots) * slots
         return Split("off") if fills else None
     for chunk in _CHUNKS:
-        # The bound counts a chunk that is not full for every request, and some fall together.
+        # The bound counts a partial chunk for every request; some requests have none.
         at_once = 5 * heads * (tokens // chunk + batch) <= 6 * slots
-        # Nobody waits long for a chunk: it is small, or an even share would hardly be smaller.
+        # Chunks are small, or even shares would be hardly smaller.
         if at_once and (chunk * dim <= _SMALL_CHUNK or 2 * tokens * heads >= chunk * slots):
             return Split("fixed", chunk)
     return None
 
 
-class Cut(NamedTuple):
-    """What comes of the sizes of a descriptor. slots, counters: for partial results."""
+class DecodePartition(NamedTuple):
+    """Launch sizes derived from a descriptor's sizes. slots, counters: workspace of partial results."""
 
     split: Split
     blocks: int
@@ -159,110 +165,122 @@ class Cut(NamedTuple):
     block: Block
 
 
-@once_in_a_row
-def cut_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Cut:
-    """Whatever the lengths turn out to be."""
-    rules = rules_of(descriptor, target, tuning)
-    split = _split(descriptor, tuning, rules)
+@memoize_last
+def partition_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> DecodePartition:
+    """Valid for any lengths within the bounds."""
+    rules = rules_of(descriptor, target, config)
+    split = _split(descriptor, config, rules)
     least = descriptor.batch_size * rules.heads
     if split.mode == "cluster":
-        return _over_clusters(descriptor, split, least, rules.team)
+        return _cluster_partition(descriptor, split, least, rules.cluster)
     if split.mode == "off":
-        return Cut(split, least, 0, 0, rules.alone)
+        return DecodePartition(split, least, 0, 0, rules.single_cta)
     if split.mode == "fixed":
         items = rules.heads * facts_of.chunks_bound(descriptor, split.chunk)
-        return Cut(split, items, items, items, rules.alone)
-    tiles = rules.heads * (descriptor.kv_token_bound // _SHARE_TOKENS) + least
-    resident = min(tiles, target.sm_count * rules.alone.resident)
+        return DecodePartition(split, items, items, items, rules.single_cta)
+    tiles = rules.heads * (descriptor.kv_token_bound // _TILE_TOKENS) + least
+    resident = min(tiles, target.sm_count * rules.single_cta.resident)
     if split.mode == "pieces":
-        # decode/schedule/cut.cuh makes at most 1.4 times as many pieces more than runs, and 2.8 times as many come
-        # before the last that has a slot.
-        return Cut(split, least + 3 * resident // 2, 3 * resident, 3 * resident, rules.alone)
-    return Cut(split, min(2 * resident, max(resident, least)), 2 * resident, 2 * resident, rules.alone)
+        # decode/schedule/cut.cuh makes at most 1.4 * resident splits more than units, and at most 2.8 * resident splits
+        # precede the last that has a slot.
+        return DecodePartition(split, least + 3 * resident // 2, 3 * resident, 3 * resident, rules.single_cta)
+    return DecodePartition(split, min(2 * resident, max(resident, least)), 2 * resident, 2 * resident, rules.single_cta)
 
 
-def _over_clusters(descriptor: BatchPagedDecodeDescriptor, split: Split, runs: int, block: Block) -> Cut:
-    """One team needs no workspace; several leave their parts there, and meet in 128 columns of a run at a time."""
+def _cluster_partition(descriptor: BatchPagedDecodeDescriptor, split: Split, units: int, block: Block) -> DecodePartition:
+    """One cluster needs no workspace; several store partials and synchronise for each 128 columns of a work unit."""
     if split.teams == 1:
-        return Cut(split, runs * split.cluster, 0, 0, block)
-    slots, counters = runs * split.teams, runs * -(-rows_of(descriptor) * descriptor.dim // 128)
-    return Cut(split, slots * split.cluster, slots, counters, block)
+        return DecodePartition(split, units * split.cluster, 0, 0, block)
+    slots, counters = units * split.teams, units * -(-rows_of(descriptor) * descriptor.dim // 128)
+    return DecodePartition(split, slots * split.cluster, slots, counters, block)
 
 
-def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> tuple[int, int]:
-    """(blocks, slots for partial results)."""
-    cut = cut_of(descriptor, target, tuning)
-    return cut.blocks, cut.slots
+def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> tuple[int, int]:
+    """(CTAs, workspace slots)."""
+    partition = partition_of(descriptor, target, config)
+    return partition.blocks, partition.slots
 
 
-@once_a_kind
-def _unfit(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
+@cached_by_specialization
+def _declines_of_kind(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(facts_of.declines(descriptor, target, ("f16", "bf16", "f32", *FP8)))
 
 
-def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Sequence[Reason]:
-    return _unfit(descriptor, target) or [*_excess(descriptor, target, cut_of(descriptor, target, tuning))]
+def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> Sequence[Reason]:
+    return _declines_of_kind(descriptor, target) or [*_excess(descriptor, target, partition_of(descriptor, target, config))]
 
 
-def _excess(descriptor: BatchPagedDecodeDescriptor, target: Target, cut: Cut) -> Iterator[Reason]:
-    yield from support.shared_memory_reason(cut.block.shared_memory, target)
-    yield from support.limit_reason("OPF-S006", "work items", cut.blocks, 2**31 - 1, facts_of.SPLIT_HINT)
-    if cut.split.mode == "fixed":
-        splits = descriptor.request_token_bound // cut.split.chunk + 1
-        yield from support.limit_reason("OPF-S006", "splits", splits, _MOST_PARTS, facts_of.SPLIT_HINT)
+def _excess(descriptor: BatchPagedDecodeDescriptor, target: Target, partition: DecodePartition) -> Iterator[Reason]:
+    yield from support.shared_memory_reason(partition.block.shared_memory, target)
+    yield from support.limit_reason("OPF-S006", "work items", partition.blocks, 2**31 - 1, facts_of.SPLIT_HINT)
+    if partition.split.mode == "fixed":
+        splits = descriptor.request_token_bound // partition.split.chunk + 1
+        yield from support.limit_reason("OPF-S006", "splits", splits, _MAX_PARTIALS, facts_of.SPLIT_HINT)
 
 
-def facts(descriptor: BatchPagedDecodeDescriptor, tuning: Tuning, split: Split) -> support.SpecPairs:
-    other = tuning.facts()
-    # A chunk that is not the caller's is part of the identity: a request's bits depend on it.
+def facts(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, split: Split) -> support.SpecPairs:
+    other = config.facts()
+    # A chunk chosen here is part of the identity, because a request's bits depend on it.
     other |= {"chunk": split.chunk} if split.chunk and descriptor.kv_split == "auto" else {}
     other |= {"teams": split.teams} if split.teams > 1 else {}
-    other |= {"cluster": split.cluster} if split.cluster not in (1, PLAIN.cluster) else {}
+    other |= {"cluster": split.cluster} if split.cluster not in (1, DEFAULT.cluster) else {}
     return support.pairs(**facts_of.common_facts(descriptor), split=split.mode, **other)
 
 
-def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> Any:
-    cut = cut_of(descriptor, target, tuning)
-    shape = cut.block.shape
+def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> Any:
+    partition = partition_of(descriptor, target, config)
+    shape = partition.block.shape
     tuned = {"warps": shape.warps, "stages": shape.stages, "tile_kv": shape.keys}
-    tuned |= {"cluster": cut.split.cluster, "blocks_per_sm": shape.blocks}
-    tuned["shared_bytes"] = cut.block.shared_memory
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, tuning, cut.split)) | tuned
+    tuned |= {"cluster": partition.split.cluster, "blocks_per_sm": shape.blocks}
+    tuned["shared_bytes"] = partition.block.shared_memory
+    constants = facts_of.default_constants(descriptor) | dict(facts(descriptor, config, partition.split)) | tuned
     for name in ("blocks", "chunk"):
         constants.pop(name, None)
     return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
 
 
-def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> KernelSku:
-    return _sku(descriptor, target, tuning, cut_of(descriptor, target, tuning).split)
+def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> KernelSku:
+    return _sku(descriptor, target, config, partition_of(descriptor, target, config).split)
 
 
-@once_a_kind
-def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning, split: Split) -> KernelSku:
-    block, known = _block(descriptor, target, tuning, split.mode), facts(descriptor, tuning, split)
-    tile, usual = block.shape.keys, _block(descriptor, Target.parse(target.arch), tuning, split.mode)
-    if block.shape.stages != usual.shape.stages:  # a part of its architecture with other shared memory has another binary
+@cached_by_specialization
+def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig, split: Split) -> KernelSku:
+    block, known = _block(descriptor, target, config, split.mode), facts(descriptor, config, split)
+    tile, default = block.shape.keys, _block(descriptor, Target.parse(target.arch), config, split.mode)
+    if block.shape.stages != default.shape.stages:  # a target with other shared memory has another binary
         known = support.pairs(**dict(known), stages=block.shape.stages)
-    merges = True  # the warps of a block merge in any mode
+    merges = True  # the warps of a CTA merge in every mode
     return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", known, tile, merges))
 
 
-def _block(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning, mode: str) -> Block:
-    rules = rules_of(descriptor, target, tuning)
-    return rules.team if mode == "cluster" else rules.alone
+def _block(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig, mode: str) -> Block:
+    rules = rules_of(descriptor, target, config)
+    return rules.cluster if mode == "cluster" else rules.single_cta
 
 
-def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target, tuning: Tuning = PLAIN) -> int:
-    """Partial o and lse of every slot, f32, and the counters."""
-    cut = cut_of(descriptor, target, tuning)
-    return 4 * cut.slots * rows_of(descriptor) * (descriptor.dim + 1) + 8 * cut.counters
+def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> int:
+    """Partial o and lse of every slot in f32, and the counters, in bytes."""
+    partition = partition_of(descriptor, target, config)
+    return 4 * partition.slots * rows_of(descriptor) * (descriptor.dim + 1) + 8 * partition.counters
 
 
 def launcher(
-    descriptor: BatchPagedDecodeDescriptor, target: Target, identity: KernelSku, allow_build: bool, tuning: Tuning = PLAIN
+    descriptor: BatchPagedDecodeDescriptor,
+    target: Target,
+    identity: KernelSku,
+    allow_build: bool,
+    config: DecodeConfig = DEFAULT,
 ) -> Launcher:
     if descriptor.batch_size == 0:
         return support.nothing_to_do
-    cut = cut_of(descriptor, target, tuning)
-    scalars = (*facts_of.token_axis(descriptor), *facts_of.scalars(descriptor), cut.blocks, cut.slots, cut.split.chunk)
-    return support.launcher(jit_spec(descriptor, target, tuning), descriptor, identity, allow_build, cut.slots > 0, scalars)
+    partition = partition_of(descriptor, target, config)
+    scalars = (
+        *facts_of.token_axis(descriptor),
+        *facts_of.scalars(descriptor),
+        partition.blocks,
+        partition.slots,
+        partition.split.chunk,
+    )
+    return support.launcher(
+        jit_spec(descriptor, target, config), descriptor, identity, allow_build, partition.slots > 0, scalars
+    )

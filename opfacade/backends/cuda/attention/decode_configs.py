@@ -1,58 +1,57 @@
-"""Decode with other pipelines: variants, which only a pin or a measurement chooses."""
+"""Decode with other pipelines: tuning configs, which only a pin or a measurement selects."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
-from opfacade.backends.cuda.attention.decode import cut_of, declines, is_short, jit_spec, launcher, sku, workspace
-from opfacade.backends.cuda.attention.decode_block import PLAIN, Tuning
+from opfacade.backends.cuda.attention.decode import declines, is_short, jit_spec, launcher, partition_of, sku, workspace
+from opfacade.backends.cuda.attention.decode_block import DEFAULT, DecodeConfig
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.target import Target
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 
 
-def _differs(tuning: Tuning, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
-    """Whether a variant means something, and something else: clusters where contexts are short, warps and blocks elsewhere."""
-    usual, other = (cut_of(descriptor, target, way) for way in (PLAIN, tuning))
-    if tuning.teams > 1:
-        return other.split.teams == tuning.teams and other.split != usual.split
-    if tuning.auto:
-        return other.split != usual.split and not is_short(descriptor, target)
-    if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (tuning.teams == 1):
+def _differs(config: DecodeConfig, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
+    """True if a config applies and differs from the default: clusters for short contexts, warps and CTAs per SM otherwise."""
+    default, other = (partition_of(descriptor, target, config) for config in (DEFAULT, config))
+    if config.teams > 1:
+        return other.split.teams == config.teams and other.split != default.split
+    if config.auto:
+        return other.split != default.split and not is_short(descriptor, target)
+    if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (config.teams == 1):
         return False
-    return other.block.fits and (other.block.shape, other.split[2:]) != (usual.block.shape, usual.split[2:])
+    return other.block.fits and (other.block.shape, other.split[2:]) != (default.block.shape, default.split[2:])
 
 
-def variant(name: str, tuning: Tuning) -> Candidate:
-    """Decode with another pipeline, to be measured against the default: `opfacade tune`."""
+def config_candidate(name: str, config: DecodeConfig) -> Candidate:
+    """Decode with another pipeline, measured against the default by `opfacade tune`."""
 
     def declining(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Sequence[Reason]:
-        reasons = declines(descriptor, target)  # of the default: a variant serves no more than that
-        if not reasons and not _differs(tuning, descriptor, target):
+        reasons = declines(descriptor, target)  # a config serves no more than the default
+        if not reasons and not _differs(config, descriptor, target):
             return [Reason("OPF-S017", "variant", name, "a descriptor for which it is not the default")]
-        return reasons or declines(descriptor, target, tuning)
+        return reasons or declines(descriptor, target, config)
 
     return Candidate(
         "cuda",
         "split_kv",
         BatchPagedDecodeDescriptor,
         declining,
-        partial(sku, tuning=tuning),
-        partial(workspace, tuning=tuning),
-        partial(launcher, tuning=tuning),
-        partial(jit_spec, tuning=tuning),
+        partial(sku, config=config),
+        partial(workspace, config=config),
+        partial(launcher, config=config),
+        partial(jit_spec, config=config),
         name,
     )
 
 
-# Even shares, or pieces, where the default cuts otherwise, fewer and more warps, one block with a deeper pipeline or four with
-# a shallow one, and the two of four warps that most have where they are not the default; smaller clusters, none, and one where
-# several share a run; and other teams of a run.
-VARIANTS = (
-    *(variant(f"split={mode}", Tuning(auto=mode)) for mode in ("auto", "pieces")),
-    *(variant(f"warps={w},blocks={b}", Tuning(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
-    *(variant(f"cluster={n}", Tuning(cluster=n, teams=1)) for n in (1, 2, 4, 8)),
-    *(variant(f"teams={n}", Tuning(teams=n)) for n in (2, 4)),
-    variant("cluster=2,teams=8", Tuning(cluster=2, teams=8)),
+# Even shares or pieces, if the default partitions otherwise; fewer and more warps; one CTA with a deep pipeline or four with
+# shallow ones; smaller clusters or none; one cluster if the default uses several; other numbers of clusters a unit.
+CONFIGS = (
+    *(config_candidate(f"split={mode}", DecodeConfig(auto=mode)) for mode in ("auto", "pieces")),
+    *(config_candidate(f"warps={w},blocks={b}", DecodeConfig(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
+    *(config_candidate(f"cluster={n}", DecodeConfig(cluster=n, teams=1)) for n in (1, 2, 4, 8)),
+    *(config_candidate(f"teams={n}", DecodeConfig(teams=n)) for n in (2, 4)),
+    config_candidate("cluster=2,teams=8", DecodeConfig(cluster=2, teams=8)),
 )

@@ -1,4 +1,4 @@
-"""What every CUDA attention kernel shares: refusals, compile-time facts, the promise, and the SKU made of them."""
+"""Shared facts of CUDA attention kernels: refusals, compile-time facts, the guarantee, and their SKU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import support
-from opfacade.core.candidate import Candidate, Reason, variant_of
+from opfacade.core.candidate import Candidate, Reason, with_config
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
@@ -17,9 +17,9 @@ from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
 from opfacade.plans._attention.scoring import FINITE_LOGITS, LSE_BASE, Attention, transforms_scores, varied_facts
 
-HEAD_DIMS = {64: 64, 128: 128, 256: 256}  # of q and k: of v and o
+HEAD_DIMS = {64: 64, 128: 128, 256: 256}  # head_dim of q and k: head_dim of v and o
 _EVIDENCE = "tests/families/attention/test_attention_gpu.py::"
-_EVIDENCE_OF = {"mla_decode": "tests/families/mla/test_mla_gpu.py::"}  # where not the tests of all attention
+_EVIDENCE_OF = {"mla_decode": "tests/families/mla/test_mla_gpu.py::"}  # overrides _EVIDENCE
 _BITS = "tests/testing/test_determinism.py::"
 _SAME_SPLIT = Condition(id="same_split", text="both batches select this SKU, with the same kv_split")
 _CHUNKS = (512, 1024, 2048, 4096)  # tokens
@@ -29,7 +29,8 @@ _REPEATS = ("test_runs_repeat_bitwise_on_a_busy_gpu", "test_processes_repeat_bit
 def declines(
     descriptor: Attention[Any], target: Target, dtypes: Sequence[str], head_dims: Mapping[int, int] = HEAD_DIMS
 ) -> Iterator[Reason]:
-    """What no attention kernel takes, a cache of none of `dtypes`, and heads that are not among `head_dims`."""
+    """Reasons against any attention kernel, against a cache dtype outside `dtypes`, and against head dims outside
+    `head_dims`."""
     yield from support.arch_reasons(target)
     if descriptor.kv_dtype in FP8:
         yield from support.fp8_reasons(target, descriptor.kv_dtype)
@@ -45,13 +46,14 @@ def declines(
         yield from support.choice_reason("OPF-S003", "head_dim_vo", descriptor.dim_vo, (head_dims[descriptor.dim],))
 
 
-def unsaid(descriptor: Any) -> dict[str, bool | int | str]:
-    """What `common_facts` leaves out, for templates: it is the same for most problems."""
+def default_constants(descriptor: Any) -> dict[str, bool | int | str]:
+    """Template constants that `common_facts` omits at their default."""
     return {"q_dtype": descriptor.query_dtype, "kv_scale": "none", "sinks": False}
 
 
 def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
-    """Compile-time facts of every attention kernel. What few problems have is said of those alone: ids of others stay."""
+    """Compile-time facts of every attention kernel. Rare facts are present only at other values than the default, so ids
+    stay."""
     facts: dict[str, bool | int | str] = {
         "dtype": descriptor.kv_dtype,
         "head_dim": descriptor.dim,
@@ -75,9 +77,9 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
 def error_model(
     dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False, transforms: bool = False, line: bool = False
 ) -> ErrorModel:
-    """Tensor cores round once every 16 products by truncation; f32 runs on CUDA cores, one rounding a product.
+    """Tensor cores truncate once every 16 products; f32 runs on CUDA cores, with one rounding a product.
 
-    An fp8 cache is widened to f16 exactly; a bf16 q then is an f16 whose small elements may underflow (eta_q).
+    An fp8 cache is converted to f16 exactly; small elements of a bf16 q may underflow in f16 (eta_q).
     """
     plain, products = dtype == "f32", "f16" if dtype in FP8 else dtype
     constants = {
@@ -105,15 +107,15 @@ def error_model(
     return ErrorModel(id=model, constants=tuple(sorted(constants.items())))
 
 
-# What tensor cores sum in one step of 32 products, the accumulator among it, they cut to 13 bits below the largest, each of the
-# 33 addends and the sum. A tile is a chain of such steps, tiles are added in f32. A weight at its base is 2^4.
+# One fp8 tensor-core step truncates its 33 addends (32 products and the accumulator) and the sum to 13 bits below the largest.
+# A tile is a chain of such steps; tiles are added in f32. A weight at its base is 2^4.
 _FP8_PRODUCTS = {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "eta_p": UNDERFLOW["f8_e4m3"] / 2**4}
 
 
 def guarantee(
     dtype: str, split: str, model: ErrorModel, transforms: bool = False, tests: str = _EVIDENCE
 ) -> PrecisionGuarantee:
-    """Sums run in a fixed order without atomics. Where a split follows the batch, the order of a request's sum does too."""
+    """Sums have a fixed order without atomics. If a split follows the batch, so does the order of a request's sum."""
     invariant = split in ("off", "fixed")
     evidence = [tests + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
     if invariant:
@@ -133,9 +135,9 @@ def guarantee(
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """All that a SKU of attention is made of. tile: keys between two rescalings; merges: partial results may be merged;
-    transforms: an expression makes the scores; line: it is the score and a ramp, which is left to the exponents;
-    revision: one more with each change of the implementation's output bits."""
+    """All inputs of an attention SKU. tile: keys between two rescalings; merges: partial results may be merged; transforms: an
+    expression computes the scores; line: it is the score plus a linear term, which is folded into the exponents; revision: counts
+    the changes of the implementation's output bits."""
 
     op: str
     arch: str
@@ -150,7 +152,7 @@ class Identity:
 
 @lru_cache(maxsize=1024)
 def make_sku(identity: Identity) -> KernelSku:
-    """The SKU; kept, because a serving step selects for a new batch size and gets the same kernel again."""
+    """The SKU; cached, because each new batch size selects the same kernel again."""
     facts = dict(identity.facts)
     dtype, split = str(facts.pop("dtype")), str(facts["split"])
     query, scaled = str(facts.pop("q_dtype", dtype)), any(facts.get(f"{x}_scale", "none") != "none" for x in ("kv", "q"))
@@ -177,7 +179,7 @@ def make_sku(identity: Identity) -> KernelSku:
 
 
 def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
-    """Scale, cap and window. Where an expression makes the scores, it is told them as a cap of 1 is, scaled and no more."""
+    """Scale, cap and window. With a logits expression, the cap is 1: it receives scaled scores."""
     cap = 1.0 if transforms_scores(descriptor) else float(descriptor.logits_soft_cap)
     scale = float(descriptor.scale)
     if scale != 0.0:
@@ -185,12 +187,12 @@ def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
     return (scale, cap, descriptor.window_left)
 
 
-# In f32 a smaller one may be 0, and 0 times the score of a hidden key is NaN. All keys have the same weight with either.
+# A smaller scale may be 0 in f32, and 0 times the score of a masked key is NaN. All keys have equal weight with either.
 _LEAST_SCALE = 2.0**-100
 
 
 def chunks_bound(descriptor: Any, chunk: int) -> int:
-    """Chunks of all requests together, each with at least one, whatever the lengths that bounds allow."""
+    """Upper bound of the chunks of all requests, at least one each, for any lengths within the bounds."""
     batch, together = descriptor.batch_size, int(descriptor.kv_token_bound // chunk + descriptor.batch_size)
     return together if descriptor.max_kv_len is None else min(together, batch * max(1, -(-descriptor.max_kv_len // chunk)))
 
@@ -202,12 +204,12 @@ def token_axis(descriptor: Any) -> tuple[int, ...]:
     return (descriptor.paged_kv.token_axis,) if hasattr(descriptor, "paged_kv") else ()
 
 
-def split_variants(base: Candidate) -> tuple[Candidate, ...]:
-    """What `opfacade tune` measures against a default that leaves its split to us; the promise of either is no weaker."""
-    chunks = (variant_of(base, f"chunk={chunk}", _split_otherwise(chunk), {"chunk": chunk}) for chunk in _CHUNKS)
-    return (variant_of(base, "split=off", _split_otherwise("off"), {}), *chunks)
+def split_configs(base: Candidate) -> tuple[Candidate, ...]:
+    """Configs that `opfacade tune` measures if kv_split is "auto"; each has the default's guarantee or a stronger one."""
+    chunks = (with_config(base, f"chunk={chunk}", _with_split(chunk), {"chunk": chunk}) for chunk in _CHUNKS)
+    return (with_config(base, "split=off", _with_split("off"), {}), *chunks)
 
 
-def _split_otherwise(kv_split: str | int) -> Callable[[Any], Any]:
-    """A descriptor that leaves its split to us, with this one."""
+def _with_split(kv_split: str | int) -> Callable[[Any], Any]:
+    """Replaces kv_split if it is "auto"."""
     return lambda d: d.model_copy(update={"kv_split": kv_split}).revalidated() if d.kv_split == "auto" else None

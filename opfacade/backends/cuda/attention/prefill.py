@@ -10,7 +10,7 @@ from opfacade.backends.cuda import support
 from opfacade.backends.cuda.attention import facts as facts_of
 from opfacade.backends.cuda.attention import variant
 from opfacade.core.candidate import Launcher, Reason
-from opfacade.core.descriptor import once_a_kind, once_in_a_row
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
@@ -19,15 +19,15 @@ from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPre
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """Rows and keys of one block's tile, and its warps."""
+class MmaTile:
+    """Rows and keys of the tile of a CTA, and its warps."""
 
     rows: int
     keys: int
     warps: int
 
 
-TILES = {64: Tile(128, 64, 4), 128: Tile(128, 64, 4), 256: Tile(64, 64, 4)}
+TILES = {64: MmaTile(128, 64, 4), 128: MmaTile(128, 64, 4), 256: MmaTile(64, 64, 4)}
 _MAX_AUTO_SPLITS = 32
 _MIN_KEYS_A_SPLIT = 256
 
@@ -35,7 +35,7 @@ Prefill = BatchPagedPrefillDescriptor | BatchRaggedPrefillDescriptor
 Split = tuple[str, int, int]  # mode, number of splits, chunk in tokens
 
 
-@once_in_a_row
+@memoize_last
 def splits_of(descriptor: Prefill, target: Target) -> Split:
     """How a prefill is split: (mode, number of splits, chunk in tokens), from bounds alone.
 
@@ -46,7 +46,7 @@ def splits_of(descriptor: Prefill, target: Target) -> Split:
         return "off", 1, 0
     if descriptor.kv_split != "auto":
         return "fixed", max(1, -(-tokens // descriptor.kv_split)), descriptor.kv_split
-    tile = TILES[descriptor.dim_vo]  # its rows are what registers hold of o
+    tile = TILES[descriptor.dim_vo]  # rows: limited by the registers that hold o
     tiles = -(-descriptor.total_num_rows * descriptor.group_size // tile.rows)
     blocks = max(1, tiles, min(descriptor.batch_size, descriptor.total_num_rows)) * descriptor.kv_heads
     wanted = min(2 * target.sm_count // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
@@ -54,7 +54,7 @@ def splits_of(descriptor: Prefill, target: Target) -> Split:
 
 
 def shared_memory(descriptor: Prefill) -> int:
-    """Q, K, V, the double-buffered tables of rows and key parameters, and the work; of fp8 also a tile as it is stored."""
+    """Q, K, V, the double-buffered tables of rows and key parameters, and the work; for fp8 also a tile as stored."""
     tile, dim = TILES[descriptor.dim], descriptor.dim
     raw = tile.keys * dim + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0
     tables = variant.key_table_bytes(descriptor, tile.keys, 2)
@@ -65,18 +65,18 @@ def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
     return _unfit(descriptor, target) or [*split_reasons(descriptor, target)] or _too_large(descriptor, target)
 
 
-@once_a_kind
+@cached_by_specialization
 def _unfit(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
     return tuple(shared_reasons(descriptor, target, facts_of.HEAD_DIMS))
 
 
-@once_a_kind
+@cached_by_specialization
 def _too_large(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
     return tuple(support.shared_memory_reason(shared_memory(descriptor), target))
 
 
 def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, int]) -> Iterator[Reason]:
-    """What no prefill takes, whatever its sizes and whatever it keeps in shared memory."""
+    """Reasons against any prefill kernel, except its splits and its shared memory."""
     yield from facts_of.declines(descriptor, target, ("f16", "bf16", *FP8), head_dims)
     yield from variant.narrow_reasons(descriptor)
     yield from support.limit_reason("OPF-S005", "num_kv_heads", descriptor.kv_heads, support.MAX_GRID_YZ)
@@ -92,8 +92,8 @@ def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:
 
 
 def constants_of(descriptor: Prefill, mode: str) -> dict[str, bool | int | str]:
-    """The facts with those that an id leaves out."""
-    return facts_of.unsaid(descriptor) | dict(facts(descriptor, mode))
+    """The facts, with the defaults that an id omits."""
+    return facts_of.default_constants(descriptor) | dict(facts(descriptor, mode))
 
 
 def jit_spec(descriptor: Prefill, target: Target) -> Any:
@@ -107,7 +107,7 @@ def sku(descriptor: Prefill, target: Target) -> KernelSku:
     return _sku(descriptor, target, splits_of(descriptor, target)[0])
 
 
-@once_a_kind
+@cached_by_specialization
 def _sku(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
     known, tile, transforms = facts(descriptor, mode), TILES[descriptor.dim].keys, transforms_scores(descriptor)
     made = facts_of.Identity(descriptor.op, target.arch, "mma_tile", known, tile, mode != "off", transforms)

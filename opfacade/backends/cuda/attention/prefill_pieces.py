@@ -1,4 +1,4 @@
-"""Prefill for sm_90a whose long tiles are cut by the lengths on the device: candidates before those of whole tiles."""
+"""Prefill for sm_90a that cuts long row tiles by the lengths on the device (split=pieces)."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
 MODE = "pieces"
-# A tile of fewer keys takes 0.3 ms at most (H100, head_dim 128), so no batch waits long for it. Cut or not, the search for cuts
-# costs 6 us a launch and up to 3 % of it.
+# A tile of fewer keys takes at most 0.3 ms (H100, head_dim 128), too little to be worth a cut. The survey of lengths costs 6 us
+# a launch and up to 3 % of it, even if nothing is cut.
 LONG = 32768
-# Where max_kv_len is not given, requests of a pool with fewer tokens for each are taken to be alike.
-_OF_EACH = 3072
-# Rows of a batch that are whole prompts see so many keys that a request of 4 times as many tokens is no longer than the rest.
+# Without max_kv_len, requests of a pool with fewer tokens a request are assumed to be of similar length.
+_MIN_TOKENS_EACH = 3072
+# A batch of total_num_rows rows of whole prompts costs as much as one row tile of a request of about 4 times as many tokens.
 _TIMES_ROWS = 4
 
 
 def may_cut(descriptor: Prefill, target: Target) -> bool:
-    """Whether bounds let one request of a batch be much longer than the rest takes. A window makes all alike."""
+    """True if the bounds allow a row tile that takes much longer than the rest of the batch. A window excludes that."""
     if descriptor.kv_split != "auto" or descriptor.batch_size < 2 or descriptor.window_left >= 0:
         return False
     tokens = descriptor.request_token_bound
-    if descriptor.max_kv_len is None and tokens < _OF_EACH * descriptor.batch_size:
+    if descriptor.max_kv_len is None and tokens < _MIN_TOKENS_EACH * descriptor.batch_size:
         return False
-    # Tiles of few rows are cut by bounds alone; where those parts are short, that is quicker.
+    # Few row tiles are split by the bounds (splits_of); if these splits are short, that is faster.
     return tokens // first.splits_of(descriptor, target)[1] >= max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The functions of a candidate. plain: those of whole tiles; rows: of a tile, as the warpgroups that compute have them."""
+class PiecesCandidate:
+    """The functions of a candidate with split=pieces. declined, sku_of, spec_of: of the kernel; rows: rows of its tile."""
 
     declined: Callable[[Prefill, Target], Sequence[Reason]]
     sku_of: Callable[[Prefill, Target, str], KernelSku]
@@ -58,7 +58,7 @@ class Cut:
         return self.spec_of(descriptor, target, MODE)
 
     def workspace(self, descriptor: Prefill, target: Target) -> int:
-        """For each SM two parts of a tile, o and lse in f32, and a counter for each warp that computes, in bytes
+        """Bytes, for each SM two partials (o and lse in f32) and one counter a consumer warp:
         SMs * (8 * min(tile rows, total_num_rows * group) * (head_dim_vo + 1) + 8 * tile rows / 16)."""
         group, rows = descriptor.group_size, self.rows(descriptor)
         held = min(rows // group, descriptor.total_num_rows) * group
@@ -69,9 +69,9 @@ class Cut:
         return max(1, target.sm_count) * (8 * self.rows(descriptor) // 16)
 
     def launcher(self, descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
-        split = (MODE, max(1, target.sm_count), 0)  # a block for each SM in place of splits
+        split = (MODE, max(1, target.sm_count), 0)  # CTAs, one an SM, in place of a number of splits
         return first.launcher_of(self.jit_spec(descriptor, target), descriptor, split, identity, allow_build)
 
 
-WGMMA = Cut(wgmma.declines, wgmma.sku_of, wgmma.spec_of, lambda d: wgmma.tile_of(d.dim, d.kv_dtype).rows)
-FP8 = Cut(fp8.declines, fp8.sku_of, fp8.spec_of, lambda _: fp8.TILE_ROWS)
+WGMMA = PiecesCandidate(wgmma.declines, wgmma.sku_of, wgmma.spec_of, lambda d: wgmma.tile_of(d.dim, d.kv_dtype).rows)
+FP8 = PiecesCandidate(fp8.declines, fp8.sku_of, fp8.spec_of, lambda _: fp8.TILE_ROWS)

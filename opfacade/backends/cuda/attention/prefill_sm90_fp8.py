@@ -12,7 +12,7 @@ from opfacade.backends.cuda.attention import variant
 from opfacade.backends.cuda.attention.prefill import Prefill
 from opfacade.backends.cuda.attention.prefill_sm90 import ARCH, MAX_GROUP
 from opfacade.core.candidate import Launcher, Operands, Reason
-from opfacade.core.descriptor import once_a_kind
+from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.operands import numel
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -20,8 +20,8 @@ from opfacade.core.target import Target
 DTYPE, HEAD_DIM, OUTPUTS = "f8_e4m3", 128, ("f16", "bf16")
 TILE_ROWS, TILE_KEYS = 128, 128
 TMA_STEP = 16  # bytes
-_PAGE = 8  # tokens that the copy engine brings together
-# As WgmmaFp8Tile in kernels/attention/prefill_sm90/params.h: two tiles of rows, four of K and of V, two of V as it comes.
+_PAGE = 8  # tokens of a TMA box
+# As WgmmaFp8Tile in kernels/attention/prefill_sm90/params.h: two tiles of Q, four of K and of V, two of V as stored.
 _TILES = 2 + 4 + 4 + 2
 _CONTROL = 12288
 SHARED_MEMORY = _TILES * TILE_KEYS * HEAD_DIM + _CONTROL
@@ -35,11 +35,11 @@ def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
     ]
 
 
-@once_a_kind
+@cached_by_specialization
 def _unfit(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
     other = tuple(support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (DTYPE,)))
     arch = support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
-    return (*arch, *(other or _lacks(descriptor)))  # the rest means nothing for another q
+    return (*arch, *(other or _lacks(descriptor)))  # the other reasons do not apply to another dtype of q
 
 
 def _lacks(descriptor: Prefill) -> Iterator[Reason]:
@@ -49,7 +49,7 @@ def _lacks(descriptor: Prefill) -> Iterator[Reason]:
     yield from variant.narrow_reasons(descriptor)
     yield from support.limit_reason("OPF-S005", "query heads of one kv head", descriptor.group_size, MAX_GROUP)
     if hasattr(descriptor, "paged_kv") and descriptor.paged_kv.page_size % _PAGE:
-        hint = "Only the copy engine loads for products of fp8."
+        hint = "Products of fp8 load by TMA only."
         yield Reason("OPF-S005", "page_size", str(descriptor.paged_kv.page_size), f"a multiple of {_PAGE}", hint)
 
 
@@ -75,7 +75,7 @@ def jit_spec(descriptor: Prefill, target: Target) -> Any:
 
 
 def spec_of(descriptor: Prefill, target: Target, mode: str) -> Any:
-    constants = facts_of.unsaid(descriptor) | dict(facts(descriptor, mode))
+    constants = facts_of.default_constants(descriptor) | dict(facts(descriptor, mode))
     return support.spec_of(f"attention/{descriptor.op}_sm90_fp8", support.pairs(**constants), target)
 
 
@@ -83,7 +83,7 @@ def sku(descriptor: Prefill, target: Target) -> KernelSku:
     return sku_of(descriptor, target, first.splits_of(descriptor, target)[0])
 
 
-@once_a_kind
+@cached_by_specialization
 def sku_of(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
     known = facts(descriptor, mode)
     identity = facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", known, TILE_KEYS, mode != "off")

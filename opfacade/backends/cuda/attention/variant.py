@@ -1,6 +1,6 @@
-"""How a variant and a packed mask get into a CUDA kernel: expressions as trees that csrc/attention/variant.jinja prints.
+"""Variants and packed masks of CUDA kernels: expressions as trees that csrc/attention/variant.jinja prints.
 
-Names of parameters stay here: a kernel knows them by their place in a stack.
+Kernels address parameters by their index in a stack, so names stay in Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tree = tuple[Any, ...]
 
 
 def _from_first_key(distance: Node) -> Tree:
-    """A distance of the first key of a tile, and which way the others go on from there."""
+    """The distance of a tile's first key, and the sign of its change from key to key."""
     if not isinstance(distance, Apply):
         return ("input", "kv_base"), "up"
     names = tuple(arg.name for arg in distance.args if isinstance(arg, Input))
@@ -28,12 +28,12 @@ def _from_first_key(distance: Node) -> Tree:
     return (distance.op, *terms), "up" if names[0] == "kv_pos" else "down"
 
 
-# Conversions that come down to one a row: see VariantKey in kernels/attention/prefill/variant.cuh. None of them wraps.
+# Integer conversions that need one operation a row: VariantKey in kernels/attention/prefill/variant.cuh. None of them wraps.
 _DISTANCES: dict[Node, Tree] = {distance: _from_first_key(distance) for distance in DISTANCES}
 
 
 def tree(node: Node, variant: Variant, exact: bool) -> Tree:
-    """An expression as words and numbers. exact: whether it must have the bits that its rules say."""
+    """An expression as nested (operation, ...) tuples and numbers. exact: it must have the specified bits."""
     if isinstance(node, Constant):
         return (f"constant_{node.type}", node.value)
     if isinstance(node, Input):
@@ -51,13 +51,13 @@ def tree(node: Node, variant: Variant, exact: bool) -> Tree:
 
 
 def line_of(descriptor: Varied) -> Node | None:
-    """The ramp of logits that are the score and a ramp."""
+    """The linear term, if logits are the score plus a linear term of the key."""
     variant = descriptor.variant
     return None if variant is None or variant.logits is None else added_ramp(variant.logits)
 
 
 def constants(descriptor: Varied) -> dict[str, Any]:
-    """What the templates of a prefill are filled with besides; nothing where there is neither variant nor mask."""
+    """Additional template constants of a prefill; empty without variant and mask."""
     variant = descriptor.variant
     if variant is None and not descriptor.custom_mask:
         return {}
@@ -73,25 +73,25 @@ def constants(descriptor: Varied) -> dict[str, Any]:
 
 
 def spec_of(template: str, facts: dict[str, bool | int | str], descriptor: Varied, target: Target) -> Any:
-    """What is compiled: the template itself, or the one of the same name that varies it."""
+    """The JitSpec: `template`, or its varied twin."""
     more = constants(descriptor)
     plain = {name: value for name, value in facts.items() if name not in ("variant", "custom_mask")}
     return support.spec_of(f"{template}_varied" if more else template, support.pairs(**plain, **more), target)
 
 
 def narrow_reasons(descriptor: Any) -> Iterator[Reason]:
-    """Of kernels that bring factors of an fp8 cache into the exponents, where no expression sees them."""
+    """Reasons against kernels that fold the factors of an fp8 cache into the exponents, where expressions cannot see them."""
     if constants(descriptor):
         yield from support.choice_reason("OPF-S021", "dtype of a KV cache with a variant or a mask", descriptor.kv_dtype, WIDE)
 
 
-# What has no branch in machine code, so that it can stand between asynchronous products and the wait for them.
+# Operations without branches in machine code: they can stand between asynchronous products and their wait.
 _STRAIGHT = frozenset(SIGNATURES) - {"div", "sqrt", "floordiv", "mod", "log2"}
 _MAX_STRAIGHT_NODES = 24
 
 
 def asynchronous_reasons(descriptor: Varied) -> Iterator[Reason]:
-    """Of a kernel whose threads do not know where in the cache a key lies, and whose products go on beside the scores."""
+    """Reasons against a kernel with asynchronous products, whose threads do not know the cache slot of a key."""
     if descriptor.variant is None:
         return
     keys, logits = descriptor.variant.parameters("key"), descriptor.variant.logits
@@ -104,5 +104,5 @@ def asynchronous_reasons(descriptor: Varied) -> Iterator[Reason]:
 
 
 def key_table_bytes(descriptor: Varied, tile_keys: int, tiles: int) -> int:
-    """Parameters of the keys of some tiles in shared memory."""
+    """Shared memory bytes of the key parameters of `tiles` tiles."""
     return 0 if descriptor.variant is None else 4 * len(descriptor.variant.parameters("key")) * tile_keys * tiles

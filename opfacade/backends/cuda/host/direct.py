@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.backends.cuda.host import quick
 from opfacade.core.call_memo import getter
-from opfacade.core.candidate import Operands
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, FastPaths, Operands
 from opfacade.core.checks import check, check_beside, has_memory
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import DTYPES
 from opfacade.core.operands import TensorSpec, room
 from opfacade.errors import Issue, from_issues
-from opfacade.select.registry import WORKSPACE_ALIGNMENT, FastPaths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +26,7 @@ CUDA = 2  # kDLCUDA
 _DONE, _REFUSED, _UNKNOWN_EXTENT = 0, 1, 2  # as in call_signature.h
 _MAX_GUARDS = 4  # as in replay_path.h
 _MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 24, 6, 24
-# What OPFACADE_VALIDATE=off lets pass.
+# Errors that OPFACADE_VALIDATE=off does not report.
 _UNCHECKED = ("AliasError", "GradNotSupportedError")
 _LAYOUTS = ("rows", "contiguous", "strided")  # as in call_signature.h
 _ABSENT = (False, False, 0, 0, 1, -1, -1, 1, 0, 0, 0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from opfacade.select.registry import NO_FAST_PATHS
+from opfacade.core.candidate import NO_FAST_PATHS
 
 _WORD = struct.calcsize("P")
 # Functions of CPython's stable ABI, in the order of bundle.h.
@@ -54,7 +54,7 @@ def make(host: Any, kind: type, fields: tuple[str, ...], guarded: list[bool], si
     try:
         bits = sum(1 << i for i, yes in enumerate(guarded) if yes)
         replay = host.replay(*python, id(kind), len(guarded), len(fields), bits, *slots, *signature)
-    except ValueError:  # DLPack cannot lend torch's tensors
+    except ValueError:  # DLPack cannot borrow torch's tensors
         return NO_FAST_PATHS.replay
     replay.release_gil = False  # it releases the GIL itself, around the launch
     return replay  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What the reference promises of every attention, and how a descriptor becomes the scores of one call."""
+"""The reference's guarantee for attention, and the conversion of a descriptor to the scores of one call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from opfacade.backends.reference.declared import READS_INDICES
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import once_a_kind
+from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -52,7 +52,7 @@ def _guarantee(wide: bool, transforms: bool) -> PrecisionGuarantee:
     )
 
 
-@once_a_kind
+@cached_by_specialization
 def sku(descriptor: Attention[Any], target: Target) -> KernelSku:
     transforms = transforms_scores(descriptor)
     return _make_sku(descriptor.op, target.arch, _dtypes(descriptor), _facts(descriptor), transforms)
@@ -63,7 +63,7 @@ def _dtypes(descriptor: Attention[Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _facts(descriptor: Attention[Any]) -> tuple[tuple[str, bool | str], ...]:
-    """What changes the meaning of a result, where it is not as usual."""
+    """Facts that change the meaning of a result, if not at their default."""
     scales = {name: getattr(descriptor, name, "none") for name in ("kv_scale", "q_scale")}
     facts: dict[str, bool | str] = {name: scale for name, scale in scales.items() if scale != "none"}
     facts |= {"sinks": True} if descriptor.sinks else {}

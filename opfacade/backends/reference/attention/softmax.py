@@ -19,10 +19,10 @@ _SCORE_BUDGET = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What turns q.k into a score, and which keys a row sees.
+    """Computation of a score from q.k, and the keys that a row sees.
 
-    k_scale, v_scale: factors of K and V, [1] or [kv_heads]; q_scale: of Q, [1]. sinks: [heads], logits without a value.
-    varied: what the request has of a variant or a mask.
+    k_scale, v_scale: factors of K and V, [1] or [kv_heads]; q_scale: factor of Q, [1]. sinks: [heads], logits without a value.
+    varied: the variant or mask of the request.
     """
 
     scale: float
@@ -84,7 +84,7 @@ def _visible(row: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
 def _softmax_product(
     q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring, known: Values
 ) -> tuple[Tensor, Tensor]:
-    """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row that sees nothing gets 0 and its sink, -inf where it has none."""
+    """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row without visible keys gets 0 and its sink, -inf without one."""
     import torch
 
     scores = torch.matmul(q, keys) * _factor(scoring.k_scale, scoring.scale, q) * _factor(scoring.q_scale, 1.0, q)

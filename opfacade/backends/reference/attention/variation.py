@@ -50,7 +50,7 @@ PLAIN = Variation(None, Stacks(), None)
 
 
 def of_request(descriptor: Any, args: Any, rows: slice, at: tuple[Any, ...], kv_len: int, mask_start: int) -> Variation:
-    """What a call says of one request. at: where its keys are in an operand that lies as K lies."""
+    """Variant and mask operands of one request. at: positions of its keys in an operand laid out like K."""
     if not isinstance(descriptor, Varied):
         return PLAIN
     stacks = Stacks(

@@ -1,4 +1,4 @@
-"""Attention over a KV cache, as the tools ask for it."""
+"""Harness: attention over a KV cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opfacade.testing.families.attention.cases import cases
 from opfacade.testing.families.attention.peers import PEERS, usual
 from opfacade.testing.families.attention.population import population
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
-from opfacade.testing.inputs import Lengths
+from opfacade.testing.inputs import DrawnLengths
 
 # Operands of which a call reads only what its requests have.
 _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
@@ -48,7 +48,7 @@ class AttentionHarness(RequestsHarness):
     def cases(self, op: str) -> dict[str, Any]:
         return {name: descriptor for name, descriptor in cases().items() if descriptor.op == op}
 
-    def short_lengths(self, descriptor: Any) -> Lengths:
+    def short_lengths(self, descriptor: Any) -> DrawnLengths:
         """Some requests are empty and some span several pages; of many, most are short."""
         cache, batch = getattr(descriptor, "paged_kv", None), descriptor.batch_size
         pages, size = (cache.num_total_pages, cache.page_size) if cache else (2**31, 1)
@@ -58,9 +58,9 @@ class AttentionHarness(RequestsHarness):
             kv.append(wanted if -(-wanted // size) <= pages else 0)
             pages -= -(-kv[-1] // size)
         if not self.rows:
-            return Lengths(kv=kv)
+            return DrawnLengths(kv=kv)
         rows = descriptor.total_num_rows
-        return Lengths(q=[rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)], kv=kv)
+        return DrawnLengths(q=[rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)], kv=kv)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         worst, rng = Report(0.0, 0.0, "", 0), random.Random(sample.seed)
@@ -76,7 +76,7 @@ class AttentionHarness(RequestsHarness):
         return population(subject, campaign, rng)
 
     def peer_outputs(self, descriptor: Any) -> tuple[str, ...]:
-        """Of `o` alone: what a peer calls lse has another base or is not there."""
+        """`o` only: a peer's lse has another base or is missing."""
         return ("o",)
 
     def peer_guarantee(self, descriptor: Any) -> PrecisionGuarantee:

@@ -28,7 +28,7 @@ _SIGMA, _U, _LARGE = 6.0, 2.0**-24, 0.01  # _LARGE: an eta from which on the spr
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ErrorRow:
     """One batch of rows that share their keys, in fp64: q [g, rows, d], k [g, n, d], v [g, n, dv], seen [rows, n] or
     [g, rows, n]. sink [g, rows]: a logit of each row without a value. logits: (scores, their errors, constants) to what goes
     into the softmax instead, and its errors."""
@@ -43,7 +43,7 @@ class Row:
     logits: Callable[[Tensor, Tensor, dict[str, float]], tuple[Tensor, Tensor]] | None = None
 
 
-def attention_bounds(row: Row, c: dict[str, float], out_dtype: str) -> list[Bounded]:
+def attention_bounds(row: ErrorRow, c: dict[str, float], out_dtype: str) -> list[Bounded]:
     """Oracle o and lse of some rows, with bounds from the constants of the SKU's error model.
 
     u_acc, k_step: roundoff of the accumulator and products summed between two roundings. u_p, eta_p: roundoff and
@@ -98,7 +98,7 @@ class _Counts:
     tiles: Tensor
 
 
-def _with_sink(row: Row) -> Row:
+def _with_sink(row: ErrorRow) -> ErrorRow:
     """The sink as one more key, seen by all, whose value is 0: its score is set where scores are made."""
     import torch
 
@@ -108,7 +108,7 @@ def _with_sink(row: Row) -> Row:
     return replace(row, k=k, v=v, seen=torch.nn.functional.pad(row.seen, (0, 1), value=True))
 
 
-def _softmax(row: Row, raw: Tensor) -> _Weights:
+def _softmax(row: ErrorRow, raw: Tensor) -> _Weights:
     import torch
 
     s = row.soft_cap * torch.tanh(raw / row.soft_cap) if row.soft_cap > 0 else _logits(row, raw, 0 * raw, {})[0]
@@ -123,7 +123,7 @@ def _softmax(row: Row, raw: Tensor) -> _Weights:
     return _Weights(p / torch.where(empty, torch.ones_like(total), total), top, total, empty)
 
 
-def _logits(row: Row, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tuple[Tensor, Tensor]:
+def _logits(row: ErrorRow, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tuple[Tensor, Tensor]:
     """Scores and their error behind the transform, where there is one; the column of a sink, which is last, stays."""
     import torch
 
@@ -135,7 +135,7 @@ def _logits(row: Row, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tuple[Te
     return s, off
 
 
-def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], u: float) -> Tensor:
+def _score_error(row: ErrorRow, raw: Tensor, weights: _Weights, c: dict[str, float], u: float) -> Tensor:
     """How far the log of a weight can be off: the dot product, the cap or a line over keys, scaling, subtraction, exp."""
     import torch
 
@@ -163,7 +163,7 @@ def _score_error(row: Row, raw: Tensor, weights: _Weights, c: dict[str, float], 
     return eta + u * (3 * size + (3 + 2 * c.get("line", 0.0)) * weights.top.abs()) + c["exp"]
 
 
-def _weighted_sums(row: Row, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def _weighted_sums(row: ErrorRow, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """o, the effect of score errors on it, and the sums the bounds are made of. One row at a time: [n, dv] is the memory.
 
     Weights off by factors within exp(+-eta_j) move o by at most sum_j p_j (exp(eta_j) - 1) |v_j - o| / sum_j p_j exp(-eta_j):
@@ -189,7 +189,7 @@ def _weighted_sums(row: Row, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, di
     return _with_wild(row, p, o), first, sums | {"running": running}
 
 
-def _with_wild(row: Row, p: Tensor, o: Tensor) -> Tensor:
+def _with_wild(row: ErrorRow, p: Tensor, o: Tensor) -> Tensor:
     """A key that is not finite reaches exactly the rows that see it."""
     import torch
 

@@ -58,7 +58,7 @@ def cases() -> dict[str, Descriptor[Any]]:
             logits_soft_cap=25.0,
         ),
         "decode-auto-many": _decode(3, _cache(64, "f16", 16, "NHD", tokens=9000), batch=150, window_left=2000),
-        # So many requests that each block takes an even share: it would look at all of them to find its piece.
+        # More requests than a CTA scans for its split, so each CTA takes an even share.
         "decode-even": _decode(4, _cache(128, "bf16", 16, "HND", 1), batch=270),
         "decode-even-wide-d256-block": _decode(
             12, _cache(256, "f16", 8, "NHD", 1), batch=270, page_table="block", logits_soft_cap=25.0

@@ -1,9 +1,9 @@
-"""An expression in fp64 with a bound on what f32 makes of it: the oracle's side of `Variant.logits`.
+"""Evaluation of an expression in fp64 with a bound on its f32 error: the oracle's side of `Variant.logits`.
 
-Each step carries the value v that real arithmetic gives and a radius r: the computed value is in [v - r, v + r], whatever
-order of rounding or fusing a compiler chose. The score enters with the radius of q.k. Steps that jump take exact arguments
-only (plans/_attention/expression.py), so they are evaluated to the bit, and all others are continuous: their radius is the
-widest change over the arguments' intervals plus one rounding. Where a step may exceed the largest f32 the radius is infinite.
+Each step carries the exact value v and a radius r: the computed value is in [v - r, v + r] for any order of rounding or
+contraction. The score enters with the radius of q.k. Discontinuous steps take exact arguments only (required by
+plans/_attention/expression.py) and are evaluated exactly; all others are continuous: their radius is the largest change
+over the arguments' intervals plus one rounding. If a step may exceed the largest f32, the radius is infinite.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _walk(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
 
 
 def _first_product(node: Node, values: Values) -> Tensor:
-    """Of a ramp: what a kernel may take once for a row and tile, at most."""
+    """For a linear term: the largest value that a kernel may compute once a row and tile."""
     line = ramp(node)
     assert line is not None
     factor, distance = (exact(part, values).double().abs() for part in line)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pages_may_lie_anywhere(subject: Subject, seed: int) -> list[str]:
-    """Shuffled physical pages: the same lengths give the same schedule, so the same bits whatever the SKU promises."""
+    """Shuffled physical pages: equal lengths give the same schedule, so the bits are equal for any SKU."""
     if not hasattr(subject.descriptor, "paged_kv"):
         return []
     requests = Requests(subject.descriptor, subject.args(seed))

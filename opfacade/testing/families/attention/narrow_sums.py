@@ -1,4 +1,4 @@
-"""What bounds the error of sums whose addends are cut to some bits below the largest of a step, as tensor cores do with fp8."""
+"""Error bound of sums whose addends are truncated to some bits below the largest of a step, as in fp8 tensor cores."""
 
 from __future__ import annotations
 

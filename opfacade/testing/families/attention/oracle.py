@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 from opfacade.plans._attention.variant_eval import Place
 from opfacade.testing.families.attention import variation
-from opfacade.testing.families.attention.bound import Row, attention_bounds
+from opfacade.testing.families.attention.bound import ErrorRow, attention_bounds
 from opfacade.testing.numerics import Bounded
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
     group, kv_heads = descriptor.group_size, k.shape[1]
     place = Place(at - first, q_len, k.shape[0], descriptor.num_qo_heads, kv_heads)
     known = variation.values(descriptor, args, request, place, first, key_places(descriptor, args, request))
-    row = Row(
+    row = ErrorRow(
         q=variation.query(descriptor, _grouped(query(args)[at], kv_heads), known).double() * query_factor(descriptor, args),
         k=k.transpose(0, 1),
         v=v.transpose(0, 1),
@@ -70,7 +70,7 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
 
 
 def _grouped(x: Tensor, kv_heads: int) -> Tensor:
-    """[rows, heads, d] to [kv_heads, rows * group, d], the order of Row.q."""
+    """[rows, heads, d] to [kv_heads, rows * group, d], the order of ErrorRow.q."""
     rows, heads, d = x.shape
     return x.reshape(rows, kv_heads, heads // kv_heads, d).permute(1, 0, 2, 3).reshape(kv_heads, -1, d)
 
@@ -99,7 +99,7 @@ def seen(descriptor: Any, position: Tensor, kv_len: int) -> Tensor:
     return shown
 
 
-def _nothing(row: Row) -> list[Bounded]:
+def _nothing(row: ErrorRow) -> list[Bounded]:
     """No keys: exactly 0 and -inf."""
     import torch
 
@@ -120,7 +120,7 @@ def query(args: Any) -> Tensor:
 
 
 def query_factor(descriptor: Any, args: Any) -> Tensor | float:
-    """What the numbers in q are to be multiplied with."""
+    """Factor of the stored q."""
     return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()
 
 
@@ -144,7 +144,7 @@ def request_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor
 
 
 def scaled_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
-    """The same as the numbers that they stand for, in fp64."""
+    """K and V of a request in fp64, with their factors applied."""
     k, v = (x.double() for x in request_kv(descriptor, args, request))
     if getattr(descriptor, "kv_scale", "none") == "none":
         return k, v
@@ -160,12 +160,12 @@ def key_places(descriptor: Any, args: Any, request: int) -> tuple[Any, ...]:
 
 
 def by_token(pool: Tensor, descriptor: Any) -> Tensor:
-    """[pages, page_size, ...], whatever the layout."""
+    """The pool as [pages, page_size, ...], for any layout."""
     return pool.movedim(descriptor.paged_kv.token_axis, 1)
 
 
 def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
-    """(page, slot) of every token of a request, in order. An id that is no page stands for page 0: no row sees it."""
+    """(page, slot) of every token of a request, in order. An id outside the pool is mapped to page 0: no row sees it."""
     import torch
 
     size, count = descriptor.paged_kv.page_size, descriptor.paged_kv.num_total_pages

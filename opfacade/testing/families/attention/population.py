@@ -21,7 +21,7 @@ def population(subject: Any, campaign: Campaign, rng: random.Random) -> Requests
     decode = "q_indptr" not in subject.descriptor.operands()
     q = [1 if decode else min(n, log_uniform(rng, campaign.q_longest)) for n in kv]
     descriptor = _grown(subject.descriptor, q, kv)
-    args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.Lengths(q=q, kv=kv))
+    args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.DrawnLengths(q=q, kv=kv))
     for request in range(campaign.needles, len(kv)):
         for at, value in ((0, math.nan), (1, math.inf)):
             tensors = oracle.request_kv(descriptor, args, request)

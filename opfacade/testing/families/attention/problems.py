@@ -28,7 +28,7 @@ from opfacade.plans.attention import (
 from opfacade.testing.families._problems import cache, scores, small_cache, small_scores
 from opfacade.testing.harness import harness_for
 
-# What models have; and what kernels must not mind.
+# Sizes of common models, and sizes that kernels must support as well.
 GROUPS, HEAD_DIMS = (1, 4, 5, 7, 8, 16), (64, 128, 256)
 _GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 20)
 
@@ -103,7 +103,7 @@ def attention_more(rng: random.Random, plain: Any) -> dict[str, Any]:
 
 
 def prefill_more(rng: random.Random, plain: Any) -> dict[str, Any]:
-    """What all attentions may have, or a variant, a packed mask or both."""
+    """Optional fields of attention, or a variant, a packed mask or both."""
     if rng.random() < 0.5:
         return attention_more(rng, plain)
     fields = rng.choice(({"custom_mask": True}, {"variant": rng.choice(VARIANTS), "custom_mask": rng.random() < 0.4}))

@@ -32,7 +32,7 @@ def request_views(subject: Subject, args: Any) -> Iterator[tuple[int, slice, int
 
 
 def plain(args: Any) -> Any:
-    """The same call with stored numbers that stand for themselves and without sinks: what exact tests compare."""
+    """The same call with factors of 1 and without sinks: the input of exact tests."""
     for name in ("k_scale", "v_scale", "q_scale"):
         if getattr(args, name, None) is not None:
             getattr(args, name).fill_(1.0)
@@ -153,7 +153,7 @@ def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
         descriptor.paged_kv.num_total_pages, descriptor.kv_index_bound
     )  # fmt: skip
     kv = [min(1, descriptor.request_token_bound) if request < pages else 0 for request in range(descriptor.batch_size)]
-    args, wrong = plain(subject.args(seed, inputs.Lengths(kv=kv))), []
+    args, wrong = plain(subject.args(seed, inputs.DrawnLengths(kv=kv))), []
     subject.run(args)
     for request, rows, _, seen in request_views(subject, args):
         _, v = oracle.request_kv(descriptor, args, request)

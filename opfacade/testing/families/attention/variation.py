@@ -32,7 +32,7 @@ def _nodes(variant: Variant) -> Any:
 
 
 def values(descriptor: Any, args: Any, request: int, place: Place, first: int, keys: tuple[Any, ...]) -> Values:
-    """What its expressions may name. first: row of q where the request begins; keys: where its keys lie."""
+    """Values of the names in its expressions. first: first row of the request in q; keys: positions of its keys."""
     variant = variant_of(descriptor)
     if variant is None:
         return {}
@@ -69,7 +69,7 @@ def query(descriptor: Any, rows: Tensor, known: Values) -> Tensor:
 
 
 def logits(descriptor: Any, known: Values) -> Callable[[Tensor, Tensor, dict[str, float]], tuple[Tensor, Tensor]] | None:
-    """See opfacade.testing.Row. Without constants, the value alone counts."""
+    """See `ErrorRow`. Without constants, the value alone counts."""
     variant = variant_of(descriptor)
     if variant is None or variant.logits is None:
         return None

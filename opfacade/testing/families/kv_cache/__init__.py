@@ -1,4 +1,4 @@
-"""Writing to a paged KV cache, as the tools ask for it."""
+"""Harness: writing to a paged KV cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an append should have stored: bit for bit where rows are copied, else within one rounding of the exact value.
+"""Expected contents after an append: bit-equal if rows are copied, else within one rounding of the exact value.
 
 A rotated or quantised element is right if it is the rounding of some number as near to the exact one as f32 arithmetic
 can come: away from a tie that is a single number of the cache's format.

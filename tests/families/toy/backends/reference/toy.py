@@ -96,6 +96,6 @@ _PICK = replace(_WHOLE, descriptor=PickDescriptor, sku=_pick_sku, launcher=_pick
 CANDIDATES = (
     _WHOLE,
     _PICK,
-    replace(_PICK, variant="rows", sku=lambda descriptor, target: _pick_sku(descriptor, target, "rows"), launcher=_pick_by_row),
-    replace(_WHOLE, variant="rows", sku=lambda descriptor, target: _sku("rows", descriptor, target), launcher=_by_row),
+    replace(_PICK, config="rows", sku=lambda descriptor, target: _pick_sku(descriptor, target, "rows"), launcher=_pick_by_row),
+    replace(_WHOLE, config="rows", sku=lambda descriptor, target: _sku("rows", descriptor, target), launcher=_by_row),
 )
