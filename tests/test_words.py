@@ -1,0 +1,115 @@
+"""Comments and docstrings use plain technical English: no word of the old private dialect, no sentence without a subject.
+
+The rule is CONTRIBUTING's; docs/glossary.md defines the terms.
+"""
+
+import io
+import re
+import subprocess
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TREES = ("opfacade/", "kernels/", "csrc/", "bench/*.py", "docs/glossary.md", "CONTRIBUTING.md")
+SUFFIXES = (".py", ".h", ".cuh", ".jinja", ".md")
+# The dialect, and the field's term for it.
+BANNED = {
+    r"vouch\w*": "contains, checks",
+    r"lends?|lent|lending": "borrows",
+    r"(?:un)?said": "default, requested, stated",
+    r"steep": "large slope",
+    r"wild": "non-finite",
+    r"rooms?(?= of| for (?:the|a) )": "extent, capacity",
+    r"l[ae]ts? go": "release, flush",
+    r"on (?:its|their) way": "in flight",
+    r"ask(?:s|ed)? for": "load, issue, request",
+    r"playing": "in flight",
+    r"blocks? that stays?": "persistent CTA",
+    r"copy engine": "TMA",
+    r"outgrown?|outgrows": "exceeds base, needs rescale",
+    r"(?:some|any|every)body|whoever": "name the subject",
+    r"(?:is|are|was|be|being) told": "receives",
+    r"sweeps?|swept": "zero, remove",
+    r"at hand|anew": "current, again",
+}
+WORDS = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
+OPENER = re.compile(r"(?:^|[.;:!?] )(?:Of|Who|Whose|Those (?:that|who|of|with)|What)\b(?![^.;]*\?)")
+IDENTIFIERS = re.compile(
+    r"\b(?:once_a_kind|once_in_a_row|kSideBySide|kTeams|TeamRows|SplitRun|PieceSurvey|kMostParts|kRooms?|MlaAdder|MlaWeigher)\b"
+)
+
+
+def files():
+    listed = subprocess.run(["git", "ls-files", *TREES], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [path for path in listed if path.endswith(SUFFIXES)]
+
+
+def prose(path, text):
+    """Paragraphs of comments and docstrings, each as one line: a sentence may span lines."""
+    if path.endswith(".py"):
+        return _python_prose(text)
+    if path.endswith(".md"):
+        return re.split(r"\n\s*\n", text)
+    comments = re.findall(r"((?:^[ \t]*//[^\n]*\n)+)|//([^\n]*)|\{#(.*?)#\}", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^[ \t]*//", "", "".join(group), flags=re.MULTILINE) for group in comments]
+
+
+def _python_prose(text):
+    found, last = [], -2
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.STRING and token.string.startswith('"""'):
+            found += re.split(r"\n\s*\n", token.string.strip('"'))
+        elif token.type == tokenize.COMMENT:
+            words = token.string.lstrip("# ")
+            if token.start[0] == last + 1 and token.line.lstrip().startswith("#"):
+                found[-1] += "\n" + words
+            else:
+                found.append(words)
+            last = token.start[0]
+    return found
+
+
+def faults(path, text):
+    found = []
+    for paragraph in prose(path, text):
+        line = " ".join(paragraph.split())
+        found += [f"{path}: {match[0]!r} in {line[:100]!r}" for match in (*WORDS.finditer(line), *OPENER.finditer(line))]
+    return found + [f"{path}: {match[0]!r}" for match in IDENTIFIERS.finditer(text)]
+
+
+def test_comments_and_docstrings_use_the_terms_of_the_glossary():
+    found = [fault for path in files() for fault in faults(path, (ROOT / path).read_text())]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a.py", '"""Of a request: its length."""\n'),
+        ("a.py", "x = 1  # What was unsaid stays.\n"),
+        ("a.py", "# A tile that is on\n# its way.\nx = 1\n"),
+        ("a.cuh", "// Blocks that stay take tiles.\n"),
+        ("a.cuh", "int x;  // the copy engine loads it\n"),
+        ("a.jinja", "{# Who asks for it waits. #}\n"),
+        ("a.cuh", "constexpr int kTeams = 1;\n"),
+    ],
+)
+def test_the_dialect_is_found(path, text):
+    assert faults(path, text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (
+            "a.py",
+            '"""The request that a user asked; what follows is data. Is it a tile? What is one?"""\nwild = "vouch for it"\n',
+        ),
+        ("a.cuh", 'static_assert(x, "the launch asks for less");  // largest dimension of all\n'),
+        ("a.py", "# The room is full; it outgrew nothing.\nx = 1\n"),
+    ],
+)
+def test_ordinary_english_and_strings_pass(path, text):
+    assert not faults(path, text)
