@@ -40,7 +40,7 @@ __device__ __forceinline__ bool find_entry(const AppendParams& p, int row, NewPl
   return true;
 }
 
-// Whether that page is one of the pool. Asked last, since the entry of the table is what a row waits for longest.
+// True if the page is in the pool. Called last, because the load of the table's entry has the longest latency.
 template <class C>
 __device__ __forceinline__ bool in_pool(const AppendParams& p, const NewPlace& place) {
   return RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>(p.table, p.table.indices).is_page(place.page);

@@ -37,11 +37,11 @@ class SpecializationKey:
 class Descriptor(Model, Generic[ArgsT]):
     """Base of all descriptors.
 
-    A subclass declares its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids), `args_type`,
-    and `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte counts follow. An
-    args field that `operands()` does not name must be None. `error_models`: ids of the bounds that its kernels may state,
-    strictest first. `later`: fields added after the first version; at their default they are absent
-    from the JSON, so that old texts and digests stay valid. `sizes`: fields that are dynamic dimensions, for which no kernel is
+    A subclass declares its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids),
+    `args_type`, and `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte
+    counts follow. An args field that `operands()` does not name must be None. `error_models`: ids of the bounds that its
+    kernels may state, strictest first. `later`: fields added after the first version; at their default they are absent from the
+    JSON, so that old texts and digests stay valid. `sizes`: fields that are dynamic dimensions, for which no kernel is
     compiled; descriptors that differ only in these have one specialization key.
     Problems share a measurement of `tune` if they differ only in sizes within a power of two, and likewise in `tuning_rounds`;
     in fields without influence on the time, `tuning_ignores`; and in numbers of which only the sign matters, `tuning_flags`.

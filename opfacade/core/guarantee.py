@@ -34,7 +34,7 @@ class ErrorModel(Model):
 
 
 class Condition(Model):
-    """What must hold for a promise: `id` is a part of it, and of SKU ids; `text`, the sentence for readers, is not."""
+    """A requirement of a guarantee. `id` is part of the guarantee and of SKU ids; `text`, the sentence for readers, is not."""
 
     id: Word
     text: str

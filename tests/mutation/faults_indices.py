@@ -31,8 +31,8 @@ INDEX_FAULTS = (
     cpu(
         "append: a row whose page is not in the pool goes to it",
         "kernels/kv_cache/place.cuh",
-        "return pages.is_page(place.page);",
-        "place.page = pages.checked(place.page);\n  return true;",
+        "place.page = pages.entry_of(place.position);",
+        "place.page = pages.checked(pages.entry_of(place.position));",
         f"{INDICES} -k appended",
     ),
     cpu(

@@ -136,8 +136,8 @@ def guarantee(
 @dataclass(frozen=True, slots=True)
 class Identity:
     """All inputs of an attention SKU. tile: keys between two rescalings; merges: partial results may be merged; transforms: an
-    expression computes the scores; line: it is the score plus a linear term, which is folded into the exponents; revision: counts
-    the changes of the implementation's output bits."""
+    expression computes the scores; line: it is the score plus a linear term, which is folded into the exponents; revision:
+    counts the changes of the implementation's output bits."""
 
     op: str
     arch: str
