@@ -7,6 +7,7 @@ in its time.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +19,7 @@ from opfacade.errors import GuaranteeViolation, OpfacadeError
 from opfacade.plan import Plan
 from opfacade.select.registry import candidates_for
 from opfacade.testing import numerics
+from opfacade.testing.bits import fill
 from opfacade.testing.harness import harness_for, harness_of
 from opfacade.testing.peer import Call, Peer, declined
 from opfacade.testing.problems import ops
@@ -40,7 +42,7 @@ def call(peer: Peer, work: Work, args: Any, target: Target) -> tuple[Call, dict[
         made, before = peer.make(descriptor, args, lengths_of(work)), numerics.snapshot(descriptor, args)
         names = harness.peer_outputs(descriptor)
         for name in set(names) - set(before):
-            getattr(args, name).fill_(float("nan"))
+            fill(getattr(args, name), math.nan)
         made()
         worst = _worst(work, args, target, before)
     except OpfacadeError:

@@ -68,9 +68,11 @@ class TensorSpec(NamedTuple):
         return StrideRule(self.layout, self.written, expandable, self.step, self.whole)
 
 
-def index_spec(*shape: Dim, values: tuple[int, int] | None = None, valid_rows: str = "") -> TensorSpec:
-    """An index tensor: int32, contiguous."""
-    return TensorSpec(shape, "i32", "index", "contiguous", alignment=4, values=values, valid_rows=valid_rows)
+def index_spec(
+    *shape: Dim, values: tuple[int, int] | None = None, valid_rows: str = "", dtype: Literal["i32", "i64"] = "i32"
+) -> TensorSpec:
+    """An index tensor: contiguous, int32 as a rule."""
+    return TensorSpec(shape, dtype, "index", "contiguous", ITEMSIZE[dtype], values=values, valid_rows=valid_rows)
 
 
 def num_valid_spec(rows: int) -> TensorSpec:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.testing.bits import fill
 from opfacade.testing.inputs import DrawnLengths, make_args
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class DenseBatches:
         for name, axis in self._axes():
             index = torch.tensor(self.rows(order), dtype=torch.int64, device=values[name].device)
             chosen: Tensor = values[name].index_select(axis, index)
-            values[name] = chosen.fill_(math.nan) if operands_of(self.descriptor)[name].role == "out" else chosen
+            values[name] = fill(chosen, math.nan) if operands_of(self.descriptor)[name].role == "out" else chosen
         for name in {spec.valid_rows for spec in operands_of(self.descriptor).values() if spec.valid_rows}:
             values[name] = torch.full_like(values[name], len(self.rows(order)))
         return changed(self.descriptor, **{self.dim: len(self.rows(order))}), type(self.args)(**values)

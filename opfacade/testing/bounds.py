@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from opfacade.testing.bits import bits
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -27,7 +29,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Oracle values with bounds, all fp64 and of one shape."""
+    """Oracle values with bounds, all fp64 and of one shape; or integers or bools, which must be equal whatever the bounds."""
 
     name: str
     want: Tensor
@@ -48,12 +50,16 @@ def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "") -> 
     """The worst ratio of |got - want| to the bounds; special values must agree exactly."""
     total = Report(0.0, 0.0, place, 0)
     for item in bounded:
-        value = got[item.name].double()
-        hard, tight = _ratio(value, item.want, item.hard), _ratio(value, item.want, item.tight)
+        value = got[item.name]
+        if item.want.is_floating_point():
+            value = value.double()
+            hard, tight = _ratio(value, item.want, item.hard), _ratio(value, item.want, item.tight)
+        else:
+            hard = tight = _unequal(value, item.want)
         if value.numel() == 0:
             continue
         at = int(hard.argmax())
-        values = f"got {value.flatten()[at]:.6g} want {item.want.flatten()[at]:.6g}"
+        values = f"got {_shown(value.flatten()[at])} want {_shown(item.want.flatten()[at])}"
         where = f"{place} {item.name}{_unravel(at, tuple(value.shape))} {values}"
         total = join(total, Report(float(hard.max()), float(tight.max()), where, value.numel()))
     return total
@@ -67,6 +73,18 @@ def _ratio(got: Tensor, want: Tensor, bound: Tensor) -> Tensor:
     same = (got == want) | (got.isnan() & want.isnan())
     special = ~(got.isfinite() & want.isfinite())
     return torch.where(special, torch.where(same, torch.zeros_like(ratio), torch.full_like(ratio, math.inf)), ratio)
+
+
+def _shown(value: Tensor) -> str:
+    return f"{value:.6g}" if value.is_floating_point() else str(value.item())
+
+
+def _unequal(got: Tensor, want: Tensor) -> Tensor:
+    """0 where the bits are the same, inf elsewhere: a bool may hold bits that are no bool."""
+    import torch
+
+    wrong = bits(got) != bits(want)
+    return torch.where(wrong, math.inf, 0.0)
 
 
 def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.core.descriptor import Descriptor
 from opfacade.testing.batches import EMPTY, NEIGHBOURS, Batches, log_uniform
 from opfacade.testing.batches import Campaign as Campaign
-from opfacade.testing.bits import bits
+from opfacade.testing.bits import bits, fill
 from opfacade.testing.harness import harness_of, valid_part
 from opfacade.testing.subject import Subject
 
@@ -96,7 +96,7 @@ def _moved(subject: Subject, args: Any, before: dict[str, Tensor], rng: random.R
     values = {name: getattr(args, name) for name in type(args).__slots__ if getattr(args, name) is not None}
     for name, spec in subject.descriptor.operands().items():
         if spec.role == "out":
-            values[name] = _placed(values[name], rng).fill_(rng.choice((0.0, 7.0, math.nan, math.inf)))
+            values[name] = fill(_placed(values[name], rng), rng.choice((0.0, 7.0, math.nan, math.inf)))
         elif spec.role == "inout":
             values[name] = _placed(before[name], rng)
         elif rng.random() < 0.1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.operands import TensorSpec
 from opfacade.plans._attention.paging import PagePool
+from opfacade.testing.bits import drawn, fill
 
 if TYPE_CHECKING:
     import torch
@@ -118,13 +120,13 @@ class _Maker:
 
         shape, dtype = _sizes(spec), torch_dtype(spec.dtype)
         if spec.role == "out":
-            return torch.full(shape, float("nan"), dtype=torch.float32, device=self.device).to(dtype)
+            return fill(torch.empty(shape, dtype=dtype, device=self.device), math.nan)
         if spec.values is not None:
             first, stop = spec.values
             return torch.randint(first, max(stop, first + 1), shape, generator=self.generator, device=self.device).to(dtype)
         if spec.role == "index":
             return torch.zeros(shape, dtype=dtype, device=self.device)
-        return torch.randn(shape, generator=self.generator, device=self.device).to(dtype)
+        return drawn(shape, dtype, self.generator)
 
     def _count_valid(self, operands: dict[str, TensorSpec], values: dict[str, Tensor], valid: int | None) -> None:
         """Most rows are valid; those that are not hold NaN, and indices that are none."""

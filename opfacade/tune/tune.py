@@ -6,6 +6,7 @@ its own bound first. Selection stays pure: it is handed a row (`opfacade.select.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ from opfacade.select.measurement_store import MeasurementStore
 from opfacade.select.measurements import store_here
 from opfacade.select.selection import Option, choose, considered
 from opfacade.testing import inputs, numerics
+from opfacade.testing.bits import fill
 from opfacade.tools.warmup import warm
 from opfacade.tools.workload import Work, lengths_of
 from opfacade.tune.measure import MeasureEffort, Timer, device_timer, host_timer, measure, race
@@ -223,7 +225,7 @@ def _poison(plan: Plan[Any], args: Any) -> None:
     """No candidate may pass with what another one wrote."""
     for name, spec in plan.descriptor.operands().items():
         if spec.role == "out":
-            getattr(args, name).fill_(float("nan"))
+            fill(getattr(args, name), math.nan)
 
 
 def _workspace(plan: Plan[Any], args: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.model import INT64_MAX
 from opfacade.errors import MAX_ISSUES, IndexDataError
 from opfacade.validation.rules import index_error
 
@@ -53,7 +54,7 @@ def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
 def findings(bounded: Sequence[Bounded], args: Any) -> Iterator[Outside]:
     """The first wrong value of each operand. A wrong count of rows leaves none valid, as on the device."""
     for one in bounded:
-        tensor, rows = getattr(args, one.name), one.valid(args)
+        tensor, rows = signed(getattr(args, one.name)), one.valid(args)
         if rows is not None:
             count = int(rows[0])
             tensor = tensor[: count if 0 <= count <= tensor.shape[0] else 0]
@@ -61,6 +62,16 @@ def findings(bounded: Sequence[Bounded], args: Any) -> Iterator[Outside]:
         if bool(wrong.any()):
             position = int(wrong.nonzero()[0])
             yield Outside(one, position, int(tensor.flatten()[position]))
+
+
+def signed(tensor: Tensor) -> Tensor:
+    """The values as a type that torch compares; a uint64 past the largest int64 counts as that."""
+    import torch
+
+    if tensor.dtype == torch.uint64:
+        values = tensor.view(torch.int64)
+        return values.masked_fill(values < 0, INT64_MAX)
+    return tensor.to(torch.int64) if tensor.dtype in (torch.uint16, torch.uint32) else tensor
 
 
 def error_of(op: str, found: Sequence[Outside], args: Any = None) -> IndexDataError:

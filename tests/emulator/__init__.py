@@ -23,6 +23,7 @@ import tvm_ffi
 
 from opfacade.backends.cuda import support
 from opfacade.core.descriptor import operands_of
+from opfacade.core.dtypes import DTYPES, torch_dtype
 from opfacade.core.target import Target
 from opfacade.jit import codegen, toolchain
 from opfacade.testing.subject import Subject
@@ -30,15 +31,7 @@ from tests.emulator import builds
 from tests.jit.fake_cuda import _Device, _Fake, _Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
-_CODES = {
-    torch.float16: (2, 16),
-    torch.bfloat16: (4, 16),
-    torch.float32: (2, 32),
-    torch.float8_e4m3fn: (10, 8),
-    torch.float8_e5m2: (12, 8),
-    torch.int32: (0, 32),
-    torch.uint8: (1, 8),
-}
+_CODES = {torch_dtype(name): (facts.dlpack_code, facts.bits) for name, facts in DTYPES.items()}
 
 
 def compiler() -> str | None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Target, env, jit, validation
+from opfacade.core.dtypes import torch_dtype
 from opfacade.errors import IndexDataError
 from opfacade.jit import JitSpec
 from opfacade.testing import inputs
@@ -31,7 +32,7 @@ extern "C" int64_t check_one(const opfacade::BoundedOperand* operand, int64_t* v
   return found.position;
 }
 """
-INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+INTEGERS = [torch_dtype(name) for name in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")]
 
 
 class COperand(ctypes.Structure):
@@ -83,8 +84,8 @@ def test_the_device_finds_what_the_host_finds(check_one, seed):
     )
     given = wide.to(dtype)[..., ::2] if shape else wide.to(dtype)
     for _ in range(rng.choice((0, 0, 1, 3)) if shape else 0):
-        given[tuple(rng.randrange(n) for n in shape)] = rng.choice(
-            (stop, torch.iinfo(dtype).max, torch.iinfo(dtype).min or stop)
+        given[tuple(rng.randrange(n) for n in shape)] = torch.tensor(
+            rng.choice((stop, torch.iinfo(dtype).max, torch.iinfo(dtype).min or stop)), dtype=dtype
         )
     count = rng.choice((None, -1, 0, 2, 4, 2**31 - 1)) if shape else None
     valid = None if count is None else torch.tensor([count], dtype=torch.int32)
@@ -96,9 +97,10 @@ def test_the_device_finds_what_the_host_finds(check_one, seed):
     rows = given.shape[0] if shape else 0
     read = rows if count is None else count if 0 <= count <= rows else 0
     sound = torch.full_like(safe, first)
-    inside = (given >= first) & (given < stop)
+    told = values.signed(given)
+    inside = (told >= first) & (told < stop)
     if shape:
-        sound[:read] = torch.where(inside, given, torch.full_like(given, first))[:read]
+        sound[:read] = torch.where(inside, told, torch.full_like(told, first)).to(dtype)[:read]
     else:
         sound = given
     assert torch.equal(safe, sound)
@@ -109,6 +111,14 @@ def test_large_unsigned_values_are_as_large_as_they_are(check_one):
     assert on_device(check_one, given, None, None, 0, 200) == (3, 255)
     assert on_device(check_one, given, None, None, 0, 256) == (-1, 0)
     assert on_device(check_one, given.to(torch.uint16), None, None, 0, 200) == (3, 255)
+
+
+@pytest.mark.parametrize(("name", "value", "told"), [("u16", 2**16 - 1, 2**16 - 1), ("u32", 2**32 - 1, 2**32 - 1),
+                                                     ("u64", 2**64 - 1, 2**63 - 1), ("i64", -(2**63), -(2**63))])  # fmt: skip
+def test_the_host_says_the_value_of_any_integer_type(name, value, told):
+    given = torch.tensor([1, value], dtype=torch_dtype(name))
+    (found,) = values.findings([Bounded("x", 0, 9, "", False)], SimpleNamespace(x=given))
+    assert (found.position, found.value) == (1, told)
 
 
 class HostModule:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.dtypes import ITEMSIZE, FloatDType
+from opfacade.core.dtypes import ITEMSIZE, DType, FloatDType
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, Single, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
@@ -97,7 +97,37 @@ class PickDescriptor(Descriptor[PickArgs]):
 class PickPlan(Plan[PickArgs]): ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepArgs(Args):
+    x: Tensor
+    mask: Tensor
+    out: Tensor
+
+
+class KeepDescriptor(Descriptor[KeepArgs]):
+    """out [rows, width] is x where mask, a bool for each row, and all bits 0 elsewhere: elements of any type."""
+
+    op: Literal["keep"] = "keep"
+    category: ClassVar[str] = "toy"
+    error_models: ClassVar[tuple[str, ...]] = ("exact",)
+    args_type: ClassVar[type[Args]] = KeepArgs
+    sizes: ClassVar[frozenset[str]] = frozenset({"rows"})
+    rows: Count
+    width: Size
+    dtype: DType
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows, width = Dim("rows", self.rows), Dim("width", self.width)
+        x = TensorSpec((rows, width), self.dtype, "in", "strided", ITEMSIZE[self.dtype])
+        return {"x": x, "mask": TensorSpec((rows,), "bool", "in", "contiguous", 1), "out": x._replace(role="out")}
+
+
+class KeepPlan(Plan[KeepArgs]): ...
+
+
 EXAMPLES = (
+    KeepDescriptor(rows=9, width=20, dtype="i64"),
+    KeepDescriptor(rows=7, width=63, dtype="bool"),
     PickDescriptor(rows=64, width=128, entries=9, dtype="bf16"),
     PickDescriptor(rows=7, width=63, entries=3, dtype="f32", in_place=True),
     PickDescriptor(rows=13, width=63, entries=5, dtype="f16", num_valid=True),

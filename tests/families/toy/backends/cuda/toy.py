@@ -1,8 +1,9 @@
 """The toy's kernel, declared."""
 
-from opfacade.plans.toy import PickDescriptor
+from opfacade.plans.toy import KeepDescriptor, PickDescriptor
 
 from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 
 _PICK = CudaKernel(
@@ -22,4 +23,20 @@ _PICK = CudaKernel(
     ),
 )
 
-CANDIDATES = (_PICK.candidate,)
+_KEEP = CudaKernel(
+    descriptor=KeepDescriptor,
+    template="toy/keep",
+    impl="bits",
+    constants=lambda descriptor: {"elem_bytes": ITEMSIZE[descriptor.dtype]},
+    dtypes={"x": "dtype"},
+    guarantee=PrecisionGuarantee(
+        math_precision="copy",
+        accumulator="none",
+        deterministic=True,
+        batch_invariant="composition",
+        error_model=ErrorModel(id="exact"),
+        evidence=("tests/families/test_toy_dtypes.py::test_the_kernel_keeps_its_guarantee",),
+    ),
+)
+
+CANDIDATES = (_PICK.candidate, _KEEP.candidate)

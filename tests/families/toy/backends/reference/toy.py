@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opfacade.plans.toy import PickArgs, PickDescriptor, ScaleArgs, ScaleDescriptor
+import torch
+from opfacade.plans.toy import KeepArgs, KeepDescriptor, PickArgs, PickDescriptor, ScaleArgs, ScaleDescriptor
 
+from opfacade.backends.reference.declared import reference
 from opfacade.core.candidate import Candidate, Launcher
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+
+
+def bits(tensor):
+    """A view as integers, of any strides."""
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def _sku(impl: str, descriptor: ScaleDescriptor, target: Target) -> KernelSku:
@@ -93,9 +100,29 @@ _WHOLE = Candidate(
 
 _PICK = replace(_WHOLE, descriptor=PickDescriptor, sku=_pick_sku, launcher=_pick)
 
+
+def _keep(descriptor: KeepDescriptor, args: KeepArgs) -> None:
+    bits(args.out).copy_(bits(args.x) * args.mask[:, None])
+
+
+_KEEP = reference(
+    KeepDescriptor,
+    PrecisionGuarantee(
+        math_precision="copy",
+        accumulator="none",
+        deterministic=True,
+        batch_invariant="composition",
+        error_model=ErrorModel(id="exact"),
+        evidence=("tests/families/test_toy_dtypes.py::test_verify",),
+    ),
+    lambda descriptor: (("x", descriptor.dtype),),
+    _keep,
+)
+
 CANDIDATES = (
     _WHOLE,
     _PICK,
     replace(_PICK, config="rows", sku=lambda descriptor, target: _pick_sku(descriptor, target, "rows"), launcher=_pick_by_row),
     replace(_WHOLE, config="rows", sku=lambda descriptor, target: _sku("rows", descriptor, target), launcher=_by_row),
+    _KEEP,
 )

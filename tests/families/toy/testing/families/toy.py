@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
+from opfacade.testing.bits import bits
 from opfacade.testing.bounds import Bounded
 from opfacade.testing.harness import Harness
 
@@ -28,10 +29,19 @@ class PickHarness(Harness):
         return [Bounded("x" if descriptor.in_place else "out", x + picked, bound, bound)]
 
 
+class KeepHarness(Harness):
+    unit = "rows"
+
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        """The same bits."""
+        want = bits(args.x) * args.mask[:, None]
+        return [Bounded("out", want, want, want)]
+
+
 def _near(name: str, want: Any, dtype: str) -> Bounded:
     """Two products in f32 and one rounding."""
     bound = 1.02 * (3 * 2.0**-24 + ROUNDOFF[dtype]) * want.abs() + UNDERFLOW[dtype]
     return Bounded(name, want, bound, bound)
 
 
-HARNESSES: dict[str, Harness] = {"scale": ScaleHarness(), "pick": PickHarness()}
+HARNESSES: dict[str, Harness] = {"scale": ScaleHarness(), "pick": PickHarness(), "keep": KeepHarness()}
