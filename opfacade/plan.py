@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get
 
 from opfacade import env, telemetry, validation
 from opfacade.base import notices
+from opfacade.core import opaque, plan_handles
 from opfacade.core.call_memo import CallMemo
 from opfacade.core.candidate import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.core.checks import check, check_beside, require_memory
@@ -51,20 +52,23 @@ def _remember(key: Any, plan: Plan[Any]) -> None:
         _selected[key] = plan
 
 
+@opaque.methods("select", "can_implement", "compile", "run")
 class Plan(Generic[ArgsT]):
     """`select` chooses, `can_implement` checks a call, `compile` builds ahead of time, `run` executes.
 
     A named plan (`class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs])`) accepts only its own descriptors; `Plan`
-    accepts all. Attributes: descriptor, preference, target, sku, workspace_size (exact bytes).
+    accepts all. Attributes: descriptor, preference, target, sku, workspace_size (exact bytes), handle (an int that names the
+    plan in torch.ops.opfacade and does not keep it alive).
     """
 
     __slots__ = (
-        "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_fast", "_guard", "_launch", "_lock", "_memo",
-        "_operands", "_replay", "descriptor", "preference", "sku", "target", "workspace_size",
+        "__weakref__", "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_fast", "_guard", "_launch",
+        "_lock", "_memo", "_operands", "_replay", "descriptor", "handle", "preference", "sku", "target", "workspace_size",
     )  # fmt: skip
     _args_type: ClassVar[type[Args] | None] = None
 
     descriptor: Descriptor[ArgsT]
+    handle: int
     preference: Preference
     target: Target
     sku: KernelSku
@@ -141,6 +145,7 @@ class Plan(Generic[ArgsT]):
         operands = option.candidate.operands(descriptor)
         facts = {
             "descriptor": descriptor,
+            "handle": plan_handles.give(plan),
             "preference": preference,
             "target": target,
             "sku": option.sku,

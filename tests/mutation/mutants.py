@@ -13,10 +13,11 @@ from tests.mutation.faults_operands import OPERAND_FAULTS
 from tests.mutation.faults_pieces import PIECE_FAULTS
 from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_shared import SHARED_FAULTS
+from tests.mutation.faults_torch_ops import TORCH_OP_FAULTS
 from tests.mutation.mutant import Mutant
 
 _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
-CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS)
+CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *TORCH_OP_FAULTS)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

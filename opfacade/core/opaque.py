@@ -1,0 +1,51 @@
+"""What torch.compile never traces: a plan reads addresses and launches kernels, which no trace shows.
+
+Dynamo reads an attribute of a function before it inlines a call, and a strategy of a code object before it compiles a frame.
+Setting both needs no import of torch._dynamo, which takes a second, and costs a call nothing: torch.compiler.disable adds a
+wrapper to each.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
+
+ClassT = TypeVar("ClassT", bound=type)
+
+_HINT = "opfacade plans are opaque: call torch.ops.opfacade.<op>(plan.handle, ...) inside torch.compile(fullgraph=True)"
+_codes: list[CodeType] = []
+
+
+def methods(*names: str) -> Callable[[ClassT], ClassT]:
+    """A class decorator: Dynamo breaks the graph at these methods and compiles no frame below them."""
+
+    def mark(kind: ClassT) -> ClassT:
+        for name in names:
+            found = vars(kind)[name]
+            _mark(getattr(found, "__func__", found))
+        apply()
+        return kind
+
+    return mark
+
+
+def _mark(function: Any) -> None:
+    if isinstance(function, FunctionType):
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        function._torchdynamo_disable_msg = _HINT  # type: ignore[attr-defined]
+        _codes.append(function.__code__)
+
+
+def apply() -> None:
+    """Tell torch of the marked code, once torch is imported. Nothing is left to do after that."""
+    if not _codes:
+        return
+    torch = sys.modules.get("torch")
+    frames = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return
+    skip = frames._FrameAction.SKIP
+    while _codes:
+        frames.set_code_exec_strategy(_codes.pop(), frames._FrameExecStrategy(skip, skip))
