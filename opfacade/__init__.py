@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from opfacade.select.explanation import explain
     from opfacade.select.manifest import SkuManifest
     from opfacade.select.registry import load_descriptor
+    from opfacade.serving.plan_cache import PlanCache
+    from opfacade.serving.workspace import Workspace
     from opfacade.tools.recorder import record
 
 __version__ = "0.1.0"
@@ -28,12 +30,14 @@ _HOME = {
     "ErrorModel": "core.guarantee",
     "KernelSku": "core.sku",
     "Plan": "plan",
+    "PlanCache": "serving.plan_cache",
     "PrecisionGuarantee": "core.guarantee",
     "Preference": "core.preference",
     "Require": "core.preference",
     "SkuManifest": "select.manifest",
     "Target": "core.target",
     "Verdict": "core.verdict",
+    "Workspace": "serving.workspace",
     "errors": "",
     "explain": "select.explanation",
     "explain_change": "select.change",
@@ -46,12 +50,14 @@ __all__ = [
     "ErrorModel",
     "KernelSku",
     "Plan",
+    "PlanCache",
     "PrecisionGuarantee",
     "Preference",
     "Require",
     "SkuManifest",
     "Target",
     "Verdict",
+    "Workspace",
     "errors",
     "explain",
     "explain_change",

@@ -57,8 +57,7 @@ class Plan(Generic[ArgsT]):
     """`select` chooses, `can_implement` checks a call, `compile` builds ahead of time, `run` executes.
 
     A named plan (`class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs])`) accepts only its own descriptors; `Plan`
-    accepts all. Attributes: descriptor, preference, target, sku, workspace_size (exact bytes), handle (an int that names the
-    plan in torch.ops.opfacade and does not keep it alive).
+    accepts all. Attributes: descriptor, preference, target, sku, workspace_size (exact bytes), handle (see core.plan_handles).
     """
 
     __slots__ = (
@@ -180,9 +179,7 @@ class Plan(Generic[ArgsT]):
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
         """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
         self.check()
-        if self._fast(args, workspace, False):
-            return SOUND
-        if self._memo.is_last(args, workspace):
+        if self._fast(args, workspace, False) or self._memo.is_last(args, workspace):
             return SOUND
         issues = self._issues(args, workspace)
         if issues:
@@ -264,8 +261,6 @@ class Plan(Generic[ArgsT]):
         paths = NO_FAST_PATHS if self._admitted else fast_paths_of(bare, wrapped, self.workspace_size, self._operands)
         object.__setattr__(self, "_fast", paths.fast)
         object.__setattr__(self, "_replay", paths.replay)
-
-    # -- running --------------------------------------------------------------------------------------------------
 
     def run(self, args: ArgsT, workspace: Tensor | None = None) -> None:
         """Write the outputs of one call. No synchronisation, no device read; allocates only a workspace that is needed

@@ -21,6 +21,7 @@ LAYERS = (
     "validation",
     "observe",
     "plan",
+    "serving",
     "plans",
     "backends",
     "testing",

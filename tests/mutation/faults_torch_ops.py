@@ -4,6 +4,7 @@ from tests.mutation.mutant import cpu
 
 HANDLES = "tests/core/test_plan_handles.py"
 OPAQUE = "tests/core/test_opaque.py"
+SERVING = "tests/serving"
 
 TORCH_OP_FAULTS = (
     cpu(
@@ -33,5 +34,47 @@ TORCH_OP_FAULTS = (
         "        frames.set_code_exec_strategy(_codes.pop(), frames._FrameExecStrategy(skip, skip))",
         "        _codes.pop()",
         OPAQUE,
+    ),
+    cpu(
+        "workspace: it grows although it is frozen",
+        "opfacade/serving/workspace.py",
+        "        if self._frozen:\n",
+        "        if False:\n",
+        SERVING,
+    ),
+    cpu(
+        "workspace: it shrinks to a smaller plan",
+        "opfacade/serving/workspace.py",
+        "if needed > self.size:",
+        "if needed != self.size:",
+        SERVING,
+    ),
+    cpu(
+        "workspace: it is as large as the last of several plans",
+        "opfacade/serving/workspace.py",
+        "needed = max((plan.workspace_size for plan in plans), default=0)",
+        "needed = plans[-1].workspace_size if plans else 0",
+        SERVING,
+    ),
+    cpu(
+        "workspace: it grows while a graph is captured",
+        "opfacade/serving/workspace.py",
+        'if self._device.type == "cuda" and capturing():',
+        "if False:",
+        SERVING,
+    ),
+    cpu(
+        "plan cache: a batch of a size has the plan of the next one",
+        "opfacade/serving/plan_cache.py",
+        "bisect_left(self.sizes, n)",
+        "min(bisect_left(self.sizes, n + 1), len(self.sizes) - 1)",
+        SERVING,
+    ),
+    cpu(
+        "plan cache: the workspace is not reserved",
+        "opfacade/serving/plan_cache.py",
+        "        self.workspace.reserve(*plans)\n",
+        "",
+        SERVING,
     ),
 )

@@ -1,0 +1,82 @@
+"""PlanCache: the plans of a few batch sizes, one of which serves every batch that is no larger."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.preference import Preference
+from opfacade.core.target import Target
+from opfacade.errors import ArgumentError, ArgumentTypeError
+from opfacade.plan import Plan
+from opfacade.serving.workspace import Workspace
+
+
+class PlanCache:
+    """Plans by batch size, for a serving loop that captures one CUDA graph a size and pads a batch to the next one.
+
+        plans = PlanCache(lambda n: decode_of(n), sizes=(1, 2, 4, 8, 16, 32))       # decode_of: a descriptor for n requests
+        plans.compile()                                # before the first capture: builds, loads, reserves the workspace
+        for n in plans.sizes: ...                      # capture plans.at(n).run(args[n], plans.workspace.of(plans.at(n)))
+        graphs[plans.size_for(len(requests))].replay()
+
+    make: the descriptor of a batch size. sizes: positive ints in any order; kept ascending as `sizes`. workspace: shared by all
+    plans here, and by other caches that are given the same one; None makes one for the current device. The cache holds its
+    plans, so their handles stay good.
+    """
+
+    __slots__ = ("_make", "_plans", "_prefer", "_target", "sizes", "workspace")
+
+    sizes: tuple[int, ...]
+    workspace: Workspace
+
+    def __init__(
+        self,
+        make: Callable[[int], Descriptor[Any]],
+        sizes: Iterable[int],
+        *,
+        prefer: Preference | None = None,
+        target: Target | None = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        self.sizes = _checked(sizes)
+        self.workspace = Workspace() if workspace is None else workspace
+        self._make, self._prefer, self._target = make, prefer, target
+        self._plans: dict[int, Plan[Any]] = {}
+
+    def size_for(self, n: int) -> int:
+        """The smallest size that holds n. Raises ArgumentError (OPF-W005) for more than the largest, or less than 0."""
+        if 0 <= n <= self.sizes[-1]:
+            return self.sizes[bisect_left(self.sizes, n)]
+        hint = "Serve it without a graph, or add a size."
+        message = f"PlanCache.at: n expected 0 to {self.sizes[-1]}, got {n}. {hint} [OPF-W005]"
+        raise ArgumentError(message, code="OPF-W005", stage="plan_cache", hint=hint)
+
+    def at(self, n: int) -> Plan[Any]:
+        """The plan of `size_for(n)`, selected once."""
+        size = self.size_for(n)
+        plan = self._plans.get(size)
+        if plan is None:
+            plan = self._plans.setdefault(size, Plan.select(self._make(size), self._prefer, self._target))
+        return plan
+
+    def compile(self) -> None:
+        """Select, build and load the plans of all sizes, and reserve the workspace: a capture after that makes nothing."""
+        plans = [self.at(size) for size in self.sizes]
+        for plan in plans:
+            plan.compile()
+        self.workspace.reserve(*plans)
+
+
+def _checked(sizes: Iterable[int]) -> tuple[int, ...]:
+    found = tuple(sizes)
+    wrong = [size for size in found if type(size) is not int]
+    if wrong:
+        message = f"PlanCache: sizes expected ints, got {wrong[0]!r} of {type(wrong[0]).__name__}. [OPF-W004]"
+        raise ArgumentTypeError(message, code="OPF-W004", stage="plan_cache")
+    if not found or min(found) < 1:
+        message = f"PlanCache: sizes expected one or more positive ints, got {list(found)}. [OPF-W004]"
+        raise ArgumentError(message, code="OPF-W004", stage="plan_cache")
+    return tuple(sorted(set(found)))

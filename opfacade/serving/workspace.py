@@ -1,0 +1,101 @@
+"""Workspace: one piece of device memory for the partial results of many plans."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from opfacade.errors import ArgumentTypeError, DeviceMismatchError, PlanStateError, WorkspaceError
+from opfacade.plan import Plan
+from opfacade.validation.capture_and_fork import capturing
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Workspace:
+    """One workspace for the layers of a model, or for plans of several batch sizes: as large as the largest of them.
+
+        workspace = Workspace("cuda")
+        workspace.reserve(prefill, decode)
+        decode.run(args, workspace.of(decode))
+
+    No run reads what another left behind, so plans of any kinds share it. Streams: runs that share a workspace must not overlap
+    on the device. One stream orders them; between two streams the caller needs an event, or a Workspace for each stream.
+    It grows when a plan needs more; the old memory goes back to torch's allocator behind what the current stream has queued.
+    A captured CUDA graph keeps the address that it was captured with: reserve for all plans before the first capture, then
+    `freeze`.
+    device: of the memory; None is the current CUDA device, or the CPU without one.
+    """
+
+    __slots__ = ("_device", "_frozen", "_lock", "_tensor", "size")
+
+    size: int
+
+    def __init__(self, device: str | torch.device | None = None) -> None:
+        import torch
+
+        default = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = torch.device(default if device is None else device)
+        self._tensor: Tensor | None = None
+        self._frozen = False
+        self._lock = threading.Lock()
+        self.size = 0
+
+    def __repr__(self) -> str:
+        return f"Workspace({str(self._device)!r}, {self.size} bytes{', frozen' if self._frozen else ''})"
+
+    def of(self, plan: Plan[Any]) -> Tensor | None:
+        """What `plan.run` takes as its workspace: uint8 [size], or None for a plan that needs none. Grows where it must."""
+        if isinstance(plan, Plan):
+            if not plan.workspace_size:
+                return None
+            if plan.workspace_size <= self.size:
+                return self._tensor
+        self.reserve(plan)
+        return self._tensor
+
+    def reserve(self, *plans: Plan[Any]) -> None:
+        """Grow to the largest of these plans. Raises ArgumentTypeError, DeviceMismatchError for a plan of another kind of
+        device, WorkspaceError when frozen, PlanStateError while a CUDA graph is captured; then nothing has changed."""
+        for plan in plans:
+            self._check(plan)
+        needed = max((plan.workspace_size for plan in plans), default=0)
+        with self._lock:
+            if needed > self.size:
+                self._grow(needed)
+
+    def freeze(self) -> None:
+        """Refuse to grow from now on, because a captured graph holds the address."""
+        self._frozen = True
+
+    def _check(self, plan: object) -> None:
+        if not isinstance(plan, Plan):
+            message = f"Workspace.reserve: plan expected a Plan, got {type(plan).__name__}. [OPF-W001]"
+            raise ArgumentTypeError(message, code="OPF-W001", stage="workspace")
+        if plan.workspace_size and plan.sku.backend == "cuda" and self._device.type != "cuda":
+            hint = 'Make it with Workspace("cuda").'
+            message = f"Workspace.reserve: device expected that of {plan.sku.id}, cuda, got {self._device}. {hint} [OPF-W002]"
+            raise DeviceMismatchError(message, code="OPF-W002", op=plan.sku.op, stage="workspace", hint=hint)
+
+    def _grow(self, needed: int) -> None:
+        import torch
+
+        if self._frozen:
+            raise self._too_small(needed)
+        if self._device.type == "cuda" and capturing():
+            hint = "Reserve for all plans before the first capture."
+            message = f"Workspace.reserve: it must grow to {needed} bytes and a CUDA graph is being captured. {hint} [OPF-R021]"
+            raise PlanStateError(message, code="OPF-R021", stage="workspace", hint=hint)
+        old, new = self._tensor, torch.empty(needed, dtype=torch.uint8, device=self._device)
+        if old is not None and old.is_cuda and torch.cuda.is_initialized():  # a fake tensor needs no driver
+            old.record_stream(torch.cuda.current_stream(old.device))  # it may not be the stream that it was allocated on
+        self._tensor, self.size = new, needed
+
+    def _too_small(self, needed: int) -> WorkspaceError:
+        hint = "Reserve for all plans before freeze()."
+        message = f"Workspace.reserve: size expected at least {needed} bytes, got {self.size}, frozen. {hint} [OPF-W003]"
+        error = WorkspaceError(message, code="OPF-W003", stage="workspace", hint=hint)
+        error.needed, error.got = needed, self.size
+        return error
