@@ -69,6 +69,7 @@ def test_memory_that_is_given_up_waits_for_the_current_stream(monkeypatch):
 def test_reserving_for_several_allocates_once(fake_cuda):
     workspace = Workspace("cuda")
     workspace.reserve(NONE, LARGE, SMALL)
+    assert workspace.size == LARGE.workspace_size
     kept = workspace.of(LARGE)
     workspace.reserve(SMALL)
     workspace.reserve()
