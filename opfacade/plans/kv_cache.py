@@ -14,6 +14,11 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plan import Plan
+from opfacade.plans._attention.page_tables import block_of_csr as block_of_csr
+from opfacade.plans._attention.page_tables import even_indptr as even_indptr
+from opfacade.plans._attention.page_tables import even_page_table as even_page_table
+from opfacade.plans._attention.page_tables import indptr as indptr
+from opfacade.plans._attention.page_tables import page_table as page_table
 from opfacade.plans._attention.paging import (
     FP8,
     SCALES,

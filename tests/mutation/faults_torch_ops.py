@@ -5,6 +5,8 @@ from tests.mutation.mutant import cpu
 HANDLES = "tests/core/test_plan_handles.py"
 OPAQUE = "tests/core/test_opaque.py"
 SERVING = "tests/serving"
+TABLES = "tests/plans/test_page_tables.py"
+PAGING = "opfacade/plans/_attention/page_tables.py"
 
 TORCH_OP_FAULTS = (
     cpu(
@@ -76,5 +78,33 @@ TORCH_OP_FAULTS = (
         "        self.workspace.reserve(*plans)\n",
         "",
         SERVING,
+    ),
+    cpu(
+        "page table: a full last page has length 0",
+        PAGING,
+        "(held - 1) % page_size + 1",
+        "held % page_size",
+        TABLES,
+    ),
+    cpu(
+        "page table: pages past a request's end overwrite those of the next one",
+        PAGING,
+        "torch.where(places < counts[:, None], starts[:-1, None] + places, rows * width)",
+        "(starts[:-1, None] + places).clamp(max=rows * width)",
+        TABLES,
+    ),
+    cpu(
+        "page table: a request that does not fit keeps its length",
+        PAGING,
+        "held = torch.minimum(kv_lens, counts * page_size)",
+        "held = kv_lens",
+        TABLES,
+    ),
+    cpu(
+        "page table: a csr request without pages has a length",
+        PAGING,
+        "torch.where(counts > 0, lens, 0).int()",
+        "lens.int()",
+        TABLES,
     ),
 )
