@@ -85,14 +85,13 @@ def stub_libraries(place: Path):
         del os.environ["OPFACADE_SOURCE_ROOT"], os.environ["OPFACADE_CACHE_DIR"]
 
 
-def stub_runs(descriptor, pair) -> dict[str, float]:
-    """Runs on tensors of the host, by a driver that launches nothing."""
+def stub_plan(descriptor, pair):
+    """A plan whose kernel is launched by a driver that launches nothing, on tensors of the host, with its driver and paths.
+
+    Raises CompileError or ToolchainError where there is no compiler.
+    """
     with tempfile.TemporaryDirectory() as place:
-        try:
-            driver, module, host = stub_libraries(Path(place))
-        except (CompileError, ToolchainError) as error:
-            print(error, file=sys.stderr)
-            return {}
+        driver, module, host = stub_libraries(Path(place))
     plan = Plan.select(descriptor, target=Target.cpu())
     # As the launcher of the CUDA plan makes it, but on the host; seven scalars, as decode has. The last: how many launches.
     kernel = KernelCall(module.run, (2, 0.1, 0.0, -1, 264, 400, 1), False, 0, device_type=1)
@@ -102,6 +101,16 @@ def stub_runs(descriptor, pair) -> dict[str, float]:
         object.__setattr__(plan, f"_{name}", path)
     for args in pair:
         assert direct.paths.fast(args, None, True)
+    return driver, plan, direct
+
+
+def stub_runs(descriptor, pair) -> dict[str, float]:
+    """Runs on tensors of the host, by a driver that launches nothing."""
+    try:
+        driver, plan, direct = stub_plan(descriptor, pair)
+    except (CompileError, ToolchainError) as error:
+        print(error, file=sys.stderr)
+        return {}
     queries, outputs = (list(torch.empty(n, *pair[0].q.shape, dtype=pair[0].q.dtype)) for n in (64, 32))
     many = [replace(pair[0], q=q, o=o) for q, o in itertools.product(queries, outputs)]
     for args in many:

@@ -24,6 +24,7 @@ LAYERS = (
     "serving",
     "plans",
     "backends",
+    "torch_ops",
     "testing",
     "tools",
     "cost",

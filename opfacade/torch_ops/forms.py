@@ -1,0 +1,126 @@
+"""The forms of an op as torch sees it: which operands it takes, which it writes, and its schema.
+
+All follows from `operands()` of an op's EXAMPLES and of their neighbours, which differ from them in one flag or choice. So an op
+of a new family needs no line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args, get_origin
+
+from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.operands import TensorSpec
+from opfacade.errors import DescriptorError
+from opfacade.select.registry import examples
+
+Problem = dict[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One set of roles. name: of the op in torch.ops.opfacade. problems: the operands of each descriptor looked at."""
+
+    name: str
+    kind: type[Descriptor[Any]]
+    problems: tuple[Problem, ...]
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Every operand, in the order of the args, except that required ones come first, and then those that are written."""
+        names = [name for name in self.kind.args_type.__slots__ if any(name in p for p in self.problems)]
+        return tuple(
+            sorted(names, key=lambda name: (name not in self.required, name in self.required or name not in self.written))
+        )
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        return frozenset(self.problems[0]).intersection(*self.problems)
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        return frozenset(name for p in self.problems for name, spec in p.items() if spec.written)
+
+    @cached_property
+    def made(self) -> tuple[str, ...]:
+        """What is only written, and the functional form therefore makes."""
+        return tuple(n for n in self.fields if any(p[n].role == "out" for p in self.problems if n in p))
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it writes what another form of the op only reads."""
+        return self.name.endswith("_")
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """What the functional form returns."""
+        return tuple(name for name in self.kind.args_type.__slots__ if name in self.written)
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """What the functional form takes."""
+        return tuple(name for name in self.fields if name not in self.made)
+
+    @cached_property
+    def flags(self) -> tuple[str, ...]:
+        """Results that a field of the descriptor, `return_<name>`, can leave out."""
+        return tuple(name for name in self.results if f"return_{name}" in self.kind.model_fields)
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The tensors of the schema, in its order."""
+        split = len([n for n in self.fields if n in self.required or n in self.written])
+        return (*self.fields[:split], "workspace", *self.fields[split:])
+
+    def schema(self) -> str:
+        parts = [f"{self._type(n)} {n}" if n in self.required else f"{self._type(n)}? {n}=None" for n in self.order]
+        return f"{self.name}({', '.join(['SymInt plan', *parts])}) -> ()"
+
+    def _type(self, name: str) -> str:
+        written = [*(n for n in self.fields if n in self.written), "workspace"]
+        return f"Tensor(a{written.index(name)}!)" if name in written else "Tensor"
+
+
+def all_forms() -> tuple[Form, ...]:
+    """The forms of all ops of all families that are there now."""
+    kinds: dict[type[Descriptor[Any]], list[Descriptor[Any]]] = {}
+    for example in examples():
+        kinds.setdefault(type(example), []).append(example)
+    return tuple(form for own in kinds.values() for form in forms_of(own))
+
+
+def forms_of(own: Sequence[Descriptor[Any]]) -> Iterator[Form]:
+    """The forms of one op, of which these are the examples."""
+    kind, problems = type(own[0]), [dict(operands_of(d)) for example in own for d in _around(example)]
+    read = {name for p in problems for name, spec in p.items() if spec.role == "in"}
+    overwrites = [any(spec.role == "inout" and name in read for name, spec in p.items()) for p in problems]
+    for name, in_place in ((own[0].op, False), (f"{own[0].op}_", True)):
+        chosen = tuple(p for p, is_so in zip(problems, overwrites, strict=True) if is_so is in_place)
+        if chosen:
+            yield Form(name, kind, chosen)
+
+
+def _around(example: Descriptor[Any]) -> Iterator[Descriptor[Any]]:
+    """The example, and what one change of a flag or a choice makes of it."""
+    yield example
+    for name, values in _choices(type(example)):
+        for value in values:
+            try:
+                yield type(example).model_validate({**_plain(example), name: value})
+            except DescriptorError:
+                continue  # the change contradicts another field
+
+
+def _choices(kind: type[Descriptor[Any]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Fields with few values. Not dtypes: the functional form takes the dtype of an output as an argument."""
+    for name, field in kind.model_fields.items():
+        if field.annotation is bool:
+            yield name, (False, True)
+        elif get_origin(field.annotation) is Literal and not name.endswith("dtype") and len(get_args(field.annotation)) > 1:
+            yield name, get_args(field.annotation)
+
+
+def _plain(example: Descriptor[Any]) -> dict[str, Any]:
+    return {name: getattr(example, name) for name in type(example).model_fields}

@@ -1,0 +1,74 @@
+"""How outputs are made from inputs alone: a trace serves any plan, so it cannot ask one for shapes and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.operands import torch_dtype
+from opfacade.torch_ops.forms import Form, Problem
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Place = tuple[str, int]  # an input and one of its axes
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output. axes: for each dimension the places that have its size, of which the first that is given serves; an empty one
+    where the caller must tell the shape. dtype: the same in all problems, or None; then it is that of the first of `like`, the
+    inputs that most often have the output's dtype."""
+
+    name: str
+    axes: tuple[tuple[Place, ...], ...]
+    dtype: str | None
+    like: tuple[str, ...]
+
+    @property
+    def says_shape(self) -> bool:
+        return all(self.axes)
+
+    def make(self, given: Mapping[str, Any], shape: Any, dtype: torch.dtype | None) -> Tensor:
+        first: Tensor = next(t for t in given.values() if t is not None)
+        if self.says_shape:
+            shape = [next(given[n].shape[i] for n, i in places if given.get(n) is not None) for places in self.axes]
+        return first.new_empty(shape, dtype=dtype or self._dtype(given))
+
+    def _dtype(self, given: Mapping[str, Any]) -> torch.dtype:
+        if self.dtype is not None:
+            return torch_dtype(self.dtype)
+        found: torch.dtype = next(given[n].dtype for n in self.like if given.get(n) is not None)
+        return found
+
+
+def output_of(form: Form, name: str) -> Output:
+    problems = [p for p in form.problems if name in p]
+    sources = [n for n in form.inputs if any(n in p and p[n].role != "index" for p in problems)]
+    axes = tuple(
+        tuple(place for source in sources for place in _places(problems, name, axis, source))
+        for axis in range(len(problems[0][name].shape))
+    )
+    dtypes = {p[name].dtype for p in problems}
+    unlike = {n: sum(p[n].dtype != p[name].dtype for p in problems if n in p) for n in sources}
+    like = tuple(sorted(sources, key=lambda n: (n not in form.required, unlike[n])))
+    known = all(_is_in_every(problems, places) for places in axes)
+    return Output(name, axes if known else ((),), dtypes.pop() if len(dtypes) == 1 else None, like)
+
+
+def _places(problems: Sequence[Problem], name: str, axis: int, source: str) -> list[Place]:
+    """The axes of an input that are the output's in every problem with both: by name and size, or else by size alone."""
+    pairs = [(p[source].shape, p[name].shape[axis]) for p in problems if source in p]
+    if len({len(shape) for shape, _ in pairs}) != 1:
+        return []
+    axes = range(len(pairs[0][0]))
+    same = [i for i in axes if all(shape[i] == wanted for shape, wanted in pairs)]
+    sized = [i for i in axes if all(wanted.size is not None and shape[i].size == wanted.size for shape, wanted in pairs)]
+    return [(source, i) for i in same or sized]
+
+
+def _is_in_every(problems: Sequence[Problem], places: Sequence[Place]) -> bool:
+    """Whether every problem has an input with the size."""
+    return all(any(source in p for source, _ in places) for p in problems)

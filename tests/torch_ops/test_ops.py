@@ -1,0 +1,169 @@
+"""Every op is an op of torch: what it takes, what it gives, and that torch's own checks pass."""
+
+import dataclasses
+import gc
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from opfacade import Plan, Target, torch_ops
+from opfacade.core.operands import nbytes
+from opfacade.errors import ArgumentError, GradNotSupportedError, OpfacadeError, PlanStateError
+from opfacade.plan import forget_selections
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.select.registry import descriptor_types, examples
+from opfacade.testing import inputs
+from opfacade.torch_ops.forms import forms_of
+from opfacade.torch_ops.library import NAMESPACE
+from tests.families.mount import mounted
+
+CPU = Target.cpu()
+
+
+def smallest(op):
+    """The least example of an op whose tensors torch's own checks can compare: fp8 has no arithmetic on the CPU."""
+    own = [e for e in examples() if e.op == op]
+    plain = [e for e in own if not any(s.dtype.startswith("f8") for s in e.operands().values())]
+    return min(plain or own, key=lambda e: nbytes(list(e.operands().values())))
+
+
+SMALL = {op: smallest(op) for op in descriptor_types()}
+
+
+def form_of(descriptor, name=None):
+    forms = {f.name: f for f in forms_of([e for e in examples() if e.op == descriptor.op])}
+    return forms[name or descriptor.op]
+
+
+def without_nan(t):
+    """torch's checks compare what a call left alone, and NaN equals nothing."""
+    return t.float().nan_to_num().to(t.dtype) if t.is_floating_point() else t.clone()
+
+
+def call_of(descriptor, name=None, seed=1):
+    """The plan, its args and the op's arguments in the order of its schema."""
+    plan, args = Plan.select(descriptor, target=CPU), inputs.make_args(descriptor, seed=seed)
+    values = {n: getattr(args, n) for n, s in descriptor.operands().items() if s.role != "index"}
+    args = dataclasses.replace(args, **{n: without_nan(t) for n, t in values.items()})
+    order = form_of(descriptor, name).order
+    return plan, args, [plan.handle, *(None if n == "workspace" else getattr(args, n) for n in order)]
+
+
+def op(name):
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def results(descriptor, args, name=None):
+    return {n: getattr(args, n) for n in form_of(descriptor, name).results if getattr(args, n) is not None}
+
+
+@pytest.mark.parametrize("descriptor", examples(), ids=lambda d: f"{d.op}-{d.digest()[:6]}")
+def test_both_forms_give_the_bits_of_run(descriptor):
+    in_place = getattr(descriptor, "in_place", False)
+    name = f"{descriptor.op}_" if in_place else descriptor.op
+    plan, args, given = call_of(descriptor, name)
+    _, wanted, _ = call_of(descriptor, name)
+    if not in_place:
+        kept = {n: getattr(args, n) for n in form_of(descriptor).inputs}
+        before = {n: t.clone() for n, t in kept.items() if t is not None}
+        dtype = {"o_dtype": wanted.o.dtype} if getattr(descriptor, "o_dtype", "none") != "none" and wanted.o is not None else {}
+        made = op(f"{name}_functional")(plan.handle, *kept.values(), **dtype)
+        assert all(torch.equal(t.view(torch.uint8), kept[n].view(torch.uint8)) for n, t in before.items())
+    plan.run(wanted)
+    op(name)(*given)
+    for i, (n, t) in enumerate(results(descriptor, wanted, name).items()):
+        assert torch.equal(getattr(args, n), t), n
+        assert in_place or torch.equal(made if isinstance(made, torch.Tensor) else made[i], t), n
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_torch_checks_pass(name):
+    torch.library.opcheck(op(name), call_of(SMALL[name])[2])
+    plan, args, _ = call_of(SMALL[name])
+    given = [plan.handle, *(getattr(args, n) for n in form_of(SMALL[name]).inputs)]
+    torch.library.opcheck(op(f"{name}_functional"), given)
+
+
+def test_torch_checks_pass_in_place():
+    descriptor = MergeStatesDescriptor(num_states=2, total_num_rows=3, num_heads=2, head_dim=8, dtype="f32", in_place=True)
+    torch.library.opcheck(op("merge_states_"), call_of(descriptor, "merge_states_")[2])
+
+
+def test_an_op_has_the_operands_of_its_args_by_name_and_writes_what_its_roles_say():
+    for kind in descriptor_types().values():
+        own = [e for e in examples() if type(e) is kind]
+        for form in forms_of(own):
+            schema = op(form.name)._schema
+            assert {a.name for a in schema.arguments} == {*kind.args_type.__slots__, "plan", "workspace"} - (
+                set() if not form.is_in_place else {"o", "lse"}
+            )
+            written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+            assert written == form.written | {"workspace"}
+            assert str(schema.arguments[0].type) == "SymInt" or "SymInt plan" in str(schema)
+
+
+def test_a_merge_reads_its_states_and_in_place_writes_the_first():
+    own = [e for e in examples() if e.op == "merge_states"]
+    plain, in_place = forms_of(own)
+    assert plain.written == {"o", "lse"}
+    assert in_place.written == {"states_o", "states_lse", "state_o_0", "state_lse_0"}
+
+
+def test_results_can_be_left_out_and_have_another_dtype():
+    from opfacade.plans.attention import BatchRaggedPrefillDescriptor
+
+    sizes = {"batch_size": 2, "total_num_rows": 5, "total_kv_rows": 9, "num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 16}
+    descriptor = BatchRaggedPrefillDescriptor(
+        **sizes, head_dim_vo=8, causal=True, dtype="f32", o_dtype="bf16", return_lse=False
+    )
+    plan, args, _ = call_of(descriptor)
+    given = [getattr(args, n) for n in form_of(descriptor).inputs]
+    functional = op("ragged_prefill_functional")
+    o, lse = functional(plan.handle, *given, return_lse=False, o_dtype=torch.bfloat16)
+    assert (o.shape, o.dtype, lse.shape) == ((5, 4, 8), torch.bfloat16, (0,))
+    with pytest.raises(OpfacadeError, match=r"o expected torch\.bfloat16, got torch\.float32"):
+        functional(plan.handle, *given, return_lse=False)
+    with FakeTensorMode() as mode:
+        fake = [None if t is None else mode.from_tensor(t) for t in given]
+        o, lse = functional(plan.handle, *fake, return_lse=False, o_dtype=torch.bfloat16)
+        assert (tuple(o.shape), o.dtype, tuple(lse.shape)) == ((5, 4, 8), torch.bfloat16, (0,))
+
+
+def test_errors_are_those_of_run():
+    descriptor = SMALL["paged_decode"]
+    plan, _, given = call_of(descriptor)
+    with pytest.raises(ArgumentError, match=r"q expected .*OPF-A01"):
+        op("paged_decode")(plan.handle, given[1][:1], *given[2:])
+    other = Plan.select(SMALL["paged_prefill"], target=CPU)
+    with pytest.raises(ArgumentError, match=r"args expected BatchPagedPrefillArgs.*OPF-A000"):
+        op("paged_decode")(other.handle, *given[1:])
+    with pytest.raises(GradNotSupportedError, match="q expected requires_grad=False"):
+        op("paged_decode")(plan.handle, given[1].clone().requires_grad_(), *given[2:])
+
+
+def test_a_plan_that_is_gone_is_an_error():
+    descriptor = SMALL["paged_decode"].model_copy(update={"kv_split": 77}).revalidated()
+    given = call_of(descriptor)[2]
+    forget_selections()
+    gc.collect()
+    call_of(descriptor.model_copy(update={"kv_split": 78}).revalidated())
+    with pytest.raises(PlanStateError, match="OPF-R020"):
+        op("paged_decode")(*given)
+
+
+def test_a_family_that_comes_later_has_its_ops():
+    with mounted("toy") as toy:
+        assert {"scale"} <= set(torch_ops.define_all())
+        descriptor = toy.ScaleDescriptor(rows=9, width=20, dtype="f32")
+        plan, args = Plan.select(descriptor, target=CPU), inputs.make_args(descriptor, seed=3)
+        x = args.x.clone()
+        new, peak = torch.ops.opfacade.scale_functional(plan.handle, x, args.gain)
+        assert torch.equal(x, args.x)
+        torch.ops.opfacade.scale(plan.handle, args.x, args.gain, args.peak)
+        assert torch.equal(args.x, new)
+        assert torch.equal(new, x * (args.gain * 0.5))
+        assert torch.equal(peak, new.abs().amax(-1))
+        assert torch.equal(args.peak, peak)
+        torch.library.opcheck(torch.ops.opfacade.scale.default, (plan.handle, x, args.gain, peak))
+        torch.library.opcheck(torch.ops.opfacade.scale_functional.default, (plan.handle, x, args.gain))
