@@ -97,6 +97,8 @@ class _Maker:
         for name in ("row_params", "key_params"):
             if name in operands:  # few values, so that some are equal
                 values[name] = torch.randint(0, 3, values[name].shape, generator=self.generator, device=self.device).int()
+        if "bits_indptr" in operands:
+            values["bits_indptr"] = self._indptr(split_total(self.rng, descriptor.num_bits, descriptor.batch_size))
         if "packed_mask" in operands:
             values |= self._packed_mask(list(zip(q_lens, kv_lens, strict=True)))
         for name in ("k_scale", "v_scale", "q_scale"):

@@ -1,7 +1,7 @@
 """The forms of an op as torch sees it: which operands it takes, which it writes, and its schema.
 
-All follows from `operands()` of an op's EXAMPLES and of their neighbours, which differ from them in one flag or choice. So an op
-of a new family needs no line here.
+All follows from `operands()` of an op's EXAMPLES and of their neighbours, which differ from them in one flag or choice. So an
+op of a new family needs no line here.
 """
 
 from __future__ import annotations

@@ -58,7 +58,13 @@ def results(descriptor, args, name=None):
     return {n: getattr(args, n) for n in form_of(descriptor, name).results if getattr(args, n) is not None}
 
 
-@pytest.mark.parametrize("descriptor", examples(), ids=lambda d: f"{d.op}-{d.digest()[:6]}")
+def with_weight(example):
+    """The reference takes seconds for the largest example."""
+    heavy = nbytes(list(example.operands().values())) > 2**24
+    return pytest.param(example, marks=pytest.mark.heavy if heavy else (), id=f"{example.op}-{example.digest()[:6]}")
+
+
+@pytest.mark.parametrize("descriptor", map(with_weight, examples()))
 def test_both_forms_give_the_bits_of_run(descriptor):
     in_place = getattr(descriptor, "in_place", False)
     name = f"{descriptor.op}_" if in_place else descriptor.op

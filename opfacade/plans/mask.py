@@ -1,0 +1,128 @@
+"""Packing boolean masks into bits, as `custom_mask` of attention takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.model import Count
+from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.target import Target, of_device
+from opfacade.errors import Issue, from_issues
+from opfacade.plan import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BitOrder = Literal["little", "big"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackMaskArgs(Args):
+    mask: Tensor
+    bits_indptr: Tensor | None = None
+    packed: Tensor
+    packed_indptr: Tensor
+
+
+class PackMaskDescriptor(Descriptor[PackMaskArgs]):
+    """Eight entries of a mask become a byte, request by request; each request begins with a byte of its own.
+
+    mask: uint8 [num_bits], any value but 0 is true; a bool tensor is one by `.view(torch.uint8)`.
+    segments: "indptr" takes bits_indptr, int32 [batch_size + 1]: request b has entries bits_indptr[b] to bits_indptr[b + 1];
+    "even" has no such operand: each request has num_bits // batch_size entries.
+    packed: uint8 [num_bytes], num_bytes = (num_bits + 7 * batch_size) // 8; 0 behind the last request. packed_indptr: int32
+    [batch_size + 1], the first byte of each request and the end of the last. Entry i of a request is bit i % 8 of its byte
+    i // 8, where bit 0 is the least significant ("little") or the most significant one ("big"); bits past its end are 0.
+    """
+
+    op: Literal["pack_mask"] = "pack_mask"
+    category: ClassVar[str] = "mask"
+    sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "num_bits"})
+    args_type: ClassVar[type[Args]] = PackMaskArgs
+    batch_size: Count = Field(description="requests")
+    num_bits: Count = Field(description="entries of the mask over all requests")
+    segments: Literal["indptr", "even"] = "indptr"
+    bit_order: BitOrder = "little"
+
+    @property
+    def num_bytes(self) -> int:
+        """What the requests take at most."""
+        return (self.num_bits + 7 * self.batch_size) // 8
+
+    def operands(self) -> dict[str, TensorSpec]:
+        starts = index_spec(Dim("batch_size+1", self.batch_size + 1))
+        found = {"mask": TensorSpec((Dim("num_bits", self.num_bits),), "u8", "in", "contiguous", alignment=1)}
+        if self.segments == "indptr":
+            found["bits_indptr"] = starts
+        found["packed"] = TensorSpec((Dim("num_bytes", self.num_bytes),), "u8", "out", "contiguous", alignment=4)
+        found["packed_indptr"] = starts._replace(role="out")
+        return found
+
+
+class PackMaskPlan(Plan[PackMaskArgs]): ...
+
+
+def pack_mask(mask: Tensor, *, bit_order: BitOrder = "little") -> tuple[Tensor, Tensor]:
+    """`packed_mask` and `mask_indptr` of attention from a mask of requests of one shape, in one launch on a GPU.
+
+    mask: bool or uint8 [batch, q_len, kv_len], contiguous. Returns uint8 [num_bytes] and int32 [batch + 1]. Raises DTypeError,
+    ShapeError, LayoutError or ArgumentTypeError.
+    """
+    entries = _entries("pack_mask", mask, 3)
+    return _packed(entries, None, PackMaskDescriptor(
+        batch_size=mask.shape[0], num_bits=entries.numel(), segments="even", bit_order=bit_order
+    ))  # fmt: skip
+
+
+def segment_packbits(bits: Tensor, indptr: Tensor, *, bit_order: BitOrder = "little") -> tuple[Tensor, Tensor]:
+    """Each segment of a flat mask packed into bytes of its own, in one launch on a GPU and without waiting for it.
+
+    bits: bool or uint8 [n]. indptr: int32 [batch + 1], on the device of bits. Returns uint8 [(n + 7 * batch) // 8], with zeros
+    behind the last segment, and the segments' first bytes, int32 [batch + 1]. Raises as `pack_mask`.
+    """
+    entries = _entries("segment_packbits", bits, 1)
+    batch = max(0, indptr.shape[0] - 1) if hasattr(indptr, "shape") and len(indptr.shape) == 1 else 0
+    return _packed(entries, indptr, PackMaskDescriptor(batch_size=batch, num_bits=entries.numel(), bit_order=bit_order))
+
+
+def _packed(entries: Tensor, indptr: Tensor | None, descriptor: PackMaskDescriptor) -> tuple[Tensor, Tensor]:
+    import torch
+
+    device = entries.device
+    target = of_device(device.index or 0) if device.type == "cuda" else Target.cpu()
+    packed = torch.empty(descriptor.num_bytes, dtype=torch.uint8, device=device)
+    starts = torch.empty(descriptor.batch_size + 1, dtype=torch.int32, device=device)
+    args = PackMaskArgs(mask=entries, bits_indptr=indptr, packed=packed, packed_indptr=starts)
+    PackMaskPlan.select(descriptor, target=target).run(args)
+    return packed, starts
+
+
+def _entries(op: str, mask: Any, rank: int) -> Tensor:
+    """The mask as bytes in one dimension."""
+    import torch
+
+    shape = ("n",) if rank == 1 else ("batch", "q_len", "kv_len")
+    if not isinstance(mask, torch.Tensor):
+        issue = Issue("OPF-A002", "mask", "a torch.Tensor", type(mask).__name__, kind="ArgumentTypeError")
+    elif mask.dtype not in (torch.bool, torch.uint8):
+        hint = "An additive mask is none of bits: use mask == 0."
+        issue = Issue("OPF-A010", "mask", "torch.bool or torch.uint8", str(mask.dtype), hint, kind="DTypeError")
+    elif mask.dim() != rank:
+        issue = Issue("OPF-A011", "mask", f"shape [{', '.join(shape)}]", str(list(mask.shape)), kind="ShapeError")
+    elif not mask.is_contiguous():
+        hint = "Use mask.contiguous()."
+        issue = Issue("OPF-A020", "mask", "a contiguous tensor", f"strides {mask.stride()}", hint, kind="LayoutError")
+    else:
+        return mask.view(torch.uint8).view(-1)
+    raise from_issues(op, "run", [issue])
+
+
+EXAMPLES = (
+    PackMaskDescriptor(batch_size=4, num_bits=4 * 128 * 512, segments="even"),
+    PackMaskDescriptor(batch_size=7, num_bits=6300),
+    PackMaskDescriptor(batch_size=3, num_bits=63, bit_order="big"),
+)

@@ -1,0 +1,41 @@
+"""Packing masks, as the tools ask for it: every byte and every start is exact."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from opfacade.plans.mask import PackMaskDescriptor
+from opfacade.testing.bounds import Bounded
+from opfacade.testing.harness import Harness
+
+
+class PackMaskHarness(Harness):
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        batch, each = rng.randint(0, 40), rng.randint(0, min(3000, 8 * tokens))
+        segments = rng.choice(("indptr", "even"))
+        return PackMaskDescriptor(
+            batch_size=batch, num_bits=batch * each, segments=segments, bit_order=rng.choice(("little", "big"))
+        )
+
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        mask = args.mask.cpu().numpy() != 0
+        each = descriptor.num_bits // max(1, descriptor.batch_size)
+        indptr = np.arange(descriptor.batch_size + 1) * each if args.bits_indptr is None else args.bits_indptr.cpu().numpy()
+        parts = [np.packbits(mask[a:b], bitorder=descriptor.bit_order) for a, b in pairwise(indptr)]
+        packed = np.concatenate([*parts, np.zeros(descriptor.num_bytes - sum(map(len, parts)), np.uint8)])
+        starts = np.cumsum([0, *map(len, parts)])
+        return [_exact("packed", packed, args.packed), _exact("packed_indptr", starts, args.packed_indptr)]
+
+
+def _exact(name: str, want: Any, like: Any) -> Bounded:
+    import torch
+
+    value = torch.from_numpy(want.astype(np.float64)).to(like.device)
+    return Bounded(name, value, torch.zeros_like(value), torch.zeros_like(value))
+
+
+HARNESSES: dict[str, Harness] = {"pack_mask": PackMaskHarness()}
