@@ -43,7 +43,7 @@ def apply() -> None:
     if not _codes:
         return
     torch = sys.modules.get("torch")
-    frames = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    frames: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
     if not hasattr(frames, "set_code_exec_strategy"):
         return
     skip = frames._FrameAction.SKIP

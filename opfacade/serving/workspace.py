@@ -89,7 +89,8 @@ class Workspace:
             message = f"Workspace.reserve: it must grow to {needed} bytes and a CUDA graph is being captured. {hint} [OPF-R021]"
             raise PlanStateError(message, code="OPF-R021", stage="workspace", hint=hint)
         old, new = self._tensor, torch.empty(needed, dtype=torch.uint8, device=self._device)
-        if old is not None and old.is_cuda and torch.cuda.is_initialized():  # a fake tensor needs no driver
+        ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # a fake tensor needs no driver
+        if old is not None and old.is_cuda and ready:
             old.record_stream(torch.cuda.current_stream(old.device))  # it may not be the stream that it was allocated on
         self._tensor, self.size = new, needed
 

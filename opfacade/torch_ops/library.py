@@ -17,7 +17,7 @@ from opfacade.torch_ops.forms import Form
 from opfacade.torch_ops.outputs import output_of
 
 NAMESPACE = "opfacade"
-_library = Library(NAMESPACE, "FRAGMENT")  # ops live as long as it does
+_library: Any = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]  # ops live as long as it does
 _TAGS = (torch.Tag.needs_fixed_stride_order,)
 _defined: dict[str, Form] = {}
 

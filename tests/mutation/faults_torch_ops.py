@@ -1,10 +1,13 @@
 """Faults in plan handles, in ops of torch, and in what serving adds to plans."""
 
-from tests.mutation.mutant import cpu
+from tests.mutation.mutant import R, cpu
 
 HANDLES = "tests/core/test_plan_handles.py"
 OPAQUE = "tests/core/test_opaque.py"
 SERVING = "tests/serving"
+OPS = "tests/torch_ops/test_ops.py"
+COMPILED = "tests/torch_ops/test_compile.py -k plan"
+MASK = "tests/families/mask"
 TABLES = "tests/plans/test_page_tables.py"
 PAGING = "opfacade/plans/_attention/page_tables.py"
 
@@ -106,5 +109,82 @@ TORCH_OP_FAULTS = (
         "torch.where(counts > 0, lens, 0).int()",
         "lens.int()",
         TABLES,
+    ),
+    cpu(
+        "torch ops: what an op overwrites is only read in its schema",
+        "opfacade/torch_ops/forms.py",
+        "for name, spec in p.items() if spec.written)",
+        'for name, spec in p.items() if spec.role == "out")',
+        OPS,
+    ),
+    cpu(
+        "torch ops: the functional form overwrites its input",
+        "opfacade/torch_ops/library.py",
+        "inputs[n].clone() for n in",
+        "inputs[n] for n in",
+        OPS,
+    ),
+    cpu(
+        "torch ops: every output has the dtype of the first input",
+        "opfacade/torch_ops/outputs.py",
+        "        if self.dtype is not None:\n",
+        "        if False:\n",
+        OPS,
+    ),
+    cpu(
+        "torch ops: the workspace is taken for an operand",
+        "opfacade/torch_ops/library.py",
+        "args = make(*given[:at], *given[at + 1 :])",
+        "args = make(*given)",
+        OPS,
+    ),
+    cpu(
+        "torch ops: a gradient is dropped in silence while a call is traced",
+        "opfacade/torch_ops/library.py",
+        "    if wanting:\n",
+        "    if False:\n",
+        "tests/torch_ops/test_compile.py -k gradient",
+    ),
+    cpu(
+        "torch ops: the handle is a constant of the graph",
+        "opfacade/torch_ops/forms.py",
+        "['SymInt plan', *parts]",
+        "['int plan', *parts]",
+        COMPILED,
+    ),
+    cpu(
+        "mask: bits begin with the most significant one",
+        f"{R}/mask.py",
+        'weights if descriptor.bit_order == "little" else',
+        'weights if descriptor.bit_order == "big" else',
+        MASK,
+    ),
+    cpu(
+        "mask: a request begins in the byte in which the one before it ends",
+        "kernels/mask/pack_mask.cuh",
+        "return (length + 7) / 8;",
+        "return length / 8;",
+        MASK,
+    ),
+    cpu(
+        "mask: bits past a request's end are those of the next one",
+        "kernels/mask/pack_mask.cuh",
+        "if (i < left) (i < 4",
+        "if (i < 8) (i < 4",
+        MASK,
+    ),
+    cpu(
+        "mask: a wrong indptr is not clamped",
+        "kernels/mask/pack_mask.cuh",
+        "at < own.bytes() && start + at < p.bytes;",
+        "at < own.bytes();",
+        MASK,
+    ),
+    cpu(
+        "mask: bytes behind the last request are left as they were",
+        "kernels/mask/pack_mask.cuh",
+        "p.packed[at] = 0;",
+        "",
+        MASK,
     ),
 )

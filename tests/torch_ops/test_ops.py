@@ -15,7 +15,7 @@ from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.select.registry import descriptor_types, examples
 from opfacade.testing import inputs
 from opfacade.torch_ops.forms import forms_of
-from opfacade.torch_ops.library import NAMESPACE
+from opfacade.torch_ops.library import NAMESPACE, Functional
 from tests.families.mount import mounted
 
 CPU = Target.cpu()
@@ -50,6 +50,12 @@ def call_of(descriptor, name=None, seed=1):
     return plan, args, [plan.handle, *(None if n == "workspace" else getattr(args, n) for n in order)]
 
 
+def made_of(descriptor, args):
+    """The arguments of the functional form behind the plan: shapes that no input has, then the inputs."""
+    functional = Functional(form_of(descriptor))
+    return [*(list(getattr(args, n).shape) for n in functional.shapes), *(getattr(args, n) for n in functional.form.inputs)]
+
+
 def op(name):
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
@@ -64,7 +70,7 @@ def with_weight(example):
     return pytest.param(example, marks=pytest.mark.heavy if heavy else (), id=f"{example.op}-{example.digest()[:6]}")
 
 
-@pytest.mark.parametrize("descriptor", map(with_weight, examples()))
+@pytest.mark.parametrize("descriptor", [with_weight(example) for example in examples()])
 def test_both_forms_give_the_bits_of_run(descriptor):
     in_place = getattr(descriptor, "in_place", False)
     name = f"{descriptor.op}_" if in_place else descriptor.op
@@ -74,7 +80,7 @@ def test_both_forms_give_the_bits_of_run(descriptor):
         kept = {n: getattr(args, n) for n in form_of(descriptor).inputs}
         before = {n: t.clone() for n, t in kept.items() if t is not None}
         dtype = {"o_dtype": wanted.o.dtype} if getattr(descriptor, "o_dtype", "none") != "none" and wanted.o is not None else {}
-        made = op(f"{name}_functional")(plan.handle, *kept.values(), **dtype)
+        made = op(f"{name}_functional")(plan.handle, *made_of(descriptor, args), **dtype)
         assert all(torch.equal(t.view(torch.uint8), kept[n].view(torch.uint8)) for n, t in before.items())
     plan.run(wanted)
     op(name)(*given)
@@ -87,8 +93,7 @@ def test_both_forms_give_the_bits_of_run(descriptor):
 def test_torch_checks_pass(name):
     torch.library.opcheck(op(name), call_of(SMALL[name])[2])
     plan, args, _ = call_of(SMALL[name])
-    given = [plan.handle, *(getattr(args, n) for n in form_of(SMALL[name]).inputs)]
-    torch.library.opcheck(op(f"{name}_functional"), given)
+    torch.library.opcheck(op(f"{name}_functional"), [plan.handle, *made_of(SMALL[name], args)])
 
 
 def test_torch_checks_pass_in_place():
