@@ -32,6 +32,7 @@ LAYERS = (
     "bench",
     "report",
     "demo",
+    "compat",
     "cli",
     "__main__",
 )
@@ -120,7 +121,9 @@ def unit(name: str) -> str:
 
 def upward(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
     """Imports that do not point down, but those by which the registry finds families."""
-    rank = {layer: number for number, layer in enumerate((*LAYERS, *OLDER_PATHS))}
+    first_user = LAYERS.index("compat")  # what calls the package as its users do may use their import paths
+    order = (*LAYERS[:first_user], *OLDER_PATHS, *LAYERS[first_user:])
+    rank = {layer: number for number, layer in enumerate(order)}
     pairs = [(a, b) for a, others in edges.items() for b in sorted(others) if unit(a) != unit(b)]
     return [(a, b) for a, b in pairs if rank[unit(b)] >= rank[unit(a)] and (a.partition(".")[2], unit(b)) not in BY_NAME]
 

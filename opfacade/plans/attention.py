@@ -14,7 +14,8 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plan import Plan
-from opfacade.plans._attention.paging import KvScale, PagedKvCacheDescriptor, check_scale, page_table_operands, scale_operands
+from opfacade.plans._attention.paging import KvScale, check_scale, page_table_operands, scale_operands
+from opfacade.plans._attention.paging import PagedKvCacheDescriptor as PagedKvCacheDescriptor
 from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
 from opfacade.plans._attention.variant_examples import alibi, document_mask
 

@@ -12,7 +12,8 @@ from opfacade.core.descriptor import Args
 from opfacade.core.model import contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.plan import Plan
-from opfacade.plans._attention.paging import PagedLatentCacheDescriptor, page_table_operands
+from opfacade.plans._attention.paging import PagedLatentCacheDescriptor as PagedLatentCacheDescriptor
+from opfacade.plans._attention.paging import page_table_operands
 from opfacade.plans._attention.scoring import PagedAttention
 
 if TYPE_CHECKING:

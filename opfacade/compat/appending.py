@@ -1,0 +1,60 @@
+"""One append to a paged cache as a plan and its bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.attending import Call, Pools, Table
+from opfacade.compat.dtypes import name_of
+from opfacade.compat.selecting import plan_for
+from opfacade.plans.attention import PagedKvCacheDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+
+_NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
+
+
+class New(NamedTuple):
+    """Rows [rows, kv_heads, head_dim] of requests one after the other, which `indptr` tells apart.
+
+    rope: "none", "half" or "interleaved" by the angles of `operands["cos_sin_cache"]`, whose dtype says rope_dtype.
+    """
+
+    k: torch.Tensor
+    v: torch.Tensor
+    indptr: torch.Tensor
+    rope: str = "none"
+    operands: Mapping[str, torch.Tensor] = _NOTHING
+
+
+def appended(op: str, new: New, pools: Pools, table: Table) -> Call:
+    """The page table already counts the new rows."""
+    angles, factors = new.operands.get("cos_sin_cache"), new.operands.get("k_scale")
+    facts = (
+        (*pools.facts, name_of(op, "k_cache", pools.k.dtype), pools.layout),
+        (
+            ("batch_size", table.batch),
+            ("total_num_rows", new.k.shape[0]),
+            ("page_table", table.form),
+            ("max_kv_indices", table.max_pages),
+            ("new_dtype", name_of(op, "k", new.k.dtype)),
+            ("kv_scale", "none" if factors is None else "tensor" if factors.shape[0] == 1 else "head"),
+            ("rope", new.rope),
+            ("rotary_dim", None if angles is None else angles.shape[1]),
+            ("rope_dtype", "f32" if angles is None else name_of(op, "rotary_cos", angles.dtype)),
+        ),
+    )
+    pool = {"k_data": pools.k, "v_data": pools.v}
+    rows = {"k_new": new.k, "v_new": new.v, "append_indptr": new.indptr}
+    return Call(plan_for(_append, facts, pools.k.device), PagedKvAppendArgs(**rows, **pool, **table.operands, **new.operands))
+
+
+def _append(facts: tuple[Any, ...]) -> PagedKvAppendDescriptor:
+    (pages, page_size, kv_heads, dim, dtype, layout), fields = facts
+    pool = PagedKvCacheDescriptor(
+        num_total_pages=pages, page_size=page_size, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype, layout=layout
+    )
+    return PagedKvAppendDescriptor(paged_kv=pool, **dict(fields))

@@ -1,0 +1,67 @@
+"""Small tensors that many calls share, made once. No caller writes into one.
+
+While a CUDA graph is captured they are made anew: what a graph reads must live as long as the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+
+def is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def even_indptr(batch: int, rows: int, device: torch.device) -> torch.Tensor:
+    """[batch + 1] i32: where each of `batch` requests of `rows` rows begins, and the end."""
+    return _made(_even_indptr, device, batch, rows)
+
+
+def numbered(count: int, device: torch.device) -> torch.Tensor:
+    """[count] i32: 0, 1, 2 and so on."""
+    return _made(_even_indptr, device, count - 1, 1) if count else torch.empty(0, dtype=torch.int32, device=device)
+
+
+def filled(count: int, value: int, device: torch.device) -> torch.Tensor:
+    """[count] i32 of one value."""
+    return _made(_filled, device, count, value)
+
+
+def factor(value: float, device: torch.device) -> torch.Tensor:
+    """[1] f32."""
+    return _made(_factor, device, value)
+
+
+def head_values(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """[len(values)] f32."""
+    return _made(_head_values, device, values)
+
+
+def _made(make: Callable[..., torch.Tensor], device: torch.device, *key: Any) -> torch.Tensor:
+    return make(device, *key) if is_capturing(device) else _kept(make, device, *key)
+
+
+@lru_cache(maxsize=512)
+def _kept(make: Callable[..., torch.Tensor], device: torch.device, *key: Any) -> torch.Tensor:
+    with torch.inference_mode(False):
+        return make(device, *key)
+
+
+def _even_indptr(device: torch.device, batch: int, rows: int) -> torch.Tensor:
+    return torch.arange(batch + 1, dtype=torch.int32, device=device).mul_(rows)
+
+
+def _filled(device: torch.device, count: int, value: int) -> torch.Tensor:
+    return torch.full((count,), value, dtype=torch.int32, device=device)
+
+
+def _factor(device: torch.device, value: float) -> torch.Tensor:
+    return torch.full((1,), value, dtype=torch.float32, device=device)
+
+
+def _head_values(device: torch.device, values: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device)

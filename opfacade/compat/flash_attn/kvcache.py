@@ -1,0 +1,159 @@
+"""flash_attn_with_kvcache: new rows go into the cache in place, then their queries attend to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opfacade.compat.appending import New, appended
+from opfacade.compat.attending import Ask, Call, Pools, Table
+from opfacade.compat.constants import even_indptr, filled, numbered
+from opfacade.compat.flash_attn.blocks import blocks
+from opfacade.compat.flash_attn.cached import attention_calls
+from opfacade.compat.flash_attn.descales import factors
+from opfacade.compat.flash_attn.meaning import kv_split, lse_of_rows, meaning_of
+from opfacade.compat.flash_attn.rotary import Rotary, rotary_of, rotated
+from opfacade.compat.refusals import refuse_gradients, refuse_unless, require_tensor, unmapped, wrong, wrong_shape
+
+_NEW = "batch_size, seqlen_new, nheads_k, headdim"
+_OP = "flash_attn_with_kvcache"
+
+
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    *,
+    qv: torch.Tensor | None = None,
+    page_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k_new: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    attention_chunk: int = 0,
+    scheduler_metadata: torch.Tensor | None = None,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    s_aux: torch.Tensor | None = None,
+) -> Any:
+    """Attention of q `[batch, seqlen, nheads, headdim]` over a cache, into which k and v are written first.
+
+    k_cache, v_cache: `[batch_cache, seqlen_cache, nheads_k, headdim]`, whose row of a request is cache_batch_idx[b] or b; or
+    with block_table (page_table) `[batch, max_blocks]` i32 pages `[num_blocks, block_size, nheads_k, headdim]` of any size.
+    cache_seqlens: an int or `[batch]` i32, the tokens before the new ones; None is a full cache. k, v: `[batch, seqlen_new,
+    nheads_k, headdim]`, written to positions cache_seqlens and on. rotary_cos, rotary_sin: `[positions, rotary_dim / 2]`; K
+    is rotated by the angles of its positions, and so is Q with causal or a window, else Q by those of cache_seqlens.
+    cache_leftpad: `[batch]` i32, the first position of each request that is seen. k_descale, v_descale, q_descale: factors of
+    fp8 tensors, one or one for each KV head, expanded over the batch. Other arguments are those of flash_attn_func.
+    Returns out like q, and with return_softmax_lse lse `[batch, nheads, seqlen]` f32. All is checked before the cache is
+    written.
+    """
+    batch, rows, heads, _ = require_tensor(_OP, "q", q, "batch_size, seqlen, nheads, headdim")
+    refuse_gradients(_OP, {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v})
+    unknown = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
+    refuse_unless(_OP, {name: (value, None) for name, value in unknown.items()})
+    meaning = meaning_of(_OP, heads, batch, locals())
+    pools = _pools(k_cache, v_cache)
+    table = _table(batch, k_cache, (block_table if page_table is None else page_table, cache_batch_idx), cache_seqlens)
+    rotary = rotary_of(_OP, rotary_cos, rotary_sin, rotary_interleaved)
+    calls = []
+    if k is not None and v is not None and cache_seqlens is not None:
+        rows_of_cache = table
+        table = _longer(table, k.shape[1])
+        calls.append(_append(k, v, pools, table, rotary))
+        if rotary is not None:
+            moves = meaning.scores.causal or tuple(window_size) != (-1, -1)
+            q = rotated(q, rotary, _positions(rows_of_cache, rows, moves))
+    else:
+        _refuse_half_append(k, v, rotary, cache_seqlens)
+    ask = Ask(_OP, meaning.scores, meaning.sm_scale, kv_split(_OP, num_splits, table.max_len or 1), return_softmax_lse)
+    ask = factors(ask, q, k_cache, {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale})
+    attentions = attention_calls(meaning, ask, q, pools, table, cache_leftpad)
+    for call in (*calls, *attentions):
+        call.check()
+    for call in (*calls, *attentions):
+        call.plan.run(call.args)
+    out = _joined([call.args.o for call in attentions]).view(batch, rows, heads, v_cache.shape[-1])
+    return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch)) if return_softmax_lse else out
+
+
+def _pools(k_cache: torch.Tensor, v_cache: torch.Tensor) -> Pools:
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        require_tensor(_OP, name, cache, "batch_size, seqlen_cache, nheads_k, headdim")
+    return Pools(k_cache, v_cache, "NHD")
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _table(
+    batch: int,
+    k_cache: torch.Tensor,
+    places: tuple[torch.Tensor | None, torch.Tensor | None],
+    cache_seqlens: int | torch.Tensor | None,
+) -> Table:
+    """The pages of each request and its tokens before the new ones. Without a block table a row of the cache is a page."""
+    block_table, rows = places
+    device = k_cache.device
+    if block_table is not None and rows is not None:
+        raise unmapped(_OP, "cache_batch_idx", "None beside block_table", f"a tensor {list(rows.shape)}")
+    if block_table is None:
+        block_table = (numbered(batch, device) if rows is None else rows)[:, None]
+    capacity = block_table.shape[-1] * k_cache.shape[1]
+    lengths = capacity if cache_seqlens is None else cache_seqlens
+    return blocks(_OP, k_cache, block_table, filled(batch, lengths, device) if isinstance(lengths, int) else lengths)
+
+
+def _longer(table: Table, rows: int) -> Table:
+    """The page table with the new rows of each request."""
+    return table._replace(operands={**table.operands, "kv_lens": table.operands["kv_lens"] + rows})
+
+
+def _append(k: torch.Tensor, v: torch.Tensor, pools: Pools, table: Table, rotary: Rotary | None) -> Call:
+    for name, tensor in (("k", k), ("v", v)):
+        shape = require_tensor(_OP, name, tensor, _NEW)
+        if shape[:2] != (table.batch, k.shape[1]):
+            raise wrong_shape(_OP, name, f"[batch_size={table.batch}, seqlen_new={k.shape[1]}, ...]", list(shape))
+    flat = [x.reshape(table.batch * k.shape[1], *x.shape[2:]) for x in (k, v)]
+    rope = "none" if rotary is None else "interleaved" if rotary.interleaved else "half"
+    angles = {} if rotary is None else {"cos_sin_cache": rotary.table}
+    return appended(_OP, New(flat[0], flat[1], even_indptr(table.batch, k.shape[1], k.device), rope, angles), pools, table)
+
+
+def _positions(table: Table, rows: int, moves: bool) -> torch.Tensor:
+    """[batch, rows]: the position of each row of q, or that of the first new token for all where rows do not move."""
+    first = table.operands["kv_lens"][:, None].long()
+    return first + torch.arange(rows, device=first.device) if moves else first.expand(-1, rows)
+
+
+def _refuse_half_append(
+    k: torch.Tensor | None, v: torch.Tensor | None, rotary: Rotary | None, cache_seqlens: int | torch.Tensor | None
+) -> None:
+    """Raises for new rows without all that they need, and for angles without new rows."""
+    if k is not None and v is not None and cache_seqlens is None:
+        raise wrong(_OP, "cache_seqlens", "the tokens before the new ones", "None")
+    if (k is None) != (v is None):
+        raise wrong(_OP, "k" if k is None else "v", "both of k and v, or none", "None")
+    if rotary is not None:
+        raise wrong(_OP, "rotary_cos", "None without k and v", "a tensor", "Only new rows are rotated.")

@@ -1,0 +1,98 @@
+"""What flash-attn's arguments mean: scores, operands and a split, from its names."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.refusals import refuse_unless, wrong, wrong_shape
+from opfacade.compat.scores import Scores
+
+# Hints about speed alone: opfacade chooses for itself.
+_HINTS = frozenset({"pack_gqa", "sm_margin", "scheduler_metadata", "deterministic", "fa_version"})
+
+
+class Meaning(NamedTuple):
+    """slopes: [heads] f32, or [batch, heads], which only requests one by one can have."""
+
+    op: str
+    scores: Scores
+    sm_scale: float | None
+    slopes: torch.Tensor | None
+    sinks: torch.Tensor | None
+
+    def operands(self) -> dict[str, torch.Tensor]:
+        """Of a call in which all requests have the same slopes."""
+        found = {} if self.sinks is None else {"sinks": self.sinks.float()}
+        if self.slopes is not None:
+            found["head_params"] = self.slopes.float().reshape(1, -1)
+        return found
+
+    def of_request(self, request: int) -> Meaning:
+        return self if self.slopes is None else self._replace(slopes=self.slopes[request])
+
+    @property
+    def is_of_each_request(self) -> bool:
+        return self.slopes is not None and self.slopes.dim() == 2
+
+
+def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Meaning:
+    """From a function's arguments by their names. Raises what names the first argument that has no equal here."""
+    refuse_unless(op, {"dropout_p": (arguments.get("dropout_p"), 0.0)}, "There is no dropout: set it to 0.0 for inference.")
+    refuse_unless(op, {"attention_chunk": (arguments.get("attention_chunk"), 0), "qv": (arguments.get("qv"), None)})
+    left, right = _window(op, arguments["window_size"])
+    softcap, slopes = float(arguments["softcap"]), _slopes(op, arguments["alibi_slopes"], heads, batch)
+    causal = bool(arguments["causal"]) or right == 0
+    scores = Scores(
+        causal=causal,
+        window_left=left,
+        window_right=-1 if causal else right,
+        soft_cap=softcap,
+        bias="none" if slopes is None else "causal" if causal else "distance",
+        capped_first=True,
+    )
+    scale = arguments["softmax_scale"]
+    return Meaning(op, scores, None if scale is None else float(scale), slopes, _sinks(op, arguments.get("s_aux"), heads))
+
+
+def _window(op: str, window: Any) -> tuple[int, int]:
+    """(left, right), where None and negative numbers are no bound."""
+    if window is None:
+        return -1, -1
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise wrong(op, "window_size", "a pair (left, right)", repr(window))
+    left, right = (-1 if side is None or side < 0 else int(side) for side in window)
+    return left, right
+
+
+def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> torch.Tensor | None:
+    """[heads], or [batch, heads] where requests differ."""
+    if slopes is None:
+        return None
+    if tuple(slopes.shape) not in ((heads,), (batch, heads)):
+        raise wrong_shape(op, "alibi_slopes", f"[nheads={heads}] or [batch_size={batch}, nheads={heads}]", list(slopes.shape))
+    same = slopes.dim() == 2 and (batch == 1 or slopes.stride(0) == 0)
+    return slopes[0] if same and batch else slopes
+
+
+def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | None:
+    if sinks is not None and tuple(sinks.shape) != (heads,):
+        raise wrong_shape(op, "s_aux", f"[nheads={heads}]", list(sinks.shape))
+    return sinks
+
+
+def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
+    """0 leaves it to the library, 1 never splits, n cuts `capacity` keys into at most n chunks."""
+    if num_splits is None or num_splits == 0:
+        return "auto"
+    if num_splits < 0:
+        raise wrong(op, "num_splits", "0 or more", num_splits)
+    return "off" if num_splits == 1 else max(1, -(-capacity // num_splits))
+
+
+def lse_of_rows(lse: torch.Tensor | None, batch: int) -> torch.Tensor:
+    """[batch, heads, rows] of one for each row and head."""
+    assert lse is not None
+    rows, heads = lse.shape
+    return lse.view(batch, rows // batch if batch else 0, heads).transpose(1, 2).contiguous()

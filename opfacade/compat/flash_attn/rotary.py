@@ -1,0 +1,66 @@
+"""flash-attn's rotary arguments: one table of angles for K on its way into the cache, and Q rotated."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import torch
+
+from opfacade.compat.constants import is_capturing
+from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
+
+_KEPT = 8
+
+
+class Rotary(NamedTuple):
+    """cos, sin: [positions, rotary_dim / 2]. table: both beside each other."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    table: torch.Tensor
+    interleaved: bool
+
+    @property
+    def dim(self) -> int:
+        return 2 * self.cos.shape[1]
+
+
+_tables: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], tuple[int, int], torch.Tensor]] = {}
+
+
+def rotary_of(op: str, cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: bool) -> Rotary | None:
+    if cos is None and sin is None:
+        return None
+    if cos is None or sin is None:
+        missing = "rotary_cos" if cos is None else "rotary_sin"
+        raise wrong(op, missing, "both of rotary_cos and rotary_sin, or none", "None")
+    dims = "seqlen_ro, rotary_dim / 2"
+    if require_tensor(op, "rotary_cos", cos, dims) != require_tensor(op, "rotary_sin", sin, dims):
+        raise wrong_shape(op, "rotary_sin", f"{list(cos.shape)}, as rotary_cos", list(sin.shape))
+    return Rotary(cos, sin, _table(cos, sin), interleaved)
+
+
+def _table(cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """[positions, rotary_dim], kept while both are unchanged: layers and steps share them."""
+    if is_capturing(cos.device) or cos.is_inference() or sin.is_inference():
+        return torch.cat([cos, sin], -1)
+    key, versions = (id(cos), id(sin)), (cos._version, sin._version)
+    known = _tables.get(key)
+    if known is not None and known[0]() is cos and known[1]() is sin and known[2] == versions:
+        return known[3]
+    while len(_tables) >= _KEPT:
+        _tables.pop(next(iter(_tables)))
+    table = torch.cat([cos, sin], -1)
+    _tables[key] = (weakref.ref(cos), weakref.ref(sin), versions, table)
+    return table
+
+
+def rotated(q: torch.Tensor, rotary: Rotary, at: torch.Tensor) -> torch.Tensor:
+    """q [batch, rows, heads, dim] with its first rotary_dim elements turned by the angles of `at` [batch, rows], in f32."""
+    cos, sin = (x[at].float()[..., None, :] for x in (rotary.cos, rotary.sin))
+    turned, rest = q[..., : rotary.dim].float(), q[..., rotary.dim :]
+    a, b = (turned[..., ::2], turned[..., 1::2]) if rotary.interleaved else turned.chunk(2, -1)
+    pair = (a * cos - b * sin, b * cos + a * sin)
+    done = torch.stack(pair, -1).flatten(-2) if rotary.interleaved else torch.cat(pair, -1)
+    return torch.cat([done.to(q.dtype), rest], -1)

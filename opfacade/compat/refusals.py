@@ -1,0 +1,80 @@
+"""What an adapter refuses, as errors of opfacade's own kinds, each with the call and the argument that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from opfacade.errors import Issue, OpfacadeError, from_issues
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STAGE = "call"
+
+
+def unmapped(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
+    """An argument whose meaning opfacade does not have."""
+    return _error(op, Issue("OPF-C001", argument, expected, str(got), hint, kind="UnsupportedError"))
+
+
+def wrong(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
+    """A value that the argument cannot have."""
+    return _error(op, Issue("OPF-C002", argument, expected, str(got), hint, kind="ArgumentError"))
+
+
+def unplanned(op: str) -> OpfacadeError:
+    """A wrapper that was not told its page table."""
+    return _error(op, Issue("OPF-C003", "plan", "a call of plan() before run()", "none", kind="PlanStateError"))
+
+
+def unlike_plan(op: str, argument: str, expected: object, got: object) -> OpfacadeError:
+    """A tensor of another dtype than plan() was told."""
+    hint = "plan() takes the dtypes of the run."
+    return _error(op, Issue("OPF-C004", argument, str(expected), str(got), hint, kind="DTypeError"))
+
+
+def wrong_shape(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
+    return _error(op, Issue("OPF-C005", argument, expected, str(got), hint, kind="ShapeError"))
+
+
+def _error(op: str, issue: Issue) -> OpfacadeError:
+    return from_issues(op, STAGE, [issue])
+
+
+def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:
+    """given: what each argument is, and the value that asks for nothing; the first other one is refused by its name."""
+    for argument, (value, neutral) in given.items():
+        if value is not None and (type(value) not in (bool, int, float, str) or value != neutral):
+            expected = "None" if neutral is None else f"None or {neutral!r}"
+            raise unmapped(op, argument, expected, _shown(value), hint)
+
+
+def refuse_gradients(op: str, tensors: Mapping[str, Tensor | None]) -> None:
+    """No op here has a backward pass."""
+    import torch
+
+    if not torch.is_grad_enabled():
+        return
+    for argument, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            hint = "Call .detach(), or run under torch.no_grad(): there is no backward."
+            issue = Issue("OPF-C006", argument, "requires_grad=False", "requires_grad=True", hint, kind="GradNotSupportedError")
+            raise _error(op, issue)
+
+
+def require_tensor(op: str, argument: str, value: object, dims: str) -> tuple[int, ...]:
+    """The shape of a tensor with the named dimensions."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        got = "None" if value is None else type(value).__name__
+        raise _error(op, Issue("OPF-C007", argument, f"a tensor [{dims}]", got, kind="ArgumentTypeError"))
+    if value.dim() != dims.count(",") + 1:
+        raise wrong_shape(op, argument, f"[{dims}]", list(value.shape))
+    return tuple(value.shape)
+
+
+def _shown(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    return repr(value) if shape is None else f"a tensor {list(shape)}"

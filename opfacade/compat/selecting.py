@@ -1,0 +1,66 @@
+"""From plain facts of a call to its plan: a call with facts that were seen before builds and validates no descriptor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from opfacade import Plan, Preference, Target
+
+if TYPE_CHECKING:
+    import torch
+
+    from opfacade.core.descriptor import Descriptor
+
+_MOST = 4096
+_descriptors: dict[Hashable, Descriptor[Any]] = {}
+_adding = threading.Lock()
+_preference: ContextVar[Preference | None] = ContextVar("opfacade_compat_preference", default=None)
+
+
+@contextmanager
+def preferring(preference: Preference | None) -> Iterator[None]:
+    """What the adapters tell `Plan.select` within the block, in this thread or task: a backend, a guarantee, a pin.
+
+    `with preferring(Preference(backend="cuda")):` makes an UnsupportedError of a problem that no kernel takes, where the
+    reference would run it.
+    """
+    token = _preference.set(preference)
+    try:
+        yield
+    finally:
+        _preference.reset(token)
+
+
+def plan_for(make: Callable[[Any], Descriptor[Any]], facts: Hashable, device: torch.device) -> Plan[Any]:
+    """The plan for `make(facts)`, which is called once for equal facts. Raises what the descriptor and `Plan.select` raise."""
+    key = (make, facts)
+    descriptor = _descriptors.get(key)
+    if descriptor is None:
+        descriptor = make(facts)
+        with _adding:
+            if len(_descriptors) >= _MOST:
+                _descriptors.pop(next(iter(_descriptors)))
+            _descriptors[key] = descriptor
+    return Plan.select(descriptor, _preference.get(), target_of(device))
+
+
+@lru_cache(maxsize=64)
+def target_of(device: torch.device) -> Target:
+    """The target of the device that a call's tensors are on, which may not be the current one."""
+    import torch
+
+    if device.type != "cuda":
+        return Target.cpu()
+    with torch.cuda.device(device):
+        return Target.current()
+
+
+def rounded_up(bound: int) -> int:
+    """A bound with three significant bits, at most a quarter larger, so that growing lengths make few descriptors."""
+    shift = max(0, bound.bit_length() - 3)
+    return -(-bound >> shift) << shift
