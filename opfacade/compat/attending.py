@@ -10,7 +10,7 @@ import torch
 
 from opfacade import Plan
 from opfacade.compat.constants import even_indptr
-from opfacade.compat.dtypes import name_of
+from opfacade.compat.dtypes import FP8, name_of
 from opfacade.compat.scores import Scores
 from opfacade.compat.selecting import plan_for
 from opfacade.errors import from_issues
@@ -147,13 +147,13 @@ def over_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> 
 
 
 def _common(ask: Ask, q: torch.Tensor) -> tuple[tuple[str, Any], ...]:
-    scale = ask.sm_scale
+    scale, output = ask.sm_scale, ask.o_dtype or q.dtype
     return (
         ("sm_scale", scale),
         ("allow_unusual_scale", scale is not None and scale <= 0),
         ("kv_split", ask.kv_split),
         ("q_dtype", name_of(ask.op, "q", q.dtype)),
-        ("o_dtype", None if ask.o_dtype in (None, q.dtype) else name_of(ask.op, "out", ask.o_dtype)),
+        ("o_dtype", None if output == q.dtype and q.dtype not in FP8 else name_of(ask.op, "out", output)),
         ("return_lse", ask.with_lse),
         ("sinks", "sinks" in ask.operands),
     )

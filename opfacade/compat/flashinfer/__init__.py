@@ -1,0 +1,52 @@
+"""FlashInfer's attention on opfacade's plans: `import opfacade.compat.flashinfer as flashinfer`.
+
+Names and order of arguments are those of FlashInfer 0.6 and 0.7. `lse` is of base 2 and a mask stands in place of the causal
+one, as there. plan() of a wrapper is no planning: nothing is worked out on the host. Arguments that are about FlashInfer's own
+kernels (backend, use_tensor_cores, enable_pdl, non_blocking, use_fp16_qk_reduction) are taken and say nothing; whatever else has
+no equal here is refused by its name before anything is written. What is not here at all, docs/migrating.md lists.
+"""
+
+from typing import Any
+
+from opfacade.compat.flashinfer import attention as attention
+from opfacade.compat.flashinfer import cascade as cascade
+from opfacade.compat.flashinfer import decode as decode
+from opfacade.compat.flashinfer import mla as mla
+from opfacade.compat.flashinfer import page as page
+from opfacade.compat.flashinfer import prefill as prefill
+from opfacade.compat.flashinfer import quantization as quantization
+from opfacade.compat.flashinfer.attention import BatchAttention as BatchAttention
+from opfacade.compat.flashinfer.cascade import (
+    BatchDecodeWithSharedPrefixPagedKVCacheWrapper as BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
+)
+from opfacade.compat.flashinfer.cascade import (
+    BatchPrefillWithSharedPrefixPagedKVCacheWrapper as BatchPrefillWithSharedPrefixPagedKVCacheWrapper,
+)
+from opfacade.compat.flashinfer.cascade import MultiLevelCascadeAttentionWrapper as MultiLevelCascadeAttentionWrapper
+from opfacade.compat.flashinfer.cascade import merge_state as merge_state
+from opfacade.compat.flashinfer.cascade import merge_state_in_place as merge_state_in_place
+from opfacade.compat.flashinfer.cascade import merge_states as merge_states
+from opfacade.compat.flashinfer.decode import BatchDecodeMlaWithPagedKVCacheWrapper as BatchDecodeMlaWithPagedKVCacheWrapper
+from opfacade.compat.flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper as BatchDecodeWithPagedKVCacheWrapper
+from opfacade.compat.flashinfer.decode import (
+    CUDAGraphBatchDecodeWithPagedKVCacheWrapper as CUDAGraphBatchDecodeWithPagedKVCacheWrapper,
+)
+from opfacade.compat.flashinfer.decode import fast_decode_plan as fast_decode_plan
+from opfacade.compat.flashinfer.decode import single_decode_with_kv_cache as single_decode_with_kv_cache
+from opfacade.compat.flashinfer.mla import BatchMLAPagedAttentionWrapper as BatchMLAPagedAttentionWrapper
+from opfacade.compat.flashinfer.page import append_paged_kv_cache as append_paged_kv_cache
+from opfacade.compat.flashinfer.page import append_paged_mla_kv_cache as append_paged_mla_kv_cache
+from opfacade.compat.flashinfer.page import get_batch_indices_positions as get_batch_indices_positions
+from opfacade.compat.flashinfer.page import get_seq_lens as get_seq_lens
+from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper as BatchPrefillWithPagedKVCacheWrapper
+from opfacade.compat.flashinfer.prefill import BatchPrefillWithRaggedKVCacheWrapper as BatchPrefillWithRaggedKVCacheWrapper
+from opfacade.compat.flashinfer.prefill import single_prefill_with_kv_cache as single_prefill_with_kv_cache
+from opfacade.compat.flashinfer.prefill import (
+    single_prefill_with_kv_cache_return_lse as single_prefill_with_kv_cache_return_lse,
+)
+from opfacade.compat.flashinfer.quantization import packbits as packbits
+from opfacade.compat.flashinfer.quantization import segment_packbits as segment_packbits
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"opfacade.compat.flashinfer has no {name}: docs/migrating.md says what it has. [OPF-C008]")

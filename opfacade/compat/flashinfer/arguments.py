@@ -1,0 +1,97 @@
+"""What FlashInfer's arguments may be, and those that say nothing here: each other value is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.dtypes import as_dtype
+from opfacade.compat.refusals import refuse_unless, unlike_plan, unmapped, wrong, wrong_shape
+from opfacade.compat.scores import Scores
+
+LAYOUTS = ("NHD", "HND")
+
+
+class How(NamedTuple):
+    """What plan() was told besides its tables. packed: a mask stands in place of causal."""
+
+    scores: Scores
+    sm_scale: float | None
+    kv_split: str | int
+    q_dtype: torch.dtype | None
+    kv_dtype: torch.dtype | None
+    o_dtype: torch.dtype | None
+
+
+def how_of(op: str, arguments: Mapping[str, Any], page_size: int = 1) -> How:
+    """From plan()'s arguments by their names. Raises what names the first one that has no equal here."""
+    refuse_unless(op, {name: (arguments.get(name), None) for name in _UNKNOWN})
+    q_dtype, kv_dtype, o_dtype = (as_dtype(op, name, arguments.get(name)) for name in _DTYPES)
+    kv_dtype = kv_dtype or as_dtype(op, "data_type", arguments.get("data_type")) or q_dtype
+    scale = arguments.get("sm_scale")
+    split = _split(op, arguments.get("fixed_split_size"), bool(arguments.get("disable_split_kv")), page_size)
+    return How(scores_of(op, arguments), None if scale is None else float(scale), split, q_dtype, kv_dtype, o_dtype or q_dtype)
+
+
+_DTYPES = ("q_data_type", "kv_data_type", "o_data_type")
+# Items of multi-item scoring, and indptrs of V and O apart from those of K and Q.
+_UNKNOWN = ("prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr", "v_indptr", "o_indptr")
+
+
+def scores_of(op: str, arguments: Mapping[str, Any]) -> Scores:
+    mode, window = arguments.get("pos_encoding_mode", "NONE"), arguments.get("window_left")
+    if mode not in ("NONE", "ALIBI"):
+        hint = "Rotate Q and K before: append rotates K on its way into the cache."
+        raise unmapped(op, "pos_encoding_mode", "'NONE' or 'ALIBI'", repr(mode), hint)
+    return Scores(
+        causal=bool(arguments.get("causal")),
+        window_left=-1 if window is None else int(window),
+        soft_cap=float(arguments.get("logits_soft_cap") or 0.0),
+        bias="from_row" if mode == "ALIBI" else "none",
+    )
+
+
+def _split(op: str, fixed: int | None, disabled: bool, page_size: int) -> str | int:
+    """fixed: pages of a chunk; ours is in tokens."""
+    if disabled:
+        return "off"
+    if fixed is None or fixed == -1:
+        return "auto"
+    if fixed < 1:
+        raise wrong(op, "fixed_split_size", "at least 1", fixed)
+    return int(fixed) * page_size
+
+
+def layout_of(op: str, kv_layout: str) -> str:
+    if kv_layout not in LAYOUTS:
+        raise wrong(op, "kv_layout", "'NHD' or 'HND'", repr(kv_layout))
+    return kv_layout
+
+
+def require_dtype(op: str, argument: str, planned: torch.dtype | None, tensor: torch.Tensor) -> None:
+    if planned is not None and tensor.dtype != planned:
+        raise unlike_plan(op, argument, planned, tensor.dtype)
+
+
+def require_query(op: str, q: torch.Tensor, heads: int, dim: int) -> None:
+    if q.dim() != 3 or tuple(q.shape[1:]) != (heads, dim):
+        raise wrong_shape(op, "q", f"[rows, num_qo_heads={heads}, head_dim={dim}], as plan() was told", list(q.shape))
+
+
+def refuse_run_arguments(op: str, args: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:
+    """args: positional extras of a kernel of the user's own."""
+    if args:
+        raise unmapped(
+            op, "args", "no further positional arguments", f"{len(args)}", "A variant says what kernels of one's own do."
+        )
+    neutral = {
+        "kv_cache_sf": None,
+        "skip_softmax_threshold_scale_factor": None,
+        "o_scale": 1.0,
+        "use_fp16_softmax": False,
+        "uses_spcompress": False,
+        "profiler_buffer": None,
+    }
+    refuse_unless(op, {name: (arguments.get(name), value) for name, value in neutral.items()})

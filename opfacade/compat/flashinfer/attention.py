@@ -1,0 +1,76 @@
+"""FlashInfer's BatchAttention: prefill and decode of a mixed batch in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opfacade.compat.flashinfer.caches import Cache
+from opfacade.compat.flashinfer.factors import Scale
+from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
+from opfacade.compat.refusals import refuse_unless, unmapped
+
+
+class BatchAttention:
+    """Attention of the last rows of each request, of any number, over its pages. Its workspace is its own."""
+
+    def __init__(self, kv_layout: str = "NHD", device: str | torch.device = "cuda") -> None:
+        self._inner = BatchPrefillWithPagedKVCacheWrapper(torch.empty(0, dtype=torch.uint8, device=device), kv_layout)
+
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        kv_len_arr: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        head_dim_vo: int,
+        page_size: int,
+        causal: bool = False,
+        sm_scale: float | None = None,
+        logits_soft_cap: float | None = None,
+        q_data_type: torch.dtype = torch.bfloat16,
+        kv_data_type: torch.dtype = torch.bfloat16,
+        use_profiler: bool = False,
+    ) -> None:
+        """kv_len_arr `[batch]` i32: tokens of each request."""
+        refuse_unless("BatchAttention", {"use_profiler": (use_profiler, False)})
+        last = torch.where(kv_len_arr > 0, (kv_len_arr - 1) % page_size + 1, 0).to(kv_len_arr.dtype)
+        self._inner.plan(
+            qo_indptr,
+            kv_indptr,
+            kv_indices,
+            last,
+            num_qo_heads,
+            num_kv_heads,
+            head_dim_qk,
+            page_size,
+            head_dim_vo,
+            causal=causal,
+            sm_scale=sm_scale,
+            logits_soft_cap=logits_soft_cap,
+            q_data_type=q_data_type,
+            kv_data_type=kv_data_type,
+        )
+
+    def run(
+        self,
+        q: torch.Tensor,
+        kv_cache: Cache,
+        out: torch.Tensor | None = None,
+        lse: torch.Tensor | None = None,
+        k_scale: Scale = None,
+        v_scale: Scale = None,
+        logits_soft_cap: float = 0.0,
+        profiler_buffer: torch.Tensor | None = None,
+        kv_cache_sf: Any = None,
+    ) -> Any:
+        """Returns o like q and lse of base 2. The soft cap is that of plan(), as another would be another kernel."""
+        refuse_unless("BatchAttention", {"profiler_buffer": (profiler_buffer, None), "kv_cache_sf": (kv_cache_sf, None)})
+        planned = self._inner._told().how.scores.soft_cap
+        if logits_soft_cap not in (0.0, planned):
+            raise unmapped("BatchAttention", "logits_soft_cap", f"{planned}, as plan() was told", logits_soft_cap)
+        return self._inner.run(q, kv_cache, k_scale=k_scale, v_scale=v_scale, out=out, lse=lse, return_lse=True)

@@ -1,0 +1,38 @@
+"""FlashInfer's forms of a paged cache: one tensor of K and V, a pair, and pages of one token without a page axis."""
+
+from __future__ import annotations
+
+import torch
+
+from opfacade.compat.attending import Pools
+from opfacade.compat.refusals import unmapped, wrong_shape
+
+Cache = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+
+
+def pools_of(op: str, cache: Cache, layout: str) -> Pools:
+    """K and V [pages, ...], of `[pages, 2, ...]` or of a pair."""
+    if isinstance(cache, torch.Tensor):
+        if cache.dim() not in (4, 5) or cache.shape[1] != 2:
+            raise wrong_shape(op, "paged_kv_cache", "[pages, 2, ...], or a pair of tensors", list(cache.shape))
+        k, v = cache.unbind(1)
+    else:
+        k, v = cache
+    if k.dtype == torch.uint8:
+        raise unmapped(op, "paged_kv_cache", "16-bit, f32 or fp8 elements", "4-bit elements in bytes")
+    axis = 1 if layout == "NHD" else 2
+    k, v = (x.unsqueeze(axis) if x.dim() == 3 else x for x in (k, v))
+    for name, x in (("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise wrong_shape(op, f"paged_kv_cache ({name})", "4 dimensions", list(x.shape))
+    return Pools(k, v, layout)
+
+
+def require_pages(op: str, pools: Pools, page_size: int, heads: int) -> None:
+    """The cache is as plan() was told."""
+    _, tokens, kv_heads, dim = pools.facts
+    if (tokens, kv_heads) != (page_size, heads):
+        expected = f"{page_size} tokens of {heads} heads a page, in layout {pools.layout}"
+        raise wrong_shape(op, "paged_kv_cache", expected, list(pools.k.shape))
+    if pools.v.shape[-1] != dim:
+        raise unmapped(op, "head_dim_vo", f"{dim}, that of K, over pages", pools.v.shape[-1])

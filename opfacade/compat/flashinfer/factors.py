@@ -1,0 +1,111 @@
+"""FlashInfer's q_scale, k_scale and v_scale, floats or tensors, of all heads or each, as opfacade's factors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.constants import factor
+from opfacade.compat.dtypes import FP8
+from opfacade.compat.refusals import unmapped, wrong_shape
+
+Scale = float | torch.Tensor | None
+
+
+class Given(NamedTuple):
+    q: Scale = None
+    k: Scale = None
+    v: Scale = None
+
+
+def factors_given(q: torch.Tensor, given: Given, args: tuple[Any, ...]) -> tuple[Given, tuple[Any, ...]]:
+    """Of an fp8 q the factors may come as three positional arguments; and what other positional arguments there are."""
+    if q.dtype in FP8 and len(args) == 3 and given == Given():
+        return Given(*args), ()
+    return given, args
+
+
+class Factors(NamedTuple):
+    """sm_scale: with all factors that are numbers. operands: those that are tensors. after: what o is multiplied by."""
+
+    sm_scale: float
+    operands: dict[str, torch.Tensor]
+    head_factor: bool
+    after: float | torch.Tensor | None
+
+
+class Shape(NamedTuple):
+    """Of a call: dtypes of q and of the cache, query heads and KV heads."""
+
+    q_dtype: torch.dtype
+    kv_dtype: torch.dtype
+    heads: int
+    kv_heads: int
+    device: torch.device
+    paged: bool
+
+
+def factors_of(op: str, sm_scale: float, given: Given, shape: Shape) -> Factors:
+    """An fp8 cache of pages takes its factors as they are. All other numbers go into sm_scale; factors of K or Q that are
+    tensors into a factor of each query head; and o is multiplied by that of V."""
+    given = Given(*(_plain(op, f"{name}_scale", scale) for name, scale in zip("qkv", given, strict=True)))
+    operands: dict[str, torch.Tensor] = {}
+    if shape.paged and shape.kv_dtype in FP8 and (given.k is not None or given.v is not None):
+        operands |= _of_cache(op, given, shape)
+        given = given._replace(k=None, v=None)
+    if isinstance(given.q, torch.Tensor) and given.q.shape[0] == 1 and shape.q_dtype in FP8:
+        operands["q_scale"] = given.q
+        given = given._replace(q=None)
+    tensors = {name: scale for name, scale in (("q", given.q), ("k", given.k)) if isinstance(scale, torch.Tensor)}
+    for scale in (given.q, given.k):
+        sm_scale *= scale if isinstance(scale, float) else 1.0
+    if tensors:
+        operands["head_params"] = _of_query_heads(op, tensors, shape)[None]
+    after = given.v
+    if isinstance(after, torch.Tensor) and after.shape[0] > 1:
+        after = _by_query_head(op, "v_scale", after, shape)[:, None]
+    return Factors(sm_scale, operands, bool(tensors), after)
+
+
+def _plain(op: str, name: str, scale: Scale) -> float | torch.Tensor | None:
+    """None where it is 1; a number on the host; or [n] f32 on the device."""
+    if scale is None or isinstance(scale, (float, int)):
+        return None if scale is None or scale == 1.0 else float(scale)
+    if scale.dim() > 1:
+        raise wrong_shape(op, name, "a number, [1], or one for each head", list(scale.shape))
+    return float(scale) if scale.numel() == 1 and scale.device.type == "cpu" else scale.float().reshape(-1)
+
+
+def _of_cache(op: str, given: Given, shape: Shape) -> dict[str, torch.Tensor]:
+    pair = []
+    for name, scale in (("k_scale", given.k), ("v_scale", given.v)):
+        own = scale if isinstance(scale, torch.Tensor) else factor(1.0 if scale is None else scale, shape.device)
+        if own.shape[0] not in (1, shape.kv_heads):
+            raise wrong_shape(op, name, f"[1] or [num_kv_heads={shape.kv_heads}]", list(own.shape))
+        pair.append(own)
+    most = max(own.shape[0] for own in pair)
+    k_scale, v_scale = (own.expand(most).contiguous() for own in pair)
+    return {"k_scale": k_scale, "v_scale": v_scale}
+
+
+def _of_query_heads(op: str, tensors: dict[str, torch.Tensor], shape: Shape) -> torch.Tensor:
+    """[heads]: the product of the factors of Q and K of each query head."""
+    found = None
+    for name, scale in tensors.items():
+        own = _by_query_head(op, f"{name}_scale", scale, shape) if scale.shape[0] > 1 else scale.expand(shape.heads)
+        found = own if found is None else found * own
+    if found is None:
+        raise unmapped(op, "q_scale", "a factor", "none")
+    return found.contiguous()
+
+
+def _by_query_head(op: str, name: str, scale: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """[heads], from one for each query head or each KV head; which one shows in the number, and in the name where both fit."""
+    if name == "q_scale" and scale.shape[0] == shape.heads:
+        return scale
+    if scale.shape[0] == shape.kv_heads:
+        return scale.repeat_interleave(shape.heads // shape.kv_heads, output_size=shape.heads)
+    if scale.shape[0] == shape.heads:
+        return scale
+    raise wrong_shape(op, name, f"[1], [num_kv_heads={shape.kv_heads}] or [num_qo_heads={shape.heads}]", list(scale.shape))

@@ -1,0 +1,76 @@
+"""One call of latent attention, as FlashInfer's wrappers of MLA make it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.attending import Call, Table
+from opfacade.compat.dtypes import name_of
+from opfacade.compat.flashinfer.outcome import LseForm
+from opfacade.compat.refusals import require_tensor, unmapped, wrong_shape
+from opfacade.compat.selecting import plan_for
+from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
+
+
+class Latent(NamedTuple):
+    """q_nope `[rows, heads, latent]`, q_pe `[rows, heads, rope]`, ckv `[pages, page_size, latent]`, kpe likewise."""
+
+    q_nope: torch.Tensor
+    q_pe: torch.Tensor
+    ckv: torch.Tensor
+    kpe: torch.Tensor
+
+
+class LatentScores(NamedTuple):
+    sm_scale: float
+    window_left: int = -1
+    soft_cap: float = 0.0
+
+
+def latent_call(
+    op: str, tensors: Latent, table: Table, scores: LatentScores, form: LseForm, more: dict[str, torch.Tensor | None]
+) -> Call:
+    """more: out and sinks. One row of q a request, which sees all of its tokens."""
+    rows, heads, latent = require_tensor(op, "q_nope", tensors.q_nope, "rows, num_heads, head_dim_ckv")
+    pages, page_size, width = require_tensor(op, "ckv_cache", tensors.ckv, "pages, page_size, head_dim_ckv")
+    rope = require_tensor(op, "kpe_cache", tensors.kpe, "pages, page_size, head_dim_kpe")[2]
+    require_tensor(op, "q_pe", tensors.q_pe, "rows, num_heads, head_dim_kpe")
+    if width != latent:
+        raise wrong_shape(op, "ckv_cache", f"[pages, page_size, {latent}]", list(tensors.ckv.shape))
+    if rope == 0:
+        raise unmapped(op, "kpe_cache", "a rotated part of at least one element", "none")
+    sinks, q_dtype = more.get("sinks"), name_of(op, "q_nope", tensors.q_nope.dtype)
+    facts = (
+        (pages, page_size, latent, rope, name_of(op, "ckv_cache", tensors.ckv.dtype)),
+        (
+            ("batch_size", table.batch),
+            ("num_qo_heads", heads),
+            ("page_table", table.form),
+            ("max_kv_indices", table.max_pages),
+            ("max_kv_len", table.max_len),
+            ("sm_scale", scores.sm_scale),
+            ("allow_unusual_scale", scores.sm_scale <= 0),
+            ("window_left", scores.window_left),
+            ("logits_soft_cap", scores.soft_cap),
+            ("q_dtype", q_dtype),
+            ("return_lse", form.wanted),
+            ("sinks", sinks is not None),
+        ),
+    )
+    o = more.get("out")
+    lse = form.operand if form.wanted else None
+    if o is None:
+        o = torch.empty_like(tensors.q_nope, memory_format=torch.contiguous_format)
+    if lse is None and form.wanted:
+        lse = torch.empty(rows, heads, dtype=torch.float32, device=o.device)
+    own = {"q_nope": tensors.q_nope, "q_pe": tensors.q_pe, "ckv": tensors.ckv, "kpe": tensors.kpe}
+    args: dict[str, Any] = {**own, **table.operands, "o": o, "lse": lse, "sinks": None if sinks is None else sinks.float()}
+    return Call(plan_for(_descriptor, facts, o.device), BatchMlaDecodeArgs(**args))
+
+
+def _descriptor(facts: tuple[Any, ...]) -> BatchMlaDecodeDescriptor:
+    (pages, page_size, latent, rope, dtype), fields = facts
+    pool = PagedLatentCacheDescriptor(num_total_pages=pages, page_size=page_size, latent_dim=latent, rope_dim=rope, dtype=dtype)
+    return BatchMlaDecodeDescriptor(paged_kv=pool, **dict(fields))

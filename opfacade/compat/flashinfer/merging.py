@@ -1,0 +1,90 @@
+"""FlashInfer's merges of attention states. Its lse is of base 2, ours natural."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from opfacade.compat.attending import Call
+from opfacade.compat.dtypes import name_of
+from opfacade.compat.flashinfer.outcome import LN2, LOG2E
+from opfacade.compat.refusals import require_tensor, wrong_shape
+from opfacade.compat.selecting import plan_for
+from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
+
+_LISTED = 8  # states of a list; more are stacked
+
+
+def merge_state(
+    v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two states `[rows, heads, dim]` and lse `[rows, heads]` of base 2 as one."""
+    o, lse = merged("merge_state", (v_a, v_b), [_natural(s) for s in (s_a, s_b)])
+    return o, lse.mul_(LOG2E)
+
+
+def merge_state_in_place(
+    v: torch.Tensor,
+    s: torch.Tensor,
+    v_other: torch.Tensor,
+    s_other: torch.Tensor,
+    mask: torch.Tensor | None = None,
+) -> None:
+    """The same into v and s. mask `[rows]`: rows where it is false keep every bit."""
+    op = "merge_state_in_place"
+    require_tensor(op, "s", s, "rows, heads")
+    own, other = _natural(s), _natural(s_other)
+    if mask is not None:
+        other = torch.where(mask.bool()[:, None], other, -math.inf)
+    call = _call(op, (v, v_other), (own, other), in_place=True)
+    call.plan.run(call.args)
+    own.mul_(LOG2E)
+    s.copy_(own if mask is None else torch.where(mask.bool()[:, None], own, s.float()))
+
+
+def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """States `[rows, states, heads, dim]` and lse `[rows, states, heads]` of base 2 as one."""
+    rows, count, heads, _ = require_tensor("merge_states", "v", v, "rows, states, heads, dim")
+    if require_tensor("merge_states", "s", s, "rows, states, heads") != (rows, count, heads):
+        raise wrong_shape("merge_states", "s", f"[{rows}, {count}, {heads}]", list(s.shape))
+    o, lse = merged("merge_states", v.unbind(1), _natural(s).unbind(1))
+    return o, lse.mul_(LOG2E)
+
+
+def merged(op: str, states: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """States with a natural lse as one."""
+    call = _call(op, states, lses, in_place=False)
+    call.plan.run(call.args)
+    return call.args.o, call.args.lse
+
+
+def _natural(s: torch.Tensor) -> torch.Tensor:
+    return s.to(torch.float32) * LN2
+
+
+def _call(op: str, states: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], in_place: bool) -> Call:
+    rows, heads, dim = require_tensor(op, "v", states[0], "rows, heads, dim")
+    listed = len(states) <= _LISTED
+    facts = (len(states), rows, heads, dim, name_of(op, "v", states[0].dtype), "list" if listed else "stacked", in_place)
+    outputs: dict[str, Any] = {}
+    if not in_place:
+        outputs["o"] = torch.empty(rows, heads, dim, dtype=states[0].dtype, device=states[0].device)
+        outputs["lse"] = torch.empty(rows, heads, dtype=torch.float32, device=states[0].device)
+    if listed:
+        whole = [[x.contiguous() for x in part] for part in (states, lses)]
+        if in_place:
+            whole[0][0] = states[0]
+        args = MergeStatesArgs(states_o=whole[0], states_lse=whole[1], **outputs)
+    else:
+        args = MergeStatesArgs(states_o=torch.stack(tuple(states)), states_lse=torch.stack(tuple(lses)), **outputs)
+    return Call(plan_for(_descriptor, facts, states[0].device), args)
+
+
+def _descriptor(facts: tuple[Any, ...]) -> MergeStatesDescriptor:
+    count, rows, heads, dim, dtype, form, in_place = facts
+    return MergeStatesDescriptor(
+        num_states=count, total_num_rows=rows, num_heads=heads, head_dim=dim, dtype=dtype, states=form, in_place=in_place
+    )

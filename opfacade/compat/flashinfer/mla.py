@@ -1,0 +1,132 @@
+"""FlashInfer's latent attention: BatchMLAPagedAttentionWrapper."""
+
+from __future__ import annotations
+
+from functools import partialmethod
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.attending import Table
+from opfacade.compat.dtypes import as_dtype
+from opfacade.compat.flashinfer.arguments import require_dtype
+from opfacade.compat.flashinfer.latent import Latent, LatentScores, latent_call
+from opfacade.compat.flashinfer.outcome import LseForm, finished
+from opfacade.compat.flashinfer.paged import csr
+from opfacade.compat.flashinfer.rows_apart import rows_apart
+from opfacade.compat.flashinfer.wrapper import Wrapper
+from opfacade.compat.refusals import refuse_unless, unplanned, wrong_shape
+
+
+class _Planned(NamedTuple):
+    table: Table
+    scores: LatentScores
+    heads: int
+    dtypes: tuple[torch.dtype | None, torch.dtype | None]
+
+
+class BatchMLAPagedAttentionWrapper(Wrapper):
+    """Latent attention, absorbed, over pages. FlashInfer's arguments; see docs/migrating.md.
+
+    Where each request has one row, plan() works nothing out on the host but lengths of index tensors that are there already.
+    Other requests become requests of one row, with a page table of their own: for that qo_indptr and kv_indptr are read on the
+    host, and copied there if they are on the device.
+    """
+
+    def __init__(
+        self,
+        float_workspace_buffer: torch.Tensor,
+        use_cuda_graph: bool = False,
+        qo_indptr: torch.Tensor | None = None,
+        kv_indptr: torch.Tensor | None = None,
+        kv_indices: torch.Tensor | None = None,
+        kv_len_arr: torch.Tensor | None = None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(float_workspace_buffer, use_cuda_graph)
+        self._buffers = (qo_indptr, kv_indptr, kv_indices, kv_len_arr)
+        names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
+        self._require_buffers(list(zip(names, self._buffers, strict=True)))
+        self._last = None if kv_len_arr is None or not use_cuda_graph else torch.zeros_like(kv_len_arr)
+        self._planned: _Planned | None = None
+
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        kv_len_arr: torch.Tensor,
+        num_heads: int,
+        head_dim_ckv: int,
+        head_dim_kpe: int,
+        page_size: int,
+        causal: bool,
+        sm_scale: float,
+        q_data_type: torch.dtype | str,
+        kv_data_type: torch.dtype | str,
+        use_profiler: bool = False,
+        **unknown: Any,
+    ) -> None:
+        """qo_indptr, kv_indptr `[batch + 1]`, kv_indices `[n]`, kv_len_arr `[batch]`: i32, on any device."""
+        op = self._op
+        refuse_unless(op, {name: (value, None) for name, value in unknown.items()})
+        refuse_unless(op, {"use_profiler": (use_profiler, False)})
+        batch = qo_indptr.shape[0] - 1
+        if self._use_cuda_graph and self._buffers[0] is not None:
+            self._fixed_batch(batch, self._buffers[0].shape[0] - 1)
+        names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
+        given = map(self._index, names, (qo_indptr, kv_indptr, kv_indices, kv_len_arr), self._buffers)
+        _, indptr, indices, lens = given
+        lens = lens[:batch]
+        q_lens = qo_indptr.diff()
+        if q_lens.device.type == "cuda":
+            q_lens = q_lens.cpu()
+        if bool((q_lens == 1).all()):
+            last = torch.where(lens > 0, (lens - 1) % page_size + 1, 0).int()
+            table = csr(indptr, indices, last if self._last is None else self._last.copy_(last), batch, self._use_cuda_graph)
+        elif self._use_cuda_graph:
+            raise wrong_shape(op, "qo_indptr", "one row of each request with use_cuda_graph=True", q_lens.tolist())
+        else:
+            table = rows_apart(q_lens, kv_indptr.cpu(), (indices, lens), bool(causal))
+        dtypes = as_dtype(op, "q_data_type", q_data_type), as_dtype(op, "kv_data_type", kv_data_type)
+        self._planned = _Planned(table, LatentScores(float(sm_scale)), num_heads, dtypes)
+
+    def run(
+        self,
+        q_nope: torch.Tensor,
+        q_pe: torch.Tensor,
+        ckv_cache: torch.Tensor,
+        kpe_cache: torch.Tensor,
+        out: torch.Tensor | None = None,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+        profiler_buffer: torch.Tensor | None = None,
+        kv_len: torch.Tensor | None = None,
+        page_table: torch.Tensor | None = None,
+        return_lse_base_on_e: bool = False,
+        o_scale: float | None = None,
+        *,
+        sinks: torch.Tensor | None = None,
+        ckv_scale: float | None = None,
+        ckv_scale_arr: torch.Tensor | None = None,
+        kpe_scale: float | None = None,
+    ) -> Any:
+        """q_nope, q_pe `[rows, num_heads, *]`, caches `[pages, page_size, *]`. Returns o like q_nope, lse with return_lse."""
+        op, planned = self._op, self._planned
+        if planned is None:
+            raise unplanned(op)
+        unknown = {"profiler_buffer": profiler_buffer, "kv_len": kv_len, "page_table": page_table}
+        refuse_unless(op, {name: (value, None) for name, value in (*unknown.items(), ("ckv_scale_arr", ckv_scale_arr))})
+        refuse_unless(op, {"ckv_scale": (ckv_scale, 1.0), "kpe_scale": (kpe_scale, 1.0), "o_scale": (o_scale, 1.0)})
+        require_dtype(op, "q_nope", planned.dtypes[0], q_nope)
+        require_dtype(op, "ckv_cache", planned.dtypes[1], ckv_cache)
+        form = LseForm(return_lse, "ln" if return_lse_base_on_e else "log2", given=lse).checked(op, *q_nope.shape[:2])
+        if tuple(q_nope.shape[:2]) != (planned.table.batch, planned.heads):
+            expected = f"[rows={planned.table.batch}, num_heads={planned.heads}, ...], as plan() was told"
+            raise wrong_shape(op, "q_nope", expected, list(q_nope.shape))
+        tensors = Latent(q_nope, q_pe, ckv_cache, kpe_cache)
+        call = latent_call(op, tensors, planned.table, planned.scores, form, {"out": out, "sinks": sinks})
+        self._run(call)
+        return finished(*call.result, form)
+
+    run_return_lse = partialmethod(run, return_lse=True)

@@ -1,0 +1,51 @@
+"""What FlashInfer's calls return: o times a factor, and lse with its base and layout. Its lse is of base 2, ours natural."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.dtypes import FP8
+from opfacade.compat.refusals import wrong, wrong_shape
+
+LOG2E, LN2 = math.log2(math.e), math.log(2.0)
+
+
+class LseForm(NamedTuple):
+    """base: "log2" or "ln"; layout: "NH" [rows, heads] or "HN" [heads, rows]. given: the caller's tensor in that layout."""
+
+    wanted: bool
+    base: str = "log2"
+    layout: str = "NH"
+    given: torch.Tensor | None = None
+
+    def checked(self, op: str, rows: int, heads: int) -> LseForm:
+        if self.base not in ("log2", "ln"):
+            raise wrong(op, "lse_base", "'log2' or 'ln'", repr(self.base))
+        if self.layout not in ("NH", "HN"):
+            raise wrong(op, "lse_layout", "'NH' or 'HN'", repr(self.layout))
+        shape = (rows, heads) if self.layout == "NH" else (heads, rows)
+        if self.given is not None and tuple(self.given.shape) != shape:
+            raise wrong_shape(op, "lse", str(list(shape)), list(self.given.shape))
+        return self
+
+    @property
+    def operand(self) -> torch.Tensor | None:
+        """The caller's tensor where the call may write it as it is."""
+        return self.given if self.layout == "NH" else None
+
+    def finished(self, lse: torch.Tensor) -> torch.Tensor:
+        if self.base == "log2":
+            lse.mul_(LOG2E)
+        if self.layout == "NH":
+            return lse
+        return lse.t().contiguous() if self.given is None else self.given.copy_(lse.t())
+
+
+def finished(o: torch.Tensor, lse: torch.Tensor | None, form: LseForm, after: float | torch.Tensor | None = None) -> Any:
+    """o, or o and lse."""
+    if after is not None:
+        o = o.copy_(o.float() * after) if o.dtype in FP8 else o.mul_(after)
+    return (o, form.finished(lse)) if form.wanted and lse is not None else o

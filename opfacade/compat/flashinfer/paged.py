@@ -1,0 +1,85 @@
+"""One call of attention over pages, as decode and prefill wrappers make it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade.compat.attending import Ask, Call, Pools, Table, over_pages
+from opfacade.compat.constants import head_values
+from opfacade.compat.flashinfer.arguments import How
+from opfacade.compat.flashinfer.factors import Factors, Given, Shape, factors_of
+from opfacade.compat.flashinfer.outcome import LseForm
+from opfacade.compat.selecting import rounded_up
+from opfacade.variant_examples import alibi_slopes
+
+
+class Mask(NamedTuple):
+    """Bits of each request, and the byte with which its bits begin."""
+
+    packed: torch.Tensor
+    indptr: torch.Tensor
+
+    @property
+    def operands(self) -> dict[str, torch.Tensor]:
+        return {"packed_mask": self.packed, "mask_indptr": self.indptr}
+
+
+class Wanted(NamedTuple):
+    """Of one run: factors, sinks, a mask, and where its results go."""
+
+    given: Given
+    lse: LseForm
+    out: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    mask: Mask | None = None
+
+
+def csr(indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, batch: int, exact: bool) -> Table:
+    """FlashInfer's page table. Index tensors may be longer than the batch. exact: the bound is that of a graph's buffer."""
+    bound = indices.shape[0] if exact else rounded_up(indices.shape[0])
+    operands = {"kv_indptr": indptr[: batch + 1], "kv_indices": indices, "last_page_len": last_page_len[:batch]}
+    return Table("csr", operands, batch, bound)
+
+
+def call_of(
+    op: str, how: How, q: torch.Tensor, pools: Pools, table: Table, wanted: Wanted, q_indptr: torch.Tensor | None = None
+) -> tuple[Call, Factors]:
+    heads, dim = q.shape[1], q.shape[2]
+    shape = Shape(q.dtype, pools.k.dtype, heads, pools.facts[2], q.device, paged=True)
+    scale = dim**-0.5 if how.sm_scale is None else how.sm_scale
+    factors = factors_of(op, scale, wanted.given, shape)
+    ask = ask_of(op, how, factors, wanted, q)
+    return over_pages(ask, q, pools, table, q_indptr), factors
+
+
+def ask_of(op: str, how: How, factors: Factors, wanted: Wanted, q: torch.Tensor) -> Ask:
+    scores, operands = how.scores, dict(factors.operands)
+    if factors.head_factor:
+        scores = scores._replace(head_factor=True)
+    if scores.bias != "none":
+        slopes = head_values(tuple(alibi_slopes(q.shape[1])), q.device)[None]
+        # Parameters of heads lie in the order of their names, and "factor" is before "slopes".
+        operands["head_params"] = torch.cat([operands["head_params"], slopes]) if factors.head_factor else slopes
+    if wanted.sinks is not None:
+        operands["sinks"] = wanted.sinks.float()
+    if wanted.mask is not None:
+        scores = scores._replace(causal=False)  # FlashInfer's mask stands in place of the causal one
+        operands |= wanted.mask.operands
+    return Ask(
+        op,
+        scores,
+        factors.sm_scale,
+        how.kv_split,
+        wanted.lse.wanted,
+        how.o_dtype or (None if wanted.out is None else wanted.out.dtype),
+        operands,
+        wanted.out,
+        wanted.lse.operand if wanted.lse.wanted else None,
+    )
+
+
+def named(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A function's locals as its arguments."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "__class__")}

@@ -1,0 +1,85 @@
+"""What all wrappers have: the caller's workspace, index tensors on its device, and buffers of a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from opfacade import Plan
+from opfacade.compat.attending import Call
+from opfacade.compat.refusals import require_tensor, unlike_plan, wrong, wrong_shape
+
+_ALIGNMENT = 256
+
+
+class Wrapper:
+    """A workspace that the caller made, and whether the calls are captured in a CUDA graph.
+
+    A plan whose workspace is larger than the caller's buffer gets one of the wrapper's own, which it keeps.
+    """
+
+    def __init__(self, float_workspace_buffer: torch.Tensor, use_cuda_graph: bool = False) -> None:
+        self._float_workspace_buffer = float_workspace_buffer
+        self._use_cuda_graph = bool(use_cuda_graph)
+        self._own: list[torch.Tensor] = []
+
+    @property
+    def _op(self) -> str:
+        return type(self).__name__
+
+    @property
+    def device(self) -> torch.device:
+        return self._float_workspace_buffer.device
+
+    @property
+    def is_cuda_graph_enabled(self) -> bool:
+        return self._use_cuda_graph
+
+    def reset_workspace_buffer(
+        self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor | None = None
+    ) -> None:
+        """Another workspace from now on. There is no plan in memory here, so the second buffer is not used."""
+        self._float_workspace_buffer = float_workspace_buffer
+
+    def end_forward(self) -> None:
+        """Nothing: plan() holds no memory of a step."""
+
+    def _run(self, call: Call) -> None:
+        call.plan.run(call.args, self._workspace(call.plan))
+
+    def _workspace(self, plan: Plan[Any]) -> torch.Tensor | None:
+        needed, buffer = plan.workspace_size, self._float_workspace_buffer
+        if not needed:
+            return None
+        start = -buffer.data_ptr() % _ALIGNMENT
+        if buffer.nbytes >= start + needed and buffer.is_contiguous():
+            return buffer.view(-1).view(torch.uint8)[start:]
+        if not self._own or self._own[-1].nbytes < needed:
+            kept = self._own if self._use_cuda_graph else []  # a captured graph may still write into the smaller one
+            self._own = [*kept, torch.empty(1 << (needed - 1).bit_length(), dtype=torch.uint8, device=buffer.device)]
+        return self._own[-1]
+
+    def _index(self, argument: str, tensor: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
+        """An index tensor on the wrapper's device, in the caller's buffer where a graph reads that."""
+        require_tensor(self._op, argument, tensor, "n")
+        if tensor.dtype != torch.int32:
+            raise unlike_plan(self._op, argument, torch.int32, tensor.dtype)
+        if not self._use_cuda_graph or buffer is None:
+            return tensor.to(self.device, non_blocking=True)
+        if buffer.shape[0] < tensor.shape[0]:
+            raise wrong_shape(self._op, argument, f"at most {buffer.shape[0]}, as the graph's buffer has", list(tensor.shape))
+        buffer[: tensor.shape[0]].copy_(tensor, non_blocking=True)
+        return buffer
+
+    def _fixed_batch(self, batch: int, fixed: int) -> None:
+        """A captured graph has one batch size."""
+        if self._use_cuda_graph and batch != fixed:
+            hint = "Pad the batch with empty requests."
+            raise wrong_shape(self._op, "batch_size", f"{fixed}, as the graph's buffers have", batch, hint)
+
+    def _require_buffers(self, buffers: Sequence[tuple[str, torch.Tensor | None]]) -> None:
+        for name, buffer in buffers:
+            if self._use_cuda_graph and not isinstance(buffer, torch.Tensor):
+                raise wrong(self._op, name, "a tensor on the device with use_cuda_graph=True", "None")
