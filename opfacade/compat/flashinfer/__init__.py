@@ -2,8 +2,8 @@
 
 Names and order of arguments are those of FlashInfer 0.6 and 0.7. `lse` is of base 2 and a mask stands in place of the causal
 one, as there. plan() of a wrapper is no planning: nothing is worked out on the host. Arguments that are about FlashInfer's own
-kernels (backend, use_tensor_cores, enable_pdl, non_blocking, use_fp16_qk_reduction) are taken and say nothing; whatever else has
-no equal here is refused by its name before anything is written. What is not here at all, docs/migrating.md lists.
+kernels (backend, use_tensor_cores, enable_pdl, non_blocking, use_fp16_qk_reduction) are taken and say nothing; whatever else
+has no equal here is refused by its name before anything is written. What is not here at all, docs/migrating.md lists.
 """
 
 from typing import Any
