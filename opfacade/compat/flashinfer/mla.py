@@ -25,6 +25,12 @@ class _Planned(NamedTuple):
     dtypes: tuple[torch.dtype | None, torch.dtype | None]
 
 
+# Arguments of plan() in 0.7 for other forms, at what they are there when nothing is said.
+_SAYING_NOTHING = {
+    "lse_mode": "none", "output_scale": "none", "scale_mode": "default", "skip_softmax": False, "use_sinks": False,
+}  # fmt: skip
+
+
 class BatchMLAPagedAttentionWrapper(Wrapper):
     """Latent attention, absorbed, over pages. FlashInfer's arguments; see docs/migrating.md.
 
@@ -69,7 +75,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
     ) -> None:
         """qo_indptr, kv_indptr `[batch + 1]`, kv_indices `[n]`, kv_len_arr `[batch]`: i32, on any device."""
         op = self._op
-        refuse_unless(op, {name: (value, None) for name, value in unknown.items()})
+        refuse_unless(op, {name: (value, _SAYING_NOTHING.get(name)) for name, value in unknown.items()})
         refuse_unless(op, {"use_profiler": (use_profiler, False)})
         batch = qo_indptr.shape[0] - 1
         if self._use_cuda_graph and self._buffers[0] is not None:
@@ -110,12 +116,13 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         ckv_scale: float | None = None,
         ckv_scale_arr: torch.Tensor | None = None,
         kpe_scale: float | None = None,
+        **unknown: Any,
     ) -> Any:
         """q_nope, q_pe `[rows, num_heads, *]`, caches `[pages, page_size, *]`. Returns o like q_nope, lse with return_lse."""
         op, planned = self._op, self._planned
         if planned is None:
             raise unplanned(op)
-        unknown = {"profiler_buffer": profiler_buffer, "kv_len": kv_len, "page_table": page_table}
+        unknown |= {"profiler_buffer": profiler_buffer, "kv_len": kv_len, "page_table": page_table}
         refuse_unless(op, {name: (value, None) for name, value in (*unknown.items(), ("ckv_scale_arr", ckv_scale_arr))})
         refuse_unless(op, {"ckv_scale": (ckv_scale, 1.0), "kpe_scale": (kpe_scale, 1.0), "o_scale": (o_scale, 1.0)})
         require_dtype(op, "q_nope", planned.dtypes[0], q_nope)

@@ -63,9 +63,11 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         backend: str = "auto",
         jit_args: list[Any] | None = None,
         jit_kwargs: dict[str, Any] | None = None,
+        variant_owns_mask: bool = False,
     ) -> None:
         super().__init__(float_workspace_buffer, use_cuda_graph)
-        refuse_unless(self._op, {"jit_args": (jit_args, None)}, "A variant says what kernels of one's own do.")
+        own = {"jit_args": (jit_args, None), "variant_owns_mask": (variant_owns_mask, False)}
+        refuse_unless(self._op, own, "A variant says what kernels of one's own do.")
         self._layout = layout_of(self._op, kv_layout)
         self._buffers = (qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf)
         names = ("qo_indptr_buf", "paged_kv_indptr_buf", "paged_kv_indices_buf", "paged_kv_last_page_len_buf")
