@@ -2,7 +2,8 @@
 
 plan_device, plan_host: microseconds of plan() with index tensors on the device and on the host. call_seen: from a wrapper's
 arguments to the plan and its bundle, without the launch, where sizes were seen before; call_new: where they were not.
-flash_attn: the same of flash_attn_with_kvcache. theirs: FlashInfer's plan(), to its end, with a synchronisation, for it copies on a stream.
+flash_attn: the same of flash_attn_with_kvcache. theirs: FlashInfer's plan(), to its end, with a synchronisation, for it copies
+on a stream.
 On the CPU only ours are timed.
 """
 
