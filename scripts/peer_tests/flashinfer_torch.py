@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -114,6 +115,7 @@ def on_cpu() -> None:
     _OnCpu().__enter__()
     capability = lambda *args: (9, 0)  # noqa: E731
     torch.cuda.get_device_capability = capability
+    torch.cuda.get_device_properties = lambda *args: SimpleNamespace(multi_processor_count=132, total_memory=80 << 30)
     for name in ("synchronize", "set_device", "empty_cache", "manual_seed"):
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
     torch.set_default_device = lambda *args: None

@@ -1,6 +1,7 @@
 """FlashInfer's decode wrappers beside a dense oracle in float64: forms of the cache, scores, factors, graphs, refusals."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -170,7 +171,8 @@ def test_a_graph_needs_its_buffers():
 
 def test_fast_plan_is_plan():
     pages, q, w = paged(LENS, PAGE, KV_HEADS, DIM), query(), wrapper()
-    flashinfer.fast_decode_plan(w, *pages.table, *SIZES, "NONE", 5, q_data_type=torch.float32)
+    w.plan = partial(flashinfer.fast_decode_plan, w)  # as serving engines bind it
+    w.plan(*pages.table, *SIZES, "NONE", 5, q_data_type=torch.float32)
     check(w.run(q, (pages.k, pages.v), return_lse=True), q, pages, Scoring(left=5))
 
 

@@ -87,6 +87,24 @@ def test_the_older_wrapper_of_latent_attention():
     torch.testing.assert_close(twice, 2 * w.run(q_nope, q_pe, ckv, kpe, k_scale=0.5))
 
 
+@pytest.mark.parametrize(("ckv_scale", "kpe_scale"), [(0.5, 0.5), (0.5, 2.0), (1.0, 1.0)])
+def test_latent_rows_of_fp8_have_factors(ckv_scale, kpe_scale):
+    fp8, lens = torch.float8_e4m3fn, [9, 1, 4]
+    pages, ckv, kpe = latent_pages(lens)
+    ckv, kpe = ckv.nan_to_num(0.0).to(fp8), kpe.nan_to_num(0.0).to(fp8)
+    q_nope, q_pe = torch.randn(3, HEADS, LATENT), torch.randn(3, HEADS, ROPE)
+    w = flashinfer.BatchMLAPagedAttentionWrapper(buffer())
+    told = (HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float32, fp8)
+    w.plan(indptr(1, 1, 1), pages.indptr, pages.indices, torch.tensor(lens, dtype=torch.int32), *told)
+    with pytest.raises(ArgumentError, match="kpe_scale expected a number"):
+        w.run(q_nope, q_pe, ckv, kpe, ckv_scale=1.0)
+    result = w.run(q_nope, q_pe, ckv, kpe, ckv_scale=ckv_scale, kpe_scale=kpe_scale, return_lse=True)
+    rows = [row[:, 0].to(fp8).float() for row, _ in pages.rows]
+    wide = [torch.cat([row[:, :LATENT] * ckv_scale, row[:, LATENT:] * kpe_scale], -1)[:, None] for row in rows]
+    pages.rows = [(row, row) for row in wide]
+    check_latent(result, q_nope, q_pe, pages, [1, 1, 1], True)
+
+
 MLA_REFUSED = [
     ({"kv_len": torch.ones(1)}, UnsupportedError, "kv_len"),
     ({"page_table": torch.ones(1)}, UnsupportedError, "page_table"),

@@ -143,7 +143,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         require_query(self._op, q, planned.heads, planned.dim)
         rows = q_len_per_req or planned.rows
         if q.shape[0] != planned.table.batch * rows:
-            raise wrong_shape(self._op, "q", f"[batch_size={planned.table.batch} * {rows}, ...]", list(q.shape))
+            expected = f"[batch_size={planned.table.batch} * q_len_per_req={rows}, ...]"
+            raise wrong_shape(self._op, "q", expected, list(q.shape))
         pools = pools_of(self._op, paged_kv_cache, self._layout)
         require_dtype(self._op, "paged_kv_cache", planned.how.kv_dtype, pools.k)
         require_pages(self._op, pools, planned.page_size, planned.kv_heads)
@@ -247,8 +248,8 @@ def fast_decode_plan(
     q_len_per_req: int = 1,
     global_override_indptr_cpu: torch.Tensor | None = None,
 ) -> None:
-    """plan() of a wrapper: there is no slower one here, and no copy of indptr on the host is needed."""
+    """plan() of a wrapper, in whose place it may be bound: there is no slower one here, nor a need of indptr on the host."""
     given = {name: value for name, value in locals().items() if name not in ("self", "global_override_indptr_cpu")}
     if q_data_type is None:
         given["q_data_type"] = data_type or "float16"
-    self.plan(**given)
+    BatchDecodeWithPagedKVCacheWrapper.plan(self, **given)

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.attending import Table
-from opfacade.compat.dtypes import as_dtype
+from opfacade.compat.dtypes import FP8, as_dtype
 from opfacade.compat.flashinfer.arguments import require_dtype
 from opfacade.compat.flashinfer.latent import Latent, LatentScores, latent_call
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.rows_apart import rows_apart
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import refuse_unless, unplanned, wrong_shape
+from opfacade.compat.refusals import refuse_unless, unplanned, wrong, wrong_shape
 
 
 class _Planned(NamedTuple):
@@ -118,22 +118,38 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         kpe_scale: float | None = None,
         **unknown: Any,
     ) -> Any:
-        """q_nope, q_pe `[rows, num_heads, *]`, caches `[pages, page_size, *]`. Returns o like q_nope, lse with return_lse."""
+        """q_nope, q_pe `[rows, num_heads, *]`, caches `[pages, page_size, *]`. Returns o like q_nope, lse with return_lse.
+
+        ckv_scale, kpe_scale: factors of fp8 caches. Where they differ, q_pe is multiplied by their quotient and rounded.
+        """
         op, planned = self._op, self._planned
         if planned is None:
             raise unplanned(op)
         unknown |= {"profiler_buffer": profiler_buffer, "kv_len": kv_len, "page_table": page_table}
         refuse_unless(op, {name: (value, None) for name, value in (*unknown.items(), ("ckv_scale_arr", ckv_scale_arr))})
-        refuse_unless(op, {"ckv_scale": (ckv_scale, 1.0), "kpe_scale": (kpe_scale, 1.0), "o_scale": (o_scale, 1.0)})
+        refuse_unless(op, {"o_scale": (o_scale, 1.0)})
         require_dtype(op, "q_nope", planned.dtypes[0], q_nope)
         require_dtype(op, "ckv_cache", planned.dtypes[1], ckv_cache)
         form = LseForm(return_lse, "ln" if return_lse_base_on_e else "log2", given=lse).checked(op, *q_nope.shape[:2])
         if tuple(q_nope.shape[:2]) != (planned.table.batch, planned.heads):
             expected = f"[rows={planned.table.batch}, num_heads={planned.heads}, ...], as plan() was told"
             raise wrong_shape(op, "q_nope", expected, list(q_nope.shape))
-        tensors = Latent(q_nope, q_pe, ckv_cache, kpe_cache)
-        call = latent_call(op, tensors, planned.table, planned.scores, form, {"out": out, "sinks": sinks})
+        factor, ratio = _factors(op, ckv_cache, (ckv_scale, kpe_scale))
+        scores = planned.scores._replace(sm_scale=planned.scores.sm_scale * factor)
+        tensors = Latent(q_nope, q_pe if ratio == 1.0 else (q_pe.float() * ratio).to(q_pe.dtype), ckv_cache, kpe_cache)
+        call = latent_call(op, tensors, planned.table, scores, form, {"out": out, "sinks": sinks})
         self._run(call)
-        return finished(*call.result, form)
+        return finished(*call.result, form, None if factor == 1.0 else factor)
 
     run_return_lse = partialmethod(run, return_lse=True)
+
+
+def _factors(op: str, cache: torch.Tensor, given: tuple[float | None, float | None]) -> tuple[float, float]:
+    """The factor of scores and of o, and what q_pe is multiplied by besides."""
+    if cache.dtype not in FP8:
+        refuse_unless(op, {"ckv_scale": (given[0], 1.0), "kpe_scale": (given[1], 1.0)}, "It is for a cache of fp8.")
+        return 1.0, 1.0
+    latent, rotated = given
+    if latent is None or rotated is None:
+        raise wrong(op, "ckv_scale" if latent is None else "kpe_scale", "a number beside a cache of fp8", "None")
+    return float(latent), float(rotated) / float(latent)
