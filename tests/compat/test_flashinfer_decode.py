@@ -122,6 +122,9 @@ def test_sinks_and_outputs_that_are_given():
     assert result[0] is out
     assert result[1] is lse
     check(result, q, pages, Scoring(sinks=sinks, left=6))
+    lse.fill_(torch.nan)
+    assert w.run(q, (pages.k, pages.v), lse=lse, sinks=sinks, window_left=6) is not out
+    check((out, lse), q, pages, Scoring(sinks=sinks, left=6))
 
 
 FACTORS = [0.5, torch.tensor([0.5]), torch.tensor([0.5, 2.0])]

@@ -57,7 +57,9 @@ def test_latent_attention(q_lens, lens, causal):
     natural = w.run(q_nope, q_pe, ckv, kpe, return_lse=True, return_lse_base_on_e=True)[1]
     torch.testing.assert_close(natural * LOG2E, result[1])
     out = torch.full_like(q_nope, torch.nan)
-    assert w.run(q_nope, q_pe, ckv, kpe, out=out) is out
+    lse = torch.full_like(natural, torch.nan)
+    assert w.run(q_nope, q_pe, ckv, kpe, out=out, lse=lse) is out
+    assert torch.equal(lse, result[1])
     assert torch.equal(out, w.run_return_lse(q_nope, q_pe, ckv, kpe)[0])
 
 
@@ -72,7 +74,7 @@ def test_latent_attention_in_a_graph_reads_its_buffers():
         q_nope, q_pe = torch.randn(3, HEADS, LATENT), torch.randn(3, HEADS, ROPE)
         check_latent(w.run(q_nope, q_pe, ckv, kpe, return_lse=True), q_nope, q_pe, pages, [1, 1, 1], True)
     assert w._planned.table.operands["last_page_len"].data_ptr() == last
-    with pytest.raises(ShapeError, match="qo_indptr expected one row of each request"):
+    with pytest.raises(UnsupportedError, match="qo_indptr expected one row of each request"):
         w.plan(indptr(2, 1, 1), *tables[1:], HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float32, torch.float32)
 
 

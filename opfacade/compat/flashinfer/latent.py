@@ -60,7 +60,7 @@ def latent_call(
         ),
     )
     o = more.get("out")
-    lse = form.operand if form.wanted else None
+    lse = form.operand
     if o is None:
         o = torch.empty_like(tensors.q_nope, memory_format=torch.contiguous_format)
     if lse is None and form.wanted:

@@ -15,7 +15,7 @@ from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.rows_apart import rows_apart
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import refuse_unless, unplanned, wrong, wrong_shape
+from opfacade.compat.refusals import refuse_unless, unmapped, unplanned, wrong, wrong_shape
 
 
 class _Planned(NamedTuple):
@@ -91,7 +91,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             last = torch.where(lens > 0, (lens - 1) % page_size + 1, 0).int()
             table = csr(indptr, indices, last if self._last is None else self._last.copy_(last), batch, self._use_cuda_graph)
         elif self._use_cuda_graph:
-            raise wrong_shape(op, "qo_indptr", "one row of each request with use_cuda_graph=True", q_lens.tolist())
+            raise unmapped(op, "qo_indptr", "one row of each request with use_cuda_graph=True", q_lens.tolist())
         else:
             table = rows_apart(q_lens, kv_indptr.cpu(), (indices, lens), bool(causal))
         dtypes = as_dtype(op, "q_data_type", q_data_type), as_dtype(op, "kv_data_type", kv_data_type)

@@ -14,9 +14,10 @@ LOG2E, LN2 = math.log2(math.e), math.log(2.0)
 
 
 class LseForm(NamedTuple):
-    """base: "log2" or "ln"; layout: "NH" [rows, heads] or "HN" [heads, rows]. given: the caller's tensor in that layout."""
+    """returned: with o. base: "log2" or "ln"; layout: "NH" [rows, heads] or "HN" [heads, rows]. given: the caller's tensor in
+    that layout, which is written whether lse is returned or not."""
 
-    wanted: bool
+    returned: bool
     base: str = "log2"
     layout: str = "NH"
     given: torch.Tensor | None = None
@@ -30,6 +31,10 @@ class LseForm(NamedTuple):
         if self.given is not None and tuple(self.given.shape) != shape:
             raise wrong_shape(op, "lse", str(list(shape)), list(self.given.shape))
         return self
+
+    @property
+    def wanted(self) -> bool:
+        return self.returned or self.given is not None
 
     @property
     def operand(self) -> torch.Tensor | None:
@@ -48,4 +53,7 @@ def finished(o: torch.Tensor, lse: torch.Tensor | None, form: LseForm, after: fl
     """o, or o and lse."""
     if after is not None:
         o = o.copy_(o.float() * after) if o.dtype in FP8 else o.mul_(after)
-    return (o, form.finished(lse)) if form.wanted and lse is not None else o
+    if lse is None:
+        return o
+    lse = form.finished(lse)
+    return (o, lse) if form.returned else o

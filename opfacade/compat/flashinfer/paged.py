@@ -76,7 +76,7 @@ def ask_of(op: str, how: How, factors: Factors, wanted: Wanted, q: torch.Tensor)
         how.o_dtype or (None if wanted.out is None else wanted.out.dtype),
         operands,
         wanted.out,
-        wanted.lse.operand if wanted.lse.wanted else None,
+        wanted.lse.operand,
     )
 
 
