@@ -1,6 +1,7 @@
 """Planted faults: exact replacements in the sources, the tests that must see them, and nothing else."""
 
 from tests.mutation.faults_bounds import BOUND_FAULTS
+from tests.mutation.faults_compat import COMPAT_FAULTS
 from tests.mutation.faults_cpu import CPU_FAULTS
 from tests.mutation.faults_cpu_kernels import CPU_KERNEL_FAULTS
 from tests.mutation.faults_decode import DECODE_FAULTS
@@ -17,7 +18,8 @@ from tests.mutation.faults_torch_ops import TORCH_OP_FAULTS
 from tests.mutation.mutant import Mutant
 
 _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
-CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *TORCH_OP_FAULTS)
+_WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS)
+CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *_WAYS_IN)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]
