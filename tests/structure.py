@@ -31,6 +31,7 @@ LAYERS = (
     "tune",
     "bench",
     "report",
+    "integrations",
     "demo",
     "compat",
     "cli",

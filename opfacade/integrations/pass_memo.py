@@ -1,0 +1,58 @@
+"""What the layers of one forward pass share: made by the first layer that needs it, found by those behind it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from opfacade.integrations.tensors import capturing
+
+T = TypeVar("T")
+MOST = 8  # kinds of layers in one model that share nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    sources: tuple[weakref.ref[Tensor], ...]
+    versions: tuple[int, ...]
+    captured: bool
+    maker: int
+    value: T
+
+    def holds(self, sources: tuple[Tensor, ...], layer: int) -> bool:
+        # The maker itself, or a layer before it, begins another pass: buffers may be the same and their contents new.
+        same = all(ref() is source for ref, source in zip(self.sources, sources, strict=True))
+        return same and layer > self.maker and self.captured == capturing(sources[0]) and self.versions == _versions(sources)
+
+
+class PassMemo(Generic[T]):
+    """Values made of tensors that all layers of a pass are given. Each thread has its own."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def get(self, module: Any, sources: tuple[Tensor, ...], key: Hashable, make: Callable[[], T]) -> T:
+        """make(), or what an earlier layer of this pass made of the same tensors. A module without layer_idx shares nothing."""
+        layer = getattr(module, "layer_idx", None)
+        if layer is None:
+            return make()
+        entries: dict[Hashable, _Entry[T]] = self._local.__dict__.setdefault("entries", {})
+        found = entries.get(key)
+        if found is not None and found.holds(sources, layer):
+            return found.value
+        entries.pop(key, None)
+        while len(entries) >= MOST:
+            entries.pop(next(iter(entries)))
+        refs = tuple(weakref.ref(source) for source in sources)
+        entries[key] = _Entry(refs, _versions(sources), capturing(sources[0]), layer, make())
+        return entries[key].value
+
+
+def _versions(sources: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """How often each was written in place; inference tensors do not count it."""
+    return tuple(-1 if source.is_inference() else source._version for source in sources)

@@ -1,0 +1,71 @@
+"""Tensors of a framework in the words of opfacade: names of dtypes, rows of a batch, index tensors of an even batch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from opfacade.core.dtypes import DType
+from opfacade.integrations.refusal import refuse
+
+_NAMES: dict[torch.dtype, DType] = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.float8_e4m3fn: "f8_e4m3",
+    torch.float8_e5m2: "f8_e5m2",
+}
+
+
+def dtype_of(way: str, name: str, tensor: Tensor) -> DType:
+    """The name of a tensor's dtype. Raises DTypeError for one that no attention takes."""
+    found = _NAMES.get(tensor.dtype)
+    if found is None:
+        refuse(way, "OPF-I003", name, expected=" or ".join(_NAMES.values()), got=tensor.dtype)
+    return found
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """[batch, heads, length, dim] as rows [batch * length, heads, dim]: a view where the strides allow, else a copy."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+class EvenBatch(NamedTuple):
+    """Index tensors (i32, on the device) of requests of one length each: request b owns page b of a pool."""
+
+    q_indptr: Tensor
+    kv_indptr: Tensor
+    block_table: Tensor
+    kv_lens: Tensor
+    mask_indptr: Tensor
+
+
+def even_batch(like: Tensor, batch: int, q_len: int, kv_len: int) -> EvenBatch:
+    """Requests of q_len new rows at the end of kv_len tokens, on the device of `like`; mask_indptr steps by whole bytes.
+
+    Remembered, but inside a captured graph, whose memory is its own.
+    """
+    make = _even_batch.__wrapped__ if capturing(like) else _even_batch
+    return make(like.device, batch, q_len, kv_len)
+
+
+@lru_cache(maxsize=256)
+def _even_batch(device: torch.device, batch: int, q_len: int, kv_len: int) -> EvenBatch:
+    steps = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    table = steps[:batch, None]
+    return EvenBatch(steps * q_len, steps * kv_len, table, torch.full_like(steps[:batch], kv_len), steps * -(-q_len * kv_len // 8))
+
+
+def packed(mask: Tensor) -> Tensor:
+    """[batch, n] bool as bits, the least significant first; each row of the batch begins with a byte."""
+    octets = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 8)).unflatten(1, (-1, 8)).to(torch.uint8)
+    shifts = torch.arange(8, dtype=torch.uint8, device=mask.device)
+    return (octets << shifts).sum(-1, dtype=torch.uint8).flatten()
+
+
+def capturing(tensor: Tensor) -> bool:
+    """Whether what is made of `tensor` now belongs to a CUDA graph."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

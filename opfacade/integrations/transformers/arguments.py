@@ -1,0 +1,32 @@
+"""The keyword arguments of an attention call: what is taken, what says nothing of attention, and what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opfacade.integrations.refusal import refuse
+from opfacade.integrations.transformers.releases import WAY
+
+# They say something of the model or of its loss; attention is the same whatever they are.
+IGNORED = frozenset(
+    {
+        "position_ids", "use_cache", "num_items_in_batch", "output_hidden_states", "output_router_logits", "return_dict",
+        "logits_to_keep", "cache_position", "logits_indices", "logits_processor_args", "deterministic",
+    }
+)  # fmt: skip
+_HINTS = {
+    "dropout": "Call model.eval().",
+    "output_attentions": "Attention weights are never formed: attn_implementation='eager' has them.",
+    "cu_seq_lens_q": "Packed sequences are taken from position_ids, without lengths.",
+    "head_mask": "attn_implementation='eager' takes it.",
+}
+
+
+def refuse_unknown(given: Mapping[str, Any], dropout: float = 0.0) -> None:
+    """Raise UnsupportedError for the first argument that would change what attention computes. None and False say nothing."""
+    for name, value in (("dropout", dropout or None), *given.items()):
+        if name not in IGNORED and value is not None and value is not False:
+            shown = type(value).__name__ if hasattr(value, "shape") else repr(value)
+            hint = _HINTS.get(name, "attn_implementation='eager' may take it.")
+            refuse(WAY, "OPF-I001", name, expected="to be absent", got=shown, hint=hint)

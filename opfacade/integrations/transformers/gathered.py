@@ -1,0 +1,44 @@
+"""Continuous batching of transformers 5.19 and later: its cache has made one tensor of the keys of all requests before it calls.
+
+The same function takes the calls of model.forward, which have no lengths.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opfacade.integrations.refusal import refuse
+from opfacade.integrations.transformers.arguments import refuse_unknown
+from opfacade.integrations.transformers.packed_rows import Rows, attend_rows
+from opfacade.integrations.transformers.problem import scores
+from opfacade.integrations.transformers.releases import WAY
+from opfacade.integrations.transformers.standard import attention
+
+_TAKEN = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+_CONSUMED = ("read_index", "write_index", "cache", "is_causal")  # the cache read them before this call
+
+
+@torch.compiler.disable
+def gathered_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
+    s_aux: Tensor | None = None, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """query [1, heads, rows, dim]; key and value [1, kv_heads, kv_rows, dim], those of all requests, one behind another.
+    Returns o [1, rows, heads, dim of value]. A call without read_index is one of model.forward.
+
+    Raises UnsupportedError for an argument that it does not take.
+    """
+    named = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
+    if kwargs.get("read_index") is None:
+        return attention(module, query, key, value, attention_mask, dropout, scaling, **named, **kwargs)
+    if attention_mask is not None:
+        refuse(WAY, "OPF-I001", "attention_mask", expected="None", got="a mask", hint="Lengths say it all here.")
+    cu_q, cu_k, max_q, max_k = (kwargs.pop(name) for name in _TAKEN)
+    refuse_unknown({name: value for name, value in kwargs.items() if name not in _CONSUMED}, dropout)
+    rows = Rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
+    found = scores(scaling, softcap, s_aux, sliding_window)
+    return attend_rows(rows, (cu_q, cu_k), found, (max_q, max_k))[None], None

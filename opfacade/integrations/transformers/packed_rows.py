@@ -1,0 +1,42 @@
+"""Causal attention of packed requests whose keys and values are rows, one request behind another."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from opfacade import Plan
+from opfacade.integrations.tensors import dtype_of
+from opfacade.integrations.transformers.problem import Scores
+from opfacade.integrations.transformers.releases import WAY
+from opfacade.plans.attention import BatchRaggedPrefillArgs, BatchRaggedPrefillDescriptor
+
+
+class Rows(NamedTuple):
+    """Rows of all requests, one request behind another: q [rows, heads, dim], k and v [kv_rows, kv_heads, dim]."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longest: tuple[int, int]) -> Tensor:
+    """o [rows, heads, dim of v]. rows: q, k and v; indptr: of q and of k and v; longest: rows of one request in each."""
+    q, k, v = rows
+    o = new_output(q, v.shape[2], longest[0])
+    descriptor = BatchRaggedPrefillDescriptor(
+        batch_size=indptr[0].shape[0] - 1, total_num_rows=q.shape[0], total_kv_rows=k.shape[0], num_qo_heads=q.shape[1],
+        num_kv_heads=k.shape[1], head_dim=k.shape[2], head_dim_vo=None if v.shape[2] == k.shape[2] else v.shape[2],
+        causal=True, dtype=dtype_of(WAY, "key", k), window_left=found.window_left(longest[1]), **found.fields,
+    )  # fmt: skip
+    args = BatchRaggedPrefillArgs(q=q, q_indptr=indptr[0], k=k, v=v, kv_indptr=indptr[1], sinks=found.sinks, o=o)
+    Plan.select(descriptor).run(args)
+    return o
+
+
+def new_output(q: Tensor, dim: int, longest: int) -> Tensor:
+    """[rows, heads, dim]. A step whose longest request has all rows may be padded, and rows of no request are not written:
+    they are 0, so that nothing behind them meets a NaN."""
+    shape = (q.shape[0], q.shape[1], dim)
+    return q.new_zeros(shape) if longest >= q.shape[0] > 1 else q.new_empty(shape)

@@ -1,0 +1,77 @@
+"""Entering the attention functions into the tables of transformers, under the names that the installed release permits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from opfacade.integrations.refusal import refuse
+from opfacade.integrations.transformers.releases import WAY, Release, release_of
+
+STANDARD = "opfacade"
+
+
+class Names(NamedTuple):
+    """Names for attn_implementation. continuous is empty where `reason` says why there is none."""
+
+    standard: str
+    continuous: str
+    reason: str
+
+
+def names() -> Names:
+    """What `register` enters, for the transformers that is installed. Raises UnsupportedError for an unknown release."""
+    release = _installed()
+    return Names(STANDARD, release.continuous, release.reason)
+
+
+def register() -> Names:
+    """Enter the attention functions and their mask function; calling it again changes nothing.
+
+    Raises UnsupportedError (OPF-I005) for a transformers older than 5.17.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    from opfacade.integrations.transformers.gathered import gathered_attention
+    from opfacade.integrations.transformers.paged import paged_attention
+    from opfacade.integrations.transformers.standard import attention
+
+    release = _installed()
+    # Without a mask function transformers passes no mask, also for padded batches.
+    AttentionInterface.register(STANDARD, attention)
+    AttentionMaskInterface.register(STANDARD, sdpa_mask)
+    if release.contract != "none":
+        continuous = paged_attention if release.contract == "paged" else gathered_attention
+        AttentionInterface.register(release.continuous, continuous)
+        AttentionMaskInterface.register(release.continuous, sdpa_mask)
+    return names()
+
+
+def use_continuous_batching(model: Any) -> Any:
+    """Set the model's attention to the name that continuous batching accepts, and return the model.
+
+    5.17 and 5.18 attend over the pages of the cache. 5.19 and later give each layer one copy of the keys and values of all
+    requests; no name of another's attention gets the pages there.
+    Raises UnsupportedError (OPF-I005) where the release permits none.
+    """
+    release = _installed()
+    register()
+    if release.contract == "none":
+        hint = "attn_implementation='opfacade' serves model.generate."
+        refuse(WAY, "OPF-I005", "transformers", expected="5.17 to 5.24", got=_version(), hint=f"{release.reason}. {hint}")
+    if release.contract == "paged":
+        model.set_attn_implementation(release.continuous)
+    else:
+        # set_attn_implementation would look for a package of flash attention behind every name that contains "flash".
+        model.config._attn_implementation = release.continuous
+    return model
+
+
+def _installed() -> Release:
+    return release_of(_version())
+
+
+def _version() -> str:
+    import transformers
+
+    return str(transformers.__version__)

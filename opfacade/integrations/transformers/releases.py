@@ -1,0 +1,45 @@
+"""Which releases of transformers the adapter knows, and what each permits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opfacade.integrations.refusal import refuse
+
+WAY = "transformers"
+# paged: keys and values arrive as new rows beside the cache. gathered: the cache has made one tensor of each before.
+Contract = Literal["paged", "gathered", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """First release with a contract of continuous batching, and the name that it accepts for another's attention."""
+
+    first: tuple[int, int]
+    contract: Contract
+    continuous: str
+    reason: str = ""
+
+
+_GATHERED = "opfacade_flash"  # 5.19 and later take a name that is not theirs only where it contains "flash"
+_RELEASES = (
+    Release((5, 17), "paged", "paged|opfacade"),
+    Release((5, 19), "gathered", _GATHERED),
+    Release((5, 25), "none", "", "continuous batching was last tried with transformers 5.24"),
+)
+
+
+def parse(version: str) -> tuple[int, int]:
+    """Major and minor number of a release."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def release_of(version: str) -> Release:
+    """What is known of a version. Raises UnsupportedError for one before the first that is known."""
+    known = [release for release in _RELEASES if release.first <= parse(version)]
+    if not known:
+        first = ".".join(map(str, _RELEASES[0].first))
+        refuse(WAY, "OPF-I005", "transformers", expected=f"{first} or later", got=version, hint="Install a later release.")
+    return known[-1]
