@@ -21,7 +21,7 @@ FAMILIES = {
     "qwen3": ("Qwen3", {"head_dim": 16}, "sdpa"),
     "gemma2": ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0, **_WINDOW}, "eager"),
     "gemma3": ("Gemma3", {"head_dim": 16, "query_pre_attn_scalar": 16, **_WINDOW}, "sdpa"),
-    "gpt_oss": ("GptOss", {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, **_WINDOW}, "eager"),
+    "gpt_oss": ("GptOss", {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 4, **_WINDOW}, "eager"),
     "deepseek_v2": ("DeepseekV2", {**_LATENT, "topk_method": "greedy", "n_group": 1, "topk_group": 1}, "sdpa"),
     "deepseek_v3": ("DeepseekV3", {**_LATENT, "n_group": 2, "topk_group": 1}, "sdpa"),
 }

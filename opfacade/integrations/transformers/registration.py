@@ -43,7 +43,8 @@ def register() -> Names:
     if release.contract != "none":
         continuous = paged_attention if release.contract == "paged" else gathered_attention
         AttentionInterface.register(release.continuous, continuous)
-        AttentionMaskInterface.register(release.continuous, sdpa_mask)
+        if release.contract == "gathered":  # it takes the calls of model.forward too
+            AttentionMaskInterface.register(release.continuous, sdpa_mask)
     return names()
 
 
