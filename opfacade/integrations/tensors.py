@@ -10,6 +10,7 @@ from torch import Tensor
 
 from opfacade.core.dtypes import DType
 from opfacade.integrations.refusal import refuse
+from opfacade.plans.kv_cache import even_indptr, even_page_table
 
 _NAMES: dict[torch.dtype, DType] = {
     torch.float32: "f32",
@@ -54,9 +55,10 @@ def even_batch(like: Tensor, batch: int, q_len: int, kv_len: int) -> EvenBatch:
 
 @lru_cache(maxsize=256)
 def _even_batch(device: torch.device, batch: int, q_len: int, kv_len: int) -> EvenBatch:
-    steps = torch.arange(batch + 1, dtype=torch.int32, device=device)
-    table = steps[:batch, None]
-    return EvenBatch(steps * q_len, steps * kv_len, table, torch.full_like(steps[:batch], kv_len), steps * -(-q_len * kv_len // 8))
+    table = even_page_table(batch, kv_len, max(kv_len, 1), form="block", device=device)
+    rows = (even_indptr(batch, length, device=device) for length in (q_len, kv_len))
+    masks = even_indptr(batch, -(-q_len * kv_len // 8), device=device)
+    return EvenBatch(*rows, table["block_table"], table["kv_lens"], masks)
 
 
 def packed(mask: Tensor) -> Tensor:

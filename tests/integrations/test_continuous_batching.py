@@ -1,0 +1,93 @@
+"""Continuous batching on opfacade: prefix sharing, chunked prefill, windows; tokens equal those of the peer."""
+
+import pytest
+import torch
+
+from tests.integrations.tiny_models import FAMILIES, model_of, prompts
+
+pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("registered")]
+
+PAGED = [family for family in FAMILIES if not family.startswith("deepseek")]
+
+
+def batched(model, given, **options):
+    """Tokens of each prompt. Pages of 16 tokens and steps of 64, so that long prompts are cut into chunks."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    import opfacade.integrations.transformers as ours
+    from opfacade.integrations.transformers.releases import parse
+
+    import transformers
+
+    page = "block_size" if parse(transformers.__version__) < (5, 18) else "page_size"
+    config = ContinuousBatchingConfig(**{page: 16}, num_blocks=48, max_batch_tokens=64, **options)
+    generation = GenerationConfig(max_new_tokens=10, do_sample=False, eos_token_id=None)
+    assert ours.names().continuous
+    out = model.generate_batch(given, generation_config=generation, continuous_batching_config=config)
+    assert [o.error for o in out.values()] == [None] * len(given)
+    return [o.generated_tokens for o in out.values()]
+
+
+def shared():
+    """Prompts of every length beside a page's, three of which begin alike."""
+    base = prompts(3, 90, 17, 33, 5, 64, 80, 16)
+    return [*base, base[1][:64] + base[3][:9], base[1][:64] + base[4]]
+
+
+def peer_of(family):
+    from opfacade.integrations.transformers import names
+
+    older = names().continuous.startswith("paged")
+    return "paged|eager" if FAMILIES[family][2] == "eager" else "paged|sdpa" if older else "sdpa"
+
+
+@pytest.mark.parametrize("family", PAGED)
+def test_tokens_are_those_of_the_peer(family, registered, fresh_telemetry):
+    from opfacade.integrations.transformers import use_continuous_batching
+
+    ours = batched(use_continuous_batching(model_of(family, "opfacade")), shared())
+    ops = {name.split("/")[1] for name, counted in fresh_telemetry.snapshot().items() if counted["runs"]}
+    paged = registered.continuous.startswith("paged")
+    assert ops >= ({"paged_kv_append", "paged_prefill", "paged_decode"} if paged else {"ragged_prefill"})
+    assert ours == batched(model_of(family, peer_of(family)), shared())
+
+
+def test_padded_steps_give_the_same_tokens(registered):
+    """Sizes padded as a captured graph pads them: rows and requests of nobody."""
+    from opfacade.integrations.transformers import use_continuous_batching
+
+    plain = batched(use_continuous_batching(model_of("llama", "opfacade")), shared())
+    padded = batched(use_continuous_batching(model_of("llama", "opfacade")), shared(), default_compile_level=1)
+    assert plain == padded
+
+
+def test_no_page_of_another_layer_is_written():
+    """K and V of all layers are pages of one buffer since 5.18: a step of one layer leaves the others as they were."""
+    from opfacade.integrations.transformers.cache_pages import layer_pages
+
+    class Allocator:
+        supports_block_table, block_physical_stride = True, 2 * 2 * 4
+
+    class Cache:
+        layer_to_allocator = {0: Allocator, 1: Allocator}
+        buffer = torch.zeros(12, 4, 2, 8)
+
+        def get_cache_for_block_table(self, layer):
+            return 0, self.buffer[2 * layer :], self.buffer[2 * layer + 1 :]
+
+    cache = Cache()
+    for layer in (0, 1):
+        pages = layer_pages(cache, layer)
+        pages.k.fill_(10 + layer)
+        pages.v.fill_(20 + layer)
+    assert cache.buffer[:, 0, 0, 0].tolist() == [10, 20, 11, 21] * 3
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3"])
+def test_a_model_without_pages_for_its_values_says_so(family, registered):
+    from opfacade.integrations.transformers import use_continuous_batching
+
+    if not registered.continuous.startswith("paged"):
+        pytest.skip("the cache of transformers 5.19 and later refuses such a model itself")
+    with pytest.raises(AssertionError, match=r"value expected head_dim 24, that of key: a page has one, got 16.*OPF-I001"):
+        batched(use_continuous_batching(model_of(family, "opfacade")), prompts(5))

@@ -1,0 +1,78 @@
+"""attn_implementation="opfacade": tokens of seven families equal those of sdpa or eager, in every form of call of generate."""
+
+import pytest
+import torch
+
+from tests.integrations.tiny_models import FAMILIES, generate, model_of, padded, prompts
+
+pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("registered")]
+
+CALLS = {
+    "even": (lambda: padded(prompts(23, 23)), {}),
+    "left padded": (lambda: padded(prompts(5, 23, 17)), {}),
+    "static cache": (lambda: padded(prompts(30)), {"cache_implementation": "static"}),
+    "padded static cache": (lambda: padded(prompts(9, 30)), {"cache_implementation": "static"}),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_in_f32_are_those_of_the_peer(family, fresh_telemetry):
+    ours, peer = model_of(family, "opfacade"), model_of(family, FAMILIES[family][2])
+    for call, (inputs, options) in CALLS.items():
+        assert generate(ours, inputs(), **options) == generate(peer, inputs(), **options), call
+    assert sum(counted["runs"] for counted in fresh_telemetry.snapshot().values()) == 2 * 12 * len(CALLS)
+
+
+def logits(model, sequences, mask):
+    with torch.no_grad():
+        return model(input_ids=sequences, attention_mask=mask).logits.float()[mask.bool()]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bf16_is_as_near_to_f32_as_the_peer_and_tokens_differ_in_near_ties_alone(family):
+    """Greedy chains part at a tie and then differ in all: each position is judged behind the same tokens."""
+    peer = FAMILIES[family][2]
+    inputs = padded(prompts(5, 23, 17))
+    models = {name: model_of(family, name, torch.bfloat16) for name in ("opfacade", peer)}
+    sequences = torch.tensor(generate(models[peer], inputs))
+    mask = torch.cat([inputs["attention_mask"], torch.ones_like(sequences[:, inputs["input_ids"].shape[1] :])], 1)
+    exact = logits(model_of(family, peer), sequences, mask)
+    found = {name: logits(model, sequences, mask) for name, model in models.items()}
+    error = {name: ((x - exact).square().mean().sqrt() / exact.std()).item() for name, x in found.items()}
+    assert error["opfacade"] <= 1.25 * error[peer]
+    top = exact.topk(2).values
+    clear = (top[:, 0] - top[:, 1]) > 0.08 * exact.std()
+    assert clear.float().mean() > 0.7
+    assert torch.equal(found["opfacade"].argmax(-1)[clear], found[peer].argmax(-1)[clear])
+
+
+def test_a_chunk_behind_a_cache_and_an_empty_static_cache_are_aligned_as_sdpa_aligns_them():
+    """Two calls without a mask: rows at the end of the keys, and rows at the beginning of a cache that has room for more."""
+    from transformers import StaticCache
+
+    inputs = padded(prompts(20))
+    found = []
+    for name in ("opfacade", "sdpa"):
+        model = model_of("llama", name)
+        with torch.no_grad():
+            first = model(input_ids=inputs["input_ids"][:, :13], use_cache=True)
+            rest = model(input_ids=inputs["input_ids"][:, 13:], past_key_values=first.past_key_values)
+            static = StaticCache(config=model.config, max_cache_len=50)
+            found.append((rest.logits, model(input_ids=inputs["input_ids"], past_key_values=static).logits))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_attention_without_a_causal_mask_sees_all_keys():
+    ours, theirs = (model_of("llama", name) for name in ("opfacade", "sdpa"))
+    ids = padded(prompts(11))["input_ids"]
+    with torch.no_grad():
+        torch.testing.assert_close(ours(input_ids=ids, is_causal=False).logits, theirs(input_ids=ids, is_causal=False).logits)
+
+
+def test_a_compiled_model_gives_the_tokens_of_the_eager_one():
+    model = model_of("llama", "opfacade")
+    ids = padded(prompts(11))["input_ids"]
+    with torch.no_grad():
+        wanted = model(input_ids=ids).logits
+        torch.testing.assert_close(torch.compile(model, backend="eager")(input_ids=ids).logits, wanted)

@@ -1,0 +1,132 @@
+"""One call of the attention functions: a formula in f64, what is refused by name, what layers of a pass share."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from opfacade import errors
+from opfacade.integrations.transformers.arguments import IGNORED
+from opfacade.integrations.transformers.gathered import gathered_attention
+from opfacade.integrations.transformers.paged import paged_attention
+from opfacade.integrations.transformers.releases import release_of
+from opfacade.integrations.transformers.standard import attention
+
+MODULE = SimpleNamespace(layer_idx=0, is_causal=True)
+
+
+def tensors(batch=2, q_len=5, kv_len=9, dim=16, dim_vo=16):
+    generator = torch.Generator().manual_seed(1)
+
+    def make(heads, length, width):
+        return torch.randn(batch, length, heads, width, generator=generator).transpose(1, 2)
+
+    return make(4, q_len, dim), make(2, kv_len, dim), make(2, kv_len, dim_vo)
+
+
+def formula(q, k, v, seen, cap=0.0, sinks=None):
+    q, k, v = q.double(), k.double().repeat_interleave(2, 1), v.double().repeat_interleave(2, 1)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    scores = cap * torch.tanh(scores / cap) if cap else scores
+    scores = scores.masked_fill(~seen, -math.inf)
+    extra = [] if sinks is None else [sinks.double().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)]
+    weights = torch.softmax(torch.cat([scores, *extra], -1), -1)[..., : k.shape[2]].nan_to_num(0.0)
+    return (weights @ v).transpose(1, 2).float()
+
+
+@pytest.mark.parametrize("dim_vo", [16, 24])
+@pytest.mark.parametrize("q_len", [1, 5])
+def test_a_mask_a_cap_and_sinks_are_those_of_the_formula(q_len, dim_vo):
+    q, k, v = tensors(q_len=q_len, dim_vo=dim_vo)
+    mask = torch.rand(2, 1, q_len, 12, generator=torch.Generator().manual_seed(2)) > 0.3
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    o, weights = attention(MODULE, q, k, v, mask, softcap=3.0, s_aux=sinks)
+    assert weights is None
+    torch.testing.assert_close(o, formula(q, k, v, mask[..., :9], 3.0, sinks))
+
+
+def test_a_window_without_a_mask_hides_the_keys_before_it():
+    q, k, v = tensors(q_len=9)
+    i, j = torch.arange(9)[:, None], torch.arange(9)
+    o, _ = attention(MODULE, q, k, v, None, sliding_window=3)
+    torch.testing.assert_close(o, formula(q, k, v, (j <= i) & (j > i - 3)))
+
+
+def test_a_mask_that_changes_between_two_passes_is_packed_again_and_shared_within_one(monkeypatch):
+    from opfacade.integrations.transformers import problem
+
+    packed, made = problem.packed, []
+    monkeypatch.setattr(problem, "packed", lambda mask: made.append(1) or packed(mask))
+    q, k, v = tensors()
+    mask = torch.ones(2, 1, 5, 9, dtype=torch.bool)
+    layers = [SimpleNamespace(layer_idx=index, is_causal=True) for index in range(3)]
+    for layer in layers:
+        attention(layer, q, k, v, mask)
+    assert len(made) == 1
+    with torch.inference_mode():  # writes that no counter shows
+        mask.numpy()[..., 4:] = False
+    for layer in layers:
+        o, _ = attention(layer, q, k, v, mask)
+        torch.testing.assert_close(o, formula(q, k, v, mask))
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("position_bias", torch.zeros(1, 4, 5, 9)), ("output_attentions", True), ("cu_seq_lens_q", torch.zeros(3)), ("tau", 0.5)],
+)
+@pytest.mark.parametrize("function", [attention, gathered_attention])
+def test_an_unknown_argument_is_refused_by_name(function, name, value):
+    with pytest.raises(errors.UnsupportedError, match=rf"transformers\.attention: {name} expected to be absent.*OPF-I001"):
+        function(MODULE, *tensors(), None, **{name: value})
+
+
+def test_arguments_that_say_nothing_of_attention_are_taken():
+    q, k, v = tensors()
+    given = dict.fromkeys(IGNORED, True) | {"position_bias": None, "output_attentions": False}
+    torch.testing.assert_close(attention(MODULE, q, k, v, None, **given)[0], attention(MODULE, q, k, v, None)[0])
+
+
+@pytest.mark.parametrize(
+    ("mask", "error"),
+    [
+        (torch.zeros(2, 1, 5, 9), errors.DTypeError),
+        (torch.ones(2, 4, 5, 9, dtype=torch.bool), errors.ShapeError),
+        (torch.ones(2, 1, 5, 8, dtype=torch.bool), errors.ShapeError),
+        (torch.ones(2, 9, dtype=torch.bool), errors.ShapeError),
+    ],
+)
+def test_a_mask_of_another_form_is_refused(mask, error):
+    with pytest.raises(error, match="attention_mask expected"):
+        attention(MODULE, *tensors(), mask)
+
+
+def test_keys_of_another_batch_dropout_and_gradients_are_refused():
+    q, k, v = tensors()
+    with pytest.raises(errors.ShapeError, match="key, value expected"):
+        attention(MODULE, q, k[:1], v[:1], None)
+    with pytest.raises(errors.UnsupportedError, match=r"dropout expected to be absent, got 0\.1"):
+        attention(MODULE, q, k, v, None, dropout=0.1)
+    with pytest.raises(errors.GradNotSupportedError):
+        attention(MODULE, q.requires_grad_(), k, v, None)
+
+
+def test_the_paged_function_wants_what_continuous_batching_passes():
+    with pytest.raises(errors.ArgumentError, match="cache expected what continuous batching passes"):
+        paged_attention(MODULE, *tensors(batch=1), None)
+    with pytest.raises(errors.ArgumentError, match="cu_seq_lens_q expected"):
+        paged_attention(MODULE, *tensors(batch=1), None, cache=object())
+
+
+@pytest.mark.parametrize(
+    ("version", "contract"),
+    [("5.17.0", "paged"), ("5.18.2", "paged"), ("5.19.0", "gathered"), ("5.24.0", "gathered"), ("5.25.0.dev0", "none")],
+)
+def test_each_release_has_its_contract(version, contract):
+    assert release_of(version).contract == contract
+
+
+def test_an_older_release_is_refused():
+    with pytest.raises(errors.UnsupportedError, match=r"transformers\.register: transformers expected 5\.17 or later, got 4\.57"):
+        release_of("4.57.6")
