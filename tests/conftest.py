@@ -5,6 +5,7 @@ import os
 import pytest
 
 from tests.support.skipped import pytest_terminal_summary  # noqa: F401
+from tests.support.transformers_here import missing
 
 
 def pytest_addoption(parser):
@@ -18,10 +19,11 @@ def _no_gpu():
 
 
 def pytest_collection_modifyitems(config, items):
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    reason = _no_gpu() if marked else ""
-    for item in marked if reason else ():
-        item.add_marker(pytest.mark.skip(reason=reason))
+    for marker, why_not in (("gpu", _no_gpu), ("transformers", missing)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = why_not() if marked else ""
+        for item in marked if reason else ():
+            item.add_marker(pytest.mark.skip(reason=reason))
     for item in items:
         if item.get_closest_marker("heavy") and not config.getoption("--heavy"):
             item.add_marker(pytest.mark.skip(reason="take minutes: run with --heavy"))

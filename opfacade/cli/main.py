@@ -148,6 +148,7 @@ def schema(op: str) -> None:
 
 
 @main.command()
+@click.option("--model", type=click.Choice(["tiny-llama"]), help="Generate with transformers on opfacade and on sdpa instead.")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of real request lengths.")
 @click.option("--requests", type=int, help="How many requests to serve. [default: 64]")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there is one]")
@@ -171,6 +172,11 @@ def demo(
 ) -> None:
     """Serve requests with continuous batching over a paged cache, and check every step against an fp64 oracle."""
     import torch
+
+    if given.pop("model") is not None:
+        from opfacade.demo import model
+
+        ctx.exit(0 if model.run(device or ("cuda" if torch.cuda.is_available() else "cpu"), click.echo, json_path) else 1)
 
     from opfacade import record
     from opfacade.demo.lengths import drawn, from_trace
