@@ -1,0 +1,128 @@
+"""SGLang's attention over its own pool: a page table made on the device, inside the captured graph where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from torch import Tensor
+
+from opfacade.integrations.paged_layer import Layer, Pool, Requests
+from opfacade.integrations.refusal import refuse
+from opfacade.integrations.sglang.page_table import PageTable
+from opfacade.integrations.support import here, refusals
+
+WAY = "sglang"
+
+
+class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
+    """Decode and extend of a decoder. Graphs: decode; the page table is made in the graph, from the lengths at each replay."""
+
+    needs_cpu_seq_lens: bool = False
+
+    def __init__(self, model_runner: Any) -> None:
+        """Raises UnsupportedError for a pool of latents, a pool with windows of its own, and what no kernel takes."""
+        super().__init__()
+        self._refuse_models(model_runner)
+        self.device = model_runner.device
+        self.token_to_kv_pool = model_runner.token_to_kv_pool
+        self._page_size = model_runner.page_size or 1
+        self._max_kv_len = int(model_runner.model_config.context_len)
+        tokens = model_runner.req_to_token_pool.req_to_token
+        self._table = PageTable(tokens, self._page_size, min(self._max_kv_len, tokens.shape[1]))
+        self.forward_metadata: Requests | None = None
+
+    @staticmethod
+    def _refuse_models(runner: Any) -> None:
+        hint = "Choose another backend for it."
+        if runner.use_mla_backend:
+            refuse(WAY, "OPF-I001", "use_mla_backend", expected="False", got=True, hint=hint)
+        if hasattr(runner.token_to_kv_pool, "swa_kv_pool"):
+            refuse(WAY, "OPF-I001", "token_to_kv_pool", expected="one pool for all layers", got="one with windows", hint=hint)
+        found = refusals(here(), head_dim=int(runner.model_config.head_dim), page_size=runner.page_size or 1)
+        if found and runner.device != "cpu":
+            refuse(WAY, "OPF-I001", "model_config", expected="what a kernel takes", got=found[0], hint=hint)
+
+    # -- what a step is -------------------------------------------------------------------------------------------
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        self._table.reserve(max_bs)
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+        """Which tensors a step uses; their contents are written by init_forward_metadata_in_graph."""
+        mode = forward_batch.forward_mode
+        if not (mode.is_decode_or_idle() or mode.is_extend_without_speculative()):
+            hint = "Serve without speculative decoding, or choose another backend."
+            refuse(WAY, "OPF-I001", "forward_mode", expected="DECODE, EXTEND, MIXED or IDLE", got=mode, hint=hint)
+        self.forward_metadata = None if mode.is_idle() else self._requests(forward_batch)
+
+    def _requests(self, batch: Any) -> Requests:
+        size, decodes = batch.batch_size, batch.forward_mode.is_decode()
+        self._table.reserve(size)
+        table, kv_lens, q_indptr = self._table.views(size)
+        return Requests(q_indptr, table, kv_lens, self._max_kv_len, decodes)
+
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+        """Page table, lengths and indptr, on the device and into buffers of this backend: nothing is read back."""
+        if self.forward_metadata is not None:
+            extend = None if self.forward_metadata.decodes else forward_batch.extend_seq_lens
+            self._table.write(forward_batch.req_pool_indices, forward_batch.seq_lens, extend)
+
+    # -- a layer --------------------------------------------------------------------------------------------------
+
+    def forward_decode(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **kwargs: Any
+    ) -> Tensor:
+        """q [rows, heads * dim] and k, v [rows, kv_heads, dim]; returns [rows, heads * dim]."""
+        return self._forward(q, (k, v) if save_kv_cache else None, layer, forward_batch, kwargs)
+
+    forward_extend = forward_decode
+
+    def _forward(self, q: Tensor, new: tuple[Tensor, Tensor] | None, layer: Any, batch: Any, kwargs: dict[str, Any]) -> Tensor:
+        sinks = kwargs.pop("sinks", None)
+        self._refuse_layer(layer, kwargs)
+        if new is not None and new[0] is not None:
+            self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(batch), *new)
+        k, v = (buffer.unflatten(0, (-1, self._page_size)) for buffer in self.token_to_kv_pool.get_kv_buffer(layer.layer_id))
+        rows = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        o = torch.zeros_like(rows) if self._pads(rows) else torch.empty_like(rows)
+        self._of(layer, sinks).attend(Pool(WAY, k, v, "NHD"), self._current(), rows, o)
+        return o.flatten(1)
+
+    def _pads(self, rows: Tensor) -> bool:
+        """Rows of a prefill may be padding, which no request writes; a decode writes all of its rows."""
+        return not self._current().decodes
+
+    def _current(self) -> Requests:
+        if self.forward_metadata is None:
+            refuse(WAY, "OPF-I004", "forward_metadata", expected="init_forward_metadata before forward", got=None)
+        return self.forward_metadata
+
+    @staticmethod
+    def _of(layer: Any, sinks: Tensor | None) -> Layer:
+        # SGLang counts the keys before a row's own, as window_left does.
+        window = -1 if layer.sliding_window_size is None else layer.sliding_window_size
+        return Layer(layer.tp_q_head_num, layer.scaling, window, layer.logit_cap or 0.0, None if sinks is None else sinks.float())
+
+    @staticmethod
+    def _refuse_layer(layer: Any, kwargs: dict[str, Any]) -> None:
+        hint = "Choose another backend for it."
+        for name, value in kwargs.items():
+            if value is not None:
+                refuse(WAY, "OPF-I001", name, expected="to be absent", got=type(value).__name__, hint=hint)
+        if layer.is_cross_attention or layer.attn_type != type(layer.attn_type).DECODER:
+            refuse(WAY, "OPF-I001", "layer", expected="decoder attention", got=layer.attn_type, hint=hint)
+        if layer.v_head_dim != layer.qk_head_dim:
+            refuse(WAY, "OPF-I001", "v_head_dim", expected=str(layer.qk_head_dim), got=layer.v_head_dim, hint=hint)
+        if layer.logit_cap and layer.logit_capping_method != "tanh":
+            refuse(WAY, "OPF-I001", "logit_capping_method", expected="tanh", got=layer.logit_capping_method, hint=hint)
+        if layer.k_scale is not None:
+            refuse(WAY, "OPF-I001", "k_scale", expected="None: this adapter takes no fp8 cache", got="a scale", hint=hint)
+
+    def support_triton(self) -> bool:
+        return False

@@ -1,0 +1,39 @@
+"""The page table of SGLang's requests in buffers that keep their place, so that a captured graph may hold them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class PageTable:
+    """req_to_token [requests, tokens] has the slot of each token; slot // page_size is its page."""
+
+    def __init__(self, req_to_token: Tensor, page_size: int, max_kv_len: int) -> None:
+        self._first_slots = req_to_token[:, :max_kv_len:page_size]
+        self._page_size = page_size
+        self._size = 0
+        self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def reserve(self, batch: int) -> None:
+        """Room for so many requests. Buffers of graphs that were captured before stay as they are, for those graphs."""
+        if batch > self._size:
+            make = {"dtype": torch.int32, "device": self._first_slots.device}
+            table = torch.full((batch, self._first_slots.shape[1]), -1, **make)
+            self._buffers = table, torch.zeros(batch, **make), torch.arange(batch + 1, **make)
+            self._size = batch
+
+    def views(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """block_table [batch, pages], kv_lens [batch] and q_indptr [batch + 1]."""
+        assert self._buffers is not None
+        table, kv_lens, q_indptr = self._buffers
+        return table[:batch], kv_lens[:batch], q_indptr[: batch + 1]
+
+    def write(self, requests: Tensor, seq_lens: Tensor, extend_lens: Tensor | None) -> None:
+        """requests [batch]: rows of req_to_token. extend_lens: new rows of each; None is one."""
+        table, kv_lens, q_indptr = self.views(seq_lens.shape[0])
+        torch.div(self._first_slots[requests], self._page_size, rounding_mode="floor", out=table)
+        kv_lens.copy_(seq_lens)
+        lens = torch.ones_like(kv_lens) if extend_lens is None else extend_lens
+        q_indptr[0] = 0
+        torch.cumsum(lens, 0, dtype=torch.int32, out=q_indptr[1:])

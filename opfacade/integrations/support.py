@@ -1,0 +1,53 @@
+"""Answers to what an engine asks of a backend before it loads a model; every one is what `explain` finds for that problem."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from opfacade import Preference, Target, errors, explain
+from opfacade.core.dtypes import DType
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+
+USUAL = "sm_90a"  # where no GPU is: questions are then of the usual one
+
+
+def here() -> Target:
+    """The machine that the answers are for."""
+    current = Target.current()
+    return Target.parse(USUAL) if current.is_cpu else current
+
+
+def target_of(major: int, minor: int) -> Target:
+    """Of a compute capability; from 9.0 on with the instructions of that architecture alone."""
+    return Target.parse(f"sm_{major}{minor}{'a' if major >= 9 else ''}")
+
+
+@lru_cache(maxsize=1024)
+def refusals(
+    target: Target, *, head_dim: int = 128, page_size: int = 16, dtype: DType = "bf16", kv_dtype: DType | None = None,
+    causal: bool = True, window_left: int = -1, sinks: bool = False,
+) -> tuple[str, ...]:  # fmt: skip
+    """Why no CUDA kernel takes decode, prefill or append of such a cache: `op: reason` each; empty where all are taken."""
+    try:
+        pool = PagedKvCacheDescriptor(
+            num_total_pages=64, page_size=page_size, num_kv_heads=1, head_dim=head_dim, dtype=kv_dtype or dtype
+        )
+    except errors.DescriptorError as error:
+        return (str(error),)
+    common: dict[str, Any] = {"batch_size": 4, "paged_kv": pool, "page_table": "block"}
+    common["kv_scale"] = "tensor" if kv_dtype not in (None, dtype) else "none"
+    scores = common | {"num_qo_heads": 4, "q_dtype": dtype, "window_left": window_left, "sinks": sinks, "return_lse": False}
+    asked = (
+        BatchPagedDecodeDescriptor(**scores),
+        BatchPagedPrefillDescriptor(total_num_rows=64, causal=causal, **scores),
+        PagedKvAppendDescriptor(total_num_rows=64, new_dtype=dtype, **common),
+    )
+    found = [explain(descriptor, Preference(backend="cuda"), target) for descriptor in asked]
+    return tuple(_first_reason(one) for one in found if one.chosen is None)
+
+
+def _first_reason(found: Any) -> str:
+    reasons = [str(reason) for option in found.options if option.candidate.backend == "cuda" for reason in option.reasons]
+    return f"{found.descriptor.op}: {reasons[0] if reasons else f'no kernel for {found.target.arch}'}"
