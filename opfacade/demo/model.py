@@ -1,4 +1,4 @@
-"""`opfacade demo --model`: a real client. transformers generates with continuous batching, its attention on opfacade and on sdpa."""
+"""`opfacade demo --model`: a real client. transformers generates with continuous batching, on opfacade and on sdpa."""
 
 from __future__ import annotations
 
@@ -147,7 +147,10 @@ def _tie(device: str, prompt: list[int], ours: list[int], theirs: list[int]) -> 
 
 
 def _report(runs: Sequence[Generated], prompts: Sequence[list[int]], skus: dict[str, int]) -> list[str]:
-    answers = [f"  {len(prompt):>3} tokens -> {' '.join(map(str, found))}" for prompt, found in zip(prompts, runs[0].tokens, strict=True)]
+    answers = [
+        f"  {len(prompt):>3} tokens -> {' '.join(map(str, found))}"
+        for prompt, found in zip(prompts, runs[0].tokens, strict=True)
+    ]
     ran = [f"  {count:>4} x {sku}" for sku, count in skus.items()]
     times = [f"  {found.attention:<9} {found.seconds:6.2f} s  {found.rate:7.0f} tokens/s" for found in runs]
     return ["\nTokens", *answers, "\nSKUs", *ran, "\nTime", *times]

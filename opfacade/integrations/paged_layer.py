@@ -7,17 +7,18 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from opfacade import Plan
 from opfacade.core.dtypes import DType
 from opfacade.integrations.tensors import dtype_of
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
+    BatchPagedDecodePlan,
     BatchPagedPrefillArgs,
     BatchPagedPrefillDescriptor,
+    BatchPagedPrefillPlan,
     PagedKvCacheDescriptor,
 )
-from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,17 @@ class Pool:
     def descriptor(self) -> PagedKvCacheDescriptor:
         pages, first, second, dim = self.k.shape
         heads, size = (first, second) if self.layout == "HND" else (second, first)
+        dtype = dtype_of(self.way, "kv_cache", self.k)
         return PagedKvCacheDescriptor(
-            num_total_pages=pages, page_size=size, num_kv_heads=heads, head_dim=dim, dtype=dtype_of(self.way, "kv_cache", self.k),
-            layout=self.layout,
-        )  # fmt: skip
+            num_total_pages=pages, page_size=size, num_kv_heads=heads, head_dim=dim, dtype=dtype, layout=self.layout
+        )
 
     @property
     def fields(self) -> dict[str, Any]:
         return {"paged_kv": self.descriptor, "page_table": "block", "kv_scale": "none" if self.scales is None else "tensor"}
 
     @property
-    def operands(self) -> dict[str, Tensor | None]:
+    def operands(self) -> dict[str, Any]:
         k_scale, v_scale = self.scales or (None, None)
         return {"k_data": self.k, "v_data": self.v, "k_scale": k_scale, "v_scale": v_scale}
 
@@ -92,7 +93,7 @@ class Layer:
         fields = pool.fields | requests.bounds(pool.descriptor.page_size) | {"new_dtype": row_dtype}
         if row_dtype == pool.descriptor.dtype:
             fields["kv_scale"] = "none"
-        plan = Plan.select(PagedKvAppendDescriptor(total_num_rows=k_new.shape[0], **fields))
+        plan = PagedKvAppendPlan.select(PagedKvAppendDescriptor(total_num_rows=k_new.shape[0], **fields))
         operands = (pool if fields["kv_scale"] == "tensor" else replace(pool, scales=None)).operands
         new = {"k_new": k_new, "v_new": v_new, "append_indptr": requests.q_indptr}
         plan.run(PagedKvAppendArgs(**new, **operands, **requests.table))
@@ -104,10 +105,10 @@ class Layer:
         common["max_kv_len"] = requests.max_kv_len
         operands = {"q": q, "o": o, "sinks": self.sinks} | pool.operands | requests.table
         if requests.decodes:
-            Plan.select(BatchPagedDecodeDescriptor(**common)).run(BatchPagedDecodeArgs(**operands))
+            BatchPagedDecodePlan.select(BatchPagedDecodeDescriptor(**common)).run(BatchPagedDecodeArgs(**operands))
         else:
             descriptor = BatchPagedPrefillDescriptor(total_num_rows=q.shape[0], causal=requests.causal, **common)
-            Plan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=requests.q_indptr, **operands))
+            BatchPagedPrefillPlan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=requests.q_indptr, **operands))
 
     def _fields(self, q_dtype: DType) -> dict[str, Any]:
         return {

@@ -13,7 +13,9 @@ from opfacade.demo import model
 
 @pytest.mark.transformers
 def test_the_demo_prints_tokens_skus_and_time_and_succeeds(tmp_path):
-    result = CliRunner().invoke(main, ["demo", "--model", "tiny-llama", "--device", "cpu", "--json", str(tmp_path / "out.json")])
+    result = CliRunner().invoke(
+        main, ["demo", "--model", "tiny-llama", "--device", "cpu", "--json", str(tmp_path / "out.json")]
+    )
     assert result.exit_code == 0, result.output
     assert "8 of 8 answers equal" in result.output
     assert "tokens/s" in result.output
@@ -40,5 +42,7 @@ def test_a_wrong_token_fails_the_demo(monkeypatch):
 
 def test_without_transformers_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(errors.UnsupportedError, match=r"transformers expected to be installed.*opfacade\[transformers\].*OPF-I006"):
+    with pytest.raises(
+        errors.UnsupportedError, match=r"transformers expected to be installed.*opfacade\[transformers\].*OPF-I006"
+    ):
         model.run("cpu", print)

@@ -12,12 +12,11 @@ PAGED = [family for family in FAMILIES if not family.startswith("deepseek")]
 
 def batched(model, given, **options):
     """Tokens of each prompt. Pages of 16 tokens and steps of 64, so that long prompts are cut into chunks."""
+    import transformers
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     import opfacade.integrations.transformers as ours
     from opfacade.integrations.transformers.releases import parse
-
-    import transformers
 
     page = "block_size" if parse(transformers.__version__) < (5, 18) else "page_size"
     config = ContinuousBatchingConfig(**{page: 16}, num_blocks=48, max_batch_tokens=64, **options)
@@ -69,7 +68,7 @@ def test_no_page_of_another_layer_is_written():
         supports_block_table, block_physical_stride = True, 2 * 2 * 4
 
     class Cache:
-        layer_to_allocator = {0: Allocator, 1: Allocator}
+        layer_to_allocator = (Allocator, Allocator)
         buffer = torch.zeros(12, 4, 2, 8)
 
         def get_cache_for_block_table(self, layer):

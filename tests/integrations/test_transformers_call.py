@@ -128,5 +128,7 @@ def test_each_release_has_its_contract(version, contract):
 
 
 def test_an_older_release_is_refused():
-    with pytest.raises(errors.UnsupportedError, match=r"transformers\.register: transformers expected 5\.17 or later, got 4\.57"):
+    with pytest.raises(
+        errors.UnsupportedError, match=r"transformers\.register: transformers expected 5\.17 or later, got 4\.57"
+    ):
         release_of("4.57.6")

@@ -8,4 +8,6 @@ def missing() -> str:
         return "need transformers: pip install 'opfacade[transformers]'"
     from opfacade.integrations.transformers.releases import parse
 
-    return "" if parse(transformers.__version__) >= (5, 17) else f"need transformers 5.17 or later, not {transformers.__version__}"
+    return (
+        "" if parse(transformers.__version__) >= (5, 17) else f"need transformers 5.17 or later, not {transformers.__version__}"
+    )

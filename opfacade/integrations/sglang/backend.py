@@ -107,7 +107,9 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
     def _of(layer: Any, sinks: Tensor | None) -> Layer:
         # SGLang counts the keys before a row's own, as window_left does.
         window = -1 if layer.sliding_window_size is None else layer.sliding_window_size
-        return Layer(layer.tp_q_head_num, layer.scaling, window, layer.logit_cap or 0.0, None if sinks is None else sinks.float())
+        return Layer(
+            layer.tp_q_head_num, layer.scaling, window, layer.logit_cap or 0.0, None if sinks is None else sinks.float()
+        )
 
     @staticmethod
     def _refuse_layer(layer: Any, kwargs: dict[str, Any]) -> None:

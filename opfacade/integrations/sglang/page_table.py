@@ -13,20 +13,20 @@ class PageTable:
         self._first_slots = req_to_token[:, :max_kv_len:page_size]
         self._page_size = page_size
         self._size = 0
-        self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
+        self._made: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def reserve(self, batch: int) -> None:
-        """Room for so many requests. Buffers of graphs that were captured before stay as they are, for those graphs."""
+        """Room for so many requests. Smaller buffers are kept: a graph that was captured with them writes and reads them."""
         if batch > self._size:
-            make = {"dtype": torch.int32, "device": self._first_slots.device}
-            table = torch.full((batch, self._first_slots.shape[1]), -1, **make)
-            self._buffers = table, torch.zeros(batch, **make), torch.arange(batch + 1, **make)
+            like = self._first_slots
+            table = like.new_full((batch, like.shape[1]), -1, dtype=torch.int32)
+            q_indptr = torch.arange(batch + 1, dtype=torch.int32, device=like.device)
+            self._made.append((table, like.new_zeros(batch, dtype=torch.int32), q_indptr))
             self._size = batch
 
     def views(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         """block_table [batch, pages], kv_lens [batch] and q_indptr [batch + 1]."""
-        assert self._buffers is not None
-        table, kv_lens, q_indptr = self._buffers
+        table, kv_lens, q_indptr = self._made[-1]
         return table[:batch], kv_lens[:batch], q_indptr[: batch + 1]
 
     def write(self, requests: Tensor, seq_lens: Tensor, extend_lens: Tensor | None) -> None:

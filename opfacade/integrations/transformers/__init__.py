@@ -1,10 +1,10 @@
 """attn_implementation="opfacade" for transformers: `register()` once, then name it where a model is made.
 
-    from opfacade.integrations.transformers import register, use_continuous_batching
-    register()
-    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="opfacade")
-    model.generate(...)
-    use_continuous_batching(model).generate_batch(prompts, ...)
+from opfacade.integrations.transformers import register, use_continuous_batching
+register()
+model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="opfacade")
+model.generate(...)
+use_continuous_batching(model).generate_batch(prompts, ...)
 """
 
 from opfacade.integrations.transformers.registration import Names, names, register, use_continuous_batching

@@ -1,4 +1,4 @@
-"""Continuous batching of transformers 5.19 and later: its cache has made one tensor of the keys of all requests before it calls.
+"""Continuous batching of transformers 5.19 and later: its cache has gathered the keys of all requests before it calls.
 
 The same function takes the calls of model.forward, which have no lengths.
 """
@@ -21,7 +21,7 @@ _TAKEN = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 _CONSUMED = ("read_index", "write_index", "cache", "is_causal")  # the cache read them before this call
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def gathered_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
@@ -34,11 +34,12 @@ def gathered_attention(
     """
     named = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
     if kwargs.get("read_index") is None:
-        return attention(module, query, key, value, attention_mask, dropout, scaling, **named, **kwargs)
+        found: tuple[Tensor, None] = attention(module, query, key, value, attention_mask, dropout, scaling, **named, **kwargs)
+        return found
     if attention_mask is not None:
         refuse(WAY, "OPF-I001", "attention_mask", expected="None", got="a mask", hint="Lengths say it all here.")
     cu_q, cu_k, max_q, max_k = (kwargs.pop(name) for name in _TAKEN)
     refuse_unknown({name: value for name, value in kwargs.items() if name not in _CONSUMED}, dropout)
     rows = Rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
-    found = scores(scaling, softcap, s_aux, sliding_window)
-    return attend_rows(rows, (cu_q, cu_k), found, (max_q, max_k))[None], None
+    how = scores(scaling, softcap, s_aux, sliding_window)
+    return attend_rows(rows, (cu_q, cu_k), how, (max_q, max_k))[None], None

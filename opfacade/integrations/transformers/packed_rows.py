@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from opfacade import Plan
 from opfacade.integrations.tensors import dtype_of
 from opfacade.integrations.transformers.problem import Scores
 from opfacade.integrations.transformers.releases import WAY
-from opfacade.plans.attention import BatchRaggedPrefillArgs, BatchRaggedPrefillDescriptor
+from opfacade.plans.attention import BatchRaggedPrefillArgs, BatchRaggedPrefillDescriptor, BatchRaggedPrefillPlan
 
 
 class Rows(NamedTuple):
@@ -31,7 +30,7 @@ def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longes
         causal=True, dtype=dtype_of(WAY, "key", k), window_left=found.window_left(longest[1]), **found.fields,
     )  # fmt: skip
     args = BatchRaggedPrefillArgs(q=q, q_indptr=indptr[0], k=k, v=v, kv_indptr=indptr[1], sinks=found.sinks, o=o)
-    Plan.select(descriptor).run(args)
+    BatchRaggedPrefillPlan.select(descriptor).run(args)
     return o
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opfacade import Plan
 from opfacade.integrations.pass_memo import PassMemo
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.tensors import dtype_of
@@ -24,14 +23,16 @@ from opfacade.integrations.transformers.releases import WAY
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
+    BatchPagedDecodePlan,
     BatchPagedPrefillArgs,
     BatchPagedPrefillDescriptor,
+    BatchPagedPrefillPlan,
     PagedKvCacheDescriptor,
 )
-from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def paged_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
@@ -124,18 +125,18 @@ class _Paged:
             num_total_pages=self.pages.k.shape[0], page_size=size, num_kv_heads=heads, head_dim=dim,
             dtype=dtype_of(WAY, "cache", self.pages.k), layout="NHD",
         )  # fmt: skip
-        # Requests share pages of a prefix, so all together may have more than the pool. A power of two: one plan serves many steps.
+        # Requests share pages of a prefix: all together may have more than the pool. A power of two serves many steps.
         most = batch * (1 << (width - 1).bit_length())
         return {"batch_size": batch, "paged_kv": pool, "page_table": "block", "max_kv_indices": most}
 
     @property
-    def _operands(self) -> dict[str, Tensor]:
+    def _operands(self) -> dict[str, Any]:
         return {"k_data": self.pages.k, "v_data": self.pages.v, "block_table": self.table[0], "kv_lens": self.table[1]}
 
     def append(self) -> None:
         descriptor = PagedKvAppendDescriptor(total_num_rows=self.rows.k.shape[0], **self._common)
         new = {"k_new": self.rows.k, "v_new": self.rows.v, "append_indptr": self.step.cu_q}
-        Plan.select(descriptor).run(PagedKvAppendArgs(**new, **self._operands))
+        PagedKvAppendPlan.select(descriptor).run(PagedKvAppendArgs(**new, **self._operands))
 
     def attend(self, found: Scores) -> Tensor:
         q, batch = self.rows.q, self.table[0].shape[0]
@@ -144,8 +145,8 @@ class _Paged:
         operands = {"q": q, "sinks": found.sinks, "o": o} | self._operands
         common["window_left"] = found.window_left(self.step.of("full_attention")[1])
         if self.step.max_q == 1 and q.shape[0] == batch:
-            Plan.select(BatchPagedDecodeDescriptor(**common)).run(BatchPagedDecodeArgs(**operands))
+            BatchPagedDecodePlan.select(BatchPagedDecodeDescriptor(**common)).run(BatchPagedDecodeArgs(**operands))
         else:
             descriptor = BatchPagedPrefillDescriptor(total_num_rows=q.shape[0], causal=True, **common)
-            Plan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=self.step.cu_q, **operands))
+            BatchPagedPrefillPlan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=self.step.cu_q, **operands))
         return o

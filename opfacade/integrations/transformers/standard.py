@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opfacade import Plan
 from opfacade.integrations.tensors import EvenBatch, dtype_of, even_batch, rows_of
 from opfacade.integrations.transformers.arguments import refuse_unknown
 from opfacade.integrations.transformers.problem import Scores, check_batch, packed_mask, scores
@@ -20,15 +19,18 @@ from opfacade.integrations.transformers.releases import WAY
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
+    BatchPagedDecodePlan,
     BatchPagedPrefillArgs,
     BatchPagedPrefillDescriptor,
+    BatchPagedPrefillPlan,
     BatchRaggedPrefillArgs,
     BatchRaggedPrefillDescriptor,
+    BatchRaggedPrefillPlan,
     PagedKvCacheDescriptor,
 )
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, is_causal: bool | None = None, sliding_window: int | None = None,
@@ -46,7 +48,7 @@ def attention(
     mask = {} if attention_mask is None else call.masked(module, attention_mask)
     found = scores(scaling, softcap, s_aux, sliding_window if attention_mask is None else None)
     run = _ragged if value.shape[3] != key.shape[3] else _decode if call.decodes and not mask else _prefill
-    return run(call, found, mask).unflatten(0, (query.shape[0], query.shape[2])), None
+    return run(call, found, mask).view(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
 
 
 def _seen(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> int:
@@ -103,7 +105,7 @@ def _pages(call: _Call, found: Scores, o: Tensor) -> dict[str, Any]:
 def _decode(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
     descriptor = BatchPagedDecodeDescriptor(paged_kv=call.pool, page_table="block", **_common(call, found))
     o = call.out
-    Plan.select(descriptor).run(BatchPagedDecodeArgs(**_pages(call, found, o)))
+    BatchPagedDecodePlan.select(descriptor).run(BatchPagedDecodeArgs(**_pages(call, found, o)))
     return o
 
 
@@ -113,7 +115,8 @@ def _prefill(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
         paged_kv=call.pool, page_table="block", total_num_rows=o.shape[0], causal=call.causal, custom_mask=bool(mask),
         **_common(call, found),
     )  # fmt: skip
-    Plan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=call.index.q_indptr, **_pages(call, found, o), **mask))
+    operands = _pages(call, found, o) | mask
+    BatchPagedPrefillPlan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=call.index.q_indptr, **operands))
     return o
 
 
@@ -126,5 +129,5 @@ def _ragged(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
         **_common(call, found),
     )  # fmt: skip
     rows = {"q": rows_of(call.query), "q_indptr": index.q_indptr, "kv_indptr": index.kv_indptr}
-    Plan.select(descriptor).run(BatchRaggedPrefillArgs(k=k, v=v, sinks=found.sinks, o=o, **rows, **mask))
+    BatchRaggedPrefillPlan.select(descriptor).run(BatchRaggedPrefillArgs(k=k, v=v, sinks=found.sinks, o=o, **rows, **mask))
     return o

@@ -10,11 +10,9 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionType, MultipleO
 from opfacade.core.dtypes import DType
 from opfacade.integrations.support import here, refusals, target_of
 from opfacade.integrations.vllm import NAME
+from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES
 
 _DTYPES: dict[torch.dtype, DType] = {torch.float16: "f16", torch.bfloat16: "bf16"}
-CACHE_DTYPES: dict[str, DType | None] = {
-    "auto": None, "float16": "f16", "bfloat16": "bf16", "fp8": "f8_e4m3", "fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2",
-}  # fmt: skip
 
 
 class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]

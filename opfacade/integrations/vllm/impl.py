@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from vllm.v1.attention.backend import AttentionImpl, AttentionType
 
 from opfacade.integrations.paged_layer import Layer, Pool
 from opfacade.integrations.refusal import refuse
-from opfacade.integrations.vllm.backend import CACHE_DTYPES
+from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES, fp8_of
 from opfacade.integrations.vllm.metadata import WAY, OpfacadeMetadata
-
-_FP8 = {"f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
 
 
 class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
@@ -35,7 +32,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype = kv_cache_dtype
         self._writes = kv_sharing_target_layer_name is None
-        self._cache_view = _FP8.get(CACHE_DTYPES[kv_cache_dtype] or "")
+        self._cache_view = fp8_of(kv_cache_dtype)
         window = -1 if sliding_window is None else sliding_window - 1
         self._layer = Layer(num_heads, self.scale, window, logits_soft_cap or 0.0, None if sinks is None else sinks.float())
 
@@ -64,7 +61,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         return x.view(x.shape[0], -1, self.head_size)[:rows]
 
     def _pool(self, layer: Any, kv_cache: Tensor) -> Pool:
-        k, v = kv_cache.split(self.head_size, dim=-1)
+        k, v = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
         if self._cache_view is None:
             return Pool(WAY, k, v, "HND")
         scales = (layer._k_scale.reshape(1), layer._v_scale.reshape(1))

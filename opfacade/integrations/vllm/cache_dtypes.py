@@ -1,0 +1,17 @@
+"""Names of vLLM for the dtype of a cache; None is that of the model."""
+
+from __future__ import annotations
+
+import torch
+
+from opfacade.core.dtypes import DType
+
+CACHE_DTYPES: dict[str, DType | None] = {
+    "auto": None, "float16": "f16", "bfloat16": "bf16", "fp8": "f8_e4m3", "fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2",
+}  # fmt: skip
+_FP8 = {"f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
+
+
+def fp8_of(name: str) -> torch.dtype | None:
+    """How the bytes of a cache are read; None where they are no fp8."""
+    return _FP8.get(CACHE_DTYPES[name] or "")

@@ -1,0 +1,121 @@
+"""The part of SGLang 0.5.23 that the adapter derives from and is called with."""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+
+class AttentionBackend:
+    needs_cpu_seq_lens = True
+
+    def init_forward_metadata(self, forward_batch):
+        self.init_forward_metadata_out_graph(forward_batch)
+        self.init_forward_metadata_in_graph(forward_batch)
+
+    def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
+        pass
+
+    def init_forward_metadata_in_graph(self, forward_batch):
+        pass
+
+    def init_cuda_graph_state(self, max_bs, max_num_tokens):
+        raise NotImplementedError
+
+    def get_cuda_graph_seq_len_fill_value(self):
+        raise NotImplementedError
+
+    def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        raise NotImplementedError
+
+    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        raise NotImplementedError
+
+    def support_triton(self):
+        return True
+
+
+class AttentionType(Enum):
+    DECODER = "decoder"
+    DECODER_BIDIRECTIONAL = "decoder_bidirectional"
+    ENCODER_ONLY = "encoder_only"
+
+
+class ForwardMode(IntEnum):
+    EXTEND = auto()
+    DECODE = auto()
+    MIXED = auto()
+    IDLE = auto()
+    TARGET_VERIFY = auto()
+
+    def is_decode(self):
+        return self == ForwardMode.DECODE
+
+    def is_idle(self):
+        return self == ForwardMode.IDLE
+
+    def is_decode_or_idle(self):
+        return self in (ForwardMode.DECODE, ForwardMode.IDLE)
+
+    def is_extend_without_speculative(self):
+        return self in (ForwardMode.EXTEND, ForwardMode.MIXED)
+
+
+@dataclass
+class ForwardBatch:
+    forward_mode: ForwardMode
+    batch_size: int
+    req_pool_indices: torch.Tensor
+    seq_lens: torch.Tensor
+    out_cache_loc: torch.Tensor
+    seq_lens_sum: int = -1
+    seq_lens_cpu: Any = None
+    extend_seq_lens: torch.Tensor | None = None
+    out_cache_loc_is_physical: bool = False
+
+
+@dataclass(frozen=True)
+class KVWriteLoc:
+    loc: torch.Tensor
+    swa_loc: torch.Tensor | None = None
+    full_loc: torch.Tensor | None = None
+    physical: bool = False
+
+    @classmethod
+    def for_batch(cls, forward_batch, *, swa_loc=None, full_loc=None):
+        return cls(forward_batch.out_cache_loc, swa_loc, full_loc, physical=forward_batch.out_cache_loc_is_physical)
+
+
+class MHATokenToKVPool:
+    def __init__(self, k, v):
+        self.k, self.v = k, v
+
+    def get_kv_buffer(self, layer_id):
+        return self.k[layer_id], self.v[layer_id]
+
+    def set_kv_buffer(
+        self, layer, loc_info, cache_k, cache_v, k_scale=None, v_scale=None, layer_id_override=None, dcp_kv_mask=None
+    ):
+        self.k[layer.layer_id][loc_info.loc] = cache_k
+        self.v[layer.layer_id][loc_info.loc] = cache_v
+
+
+def layer(**fields):
+    """A RadixAttention of 4 heads over 2, as a model makes it."""
+    given = {
+        "tp_q_head_num": 4, "tp_k_head_num": 2, "qk_head_dim": 16, "v_head_dim": 16, "scaling": 0.25, "layer_id": 0,
+        "logit_cap": 0.0, "logit_capping_method": "tanh", "sliding_window_size": -1, "is_cross_attention": False,
+        "attn_type": AttentionType.DECODER, "k_scale": None,
+    }  # fmt: skip
+    return SimpleNamespace(**(given | fields))
+
+
+def registry():
+    entered = {}
+
+    def register_attention_backend(name):
+        return lambda function: entered.setdefault(name, function)
+
+    return {"register_attention_backend": register_attention_backend, "entered": entered}

@@ -1,0 +1,82 @@
+"""The signatures of a framework's classes, read from its sources: `python -m tests.integrations.signatures vllm 0.33.0 DIR`.
+
+DIR is an unpacked wheel or a checkout of that version. It prints the table that tests/data keeps; with --check it compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+# What an adapter derives from, calls or reads, by module.
+WANTED = {
+    "vllm": {
+        "vllm.v1.attention.backend": [
+            "AttentionBackend", "AttentionImpl", "AttentionImplBase", "AttentionMetadataBuilder", "AttentionCGSupport",
+            "AttentionMetadata", "AttentionType", "CommonAttentionMetadata", "AttentionLayer", "MultipleOf",
+        ],
+        "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
+    },
+    "sglang": {
+        "sglang.srt.layers.attention.base_attn_backend": ["AttentionBackend"],
+        "sglang.srt.layers.attention.attention_registry": ["register_attention_backend"],
+        "sglang.srt.layers.radix_attention": ["RadixAttention", "AttentionType"],
+        "sglang.srt.mem_cache.memory_pool": ["KVWriteLoc", "KVCache", "MHATokenToKVPool", "ReqToTokenPool"],
+        "sglang.srt.model_executor.forward_batch_info": ["ForwardBatch", "ForwardMode"],
+    },
+}  # fmt: skip
+
+
+def parameters(node: ast.FunctionDef) -> list[str]:
+    """Names in order, `=` behind one that has a default, * and ** before those that collect."""
+    given = node.args
+    plain = [*given.posonlyargs, *given.args]
+    names = [one.arg for one in plain]
+    for index in range(len(plain) - len(given.defaults), len(plain)):
+        names[index] += "="
+    names += [f"*{given.vararg.arg}"] if given.vararg else ["*"] if given.kwonlyargs else []
+    names += [one.arg + ("=" if default else "") for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    names += [f"**{given.kwarg.arg}"] if given.kwarg else []
+    return [name for name in names if name not in ("self", "cls")]
+
+
+def described(node: ast.ClassDef | ast.FunctionDef) -> dict[str, object]:
+    if isinstance(node, ast.FunctionDef):
+        return {"parameters": parameters(node)}
+    methods = {one.name: parameters(one) for one in node.body if isinstance(one, ast.FunctionDef)}
+    fields = [_field(one) for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))]
+    return {"methods": methods, "fields": fields}
+
+
+def _field(node: ast.Assign | ast.AnnAssign) -> str:
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    return ast.unparse(target) + ("=" if node.value is not None else "")
+
+
+def table(project: str, version: str, root: Path) -> dict[str, object]:
+    modules = {}
+    for module, names in WANTED[project].items():
+        path = root / (module.replace(".", "/") + ".py")
+        tops = {one.name: one for one in ast.parse(path.read_text()).body if isinstance(one, (ast.ClassDef, ast.FunctionDef))}
+        modules[module] = {name: described(tops[name]) for name in names}
+    return {"project": project, "version": version, "modules": modules}
+
+
+def stored(project: str) -> dict:
+    (path,) = DATA.glob(f"{project}_signatures.json")
+    return json.loads(path.read_text())
+
+
+def main(project: str, version: str, root: str, check: str = "") -> int:
+    found = table(project, version, Path(root))
+    if check:
+        return int(found != stored(project))
+    print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""Fakes and adapters are held to the signatures of the frameworks' sources, at the version that tests/data names."""
+
+import ast
+import importlib
+import inspect
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.integrations import signatures
+from tests.integrations.fakes import put
+from tests.integrations.fakes import sglang as fake_sglang
+from tests.integrations.fakes import vllm as fake_vllm
+
+VLLM, SGLANG = signatures.stored("vllm"), signatures.stored("sglang")
+BACKEND = VLLM["modules"]["vllm.v1.attention.backend"]
+SRT = SGLANG["modules"]
+PLACES = {
+    "AttentionBackend": SRT["sglang.srt.layers.attention.base_attn_backend"],
+    "AttentionType": SRT["sglang.srt.layers.radix_attention"],
+    "KVWriteLoc": SRT["sglang.srt.mem_cache.memory_pool"],
+    "MHATokenToKVPool": SRT["sglang.srt.mem_cache.memory_pool"],
+    "ForwardBatch": SRT["sglang.srt.model_executor.forward_batch_info"],
+    "ForwardMode": SRT["sglang.srt.model_executor.forward_batch_info"],
+}
+
+
+def in_words(function):
+    """The parameters of a function as the table has them."""
+    return signatures.parameters(ast.parse(textwrap.dedent(inspect.getsource(function))).body[0])
+
+
+def declared(cls):
+    """Methods that a class itself declares, with their parameters."""
+    return signatures.described(ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0])["methods"]
+
+
+def names(words):
+    return [word.rstrip("=") for word in words if not word.startswith("*")]
+
+
+@pytest.mark.parametrize("name", [name for name in fake_vllm.BACKEND if name in BACKEND])
+def test_the_fakes_of_vllm_are_as_in_its_sources(name):
+    theirs = BACKEND[name]
+    for method, words in declared(fake_vllm.BACKEND[name]).items():
+        assert words == theirs["methods"][method], method
+    own = list(getattr(fake_vllm.BACKEND[name], "__dataclass_fields__", {}))
+    assert own == names(theirs["fields"])[: len(own)]
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_fakes_of_sglang_are_as_in_its_sources(name):
+    theirs, cls = PLACES[name][name], getattr(fake_sglang, name)
+    for method, words in declared(cls).items():
+        assert method == "__init__" or words == theirs["methods"][method], method
+    members = {field.rstrip("=") for field in theirs["fields"]}
+    assert set(getattr(cls, "__dataclass_fields__", {})) <= members
+    assert set(getattr(cls, "__members__", {})) <= members
+
+
+def test_a_layer_of_sglang_has_the_attributes_that_the_adapter_reads():
+    source = Path(inspect.getsourcefile(importlib.import_module("opfacade.integrations.sglang"))).with_name("backend.py")
+    read = {
+        node.attr
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "layer"
+    }
+    assert read == set(vars(fake_sglang.layer())) - {"tp_k_head_num"}
+
+
+def test_the_registries_are_as_in_the_sources():
+    vllm = fake_vllm.registry()["register_backend"]
+    assert in_words(vllm) == VLLM["modules"]["vllm.v1.attention.backends.registry"]["register_backend"]["parameters"]
+    sglang = fake_sglang.registry()["register_attention_backend"]
+    theirs = SRT["sglang.srt.layers.attention.attention_registry"]["register_attention_backend"]
+    assert in_words(sglang) == theirs["parameters"]
+
+
+@pytest.fixture
+def adapters(monkeypatch):
+    from tests.integrations.test_sglang import fakes as sglang_fakes
+    from tests.integrations.test_vllm import fakes as vllm_fakes
+
+    put(monkeypatch, **vllm_fakes(), **sglang_fakes())
+
+
+@pytest.mark.parametrize(
+    ("module", "own", "theirs"),
+    [
+        ("vllm.backend", "OpfacadeBackend", [BACKEND["AttentionBackend"]]),
+        ("vllm.metadata", "OpfacadeMetadataBuilder", [BACKEND["AttentionMetadataBuilder"]]),
+        ("vllm.impl", "OpfacadeImpl", [BACKEND["AttentionImpl"], BACKEND["AttentionImplBase"]]),
+        ("sglang.backend", "OpfacadeAttnBackend", [PLACES["AttentionBackend"]["AttentionBackend"]]),
+    ],
+)
+def test_what_an_adapter_overrides_takes_what_the_framework_passes(adapters, module, own, theirs):
+    cls = getattr(importlib.import_module(f"opfacade.integrations.{module}"), own)
+    overridden = 0
+    for base in theirs:
+        for method, words in declared(cls).items():
+            if method in base["methods"]:
+                overridden += 1
+                passed = names(base["methods"][method])
+                assert names(words)[: len(passed)] == passed, method
+    assert overridden >= 2
