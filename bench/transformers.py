@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def error(made: Any, exact: torch.Tensor, inputs: dict[str, torch.Tensor]) -> fl
     return float((found - exact).square().mean().sqrt() / exact.std())
 
 
-def generated(made: Any, rows: list[list[int]], new: int, device: str) -> int:
+def generated(made: Any, rows: list[list[int]], new: int, *, device: str) -> int:
     inputs = padded(rows, device)
     with torch.no_grad():
         made.generate(**inputs, max_new_tokens=new, do_sample=False)
@@ -106,9 +107,9 @@ def measured(attention: str, made: Any, options: argparse.Namespace) -> list[dic
         given = prompts(count, longest, made.config.vocab_size, even=name == "generate")
         if name == "continuous":
             made = for_batching(made, attention)
-        call = (lambda: batched(made, given, new)) if name == "continuous" else lambda: generated(made, given, new, options.device)  # noqa: B023
+        run = batched if name == "continuous" else partial(generated, device=options.device)
         row = {"work": name, "attention": attention, "prompts": count, "longest": longest, "new_tokens": new}
-        rows.append(row | rate(call, options.repeats))
+        rows.append(row | rate(partial(run, made, given, new), options.repeats))
         print(rows[-1], flush=True)
     return rows
 

@@ -41,11 +41,10 @@ class EvenBatch(NamedTuple):
     kv_indptr: Tensor
     block_table: Tensor
     kv_lens: Tensor
-    mask_indptr: Tensor
 
 
 def even_batch(like: Tensor, batch: int, q_len: int, kv_len: int) -> EvenBatch:
-    """Requests of q_len new rows at the end of kv_len tokens, on the device of `like`; mask_indptr steps by whole bytes.
+    """Requests of q_len new rows at the end of kv_len tokens, on the device of `like`.
 
     Remembered, but inside a captured graph, whose memory is its own.
     """
@@ -56,16 +55,8 @@ def even_batch(like: Tensor, batch: int, q_len: int, kv_len: int) -> EvenBatch:
 @lru_cache(maxsize=256)
 def _even_batch(device: torch.device, batch: int, q_len: int, kv_len: int) -> EvenBatch:
     table = even_page_table(batch, kv_len, max(kv_len, 1), form="block", device=device)
-    rows, keys, bits = (even_indptr(batch, n, device=device) for n in (q_len, kv_len, -(-q_len * kv_len // 8)))
-    return EvenBatch(rows, keys, table["block_table"], table["kv_lens"], bits)
-
-
-def packed(mask: Tensor) -> Tensor:
-    """[batch, n] bool as bits, the least significant first; each row of the batch begins with a byte."""
-    bits = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 8)).to(torch.uint8)
-    shifts = torch.arange(8, dtype=torch.uint8, device=mask.device)
-    octets = bits.view(mask.shape[0], bits.shape[1] // 8, 8) << shifts
-    return octets.sum(-1, dtype=torch.uint8).flatten()
+    rows, keys = (even_indptr(batch, length, device=device) for length in (q_len, kv_len))
+    return EvenBatch(rows, keys, table["block_table"], table["kv_lens"])
 
 
 def capturing(tensor: Tensor) -> bool:

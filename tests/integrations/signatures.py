@@ -23,6 +23,7 @@ WANTED = {
     "sglang": {
         "sglang.srt.layers.attention.base_attn_backend": ["AttentionBackend"],
         "sglang.srt.layers.attention.attention_registry": ["register_attention_backend"],
+        "sglang.srt.arg_groups.choices": ["ATTENTION_BACKEND_CHOICES"],
         "sglang.srt.layers.radix_attention": ["RadixAttention", "AttentionType"],
         "sglang.srt.mem_cache.memory_pool": ["KVWriteLoc", "KVCache", "MHATokenToKVPool", "ReqToTokenPool"],
         "sglang.srt.model_executor.forward_batch_info": ["ForwardBatch", "ForwardMode"],
@@ -43,12 +44,18 @@ def parameters(node: ast.FunctionDef) -> list[str]:
     return [name for name in names if name not in ("self", "cls")]
 
 
-def described(node: ast.ClassDef | ast.FunctionDef) -> dict[str, object]:
+def described(node: ast.stmt) -> dict[str, object]:
+    if isinstance(node, ast.Assign):
+        return {"value": type(node.value).__name__.lower()}
     if isinstance(node, ast.FunctionDef):
         return {"parameters": parameters(node)}
     methods = {one.name: parameters(one) for one in node.body if isinstance(one, ast.FunctionDef)}
     fields = [_field(one) for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))]
     return {"methods": methods, "fields": fields}
+
+
+def _name(node: ast.stmt) -> str:
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else str(getattr(node, "name", ""))
 
 
 def _field(node: ast.Assign | ast.AnnAssign) -> str:
@@ -60,7 +67,7 @@ def table(project: str, version: str, root: Path) -> dict[str, object]:
     modules = {}
     for module, names in WANTED[project].items():
         path = root / (module.replace(".", "/") + ".py")
-        tops = {one.name: one for one in ast.parse(path.read_text()).body if isinstance(one, (ast.ClassDef, ast.FunctionDef))}
+        tops = {_name(one): one for one in ast.parse(path.read_text()).body}
         modules[module] = {name: described(tops[name]) for name in names}
     return {"project": project, "version": version, "modules": modules}
 

@@ -20,6 +20,7 @@ def fakes():
         f"{srt}layers__attention__base_attn_backend": {"AttentionBackend": fake.AttentionBackend},
         f"{srt}layers__attention__attention_registry": fake.registry(),
         f"{srt}mem_cache__memory_pool": {"KVWriteLoc": fake.KVWriteLoc},
+        f"{srt}arg_groups__choices": {"ATTENTION_BACKEND_CHOICES": ["triton"]},
     }
 
 
@@ -187,6 +188,8 @@ def test_the_plug_in_enters_a_factory(sglang):
     from opfacade.integrations import sglang as plug_in
 
     plug_in.register()
+    plug_in.register()
+    assert sys.modules["sglang.srt.arg_groups.choices"].ATTENTION_BACKEND_CHOICES == ["triton", "opfacade"]
     make = sys.modules["sglang.srt.layers.attention.attention_registry"].entered["opfacade"]
     assert type(make(Server(4, (9,), (1,)).runner())) is sglang
     assert not sglang.needs_cpu_seq_lens

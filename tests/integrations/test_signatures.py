@@ -69,6 +69,18 @@ def test_a_layer_of_sglang_has_the_attributes_that_the_adapter_reads():
     assert read == set(vars(fake_sglang.layer())) - {"tp_k_head_num"}
 
 
+def test_the_plug_ins_are_entry_points_of_functions_that_are_there():
+    tomllib = pytest.importorskip("tomllib")
+    points = tomllib.loads((signatures.DATA.parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group in ("vllm.general_plugins", "sglang.srt.plugins"):
+        module, _, function = points[group]["opfacade"].partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_the_choices_of_sglang_are_a_list():
+    assert SRT["sglang.srt.arg_groups.choices"]["ATTENTION_BACKEND_CHOICES"] == {"value": "list"}
+
+
 def test_the_registries_are_as_in_the_sources():
     vllm = fake_vllm.registry()["register_backend"]
     assert in_words(vllm) == VLLM["modules"]["vllm.v1.attention.backends.registry"]["register_backend"]["parameters"]

@@ -20,7 +20,8 @@ def test_tokens_in_f32_are_those_of_the_peer(family, fresh_telemetry):
     ours, peer = model_of(family, "opfacade"), model_of(family, FAMILIES[family][2])
     for call, (inputs, options) in CALLS.items():
         assert generate(ours, inputs(), **options) == generate(peer, inputs(), **options), call
-    assert sum(counted["runs"] for counted in fresh_telemetry.snapshot().values()) == 2 * 12 * len(CALLS)
+    runs = [counted["runs"] for sku, counted in fresh_telemetry.snapshot().items() if sku.startswith("attention/")]
+    assert sum(runs) == 2 * 12 * len(CALLS)
 
 
 def logits(model, sequences, mask):

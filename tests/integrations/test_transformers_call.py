@@ -56,8 +56,8 @@ def test_a_window_without_a_mask_hides_the_keys_before_it():
 def test_a_mask_that_changes_between_two_passes_is_packed_again_and_shared_within_one(monkeypatch):
     from opfacade.integrations.transformers import problem
 
-    packed, made = problem.packed, []
-    monkeypatch.setattr(problem, "packed", lambda mask: made.append(1) or packed(mask))
+    pack, made = problem.pack_mask, []
+    monkeypatch.setattr(problem, "pack_mask", lambda mask: made.append(1) or pack(mask))
     q, k, v = tensors()
     mask = torch.ones(2, 1, 5, 9, dtype=torch.bool)
     layers = [SimpleNamespace(layer_idx=index, is_causal=True) for index in range(3)]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from opfacade.integrations.pass_memo import PassMemo
 from opfacade.integrations.refusal import refuse
-from opfacade.integrations.tensors import packed
 from opfacade.integrations.transformers.releases import WAY
+from opfacade.plans.mask import pack_mask
 
-_masks: PassMemo[Tensor] = PassMemo()
+_masks: PassMemo[dict[str, Tensor]] = PassMemo()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def check_batch(query: Tensor, key: Tensor, value: Tensor) -> None:
         refuse(WAY, "OPF-I002", "key, value", expected=expected, got=f"{list(key.shape)}, {list(value.shape)}")
 
 
-def packed_mask(module: Any, mask: Tensor, q_len: int, kv_len: int, batch: int) -> Tensor:
-    """The bits of a mask [batch or 1, 1, q_len or 1, at least kv_len]; layers of a pass that share the mask share them."""
+def packed_mask(module: Any, mask: Tensor, q_len: int, kv_len: int, batch: int) -> dict[str, Tensor]:
+    """The operands of a mask [batch or 1, 1, q_len or 1, at least kv_len]; layers of a pass that share the mask share them."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         refuse(WAY, "OPF-I003", "attention_mask", expected="torch.bool", got=got, hint="True is a key that a row sees.")
@@ -60,7 +60,8 @@ def packed_mask(module: Any, mask: Tensor, q_len: int, kv_len: int, batch: int) 
         expected = f"[{batch}, 1, {q_len}, {kv_len} or more], one mask for all heads"
         refuse(WAY, "OPF-I002", "attention_mask", expected=expected, got=list(mask.shape))
 
-    def make() -> Tensor:
-        return packed(mask[..., :kv_len].expand(batch, 1, q_len, kv_len).reshape(batch, -1))
+    def make() -> dict[str, Tensor]:
+        bits, indptr = pack_mask(mask[..., :kv_len].expand(batch, 1, q_len, kv_len).squeeze(1).contiguous())
+        return {"packed_mask": bits, "mask_indptr": indptr}
 
     return _masks.get(module, (mask,), (id(mask), q_len, kv_len, batch), make)

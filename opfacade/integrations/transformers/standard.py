@@ -87,8 +87,7 @@ class _Call:
 
     def masked(self, module: Any, mask: Tensor) -> dict[str, Tensor]:
         batch, _, q_len, _ = self.query.shape
-        bits = packed_mask(module, mask, q_len, self.kv_len, batch)
-        return {"packed_mask": bits, "mask_indptr": self.index.mask_indptr}
+        return packed_mask(module, mask, q_len, self.kv_len, batch)
 
 
 def _common(call: _Call, found: Scores) -> dict[str, Any]:
