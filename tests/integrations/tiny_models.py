@@ -66,6 +66,6 @@ def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def generate(model, inputs: dict[str, torch.Tensor], tokens: int = 12, **options) -> list[list[int]]:
+def generate(model, inputs: dict[str, torch.Tensor], tokens: int = 8, **options) -> list[list[int]]:
     with torch.no_grad():
         return model.generate(**inputs, max_new_tokens=tokens, do_sample=False, **options).tolist()

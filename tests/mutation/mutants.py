@@ -8,6 +8,7 @@ from tests.mutation.faults_decode import DECODE_FAULTS
 from tests.mutation.faults_fp8 import FP8_FAULTS
 from tests.mutation.faults_indices import INDEX_FAULTS
 from tests.mutation.faults_inputs import INPUT_FAULTS
+from tests.mutation.faults_integrations import INTEGRATION_FAULTS
 from tests.mutation.faults_language import LANGUAGE_FAULTS
 from tests.mutation.faults_logging import LOGGING_FAULTS
 from tests.mutation.faults_operands import OPERAND_FAULTS
@@ -18,7 +19,7 @@ from tests.mutation.faults_torch_ops import TORCH_OP_FAULTS
 from tests.mutation.mutant import Mutant
 
 _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
-_WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS)
+_WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *INTEGRATION_FAULTS)
 CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *_WAYS_IN)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 

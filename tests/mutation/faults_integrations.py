@@ -1,0 +1,80 @@
+"""Adapters of frameworks: what a layer shares, what a mask means, what a step's tensors are."""
+
+from tests.mutation.mutant import cpu
+
+_CALL = "tests/integrations/test_transformers_call.py"
+_VLLM, _SGLANG = "tests/integrations/test_vllm.py", "tests/integrations/test_sglang.py"
+_AT = "opfacade/integrations"
+
+INTEGRATION_FAULTS = (
+    cpu(
+        "transformers: a mask of the last pass serves the next one",
+        f"{_AT}/pass_memo.py",
+        "return same and layer > self.maker and",
+        "return same and",
+        _CALL,
+    ),
+    cpu(
+        "transformers: an argument that the adapter does not know is ignored",
+        f"{_AT}/transformers/arguments.py",
+        "if name not in IGNORED and value is not None and value is not False:",
+        "if name in _HINTS and value is not None and value is not False:",
+        _CALL,
+    ),
+    cpu(
+        "transformers: a window sees one key more",
+        f"{_AT}/transformers/problem.py",
+        "return self.window - 1 if",
+        "return self.window if",
+        _CALL,
+    ),
+    cpu(
+        "transformers: sinks are not counted",
+        f"{_AT}/transformers/problem.py",
+        '"sinks": self.sinks is not None,',
+        '"sinks": False,',
+        _CALL,
+    ),
+    cpu(
+        "vllm: a layer that shares another one's cache writes it",
+        f"{_AT}/vllm/impl.py",
+        "if self._writes and key is not None",
+        "if key is not None",
+        _VLLM,
+    ),
+    cpu(
+        "vllm: a window is of the keys before a row's own",
+        f"{_AT}/vllm/impl.py",
+        "-1 if sliding_window is None else sliding_window - 1",
+        "-1 if sliding_window is None else sliding_window",
+        _VLLM,
+    ),
+    cpu(
+        "vllm: the bound of a plan is that of one step",
+        f"{_AT}/vllm/metadata.py",
+        "max_kv_len=max(self._max_kv_len, step.max_seq_len),",
+        "max_kv_len=step.max_seq_len,",
+        _VLLM,
+    ),
+    cpu(
+        "sglang: slots serve as pages",
+        f"{_AT}/sglang/page_table.py",
+        'torch.div(self._first_slots[requests], self._page_size, rounding_mode="floor", out=table)',
+        "table.copy_(self._first_slots[requests])",
+        _SGLANG,
+    ),
+    cpu(
+        "sglang: buffers of a captured graph are dropped",
+        f"{_AT}/sglang/page_table.py",
+        "self._made.append((table,",
+        "self._made[:] = []\n            self._made.append((table,",
+        _SGLANG,
+    ),
+    cpu(
+        "sglang: rows of an extend are one a request",
+        f"{_AT}/sglang/page_table.py",
+        "torch.ones_like(kv_lens) if extend_lens is None else extend_lens",
+        "torch.ones_like(kv_lens)",
+        _SGLANG,
+    ),
+)
