@@ -2,7 +2,8 @@
 
     OpfacadeError
     ├─ DescriptorError (ValueError)           a field of a descriptor, preference or target is wrong
-    │  └─ GuaranteeConflictError              fields contradict a requested guarantee
+    │  ├─ GuaranteeConflictError              fields contradict a requested guarantee
+    │  └─ FrozenError (AttributeError)        a value that cannot change was set or deleted
     ├─ UnsupportedError (NotImplementedError) a valid problem that no candidate accepts
     │  ├─ UnsupportedDeviceError              ... because of the device
     │  ├─ GuaranteeUnavailable                ... because no candidate keeps the required guarantee
@@ -39,8 +40,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from opfacade.issue import Issue as Issue
+from opfacade.issue import told as told
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,24 +52,8 @@ MAX_ISSUES = 20
 _CODE = re.compile(r"\[(OPF-[A-Z][0-9]{3})\]")
 
 
-@dataclass(frozen=True)
-class Issue:
-    """One thing wrong with a call: a stable code, the argument, what was expected, what came, and one hint."""
-
-    code: str
-    argument: str
-    expected: str
-    got: str
-    hint: str = ""
-    kind: str = "ArgumentError"
-
-    def __str__(self) -> str:
-        hint = f" {self.hint}" if self.hint else ""
-        return f"{self.argument} expected {self.expected}, got {self.got}.{hint} [{self.code}]"
-
-
 class OpfacadeError(Exception):
-    """Root of all errors. `issues` holds every problem found (at most 20), the message tells the first.
+    """Root of all errors. `issues` holds every problem found (at most 20), the message tells the first ten.
 
     code: as in the message. op, stage: whose call it was, and in which part of it; op is empty where no plan has a part in it.
     """
@@ -102,6 +89,10 @@ class DescriptorError(OpfacadeError, ValueError):
 
 
 class GuaranteeConflictError(DescriptorError): ...
+
+
+class FrozenError(DescriptorError, AttributeError):
+    """Descriptors, preferences and plans are immutable: a changed copy is made instead."""
 
 
 class UnsupportedError(OpfacadeError, NotImplementedError): ...
@@ -283,8 +274,8 @@ def from_issues(op: str, stage: str, issues: Sequence[Issue]) -> OpfacadeError:
     """The error for a non-empty list of issues: the kind of the first one, with all attached."""
     first = issues[0]
     kind: type[OpfacadeError] = globals()[first.kind]
-    more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
-    return kind(f"{op}.{stage}: {first}{more}", code=first.code, op=op, stage=stage, issues=issues, hint=first.hint)
+    place = f"{op}.{stage}" if stage else op
+    return kind(told(place, issues), code=first.code, op=op, stage=stage, issues=issues, hint=first.hint)
 
 
 @contextmanager

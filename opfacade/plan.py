@@ -13,6 +13,7 @@ from opfacade.core import opaque, plan_handles
 from opfacade.core.call_memo import CallMemo
 from opfacade.core.candidate import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.core.checks import check, check_beside, require_memory
+from opfacade.core.construction import immutable, not_called
 from opfacade.core.descriptor import Args, ArgsT, Descriptor
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import TensorSpec, bytes_of
@@ -23,7 +24,7 @@ from opfacade.core.verdict import SOUND, Verdict
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
 from opfacade.observe import crosscheck, instruments
 from opfacade.select.explanation import answer
-from opfacade.select.selection import Option, choose, count_refusals
+from opfacade.select.selection import Option, choose, count_refusals, fallback
 from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
@@ -93,13 +94,13 @@ class Plan(Generic[ArgsT]):
                     cls._args_type = arg
 
     def __init__(self, *_: object, **__: object) -> None:
-        raise TypeError(f"{type(self).__name__} is made by {type(self).__name__}.select(descriptor)")
+        raise not_called(type(self).__name__)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a plan is immutable: cannot set {name}")
+        raise immutable(type(self).__name__, f"set {name}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a plan is immutable: cannot delete {name}")
+        raise immutable(type(self).__name__, f"delete {name}")
 
     @classmethod
     def select(
@@ -130,9 +131,8 @@ class Plan(Generic[ArgsT]):
         count_refusals(checked.op, found.options)
         option = choose(checked, target, found.options)
         if option.candidate.backend == "reference" and not target.is_cpu and not preference.names_reference:
-            hint = "explain(descriptor) says why no CUDA kernel fits."
             telemetry.count_fallback(option.sku)
-            notices.warn(f"{checked.op}: falling back to the reference backend on {target.arch}. {hint}", FallbackWarning, 3)
+            notices.warn(fallback(checked, target, found.options), FallbackWarning, 3)
         return cls._make(checked, preference, target, option)
 
     @classmethod

@@ -11,6 +11,7 @@ from pathlib import Path
 
 # Lower first: a package imports only lower ones and itself. A module at the root is a package of one file.
 LAYERS = (
+    "issue",
     "errors",
     "base",
     "env",

@@ -79,5 +79,5 @@ def test_what_cannot_be_hashed_is_selected_for_all_the_same():
 def test_messages_tell_a_class_from_its_instance():
     with pytest.raises(ArgumentTypeError, match="got the class BatchPagedDecodeDescriptor"):
         Plan.select(BatchPagedDecodeDescriptor, None, SM_90A)
-    with pytest.raises(TypeError, match=r"is made by BatchPagedDecodePlan.select"):
+    with pytest.raises(TypeError, match=r"Write BatchPagedDecodePlan.select"):
         BatchPagedDecodePlan(fresh())

@@ -23,6 +23,18 @@ EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
 WORKSPACE_ALIGNMENT = 256
 
 
+# What a refusal says whose cause is a wish of the caller; all others name the field and what it may be.
+_WISHES = {
+    "OPF-S010": "backend is {got}, you asked for {allowed}",
+    "OPF-S011": "{got} is forbidden, you asked for {allowed}",
+    "OPF-S012": "its SKU is not the one you pinned",
+    "OPF-S014": "workspace is {got}, you asked for {allowed}",
+    "OPF-S015": "SKU {got} is not {allowed}",
+    "OPF-S016": "SKU {got} is not {allowed}",
+    "OPF-S020": "{name} is {got}, you asked for {allowed}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """A reason against a candidate, as data: a stable code, the field, its value, the allowed values, a hint."""
@@ -35,7 +47,9 @@ class Reason:
 
     def __str__(self) -> str:
         hint = f" {self.hint}" if self.hint else ""
-        return f"{self.field}={self.got} (allowed: {self.allowed}).{hint} [{self.code}]"
+        said = _WISHES.get(self.code, "{field}={got} (allowed: {allowed})")
+        name = self.field.rpartition(".")[2]
+        return f"{said.format(field=self.field, name=name, got=self.got, allowed=self.allowed)}.{hint} [{self.code}]"
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)

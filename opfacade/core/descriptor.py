@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from opfacade.core.construction import Spelled
 from opfacade.core.model import INT64_MAX, Model, Version, contradiction
 from opfacade.core.operands import TensorSpec, is_finite, nbytes
 
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Args:
+class Args(metaclass=Spelled):
     """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names."""
 
     __slots__ = ("__weakref__",)
+    elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its operands
 
 
 ArgsT = TypeVar("ArgsT", bound=Args)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -14,7 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from opfacade.base import strict_json
 from opfacade.base.shown import shown
-from opfacade.errors import DescriptorError, Issue
+from opfacade.core.refusals import issues_of
+from opfacade.errors import DescriptorError, FrozenError, Issue, OpfacadeError, told
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -38,10 +40,6 @@ def _positive_zero(value: float) -> float:
     return value + 0.0
 
 
-# Error types of pydantic as expectations.
-_EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value"}
-
-
 def _whole(value: object) -> object:
     """A Literal accepts equal values: True and 1.0 would pass for 1."""
     return value if type(value) is int or isinstance(value, str) else shown(value)
@@ -63,48 +61,29 @@ def contradiction(field: str, expected: str, got: object, hint: str = "") -> Val
     return PydanticCustomError("contradiction", "{expected}", {"field": field, "expected": expected, "got": got, "hint": hint})
 
 
-def _wrap(name: str, error: ValidationError) -> DescriptorError:
+def _wrap(cls: type[BaseModel], error: ValidationError) -> OpfacadeError:
     """The error a user sees: every wrong field with its path, what was expected and what came."""
-    issues = [_issue(name, item) for item in error.errors(include_url=False)]
-    first = issues[0]
-    more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
-    message = f"{name}.descriptor: {first}{more}"
-    return DescriptorError(message, code=first.code, op=name, stage="descriptor", issues=issues)
-
-
-def _issue(name: str, item: ErrorDetails) -> Issue:
-    kind, value, said = item["type"], item["input"], item.get("ctx", {})
-    contradicts = kind == "contradiction"
-    path = ".".join(map(str, (*item["loc"], *([said["field"]] if contradicts else [])))) or name
-    got = "nothing" if kind == "missing" else shown(said["got"] if contradicts else value)
-    told = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    hint = said["hint"] if contradicts else ""
-    return Issue(_code(kind), path, _EXPECTED.get(kind, told), got, hint, kind="DescriptorError")
+    issues = issues_of(cls, error.errors(include_url=False))
+    return DescriptorError(told(cls.__name__, issues), code=issues[0].code, op=cls.__name__, stage="descriptor", issues=issues)
 
 
 def not_strict(name: str, why: ValueError) -> DescriptorError:
     """The error for a text that `strict_json` refuses."""
     issue = Issue("OPF-D006", "text", "strict JSON", str(why)[:200], kind="DescriptorError")
-    return DescriptorError(f"{name}.descriptor: {issue}", code=issue.code, op=name, stage="descriptor", issues=[issue])
+    return _wrong(DescriptorError, name, issue)
 
 
-def _code(kind: str) -> str:
-    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction; what is
-    no strict JSON is D006."""
-    if kind == "extra_forbidden":
-        return "OPF-D003"
-    if kind == "missing":
-        return "OPF-D004"
-    if kind in ("value_error", "contradiction"):
-        return "OPF-D005"
-    if kind in ("finite_number", "literal_error") or kind.startswith(("greater_than", "less_than", "string_pattern", "too_")):
-        return "OPF-D002"
-    return "OPF-D001"
+def _wrong(kind: type[DescriptorError], name: str, issue: Issue) -> DescriptorError:
+    return kind(told(name, [issue]), code=issue.code, op=name, stage="descriptor", issues=[issue], hint=issue.hint)
+
+
+def _by_place(cls: type[BaseModel], count: int) -> DescriptorError:
+    hint = f"Write {cls.__name__}({', '.join(f'{name}=...' for name in list(cls.model_fields)[:3])})."
+    issue = Issue("OPF-D008", "arguments", "keywords only", f"{count} positional", hint, kind="DescriptorError")
+    return _wrong(DescriptorError, cls.__name__, issue)
 
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     _Base = BaseModel
 else:
 
@@ -115,10 +94,12 @@ else:
         """
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if args:
+                raise _by_place(cls, len(args))
             try:
-                return _proven(super().__call__(*args, **kwargs))
+                return _proven(super().__call__(**kwargs))
             except ValidationError as error:
-                raise _wrap(cls.__name__, error) from error
+                raise _wrap(cls, error) from error
 
     class _Base(BaseModel, metaclass=_Boundary):
         pass
@@ -130,6 +111,8 @@ class Model(_Base):
     __slots__ = ("_proof",)  # no field, and no part of a copy or a pickle: what was not validated has none
     _proof: ClassVar[_Proof]
     sizes: ClassVar[frozenset[str]] = frozenset()
+    elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its fields
+    hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # for fields that hold models: what to write
 
     model_config = ConfigDict(
         frozen=True,
@@ -146,7 +129,7 @@ class Model(_Base):
         try:
             return _proven(super().model_validate(obj, **kwargs))
         except ValidationError as error:
-            raise _wrap(cls.__name__, error) from error
+            raise _wrap(cls, error) from error
 
     @classmethod
     def model_validate_json(cls: type[Self], json_data: str | bytes | bytearray, **kwargs: Any) -> Self:
@@ -159,7 +142,19 @@ class Model(_Base):
         try:
             return _proven(super().model_validate_json(json_data, **kwargs))
         except ValidationError as error:
-            raise _wrap(cls.__name__, error) from error
+            raise _wrap(cls, error) from error
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raises FrozenError, for a model that is here is validated and hashed."""
+        raise self._frozen(name)
+
+    def __delattr__(self, name: str) -> None:
+        raise self._frozen(name)
+
+    def _frozen(self, name: str) -> DescriptorError:
+        hint = f"Make a changed copy: {type(self).__name__}(**(value.model_dump() | {{{name!r}: ...}}))."
+        issue = Issue("OPF-D007", name, "no assignment, for the value is frozen", "one", hint, kind="FrozenError")
+        return _wrong(FrozenError, type(self).__name__, issue)
 
     def without_sizes(self) -> tuple[object, ...]:
         """Field values without the dynamic sizes, recursively: the specialisation key."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from opfacade.core.guarantee import Word
 from opfacade.core.model import Bytes, Model
+
+Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is taken too
 
 
 class Require(Model):
@@ -46,9 +50,10 @@ class Preference(Model):
     what `opfacade tune` measured to be faster, where it has measured; `explain` says so.
     """
 
+    elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({"sku": "pin", "exclude": "forbid"})
     backend: Literal["cuda", "reference"] | None = None
-    forbid: tuple[str, ...] = ()
-    allow: tuple[str, ...] | None = None
+    forbid: Names = ()
+    allow: Names | None = None
     max_workspace_bytes: Bytes | None = None
     require: Annotated[Require, BeforeValidator(_require)] = Require()
     jit: Literal["build", "never"] = "build"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from opfacade.base.shown import shown
-from opfacade.errors import DescriptorError, Issue
+from opfacade.core.construction import Spelled
+from opfacade.errors import Issue, OpfacadeError, from_issues
 
 # SM count and maximum opt-in shared memory per block, in bytes, of the common part of each architecture.
 _USUAL = {
@@ -25,8 +26,12 @@ _USUAL = {
 _ARCH = re.compile(r"(?:cpu|sm_([0-9]{2,3})([af]?))")
 
 
+class _Targets(Spelled):
+    missing_hint = 'Use Target.current(), Target.cpu() or Target.parse("sm_90a").'
+
+
 @dataclass(frozen=True)
-class Target:
+class Target(metaclass=_Targets):
     """arch ("cpu", "sm_80", "sm_90a", ...), SM count, and shared memory per block in bytes (opt-in maximum)."""
 
     arch: str
@@ -82,9 +87,9 @@ class Target:
         return _of_device(torch.cuda.current_device())
 
 
-def _bad(field: str, expected: str, got: object) -> DescriptorError:
+def _bad(field: str, expected: str, got: object) -> OpfacadeError:
     issue = Issue("OPF-D010", field, expected, shown(got), kind="DescriptorError")
-    return DescriptorError(f"Target.descriptor: {issue}", code=issue.code, op="Target", stage="descriptor", issues=[issue])
+    return from_issues("Target", "", [issue])
 
 
 _CPU = Target("cpu")

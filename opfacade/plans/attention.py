@@ -14,6 +14,7 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plan import Plan
+from opfacade.plans._attention.elsewhere import OPERANDS
 from opfacade.plans._attention.paging import KvScale, check_scale, page_table_operands, scale_operands
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor as PagedKvCacheDescriptor
 from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
@@ -56,6 +57,7 @@ class PagedKvAttention(PagedAttention[ArgsT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPagedPrefillArgs(Args):
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
     q: Tensor
     q_indptr: Tensor
     k_data: Tensor
@@ -104,6 +106,7 @@ class BatchPagedPrefillPlan(Plan[BatchPagedPrefillArgs]): ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPagedDecodeArgs(Args):
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
     q: Tensor
     k_data: Tensor
     v_data: Tensor
@@ -135,6 +138,7 @@ class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs]): ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRaggedPrefillArgs(Args):
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
     q: Tensor
     q_indptr: Tensor
     k: Tensor

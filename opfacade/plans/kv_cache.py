@@ -14,6 +14,7 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plan import Plan
+from opfacade.plans._attention.elsewhere import OPERANDS
 from opfacade.plans._attention.page_tables import block_of_csr as block_of_csr
 from opfacade.plans._attention.page_tables import even_indptr as even_indptr
 from opfacade.plans._attention.page_tables import even_page_table as even_page_table
@@ -41,6 +42,7 @@ RopeDType = Literal["f32", "bf16", "f16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedKvAppendArgs(Args):
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
     k_new: Tensor
     v_new: Tensor
     append_indptr: Tensor

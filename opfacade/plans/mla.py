@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from opfacade.core.descriptor import Args
 from opfacade.core.model import contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.plan import Plan
+from opfacade.plans._attention.elsewhere import OPERANDS
 from opfacade.plans._attention.paging import PagedLatentCacheDescriptor as PagedLatentCacheDescriptor
 from opfacade.plans._attention.paging import page_table_operands
 from opfacade.plans._attention.scoring import PagedAttention
@@ -25,6 +27,7 @@ _LATENT, _ROPE, _UNABSORBED = 512, 64, 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMlaDecodeArgs(Args):
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
     q_nope: Tensor
     q_pe: Tensor
     ckv: Tensor

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -196,16 +197,50 @@ def choose(descriptor: Descriptor[Any], target: Target, options: tuple[Option, .
     raise _unsupported(descriptor, target, options)
 
 
+def fallback(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> str:
+    """What a warning says where the reference runs on a GPU: the first reason against a kernel, and where the others are."""
+    refused = next((o for o in options if o.reasons and o.candidate.backend != "reference"), None)
+    why = f"{refused.name}: {refused.reasons[0]}" if refused is not None else "no kernel is written for it."
+    return (
+        f"{descriptor.op}: falling back to the reference backend on {target.arch}. {why} explain(descriptor) has every reason."
+    )
+
+
 def _unsupported(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> UnsupportedError:
     issues = [
         Issue(r.code, f"{o.name}: {r.field}", r.allowed, r.got, r.hint, kind="UnsupportedError")
         for o in options
         for r in o.reasons
     ]
+    pinned = _pinned(options)
+    if pinned is not None and not any(o.sku is not None and o.sku.id == pinned for o in options):
+        message = f"{descriptor.op}.select: {_wrong_pin(target, options, pinned)}"
+        return UnsupportedError(message, code="OPF-S012", op=descriptor.op, stage="select", issues=issues)
     kind, code = _kind(options)
     lines = "".join(f"\n  {o.name}: {'; '.join(map(str, o.reasons))}" for o in options)
     message = f"{descriptor.op}.select: no candidate for target {target.arch} [{code}]{lines}"
     return kind(message, code=code, op=descriptor.op, stage="select", issues=issues)
+
+
+def _pinned(options: tuple[Option, ...]) -> str | None:
+    return next((r.allowed for o in options for r in o.reasons if r.code == "OPF-S012"), None)
+
+
+def _wrong_pin(target: Target, options: tuple[Option, ...], pin: str) -> str:
+    """No candidate has the pinned id: the ids that are nearest, and why the kernel that it names is refused, if it is."""
+    known = [o.sku.id for o in options if o.sku is not None]
+    near = "".join(f"\n  nearest: {sku}" for sku in difflib.get_close_matches(pin, known, n=3, cutoff=0.0))
+    named = [o for o in options if o.sku is None and is_sku_id(pin) and _names(pin, o)]
+    refused = "".join(f"\n  refused: {o.name}: {'; '.join(map(str, o.reasons))}" for o in named)
+    expected = f"the SKU id of a candidate for target {target.arch}"
+    issue = Issue("OPF-S012", "prefer.pin", expected, repr(pin), kind="UnsupportedError")
+    return f"{issue}{refused}{near}"
+
+
+def _names(pin: str, option: Option) -> bool:
+    """Whether a SKU id is of this implementation."""
+    parts = pin.split("/")
+    return (parts[2], parts[4].partition("@")[0]) == (option.candidate.backend, option.candidate.impl)
 
 
 def _kind(options: tuple[Option, ...]) -> tuple[type[UnsupportedError], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
@@ -9,6 +10,7 @@ from pydantic import model_validator
 from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite
+from opfacade.plans._attention.elsewhere import FIELDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +25,7 @@ class PagePool(Model):
     """Facts of a pool that page tables depend on."""
 
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
+    elsewhere: ClassVar[Mapping[str, str]] = FIELDS
     num_total_pages: Count
     page_size: Size
     dtype: FloatDType

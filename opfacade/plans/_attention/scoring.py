@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -12,6 +13,7 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.guarantee import Condition
 from opfacade.core.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
 from opfacade.core.operands import Dim, TensorSpec
+from opfacade.plans._attention.elsewhere import FIELDS
 from opfacade.plans._attention.paging import (
     FP8,
     SCALES,
@@ -50,6 +52,7 @@ class Attention(Descriptor[ArgsT]):
 
     category: ClassVar[str] = "attention"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8")
+    elsewhere: ClassVar[Mapping[str, str]] = FIELDS
     later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype", "max_kv_len"})
     sizes: ClassVar[frozenset[str]] = frozenset({"max_kv_len"})
     workspace_hint: ClassVar[str] = 'kv_split="off" needs no workspace.'

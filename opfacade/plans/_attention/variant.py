@@ -8,6 +8,10 @@ Semantics, limits and examples: docs/variants.md; ready ones: opfacade.plans._at
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
 from pydantic import field_validator, model_validator
 
 from opfacade.core.model import Model
@@ -15,6 +19,7 @@ from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plans._attention.expression import Apply, Constant, Expression, Input, Node, Parameter, Per, Type, apply
 
 MAX_PARAMETERS = 4
+_WRITTEN = 'Write an expression with the names of opfacade.variant, such as score + per_head("slopes") * f32(kv_pos - q_pos).'
 _ONLY_IN = {"score": ("logits",), "query": ("query",), "kv_pos": ("logits", "mask")}
 _OPERANDS: tuple[tuple[Per, str, str], ...] = (
     ("head", "head_params", "f32"),
@@ -35,6 +40,7 @@ class Variant(Model):
     paged cache, `[n, total_kv_rows]` for ragged rows. Raises DescriptorError, with the path, for what has no such meaning.
     """
 
+    hints: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("logits", "mask", "query"), _WRITTEN))
     logits: Expression | None = None
     mask: Expression | None = None
     query: Expression | None = None

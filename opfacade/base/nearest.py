@@ -1,0 +1,28 @@
+"""The name that was probably meant: for hints in messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+# Element types as torch and others name them.
+_DTYPES = {
+    "bfloat16": "bf16", "float16": "f16", "half": "f16", "fp16": "f16", "float32": "f32", "float": "f32", "fp32": "f32",
+    "float8_e4m3fn": "f8_e4m3", "fp8": "f8_e4m3", "fp8_e4m3": "f8_e4m3", "float8_e5m2": "f8_e5m2", "fp8_e5m2": "f8_e5m2",
+}  # fmt: skip
+
+
+def nearest(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _DTYPES) -> str | None:
+    """The one of `known` that `word` probably means; None where none is near. elsewhere: what other libraries call it."""
+    names, plain = list(known), word.removeprefix("torch.").strip()
+    other = elsewhere.get(plain.lower())
+    if other in names:
+        return other
+    same = [name for name in names if name.lower() == plain.lower()]
+    return next(iter(same or difflib.get_close_matches(plain, names, n=1, cutoff=0.6)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _DTYPES) -> str:
+    """A hint that names it, or nothing."""
+    found = nearest(word, known, elsewhere)
+    return "" if found is None else f"Did you mean {found}?"

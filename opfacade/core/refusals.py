@@ -1,0 +1,107 @@
+"""What pydantic finds wrong with a model, as issues: paths of fields, what was expected, what came, and what to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel
+
+from opfacade.base.nearest import did_you_mean, nearest
+from opfacade.base.shown import shown
+from opfacade.errors import Issue
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value", "tuple_type": "a list or a tuple"}
+_QUOTED = re.compile(r"'([^']+)'")
+# What pydantic puts into a path for the members of a union: no field.
+_MEMBER = re.compile(r"literal\[.*\]|constrained-\w+|nullable.*|function-\w+\[.*\]|int|float|bool|str|tuple\[.*\]")
+
+
+def issues_of(cls: type[BaseModel], errors: Iterable[ErrorDetails]) -> list[Issue]:
+    """One issue for each wrong field; what the members of a union say of one value is one issue."""
+    found: dict[tuple[str, str], Issue] = {}
+    listed: set[str] = set()
+    for i, item in enumerate(errors):
+        issue = _listing_once(_issue(cls, item), listed)
+        of_union = any(_is_member(part) for part in item["loc"])
+        key = (issue.argument, issue.got) if of_union else (issue.argument, str(i))
+        first = found.get(key)
+        found[key] = issue if first is None else replace(first, expected=f"{first.expected} or {_shorter(issue.expected)}")
+    return list(found.values())
+
+
+def _listing_once(issue: Issue, listed: set[str]) -> Issue:
+    """Without the names of all fields where another issue has them already."""
+    hint, _, names = issue.hint.partition("Fields: ")
+    if names not in listed:
+        listed.add(names)
+        return issue
+    return replace(issue, hint=hint.strip())
+
+
+def _shorter(expected: str) -> str:
+    return expected.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
+
+
+def _is_member(part: object) -> bool:
+    return isinstance(part, str) and _MEMBER.fullmatch(part) is not None
+
+
+def _issue(cls: type[BaseModel], item: ErrorDetails) -> Issue:
+    kind, value, said = item["type"], item["input"], item.get("ctx", {})
+    contradicts = kind == "contradiction"
+    places = [part for part in item["loc"] if not _is_member(part)]
+    path = ".".join(map(str, (*places, *([said["field"]] if contradicts else [])))) or cls.__name__
+    got = "nothing" if kind == "missing" else shown(said["got"] if contradicts else value)
+    told = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    hint = said["hint"] if contradicts else _hint(cls, kind, places, value, said)
+    return Issue(code_of(kind), path, _EXPECTED.get(kind, told), got, hint, kind="DescriptorError")
+
+
+def _hint(cls: type[BaseModel], kind: str, places: list[Any], value: object, said: dict[str, Any]) -> str:
+    if kind == "extra_forbidden":
+        model = _model_at(cls, places[:-1])
+        close = did_you_mean(str(places[-1]), model.model_fields, getattr(model, "elsewhere", {}))
+        return " ".join(filter(None, (close, f"Fields: {', '.join(model.model_fields)}.")))
+    if kind == "literal_error":
+        meant = nearest(shown(value).strip("'"), _QUOTED.findall(str(said.get("expected", ""))))
+        return "" if meant is None else f"Use {meant!r}."
+    if kind == "tuple_type" and isinstance(value, str):
+        return f"Use [{value!r}]."
+    model = _model_at(cls, places[:-1])
+    hints: Mapping[Any, str] = getattr(model, "hints", {})
+    return hints.get(places[-1], "") if places and kind == "model_attributes_type" else ""
+
+
+def _model_at(cls: type[BaseModel], places: Iterable[Any]) -> type[BaseModel]:
+    """The model that a path leads to, as far as it can be told."""
+    for part in places:
+        field = cls.model_fields.get(part) if isinstance(part, str) else None
+        cls = next(_models(field.annotation), cls) if field is not None else cls
+    return cls
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+def code_of(kind: str) -> str:
+    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction; what is
+    no strict JSON is D006, a change of a frozen value D007, a positional argument D008."""
+    if kind == "extra_forbidden":
+        return "OPF-D003"
+    if kind == "missing":
+        return "OPF-D004"
+    if kind in ("value_error", "contradiction"):
+        return "OPF-D005"
+    if kind in ("finite_number", "literal_error") or kind.startswith(("greater_than", "less_than", "string_pattern", "too_")):
+        return "OPF-D002"
+    return "OPF-D001"

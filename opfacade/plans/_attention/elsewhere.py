@@ -1,0 +1,22 @@
+"""What other libraries call the fields and operands of attention: for the hints of messages, and the page about moving here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+FIELDS: Mapping[str, str] = MappingProxyType({
+    "num_heads": "num_qo_heads", "num_q_heads": "num_qo_heads", "num_heads_q": "num_qo_heads", "num_heads_k": "num_kv_heads",
+    "softmax_scale": "sm_scale", "scale": "sm_scale", "softcap": "logits_soft_cap", "window_size": "window_left",
+    "is_causal": "causal", "kv_cache": "paged_kv", "dtype_q": "q_dtype", "q_data_type": "q_dtype",
+    "block_size": "page_size", "num_blocks": "num_total_pages", "num_pages": "num_total_pages", "head_size": "head_dim",
+    "kv_layout": "layout", "max_seqlen_k": "max_kv_len",
+})  # fmt: skip
+
+OPERANDS: Mapping[str, str] = MappingProxyType({
+    "seq_lens": "kv_lens", "cache_seqlens": "kv_lens", "context_lens": "kv_lens", "seqlens_k": "kv_lens",
+    "cu_seqlens_q": "q_indptr", "qo_indptr": "q_indptr", "cu_seqlens_k": "kv_indptr", "paged_kv_indptr": "kv_indptr",
+    "paged_kv_indices": "kv_indices", "paged_kv_last_page_len": "last_page_len", "kv_last_page_len": "last_page_len",
+    "page_table": "block_table", "block_tables": "block_table", "k_cache": "k_data", "v_cache": "v_data",
+    "out": "o", "output": "o", "softmax_lse": "lse", "ckv_cache": "ckv", "kpe_cache": "kpe", "s_aux": "sinks",
+})  # fmt: skip

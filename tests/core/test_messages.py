@@ -1,0 +1,141 @@
+"""Messages: everything that was found is told, and each message says what to write."""
+
+import pickle
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target, explain
+from opfacade.errors import (
+    ArgumentTypeError,
+    DescriptorError,
+    FallbackWarning,
+    FrozenError,
+    OpfacadeError,
+    UnsupportedError,
+)
+from opfacade.plans.attention import (
+    BatchPagedDecodeArgs,
+    BatchPagedDecodeDescriptor,
+    BatchPagedDecodePlan,
+    PagedKvCacheDescriptor,
+)
+
+CACHE = {"num_total_pages": 16, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16"}
+
+
+def decode(**more):
+    cache = PagedKvCacheDescriptor(**(CACHE | {"head_dim": more.pop("head_dim", 64)}))
+    return BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=4, paged_kv=cache, **more)
+
+
+def refusal(make, kind=DescriptorError):
+    with pytest.raises(kind) as caught:
+        make()
+    return caught.value
+
+
+def test_every_missing_field_is_told():
+    text = str(refusal(lambda: PagedKvCacheDescriptor(num_total_pages=16)))
+    for name in ("page_size", "dtype", "num_kv_heads", "head_dim"):
+        assert f"{name} expected a value, got nothing. [OPF-D004]" in text
+    assert text.startswith("PagedKvCacheDescriptor: ")
+    assert len(text.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ({"dtype": torch.bfloat16}, "Use 'bf16'."),
+        ({"dtype": "bfloat16"}, "Use 'bf16'."),
+        ({"dtype": torch.float8_e5m2}, "Use 'f8_e5m2'."),
+        ({"layout": "hnd"}, "Use 'HND'."),
+        ({"page_sise": 4}, "Did you mean page_size? Fields: num_total_pages, page_size"),
+        ({"block_size": 4}, "Did you mean page_size?"),
+    ],
+)
+def test_a_hint_names_what_was_meant(wrong, hint):
+    assert hint in str(refusal(lambda: PagedKvCacheDescriptor(**(CACHE | wrong))))
+
+
+def test_a_field_of_a_model_inside_is_hinted_at():
+    cache = CACHE | {"head_size": 64}
+    error = refusal(lambda: BatchPagedDecodeDescriptor(batch_size=1, num_qo_heads=4, paged_kv=cache))
+    assert "paged_kv.head_size expected no field of this name, got 64. Did you mean head_dim?" in str(error)
+
+
+def test_members_of_a_union_are_one_issue():
+    error = refusal(lambda: decode(kv_split=0))
+    assert str(error) == "BatchPagedDecodeDescriptor: kv_split expected 'auto' or 'off' or at least 1, got 0. [OPF-D002]"
+
+
+def test_preferences_take_lists():
+    assert Preference(forbid=["mma_tile"]) == Preference(forbid=("mma_tile",))
+    assert hash(Preference(allow=["a"])) == hash(Preference(allow=("a",)))
+    assert "Use ['mma_tile']." in str(refusal(lambda: Preference(forbid="mma_tile")))
+
+
+def test_a_preference_has_its_own_label():
+    assert str(refusal(lambda: Preference(sku="x"))).startswith(
+        "Preference: sku expected no field of this name, got 'x'. Did you mean pin? Fields: backend, forbid,"
+    )
+
+
+def test_refusals_say_what_was_asked_for():
+    text = str(explain(decode(), Preference(backend="cuda"), Target.cpu()))
+    assert "backend is reference, you asked for cuda." in text
+    forbidden = str(explain(decode(), Preference(forbid=["reference"]), Target.cpu()))
+    assert "reference is forbidden, you asked for anything but reference." in forbidden
+    strict = str(explain(decode(), Preference(require={"max_error_model": "exact"}), Target.cpu()))
+    assert "max_error_model is attention-f32, you asked for exact." in strict
+
+
+def test_a_wrong_pin_names_the_nearest_ids():
+    right = Plan.select(decode(), target=Target.cpu()).sku.id
+    error = refusal(lambda: Plan.select(decode(), Preference(pin=right[:-1] + "x"), Target.cpu()), UnsupportedError)
+    assert error.code == "OPF-S012"
+    assert f"nearest: {right}" in str(error)
+    assert len(str(error).splitlines()) == 2
+    many = refusal(lambda: Plan.select(decode(), Preference(pin="nonsense"), Target.parse("sm_90a")), UnsupportedError)
+    assert many.code == "OPF-S012"
+    assert len(str(many).splitlines()) <= 4
+
+
+def test_a_pin_of_a_refused_kernel_says_why():
+    pin = Plan.select(decode(), Preference(backend="cuda"), Target.parse("sm_90a")).sku.id
+    error = refusal(lambda: Plan.select(decode(head_dim=80), Preference(pin=pin), Target.parse("sm_90a")), UnsupportedError)
+    assert error.code == "OPF-S012"
+    assert "refused: cuda/split_kv: head_dim=80" in str(error)
+
+
+def test_a_fallback_carries_its_reason():
+    with pytest.warns(FallbackWarning, match=r"cuda/split_kv: head_dim=80 \(allowed: .*explain\(descriptor\) has every reason"):
+        Plan.select(decode(head_dim=80, window_left=17), target=Target.parse("sm_90a"))
+
+
+def test_wrong_arguments_of_a_bundle_are_told():
+    error = refusal(lambda: BatchPagedDecodeArgs(q=1, seq_lens=2), ArgumentTypeError)
+    assert isinstance(error, TypeError)
+    assert "seq_lens expected no argument of this name, got one. Did you mean kv_lens? Names: q, k_data," in str(error)
+    assert [issue.argument for issue in error.issues] == ["seq_lens", "k_data", "v_data", "o"]
+    assert "keywords only, got 2 positional" in str(refusal(lambda: BatchPagedDecodeArgs(1, 2), ArgumentTypeError))
+
+
+def test_constructors_answer_with_errors_of_ours():
+    assert "Target.current()" in str(refusal(Target, ArgumentTypeError))
+    assert "Plan.select(descriptor)" in str(refusal(Plan, ArgumentTypeError))
+    assert "BatchPagedDecodePlan.select" in str(refusal(lambda: BatchPagedDecodePlan(decode()), ArgumentTypeError))
+    assert "keywords only" in str(refusal(lambda: PagedKvCacheDescriptor(16, 16)))
+    assert refusal(lambda: PagedKvCacheDescriptor(16, 16)).code == "OPF-D008"
+
+
+def test_frozen_values_say_so():
+    descriptor = decode()
+    for change in (lambda: setattr(descriptor, "batch_size", 4), lambda: delattr(descriptor, "batch_size")):
+        error = refusal(change, FrozenError)
+        assert isinstance(error, AttributeError)
+        assert "batch_size" in str(error)
+    assert descriptor == decode()
+    with pytest.raises(OpfacadeError, match="immutable"):
+        Plan.select(descriptor, target=Target.cpu()).sku = None
+    assert pickle.loads(pickle.dumps(descriptor)) == descriptor
