@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from opfacade.base import regular_files, strict_json
+from opfacade.base.pace import Pace
 from opfacade.cli.input import content, name, works_in
 
 if TYPE_CHECKING:
@@ -68,7 +69,23 @@ def _measured(found: Sequence[Work], most: int, given: dict[str, Any]) -> dict[s
     works = tuple(sorted(found, key=lambda work: -work.runs))[: given["top"]]
     effort = MeasureEffort(least=min(MeasureEffort().least, most), most=most, hopeless=1e9, early=False)
     peers = None if given["peers"] else ()
-    return measure(works, Options(backends=given["backends"], variants=given["variants"], peers=peers, effort=effort))
+    options = Options(backends=given["backends"], variants=given["variants"], peers=peers, effort=effort)
+    click.echo(f"bench: {len(works)} problems; every contender is checked, then timed in turns", err=True)
+    return measure(works, options, _saying(len(works)))
+
+
+def _saying(total: int) -> Callable[[dict[str, Any]], None]:
+    """A line on stderr for each contender, with the pace where a problem is the next one."""
+    pace, seen = Pace(total), 0
+
+    def say(row: dict[str, Any]) -> None:
+        nonlocal seen
+        passed, seen = row["problem"] - seen, row["problem"]
+        told = f" ({pace.step(passed)})" if passed else ""
+        result = f"{row['us']:.1f} us" if "us" in row else "not timed"
+        click.echo(f"problem {row['problem'] + 1} of {total}: {row['op']} {row['impl']}: {result}{told}", err=True)
+
+    return say
 
 
 @click.command()
@@ -96,6 +113,8 @@ def report(
         cache=entries(shared()) if wanted["cache"] else (),
         counts=read(counts)[0] if counts is not None else {},
     )
+    if not (bench_files or verify_files or counts or sources.tuned or sources.cache):
+        raise click.UsageError("nothing to report: give --bench, --verify or --telemetry, or tune or compile something first.")
     text = html(sources, title)
     out.write_text(text)
     click.echo(f"{len(text) // 1024} KiB in {out}")

@@ -57,6 +57,8 @@ def ls(resources: bool, as_json: bool) -> None:
 def _show(entry: Entry, resources: bool) -> None:
     facts = f"{_bytes(entry.size):>9}  used {_age(entry.age):>4} ago  built in {entry.seconds:5.1f} s"
     click.echo(f"{entry.key[:12]}  {entry.arch:7} {entry.name:24} {facts}")
+    if entry.sku:
+        click.echo(f"    {entry.sku}")
     for symbol, used in entry.resources.items() if resources else ():
         spills = used.get("spill_stores", 0) + used.get("spill_loads", 0)
         shared = used.get("shared", used.get("shared_memory", 0))

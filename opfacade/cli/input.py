@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from opfacade.base import regular_files
+from opfacade.errors import DescriptorError
 
 if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
     from opfacade.tools.workload import Work
 
 
@@ -21,6 +23,17 @@ def name(file: IO[bytes]) -> str:
     """Display name of a file; standard input may have a number, or nothing, as its name."""
     found = getattr(file, "name", None)
     return found if isinstance(found, str) else "standard input"
+
+
+def one(file: IO[bytes]) -> Descriptor[Any]:
+    """The one descriptor in a file; an error names the file."""
+    from opfacade.select.registry import load_descriptor
+
+    try:
+        return load_descriptor(content(file))
+    except DescriptorError as error:
+        error.args = (f"{name(file)}: {error}",)
+        raise
 
 
 def works(file: IO[bytes]) -> tuple[Work, ...]:

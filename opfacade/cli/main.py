@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -14,16 +17,19 @@ from opfacade import __version__
 from opfacade.cli import tools as cli_tools
 from opfacade.cli.bench import bench, report
 from opfacade.cli.cache import cache
-from opfacade.cli.input import content
+from opfacade.cli.input import one
 from opfacade.cli.manifest import manifest
 from opfacade.cli.tune import tune, tuned
 from opfacade.cli.verify import verify
 from opfacade.errors import OpfacadeError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from opfacade.tools.catalogue import SkuRow, Variable
 
 _GPU = "sm_90a"
+_WIDE = 120  # columns: what a table with refusals needs
 
 
 class _Commands(click.Group):
@@ -75,7 +81,29 @@ def list_(target: str, form: str | None) -> None:
 
 
 def _print_candidates(rows: tuple[SkuRow, ...], target: str) -> None:
+    """A table with refusals where the terminal is wide, else a few short lines for each candidate."""
     from rich.console import Console
+
+    console = Console()
+    if console.width < _WIDE:
+        click.echo("\n".join(_narrow(rows, target, console.width)))
+    else:
+        console.print(_table(rows, target))
+
+
+def _narrow(rows: tuple[SkuRow, ...], target: str, width: int) -> Iterator[str]:
+    yield target
+    for op, group in groupby(rows, key=lambda row: row.op):
+        yield f"\n{op}"
+        for row in group:
+            words = ", ".join((*row.error_models, *row.promises)) or "-"
+            yield f"  {row.backend}/{row.impl}: {row.accepted} of {row.examples} examples"
+            for i, text in enumerate((words, *row.refusals)):
+                mark = "    not: " if i else "    "
+                yield from textwrap.wrap(text, width, initial_indent=mark, subsequent_indent="      ")
+
+
+def _table(rows: tuple[SkuRow, ...], target: str) -> Table:
     from rich.table import Table
 
     refusals = ("refusals",) if any(row.refusals for row in rows) else ()
@@ -85,7 +113,7 @@ def _print_candidates(rows: tuple[SkuRow, ...], target: str) -> None:
     for row in rows:
         words = (row.error_models, row.promises, row.refusals)[: 2 + len(refusals)]
         table.add_row(row.op, f"{row.backend}/{row.impl}", f"{row.accepted} of {row.examples}", *map("\n".join, words))
-    Console().print(table)
+    return table
 
 
 @main.command()
@@ -96,13 +124,13 @@ def _print_candidates(rows: tuple[SkuRow, ...], target: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, autotune: bool, as_json: bool) -> None:
     """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why."""
-    from opfacade import Preference, Target, explain_change, load_descriptor
+    from opfacade import Preference, Target, explain_change
     from opfacade import explain as explain_descriptor
 
-    descriptor, machine = load_descriptor(content(file)), Target.parse(target) if target else None
+    descriptor, machine = one(file), Target.parse(target) if target else None
     prefer = Preference(autotune="use" if autotune else "off")
     if than is not None:
-        click.echo(str(explain_change(load_descriptor(content(than)), descriptor, prefer, machine)))
+        click.echo(str(explain_change(one(than), descriptor, prefer, machine)))
         return
     explanation = explain_descriptor(descriptor, prefer, machine)
     click.echo(explanation.to_json() if as_json else str(explanation))
@@ -113,9 +141,9 @@ def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, autotun
 @click.option("--target", help="An architecture; the current device by default.")
 def compile_(file: IO[bytes], target: str | None) -> None:
     """Build the kernel for the descriptor in FILE (JSON; - is standard input) and publish it in the cache."""
-    from opfacade import Plan, Target, load_descriptor, telemetry
+    from opfacade import Plan, Target, telemetry
 
-    plan: Plan[Any] = Plan.select(load_descriptor(content(file)), target=Target.parse(target) if target else None)
+    plan: Plan[Any] = Plan.select(one(file), target=Target.parse(target) if target else None)
     plan.compile()
     counted = telemetry.snapshot()[plan.sku.id]
     built = f"built in {counted['build_seconds']:.2f} s" if counted["builds"] else "nothing to build"

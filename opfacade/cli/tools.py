@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade.base import json_text
+from opfacade.base.pace import Pace
 from opfacade.cli.input import works
 
 if TYPE_CHECKING:
@@ -60,9 +61,17 @@ def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | 
 
     machine, started = Target.parse(target) if target else None, time.monotonic()
     plans = [work.plan(target=machine) for work in works(file)]
+    kernels = len({plan.jit_spec for plan in plans} - {None})
+    pace = Pace(kernels)
+    click.echo(f"warmup: {len(plans)} problems, {kernels} kernels", err=True)
 
     def run(report: Report) -> tuple[WarmupStep, ...]:
-        return warm(plans, jobs, report)
+        def paced(step: WarmupStep) -> None:
+            report(step)
+            if step.state != "build":
+                click.echo(f"    {pace.step()}", err=True)
+
+        return warm(plans, jobs, paced)
 
     steps = _with_progress(run) if sys.stdout.isatty() else run(_log)
     counts = ", ".join(f"{sum(s.state == state for s in steps)} {state}" for state in ("built", "cached", "failed"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from opfacade.base import regular_files
+from opfacade.base.pace import Pace
 from opfacade.cli.input import works
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool
     from opfacade.tune.tune import tune as measure
 
     effort = MeasureEffort() if rounds is None else MeasureEffort(least=min(MeasureEffort().least, rounds), most=rounds)
-    report = None if as_json else _say
-    found = measure(works(file), require=require, setup=Setup(effort=effort), report=report)
+    problems = works(file)
+    report = None if as_json else _saying(len(problems))
+    click.echo(f"tune: {len(problems)} problems; kernels are built first, then timed in turns", err=True)
+    found = measure(problems, require=require, setup=Setup(effort=effort), report=report)
     if as_json:
         click.echo(json.dumps([_facts(tuning) for tuning in found], indent=1))
         return
@@ -42,6 +46,16 @@ def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool
         click.echo(
             f"mean gain {sum(gains) / len(gains):.1%}; the cost model's choice loses {sum(lost) / len(lost):.1%} on the mean"
         )
+
+
+def _saying(total: int) -> Callable[[TuneResult], None]:
+    pace = Pace(total)
+
+    def report(tuning: TuneResult) -> None:
+        _say(tuning)
+        click.echo(f"    {pace.step()}", err=True)
+
+    return report
 
 
 def _say(tuning: TuneResult) -> None:

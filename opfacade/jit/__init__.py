@@ -200,6 +200,7 @@ class _Build:
         return {
             "name": self.spec.name,
             "arch": self.spec.arch,
+            "sku": self.label,
             "spec": self.spec.identity,
             "source_digest": codegen.source_digest(self.spec, self.sources),
             "portable": identity.portable(self.spec, self.sources),

@@ -116,9 +116,21 @@ class ManifestDiff:
         return bool(self.added or self.removed or self.changed)
 
     def __str__(self) -> str:
-        lines = [f"- {old}\n+ {new}\n  {', '.join(differences(old, new))}" for old, new in self.changed]
-        lines += [f"+ {sku}" for sku in self.added] + [f"- {sku}" for sku in self.removed]
-        return "\n".join(lines) or "no difference"
+        """Under a header each: what changed of a kernel and nothing else of it; ids where there is no other."""
+        if not self:
+            return "no difference"
+        lines = [f"{len(self.changed)} changed, {len(self.added)} added, {len(self.removed)} removed"]
+        for old, new in self.changed:
+            lines += [f"changed: {_kernel(old)}", *(f"  {difference}" for difference in differences(old, new))]
+        for header, skus in (("added", self.added), ("removed", self.removed)):
+            lines += [f"{header}:", *(f"  {sku}" for sku in skus)] if skus else []
+        return "\n".join(lines)
+
+
+def _kernel(sku: str) -> str:
+    """A SKU id in the words that a changed one shares."""
+    _, op, backend, arch, impl, *_ = sku.split("/")
+    return f"{op} on {arch}, {backend}/{impl}"
 
 
 _NAMES = ("category", "op", "backend", "arch", "impl", "dtypes", "layout", "spec", "guarantee")

@@ -11,12 +11,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from opfacade.base import strict_json
-from opfacade.base.shown import shown
 from opfacade.core.candidate import Candidate
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.model import not_strict
-from opfacade.errors import DescriptorError
+from opfacade.select.descriptor_text import type_in
 
 # In order of preference: the first candidate without a reason against it is chosen.
 BACKENDS = ("cuda", "reference")
@@ -75,12 +72,4 @@ def examples() -> tuple[Descriptor[Any], ...]:
 
 def load_descriptor(text: str | bytes) -> Descriptor[Any]:
     """A descriptor of any type from its JSON; its field `op` says which. DescriptorError for anything else."""
-    try:
-        kind = descriptor_types()[strict_json.loads(text)["op"]]
-    except ValueError as error:
-        raise not_strict("load_descriptor", error) from error
-    except (KeyError, TypeError) as error:
-        known = ", ".join(sorted(descriptor_types()))
-        message = f"descriptor: op expected one of {known}, got {shown(text)}. [OPF-D020]"
-        raise DescriptorError(message, code="OPF-D020", stage="descriptor") from error
-    return kind.model_validate_json(text)
+    return type_in(text, descriptor_types()).model_validate_json(text)

@@ -17,7 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from opfacade.base.pace import Pace
 from opfacade.core.descriptor import Descriptor
+from opfacade.core.model import Model
 from opfacade.errors import Issue, OpfacadeError, from_issues
 from opfacade.select.registry import examples
 from opfacade.testing import determinism, guarded, matrix, numerics, prebuilt, problems
@@ -25,6 +27,8 @@ from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject, invariant
 
 Say = Callable[[str], None]
+_MOST_ON_CPU = 24  # rows, pages, requests of a problem that --quick proves there
+_SECONDS_A_SKU = 10  # what that takes on two cores, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +64,17 @@ def verify(
 ) -> dict[str, Any]:
     """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held.
 
-    descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix.
+    descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix. quick: fewer
+    problems and runs, and on the CPU no size above 24 where a smaller one runs the same SKU. say: lines with what is done and
+    about how long the rest takes.
     """
     from opfacade.core.target import Target
 
     device = "cpu" if Target.current().is_cpu else "cuda"
     name = backend or ("reference" if device == "cpu" else "cuda")
     subjects = _subjects(name, device) if descriptors is None else _distinct(descriptors, name, device)
+    if device == "cpu" and quick:
+        subjects = map(_small, subjects)
     chosen = [subject for subject in subjects if op in (None, subject.descriptor.op)]
     chosen = [subject for subject in chosen if sku in (None, subject.plan.sku.id)]
     if not chosen:
@@ -77,8 +85,13 @@ def verify(
     if name == "cuda":
         drawn = [problems.random_descriptor(o, seed) for o in ops for seed in range(how.problems)]
         prebuilt.build([*(subject.descriptor for subject in chosen), *drawn])
-    rows = [_proven(subject, how, say) for subject in chosen]
-    random = [_random(o, name, device, how, say) for o in ops]
+    steps = len(chosen) + len(ops)
+    about = f", about {steps * _SECONDS_A_SKU} s on two cores" if quick and device == "cpu" else ""
+    more = f" and random problems of {len(ops)} ops" if ops else ""
+    say(f"{len(chosen)} SKUs{more} to prove{about}")
+    tell = _paced(say, Pace(steps))
+    rows = [tell(_proven(subject, how, say)) for subject in chosen]
+    random = [tell(_random(o, name, device, how, say)) for o in ops]
     record = {
         "schema": 1,
         "machine": machine(device),
@@ -90,6 +103,35 @@ def verify(
         "ok": all(row["ok"] for row in [*rows, *random]),
     }
     return record | {"sha256": seal(record)}
+
+
+def _paced(say: Say, pace: Pace) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Says how far all of it is after each row."""
+
+    def tell(row: dict[str, Any]) -> dict[str, Any]:
+        say(f"       {pace.step()}")
+        return row
+
+    return tell
+
+
+def _small(subject: Subject) -> Subject:
+    """The same SKU at sizes that a CPU proves in seconds; as it is where small sizes run another SKU, or mean nothing."""
+    try:
+        small = subject.on(_capped(subject.descriptor))
+        return small if not small.declined and small.plan.sku.id == subject.plan.sku.id else subject
+    except OpfacadeError:
+        return subject
+
+
+def _capped(model: Any) -> Any:
+    fields = dict(model.__dict__)
+    for name, value in fields.items():
+        if isinstance(value, Model):
+            fields[name] = _capped(value)
+        elif name in model.sizes and isinstance(value, int):
+            fields[name] = min(value, _MOST_ON_CPU)
+    return type(model)(**fields)
 
 
 def _subjects(backend: str, device: str) -> Iterator[Subject]:

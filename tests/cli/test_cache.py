@@ -27,6 +27,12 @@ def test_ls_shows_an_entry(entry):
         assert part in out
 
 
+def test_ls_shows_what_an_entry_was_built_for(toolkit):  # noqa: F811
+    jit.build(TINY, label="attention/paged_decode/cuda/sm_80/x")
+    assert "    attention/paged_decode/cuda/sm_80/x\n" in invoke("ls").output
+    assert json.loads(invoke("ls", "--json").output)[0]["sku"] == "attention/paged_decode/cuda/sm_80/x"
+
+
 def test_ls_shows_resources(entry):
     meta = json.loads((entry / "meta.json").read_text())
     meta["resources"] = {"my_kernel": {"registers": 40, "spill_stores": 4, "spill_loads": 8, "shared": 1024}}

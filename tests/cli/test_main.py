@@ -16,8 +16,8 @@ from opfacade.tools import catalogue
 EXAMPLES = examples()
 
 
-def invoke(*words, text=None):
-    return CliRunner().invoke(main, list(words), input=text)
+def invoke(*words, text=None, env=None):
+    return CliRunner().invoke(main, list(words), input=text, env=env)
 
 
 def test_list_has_every_op_and_both_backends():
@@ -33,7 +33,8 @@ def test_list_says_why_a_candidate_refuses():
     refused = [row for row in catalogue.candidates(Target.cpu()) if row.backend == "cuda"]
     assert refused
     assert all(row.accepted == 0 and row.refusals and not row.promises for row in refused)
-    assert "refusals" in invoke("list", "--target=cpu").output
+    assert "refusals" in invoke("list", "--target=cpu", env={"COLUMNS": "200"}).output
+    assert "not: target.arch=cpu" in invoke("list", "--target=cpu", env={"COLUMNS": "80"}).output
 
 
 def test_list_counts_what_is_accepted_and_promised():
@@ -101,7 +102,7 @@ def test_schema_has_the_fields_of_the_descriptor(op):
         (["explain", "-"], "{", "expected strict JSON"),
         (["explain", "-"], '{"op": "paged_decode"}', "num_qo_heads expected"),
         (["explain", "-", "--target=sm_9"], EXAMPLES[0].model_dump_json(), "arch expected"),
-        (["compile", "-"], "[]", "op expected one of"),
+        (["compile", "-"], "[]", "op is one of"),
         (["explain", "-"], b"\xff\xfe", "expected strict JSON"),
         (["list", "--target=gpu"], None, "arch expected"),
     ],

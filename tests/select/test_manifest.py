@@ -172,7 +172,7 @@ def test_the_command_freezes_compares_and_checks(tmp_path):
     (tmp_path / "old").write_text(old.output)
     assert SkuManifest.load(tmp_path / "old").note == "first"
     compared = run("diff", tmp_path / "old", tmp_path / "new")
-    assert (compared.exit_code, compared.output) == (1, f"+ {chosen(OFF)}\n")
+    assert (compared.exit_code, compared.output) == (1, f"0 changed, 1 added, 0 removed\nadded:\n  {chosen(OFF)}\n")
     assert run("diff", tmp_path / "new", tmp_path / "new").output == "no difference\n"
     checked = run("check", tmp_path / "old", both, "--target=sm_90a")
     assert checked.exit_code == 1

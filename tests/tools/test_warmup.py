@@ -98,7 +98,7 @@ def test_the_command_writes_log_lines_where_there_is_no_terminal(warm_cache, tmp
     path.write_text("\n".join(d.model_dump_json() for d in SMALL))
     result = CliRunner().invoke(main, ["warmup", str(path), "--target=sm_90a", "--jobs=2"])
     assert result.exit_code == 0
-    *lines, last = result.output.splitlines()
+    *lines, last = result.stdout.splitlines()
     assert all(line.startswith("cached  ") for line in lines)
     assert last.startswith(f"0 built, {len(lines)} cached, 0 failed in ")
 

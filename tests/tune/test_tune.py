@@ -370,7 +370,7 @@ def test_the_command_tunes_lists_exports_and_imports(field, tmp_path, monkeypatc
     assert run("tuned", "ls").output.startswith("0 choices")
     assert run("tuned", "import", tmp_path / "t.json").output.startswith("1 choices kept")
     assert used() == "quick"
-    facts = json.loads(run("tune", path, "--rounds=16", "--json").output)
+    facts = json.loads(run("tune", path, "--rounds=16", "--json").stdout)
     assert [bool(f["row"]) for f in facts] == [True, False]
     assert run("tuned", "import", path).exit_code == 2
     (tmp_path / "d.json").write_text(DECODE.model_dump_json())

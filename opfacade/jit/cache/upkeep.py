@@ -22,7 +22,10 @@ _CLEAR_WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One published binary: bytes of all its files, seconds since it was last used, seconds its build took."""
+    """One published binary: bytes of all its files, seconds since it was last used, seconds its build took.
+
+    sku: the id of the plan that it was built for, which other plans may share; "" where it was built for none.
+    """
 
     key: str
     name: str
@@ -31,6 +34,7 @@ class Entry:
     age: float
     seconds: float
     resources: dict[str, dict[str, int]]
+    sku: str = ""
 
 
 def entries(store: Store) -> list[Entry]:
@@ -85,7 +89,8 @@ def _entries(store: Store) -> Iterator[Entry]:
             size = sum(path.lstat().st_size for path in directory.iterdir())
         except OSError:  # removed meanwhile
             continue
-        yield Entry(key, _text(meta, "name"), _text(meta, "arch"), size, time.time() - used, _seconds(meta), _resources(meta))
+        facts = (_text(meta, "name"), _text(meta, "arch"), size, time.time() - used, _seconds(meta), _resources(meta))
+        yield Entry(key, *facts, sku=str(meta.get("sku", "")))
 
 
 def _text(meta: dict[str, Any], field: str) -> str:
