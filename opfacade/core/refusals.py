@@ -56,7 +56,7 @@ def _issue(cls: type[BaseModel], item: ErrorDetails) -> Issue:
     kind, value, said = item["type"], item["input"], item.get("ctx", {})
     contradicts = kind == "contradiction"
     places = [part for part in item["loc"] if not _is_member(part)]
-    path = ".".join(map(str, (*places, *([said["field"]] if contradicts else [])))) or cls.__name__
+    path = ".".join(map(str, (*places, *([said["field"]] if contradicts and said["field"] else [])))) or cls.__name__
     got = "nothing" if kind == "missing" else shown(said["got"] if contradicts else value)
     told = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     hint = said["hint"] if contradicts else _hint(cls, kind, places, value, said)

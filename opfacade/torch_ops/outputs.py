@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.operands import torch_dtype
+from opfacade.core.dtypes import torch_dtype
 from opfacade.torch_ops.forms import Form, Problem
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opfacade import errors
 from opfacade.errors import DescriptorError
 from opfacade.plans._attention.expression import (
     MAX_DEPTH,
@@ -22,6 +23,7 @@ from opfacade.plans._attention.expression import (
     rounded,
 )
 from opfacade.plans._attention.variant import (
+    Variant,
     exp2,
     f32,
     floor,
@@ -62,9 +64,9 @@ def test_python_operators_build_what_they_say():
     assert [b.facts().type for b in built] == ["f32", "i32", "i32", "f32", "f32"]
     truth = (kv_pos <= q_pos) & ~(kv_pos < 3) | (head > 1) | (q_pos >= 7)
     assert truth.facts().type == "bool"
-    assert (kv_pos + 1).args[1] == Constant(type="i32", value=1)
-    assert (score + 1).args[1] == Constant(type="f32", value=1.0)
-    assert ((kv_pos < 3) & True).args[1] == Constant(type="bool", value=True)
+    assert (kv_pos + 1).args[1].same(Constant(type="i32", value=1))
+    assert (score + 1).args[1].same(Constant(type="f32", value=1.0))
+    assert ((kv_pos < 3) & True).args[1].same(Constant(type="bool", value=True))
 
 
 def test_an_expression_has_no_truth_value():
@@ -106,10 +108,10 @@ def test_a_float_constant_is_the_nearest_f32_and_has_one_zero():
 @given(st.one_of(expressions.ints(3), expressions.floats(3), expressions.truths(3), expressions.smooth(3)))
 def test_json_and_pickle_round_trips_are_identity(expression):
     again = type(expression).model_validate_json(expression.model_dump_json())
-    assert again == expression
+    assert again.same(expression)
     assert (hash(again), again.digest()) == (hash(expression), expression.digest())
     assert again.model_dump_json() == expression.model_dump_json()
-    assert pickle.loads(pickle.dumps(expression)) == expression
+    assert pickle.loads(pickle.dumps(expression)).same(expression)
 
 
 INJECTED = ["x); system(1", "x\n", "1x", "", "x" * 33, "x y", "x::y", "x\0", "*/", "\uff58", "x/../y", "{{ x }}", "é"]
@@ -176,3 +178,57 @@ def test_conversions_say_their_types():
     assert f32(kv_pos).facts().type == "f32"
     refused(lambda: f32(score), "f32 of (i32)")
     refused(lambda: kv_pos + 0.5, "(i32, f32)")
+
+
+@pytest.mark.parametrize("right", [q_pos, 3, 1.0])
+def test_comparing_with_python_operators_says_what_to_write(right):
+    with pytest.raises(errors.ArgumentTypeError, match=r"Use equal\(a, b\)"):
+        _ = kv_pos == right
+    with pytest.raises(errors.ArgumentTypeError, match=r"Use not_equal\(a, b\)"):
+        _ = kv_pos != right
+    with pytest.raises(TypeError, match=r"a \* a, or exp2"):
+        _ = score**2
+
+
+@pytest.mark.parametrize(
+    ("make", "hint"),
+    [
+        (lambda: score + kv_pos, "Use f32(kv_pos)."),
+        (lambda: (kv_pos - q_pos) * score, "Use f32(kv_pos - q_pos)."),
+        (lambda: score > 0, "of the score use minimum, maximum or a smooth function."),
+    ],
+)
+def test_a_refused_operation_says_what_to_write(make, hint):
+    assert hint in str(refused(make))
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (score - per_head("slope") * log2(1.0 + f32(q_pos - kv_pos)), "score - slope * log2(1.0 + f32(q_pos - kv_pos))"),
+        ((score + 1) * 2 - score / 4.0, "(score + 1.0) * 2.0 - score / 4.0"),
+        (score - (score - score), "score - (score - score)"),
+        (-abs(q_pos) // 2, "-abs(q_pos) // 2"),
+        ((kv_pos <= q_pos) & ~(kv_pos < 3) | (head > 1), "(kv_pos <= q_pos) & ~(kv_pos < 3) | (head > 1)"),
+        (apply("eq", kv_pos, -3), "equal(kv_pos, -3)"),
+        (kv_pos - apply("min", q_pos, 2), "kv_pos - minimum(q_pos, 2)"),
+    ],
+)
+def test_an_expression_prints_as_it_is_written(node, text):
+    assert str(node) == repr(node) == text
+
+
+def test_variants_are_compared_by_what_they_say():
+    one, again, other = (Variant(logits=score * factor) for factor in (2.0, 2.0, 3.0))
+    assert one == again != other
+    assert len({one, again, other}) == 2
+    assert one != None  # noqa: E711  any value may be compared
+    assert str(Variant(logits=score * 2.0, mask=kv_pos < 3)) == "logits=score * 2.0, mask=kv_pos < 3"
+    named = per_head("kv_pos")
+    assert not named.same(kv_pos)
+    assert str(named) == str(kv_pos)
+
+
+def test_what_is_no_expression_says_how_one_is_written():
+    error = refused(lambda: Variant(logits="score"))
+    assert "Write an expression with the names of opfacade.variant" in str(error)

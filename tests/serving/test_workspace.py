@@ -90,7 +90,7 @@ def test_a_run_takes_what_it_gives(fake_cuda):
 
 
 def module_dtype(spec):
-    from opfacade.core.operands import torch_dtype
+    from opfacade.core.dtypes import torch_dtype
 
     return torch_dtype(spec.dtype)
 

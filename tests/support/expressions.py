@@ -1,6 +1,6 @@
 """Random typed expressions, as hypothesis strategies: every operation, input and kind of parameter, wherever it may stand."""
 
-from functools import lru_cache, wraps
+from functools import wraps
 
 from hypothesis import strategies as st
 
@@ -14,7 +14,13 @@ ROW_INPUTS = ("q_pos", "q_len", "kv_len", "head", "kv_head")
 
 def named(strategy):
     """A strategy whose repr is its call: that of such a tree would be kilobytes."""
-    made = lru_cache(strategy)
+    known = {}
+
+    def made(*args, **kwargs):
+        key = repr((args, kwargs))  # expressions refuse to be compared
+        if key not in known:
+            known[key] = strategy(*args, **kwargs)
+        return known[key]
 
     @wraps(strategy)
     def call(*args, **kwargs):

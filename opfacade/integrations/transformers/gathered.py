@@ -37,7 +37,7 @@ def gathered_attention(
         found: tuple[Tensor, None] = attention(module, query, key, value, attention_mask, dropout, scaling, **named, **kwargs)
         return found
     if attention_mask is not None:
-        refuse(WAY, "OPF-I001", "attention_mask", expected="None", got="a mask", hint="Lengths say it all here.")
+        refuse(WAY, "OPF-I001", "attention_mask", expected="None", got="a mask", hint="Lengths hold the whole mask.")
     cu_q, cu_k, max_q, max_k = (kwargs.pop(name) for name in _TAKEN)
     refuse_unknown({name: value for name, value in kwargs.items() if name not in _CONSUMED}, dropout)
     rows = Rows(*(x[0].transpose(0, 1) for x in (query, key, value)))

@@ -87,7 +87,7 @@ def _taken(cache: Any, kwargs: dict[str, Any], mask: Tensor | None) -> Step:
             hint = "This name is for continuous batching; attn_implementation='opfacade' serves every other call."
             refuse(WAY, "OPF-I004", name, expected="what continuous batching passes", got=None, hint=hint)
     if mask is not None:
-        refuse(WAY, "OPF-I001", "attention_mask", expected="None", got=type(mask).__name__, hint="Lengths say it all here.")
+        refuse(WAY, "OPF-I001", "attention_mask", expected="None", got=type(mask).__name__, hint="Lengths hold the whole mask.")
     return Step(*(kwargs.pop(name) for name in _NEEDED))
 
 

@@ -15,7 +15,9 @@ from typing import Annotated, Literal, NamedTuple, NoReturn
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from opfacade.core.model import Model
+from opfacade.core.model import Model, contradiction
+from opfacade.errors import Issue, from_issues
+from opfacade.plans._attention.infix import infix
 
 Type = Literal["f32", "i32", "bool"]
 Per = Literal["head", "row", "key"]
@@ -30,6 +32,11 @@ MAX_NODES, MAX_DEPTH = 128, 16
 PARAMETER_TYPE: dict[Per, Type] = {"head": "f32", "row": "i32", "key": "i32"}
 _FLOATS = ("score", "query")
 _INT32 = 2**31
+
+
+def _no_operator(mark: str, instead: str) -> NoReturn:
+    issue = Issue("OPF-D040", mark, "no use between expressions", "one", f"Use {instead}.", kind="ArgumentTypeError")
+    raise from_issues("expression", "", [issue])
 
 
 def _over(*types: Type, count: int = 2, gives: Type | None = None) -> dict[tuple[Type, ...], Type]:
@@ -71,6 +78,31 @@ class Node(Model):
     def walk(self) -> Iterator[tuple[str, Node]]:
         """(path, node) of this expression and all in it."""
         yield "", self
+
+    def __str__(self) -> str:
+        return infix(self)
+
+    __repr__ = __str__
+
+    def same(self, other: object) -> bool:
+        """Whether another one is the same expression; `==` is refused, for it looks like an operation of one."""
+        return self is other or (type(self) is type(other) and self.canonical_json() == other.canonical_json())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Node, int, float)):
+            _no_operator("==", "equal(a, b)")
+        return NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        if isinstance(other, (Node, int, float)):
+            _no_operator("!=", "not_equal(a, b)")
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.canonical_json())
+
+    def __pow__(self, other: object) -> NoReturn:
+        _no_operator("**", "a * a, or exp2(b * log2(a)) of positive numbers")
 
     def __bool__(self) -> NoReturn:
         raise TypeError("an expression has no truth value: use select, &, | and ~, and one comparison at a time")
@@ -185,17 +217,25 @@ class Apply(Node):
     @model_validator(mode="after")
     def _typed(self) -> Apply:
         given = [arg.facts() for arg in self.args]
-        if tuple(arg.type for arg in given) not in SIGNATURES[self.op]:
+        types = tuple(arg.type for arg in given)
+        if types not in SIGNATURES[self.op]:
             allowed = " or ".join(f"({', '.join(types)})" for types in SIGNATURES[self.op])
-            raise ValueError(f"{self.op} of {allowed}, not of ({', '.join(arg.type for arg in given)})")
+            raise contradiction("", f"{self.op} of {allowed}, not of ({', '.join(types)})", self, self._conversion(types))
         facts = self.facts()
         if (facts.type != "f32" or self.op == "floor") and not all(arg.exact for arg in given):
-            raise ValueError(
-                f"{self.op} of what is exact: it jumps, and the score and {', '.join(INEXACT)} have rounding errors"
-            )
+            expected = f"{self.op} of what is exact: it jumps, and the score and {', '.join(INEXACT)} have rounding errors"
+            hint = "Compare positions, lengths and parameters; of the score use minimum, maximum or a smooth function."
+            raise contradiction("", expected, self, hint)
         if facts.nodes > MAX_NODES or facts.depth > MAX_DEPTH:
             raise ValueError(f"at most {MAX_NODES} nodes, {MAX_DEPTH} deep; this has {facts.nodes}, {facts.depth} deep")
         return self
+
+    def _conversion(self, types: tuple[Type, ...]) -> str:
+        """What makes the types agree, where a conversion of the integers among them does."""
+        floats = tuple("f32" if kind == "i32" else kind for kind in types)
+        if floats not in SIGNATURES[self.op]:
+            return ""
+        return f"Use {' and '.join(f'f32({arg})' for arg, kind in zip(self.args, types, strict=True) if kind == 'i32')}."
 
     def facts(self) -> Facts:
         given = [arg.facts() for arg in self.args]

@@ -40,6 +40,8 @@ class Variant(Model):
     paged cache, `[n, total_kv_rows]` for ragged rows. Raises DescriptorError, with the path, for what has no such meaning.
     """
 
+    __slots__ = ("_key",)
+    _key: ClassVar[str]
     hints: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("logits", "mask", "query"), _WRITTEN))
     logits: Expression | None = None
     mask: Expression | None = None
@@ -77,6 +79,16 @@ class Variant(Model):
                 raise ValueError(f"at most {MAX_PARAMETERS} parameters per {per}")
         return self
 
+    def __eq__(self, other: object) -> bool:
+        """By the expressions' text, for `==` between expressions is refused."""
+        return self.key == other.key if isinstance(other, Variant) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={root}" for name, root in self.parts().items())
+
     def parts(self) -> dict[str, Node]:
         """The expressions that there are, by the name of their part."""
         found = {"logits": self.logits, "mask": self.mask, "query": self.query}
@@ -90,7 +102,11 @@ class Variant(Model):
     @property
     def key(self) -> str:
         """Its name in a SKU."""
-        return f"v{self.digest()[:24]}"
+        try:
+            return self._key
+        except AttributeError:  # first use: a copy begins without it
+            object.__setattr__(self, "_key", f"v{self.digest()[:24]}")
+            return self._key
 
     def operands(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...]) -> dict[str, TensorSpec]:
         """Its parameters. keys: the dimensions that K has of a token."""
@@ -144,7 +160,7 @@ def ramp(node: Node) -> tuple[Node, Node] | None:
         return None
     for factor, other in (node.args, node.args[::-1]):
         uniform = isinstance(factor, Constant) or (isinstance(factor, Parameter) and factor.per == "head")
-        if uniform and isinstance(other, Apply) and other.op == "f32" and other.args[0] in DISTANCES:
+        if uniform and isinstance(other, Apply) and other.op == "f32" and any(map(other.args[0].same, DISTANCES)):
             return factor, other.args[0]
     return None
 
@@ -156,7 +172,7 @@ def added_ramp(node: Node) -> Node | None:
     """
     if not isinstance(node, Apply) or node.op != "add":
         return None
-    return next((other for one, other in (node.args, node.args[::-1]) if one == score and ramp(other) is not None), None)
+    return next((other for one, other in (node.args, node.args[::-1]) if score.same(one) and ramp(other) is not None), None)
 
 
 def per_head(name: str) -> Parameter:

@@ -16,6 +16,7 @@ from opfacade.plans._attention.scoring import Varied
 from opfacade.plans._attention.variant import DISTANCES, Variant, added_ramp, ramp
 
 WIDE = ("f16", "bf16")
+_INSTEAD = "Write it without /, sqrt, //, % and log2: multiply by a constant or a parameter instead."
 Tree = tuple[Any, ...]
 
 
@@ -29,7 +30,7 @@ def _from_first_key(distance: Node) -> Tree:
 
 
 # Integer conversions that need one operation a row: VariantKey in kernels/attention/prefill/variant.cuh. None of them wraps.
-_DISTANCES: dict[Node, Tree] = {distance: _from_first_key(distance) for distance in DISTANCES}
+_DISTANCES: dict[str, Tree] = {distance.canonical_json(): _from_first_key(distance) for distance in DISTANCES}
 
 
 def tree(node: Node, variant: Variant, exact: bool) -> Tree:
@@ -41,10 +42,10 @@ def tree(node: Node, variant: Variant, exact: bool) -> Tree:
     if isinstance(node, Parameter):
         return (node.per, variant.parameters(node.per).index(node.name))
     assert isinstance(node, Apply)
-    if node.op == "f32" and not exact and node.args[0] in _DISTANCES:
-        return ("distance", *_DISTANCES[node.args[0]])
+    if node.op == "f32" and not exact and node.args[0].canonical_json() in _DISTANCES:
+        return ("distance", *_DISTANCES[node.args[0].canonical_json()])
     if not exact and (line := ramp(node)) is not None:
-        return ("ramp", tree(line[0], variant, exact), *_DISTANCES[line[1]])
+        return ("ramp", tree(line[0], variant, exact), *_DISTANCES[line[1].canonical_json()])
     jumps = node.facts().type != "f32" or node.op in ("f32", "floor")
     args = (tree(arg, variant, exact or jumps or arg.facts().type != "f32") for arg in node.args)
     return (node.op, *args)
@@ -99,7 +100,7 @@ def asynchronous_reasons(descriptor: Varied) -> Iterator[Reason]:
     if logits is not None:
         used = {node.op for _, node in logits.walk() if isinstance(node, Apply)}
         for op in sorted(used - _STRAIGHT):
-            yield Reason("OPF-S021", "variant.logits", op, "what needs no branch")
+            yield Reason("OPF-S021", "variant.logits", op, "what needs no branch", _INSTEAD)
         yield from support.limit_reason("OPF-S021", "nodes of variant.logits", logits.facts().nodes, _MAX_STRAIGHT_NODES)
 
 
