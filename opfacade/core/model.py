@@ -57,7 +57,7 @@ Version = Annotated[Literal[1], BeforeValidator(_whole)]
 
 
 def contradiction(field: str, expected: str, got: object, hint: str = "") -> ValueError:
-    """The error of a model validator for a field that contradicts the others; `field` may be a path, or "" for the model itself."""
+    """The error of a model validator for a field that contradicts the others; `field`: a path, or "" for the model itself."""
     return PydanticCustomError("contradiction", "{expected}", {"field": field, "expected": expected, "got": got, "hint": hint})
 
 
