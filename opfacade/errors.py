@@ -258,6 +258,9 @@ class FallbackWarning(OpfacadeWarning):
     """The reference backend was chosen on a GPU because no kernel accepts the descriptor."""
 
 
+class TargetWarning(OpfacadeWarning): ...  # the target's name or age, or the compiler here, costs speed
+
+
 class SettingWarning(OpfacadeWarning):
     """An OPFACADE_* variable is set that nothing reads, or that has no effect here."""
 

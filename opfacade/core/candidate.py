@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 Operands = Mapping[str, TensorSpec]
+COMPILER_TOO_OLD = "OPF-S018"  # the code of a reason that lies in this machine's compiler, not in descriptor or target
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 # (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]

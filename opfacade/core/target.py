@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from opfacade.base import notices
 from opfacade.base.shown import shown
 from opfacade.core.construction import Spelled
-from opfacade.errors import Issue, OpfacadeError, from_issues
+from opfacade.errors import Issue, OpfacadeError, TargetWarning, from_issues
 
 # SM count and maximum opt-in shared memory per block, in bytes, of the common part of each architecture.
 _USUAL = {
@@ -23,6 +24,8 @@ _USUAL = {
     110: (20, 232448),
     120: (170, 101376),
 }
+NEWEST_TUNED = 90  # no kernel was measured on a later architecture
+_FIRST_WITH_FEATURES = 90  # from here on an architecture without "a" lacks what its fastest kernels need
 _ARCH = re.compile(r"(?:cpu|sm_([0-9]{2,3})([af]?))")
 
 
@@ -68,13 +71,20 @@ class Target(metaclass=_Targets):
 
     @staticmethod
     def parse(text: str) -> Target:
-        """The common part of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs."""
+        """The common part of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs.
+
+        DescriptorError for anything else; TargetWarning, once, for one without the "a" that `Target.current` gives it.
+        """
         match = _ARCH.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise _bad("arch", '"cpu" or "sm_NN[a|f]"', text)
         if text == "cpu":
             return _CPU
-        sm_count, shared = _USUAL.get(int(match.group(1)), (1, 49152))
+        version, features = int(match.group(1)), match.group(2)
+        if version >= _FIRST_WITH_FEATURES and not features:
+            what = f'Target.parse("{text}"): did you mean {text}a? {text} has no kernel that needs wgmma.'
+            notices.tell_once(what, what, TargetWarning)
+        sm_count, shared = _USUAL.get(version, (1, 49152))
         return Target(text, sm_count, shared)
 
     @staticmethod

@@ -9,6 +9,7 @@ from typing import Any
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.preference import DEFAULT, Preference
 from opfacade.core.target import Target
+from opfacade.select import target_notes
 from opfacade.select.in_force import in_force
 from opfacade.select.pins import Pins
 from opfacade.select.selection import Option, require_known_names, require_right_kinds, survey
@@ -37,6 +38,7 @@ class Explanation:
                 lines.append(f"           workspace {option.workspace_size} bytes")
             lines += [f"           measured: {option.note}"] if option.note else []
             lines += [f"           - {reason}" for reason in option.reasons]
+        lines += [f"  note     {note}" for note in target_notes.notes(self.descriptor.op, self.target, self.options)]
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -46,6 +48,7 @@ class Explanation:
             "preference": self.preference.model_dump(mode="json"),
             "target": {"arch": self.target.arch, "sm_count": self.target.sm_count},
             "chosen": chosen.sku.id if chosen and chosen.sku else None,
+            "notes": list(target_notes.notes(self.descriptor.op, self.target, self.options)),
             "candidates": [
                 {
                     "backend": o.candidate.backend,
@@ -76,7 +79,9 @@ def answer(
     preference = DEFAULT if prefer is None else prefer.revalidated()
     require_known_names(checked.op, preference)
     given = in_force(checked, preference, target) if pins is None else pins
-    return Explanation(checked, preference, target, survey(checked, preference, target, given))
+    found = Explanation(checked, preference, target, survey(checked, preference, target, given))
+    target_notes.warn(checked.op, target, found.options)
+    return found
 
 
 def explain(

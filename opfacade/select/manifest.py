@@ -22,6 +22,7 @@ from opfacade.core.preference import Preference
 from opfacade.core.sku import OLDER_FORM, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
 from opfacade.errors import DescriptorError, FileError, Issue, SettingError, from_issues
+from opfacade.select import target_notes
 from opfacade.select.pins import NO_PINS, Allowed
 from opfacade.select.selection import choose, survey
 
@@ -152,7 +153,9 @@ def differences(one: str, other: str) -> list[str]:
 
 def _chosen(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> str:
     checked = descriptor.revalidated()
-    option = choose(checked, target, survey(checked, prefer, target, NO_PINS))
+    options = survey(checked, prefer, target, NO_PINS)
+    target_notes.warn(checked.op, target, options)
+    option = choose(checked, target, options)
     assert option.sku is not None
     return option.sku.id
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from opfacade import env
-from opfacade.core.candidate import Reason
+from opfacade.core.candidate import COMPILER_TOO_OLD, Reason
 from opfacade.errors import ToolchainError
 
 SOUND_WGMMA = (13, 3)
@@ -44,4 +44,4 @@ def _reasons_against(found: tuple[int, int] | None) -> tuple[Reason, ...]:
     if found is None or found >= SOUND_WGMMA:
         return ()
     hint = 'Install a newer one: pip install "opfacade[cuda]".'
-    return (Reason("OPF-S018", "ptxas", ".".join(map(str, found)), ".".join(map(str, SOUND_WGMMA)) + " and later", hint),)
+    return (Reason(COMPILER_TOO_OLD, "ptxas", ".".join(map(str, found)), ".".join(map(str, SOUND_WGMMA)) + " and later", hint),)

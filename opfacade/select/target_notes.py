@@ -1,0 +1,32 @@
+"""What decides for a target beside the descriptor: an old compiler of this machine, or an architecture that is too new.
+
+`explain` prints these notes, and each is a TargetWarning once a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from opfacade.base import notices
+from opfacade.core.candidate import COMPILER_TOO_OLD
+from opfacade.core.target import NEWEST_TUNED, Target
+from opfacade.errors import TargetWarning
+from opfacade.select.selection import Option
+
+
+def notes(op: str, target: Target, options: Sequence[Option]) -> Iterator[str]:
+    """What a caller must know of the answer that these options give."""
+    if target.sm_version > NEWEST_TUNED:
+        yield f"not tuned for {target.arch}: no kernel was measured on an architecture after sm_{NEWEST_TUNED}a."
+    first = next((o for o in options if all(reason.code == COMPILER_TOO_OLD for reason in o.reasons)), None)
+    if first is None:
+        return
+    for reason in first.reasons:
+        here = f"this machine's {reason.field} {reason.got} miscompiles it ({reason.allowed} does not)"
+        yield f"{op} on {target.arch}: {first.name} would be chosen, but {here}. {reason.hint} [{reason.code}]"
+
+
+def warn(op: str, target: Target, options: Sequence[Option]) -> None:
+    """Each note once a process."""
+    for note in notes(op, target, options):
+        notices.tell_once(note, note, TargetWarning)
