@@ -22,7 +22,7 @@ from opfacade.tools.crosscheck import replay as replay_crosscheck
 from opfacade.tools.replay import replay
 from opfacade.tools.workload import Work, read
 from opfacade.tune import tune as autotune
-from opfacade.tune.measure import Effort
+from opfacade.tune.measure import MeasureEffort
 from tests import emulator
 from tests.families.mount import mounted
 from tests.families.test_toy_kernel import SM_90A, root  # noqa: F401  fixture
@@ -60,6 +60,19 @@ def test_runs_whatever_the_strides(problem):
         assert plan.can_implement(call)
         plan.run(call)
         assert torch.equal(bits(call.out), wanted(call))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 7.0])
+@pytest.mark.parametrize("name", DTYPES)
+def test_elements_are_filled_as_near_as_their_type_has_it(name, value):
+    tensor = fill(torch.ones(4, 8, dtype=torch.uint8).view(torch_dtype(name)), value)
+    if DTYPES[name].is_float:
+        want = torch.full(tensor.shape, value, dtype=torch.float64).to(tensor.dtype).double()
+        assert torch.equal(tensor.double().nan_to_num(3.0), want.nan_to_num(3.0))
+    elif value in (0.0, 7.0):
+        assert bool((tensor.long() == (value if name != "bool" else value > 0)).all())
+    else:
+        assert bool((tensor.view(torch.uint8) == 255).all())
 
 
 def test_another_type_of_the_same_size_is_refused(problem):
@@ -147,7 +160,7 @@ def test_it_is_recorded_benched_and_tuned(problem, monkeypatch, tmp_path):
         Plan.select(problem, target=CPU).run(inputs.make_args(problem, seed=3))
     (work,) = read((tmp_path / "trace.jsonl").read_text())
     assert work.descriptor == problem
-    found = measure([Work(problem)], Options(effort=Effort(least=3, most=4), peers=None))
+    found = measure([Work(problem)], Options(effort=MeasureEffort(least=3, most=4), peers=None))
     assert found["ok"]
     assert found["rows"][0]["bytes"] == 2 * 9 * 20 * DTYPES[problem.dtype].bits // 8 + 9
     (tuned,) = autotune.tune([problem], CPU, setup=autotune.Setup(timer=lambda call: call() or 1.0))

@@ -6,6 +6,7 @@ from tests.mutation.faults_cpu import CPU_FAULTS
 from tests.mutation.faults_cpu_kernels import CPU_KERNEL_FAULTS
 from tests.mutation.faults_decode import DECODE_FAULTS
 from tests.mutation.faults_fp8 import FP8_FAULTS
+from tests.mutation.faults_identity import IDENTITY_FAULTS
 from tests.mutation.faults_indices import INDEX_FAULTS
 from tests.mutation.faults_inputs import INPUT_FAULTS
 from tests.mutation.faults_integrations import INTEGRATION_FAULTS
@@ -20,7 +21,7 @@ from tests.mutation.mutant import Mutant
 
 _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
 _WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *INTEGRATION_FAULTS)
-CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *_WAYS_IN)
+CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS, *_WAYS_IN)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

@@ -13,6 +13,7 @@ from opfacade.base import notices
 from opfacade.cli.main import main
 from opfacade.errors import TargetWarning
 from opfacade.select.registry import examples
+from opfacade.select.target_notes import notes
 
 SM90 = Target.parse("sm_90a")
 PREFILL = next(e for e in examples() if e.op == "paged_prefill")
@@ -67,6 +68,13 @@ def test_without_a_kernel_left_out_nothing_is_told(old, monkeypatch):
 def test_a_kernel_that_the_caller_does_not_want_is_not_told(old):
     for prefer in (Preference(forbid=("wgmma_tile",)), Preference(backend="reference")):
         assert told(explain, PREFILL, prefer, SM90) == []
+
+
+def test_a_kernel_behind_the_chosen_one_is_not_told(old):
+    left_out, *others = explain(PREFILL, target=SM90).options
+    chosen = next(option for option in others if not option.reasons)
+    assert len(list(notes("paged_prefill", SM90, [left_out, chosen]))) == 1
+    assert list(notes("paged_prefill", SM90, [chosen, left_out])) == []
 
 
 def test_explain_has_it_in_words_and_as_data(old):
