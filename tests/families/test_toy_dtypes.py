@@ -145,7 +145,7 @@ def test_crosscheck_holds_it_and_finds_a_fault(problem, monkeypatch, tmp_path):
         return spoiled
 
     monkeypatch.setattr(module, "CANDIDATES", (replace(right, launcher=launcher),))
-    for known in (registry.variants_for, registry.candidates_for):
+    for known in (registry.configs_for, registry.candidates_for):
         known.cache_clear()
     plans.forget_selections()
     with pytest.raises(GuaranteeViolation, match="OPF-G001") as caught:
