@@ -41,6 +41,7 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
 
     op: Literal["pack_mask"] = "pack_mask"
     category: ClassVar[str] = "mask"
+    error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "num_bits"})
     args_type: ClassVar[type[Args]] = PackMaskArgs
     batch_size: Count = Field(description="requests")
