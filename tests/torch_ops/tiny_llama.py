@@ -69,8 +69,8 @@ def dense_tokens(model, prompt, steps):
     return tokens[len(prompt) :]
 
 
-def decode_plans(batch, **fields):
-    common = {"batch_size": batch, "paged_kv": CACHE, "page_table": "block"}
+def decode_plans(batch, max_kv_indices=None, **fields):
+    common = {"batch_size": batch, "paged_kv": CACHE, "page_table": "block", "max_kv_indices": max_kv_indices}
     attention = BatchPagedDecodeDescriptor(num_qo_heads=HEADS, return_lse=False, **common, **fields)
     return [Plan.select(d, target=Target.cpu()) for d in (PagedKvAppendDescriptor(total_num_rows=batch, **common), attention)]
 
