@@ -9,10 +9,10 @@ op with `in_place` has `<op>_` for it. Operands are named as in the args: requir
 `workspace`, then the rest. An output that the plan does not write (`return_<name>=False`) is an empty tensor. The functional
 form is told the dtype of an output that differs from its inputs' (`<name>_dtype`), and a shape that no input has.
 
-The plan is a number, a SymInt: one compiled graph serves every plan of an op. Hand `plan.handle` to the compiled function as
-an argument: torch.compile makes a graph for each value of an int that it finds in an attribute of a module. The number does
-not keep the plan alive; a plan that is gone is a PlanStateError. All other errors are those of `Plan.run`. There is no
-backward: an operand that requires a gradient is a GradNotSupportedError, when it is run or traced.
+The plan is a number, a SymInt: one compiled graph serves every plan of an op. Hand the plan or `plan.handle` to the compiled
+function as an argument: torch.compile makes a graph for each value of an int that it finds in an attribute of a module. The
+number does not keep the plan alive; a plan that is gone is a PlanStateError. All other errors are those of `Plan.run`. There
+is no backward: an operand that requires a gradient is a GradNotSupportedError, when it is run or traced.
 """
 
 from __future__ import annotations

@@ -91,6 +91,24 @@ def test_another_plan_of_the_same_size_needs_no_graph(model):
     assert counts == [2, 3, 3, 3, 3]
 
 
+def attention_of(q, plan):
+    """One decode over an empty cache."""
+    pool = torch.zeros(llama.PAGES, llama.PAGE, llama.KV_HEADS, llama.DIM)
+    table = {"block_table": torch.zeros(2, 1, dtype=torch.int32), "kv_lens": torch.zeros(2, dtype=torch.int32)}
+    return llama.OPS.paged_decode_functional(plan.handle, q, pool, pool, **table, return_lse=False)[0]
+
+
+def test_a_compiled_function_takes_the_plan_itself():
+    counter, q = CompileCounterWithBackend("eager"), torch.zeros(2, llama.HEADS, llama.DIM)
+    compiled = torch.compile(attention_of, backend=counter, fullgraph=True)
+    plans = [llama.decode_plans(2, bound)[1] for bound in range(30, 35)]
+    counts = []
+    for plan in plans:
+        assert torch.equal(compiled(q, plan), torch.zeros_like(q))
+        counts.append(counter.frame_count)
+    assert counts == [1, 2, 2, 2, 2]
+
+
 def test_the_plan_of_the_call_is_the_one_that_runs(model):
     compiled, eager = Serving(model, "aot_eager"), Serving(model, "none")
     found = set()
@@ -116,14 +134,8 @@ def test_a_plan_that_is_gone_is_an_error_inside_a_graph(model):
 def test_a_gradient_is_refused_while_it_is_traced():
     plan = llama.decode_plans(2)[1]
     q = torch.zeros(2, llama.HEADS, llama.DIM, requires_grad=True)
-    pool = torch.zeros(llama.PAGES, llama.PAGE, llama.KV_HEADS, llama.DIM)
-    table = {"block_table": torch.zeros(2, 1, dtype=torch.int32), "kv_lens": torch.ones(2, dtype=torch.int32)}
-
-    def attend(q, handle):
-        return llama.OPS.paged_decode_functional(handle, q, pool, pool, **table, return_lse=False)[0].sum()
-
     with torch.enable_grad(), pytest.raises(Exception, match="q expected requires_grad=False") as caught:
-        torch.compile(attend, backend="aot_eager", fullgraph=True)(q, plan.handle)
+        torch.compile(attention_of, backend="aot_eager", fullgraph=True)(q, plan)
     chain = [caught.value]
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
