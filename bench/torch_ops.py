@@ -41,7 +41,7 @@ def placed(op, args) -> list:
 
 def measure() -> dict[str, float]:
     descriptor = BatchPagedDecodeDescriptor(batch_size=BATCH, num_qo_heads=32, paged_kv=CACHE, page_table="block")
-    pair = [inputs.make_args(descriptor, seed=s, lengths=inputs.Lengths(kv=[40] * BATCH)) for s in (1, 2)]
+    pair = [inputs.make_args(descriptor, seed=s, lengths=inputs.DrawnLengths(kv=[40] * BATCH)) for s in (1, 2)]
     driver, plan, _ = stub_plan(descriptor, pair)
     ops, a, handle = torch.ops.opfacade, pair[0], plan.handle
     table = {"block_table": a.block_table, "kv_lens": a.kv_lens}
