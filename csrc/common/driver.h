@@ -1,5 +1,5 @@
-// The CUDA driver, found when the first kernel is launched and not before: a binding loads on a machine without a GPU,
-// and carries no CUDA runtime of its own. Handles below are context-independent, so one serves every device.
+// The CUDA driver, opened at the first launch: a binding loads on a machine without a GPU and needs no CUDA runtime.
+// Handles below are context-independent, so one serves every device.
 //
 // Codes: C020 a driver call failed, C021 no usable driver.
 #pragma once
@@ -9,7 +9,7 @@
 #include "csrc/common/ffi.h"
 #include "csrc/common/shared.h"
 
-#ifndef OPF_DRIVER  // a test's is another
+#ifndef OPF_DRIVER  // tests define a stub
 #define OPF_DRIVER "libcuda.so.1"
 #endif
 
@@ -75,14 +75,14 @@ inline CUcontext primary_context(int device) {
   if (device < 0 || device >= kMaxDevices) throw FfiError("ValueError") << "no device cuda:" << device << ". [OPF-C021]";
   CUcontext context = atomic_load(contexts[device]);
   if (context == nullptr) {
-    // Two threads may both retain; the count is never given back, so one too many costs nothing.
+    // Two threads may both retain; the count is never released, so an extra one is harmless.
     Driver::get().check(Driver::get().cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
     atomic_store(contexts[device], context);
   }
   return context;
 }
 
-// Makes a device's primary context current for a block; free when it already is.
+// Makes a device's primary context current in a C++ scope; does nothing if it is current already.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : driver_(Driver::get()) {

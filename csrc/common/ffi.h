@@ -1,4 +1,4 @@
-// Functions for Python, on tvm-ffi's C ABI alone: its C++ headers take g++ two to three seconds, this one takes none. A function
+// Functions for Python, on tvm-ffi's C ABI only: its C++ headers take g++ two to three seconds. A function
 // that throws an FfiError raises that kind of Python exception with that message.
 //
 //   int64_t twice(int64_t x) {
@@ -8,7 +8,7 @@
 //   OPF_EXPORT(twice, twice);   // module.twice(x)
 //
 // Parameters: TensorView, MaybeTensor (a tensor or None), int64_t, double, bool; results: void, int64_t.
-// Codes: C009 another number or kind of arguments.
+// Codes: C009 wrong number or kind of arguments.
 #pragma once
 #include <stdint.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -85,7 +85,7 @@ inline bool is_tensor(const TVMFFIAny& arg) {
   return arg.type_index == kTVMFFITensor || arg.type_index == kTVMFFIDLTensorPtr;
 }
 
-// A tensor object is a header and a DLTensor behind it.
+// A tensor object is a header followed by a DLTensor.
 inline const DLTensor* tensor_of(const TVMFFIAny& arg) {
   if (arg.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(arg.v_ptr);
   return reinterpret_cast<const DLTensor*>(arg.v_obj + 1);
@@ -154,7 +154,7 @@ struct ReadArg {
   T value = T(0);
 };
 
-// A caller in C++ may pass a context behind the arguments, as an opaque pointer. It is not an argument of the function: inner code
+// A caller in C++ may pass a context after the arguments, as an opaque pointer. It is not an argument of the function: inner code
 // of this library reads it while the function runs.
 class CallContext {
  public:

@@ -12,7 +12,7 @@
 //   }
 //   OPF_EXPORT_RUN(run);
 //
-// Code C009: another number or kind of arguments.
+// Code C009: wrong number or kind of arguments.
 #pragma once
 #include "csrc/common/ffi.h"
 

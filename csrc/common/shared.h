@@ -1,4 +1,4 @@
-// Values and blocks that threads share. <atomic> and <mutex> take longer to compile than all of a binding.
+// Atomics and a lock. <atomic> and <mutex> take longer to compile than a whole binding.
 #pragma once
 #include <sched.h>
 
@@ -9,7 +9,7 @@ T atomic_load(const T& shared) { return __atomic_load_n(&shared, __ATOMIC_ACQUIR
 template <class T>
 void atomic_store(T& shared, T value) { __atomic_store_n(&shared, value, __ATOMIC_RELEASE); }
 
-// A lock for blocks of nanoseconds, and for work that happens once in a kernel's life.
+// A spin lock for critical sections of nanoseconds, and for one-time initialisation.
 class SpinLockGuard {
  public:
   explicit SpinLockGuard(bool& locked) : locked_(locked) {

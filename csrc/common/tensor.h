@@ -9,7 +9,7 @@
 //   void run(TensorView x, TensorView y, double factor) {
 //     Dim n("n");
 //     Args args("Scale");                                    // the name that errors start with
-//     args("x", x).shape({n}).dtype(kF32).contiguous();      // the first tensor settles the device
+//     args("x", x).shape({n}).dtype(kF32).contiguous();      // the first tensor determines the device
 //     args("y", y).shape({n}).dtype(kF32).contiguous();      // n is bound by x, compared here
 //     ScaleParams params{static_cast<const float*>(x.data_ptr()), static_cast<float*>(y.data_ptr()), n, float(factor)};
 //     scale_kernel.launch(args.device(), Launch(ceil_div(n, 256), 256), params);
@@ -60,7 +60,7 @@ class Dim {
   int64_t value_ = -1;
 };
 
-// One place of an expected shape: a Dim, a constant, or anything at all (kAny).
+// One place of an expected shape: a Dim, a constant, or any size (kAny).
 struct Extent {
   Extent(Dim& dim) : dim(&dim), size(0) {}  // NOLINT: shape({rows, 128}) is the point
   Extent(int64_t size) : dim(nullptr), size(size) {}  // NOLINT
@@ -96,7 +96,7 @@ class Arg {
     return *this;
   }
 
-  // Elements of the last dimension lie side by side; the other strides are free.
+  // The last dimension is contiguous; the other strides are free.
   OPF_NOINLINE const Arg& last_contiguous() const {
     const int last = tensor_.ndim() - 1;
     if (last >= 0 && tensor_.size(last) > 1 && tensor_.stride(last) != 1) fail_last(tensor_.stride(last));
@@ -206,7 +206,7 @@ class Arg {
   TensorView tensor_;
 };
 
-// The tensors of one call. All must be CUDA tensors of one device, which the first settles.
+// The tensors of one call. All must be CUDA tensors of one device, which the first determines.
 class Args {
  public:
   explicit Args(const char* op) : op_(op) {}

@@ -13,8 +13,8 @@ namespace opfacade {
 
 enum class MapElement : int32_t { kF16, kBf16, kByte };
 
-// A tensor, innermost dimension first and contiguous; strides in bytes. The box is what one copy moves: 128 bytes wide, swizzled,
-// or `plain` elements wide as they lie. Dimensions may overlap in memory.
+// A tensor, innermost dimension first and contiguous; strides in bytes. The box is the part that one copy moves: 128 bytes wide and
+// swizzled, or `plain` elements wide and not swizzled. Dimensions may overlap in memory.
 struct TensorShape {
   const void* data;
   int64_t size[5];

@@ -3,7 +3,6 @@
 //
 // Types, built-in variables and intrinsics are the toolkit's own declarations. Math functions are declared here by their
 // builtin names instead of through <cmath>. A source that needs the full header contains the line `// needs: cuda_runtime.h`.
-// `// needs: cuda_runtime.h`.
 #pragma once
 #ifndef __CUDA_RUNTIME_API_H__  // otherwise the full header was included, by an editor or on request
 #define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__

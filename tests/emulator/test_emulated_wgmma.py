@@ -253,6 +253,6 @@ def test_values_past_the_end_would_be_seen():
 )
 def test_heads_may_take_turns(kind):
     """One head a turn, the first turn from few keys to many: as with more keys than the L2 holds."""
-    edits = (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kFewRounds = 3", "kFewRounds = 0"))
+    edits = (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kMinRounds = 3", "kMinRounds = 0"))
     with emulator.edited("kernels/attention/prefill_sm90/scheduler.cuh", *edits):
         hold(KINDS[kind], seed=3)

@@ -351,7 +351,7 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "wgmma fp8 prefill: a piece of a tile is widened over the one before",
         f"{K}/prefill_sm90/dequantise.cuh",
-        "widen(tile + piece * (Raw::kRows / 8) * Shared::kKvGroup,",
+        "convert(tile + part * (Raw::kRows / 8) * Shared::kKvGroup,",
         "widen(tile + 0 * (Raw::kRows / 8) * Shared::kKvGroup,",
         "tests/emulator/test_emulated_wgmma.py -k fp8",
     ),

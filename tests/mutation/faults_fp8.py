@@ -62,7 +62,7 @@ FP8_FAULTS = (
     gpu(
         "wgmma fp8 products: a half of V is transposed before it has come",
         f"{K}/prefill_sm90/fp8/transpose.cuh",
-        "      mbarrier_wait(smem_address(&smem.coming.full[coming.stage]), coming.parity);\n",
+        "      mbarrier_wait(smem_address(&smem.raw_v.full[raw_v.stage]), raw_v.parity);\n",
         "",
         FP8_PRODUCTS,
     ),

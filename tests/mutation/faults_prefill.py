@@ -190,8 +190,8 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill: the first weights of a tile are those of the tile before",
         f"{K}/prefill_sm90/kernel.cuh",
-        "for (int i = 0; i < kEarly; ++i) weights[i] = early[i];",
-        "for (int i = 1; i < kEarly; ++i) weights[i] = early[i];",
+        "for (int i = 0; i < kEarlyWords; ++i) weights[i] = early[i];",
+        "for (int i = 1; i < kEarlyWords; ++i) weights[i] = early[i];",
         PREFILL,
     ),
     gpu(
@@ -255,7 +255,7 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma fp8 prefill: a piece is widened before it has arrived",
         f"{K}/prefill_sm90/dequantise.cuh",
-        "    if constexpr (kMapped) mbarrier_wait(smem_address(&smem.raw.full[here.stage]), here.parity);\n",
+        "    if constexpr (kMapped) mbarrier_wait(smem_address(&smem.raw.full[current.stage]), current.parity);\n",
         "",
         FP8_PREFILL,
     ),
@@ -269,23 +269,23 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma fp8 prefill: who fills a place of the ring is not who empties it",
         f"{K}/prefill_sm90/dequantise.cuh",
-        "(kMapped ? turn * (kWarps - Raw::kSteps % kWarps) : 0)",
-        "turn * (kWarps - Raw::kSteps % kWarps)",
+        "(kMapped ? phase * (kWarps - Raw::kSteps % kWarps) : 0)",
+        "phase * (kWarps - Raw::kSteps % kWarps)",
         "",
         tests="tests/families/attention/test_attention_gpu.py -k refilled",
     ),
     gpu(
         "wgmma fp8 prefill: the second piece of a tile goes where the first one is",
         f"{K}/prefill_sm90/dequantise.cuh",
-        "widen(tile + piece * (Raw::kRows / 8) * Shared::kKvGroup,",
+        "convert(tile + part * (Raw::kRows / 8) * Shared::kKvGroup,",
         "widen(tile,",
         FP8_PREFILL,
     ),
     gpu(
         "wgmma fp8 prefill: eight values take the place of their neighbours",
         f"{K}/prefill_sm90/dequantise.cuh",
-        "place(here.stage, turn) + swap * 8,",
-        "place(here.stage, turn) + (1 - swap) * 8,",
+        "place(current.stage, phase) + swap * 8,",
+        "place(current.stage, phase) + (1 - swap) * 8,",
         FP8_PREFILL,
     ),
     gpu(

@@ -11,7 +11,7 @@ struct Lengths {
   int kv;
 };
 
-constexpr int kMinShareKeys = 512;  // keys; storing and merging partials takes the time of about so many
+constexpr int kMinShareKeys = 512;  // storing and merging partials takes as long as about 512 keys
 // Keys of all tiles and heads. A larger batch is not cut: sums have 32 bits, and no tile is long against the load of a CTA.
 constexpr float kMaxCutKeys = 1 << 30;
 

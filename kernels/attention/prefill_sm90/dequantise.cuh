@@ -10,12 +10,12 @@ namespace opfacade {
 template <class C>
 struct RawTile {
   static constexpr int kRows = C::Tile::kRawRows;
-  static constexpr int kPieces = C::kTileKv / kRows;  // parts of K or V
+  static constexpr int kParts = C::kTileKv / kRows;  // parts of K or V
   // A warp's step: 512 bytes of whole rows, 16 bytes a lane.
   static constexpr int kChunks = C::kHeadDim / 16;    // 16-byte chunks of a row
   static constexpr int kStepBytes = 512, kStepRows = 32 / kChunks;
   static constexpr int kSteps = kRows / kStepRows;
-  static_assert(kSteps * kStepBytes == C::Tile::kRawBytes && kPieces <= 2);
+  static_assert(kSteps * kStepBytes == C::Tile::kRawBytes && kParts <= 2);
 };
 
 // Role of warp 0.
@@ -30,17 +30,17 @@ struct RawLoader : RowCopier<C> {
     constexpr int kAtOnce = 4;
     const int lane = threadIdx.x % 32, token = lane * p.box, end = min(work.range.end - start, C::kTileKv);
     const int slot = pages.slot_of(start + token), id = pages.checked(page), bytes = p.box * C::kHeadDim;
-    const unsigned here = __ballot_sync(0xffffffffu, token < end);
-    const unsigned early = __ballot_sync(0xffffffffu, token < Raw::kRows) & here;
+    const unsigned current = __ballot_sync(0xffffffffu, token < end);
+    const unsigned early = __ballot_sync(0xffffffffu, token < Raw::kRows) & current;
     smem.boxes[0][lane] = {slot, id * p.k_page + work.head};
     smem.boxes[1][lane] = {slot, id * p.v_page + work.head};
     __syncwarp();
     if (elected()) {
 #pragma unroll 1
-      for (int part = 0; part < 2 * Raw::kPieces; ++part, ring.advance()) {
-        const bool values = part >= Raw::kPieces, later = part % Raw::kPieces != 0;
+      for (int part = 0; part < 2 * Raw::kParts; ++part, ring.advance()) {
+        const bool values = part >= Raw::kParts, later = part % Raw::kParts != 0;
         const TensorMap& map = values ? p.v_map : p.k_map;
-        const int boxes = __popc(later ? here ^ early : early);
+        const int boxes = __popc(later ? current ^ early : early);
         const PageBox* at = smem.boxes[values] + (later ? __popc(early) : 0);
         const uint32_t full = smem_address(&smem.raw.full[ring.stage]);
         uint32_t dst = smem_address(smem.raw.slots[ring.stage]);
@@ -62,7 +62,7 @@ struct RawLoader : RowCopier<C> {
       }
     } else {
 #pragma unroll
-      for (int part = 0; part < 2 * Raw::kPieces; ++part) ring.advance();
+      for (int part = 0; part < 2 * Raw::kParts; ++part) ring.advance();
     }
     __syncwarp();
   }
@@ -71,7 +71,7 @@ struct RawLoader : RowCopier<C> {
   // any row is valid there.
   __device__ __forceinline__ void publish_rows(const Work& work, const Pages<C>& pages, int start,
                                             const typename RowCopier<C>::Entries& page) {
-    constexpr int kLookups = RowCopier<C>::kLookups, kOfPiece = kLookups / Raw::kPieces;  // rows of a lane
+    constexpr int kLookups = RowCopier<C>::kLookups, kOfPart = kLookups / Raw::kParts;  // rows of a lane
     int id[kLookups], slot[kLookups];
 #pragma unroll
     for (int i = 0; i < kLookups; ++i) {
@@ -80,12 +80,12 @@ struct RawLoader : RowCopier<C> {
       id[i] = inside ? pages.checked(page[i]) : 0, slot[i] = inside ? pages.slot_of(token) : 0;
     }
 #pragma unroll
-    for (int part = 0; part < 2 * Raw::kPieces; ++part, ring.advance()) {
-      const PoolTensor& pool = part < Raw::kPieces ? p.base.k : p.base.v;
+    for (int part = 0; part < 2 * Raw::kParts; ++part, ring.advance()) {
+      const PoolTensor& pool = part < Raw::kParts ? p.base.k : p.base.v;
       mbarrier_wait(smem_address(&smem.raw.empty[ring.stage]), ring.parity ^ 1);
 #pragma unroll
-      for (int i = 0; i < kOfPiece; ++i) {
-        const int of = part % Raw::kPieces * kOfPiece + i;
+      for (int i = 0; i < kOfPart; ++i) {
+        const int of = part % Raw::kParts * kOfPart + i;
         smem.raw.rows[ring.stage][this->own_row(i)] = token_address(pool, id[of], slot[of], work.head);
       }
       mbarrier_arrive(smem_address(&smem.raw.full[ring.stage]));
@@ -99,67 +99,67 @@ template <class C, bool kMapped>
 struct Dequantiser {
   using Raw = RawTile<C>;
   using Shared = WgmmaShared<C>;
-  static constexpr int kWarps = kSweepers<C>;
+  static constexpr int kWarps = kTileWarps<C>;
   static constexpr int kMost = (Raw::kSteps + kWarps - 1) / kWarps;             // steps of a warp in a part
   static constexpr int kBatch = kMapped && C::kHeadDim < 256 ? kMost : kMost / 2;  // loads in flight, limited by registers
   static constexpr int kPlaces = 8 / Raw::kStepRows;  // steps of a warp until one is three groups of eight rows further
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  Ring<C::Tile::kRawSlots> coming{}, here{};
+  Ring<C::Tile::kRawSlots> ahead{}, current{};
 
-  // This warp's first step in the first part (turn 0) or the following one, and whether it has an i-th step.
-  __device__ __forceinline__ static int first_step(int turn) {
-    const int step = threadIdx.x / 32 - 1 + (kMapped ? turn * (kWarps - Raw::kSteps % kWarps) : 0);
+  // This warp's first step. phase: 0 or 1 for alternating parts, because the steps of a part are no multiple of the warps.
+  __device__ __forceinline__ static int first_step(int phase) {
+    const int step = threadIdx.x / 32 - 1 + (kMapped ? phase * (kWarps - Raw::kSteps % kWarps) : 0);
     return step < kWarps ? step : step - kWarps;
   }
-  __device__ __forceinline__ static bool takes(int turn, int i) {
-    return i < kMost - 1 || first_step(turn) + i * kWarps < Raw::kSteps;
+  __device__ __forceinline__ static bool takes(int phase, int i) {
+    return i < kMost - 1 || first_step(phase) + i * kWarps < Raw::kSteps;
   }
   // Address of this lane's bytes of its first step.
-  __device__ __forceinline__ uint32_t place(int slot, int turn) const {
-    return smem_address(smem.raw.slots[slot]) + first_step(turn) * Raw::kStepBytes + threadIdx.x % 32 * 16;
+  __device__ __forceinline__ uint32_t place(int slot, int phase) const {
+    return smem_address(smem.raw.slots[slot]) + first_step(phase) * Raw::kStepBytes + threadIdx.x % 32 * 16;
   }
 
   // Converts the next part of the ring into its place in the tile.
-  __device__ __forceinline__ void widen(uint32_t tile, int turn) {
+  __device__ __forceinline__ void convert(uint32_t tile, int phase) {
     const int lane = threadIdx.x % 32, chunk = lane % Raw::kChunks;
     // Two stores of eight bytes; some lanes store the second half first, so that eight lanes write all banks and sixteen read
     // all.
     const int swap = (lane / 8 + (Raw::kChunks > 4 ? lane / 4 : 0)) % 2;
-    const uint32_t src = place(here.stage, turn) + swap * 8, other = src + 8 - swap * 16;
-    if constexpr (kMapped) mbarrier_wait(smem_address(&smem.raw.full[here.stage]), here.parity);
+    const uint32_t src = place(current.stage, phase) + swap * 8, other = src + 8 - swap * 16;
+    if constexpr (kMapped) mbarrier_wait(smem_address(&smem.raw.full[current.stage]), current.parity);
 #pragma unroll
     for (int from = 0; from < kMost; from += kBatch) {
       uint2 raw[kBatch][2];
 #pragma unroll
       for (int i = from; i < from + kBatch; ++i) {
-        if (!takes(turn, i)) break;
+        if (!takes(phase, i)) break;
         raw[i - from][0] = load_shared_8(src + i * kWarps * Raw::kStepBytes);
         raw[i - from][1] = load_shared_8(other + i * kWarps * Raw::kStepBytes);
       }
 #pragma unroll
       for (int i = from; i < from + kBatch; ++i) {
-        if (!takes(turn, i)) break;
-        const int row = (first_step(turn) + i % kPlaces * kWarps) * Raw::kStepRows + lane / Raw::kChunks;
+        if (!takes(phase, i)) break;
+        const int row = (first_step(phase) + i % kPlaces * kWarps) * Raw::kStepRows + lane / Raw::kChunks;
         const uint32_t dst = tile + kv_place<C>(row, chunk * 2 + swap) + i / kPlaces * kWarps * Shared::kKvGroup;
 #pragma unroll
-        for (int piece = 0; piece < 2; ++piece) {
-          const uint2 low = C::Kv::widen(raw[i - from][piece].x), high = C::Kv::widen(raw[i - from][piece].y);
-          store_shared_16(dst ^ piece * 16, make_uint4(low.x, low.y, high.x, high.y));
+        for (int part = 0; part < 2; ++part) {
+          const uint2 low = C::Kv::widen(raw[i - from][part].x), high = C::Kv::widen(raw[i - from][part].y);
+          store_shared_16(dst ^ part * 16, make_uint4(low.x, low.y, high.x, high.y));
         }
       }
     }
-    if constexpr (kMapped) mbarrier_arrive(smem_address(&smem.raw.empty[here.stage]));
-    here.advance();
+    if constexpr (kMapped) mbarrier_arrive(smem_address(&smem.raw.empty[current.stage]));
+    current.advance();
   }
 
   // Without TMA: copies the bytes of the next part that this thread will convert.
   __device__ __forceinline__ void copy() {
     const int row = threadIdx.x % 32 / Raw::kChunks, column = threadIdx.x % Raw::kChunks * 16;
-    const char* const* rows = smem.raw.rows[coming.stage] + first_step(0) * Raw::kStepRows + row;
-    const uint32_t dst = place(coming.stage, 0);
-    mbarrier_wait(smem_address(&smem.raw.full[coming.stage]), coming.parity);
+    const char* const* rows = smem.raw.rows[ahead.stage] + first_step(0) * Raw::kStepRows + row;
+    const uint32_t dst = place(ahead.stage, 0);
+    mbarrier_wait(smem_address(&smem.raw.full[ahead.stage]), ahead.parity);
     if (p.base.kv_aligned) {
 #pragma unroll
       for (int i = 0; i < kMost; ++i)
@@ -170,8 +170,8 @@ struct Dequantiser {
         if (takes(0, i))
           fetch_chunk<uint8_t>(dst + i * kWarps * Raw::kStepBytes, rows[i * kWarps * Raw::kStepRows] + column, true, false);
     }
-    mbarrier_arrive(smem_address(&smem.raw.empty[coming.stage]));
-    coming.advance();
+    mbarrier_arrive(smem_address(&smem.raw.empty[ahead.stage]));
+    ahead.advance();
   }
 
   // Two parts are in flight while one is converted.
@@ -183,7 +183,7 @@ struct Dequantiser {
 
   __device__ __forceinline__ void run() {
     WorkQueue<C> queue(smem);
-    WildWriter<C> nonfinite{smem};
+    NonfiniteReport<C> nonfinite{smem};
     Ring<C::kStages> ring;
     RowCopier<C> queries{p, smem};
     Ring<Shared::kQStages> q_ring;
@@ -203,17 +203,17 @@ struct Dequantiser {
         const uint32_t tile = smem_address(values ? smem.v[ring.stage] : smem.k[ring.stage]);
         mbarrier_wait(smem_address(values ? &smem.v_empty[ring.stage] : &smem.k_empty[ring.stage]), ring.parity ^ 1);
 #pragma unroll
-        for (int piece = 0; piece < Raw::kPieces; ++piece) {
+        for (int part = 0; part < Raw::kParts; ++part) {
           if constexpr (!kMapped) {
-            copy_ahead(left * Raw::kPieces - piece > 2);
+            copy_ahead(left * Raw::kParts - part > 2);
             cp_async_wait<2>();
             queries.publish_pending();  // their copies were issued before
           }
-          widen(tile + piece * (Raw::kRows / 8) * Shared::kKvGroup, Raw::kPieces == 1 ? values : piece);
+          convert(tile + part * (Raw::kRows / 8) * Shared::kKvGroup, Raw::kParts == 1 ? values : part);
         }
         if (values && work.masked(start)) {
-          named_sync(kLoading, kWarps * 32);
-          nonfinite.tell(ring.stage, sweep_masked<C>(work, start, tile));
+          named_sync(kTileWarpBarrier, kWarps * 32);
+          nonfinite.publish(ring.stage, check_masked<C>(work, start, tile));
         }
         RowCopier<C>::publish_writes(smem_address(values ? &smem.v_full[ring.stage] : &smem.k_full[ring.stage]));
         if (values) start -= C::kTileKv, ring.advance();

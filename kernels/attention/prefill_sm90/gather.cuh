@@ -19,7 +19,7 @@ struct RowCopier {
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  WildWriter<C> nonfinite{smem};
+  NonfiniteReport<C> nonfinite{smem};
   uint32_t pending = 0;  // barrier of the copies in flight
 
   // Publishes this thread's writes on `full`.
@@ -65,7 +65,7 @@ struct RowCopier {
       for (int i = 0; i < C::kTileKv / kStep; ++i)
         found |= nonfinite_in<C>(load_shared_16(at + i * (kStep / 8) * Shared::kKvGroup));
     }
-    nonfinite.tell(stage, found != 0);
+    nonfinite.publish(stage, found != 0);
   }
 
   // Queries: threads share the chunks of a row, as many at once as the largest power of two divides.

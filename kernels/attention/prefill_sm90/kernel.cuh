@@ -15,22 +15,23 @@ template <class C>
 struct Consumer {
   using Shared = WgmmaShared<C>;
   using Scores = float[C::kTileKv / 2];
-  static constexpr int kWords = C::kTileKv / 4, kEarly = kConsumers<C> == 2 ? kWords / 2 : 0;
+  static constexpr int kWords = C::kTileKv / 4, kEarlyWords = kConsumers<C> == 2 ? kWords / 2 : 0;
   using Weights = uint32_t[kWords];
-  // With two stages of Q the next one is loaded already, so the stage may be released later, when the next work begins.
-  static constexpr bool kReleasesSoon = Shared::kQStages == 1;
+  // With one stage of Q it is released after the last scores, so that the next Q can load. With two stages the next Q is loaded
+  // already, and the release waits for the next work.
+  static constexpr bool kReleasesEarly = Shared::kQStages == 1;
   // Inner loop for steady-state tiles (no mask, no rescale): +2 % at head_dim 64; at 128 it costs 1.5 % through worse register
   // allocation.
-  static constexpr bool kStays = C::kHeadDim == 64 && C::kKvBytes == 2;
+  static constexpr bool kInnerLoop = C::kHeadDim == 64 && C::kKvBytes == 2;
 
   const PrefillParams& p;
   WgmmaShared<C>& smem;
   bool mapped;
   int group;  // index among the consumer warpgroups
   WorkQueue<C> queue, current;  // the next work, and the current one
-  Ring<C::kStages> keys, values;  // V of a tile has the stage number of its K: this ring follows that of keys
+  Ring<C::kStages> keys, values;  // a tile's V has the stage of its K, so `values` repeats `keys` one step later
   Ring<Shared::kQStages> queries;
-  bool keys_ready = false, values_ready = true;  // of the next step; the first has no values
+  bool keys_ready = false, values_ready = true;  // for the next step; the first step has no values
   uint32_t checked_parity = 0;  // one bit a stage
   WgmmaShown shown = {};      // if more than a range hides keys: visible elements of the last scored tile
 
@@ -78,7 +79,7 @@ struct Consumer {
   __device__ __forceinline__ bool is_special(int left, bool masked) const {
     return left == 0 || masked || !values_ready || !keys_ready;
   }
-  // Predicated release, without a branch.
+  // Releases a stage if `any`, by predication instead of a branch.
   template <int kCount>
   __device__ __forceinline__ static void release_if(bool any, uint64_t (&empty)[kCount], Ring<kCount>& ring) {
     __syncwarp();
@@ -143,7 +144,7 @@ struct Consumer {
 #pragma unroll
           for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
           if (!first) {
-            if constexpr (!kReleasesSoon) release_if(true, smem.q_empty, queries);
+            if constexpr (!kReleasesEarly) release_if(true, smem.q_empty, queries);
             next = next_work();
           }
           if (next != nullptr) {
@@ -176,7 +177,7 @@ struct Consumer {
           warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
           values = keys, keys.advance();
           --left;
-          if constexpr (kReleasesSoon) release_if(left == 0, smem.q_empty, queries);
+          if constexpr (kReleasesEarly) release_if(left == 0, smem.q_empty, queries);
           finish_scores(varied, start, s);
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           if (rarely(hides || ends || large_slope.any)) {
@@ -188,8 +189,8 @@ struct Consumer {
           float parts[2][2] = {}, sum[2];
           // Weights are computed before the maximum is known. The early half waits in other registers until the products have
           // read the previous weights. With three warpgroups there is enough other work.
-          if constexpr (kEarly > 0) {
-            compute_weights<C, 0, kEarly>(s, rows.scale.base, exponent, early, parts, line);
+          if constexpr (kEarlyWords > 0) {
+            compute_weights<C, 0, kEarlyWords>(s, rows.scale.base, exponent, early, parts, line);
             pin(early);
           }
           // The waits are behind branches: see wgmma_wait_all_at.
@@ -204,8 +205,8 @@ struct Consumer {
           v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
           poll_barriers();
 #pragma unroll
-          for (int i = 0; i < kEarly; ++i) weights[i] = early[i];
-          compute_weights<C, kEarly, kWords>(s, rows.scale.base, exponent, weights, parts, line);
+          for (int i = 0; i < kEarlyWords; ++i) weights[i] = early[i];
+          compute_weights<C, kEarlyWords, kWords>(s, rows.scale.base, exponent, weights, parts, line);
           sum_parts(parts, sum);
 #pragma unroll
           for (int half = 0; half < 2; ++half) has[half] = exceeds_base(sum[half], rows.scale.base[half]);
@@ -213,13 +214,12 @@ struct Consumer {
 #pragma unroll
           for (int half = 0; half < 2; ++half) sum[half] = needs_rescale ? 0.f : sum[half];
           rows.scale.add(sum);
-        } while (kStays && !rarely(needs_rescale || ends || is_special(left, hides)));
+        } while (kInnerLoop && !rarely(needs_rescale || ends || is_special(left, hides)));
       }
       if (rarely(needs_rescale || ends)) {
         if (needs_rescale) {
           // Rare: the base moves with the tile's maximum, so the weights are computed again. Not at the end of a work, when o
-          // belongs to the
-          // previous work: the new base is the maximum of this tile already.
+          // belongs to the previous work: the new base is the maximum of this tile already.
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           float sum[2], shrunk[2];
           update_base<C>(rows.scale, s, exponent, has, shrunk, line);
@@ -253,7 +253,7 @@ template <class C>
 __device__ __forceinline__ void prefill_sm90(const WgmmaPrefillParams& p) {
   if constexpr (kMergesLater<C>) allow_dependents();
   WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
-  static_assert(sizeof(WgmmaShared<C>) <= WgmmaShared<C>::Tile::kSharedBytes, "the launch asks for less");
+  static_assert(sizeof(WgmmaShared<C>) <= WgmmaShared<C>::Tile::kSharedBytes, "the launch allocates less");
   if (threadIdx.x == 0) init_barriers(smem, p.mapped);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {

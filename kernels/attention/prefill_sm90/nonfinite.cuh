@@ -59,13 +59,13 @@ template <class C>
 __device__ __forceinline__ void isolate_nonfinite(const PrefillParams& p, const Work& work, int start, unsigned char* v,
                                                   const WgmmaShown& shown, WgmmaRows<C>& rows) {
   add_nonfinite<C>(p, work, start, v, shown, rows.o);
-  named_sync(kComputing, kConsumerThreads<C>);
+  named_sync(kConsumerBarrier, kConsumerThreads<C>);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1
   for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDimVo / 2; i += kConsumerThreads<C>)
     words[i] &= ~halves_mask(nonfinite_halves<typename C::T>(words[i]));
   fence_async_shared();
-  named_sync(kComputing, kConsumerThreads<C>);
+  named_sync(kConsumerBarrier, kConsumerThreads<C>);
 }
 
 }  // namespace opfacade

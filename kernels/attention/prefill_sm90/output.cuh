@@ -1,5 +1,6 @@
-// Writes 64 rows of a warpgroup from its fragments: final rows, of which two threads trade words so that four write 32 bytes at once,
-// or f32 partials of a split or of a cut tile. Where products are of fp8 a thread has four columns side by side (transpose_bytes.cuh).
+// Writes the 64 rows of a warpgroup from its fragments: final rows, or f32 partials of a split or of a cut tile. For final rows two
+// threads exchange words, so that four threads write 32 contiguous bytes. With fp8 products a thread already has four contiguous
+// columns (transpose_bytes.cuh).
 #pragma once
 #include "kernels/attention/prefill/finish.cuh"
 #include "kernels/attention/prefill_sm90/query.cuh"
@@ -37,7 +38,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
   }
 }
 
-// Where the partial results of a row are.
+// Index of a row in the partials.
 template <class C>
 __device__ __forceinline__ int64_t partial_row(const PrefillParams& p, const Work& work, int row) {
   if constexpr (kCutsByLengths<C>) return static_cast<int64_t>(part_slot(blockIdx.x, TilePart::of(work.split).index == 0)) * p.slot_rows + row;

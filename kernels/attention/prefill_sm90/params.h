@@ -24,7 +24,7 @@ struct WgmmaPrefillParams {
   PrefillParams base;
   int32_t slots;
   int32_t kv_heads;
-  int32_t box;
+  int32_t box;        // tokens
   int32_t box_lanes;  // lanes that find the boxes of one tile
   int32_t k_page;   // step from page to page in the last dimension of k_map
   int32_t v_page;
@@ -33,12 +33,12 @@ struct WgmmaPrefillParams {
 
 // Register budget: setmaxnreg works in multiples of 8 per thread; consumers + producer must not exceed 65536 registers per CTA.
 // An increase that exceeds what was released deadlocks.
-template <int kTileRows, int kOfEach = kTileRows == 128 ? 216 : 144, int kOfLoader = kTileRows == 128 ? 72 : 80>
+template <int kTileRows, int kConsumerRegisters = kTileRows == 128 ? 216 : 144, int kOwnProducerRegisters = kTileRows == 128 ? 72 : 80>
 struct WgmmaBlock {
   static constexpr int kRows = kTileRows;
-  static constexpr int kComputing = kRows / 64, kThreads = (kComputing + 1) * 128;
-  static constexpr int kRegisters = kOfEach, kProducerRegisters = kOfLoader;
-  static_assert(kComputing * kRegisters + kProducerRegisters <= 65536 / kThreads / 8 * 8 * (kComputing + 1), "all that a block has");
+  static constexpr int kConsumerWarpgroups = kRows / 64, kThreads = (kConsumerWarpgroups + 1) * 128;
+  static constexpr int kRegisters = kConsumerRegisters, kProducerRegisters = kOwnProducerRegisters;
+  static_assert(kConsumerWarpgroups * kRegisters + kProducerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumerWarpgroups + 1), "more registers than a CTA has");
 };
 
 // Tile shapes by head dimension; sizes in bytes. fp8 cache (kKvBytes 1): raw parts of tiles wait in a ring to be dequantised.
@@ -69,18 +69,18 @@ struct WgmmaTile : WgmmaBlock<has_three_consumers(kHeadDim, kKvBytes) ? 192 : 12
 // transposed into operand tiles.
 template <int kHeadDim>
 struct WgmmaFp8Tile : WgmmaBlock<128, 224, 56> {
-  static_assert(kHeadDim == 128, "a row of Q and K, and of V as it comes, is one line of a panel");
+  static_assert(kHeadDim == 128, "a row of Q, K and stored V is one row of a panel");
   static constexpr int kElementBytes = 1;
   static constexpr int kKeys = 128;
   static constexpr int kStages = 4;
-  static constexpr int kComingStages = 2;
+  static constexpr int kRawStages = 2;
   static constexpr int kQStages = 2;
   static constexpr int kQBytes = kRows * kHeadDim;
   static constexpr int kTileBytes = kKeys * kHeadDim;
   static constexpr int kKBytes = kTileBytes, kVBytes = kTileBytes;
   static constexpr int kControlBytes = 12288;
   static constexpr int kRawSlots = 0, kRawRows = 0, kRawBytes = 0;
-  static constexpr int kSharedBytes = kQStages * kQBytes + (2 * kStages + kComingStages) * kTileBytes + kControlBytes;
+  static constexpr int kSharedBytes = kQStages * kQBytes + (2 * kStages + kRawStages) * kTileBytes + kControlBytes;
 };
 
 struct WgmmaFp8PrefillParams : WgmmaPrefillParams {

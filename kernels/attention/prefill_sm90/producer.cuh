@@ -1,6 +1,6 @@
 // Producer: finds work and loads it. One warp issues Q and K by TMA; without TMA, half the threads of warpgroup 0 copy, while
 // the other half (kValues) copies V and half of Q. One loop for all, because the work search is most of the code, and a second
-// copy costs compile time. The kValues threads read the published work like the consumers.
+// copy costs compile time. The kValues threads read the published work, as the consumers do.
 #pragma once
 #include "kernels/attention/prefill_sm90/dequantise.cuh"
 
@@ -36,15 +36,15 @@ struct Producer {
         if (threadIdx.x == 0) keep_part(smem.pieces.parts, found);
       queue.publish(found);
     }
-    return see();
+    return peek();
   }
-  __device__ __forceinline__ const Work* see() {
+  __device__ __forceinline__ const Work* peek() {
     threads.wait(smem.work_full[queue.ring.stage], queue.ring.parity);
     const Work& work = queue.peek();
     queue.advance();
     return &work;
   }
-  __device__ __forceinline__ void let_go() {
+  __device__ __forceinline__ void release() {
     if (!kValues && threadIdx.x < 32) current.advance(); else current.release();
   }
 
@@ -54,7 +54,7 @@ struct Producer {
     if (!mapped()) {
       threads.copy_q(work, q_ring.stage);
     } else if (elected()) {
-      ask_for_q<C>(p, smem, q_ring.stage, work);
+      issue_query_loads<C>(p, smem, q_ring.stage, work);
     }
     __syncwarp();
     q_ring.advance();
@@ -107,8 +107,8 @@ struct Producer {
       if (!kValues && begins) next = find();
       begins = left == 0;
       if (begins) {
-        if (work != nullptr) let_go();
-        if (kValues) next = see();
+        if (work != nullptr) release();
+        if (kValues) next = peek();
         if (next->tile.rows == 0) break;
         work = next;
         pages = Pages<C>(p.base.table, work->tile.request);

@@ -6,25 +6,26 @@
 
 namespace opfacade {
 
-// Assigns work to this CTA, by one full warp. Row tiles are ranked by their keys, longest first, and dealt to the CTAs in
-// alternating direction, so that all end at about the same time; no plan, no atomics. The heads of one tile are consecutive,
-// and so are its splits: they share keys in L2. Heads form rounds, so many at a time that their K and V fit in L2. Rounds
-// alternate in direction too, the last one longest first: a jump from few keys to many would unbalance the CTAs. With more
-// requests than fit in shared memory, tiles keep their order, last first.
+// Assigns work to this CTA, by one full warp. An item is one row tile, head and split. Row tiles are ranked by cost (their key
+// tiles), costliest first, and dealt to the CTAs in rounds of alternating direction, so that all end at about the same time; no
+// plan, no atomics. The heads of one tile are consecutive, and so are its splits: they share keys in L2. Items of as many heads as
+// fit in L2 with their K and V form a head round. Head rounds alternate between rising and falling cost, the last one falling: a
+// jump from few keys to many would unbalance the CTAs. With more requests than fit in shared memory, tiles keep their order, last
+// first.
 constexpr int kMaxRanked = 256;
-constexpr int kManyHeads = 16;         // kv heads of a round if lengths are unknown; eight of 132 CTAs then work on one head
-constexpr float kL2 = 32 * 1048576.f;  // bytes of K and V in a round
-constexpr int kFewRounds = 3;          // work of all CTAs in a round, at least; less would be dealt unevenly
+constexpr int kManyHeads = 16;         // kv heads of a head round if lengths are unknown; eight of 132 CTAs then work on one head
+constexpr float kL2 = 32 * 1048576.f;  // bytes of K and V in a head round
+constexpr int kMinRounds = 3;          // rounds of a head round, at least; fewer would be dealt unevenly
 
 // Position of a CTA in its schedule.
 struct Progress {
-  int round = 0;
-  int heads = 0;    // heads of a round
-  int items = 0;    // items of a round
-  int turn = 0;     // current round
-  int max_cost = 0;  // cost of the longest item, in key tiles
-  int cost = 0;     // no remaining item of this round costs more
-  int above = 0;    // row tiles that cost more
+  int round = 0;       // items dealt to this CTA so far
+  int heads = 0;       // heads of a head round
+  int items = 0;       // items of a head round
+  int head_round = 0;  // the current head round
+  int max_cost = 0;    // the highest cost of an item
+  int cost = 0;        // no remaining item of this head round costs more
+  int above = 0;       // row tiles that cost more
 };
 
 // The cut line of an uneven batch: see cut.cuh. Its tiles come first; all others are dealt whole. It stays in shared memory: see
@@ -80,7 +81,7 @@ struct Scheduler : Progress {
     }
     items *= heads * splits();
 #pragma unroll 1
-    while (heads * bytes > kL2 && heads % 2 == 0 && items / 2 >= static_cast<int>(kFewRounds * gridDim.x)) heads /= 2, items /= 2;
+    while (heads * bytes > kL2 && heads % 2 == 0 && items / 2 >= static_cast<int>(kMinRounds * gridDim.x)) heads /= 2, items /= 2;
   }
 
   __device__ __forceinline__ bool ranked() const { return p.base.batch <= kMaxRanked; }
@@ -132,12 +133,13 @@ struct Scheduler : Progress {
   // (kQuarter). One loop for all stages, because each copy of it multiplies the code size.
   __device__ __forceinline__ void plan_cut() {
     enum { kAll, kHalf, kQuarter } stage = kAll;
+    // limit: highest cost of a whole tile; most: highest cost among these; beyond: number of costlier items.
     int limit = 0x7fffffff / C::kTileKv, most = 0, beyond = 0;
     float load = 0.f;  // mean key tiles of a CTA
     const float ctas = gridDim.x, each = 1.f / ctas;
     Rounds rounds;
 #pragma unroll 1
-    for (int layer = -1;; layer += 2) {
+    for (int layer = -1;; layer += 2) {  // -1: totals of a stage; 1, 3, 5, 7: middles of four layers of equal cost, in eighths of `most`
       const Totals seen = add_up(layer < 0 ? limit : most * layer / 8);
       if (layer < 0) {
         most = seen.max_cost, beyond = seen.costlier * p.kv_heads;
@@ -263,10 +265,10 @@ struct Scheduler : Progress {
   __device__ __forceinline__ bool find(int item, Work& work) {
     const int now = item / items;
     const bool rises = ranked() && (p.kv_heads / heads - now) % 2 == 0;
-    if (rises || now != turn) turn = now, cost = max_cost, above = cut();
+    if (rises || now != head_round) head_round = now, cost = max_cost, above = cut();
     item %= items;
     if (rises) item = items - 1 - item;
-    work.head = turn * heads + item % heads;
+    work.head = head_round * heads + item % heads;
     item /= heads;
     work.split = item % splits();
     int number;

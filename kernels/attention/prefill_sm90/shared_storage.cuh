@@ -12,7 +12,7 @@
 namespace opfacade {
 
 template <class C>
-constexpr int kConsumers = C::Tile::kComputing;  // warpgroups
+constexpr int kConsumers = C::Tile::kConsumerWarpgroups;  // warpgroups
 template <class C>
 constexpr int kConsumerThreads = kConsumers<C> * kWarpgroup;  // threads
 template <class C>
@@ -22,12 +22,12 @@ constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that read pub
 
 // Named barriers. kPingPong + group: a consumer warpgroup may issue products. kOwnGroup + group: the threads of one consumer
 // warpgroup.
-enum : int { kPingPong = 1, kComputing = 4, kLoading = 5, kOwnGroup = 6 };
+enum : int { kPingPong = 1, kConsumerBarrier = 4, kTileWarpBarrier = 5, kOwnGroup = 6 };
 constexpr int kPingPongThreads = 2 * kWarpgroup;  // one warpgroup waits, one arrives
 
 struct PageBox {
-  int group;  // group of eight tokens in its page
-  int place;  // page and head
+  int group;  // index of the eight-token group in its page
+  int place;  // last coordinate of the map: page and head
 };
 
 // Raw fp8 tiles, and the score factor of each row.
@@ -41,23 +41,23 @@ struct RawShared {
 template <int kSlotBytes, int kRawRows, int kRows>
 struct RawShared<0, kSlotBytes, kRawRows, kRows> {};
 
-// Raw V of fp8 products before its transpose; and the bases and sums of a thread's rows between two works, which have no
-// registers.
+// Raw V of fp8 products before its transpose; and the bases and sums of a thread's rows that end (they would exceed the
+// registers).
 template <int kStages, int kBytes, bool kTransposes>
-struct ComingShared {};
+struct RawValues {};
 template <int kStages, int kBytes>
-struct ComingShared<kStages, kBytes, true> {
+struct RawValues<kStages, kBytes, true> {
   alignas(1024) unsigned char v[kStages][kBytes];
   uint64_t full[kStages], empty[kStages];
   float4 ended[2 * kWarpgroup];
 };
 template <class Tile, bool kTransposes>
-struct ComingOf {
-  using Shared = ComingShared<0, 0, false>;
+struct RawValuesOf {
+  using Shared = RawValues<0, 0, false>;
 };
 template <class Tile>
-struct ComingOf<Tile, true> {
-  using Shared = ComingShared<Tile::kComingStages, Tile::kTileBytes, true>;
+struct RawValuesOf<Tile, true> {
+  using Shared = RawValues<Tile::kRawStages, Tile::kTileBytes, true>;
 };
 
 // fp8 products: V is transposed; memory holds K and V in the products' type.
@@ -68,24 +68,24 @@ constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 
 // The last warps of warpgroup 0 prepare tiles: they check masked tiles after TMA, transpose V, or dequantise.
 template <class C>
-constexpr int kSweepers = kAsStored<C> ? 2 : 3;
+constexpr int kTileWarps = kAsStored<C> ? 2 : 3;
 
 // Threads that copy without TMA: half of them K, half V, all of them Q. fp8 cache: one warp looks up the rows of both; the
 // dequantising warps copy, Q too.
 template <class C>
 constexpr int kCopiers = kAsStored<C> ? kWarpgroup / 2 : 32;
 template <class C>
-constexpr int kQueryCopiers = kAsStored<C> ? kWarpgroup : kSweepers<C> * 32;
+constexpr int kQueryCopiers = kAsStored<C> ? kWarpgroup : kTileWarps<C> * 32;
 
 // True if non-finite values may have to be hidden from a row.
 template <class C>
 constexpr bool kReportsNonfinite = C::kCausal || C::kWindow || kHidesMore<C>;
 
-// Where lengths cut tiles.
+// State of split=pieces: see cut.cuh.
 template <bool kCuts>
 struct Pieces {
   CutLine line;
-  Work parts[2];  // that this block has made: one that goes on with a tile, one that begins one
+  Work parts[2];  // parts that this CTA computed: see keep_part
 };
 template <>
 struct Pieces<false> {
@@ -122,19 +122,19 @@ struct WgmmaShared {
   static constexpr bool kFindsRows = kAsStored<C> && !kFp8Products<C>;
   alignas(16) uint64_t rows[2][kFindsRows ? 8 : 1][kFindsRows ? C::kTileKv / 8 + 2 : 2];
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
-  typename ComingOf<Tile, kFp8Products<C>>::Shared coming;
+  typename RawValuesOf<Tile, kFp8Products<C>>::Shared raw_v;
   Pieces<kCutsByLengths<C>> pieces;
 };
 
 template <class C>
 __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped) {
-  const bool sweeps = kAsStored<C> && !kFp8Products<C> && mapped;
-  const int loaders = !kAsStored<C> ? kSweepers<C> * 32 : mapped ? 1 : kCopiers<C>;
+  const bool checks = kAsStored<C> && !kFp8Products<C> && mapped;
+  const int loaders = !kAsStored<C> ? kTileWarps<C> * 32 : mapped ? 1 : kCopiers<C>;
   for (int i = 0; i < WgmmaShared<C>::kQStages; ++i) {
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps<C>);
   }
-  // one arrival more than ever comes: a completed phase would hide a missing wait from synccheck
+  // One arrival too many, so that no phase completes: a completed phase would hide a missing wait from synccheck.
   mbarrier_init(smem_address(&smem.dummy), kConsumerWarps<C> + 1);
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
@@ -142,23 +142,23 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   }
   for (int i = 0; i < C::kStages; ++i) {
     mbarrier_init(smem_address(&smem.k_full[i]), loaders);
-    mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kSweepers<C> : loaders);
+    mbarrier_init(smem_address(&smem.v_full[i]), kFp8Products<C> ? kTileWarps<C> : loaders);
     mbarrier_init(smem_address(&smem.k_empty[i]), kConsumerWarps<C>);
-    mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps<C> + (sweeps ? kSweepers<C> : 0));
-    mbarrier_init(smem_address(&smem.v_checked[i]), kSweepers<C>);
+    mbarrier_init(smem_address(&smem.v_empty[i]), kConsumerWarps<C> + (checks ? kTileWarps<C> : 0));
+    mbarrier_init(smem_address(&smem.v_checked[i]), kTileWarps<C>);
     mbarrier_init(smem_address(&smem.nonfinite_read[i]), kConsumerThreads<C>);
     for (int warp = 0; warp < 4; ++warp) smem.nonfinite[i][warp] = 0;
   }
   if constexpr (kFp8Products<C>) {
-    for (int i = 0; i < C::Tile::kComingStages; ++i) {
-      mbarrier_init(smem_address(&smem.coming.full[i]), 1);
-      mbarrier_init(smem_address(&smem.coming.empty[i]), kSweepers<C>);
+    for (int i = 0; i < C::Tile::kRawStages; ++i) {
+      mbarrier_init(smem_address(&smem.raw_v.full[i]), 1);
+      mbarrier_init(smem_address(&smem.raw_v.empty[i]), kTileWarps<C>);
     }
   }
   if constexpr (!kAsStored<C>) {
     for (int i = 0; i < C::Tile::kRawSlots; ++i) {
       mbarrier_init(smem_address(&smem.raw.full[i]), mapped ? 1 : kCopiers<C>);
-      mbarrier_init(smem_address(&smem.raw.empty[i]), kSweepers<C> * 32);
+      mbarrier_init(smem_address(&smem.raw.empty[i]), kTileWarps<C> * 32);
     }
   }
   if constexpr (kCutsByLengths<C>)
@@ -169,11 +169,11 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
 // Report of the warps that check V of masked tiles, and its readers. v_empty with one arrival a warp would suffice, but
 // racecheck cannot follow it.
 template <class C>
-struct WildWriter {
+struct NonfiniteReport {
   WgmmaShared<C>& smem;
   uint32_t parity = ~0u;  // one bit a stage
 
-  __device__ __forceinline__ void tell(int stage, bool found) {
+  __device__ __forceinline__ void publish(int stage, bool found) {
     const bool any = __any_sync(0xffffffffu, found);
     if constexpr (kReportsNonfinite<C>) {
       mbarrier_wait(smem_address(&smem.nonfinite_read[stage]), parity >> stage & 1);

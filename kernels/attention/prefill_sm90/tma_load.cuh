@@ -8,7 +8,7 @@
 namespace opfacade {
 
 template <class C>
-__device__ __forceinline__ void ask_for_q(const WgmmaPrefillParams& p, WgmmaShared<C>& smem, int stage, const Work& work) {
+__device__ __forceinline__ void issue_query_loads(const WgmmaPrefillParams& p, WgmmaShared<C>& smem, int stage, const Work& work) {
   using Shared = WgmmaShared<C>;
   const uint32_t full = smem_address(&smem.q_full[stage]), q = smem_address(smem.q[stage]);
   mbarrier_arrive_expect(full, Shared::kPanels * C::kTileRows * 128);
@@ -117,15 +117,15 @@ struct BoxLoader {
       PageBox next[kAhead] = {};
       if (left > kAhead) read(next, next_at);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) ask_box(dst + i * step, full, front[i]);
+      for (int i = 0; i < kAhead; ++i) issue_box(dst + i * step, full, front[i]);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) front[i] = next[i];
     }
 #pragma unroll
     for (int i = 0; i < kAhead - 1; ++i)
-      if (i < left) ask_box(dst + i * step, full, front[i]);
+      if (i < left) issue_box(dst + i * step, full, front[i]);
   }
-  __device__ __forceinline__ void ask_box(uint32_t dst, uint32_t full, const PageBox& box) const {
+  __device__ __forceinline__ void issue_box(uint32_t dst, uint32_t full, const PageBox& box) const {
     tma_load(dst, map, full, {{0, 0, 0, box.group, box.place}});
   }
 };
@@ -165,9 +165,9 @@ __device__ __forceinline__ uint32_t nonfinite_in(uint4 c) {
 // Zeros tokens of [begin, end) outside `inside` in a tile of V; returns true if another value is not finite.
 template <class C>
 __device__ __forceinline__ bool check(uint32_t v, int begin, int end, KvRange inside) {
-  constexpr int kChunks = C::kHeadDimVo / 8, kThreads = kSweepers<C> * 32;
+  constexpr int kChunks = C::kHeadDimVo / 8, kThreads = kTileWarps<C> * 32;
   uint32_t found = 0;
-  int own = threadIdx.x - (4 - kSweepers<C>) * 32;
+  int own = threadIdx.x - (4 - kTileWarps<C>) * 32;
   asm volatile("" : "+r"(own));  // nothing stays in registers where tiles are dequantised: masked tiles are few
   // Each thread has the same places in every tile: otherwise racecheck, which ignores v_empty, reports a race between two tiles.
 #pragma unroll 2
@@ -186,7 +186,7 @@ __device__ __forceinline__ bool check(uint32_t v, int begin, int end, KvRange in
 
 // The same for a masked tile: only tokens that some row does not see; tokens between are seen by all rows.
 template <class C>
-__device__ __forceinline__ bool sweep_masked(const Work& work, int start, uint32_t v) {
+__device__ __forceinline__ bool check_masked(const Work& work, int start, uint32_t v) {
   const MaskedTiles masked = work.masked;
   const int below = min(max(masked.below - start, 0), C::kTileKv), above = max(masked.above + C::kTileKv - start, below);
   const KvRange inside{work.range.begin - start, work.range.end - start};
@@ -198,7 +198,7 @@ __device__ __forceinline__ bool sweep_masked(const Work& work, int start, uint32
 template <class C>
 __device__ __forceinline__ void check_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   WorkQueue<C> queue(smem);
-  WildWriter<C> nonfinite{smem};
+  NonfiniteReport<C> nonfinite{smem};
   Ring<C::kStages> ring;
   for (;;) {
     const Work& work = queue.peek();
@@ -209,9 +209,9 @@ __device__ __forceinline__ void check_values(const WgmmaPrefillParams& p, WgmmaS
     for (int left = work.tiles; left > 0; --left, start -= C::kTileKv, ring.advance()) {
       mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);
       if (masked(start)) {
-        const bool found = sweep_masked<C>(work, start, smem_address(smem.v[ring.stage]));
+        const bool found = check_masked<C>(work, start, smem_address(smem.v[ring.stage]));
         fence_async_shared();
-        nonfinite.tell(ring.stage, found);
+        nonfinite.publish(ring.stage, found);
         warp_arrive(smem.v_checked[ring.stage]);
       }
       warp_arrive(smem.v_empty[ring.stage]);  // for every tile; otherwise the warp could wait for a phase that has passed

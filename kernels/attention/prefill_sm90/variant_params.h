@@ -5,13 +5,13 @@
 
 namespace opfacade {
 
-// Where three warpgroups compute, the one that loads ragged rows leaves them more registers: expressions and masks take some.
+// With three consumer warpgroups the producer releases more registers to them, for expressions and masks.
 template <class Plain>
 struct WgmmaVariedTile : Plain {
-  static constexpr int kRegisters = Plain::kComputing == 3 ? 152 : Plain::kRegisters;
-  static constexpr int kProducerRegisters = Plain::kComputing == 3 ? 56 : Plain::kProducerRegisters;
-  static constexpr int kTaken = Plain::kComputing * (kRegisters - Plain::kRegisters);
-  static_assert(kTaken <= Plain::kProducerRegisters - kProducerRegisters, "a block has no more than that");
+  static constexpr int kRegisters = Plain::kConsumerWarpgroups == 3 ? 152 : Plain::kRegisters;
+  static constexpr int kProducerRegisters = Plain::kConsumerWarpgroups == 3 ? 56 : Plain::kProducerRegisters;
+  static constexpr int kAdded = Plain::kConsumerWarpgroups * (kRegisters - Plain::kRegisters);
+  static_assert(kAdded <= Plain::kProducerRegisters - kProducerRegisters, "more registers than the producer releases");
 };
 
 struct VariedWgmmaPrefillParams : WgmmaPrefillParams {

@@ -43,13 +43,13 @@ struct Fp8Consumer : Consumer<C> {
       for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * factor);
     }
   }
-  __device__ __forceinline__ float4& ended() const { return smem.coming.ended[threadIdx.x - kWarpgroup]; }
+  __device__ __forceinline__ float4& ended() const { return smem.raw_v.ended[threadIdx.x - kWarpgroup]; }
   // Saves the state with bases in the units of p.score.
   __device__ __forceinline__ void save_state(const RowScale& scale, const float (&shift)[2]) const {
     const float unit = -1.f / p.score.log2_scale;
     ended() = make_float4(shift[0] * unit, shift[1] * unit, scale.sum[0], scale.sum[1]);
   }
-  __device__ __forceinline__ RowScale ended_scale() const {
+  __device__ __forceinline__ RowScale saved_state() const {
     const float4 aside = ended();
     RowScale scale;
     scale.base[0] = aside.x, scale.base[1] = aside.y, scale.sum[0] = aside.z, scale.sum[1] = aside.w;
@@ -65,7 +65,7 @@ struct Fp8Consumer : Consumer<C> {
   }
 
   // Tests the barriers early: see Consumer.
-  __device__ __forceinline__ bool is_next_there() const {
+  __device__ __forceinline__ bool is_next_loaded() const {
     return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.v_full[values.stage]), values.parity) &
                                        mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
   }
@@ -140,7 +140,7 @@ struct Fp8Consumer : Consumer<C> {
           keep_alive(weights);
           warp_arrive_at(v_empty);
           v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
-          ready = is_next_there();
+          ready = is_next_loaded();
           add_tile<C>(t, rows);  // overlaps the weights
           float parts[2][2];
           compute_weights_fp8<C>(s, shift, exponent, weights, parts);
@@ -169,7 +169,7 @@ struct Fp8Consumer : Consumer<C> {
       }
       if (rarely(ends)) {
         if (!first) {
-          write_group<C>(p, *work, rows.o, ended_scale());
+          write_group<C>(p, *work, rows.o, saved_state());
           current.release();
         }
         if (next == nullptr) break;
@@ -181,7 +181,7 @@ struct Fp8Consumer : Consumer<C> {
 };
 
 template <class C>
-__device__ __forceinline__ void compute_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
+__device__ __forceinline__ void consume_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
   Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale}.run();
   if constexpr (kCutsByLengths<C>) merge_parts<C>(p.base, smem);
@@ -191,7 +191,7 @@ template <class C>
 __device__ __forceinline__ void prefill_sm90_fp8(const WgmmaFp8PrefillParams& p) {
   if constexpr (kMergesLater<C>) allow_dependents();
   WgmmaShared<C>& smem = *reinterpret_cast<WgmmaShared<C>*>(dynamic_shared());
-  static_assert(sizeof(WgmmaShared<C>) <= C::Tile::kSharedBytes, "the launch asks for less");
+  static_assert(sizeof(WgmmaShared<C>) <= C::Tile::kSharedBytes, "the launch allocates less");
   if (threadIdx.x == 0) init_barriers(smem, true);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
@@ -200,13 +200,13 @@ __device__ __forceinline__ void prefill_sm90_fp8(const WgmmaFp8PrefillParams& p)
     if (threadIdx.x < 32) {
       Producer<C, false>(p, smem).run();
     } else if (threadIdx.x < 64) {
-      load_values<C>(p, smem, smem.coming.v, smem.coming.full, smem.coming.empty);
+      load_values<C>(p, smem, smem.raw_v.v, smem.raw_v.full, smem.raw_v.empty);
     } else {
       transpose_values<C>(p, smem);
     }
   } else {
     acquire_registers<C::Tile::kRegisters>();
-    compute_fp8<C>(p, smem);
+    consume_fp8<C>(p, smem);
   }
 }
 

@@ -63,13 +63,13 @@ __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& 
       if ((value & 0x7f) == 0x7f && sees[i / 2]) four[i] = __int_as_float(0x7fffffff);
     }
   });
-  named_sync(kComputing, kConsumerThreads<C>);
+  named_sync(kConsumerBarrier, kConsumerThreads<C>);
   uint32_t* words = reinterpret_cast<uint32_t*>(v);
 #pragma unroll 1
   for (int i = threadIdx.x - kWarpgroup; i < C::kTileKv * C::kHeadDim / 4; i += kConsumerThreads<C>)
     words[i] &= ~bytes_mask(nan_bytes(words[i]));
   fence_async_shared();
-  named_sync(kComputing, kConsumerThreads<C>);
+  named_sync(kConsumerBarrier, kConsumerThreads<C>);
 }
 
 }  // namespace opfacade

@@ -26,7 +26,7 @@ template <class C>
 __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int first, KvRange inside) {
   uint32_t found = 0;
 #pragma unroll 1
-  for (int keys = first; keys < first + C::kTileKv / kSweepers<C>; keys += 32) {
+  for (int keys = first; keys < first + C::kTileKv / kTileWarps<C>; keys += 32) {
     const int mine = keys + threadIdx.x % 4 * 2;
     const uint32_t kept[2] = {keys_inside(mine, inside), keys_inside(mine + 16, inside)};
 #pragma unroll 1
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int
 // longest.
 template <class C>
 __device__ __forceinline__ void transpose_half(uint32_t from, uint32_t to, int first) {
-  constexpr int kAhead = 2, kAcross = C::kHeadDim / 16, kSteps = C::kTileKv / kSweepers<C> / 32 * kAcross;
+  constexpr int kAhead = 2, kAcross = C::kHeadDim / 16, kSteps = C::kTileKv / kTileWarps<C> / 32 * kAcross;
   uint32_t w[kAhead + 1][4];
 #pragma unroll
   for (int i = -kAhead; i < kSteps; ++i) {
@@ -57,12 +57,12 @@ __device__ __forceinline__ void transpose_half(uint32_t from, uint32_t to, int f
 
 template <class C>
 __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
-  const int first = (threadIdx.x / 32 - (4 - kSweepers<C>)) * (C::kTileKv / kSweepers<C>);
+  const int first = (threadIdx.x / 32 - (4 - kTileWarps<C>)) * (C::kTileKv / kTileWarps<C>);
   uint32_t read_from = read_place(0), write_to = write_place(0);
   asm volatile("" : "+r"(read_from), "+r"(write_to));  // otherwise they are recomputed for each tile
   WorkQueue<C> queue(smem);
-  WildWriter<C> nonfinite{smem};
-  Ring<C::Tile::kComingStages> coming;
+  NonfiniteReport<C> nonfinite{smem};
+  Ring<C::Tile::kRawStages> raw_v;
   Ring<C::kStages> ring;
   for (;;) {
     const Work& work = queue.peek();
@@ -70,20 +70,20 @@ __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, Wg
     const MaskedTiles masked = work.masked;
     int left = work.tiles, start = work.last;
 #pragma unroll 1
-    for (; left > 0; --left, start -= C::kTileKv, ring.advance(), coming.advance()) {
-      mbarrier_wait(smem_address(&smem.coming.full[coming.stage]), coming.parity);
+    for (; left > 0; --left, start -= C::kTileKv, ring.advance(), raw_v.advance()) {
+      mbarrier_wait(smem_address(&smem.raw_v.full[raw_v.stage]), raw_v.parity);
       mbarrier_wait(smem_address(&smem.v_empty[ring.stage]), ring.parity ^ 1);
-      const uint32_t from = smem_address(smem.coming.v[coming.stage]) + read_from;
+      const uint32_t from = smem_address(smem.raw_v.v[raw_v.stage]) + read_from;
       const uint32_t to = smem_address(smem.v[ring.stage]) + write_to;
       if (masked(start)) {
         const KvRange inside{work.range.begin - start, work.range.end - start};
-        nonfinite.tell(ring.stage, transpose_masked<C>(from, to, first, inside));
+        nonfinite.publish(ring.stage, transpose_masked<C>(from, to, first, inside));
       } else {
         transpose_half<C>(from, to, first);
       }
       fence_async_shared();
       warp_arrive(smem.v_full[ring.stage]);
-      warp_arrive(smem.coming.empty[coming.stage]);
+      warp_arrive(smem.raw_v.empty[raw_v.stage]);
     }
     queue.release();
   }
