@@ -2,8 +2,7 @@
 
 Each model serves requests whose prompts and answers are as long as those of the trace (columns ContextTokens and
 GeneratedTokens), or drawn in the shape of a conversation service. For each model: decode steps of several batch sizes, a step
-of
-chunked prefill, and whole prompts; each descriptor as a server would construct it, with the lengths of one step. Feed it to
+of chunked prefill, and whole prompts; each descriptor as a server would construct it, with the lengths of one step. Feed it to
 `opfacade tune`, `bench`, `warmup` or `verify`.
 """
 

@@ -1,8 +1,7 @@
 // Latent decode for sm_90a: one query row a request, up to 128 heads that all attend to the same rows, which are both key and
 // value. A CTA takes 64 heads and tiles of 32 tokens, each loaded once for all uses. o of 64 heads is 64 x 512 f32, half the
-// registers of an
-// SM: two value warpgroups hold 256 columns each. The score warpgroup keeps the queries in registers and computes scores and
-// weights for both, so the tensor cores are busy during a softmax:
+// registers of an SM: two value warpgroups hold 256 columns each. The score warpgroup keeps the queries in registers and
+// computes scores and weights for both, so the tensor cores are busy during a softmax:
 //
 //   score group   scores 1 | softmax 1 | scores 2 | softmax 2 | scores 3 ...
 //   value groups           | values 0  |          | values 1  |          ...

@@ -42,8 +42,7 @@ __device__ __forceinline__ void scale_row(MlaHalf& o, float factor) {
 }
 
 // base, sum: of all rows. Half 0 also writes the lse. The loop handles one row at a time and moves the second into the
-// registers of
-// the first: an unrolled copy would be a fifth of the kernel.
+// registers of the first: an unrolled copy would be a fifth of the kernel.
 template <class C>
 __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork& work, int half, const float* base,
                                            const float* sum, MlaHalf& o) {

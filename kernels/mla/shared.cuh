@@ -11,8 +11,7 @@
 //
 // Phases: all stages form one ring over queries and tiles of all items. Each consumer waits for `full` of a stage, or for the
 // later `weights_full`, and arrives once at `empty`, so a barrier is never more than one phase ahead of a waiter. Weights have
-// two
-// buffers: `weights_full` of the next use needs `weights_empty` of this one from both value groups. Sums have one buffer a
+// two buffers: `weights_full` of the next use needs `weights_empty` of this one from both value groups. Sums have one buffer a
 // queue slot.
 #pragma once
 #include "kernels/attention/decode/output.cuh"

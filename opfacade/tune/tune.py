@@ -41,8 +41,7 @@ class TuneResult:
 
     row: None if there was nothing to choose. wrong: candidates that failed or exceeded their bound, with the reason; they are
     never timed; key "select" if there is no candidate at all, and then no default. reused: another problem with the same tuning
-    key was
-    measured just before. regret: relative slowdown of the cost model's choice against the best.
+    key was measured just before. regret: relative slowdown of the cost model's choice against the best.
     """
 
     descriptor: Descriptor[Any]

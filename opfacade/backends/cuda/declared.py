@@ -39,11 +39,10 @@ class CudaKernel:
 
     template: below csrc, without its ending. impl: its name in the SKU; `name`, where the SKU's depends on the descriptor, is
     that of the candidate. revision: one more with each change of its output bits. accepts: field -> the values that it may
-    have, or a function (descriptor, target) of all reasons but
-    the architecture. constants: names of fields, or a function: what the template is rendered with. A later field at its
-    default is none. dtypes: operand -> the field of its dtype, or a function of the pairs in the SKU. in_dtypes: constants that
-    the SKU has as dtypes; those named by `dtypes` are. scalars: arguments of `run` behind the operands. is_empty: whether there
-    is nothing to launch. estimate, needs: as in Candidate.
+    have, or a function (descriptor, target) of all reasons but the architecture. constants: names of fields, or a function:
+    what the template is rendered with. A later field at its default is none. dtypes: operand -> the field of its dtype, or a
+    function of the pairs in the SKU. in_dtypes: constants that the SKU has as dtypes; those named by `dtypes` are. scalars:
+    arguments of `run` behind the operands. is_empty: whether there is nothing to launch. estimate, needs: as in Candidate.
     """
 
     descriptor: type[Descriptor[Any]]

@@ -25,9 +25,8 @@ from opfacade.plans._attention.work import first_hidden
 @dataclass(frozen=True, slots=True)
 class _Rates:
     """Rates of a kernel. launch: seconds of an almost empty launch, with the write-back of earlier writes. merge: seconds, if a
-    work unit
-    has partials. turn: bytes that a CTA could have moved between two work units, about its bytes in flight. block, device:
-    bytes a second of one CTA, and of all together."""
+    work unit has partials. turn: bytes that a CTA could have moved between two work units, about its bytes in flight. block,
+    device: bytes a second of one CTA, and of all together."""
 
     launch: float
     merge: float

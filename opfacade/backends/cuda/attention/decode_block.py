@@ -23,8 +23,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """A tuning configuration. warps, blocks: override those of Shape, 0: default; cluster: CTAs a cluster; teams: clusters a
-    work unit,
-    0: as many as the bounds justify.
+    work unit, 0: as many as the bounds justify.
 
     auto: the mode of kv_split="auto", "auto" (even shares) or "pieces"; "": by the bounds. It is no SKU fact, because `split`
     states it; nor is `teams`, because the partition states it.
@@ -72,8 +71,7 @@ def default_shape(descriptor: BatchPagedDecodeDescriptor, cluster: bool) -> Shap
 @dataclass(frozen=True, slots=True)
 class Block:
     """Size-independent facts. fits: `shape.blocks` CTAs share an SM of sm_90; resident: CTAs an SM of this target, fewer if its
-    shared
-    memory is smaller."""
+    shared memory is smaller."""
 
     shape: Shape
     shared_memory: int
