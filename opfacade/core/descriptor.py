@@ -12,9 +12,11 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer, model_vali
 from opfacade.core.construction import Spelled
 from opfacade.core.model import INT64_MAX, Model, Version, contradiction
 from opfacade.core.operands import TensorSpec, is_finite, nbytes
+from opfacade.core.request_tables import RequestTables
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 
 class Args(metaclass=Spelled):
@@ -47,9 +49,9 @@ class Descriptor(Model, Generic[ArgsT]):
     compiled; descriptors that differ only in these have one specialization key.
     Problems share a measurement of `tune` if they differ only in sizes within a power of two, and likewise in `tuning_rounds`;
     in fields without influence on the time, `tuning_ignores`; and in numbers of which only the sign matters, `tuning_flags`.
-    `owners`: for an operand, the indptr past whose end its rows belong to no request. `paged`: operands of which only tokens of
-    requests are read. `lists`: args fields that take a list of tensors, each with the operands that its elements become. The
-    hints name the fields to change if no kernel without a workspace, or no batch invariant kernel, exists.
+    `owners`: for an operand, the indptr past whose end its rows belong to no request. `lists`: args fields that take a list of
+    tensors, each with the operands that its elements become. The hints name the fields to change if no kernel without a
+    workspace, or no batch invariant kernel, exists.
     """
 
     __slots__ = ("_kind", "_operands")
@@ -65,7 +67,6 @@ class Descriptor(Model, Generic[ArgsT]):
     tuning_ignores: ClassVar[frozenset[str]] = frozenset()
     tuning_flags: ClassVar[frozenset[str]] = frozenset()
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    paged: ClassVar[tuple[str, ...]] = ()
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
     workspace_hint: ClassVar[str] = ""
     invariance_hint: ClassVar[str] = ""
@@ -87,7 +88,7 @@ class Descriptor(Model, Generic[ArgsT]):
         """
         spec = operands_of(self)[name]
         tensor, read = getattr(args, name), spec.role in ("in", "inout")
-        if not read or name in self.paged or not tensor.is_floating_point():
+        if not read or spec.paged is not None or not tensor.is_floating_point():
             return None
         wrong: Tensor = ~is_finite(tensor)
         if name in self.owners:
@@ -95,6 +96,20 @@ class Descriptor(Model, Generic[ArgsT]):
         if spec.valid_rows:
             wrong[int(getattr(args, spec.valid_rows)[0]) :] = False
         return wrong, "finite values"
+
+    def request_tables(self) -> RequestTables | None:
+        """The operands that say which rows, keys and pages are a request's; None for an op without requests."""
+        return None
+
+    def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
+        """What validation level full and the reference refuse besides tables and values: raise IndexDataError.
+
+        requests: (rows, tokens) of each request, by tables that are sound. By default nothing.
+        """
+
+    def on_pages(self, pages: int) -> Self:
+        """The same problem on pools of so many pages, bounded as it is. An op whose `request_tables` has pages defines it."""
+        return self
 
     @property
     def kind(self) -> SpecializationKey:

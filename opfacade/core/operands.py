@@ -42,6 +42,8 @@ class TensorSpec(NamedTuple):
     valid_rows: the operand, i32 [1], that counts the valid entries of axis 0; those at and past it are neither read nor
     written.
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
+    paged: (pages, tokens), the axes of an operand that has an entry for each token of a pool of pages. Only tokens of requests
+    are read or written.
     """
 
     shape: tuple[Dim, ...]
@@ -55,6 +57,7 @@ class TensorSpec(NamedTuple):
     values: tuple[int, int] | None = None
     valid_rows: str = ""
     replaces: str = ""
+    paged: tuple[int, int] | None = None
 
     @property
     def written(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.request_tables import RequestTables
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,55 +40,60 @@ class Pages:
 
 
 def axes(descriptor: Descriptor[Any]) -> dict[str, Axes]:
-    """The operands that have one element, or more, for each page of the pool."""
-    shapes = {name: [dim.name for dim in spec.shape] for name, spec in operands_of(descriptor).items()}
-    return {
-        name: Axes(s.index("num_total_pages"), s.index("page_size")) for name, s in shapes.items() if "num_total_pages" in s
-    }
+    """The operands that have one element, or more, for each token of the pool."""
+    return {name: Axes(*spec.paged) for name, spec in operands_of(descriptor).items() if spec.paged is not None}
 
 
-def table_name(tensors: Mapping[str, Tensor]) -> str:
-    return "block_table" if "block_table" in tensors else "kv_indices"
+def table_name(descriptor: Descriptor[Any]) -> str:
+    """The operand with the ids of pages; empty for an op without pools."""
+    tables = descriptor.request_tables()
+    return tables.pages if tables is not None else ""
 
 
-def pages(descriptor: Any, tensors: Mapping[str, Tensor]) -> Pages | None:
+def pages(descriptor: Descriptor[Any], tensors: Mapping[str, Tensor]) -> Pages | None:
     """The pages that a call names; None for an op without pools. Waits for the device."""
     import torch
 
-    if not axes(descriptor):
+    tables = descriptor.request_tables()
+    if tables is None or not tables.pages:
         return None
-    pool, table = descriptor.paged_kv, tensors[table_name(tensors)].cpu().long()
-    counts = _block_tokens if "block_table" in tensors else _csr_tokens
-    tokens = counts(table, tensors, pool.page_size)
+    table, tokens = _listed(tables, tensors)
     named = tokens > 0
-    sound = (table >= 0) & (table < pool.num_total_pages)
+    sound = (table >= 0) & (table < tables.num_pages)
     ids, place = torch.unique(torch.where(sound, table, 0)[named], return_inverse=True)
     most = torch.zeros(ids.numel(), dtype=torch.int64).scatter_reduce(0, place, tokens[named], "amax")
     if ids.numel() == 0:  # a pool without pages is another problem
-        return Pages(torch.arange(min(1, pool.num_total_pages)), torch.zeros(min(1, pool.num_total_pages)).long(), named)
-    return Pages(ids[: pool.num_total_pages], most[: pool.num_total_pages], named)
+        first = min(1, tables.num_pages)
+        return Pages(torch.arange(first), torch.zeros(first).long(), named)
+    return Pages(ids[: tables.num_pages], most[: tables.num_pages], named)
 
 
-def _block_tokens(table: Tensor, tensors: Mapping[str, Tensor], page_size: int) -> Tensor:
-    """How many tokens of its request each entry of a block table has."""
+def _listed(tables: RequestTables, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Each id of a page, and how many tokens of its request it has; on the CPU."""
+    table, lens = (tensors[name].cpu().long() for name in (tables.pages, tables.lens))
+    if tables.block:
+        return table, _block_tokens(table, lens, tables.page_tokens)
+    return table, _flat_tokens(table, tensors[tables.starts].cpu().long(), lens, tables.page_tokens)
+
+
+def _block_tokens(table: Tensor, lens: Tensor, page_tokens: int) -> Tensor:
+    """lens: of the requests, which are the rows of the table."""
     import torch
 
-    starts = torch.arange(table.shape[1]) * page_size
-    return (tensors["kv_lens"].cpu().long()[:, None] - starts).clamp(0, page_size)
+    return (lens[:, None] - torch.arange(table.shape[1]) * page_tokens).clamp(0, page_tokens)
 
 
-def _csr_tokens(table: Tensor, tensors: Mapping[str, Tensor], page_size: int) -> Tensor:
-    """How many tokens of its request each entry of kv_indices has."""
+def _flat_tokens(table: Tensor, starts: Tensor, last: Tensor, page_tokens: int) -> Tensor:
+    """last: the tokens on the last page of each request, whose pages are those between two of the starts."""
     import torch
 
-    starts, last = tensors["kv_indptr"].cpu().long(), tensors["last_page_len"].cpu().long()
     steps = starts.diff()
     if bool((steps < 0).any()) or int(starts[0]) < 0 or int(starts[-1]) > table.numel():
-        return torch.full_like(table, page_size)
+        return torch.full_like(table, page_tokens)
     tokens = torch.zeros_like(table)
-    tokens[int(starts[0]) : int(starts[-1])] = page_size
+    tokens[int(starts[0]) : int(starts[-1])] = page_tokens
     some = steps > 0
-    last = torch.where((last >= 1) & (last <= page_size), last, page_size)
+    last = torch.where((last >= 1) & (last <= page_tokens), last, page_tokens)
     tokens[starts[1:][some] - 1] = last[some]
     return tokens
 

@@ -98,7 +98,7 @@ class Dumper:
         for name, tensor in tensors.items():
             if pages is not None and name in axes:
                 kept[name] = call_pages.gathered(tensor, axes[name].page, pages)
-            elif pages is not None and name == call_pages.table_name(tensors):
+            elif pages is not None and name == call_pages.table_name(self.descriptor):
                 kept[name] = call_pages.renumbered(tensor, pages)
             else:
                 # A copy: what is saved must be the elements, and not the whole storage that a view of them is part of.
@@ -110,20 +110,15 @@ def _matches(names: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _narrowable(descriptor: Any, pages: call_pages.Pages | None) -> bool:
+def _narrowable(descriptor: Descriptor[Any], pages: call_pages.Pages | None) -> bool:
     """Whether the pool's size may become the bound of a smaller one: requests that share pages may name more than it has."""
-    bounded = pages is not None and descriptor.max_kv_indices is not None
-    return bounded or (pages is not None and int(pages.named.sum()) <= descriptor.paged_kv.num_total_pages)
+    tables = descriptor.request_tables()
+    return pages is not None and tables is not None and (tables.bounded or int(pages.named.sum()) <= tables.num_pages)
 
 
-def narrowed(descriptor: Any, pages: call_pages.Pages | None) -> Any:
+def narrowed(descriptor: Descriptor[Any], pages: call_pages.Pages | None) -> Descriptor[Any]:
     """The same problem on a pool of the named pages alone, bounded as before."""
-    if pages is None:
-        return descriptor
-    pool = descriptor.paged_kv
-    bound = pool.num_total_pages if descriptor.max_kv_indices is None else descriptor.max_kv_indices
-    fields = {"paged_kv": pool.model_dump() | {"num_total_pages": pages.ids.numel()}, "max_kv_indices": bound}
-    return type(descriptor).model_validate(descriptor.model_dump() | fields)
+    return descriptor if pages is None else descriptor.on_pages(pages.ids.numel())
 
 
 def load(place: Path) -> Dump:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.elsewhere import OPERANDS
 from opfacade.plans._attention.paging import KvScale, check_scale, page_table_operands, scale_operands
@@ -32,7 +33,6 @@ class PagedKvAttention(PagedAttention[ArgsT]):
     """
 
     later: ClassVar[frozenset[str]] = Attention.later | {"kv_scale"}
-    paged: ClassVar[tuple[str, ...]] = ("k_data", "v_data")
     paged_kv: PagedKvCacheDescriptor
     kv_scale: KvScale = "none"
 
@@ -93,6 +93,9 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Scale
     sizes: ClassVar[frozenset[str]] = PagedKvAttention.sizes | {"total_num_rows"}
     total_num_rows: Count
     causal: bool
+
+    def request_tables(self) -> RequestTables:
+        return replace(super().request_tables(), rows="q_indptr", total_rows=self.total_num_rows)
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Dim("total_num_rows", self.total_num_rows)
@@ -199,6 +202,18 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     @property
     def request_token_bound(self) -> int:
         return self.total_kv_rows if self.max_kv_len is None else min(self.total_kv_rows, self.max_kv_len)
+
+    def request_tables(self) -> RequestTables:
+        return RequestTables(
+            op=self.op,
+            requests=self.batch_size,
+            rows="q_indptr",
+            starts="kv_indptr",
+            total_rows=self.total_num_rows,
+            limit=self.total_kv_rows,
+            max_len=self.request_token_bound,
+            window=self.window_left,
+        )
 
     def operands(self) -> dict[str, TensorSpec]:
         rows, kv_rows = Dim("total_num_rows", self.total_num_rows), Dim("total_kv_rows", self.total_kv_rows)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.elsewhere import OPERANDS
 from opfacade.plans._attention.page_tables import block_of_csr as block_of_csr
@@ -28,13 +29,17 @@ from opfacade.plans._attention.paging import (
     PageTable,
     check_token_bound,
     index_bound,
+    on_pages,
     page_table_operands,
+    page_tables,
     scale_operands,
     wrong_scale,
 )
+from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 Rope = Literal["none", "interleaved", "half"]
 RopeDType = Literal["f32", "bf16", "f16"]
@@ -119,6 +124,22 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         if name in SCALES:
             return wrong_scale(getattr(args, name))
         return super().wrong_values(name, args) if name in ("k_new", "v_new") else None
+
+    def request_tables(self) -> RequestTables:
+        return replace(page_tables(self), rows="append_indptr", total_rows=self.total_num_rows, appends=True)
+
+    def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
+        """A new row that is rotated needs the angles of its position."""
+        if args.cos_sin_cache is None:
+            return
+        known, lens = args.cos_sin_cache.shape[0], self.request_tables().lens
+        for request, (rows, length) in enumerate(requests):
+            if rows and length > known:
+                allowed = f"a length in the {known} positions of cos_sin_cache"
+                raise index_error(self.op, lens, request, length, allowed, request)
+
+    def on_pages(self, pages: int) -> Self:
+        return on_pages(self, pages)
 
     @property
     def request_token_bound(self) -> int:

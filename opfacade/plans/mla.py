@@ -53,7 +53,6 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
 
     op: Literal["mla_decode"] = "mla_decode"
     args_type: ClassVar[type[Args]] = BatchMlaDecodeArgs
-    paged: ClassVar[tuple[str, ...]] = ("ckv", "kpe")
     paged_kv: PagedLatentCacheDescriptor
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
-from opfacade.testing.inputs import DrawnLengths
+from opfacade.testing.inputs import Draw, DrawnLengths
 from opfacade.testing.peer import Peer
 
 if TYPE_CHECKING:
@@ -102,6 +102,10 @@ class Harness:
     def short_lengths(self, descriptor: Any) -> DrawnLengths | None:
         """Lengths for slow tools, which fit the problem; None where it has no other."""
         return None
+
+    def inputs(self, draw: Draw) -> None:
+        """Put into `draw.values` what specs do not say: operands whose shape the caller decides, and values of a form of their
+        own."""
 
     # -- results ----------------------------------------------------------------------------------------------------
 

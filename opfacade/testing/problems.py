@@ -6,22 +6,7 @@ from typing import Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.select.registry import descriptor_types
-from opfacade.testing.families.attention.problems import GROUPS, HEAD_DIMS, VARIANTS, fp8_descriptor, head_variants
 from opfacade.testing.harness import harness_for
-
-__all__ = [
-    "GROUPS",
-    "HEAD_DIMS",
-    "OPS",
-    "SPECIAL",
-    "VARIANTS",
-    "fp8_descriptor",
-    "head_variants",
-    "ops",
-    "random_descriptor",
-    "special_descriptor",
-    "special_ops",
-]
 
 
 def ops() -> tuple[str, ...]:

@@ -46,9 +46,9 @@ def guard(level: str, descriptor: Descriptor[Any], sku: KernelSku, allow_build: 
 
 def _table_guards(descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool) -> Iterator[Guard]:
     from opfacade.validation.device import DeviceGuard
-    from opfacade.validation.rules import Tables
+    from opfacade.validation.rules import tables_of
 
-    tables = Tables.of(descriptor)
+    tables = tables_of(descriptor)
     if tables is not None and sku.backend == "cuda":
         yield DeviceGuard(tables, sku, allow_build)
 

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.request_tables import RequestTables
 from opfacade.core.sku import KernelSku
 from opfacade.errors import DeviceError
 from opfacade.validation import capture_and_fork as moment
-from opfacade.validation.rules import Finding, Tables, error_of
+from opfacade.validation.rules import PAGES, Finding, error_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,7 +149,7 @@ class Channels:
 class DeviceGuard:
     """Launches the check before the operator, on the same stream, and gives the operator the tables that it leaves."""
 
-    def __init__(self, tables: Tables, sku: KernelSku, allow_build: bool) -> None:
+    def __init__(self, tables: RequestTables, sku: KernelSku, allow_build: bool) -> None:
         self._tables, self._sku, self._allow_build = tables, sku, allow_build
         self._channels = Channels(tables.op, "the index check")
 
@@ -183,11 +184,10 @@ class DeviceGuard:
         first = next(t for t in given if t is not None)
         channel = self._channels.on(first.device.index)
         channel.captured = channel.captured or moment.capturing()
-        limit = tables.kv_limit
-        if tables.pages == "kv_indices":
-            limit = min(limit, args.kv_indices.numel())
-        pages = (tables.num_pages, tables.page_size, tables.max_len, tables.appends)
-        rows = (tables.batch_size, tables.total_rows, tables.window_left)
+        listed = given[PAGES]
+        limit = tables.limit if listed is None or tables.block else min(tables.limit, listed.numel())
+        pages = (tables.num_pages, tables.page_tokens, tables.max_len, tables.appends)
+        rows = (tables.requests, tables.total_rows, tables.window)
         try:
             run(*given, *safe, channel.state, channel.memory.data_ptr(), *rows, limit, *pages)
         except RuntimeError as error:

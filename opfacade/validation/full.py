@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.operands import is_finite
+from opfacade.core.request_tables import RequestTables
 from opfacade.errors import ArgumentError, Issue, PlanStateError
 from opfacade.validation import capture_and_fork as moment
 from opfacade.validation import host
-from opfacade.validation.rules import Tables, check_mask_starts, error_of, index_error
+from opfacade.validation.rules import error_of, index_error, page_place, tables_of
 from opfacade.validation.values import ValueGuard, bounded_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class FullGuard:
 
     def __init__(self, descriptor: Descriptor[Any]) -> None:
         self._descriptor = descriptor
-        self._tables = Tables.of(descriptor)
+        self._tables = tables_of(descriptor)
         self._bounds = ValueGuard(descriptor.op, bounded_of(descriptor))
 
     def wrap(self, launch: Launcher) -> Launcher:
@@ -54,8 +54,7 @@ class FullGuard:
                 raise error_of(tables, found)
             if tables.appends:
                 _refuse_shared_pages(tables, args)
-                _refuse_far_positions(tables, args)
-            _refuse_short_mask(tables, args)
+            self._descriptor.refuse_requests(args, host.request_sizes(tables, args))
         for name in operands_of(self._descriptor):
             self._values(name, args)
         if tables is not None and tables.pages:
@@ -67,10 +66,12 @@ class FullGuard:
         if found is not None and bool(found[0].any()):
             self._refuse(name, found[0].nonzero()[0].tolist(), found[1])
 
-    def _finite_pools(self, tables: Tables, args: Any) -> None:
-        for name in self._descriptor.paged:
-            axis = self._descriptor.paged_kv.token_axis  # type: ignore[attr-defined]
-            pool = getattr(args, name).movedim(axis, 1)
+    def _finite_pools(self, tables: RequestTables, args: Any) -> None:
+        for name, spec in operands_of(self._descriptor).items():
+            given = getattr(args, name)
+            if spec.paged is None or spec.role != "in" or not given.is_floating_point():
+                continue
+            pool = given.movedim(spec.paged, (0, 1))
             rows = host.row_counts(tables, args)
             for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
                 place = _wild_token(pool, pages, host.used_keys(tables, length, rows[request]))
@@ -86,7 +87,7 @@ class FullGuard:
 
 
 def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
-    """[page, slot] of the first token of `used` that is not finite; pool is [pages, page_size, heads, dim]."""
+    """[page, slot] of the first token of `used` that is not finite; pool is [pages, tokens of a page, ...]."""
     size = pool.shape[1]
     for i, page in enumerate(pages.tolist()):
         first, stop = max(0, used.start - i * size), min(size, used.stop - i * size)
@@ -98,7 +99,7 @@ def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
     return None
 
 
-def _refuse_shared_pages(tables: Tables, args: Any) -> None:
+def _refuse_shared_pages(tables: RequestTables, args: Any) -> None:
     """A page that is appended to belongs to one place of one request: else rows race, or change what another reads."""
     rows: list[int] = getattr(args, tables.rows).tolist()
     owners: dict[int, tuple[int, int, bool]] = {}
@@ -110,41 +111,19 @@ def _refuse_shared_pages(tables: Tables, args: Any) -> None:
             owners[page] = (request, place, True)
 
 
-def _page_uses(tables: Tables, args: Any, rows: list[int]) -> Iterator[tuple[int, int, int, bool]]:
-    """(request, position in kv_indices or in its row of block_table, page, whether new rows go there)."""
-    starts = getattr(args, tables.kv_indptr).tolist() if tables.kv_indptr else [0] * tables.batch_size
+def _page_uses(tables: RequestTables, args: Any, rows: list[int]) -> Iterator[tuple[int, int, int, bool]]:
+    """(request, position in the ids of pages or in its row of them, page, whether new rows go there)."""
+    starts = getattr(args, tables.starts).tolist() if tables.starts else [0] * tables.requests
     for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
         first_new = length - (rows[request + 1] - rows[request])
         for place, page in enumerate(pages.tolist()):
             if not 0 <= page < tables.num_pages:
                 continue  # in front of the new rows, where an id may be anything
-            yield request, starts[request] + place, page, first_new < min(length, (place + 1) * tables.page_size)
+            yield request, starts[request] + place, page, first_new < min(length, (place + 1) * tables.page_tokens)
 
 
-def _refuse_far_positions(tables: Tables, args: Any) -> None:
-    """A new row that is rotated needs the angles of its position."""
-    if args.cos_sin_cache is None:
-        return
-    rows, known = getattr(args, tables.rows).tolist(), args.cos_sin_cache.shape[0]
-    for request, (_, length) in enumerate(host.requests_pages(tables, args)):
-        if rows[request + 1] > rows[request] and length > known:
-            allowed = f"a length in the {known} positions of cos_sin_cache"
-            raise index_error(tables.op, tables.lens, request, length, allowed, request)
-
-
-def _refuse_short_mask(tables: Tables, args: Any) -> None:
-    """A packed mask has a bit for each row and key of a request."""
-    if getattr(args, "mask_indptr", None) is None:
-        return
-    if tables.pages:
-        lengths = [length for _, length in host.requests_pages(tables, args)]
-    else:
-        lengths = [b - a for a, b in pairwise(args.kv_indptr.tolist())]
-    q_lens = [b - a for a, b in pairwise(args.q_indptr.tolist())]
-    check_mask_starts(tables.op, args.mask_indptr.tolist(), q_lens, lengths, args.packed_mask.numel())
-
-
-def _shared(tables: Tables, page: int, request: int, place: int, first: tuple[int, int, bool], race: bool) -> NoReturn:
+def _shared(tables: RequestTables, page: int, request: int, place: int, first: tuple[int, int, bool], race: bool) -> NoReturn:
     clash = "also appends to it" if race else "shares it"
     allowed = f"a page of its own: request {first[0]} {clash}"
-    raise index_error(tables.op, tables.pages, place, page, allowed, request, code="OPF-V002")
+    at = page_place(tables, request, place)
+    raise index_error(tables.op, tables.pages, place, page, allowed, request, code="OPF-V002", place=at)

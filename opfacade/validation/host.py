@@ -6,10 +6,10 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.model import INT32_MAX
+from opfacade.core.request_tables import RequestTables
 from opfacade.validation.rules import (
     ALL_PAGES,
     FALLS,
-    KV_INDPTR,
     LAST_PAGE,
     LENGTH,
     LENS,
@@ -19,21 +19,21 @@ from opfacade.validation.rules import (
     RANGE,
     ROWS,
     START,
+    STARTS,
     TOO_LONG,
     Finding,
-    Tables,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def findings(tables: Tables, args: Any) -> list[Finding]:
+def findings(tables: RequestTables, args: Any) -> list[Finding]:
     """The first thing wrong with each request, as one host read of every index tensor shows."""
     rows = getattr(args, tables.rows).tolist() if tables.rows else None
     keys = _Keys(tables, args)
     found = []
-    for request in range(tables.batch_size):
+    for request in range(tables.requests):
         wrong = entries(rows, request, tables.total_rows, ROWS) if rows is not None else None
         wrong = wrong or keys.judge(request, 1 if rows is None else rows[request + 1] - rows[request])
         if wrong is None and rows is not None and tables.appends:
@@ -62,41 +62,41 @@ def _new_rows(rows: list[int], request: int, length: int) -> Finding | None:
     return Finding(NEW_ROWS, ROWS, request, request + 1, rows[request + 1], length)
 
 
-def used_keys(tables: Tables, length: int, row_count: int) -> range:
+def used_keys(tables: RequestTables, length: int, row_count: int) -> range:
     """The keys of a request that some of its rows see, or that its new rows take: ids of other pages may be anything."""
-    first = length - row_count if tables.appends else length - row_count - tables.window_left if tables.window_left >= 0 else 0
+    first = length - row_count if tables.appends else length - row_count - tables.window if tables.window >= 0 else 0
     return range(max(0, first) if row_count else length, length)
 
 
 class _Keys:
     """The keys of each request, in whichever form."""
 
-    def __init__(self, tables: Tables, args: Any) -> None:
+    def __init__(self, tables: RequestTables, args: Any) -> None:
         self.tables = tables
-        self.indptr: list[int] = getattr(args, tables.kv_indptr).tolist() if tables.kv_indptr else []
+        self.starts: list[int] = getattr(args, tables.starts).tolist() if tables.starts else []
         self.lens: list[int] = getattr(args, tables.lens).tolist() if tables.lens else []
         pages: Tensor | None = getattr(args, tables.pages) if tables.pages else None
         self.pages = pages
-        self.limit = tables.kv_limit
+        self.limit = tables.limit
         self.width = 0
         if pages is not None and tables.block:
             self.width = pages.shape[1]
-            self.longest = min(INT32_MAX, self.width * tables.page_size, tables.max_len)
+            self.longest = min(INT32_MAX, self.width * tables.page_tokens, tables.max_len)
             self.totals = list(accumulate(self._count(n) for n in self.lens))
         elif pages is not None:
             self.limit = min(self.limit, pages.numel())
 
     def _count(self, length: int) -> int:
         """Pages of a length that a request can have."""
-        return -(-length // self.tables.page_size) if 0 <= length <= self.longest else 0
+        return -(-length // self.tables.page_tokens) if 0 <= length <= self.longest else 0
 
     def judge(self, request: int, row_count: int) -> Finding | None:
         tables = self.tables
-        if self.indptr:
-            wrong = entries(self.indptr, request, self.limit, KV_INDPTR)
+        if self.starts:
+            wrong = entries(self.starts, request, self.limit, STARTS)
             wrong = wrong or self._last_page(request)
             if wrong is None and self.length(request) > tables.max_len:
-                wrong = Finding(TOO_LONG, KV_INDPTR, request, request + 1, self.length(request), tables.max_len)
+                wrong = Finding(TOO_LONG, STARTS, request, request + 1, self.length(request), tables.max_len)
             if wrong is not None or self.pages is None:
                 return wrong
         elif self.lens:
@@ -107,8 +107,8 @@ class _Keys:
         return self._page(request, row_count) if self.pages is not None else None
 
     def _last_page(self, request: int) -> Finding | None:
-        size = self.tables.page_size
-        empty = self.pages is None or self.indptr[request + 1] == self.indptr[request]
+        size = self.tables.page_tokens
+        empty = self.pages is None or self.starts[request + 1] == self.starts[request]
         if empty or 1 <= self.lens[request] <= size:
             return None
         return Finding(LAST_PAGE, LENS, request, request, self.lens[request], size)
@@ -119,35 +119,41 @@ class _Keys:
         assert pages is not None
         if self.tables.block:
             return pages[request, : self._count(self.lens[request])]
-        return pages[self.indptr[request] : self.indptr[request + 1]]
+        return pages[self.starts[request] : self.starts[request + 1]]
 
     def _page(self, request: int, row_count: int) -> Finding | None:
         used = used_keys(self.tables, self.length(request), row_count)
-        unused = used.start // self.tables.page_size
+        unused = used.start // self.tables.page_tokens
         own = self.own_pages(request)[unused:] if used else self.own_pages(request)[:0]
         if own.numel() == 0 or (int(own.min()) >= 0 and int(own.max()) < self.tables.num_pages):
             return None
         values: list[int] = own.tolist()
         at = next(i for i, page in enumerate(values) if not 0 <= page < self.tables.num_pages)
-        position = unused + at if self.tables.block else self.indptr[request] + unused + at
+        position = unused + at if self.tables.block else self.starts[request] + unused + at
         return Finding(PAGE, PAGES, request, position, values[at], self.tables.num_pages)
 
     def length(self, request: int) -> int:
         """Tokens of a request whose entries are sound."""
-        if not self.indptr:
-            return self.lens[request]
-        count = self.indptr[request + 1] - self.indptr[request]
+        if not self.starts:
+            return self.lens[request] if self.lens else 0
+        count = self.starts[request + 1] - self.starts[request]
         if self.pages is None or count == 0:
             return count
-        return (count - 1) * self.tables.page_size + self.lens[request]
+        return (count - 1) * self.tables.page_tokens + self.lens[request]
 
 
-def row_counts(tables: Tables, args: Any) -> list[int]:
+def row_counts(tables: RequestTables, args: Any) -> list[int]:
     """Rows of q, or new rows, of every request."""
-    return [b - a for a, b in pairwise(getattr(args, tables.rows).tolist())] if tables.rows else [1] * tables.batch_size
+    return [b - a for a, b in pairwise(getattr(args, tables.rows).tolist())] if tables.rows else [1] * tables.requests
 
 
-def requests_pages(tables: Tables, args: Any) -> list[tuple[Tensor, int]]:
+def request_sizes(tables: RequestTables, args: Any) -> list[tuple[int, int]]:
+    """Rows and tokens of every request of sound tables."""
+    keys = _Keys(tables, args)
+    return [(rows, keys.length(r)) for r, rows in enumerate(row_counts(tables, args))]
+
+
+def requests_pages(tables: RequestTables, args: Any) -> list[tuple[Tensor, int]]:
     """Pages and length of every request of sound tables. Pages without a used key have any id."""
     keys = _Keys(tables, args)
-    return [(keys.own_pages(r), keys.length(r)) for r in range(tables.batch_size)]
+    return [(keys.own_pages(r), keys.length(r)) for r in range(tables.requests)]

@@ -14,7 +14,7 @@ from opfacade.plans.attention import (
     PagedKvCacheDescriptor,
 )
 from opfacade.select.registry import examples
-from opfacade.testing.problems import VARIANTS
+from opfacade.testing.families.attention.problems import VARIANTS
 from tests.jit.sass_text import assert_read_alike
 
 WIDE = PagedKvCacheDescriptor(num_total_pages=99, page_size=1, num_kv_heads=2, head_dim=256, dtype="bf16")

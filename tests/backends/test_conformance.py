@@ -10,6 +10,7 @@ import pytest
 from opfacade.plans._attention.paging import FP8
 from opfacade.select.registry import BACKENDS, candidates_for, examples
 from opfacade.testing import matrix, prebuilt, problems
+from opfacade.testing.families.attention.problems import GROUPS, HEAD_DIMS, VARIANTS, fp8_descriptor, head_variants
 from opfacade.testing.families.attention.requests import changed
 from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.subject import Subject
@@ -76,7 +77,7 @@ def test_the_reference_keeps_its_guarantee_on_special_problems(op, seed):
 @pytest.mark.parametrize("op", NARROW_OPS)
 @pytest.mark.parametrize("seed", range(RANDOM_CPU))
 def test_the_reference_keeps_its_guarantee_on_fp8_problems(op, seed):
-    subject = Subject(problems.fp8_descriptor(op, seed, tokens=800), "reference", "cpu")
+    subject = Subject(fp8_descriptor(op, seed, tokens=800), "reference", "cpu")
     hold(subject, seed, interleaved=seed % 3 == 0, rows=6)
 
 
@@ -86,8 +87,8 @@ VARIED = ("paged_prefill", "paged_decode", "ragged_prefill")
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("op", VARIED)
 def test_the_reference_keeps_its_guarantee_for_every_group_and_size_of_a_head(op, special):
-    found = problems.head_variants(op, special, tokens=200)
-    assert {(d.group_size, d.dim) for d in found} == {(g, d) for g in problems.GROUPS for d in problems.HEAD_DIMS}
+    found = head_variants(op, special, tokens=200)
+    assert {(d.group_size, d.dim) for d in found} == {(g, d) for g in GROUPS for d in HEAD_DIMS}
     for seed, descriptor in enumerate(found):
         hold(Subject(descriptor, "reference", "cpu"), seed, rows=1)
 
@@ -95,15 +96,15 @@ def test_the_reference_keeps_its_guarantee_for_every_group_and_size_of_a_head(op
 @pytest.mark.parametrize("op", VARIED)
 def test_random_problems_reach_every_group_size_and_form(op):
     plain = [problems.random_descriptor(op, seed) for seed in range(RANDOM_GPU[op])]
-    assert {d.group_size for d in plain} >= set(problems.GROUPS)
-    assert {d.dim for d in plain} == set(problems.HEAD_DIMS)
+    assert {d.group_size for d in plain} >= set(GROUPS)
+    assert {d.dim for d in plain} == set(HEAD_DIMS)
     special = [problems.special_descriptor(op, seed) for seed in range(SPECIAL_GPU)]
-    assert {d.group_size for d in special} >= set(problems.GROUPS)
+    assert {d.group_size for d in special} >= set(GROUPS)
     assert {d.sinks for d in special} == {False, True}
     if op == "ragged_prefill":
         assert {(192, 128), (64, 96), (128, 128)} <= {(d.dim, d.dim_vo) for d in special}
     if op != "paged_decode":
-        assert {d.variant for d in special} == {None, *problems.VARIANTS}
+        assert {d.variant for d in special} == {None, *VARIANTS}
         assert {(d.custom_mask, d.variant is None) for d in special} == set(itertools.product((False, True), repeat=2))
     forms = {(d.kv_dtype, d.query_dtype, d.kv_scale) for d in special if hasattr(d, "kv_scale") and d.kv_dtype in FP8}
     assert len(forms) == (0 if op == "ragged_prefill" else 2 * 2 * 3)
@@ -168,7 +169,7 @@ def test_a_candidate_behind_another_keeps_its_guarantee(impl, op, seed):
 
 @pytest.fixture(scope="session")
 def _fp8_built():
-    prebuilt.build(problems.fp8_descriptor(op, seed) for op in NARROW_OPS for seed in range(NARROW_GPU))
+    prebuilt.build(fp8_descriptor(op, seed) for op in NARROW_OPS for seed in range(NARROW_GPU))
 
 
 @pytest.mark.gpu
@@ -176,7 +177,7 @@ def _fp8_built():
 @pytest.mark.parametrize("op", NARROW_OPS)
 @pytest.mark.parametrize("seed", range(NARROW_GPU))
 def test_cuda_keeps_its_guarantee_on_fp8_problems(op, seed):
-    subject = accepted(Subject(problems.fp8_descriptor(op, seed), "cuda", "cuda"))
+    subject = accepted(Subject(fp8_descriptor(op, seed), "cuda", "cuda"))
     assert subject.plan.sku.impl == NARROW
     _, report = hold(subject, seed, interleaved=seed % 3 == 0, rows=24)
     print(f"{op} fp8 seed={seed} worst={report.worst:.3f} tight={report.worst_tight:.3f} elements={report.elements}")
@@ -189,16 +190,16 @@ def _special_built():
 
 @pytest.fixture(scope="session")
 def _variants_built():
-    prebuilt.build(d for op in VARIED for special in (False, True) for d in problems.head_variants(op, special))
+    prebuilt.build(d for op in VARIED for special in (False, True) for d in head_variants(op, special))
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("_variants_built")
-@pytest.mark.parametrize("at", range(len(problems.GROUPS) * len(problems.HEAD_DIMS)))
+@pytest.mark.parametrize("at", range(len(GROUPS) * len(HEAD_DIMS)))
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("op", VARIED)
 def test_cuda_keeps_its_guarantee_for_every_group_and_size_of_a_head(op, special, at):
-    subject = accepted(Subject(problems.head_variants(op, special)[at], "cuda", "cuda"))
+    subject = accepted(Subject(head_variants(op, special)[at], "cuda", "cuda"))
     hold(subject, at, interleaved=at % 3 == 0, rows=8)
 
 

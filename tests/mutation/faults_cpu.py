@@ -43,8 +43,8 @@ CPU_FAULTS = (
     cpu(
         "reference: last_page_len is ignored",
         "opfacade/validation/host.py",
-        "(count - 1) * self.tables.page_size + self.lens[request]",
-        "count * self.tables.page_size",
+        "(count - 1) * self.tables.page_tokens + self.lens[request]",
+        "count * self.tables.page_tokens",
         kinds="decode-auto",
     ),
     cpu(

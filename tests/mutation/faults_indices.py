@@ -59,7 +59,7 @@ INDEX_FAULTS = (
     cpu(
         "full: a page before the window is looked at",
         "opfacade/validation/host.py",
-        "unused = used.start // self.tables.page_size",
+        "unused = used.start // self.tables.page_tokens",
         "unused = 0",
         UNOWNED,
     ),

@@ -49,10 +49,16 @@ LOGGING_FAULTS = (
         "dumps: an id that is no page does not keep page 0",
         "opfacade/observe/call_pages.py",
         "named = tokens > 0",
-        "named = (tokens > 0) & (table >= 0) & (table < pool.num_total_pages)",
+        "named = (tokens > 0) & (table >= 0) & (table < tables.num_pages)",
         PAGES,
     ),
-    cpu("dumps: the small pool bounds the call", "opfacade/observe/dumps.py", '"max_kv_indices": bound}', "}", PAGES),
+    cpu(
+        "dumps: the small pool bounds the call",
+        "opfacade/plans/_attention/paging.py",
+        ', "max_kv_indices": bound}',
+        "}",
+        PAGES,
+    ),
     cpu(
         "dumps: a table names pages as they were",
         "opfacade/observe/call_pages.py",

@@ -61,7 +61,7 @@ def test_a_shared_page_counts_once_with_the_most_tokens(page_table):
 def test_an_id_that_is_no_page_keeps_page_0_and_stays_no_page(page_table, wrong):
     descriptor, args = decode([6, 8], page_table=page_table)
     tensors = tensors_of(args)
-    name = call_pages.table_name(tensors)
+    name = call_pages.table_name(descriptor)
     tensors[name].view(-1)[0] = wrong
     found = call_pages.pages(descriptor, tensors)
     assert found.ids[0] == 0
@@ -79,13 +79,13 @@ TABLES = [
 
 @pytest.mark.parametrize("wrong", TABLES)
 def test_of_a_table_that_contradicts_itself_every_entry_counts(wrong):
-    tokens = call_pages._csr_tokens(i32(wrong["kv_indices"]).long(), {n: i32(v) for n, v in wrong.items()}, 4)
+    starts, ids, last = (i32(values).long() for values in wrong.values())
+    tokens = call_pages._flat_tokens(ids, starts, last, 4)
     assert tokens.tolist() == [4, 4, 4]
 
 
 def test_lengths_beyond_a_row_of_the_table_name_the_row():
-    tensors = {"block_table": i32([1, 2, 3, 4]).view(2, 2), "kv_lens": i32([99, -5])}
-    tokens = call_pages._block_tokens(tensors["block_table"].long(), tensors, 4)
+    tokens = call_pages._block_tokens(i32([1, 2, 3, 4]).view(2, 2).long(), i32([99, -5]).long(), 4)
     assert tokens.tolist() == [[4, 4], [0, 0]]
 
 

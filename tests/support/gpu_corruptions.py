@@ -15,7 +15,7 @@ from opfacade import Plan, Preference
 from opfacade.errors import IndexDataError
 from opfacade.testing.families.attention import oracle
 from opfacade.validation import host
-from opfacade.validation.rules import ALL_PAGES, Tables
+from opfacade.validation.rules import ALL_PAGES, tables_of
 from tests.support.index_corruption import PROBLEMS, case, same_bits, touched
 
 OUTPUTS = ("o", "lse")
@@ -104,7 +104,7 @@ class Checker:
 
     def one(self, seed):
         corrupted = case(seed, self.device)
-        plan, tables = self.plans[seed % len(PROBLEMS)], Tables.of(corrupted.descriptor)
+        plan, tables = self.plans[seed % len(PROBLEMS)], tables_of(corrupted.descriptor)
         right = self.outputs(plan, corrupted.sound)
         wanted = host.findings(tables, corrupted.args)
         got = run(plan, corrupted.args)
@@ -113,7 +113,7 @@ class Checker:
         self.silent += not {f.request for f in wanted} <= found
         assert bool(found) == bool(wanted), f"reported {found}, wrong {wanted}"
         late = {f.request for f in wanted if f.rule == ALL_PAGES}
-        neighbours = set(range(tables.batch_size)) - touched(corrupted) - late
+        neighbours = set(range(tables.requests)) - touched(corrupted) - late
         if tables.appends:
             check_pools(corrupted, got, neighbours)
         else:

@@ -14,7 +14,7 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
-from opfacade.validation.rules import Tables
+from opfacade.validation.rules import tables_of
 
 CACHE = PagedKvCacheDescriptor(num_total_pages=40, page_size=4, num_kv_heads=1, head_dim=64, dtype="f16")
 SPLIT = {"num_qo_heads": 2, "paged_kv": CACHE}
@@ -47,7 +47,7 @@ class Corrupted:
 
 
 def index_names(descriptor):
-    tables = Tables.of(descriptor)
+    tables = tables_of(descriptor)
     return [name for name in tables.names if name]
 
 
@@ -78,7 +78,7 @@ def _sound(descriptor, seed, device):
 
 def touched(case):
     """Requests that a changed element can concern: whose entries, or whose claimed rows or pages, it is among."""
-    tables = Tables.of(case.descriptor)
+    tables = tables_of(case.descriptor)
     found = set()
     for name, at in case.changed:
         place = tables.names.index(name)
@@ -90,8 +90,8 @@ def touched(case):
             found.add(at // case.args.block_table.shape[1])
         else:
             bounds = case.sound.kv_indptr.tolist()
-            found |= {r for r in range(tables.batch_size) if bounds[r] <= at < bounds[r + 1]}
-    return found & set(range(tables.batch_size))
+            found |= {r for r in range(tables.requests) if bounds[r] <= at < bounds[r + 1]}
+    return found & set(range(tables.requests))
 
 
 def _spanned(case, name, at):

@@ -15,7 +15,7 @@ from opfacade.backends.reference.page_table import by_token, token_index
 from opfacade.errors import IndexDataError
 from opfacade.select.registry import candidates_for
 from opfacade.validation import device
-from opfacade.validation.rules import Tables
+from opfacade.validation.rules import tables_of
 from tests.support.gpu_corruptions import Checker
 from tests.support.index_corruption import PROBLEMS
 from tests.validation.test_rules import CSafe, CTables, judge_all, ranges  # noqa: F401
@@ -66,13 +66,13 @@ def trusting(descriptor, tables):
 
     def launch(args, workspace):
         given = [getattr(args, name) if name else None for name in tables.names]
-        rows = given[0] if given[0] is not None else torch.arange(tables.batch_size + 1)
+        rows = given[0] if given[0] is not None else torch.arange(tables.requests + 1)
         for r, (mine, pages, length) in enumerate(ranges(tables, rows, given[1:])):
             if tables.appends:
                 append(descriptor, args, mine, torch.tensor(pages), length)
             else:
                 attention(descriptor, args, slice(*mine), torch.tensor(pages), length)
-            assert r < tables.batch_size
+            assert r < tables.requests
 
     return launch
 
@@ -101,7 +101,7 @@ class HostPlan:
     """As much of a plan as the checker needs."""
 
     def __init__(self, descriptor):
-        self.descriptor, tables = descriptor, Tables.of(descriptor)
+        self.descriptor, tables = descriptor, tables_of(descriptor)
         sku = next(c for c in candidates_for(type(descriptor)) if c.backend == "cuda").sku(descriptor, H100)
         self.guard = device.DeviceGuard(tables, sku, True)
         self.launch = self.guard.wrap(trusting(descriptor, tables))

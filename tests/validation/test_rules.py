@@ -9,7 +9,7 @@ import torch
 
 from opfacade import env, jit
 from opfacade.validation import host
-from opfacade.validation.rules import ALL_PAGES, ALLOWED, FALLS, OVERLAPS, Finding, Tables
+from opfacade.validation.rules import ALL_PAGES, ALLOWED, FALLS, OVERLAPS, Finding, tables_of
 from tests.support.index_corruption import PROBLEMS, case, touched
 
 SHIM = r"""
@@ -69,12 +69,12 @@ def on_device(judge_all, tables, args):
     safe = [None if t is None else torch.full_like(t, 12345678) for t in given]
     pointers = [None if t is None else t.data_ptr() for t in given]
     width = given[3].shape[1] if tables.block else 0
-    limit = min(tables.kv_limit, given[3].numel()) if tables.pages == "kv_indices" else tables.kv_limit
-    rows = (tables.total_rows, tables.window_left, tables.batch_size, tables.max_len, tables.appends)
-    sizes = (limit, tables.num_pages, tables.page_size, *rows)
+    limit = min(tables.limit, given[3].numel()) if tables.pages and not tables.block else tables.limit
+    rows = (tables.total_rows, tables.window, tables.requests, tables.max_len, tables.appends)
+    sizes = (limit, tables.num_pages, tables.page_tokens, *rows)
     c_tables = CTables(*pointers, width, width, *sizes)
     c_safe = CSafe(*(None if t is None else t.data_ptr() for t in safe))
-    records = (Record * tables.batch_size)()
+    records = (Record * tables.requests)()
     count = judge_all(ctypes.byref(c_tables), ctypes.byref(c_safe), records)
     return [Finding(r.rule, r.place, r.request, r.position, r.value, r.limit) for r in records[:count]], safe
 
@@ -96,7 +96,7 @@ def test_every_rule_has_words():
 def test_sound_tables_pass_and_stay_as_they_are(judge_all, descriptor):
     from opfacade.testing import inputs
 
-    tables = Tables.of(descriptor)
+    tables = tables_of(descriptor)
     for seed in range(4):
         args = inputs.make_args(descriptor, seed=seed)
         found, safe = on_device(judge_all, tables, args)
@@ -113,15 +113,15 @@ def test_a_request_one_token_too_long_is_found_on_the_device_too(judge_all, desc
     args = inputs.make_args(descriptor, 1, lengths=lengths)
     for most, wrong in ((25, []), (24, [2, 4])):
         bounded = type(descriptor)(**{**dict(descriptor), "max_kv_len": most})
-        found, _ = on_device(judge_all, Tables.of(bounded), args)
-        assert found == host.findings(Tables.of(bounded), args)
+        found, _ = on_device(judge_all, tables_of(bounded), args)
+        assert found == host.findings(tables_of(bounded), args)
         assert [(f.request, f.value, f.limit) for f in found] == [(request, 25, most) for request in wrong]
 
 
 def ranges(tables, rows, keys):
     """Each request's ((rows), pages, length) as the kernels compute them."""
     kv_indptr, lens, pages = keys
-    for r in range(tables.batch_size):
+    for r in range(tables.requests):
         mine = (int(rows[r]), int(rows[r + 1])) if rows is not None else None
         if pages is None:
             yield mine, [], (int(kv_indptr[r]), int(kv_indptr[r + 1]))
@@ -130,9 +130,9 @@ def ranges(tables, rows, keys):
             length, listed = int(lens[r]), pages[r]
         else:
             count = int(kv_indptr[r + 1]) - int(kv_indptr[r])
-            length = (count - 1) * tables.page_size + int(lens[r]) if count > 0 else 0
+            length = (count - 1) * tables.page_tokens + int(lens[r]) if count > 0 else 0
             listed = pages[int(kv_indptr[r]) :]
-        yield mine, listed[: -(-length // tables.page_size)].tolist(), length
+        yield mine, listed[: -(-length // tables.page_tokens)].tolist(), length
 
 
 def check_safe(tables, safe, found, corrupted):
@@ -148,12 +148,12 @@ def check_safe(tables, safe, found, corrupted):
         wrong = {f.request for f in found}
         assert all(length == 0 for r, (_, _, length) in enumerate(now) if r in wrong)
         assert all(0 <= page < tables.num_pages for _, pages, _ in now for page in pages)
-        assert sum(len(pages) for _, pages, _ in now) <= tables.kv_limit
+        assert sum(len(pages) for _, pages, _ in now) <= tables.limit
     else:
-        assert all(0 <= low <= tables.kv_limit and high <= tables.kv_limit for _, _, (low, high) in now)
+        assert all(0 <= low <= tables.limit and high <= tables.limit for _, _, (low, high) in now)
     # Who has a page too many, when all together have more than there may be, cannot be known: it is the later ones.
     late = {f.request for f in found if f.rule == ALL_PAGES}
-    for r in set(range(tables.batch_size)) - touched(corrupted) - late:
+    for r in set(range(tables.requests)) - touched(corrupted) - late:
         assert now[r] == was[r], r
 
 
@@ -161,7 +161,7 @@ def test_random_corruptions_are_judged_as_on_the_host_and_made_safe(judge_all):
     reported = 0
     for seed in range(800):
         corrupted = case(seed)
-        tables = Tables.of(corrupted.descriptor)
+        tables = tables_of(corrupted.descriptor)
         wanted = host.findings(tables, corrupted.args)
         found, safe = on_device(judge_all, tables, corrupted.args)
         more = [f for f in found if f not in wanted]  # to keep requests apart, when something is wrong

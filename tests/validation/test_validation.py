@@ -7,7 +7,7 @@ from opfacade import Plan, Preference, Target, env, errors, validation
 from opfacade import plan as plans
 from opfacade.errors import ArgumentError, IndexDataError, SettingError
 from opfacade.validation import host
-from opfacade.validation.rules import Tables
+from opfacade.validation.rules import tables_of
 from tests.support.index_corruption import PROBLEMS, case
 from tests.support.problems import append, bits, cache, cloned, decode, prefill, ragged
 
@@ -263,7 +263,7 @@ def test_random_corruptions_never_pass_in_silence(full):
     refusals = 0
     for seed in range(300):
         corrupted = case(seed)
-        wrong = host.findings(Tables.of(corrupted.descriptor), corrupted.args)
+        wrong = host.findings(tables_of(corrupted.descriptor), corrupted.args)
         error = outcome(corrupted)
         assert isinstance(error, IndexDataError) if wrong else error is None or error.code in ("OPF-V002", "OPF-V003"), seed
         refusals += bool(wrong)

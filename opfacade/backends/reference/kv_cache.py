@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.backends.reference.declared import READS_INDICES, reference
 from opfacade.backends.reference.page_table import by_token, checked, token_index
@@ -10,7 +10,6 @@ from opfacade.backends.reference.rotate_and_store import stored_rows
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
-from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,21 +45,10 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
 
 
-def _check_position(descriptor: PagedKvAppendDescriptor, args: Any, request: int, length: int) -> None:
-    """The last new row must have its angles."""
-    known = args.cos_sin_cache.shape[0]
-    if length > known:
-        name = "kv_lens" if descriptor.page_table == "block" else "last_page_len"
-        allowed = f"a length in the {known} positions of cos_sin_cache"
-        raise index_error(descriptor.op, name, request, length, allowed, request)
-
-
 def _append(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs) -> None:
     cache, requests, indptr = descriptor.paged_kv, checked(descriptor, args), args.append_indptr.tolist()
     pools = [by_token(_bits(pool), cache) for pool in (args.k_data, args.v_data)]
-    for request, (_, length) in enumerate(requests):
-        if descriptor.rotated and indptr[request + 1] > indptr[request]:
-            _check_position(descriptor, args, request, length)
+    descriptor.refuse_requests(args, [(indptr[r + 1] - indptr[r], length) for r, (_, length) in enumerate(requests)])
     for request, (pages, length) in enumerate(requests):
         first, stop = indptr[request], indptr[request + 1]
         at = token_index(cache, pages, length - (stop - first), length)

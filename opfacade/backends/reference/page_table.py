@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.core.descriptor import Descriptor
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor, PagePool
 from opfacade.validation import host
-from opfacade.validation.rules import Tables, error_of
+from opfacade.validation.rules import error_of, tables_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ def checked(descriptor: Descriptor[Any], args: Any) -> list[tuple[Tensor, int]]:
     Pages without a visible key may have any id, which is read as page 0. Raises the IndexDataError of
     OPFACADE_VALIDATE=full: the bounds of the descriptor hold here as they do in kernels.
     """
-    tables = Tables.of(descriptor)
+    tables = tables_of(descriptor)
     if tables is None:
         return []
     found = host.findings(tables, args)

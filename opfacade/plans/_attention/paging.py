@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from pydantic import model_validator
 
 from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite
+from opfacade.core.request_tables import RequestTables
 from opfacade.plans._attention.elsewhere import FIELDS
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Layout = Literal["HND", "NHD"]
 PageTable = Literal["csr", "block"]
 KvScale = Literal["none", "tensor", "head"]
+ModelT = TypeVar("ModelT", bound=Model)
 FP8: tuple[FloatDType, ...] = ("f8_e4m3", "f8_e5m2")
 
 
@@ -63,7 +65,7 @@ class PagedKvCacheDescriptor(PagePool):
         pages, tokens = self.token_dims
         heads, dim = Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)
         shape = (pages, heads, tokens, dim) if self.layout == "HND" else (pages, tokens, heads, dim)
-        return TensorSpec(shape, self.dtype, role)
+        return TensorSpec(shape, self.dtype, role, paged=(0, self.token_axis))
 
 
 class PagedLatentCacheDescriptor(PagePool):
@@ -86,7 +88,8 @@ class PagedLatentCacheDescriptor(PagePool):
 
     def pool_specs(self) -> dict[str, TensorSpec]:
         rows = (Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size))
-        return {name: TensorSpec((*rows, width), self.dtype) for name, width in zip(("ckv", "kpe"), self.widths, strict=True)}
+        widths = zip(("ckv", "kpe"), self.widths, strict=True)
+        return {name: TensorSpec((*rows, width), self.dtype, paged=(0, self.token_axis)) for name, width in widths}
 
 
 def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpec]:
@@ -99,6 +102,35 @@ def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpe
         rows = TensorSpec((batch, Dim("max_pages")), "i32", "index", alignment=4)
         return {"block_table": rows, "kv_lens": index_spec(batch)}
     return {"kv_indptr": index_spec(batch_plus_1), "kv_indices": index_spec(Dim("n")), "last_page_len": index_spec(batch)}
+
+
+def page_tables(descriptor: Any, window: int = -1) -> RequestTables:
+    """What a descriptor with a pool says of its page table. Without max_kv_indices the pages of all requests are as many as
+    leave tokens and requests together an int32, for kernels add them up."""
+    pool, bound, requests = descriptor.paged_kv, descriptor.max_kv_indices, descriptor.batch_size
+    block = descriptor.page_table == "block"
+    return RequestTables(
+        op=descriptor.op,
+        requests=requests,
+        starts="" if block else "kv_indptr",
+        lens="kv_lens" if block else "last_page_len",
+        pages="block_table" if block else "kv_indices",
+        page_tokens=pool.page_size,
+        num_pages=pool.num_total_pages,
+        limit=(INT32_MAX - requests) // pool.page_size if bound is None else bound,
+        max_len=descriptor.request_token_bound,
+        window=window,
+        block=block,
+        bounded=bound is not None,
+    )
+
+
+def on_pages(descriptor: ModelT, pages: int) -> ModelT:
+    """The same problem on a pool of so many pages, with the bound on all pages that it has, also where the pool was that."""
+    given: Any = descriptor
+    pool = given.paged_kv.model_dump() | {"num_total_pages": pages}
+    bound = index_bound(given.paged_kv, given.max_kv_indices)
+    return type(descriptor).model_validate(given.model_dump() | {"paged_kv": pool, "max_kv_indices": bound})
 
 
 def scale_operands(kv_scale: KvScale, num_kv_heads: int) -> dict[str, TensorSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,7 +13,9 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.guarantee import Condition
 from opfacade.core.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
 from opfacade.core.operands import Dim, TensorSpec
+from opfacade.core.request_tables import RequestTables
 from opfacade.plans._attention.elsewhere import FIELDS
+from opfacade.plans._attention.packed_mask import refuse_short_mask
 from opfacade.plans._attention.paging import (
     FP8,
     SCALES,
@@ -21,6 +23,8 @@ from opfacade.plans._attention.paging import (
     PageTable,
     check_token_bound,
     index_bound,
+    on_pages,
+    page_tables,
     scale_spec,
     wrong_scale,
 )
@@ -28,6 +32,7 @@ from opfacade.plans._attention.variant import Variant, mask_operands
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 LSE_BASE = {"lse_base": "e"}  # a fact of each SKU of attention: lse is a natural logarithm
 ArgsT = TypeVar("ArgsT", bound=Args)
@@ -87,6 +92,10 @@ class Attention(Descriptor[ArgsT]):
         if found is not None and name == "sinks":  # -inf means no sink
             return found[0] & (args.sinks != -math.inf), found[1]
         return found
+
+    def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
+        """A packed mask has a bit for each row and key of a request."""
+        refuse_short_mask(self.op, args, requests)
 
     @property
     def kv_heads(self) -> int:
@@ -270,3 +279,9 @@ class PagedAttention(Attention[ArgsT]):
     def request_token_bound(self) -> int:
         tokens = self.kv_index_bound * self.paged_kv.page_size
         return tokens if self.max_kv_len is None else min(tokens, self.max_kv_len)
+
+    def request_tables(self) -> RequestTables:
+        return page_tables(self, self.window_left)
+
+    def on_pages(self, pages: int) -> Self:
+        return on_pages(self, pages)

@@ -109,14 +109,15 @@ class Variant(Model):
             return self._key
 
     def operands(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...]) -> dict[str, TensorSpec]:
-        """Its parameters. keys: the dimensions that K has of a token."""
+        """Its parameters. keys: the dimensions that K has of a token, two of a pool of pages."""
         extents = {"head": (heads,), "row": (rows,), "key": keys}
         found = {}
         for per, operand, dtype in _OPERANDS:
             names = self.parameters(per)
             if names:
                 shape = (Dim("+".join(names), len(names)), *extents[per])
-                found[operand] = TensorSpec(shape, dtype, "in", "contiguous", alignment=4)
+                paged = (1, 2) if per == "key" and len(keys) == 2 else None
+                found[operand] = TensorSpec(shape, dtype, "in", "contiguous", alignment=4, paged=paged)
         return found
 
 

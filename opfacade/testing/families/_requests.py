@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opfacade.testing.families._request_inputs import draw_kv_lengths, indptr, paged, split_total
 from opfacade.testing.harness import Harness, HasLengths
-from opfacade.testing.inputs import DrawnLengths
+from opfacade.testing.inputs import Draw, DrawnLengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +21,22 @@ class RequestsHarness(Harness):
     rows = ""
     # The rows are the last ones of a request, which therefore has at least as many keys.
     rows_are_keys = False
+
+    def inputs(self, draw: Draw) -> None:
+        descriptor, lengths = draw.descriptor, draw.lengths
+        q = lengths.q if lengths.q is not None else self._row_counts(draw)
+        if self.rows:
+            draw.values[self.rows] = indptr(draw, q)
+        kv = lengths.kv if lengths.kv is not None else _key_counts(draw, q if self.rows_are_keys else [0] * len(q))
+        draw.values.update(paged(draw, kv) if hasattr(descriptor, "paged_kv") else {"kv_indptr": indptr(draw, kv)})
+        self.request_inputs(draw, list(zip(q, kv, strict=True)))
+
+    def request_inputs(self, draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
+        """`inputs` behind those that say which rows and keys are a request's. requests: (rows, keys) of each."""
+
+    def _row_counts(self, draw: Draw) -> list[int]:
+        batch = draw.descriptor.batch_size
+        return split_total(draw.rng, draw.descriptor.total_num_rows, batch) if self.rows else [1] * batch
 
     def lengths(self, descriptor: Any) -> DrawnLengths:
         batch, tokens = descriptor.batch_size, _tokens(descriptor)
@@ -66,6 +83,17 @@ def _tokens(descriptor: Any) -> int:
         return int(descriptor.total_kv_rows)
     pages, bound = descriptor.paged_kv.num_total_pages, descriptor.max_kv_indices
     return int((pages if bound is None else min(bound, pages)) * descriptor.paged_kv.page_size)
+
+
+def _key_counts(draw: Draw, least: Sequence[int]) -> list[int]:
+    descriptor = draw.descriptor
+    most = getattr(descriptor, "max_kv_len", None)
+    drawn = (
+        draw_kv_lengths(draw, least)
+        if hasattr(descriptor, "paged_kv")
+        else split_total(draw.rng, descriptor.total_kv_rows, descriptor.batch_size)
+    )
+    return drawn if most is None else [min(length, most) for length in drawn]
 
 
 def _shares(total: int, parts: int) -> list[int]:

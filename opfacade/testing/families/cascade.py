@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.operands import nbytes
@@ -11,6 +11,10 @@ from opfacade.plans.cascade import MAX_LISTED, MergeStatesDescriptor
 from opfacade.testing.bounds import Bounded
 from opfacade.testing.families.attention import oracle
 from opfacade.testing.harness import Amount, Harness, HasLengths
+from opfacade.testing.inputs import Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class MergeHarness(Harness):
@@ -52,6 +56,10 @@ class MergeHarness(Harness):
             "merge-odd": MergeStatesDescriptor(num_states=40, total_num_rows=7, num_heads=3, head_dim=65, dtype="f32"),
         }
 
+    def inputs(self, draw: Draw) -> None:
+        for pair in draw.descriptor.state_names:
+            draw.values.update(_states(draw, *pair))
+
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         """In place the operands of state 0 are expected to be the result, and other states to be as they were."""
         merged = oracle.merge(descriptor, args)
@@ -69,6 +77,16 @@ class MergeHarness(Harness):
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
         form = " list" * (descriptor.states == "list") + " in place" * descriptor.in_place
         return f"{descriptor.op} s{descriptor.num_states} r{descriptor.total_num_rows} {descriptor.dtype}{form}"
+
+
+def _states(draw: Draw, o: str, lse: str) -> dict[str, Tensor]:
+    """Log-sum-exps of ordinary size, some states empty, their o NaN."""
+    values = draw.values
+    shape = tuple(values[lse].shape)
+    drawn = draw.normal(shape) * 3
+    empty = draw.uniform(shape) < 0.2
+    states_o = values[o].float().masked_fill(empty[..., None], float("nan")).to(values[o].dtype)
+    return {lse: drawn.masked_fill(empty, float("-inf")), o: states_o}
 
 
 def _in_state_0(bounded: Bounded, name: str, stacked: Any) -> Bounded:

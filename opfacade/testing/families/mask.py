@@ -10,7 +10,9 @@ import numpy as np
 
 from opfacade.plans.mask import PackMaskDescriptor
 from opfacade.testing.bounds import Bounded
+from opfacade.testing.families._request_inputs import indptr, split_total
 from opfacade.testing.harness import Harness
+from opfacade.testing.inputs import Draw
 
 
 class PackMaskHarness(Harness):
@@ -20,6 +22,11 @@ class PackMaskHarness(Harness):
         return PackMaskDescriptor(
             batch_size=batch, num_bits=batch * each, segments=segments, bit_order=rng.choice(("little", "big"))
         )
+
+    def inputs(self, draw: Draw) -> None:
+        if "bits_indptr" in draw.descriptor.operands():
+            counts = split_total(draw.rng, draw.descriptor.num_bits, draw.descriptor.batch_size)
+            draw.values["bits_indptr"] = indptr(draw, counts)
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         mask = args.mask.cpu().numpy() != 0

@@ -18,8 +18,9 @@ from opfacade.plans._attention.variant import Variant, equal, f32, kv_pos, log2,
 from opfacade.plans._attention.variant_eval import exact, values_of
 from opfacade.plans._attention.variant_examples import alibi, document_mask, sliding_window, soft_cap
 from opfacade.select.selection import survey
-from opfacade.testing import inputs, matrix, numerics, problems
+from opfacade.testing import inputs, matrix, numerics
 from opfacade.testing.families.attention import structural
+from opfacade.testing.families.attention.problems import VARIANTS
 from opfacade.testing.families.attention.requests import changed
 from tests import emulator
 from tests.plans.test_variant import EVERYWHERE, KV_HEADS, KV_LEN, Q_LEN, place_and_stacks, spread
@@ -78,7 +79,7 @@ def test_a_tree_for_a_template_is_held_to_the_same_rules(value):
 
 
 def test_ids_tell_variants_and_masks_apart_and_binaries_too():
-    kinds = [changed(PLAIN, variant=v, custom_mask=m) for v in (None, *problems.VARIANTS) for m in (False, True)]
+    kinds = [changed(PLAIN, variant=v, custom_mask=m) for v in (None, *VARIANTS) for m in (False, True)]
     plans = [plan_of(d) for d in kinds]
     assert (
         len({p.sku.id for p in plans})

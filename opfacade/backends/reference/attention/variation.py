@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from opfacade.plans._attention.packed_mask import check_mask_starts
 from opfacade.plans._attention.scoring import Varied
 from opfacade.plans._attention.variant import Variant
 from opfacade.plans._attention.variant_eval import Place, Stacks, Values, exact, inexact, values_of
-from opfacade.validation.rules import check_mask_starts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,5 +78,5 @@ def mask_starts(op: str, args: Any, q_indptr: Sequence[int], kv_lens: Sequence[i
         return [0] * (len(kv_lens) + 1)
     starts: list[int] = args.mask_indptr.tolist()
     q_lens = [b - a for a, b in pairwise(q_indptr)]
-    check_mask_starts(op, starts, q_lens, kv_lens, args.packed_mask.numel())
+    check_mask_starts(op, starts, list(zip(q_lens, kv_lens, strict=True)), args.packed_mask.numel())
     return starts

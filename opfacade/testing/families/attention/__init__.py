@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,13 @@ from opfacade.plans._attention.work import first_hidden, requests_of
 from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bounds import Report, compare, constants, join
 from opfacade.testing.families._requests import RequestsHarness
-from opfacade.testing.families.attention import metamorphic, oracle, structural
+from opfacade.testing.families.attention import inputs, metamorphic, oracle, structural
 from opfacade.testing.families.attention import problems as drawn
 from opfacade.testing.families.attention.cases import cases
 from opfacade.testing.families.attention.peers import PEERS, usual
 from opfacade.testing.families.attention.population import population
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
-from opfacade.testing.inputs import DrawnLengths
+from opfacade.testing.inputs import Draw, DrawnLengths
 
 # Operands of which a call reads only what its requests have.
 _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
@@ -61,6 +61,9 @@ class AttentionHarness(RequestsHarness):
             return DrawnLengths(kv=kv)
         rows = descriptor.total_num_rows
         return DrawnLengths(q=[rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)], kv=kv)
+
+    def request_inputs(self, draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
+        inputs.fill(draw, requests)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         worst, rng = Report(0.0, 0.0, "", 0), random.Random(sample.seed)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing.bounds import Report
 from opfacade.testing.families._problems import cache, case_cache, small_cache
 from opfacade.testing.families._requests import RequestsHarness
+from opfacade.testing.families.attention.inputs import positive
 from opfacade.testing.families.kv_cache import oracle as append_oracle
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
+from opfacade.testing.inputs import Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class AppendHarness(RequestsHarness):
@@ -99,6 +105,17 @@ class AppendHarness(RequestsHarness):
             ),
         }
 
+    def request_inputs(self, draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
+        import torch
+
+        if draw.descriptor.rotated:
+            draw.values["cos_sin_cache"] = _angles(draw, max([1, *(keys for _, keys in requests)]))
+        positive(draw, ("k_scale", "v_scale"))
+        if draw.descriptor.quantises:  # some numbers are beyond the largest that an fp8 cache holds
+            for name in ("k_new", "v_new"):
+                new = draw.values[name]
+                draw.values[name] = torch.where(draw.uniform(new.shape) < 0.01, new * 2000, new)
+
     def judge(self, ran: Ran, sample: Sample) -> Report:
         return append_oracle.check(ran.descriptor, ran.args, ran.before)
 
@@ -106,6 +123,17 @@ class AppendHarness(RequestsHarness):
         cache = descriptor.paged_kv
         moved = ITEMSIZE[descriptor.row_dtype] + ITEMSIZE[cache.dtype]
         return Amount(2.0 * descriptor.total_num_rows * cache.num_kv_heads * cache.head_dim * moved, 0.0)
+
+
+def _angles(draw: Draw, positions: int) -> Tensor:
+    """Cosines and sines as models have them; rows past the last position are NaN."""
+    import torch
+
+    half = draw.descriptor.rotated // 2
+    speed = 10000.0 ** (-torch.arange(half, device=draw.device) / half)
+    angle = torch.arange(positions, device=draw.device)[:, None] * speed
+    past = torch.full((draw.rng.randint(0, 3), 2 * half), float("nan"), device=draw.device)
+    return torch.cat([torch.cat([angle.cos(), angle.sin()], -1), past]).to(torch_dtype(draw.descriptor.rope_dtype))
 
 
 def _small_more(rng: random.Random, dtype: str) -> dict[str, Any]:

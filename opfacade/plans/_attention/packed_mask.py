@@ -1,0 +1,27 @@
+"""What the index tensor of a packed mask must hold: see opfacade.plans._attention.scoring.Varied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opfacade.validation.rules import index_error
+
+
+def refuse_short_mask(op: str, args: Any, requests: Sequence[tuple[int, int]]) -> None:
+    """Raise unless a packed mask, where there is one, has a bit for each row and key of each request, (rows, keys)."""
+    if getattr(args, "mask_indptr", None) is not None:
+        check_mask_starts(op, args.mask_indptr.tolist(), requests, args.packed_mask.numel())
+
+
+def check_mask_starts(op: str, starts: Sequence[int], requests: Sequence[tuple[int, int]], size: int) -> None:
+    """mask_indptr: from 0 on, a bit for each row and key of a request, within packed_mask."""
+    if starts[0] != 0:
+        raise index_error(op, "mask_indptr", 0, starts[0], "0")
+    for request, (rows, keys) in enumerate(requests):
+        least = starts[request] + -(-rows * keys // 8)
+        if starts[request + 1] < least:
+            allowed = f"at least {least}, a bit for each row and key"
+            raise index_error(op, "mask_indptr", request + 1, starts[request + 1], allowed, request)
+    if starts[-1] > size:
+        raise index_error(op, "mask_indptr", len(starts) - 1, starts[-1], f"at most {size}")
