@@ -12,9 +12,9 @@ PLACES = ("plans", "backends/reference", "backends/cuda", "testing/families")
 
 
 @contextmanager
-def mounted(family):
-    """The family `tests/families/<family>` is one of those that the registry and the harness find."""
-    root = Path(__file__).parent / family
+def mounted(family, root=None):
+    """The family in `root`, by default `tests/families/<family>`, is one of those that the registry and the harness find."""
+    root = root or Path(__file__).parent / family
     packages = [import_module(f"opfacade.{place.replace('/', '.')}") for place in PLACES]
     before = set(sys.modules)
     for package, place in zip(packages, PLACES, strict=True):

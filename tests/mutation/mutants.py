@@ -1,4 +1,10 @@
-"""Planted faults: exact replacements in the sources, the tests that must see them, and nothing else."""
+"""Planted faults: exact replacements in the sources, the tests that must see them, and nothing else.
+
+A family may have its own beside its tests: `tests/families/<family>/faults.py` ends in FAULTS.
+"""
+
+from importlib import import_module
+from pathlib import Path
 
 from tests.mutation.faults_bounds import BOUND_FAULTS
 from tests.mutation.faults_compat import COMPAT_FAULTS
@@ -20,8 +26,11 @@ from tests.mutation.faults_torch_ops import TORCH_OP_FAULTS
 from tests.mutation.mutant import Mutant
 
 _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
+_FAMILIES = sorted((Path(__file__).parents[1] / "families").glob("*/faults.py"))
+_OF_FAMILIES = [fault for path in _FAMILIES for fault in import_module(f"tests.families.{path.parent.name}.faults").FAULTS]
 _WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *INTEGRATION_FAULTS)
-CPU = (*CPU_FAULTS, *_KERNELS, *INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS, *_WAYS_IN)
+_CORE = (*INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS)
+CPU = (*_OF_FAMILIES, *CPU_FAULTS, *_KERNELS, *_CORE, *_WAYS_IN)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
 __all__ = ["CPU", "GPU", "Mutant"]

@@ -26,7 +26,7 @@ def _sku(impl: str, descriptor: ScaleDescriptor, target: Target) -> KernelSku:
         deterministic=True,
         batch_invariant="composition",
         error_model=ErrorModel(id="toy-f32"),
-        evidence=("tests/families/test_toy.py::test_verify",),
+        evidence=("tests/families/test_toy.py::test_conformance",),
     )
     return KernelSku(
         category=descriptor.category,
