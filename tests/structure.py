@@ -1,4 +1,5 @@
-"""The import graph of the package, held to the order of its packages: `python -m tests.structure` prints what breaks it.
+"""The import graph of the package, held to the order of its packages: `python -m tests.structure` prints what breaks it, and
+how many imports are made by name.
 
 Imports inside functions and under TYPE_CHECKING count, and so do imports by a name that stands in the source.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 # Lower first: a package imports only lower ones and itself. A module at the root is a package of one file.
 LAYERS = (
@@ -42,6 +44,10 @@ LAYERS = (
 OLDER_PATHS = ("autotune", "exporters", "variant", "variant_examples")
 # The registry finds families by the names of their files, in layers above it.
 BY_NAME = {("select.registry", place) for place in ("plans", "backends", "testing")}
+# Who imports by name: the registry, and the package itself, whose public names are lazy.
+IMPORTS_BY_NAME = {"opfacade", "opfacade.select.registry"}
+# Calls that import what no import statement shows.
+IMPORTERS = ("import_module", "__import__", "spec_from_file_location", "run_module", "run_path")
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "opfacade"
@@ -71,8 +77,24 @@ def _named(node: ast.AST, path: Path, known: dict[str, Path]) -> Iterator[str]:
             whole = f"{module}.{alias.name}"
             if whole in known or module in known:
                 yield whole if whole in known else module
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+    elif _imports_by_name(node):
         yield from (name for name in map(_text_of, node.args) if name in known)
+
+
+def _imports_by_name(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS
+
+
+def dynamic_imports() -> dict[str, int]:
+    """How many calls of each module import by name."""
+    found = {name: sum(map(_imports_by_name, ast.walk(ast.parse(path.read_text())))) for name, path in modules().items()}
+    return {name: count for name, count in found.items() if count}
+
+
+def own_code(path: Path) -> list[str]:
+    """Statements of a module that are neither its docstring nor imports: an older path has none."""
+    body = [node for node in ast.parse(path.read_text()).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [ast.unparse(node) for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
 
 
 def _text_of(node: ast.AST) -> str:
@@ -123,18 +145,35 @@ def unit(name: str) -> str:
 
 def upward(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
     """Imports that do not point down, but those by which the registry finds families."""
+    return [(a, b) for a, b in _all_upward(edges) if (a.partition(".")[2], unit(b)) not in BY_NAME]
+
+
+def excused(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """Upward imports that are let pass, beside those of the registry: there are to be none."""
+    passed = set(_all_upward(edges)) - set(upward(edges))
+    return sorted((a, b) for a, b in passed if a != "opfacade.select.registry")
+
+
+def _all_upward(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
     first_user = LAYERS.index("compat")  # what calls the package as its users do may use their import paths
     order = (*LAYERS[:first_user], *OLDER_PATHS, *LAYERS[first_user:])
     rank = {layer: number for number, layer in enumerate(order)}
     pairs = [(a, b) for a, others in edges.items() for b in sorted(others) if unit(a) != unit(b)]
-    return [(a, b) for a, b in pairs if rank[unit(b)] >= rank[unit(a)] and (a.partition(".")[2], unit(b)) not in BY_NAME]
+    return [(a, b) for a, b in pairs if rank[unit(b)] >= rank[unit(a)]]
 
 
 def main() -> int:
     edges = graph()
     found = [f"circle: {' '.join(group)}" for group in circles(without_registry(edges))]
     found += [f"upward: {a} -> {b}" for a, b in upward(edges)]
-    print("\n".join(found) if found else f"{len(edges)} modules, {len(LAYERS)} layers: no circle, no upward import")
+    dynamic = dynamic_imports()
+    found += [f"by name: {name} imports {count} times" for name, count in dynamic.items() if name not in IMPORTS_BY_NAME]
+    found += [f"older path with code: {name}" for name in OLDER_PATHS if own_code(PACKAGE / f"{name}.py")]
+    print(
+        "\n".join([*found, f"{len(edges)} modules, {len(LAYERS)} layers, {len(found)} faults, {len(excused(edges))} excuses"])
+    )
+    calls = ", ".join(f"{count} in {name}" for name, count in dynamic.items())
+    print(f"{sum(dynamic.values())} imports by name: {calls}")
     return 1 if found else 0
 
 

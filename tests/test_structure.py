@@ -57,9 +57,29 @@ def test_backends_are_reached_only_by_name(path):
     assert not [name for name in imported(path) if outside and name.startswith("opfacade.backends")]
 
 
-def test_only_the_registry_imports_by_name():
-    dynamic = {name_of(p) for p in MODULES if re.search(r"\b(import_module|__import__)\(", p.read_text())}
-    assert dynamic == {"select/registry.py", "__init__.py"}
+def test_only_the_registry_and_lazy_names_import_by_name():
+    assert set(structure.dynamic_imports()) == structure.IMPORTS_BY_NAME
+
+
+def test_imports_by_name_are_counted(monkeypatch, tmp_path):
+    path = tmp_path / "m.py"
+    path.write_text("import importlib\nimportlib.import_module(f'x.{y}')\n__import__('z')\nopen('import_module(')\n")
+    monkeypatch.setattr(structure, "modules", lambda: {"m": path})
+    assert structure.dynamic_imports() == {"m": 2}
+
+
+@pytest.mark.parametrize("name", structure.OLDER_PATHS)
+def test_an_older_path_only_hands_on_names(name):
+    assert structure.own_code(PACKAGE / f"{name}.py") == []
+
+
+def test_code_in_an_older_path_is_found():
+    assert structure.own_code(PACKAGE / "env.py") != []
+
+
+def test_the_graph_is_printed_without_faults(capsys):
+    assert structure.main() == 0
+    assert "0 faults, 0 excuses" in capsys.readouterr().out
 
 
 def test_a_family_knows_no_other_family_and_a_backend_no_other_backend():
