@@ -129,7 +129,18 @@ def test_every_template_belongs_to_an_op():
     }
     ops.add(("attention", "variant"))
     found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}
-    assert found <= ops
+    assert {(family, name) for family, name in found if not name.startswith("_")} <= ops
+
+
+TEMPLATES = sorted(path for family in families() for path in (ROOT / "csrc" / family).glob("*.jinja"))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_a_template_is_short_and_a_part_of_one_is_read_by_some(path):
+    """What several bindings have in common, or what a long one is made of, is a part: its name begins with an underscore."""
+    assert len(path.read_text().splitlines()) <= 60
+    readers = [p for p in TEMPLATES if f'"csrc/{path.parent.name}/{path.name}"' in p.read_text()]
+    assert readers or not path.name.startswith("_")
 
 
 @pytest.mark.parametrize("backend", ["cuda", "reference"])
