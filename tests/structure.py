@@ -97,6 +97,13 @@ def own_code(path: Path) -> list[str]:
     return [ast.unparse(node) for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
 
 
+def host_lines(family: str) -> int:
+    """Lines of a family on the host, by whole files: descriptors, backends and templates; no device code, harness or test."""
+    places = [PACKAGE / "plans", *(path for path in (PACKAGE / "backends").iterdir() if path.is_dir())]
+    own = [path for place in places for path in (place / f"{family}.py", *(place / family).glob("*.py")) if path.exists()]
+    return sum(len(path.read_text().splitlines()) for path in (*own, *(ROOT / "csrc" / family).iterdir()))
+
+
 def _text_of(node: ast.AST) -> str:
     """The module that a string names; of an f-string, the package that its constant beginning names."""
     if isinstance(node, ast.JoinedStr) and node.values:
@@ -174,6 +181,8 @@ def main() -> int:
     )
     calls = ", ".join(f"{count} in {name}" for name, count in dynamic.items())
     print(f"{sum(dynamic.values())} imports by name: {calls}")
+    families = sorted(path.stem for path in (PACKAGE / "plans").glob("[!_]*.py"))
+    print("host lines: " + ", ".join(f"{family} {host_lines(family)}" for family in families))
     return 1 if found else 0
 
 

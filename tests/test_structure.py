@@ -77,6 +77,11 @@ def test_code_in_an_older_path_is_found():
     assert structure.own_code(PACKAGE / "env.py") != []
 
 
+def test_host_lines_of_the_shortest_family_do_not_grow():
+    """merge_states, stacked or listed, in place or not."""
+    assert structure.host_lines("cascade") <= 263
+
+
 def test_the_graph_is_printed_without_faults(capsys):
     assert structure.main() == 0
     assert "0 faults, 0 excuses" in capsys.readouterr().out
