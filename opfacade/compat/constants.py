@@ -37,8 +37,8 @@ def factor(value: float, device: torch.device) -> torch.Tensor:
 
 
 def head_values(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """[len(values)] f32."""
-    return _made(_head_values, device, values)
+    """[len(values)] f32, kept for good: a capture cannot copy numbers from the host, so a call before it makes them."""
+    return _head_values(device, values)
 
 
 def _made(make: Callable[..., torch.Tensor], device: torch.device, *key: Any) -> torch.Tensor:
@@ -63,5 +63,7 @@ def _factor(device: torch.device, value: float) -> torch.Tensor:
     return torch.full((1,), value, dtype=torch.float32, device=device)
 
 
+@lru_cache(maxsize=None)
 def _head_values(device: torch.device, values: tuple[float, ...]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device)
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.float32, device=device)

@@ -74,6 +74,7 @@ def test_constants_are_made_once_and_anew_in_a_capture(monkeypatch):
     assert constants.head_values((0.5, 2.0), CPU).tolist() == [0.5, 2.0]
     monkeypatch.setattr(constants, "is_capturing", lambda device: True)
     assert constants.even_indptr(3, 4, CPU) is not constants.even_indptr(3, 4, CPU)
+    assert constants.head_values((0.5, 2.0), CPU) is constants.head_values((0.5, 2.0), CPU)
 
 
 def test_constants_made_in_inference_mode_serve_outside():
