@@ -115,12 +115,12 @@ def with_config(
     def declines(descriptor: Any, target: Target) -> Sequence[Reason]:
         changed = other(descriptor)
         if changed is None:
-            return (Reason("OPF-S017", "variant", config, "a descriptor that it means something for"),)
+            return (Reason("OPF-S017", "config", config, "a descriptor that it means something for"),)
         reasons = base.declines(changed, target)
         if reasons or base.declines(descriptor, target):
             return reasons
         if named(base.sku(changed, target)).id == base.sku(descriptor, target).id:
-            return (Reason("OPF-S017", "variant", config, "a descriptor for which it is not the default"),)
+            return (Reason("OPF-S017", "config", config, "a descriptor for which it is not the default"),)
         return ()
 
     jit_spec = base.jit_spec

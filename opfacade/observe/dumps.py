@@ -3,8 +3,8 @@
     <OPFACADE_DUMP_DIR>/<pid>-<call>-<random>/{call.json, inputs.pt, outputs.pt}
 
 call.json is written last of the files before the launch, outputs.pt after it: a crash leaves a dump without outputs. Only the
-referenced pages of a pool are kept. Page tables and descriptor describe that small pool: num_total_pages is the
-number of kept pages and max_kv_indices the bound of the call, so the same kernel is selected and gives the same bits.
+referenced pages of a pool are kept. Page tables and descriptor describe that small pool, with the call's bound on pages, so
+the same kernel is selected and gives the same bits.
 """
 
 from __future__ import annotations

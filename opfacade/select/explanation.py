@@ -53,7 +53,7 @@ class Explanation:
                 {
                     "backend": o.candidate.backend,
                     "impl": o.candidate.impl,
-                    "variant": o.candidate.config,
+                    "config": o.candidate.config,
                     "measured": o.note,
                     "sku": o.sku.id if o.sku else None,
                     "workspace_size": o.workspace_size,

@@ -29,7 +29,7 @@ class Subject:
     backend: str
     device: str
     forbid: tuple[str, ...] = field(default=(), kw_only=True)  # implementations that would be chosen before the one under test
-    variant: str = field(default="", kw_only=True)
+    config: str = field(default="", kw_only=True)
 
     @property
     def plan(self) -> Plan[Any]:
@@ -38,12 +38,12 @@ class Subject:
 
     @property
     def _pin(self) -> str | None:
-        """The SKU of the variant, which nothing but a pin or a measurement chooses."""
+        """The SKU of the config, which nothing but a pin or a measurement chooses."""
         kind: type[Descriptor[Any]] = type(self.descriptor)
-        named = [c for c in configs_for(kind) if self.variant and (c.backend, c.config) == (self.backend, self.variant)]
+        named = [c for c in configs_for(kind) if self.config and (c.backend, c.config) == (self.backend, self.config)]
         eligible = [c for c in named if c.impl not in self.forbid and not c.declines(self.descriptor, self._target)]
-        if self.variant and not eligible:
-            raise LookupError(f"no {self.variant} for {self.descriptor.op} on {self._target.arch}")
+        if self.config and not eligible:
+            raise LookupError(f"no {self.config} for {self.descriptor.op} on {self._target.arch}")
         return eligible[0].sku(self.descriptor, self._target).id if eligible else None
 
     @property

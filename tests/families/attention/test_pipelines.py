@@ -95,7 +95,7 @@ def test_a_variant_is_right_in_the_emulator(name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_a_variant_is_right_on_the_device(name):
-    subject = Subject(CASES[name], "cuda", "cuda", variant=name)
+    subject = Subject(CASES[name], "cuda", "cuda", config=name)
     for seed in range(4):
         hold(subject, seed)
     assert structural.every_key_is_visited_once(subject, 1) == []

@@ -114,7 +114,7 @@ def test_a_variant_is_right_in_the_emulator(case):
 @pytest.mark.parametrize("case", CASES)
 def test_a_variant_is_right_on_the_device(case):
     name, descriptor = CASES[case]
-    subject = Subject(descriptor, "cuda", "cuda", variant=name)
+    subject = Subject(descriptor, "cuda", "cuda", config=name)
     for seed in range(4):
         hold(subject, seed)
     assert structural.every_key_is_visited_once(subject, 1) == []

@@ -30,7 +30,7 @@ def config_candidate(name: str, config: DecodeConfig) -> Candidate:
     def declining(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Sequence[Reason]:
         reasons = declines(descriptor, target)  # a config serves no more than the default
         if not reasons and not _differs(config, descriptor, target):
-            return [Reason("OPF-S017", "variant", name, "a descriptor for which it is not the default")]
+            return [Reason("OPF-S017", "config", name, "a descriptor for which it is not the default")]
         return reasons or declines(descriptor, target, config)
 
     return Candidate(

@@ -27,7 +27,7 @@ def config_candidate(kind: type[Prefill], name: str, config: PrefillConfig) -> C
     def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
         reasons = wgmma.declines(descriptor, target)
         if not reasons and not _differs(config, descriptor):
-            return [Reason("OPF-S017", "variant", name, "a descriptor for which it means something")]
+            return [Reason("OPF-S017", "config", name, "a descriptor for which it means something")]
         return reasons
 
     sku, launcher = partial(wgmma.sku, config=config), partial(wgmma.launcher, config=config)
