@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
 from opfacade.integrations.tensors import dtype_of
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
@@ -89,7 +89,7 @@ class Layer:
 
     def append(self, pool: Pool, requests: Requests, k_new: Tensor, v_new: Tensor) -> None:
         """k_new, v_new [rows, kv_heads, dim] become each request's last rows."""
-        row_dtype: DType = dtype_of(pool.way, "key", k_new)
+        row_dtype: FloatDType = dtype_of(pool.way, "key", k_new)
         fields = pool.fields | requests.bounds(pool.descriptor.page_size) | {"new_dtype": row_dtype}
         if row_dtype == pool.descriptor.dtype:
             fields["kv_scale"] = "none"
@@ -110,7 +110,7 @@ class Layer:
             descriptor = BatchPagedPrefillDescriptor(total_num_rows=q.shape[0], causal=requests.causal, **common)
             BatchPagedPrefillPlan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=requests.q_indptr, **operands))
 
-    def _fields(self, q_dtype: DType) -> dict[str, Any]:
+    def _fields(self, q_dtype: FloatDType) -> dict[str, Any]:
         return {
             "num_qo_heads": self.num_heads, "sm_scale": self.scale, "window_left": self.window_left,
             "logits_soft_cap": self.soft_cap, "sinks": self.sinks is not None, "return_lse": False, "q_dtype": q_dtype,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade import Preference, Target, errors, explain
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 
@@ -26,7 +26,7 @@ def target_of(major: int, minor: int) -> Target:
 
 @lru_cache(maxsize=1024)
 def refusals(
-    target: Target, *, head_dim: int = 128, page_size: int = 16, dtype: DType = "bf16", kv_dtype: DType | None = None,
+    target: Target, *, head_dim: int = 128, page_size: int = 16, dtype: FloatDType = "bf16", kv_dtype: FloatDType | None = None,
     causal: bool = True, window_left: int = -1, sinks: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
     """Why no CUDA kernel takes decode, prefill or append of such a cache: `op: reason` each; empty where all are taken."""

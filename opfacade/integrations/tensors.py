@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType, torch_dtype
 from opfacade.integrations.refusal import refuse
 from opfacade.plans.kv_cache import even_indptr, even_page_table
 
-_NAMES: dict[torch.dtype, DType] = {
-    torch.float32: "f32",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float8_e4m3fn: "f8_e4m3",
-    torch.float8_e5m2: "f8_e5m2",
-}
+_NAMES: dict[torch.dtype, FloatDType] = {torch_dtype(name): name for name in get_args(FloatDType)}
 
 
-def dtype_of(way: str, name: str, tensor: Tensor) -> DType:
+def dtype_of(way: str, name: str, tensor: Tensor) -> FloatDType:
     """The name of a tensor's dtype. Raises DTypeError for one that no attention takes."""
     found = _NAMES.get(tensor.dtype)
     if found is None:

@@ -27,21 +27,21 @@ FAMILIES = {
 }
 
 
-def config_of(family: str):
+def config_of(family: str, **fields):
     import transformers
 
     prefix, own, _ = FAMILIES[family]
     kind = getattr(transformers, {"gemma3": "Gemma3TextConfig"}.get(family, f"{prefix}Config"))
-    return kind(**{**_COMMON, **own})
+    return kind(**{**_COMMON, **own, **fields})
 
 
-def model_of(family: str, attention: str, dtype: torch.dtype = torch.float32):
+def model_of(family: str, attention: str, dtype: torch.dtype = torch.float32, **fields):
     """The same weights for every attention."""
     import transformers
 
     torch.manual_seed(7)
     kind = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")
-    model = kind._from_config(config_of(family), attn_implementation=attention, dtype=dtype)
+    model = kind._from_config(config_of(family, **fields), attn_implementation=attention, dtype=dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # As initialised, logits are so near each other that a token says little, and sinks are nought.

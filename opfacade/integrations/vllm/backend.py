@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionType, MultipleOf
 
-from opfacade.core.dtypes import DType
+from opfacade.core.dtypes import FloatDType
 from opfacade.integrations.support import here, refusals, target_of
 from opfacade.integrations.vllm import NAME
 from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES
 
-_DTYPES: dict[torch.dtype, DType] = {torch.float16: "f16", torch.bfloat16: "bf16"}
+_DTYPES: dict[torch.dtype, FloatDType] = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
