@@ -86,6 +86,18 @@ def test_no_page_of_another_layer_is_written():
     assert cache.buffer[:, 0, 0, 0].tolist() == [10, 20, 11, 21] * 3
 
 
+def test_a_release_that_is_not_known_is_refused_with_the_reason(monkeypatch):
+    from opfacade import errors
+    from opfacade.integrations.transformers import registration
+
+    model = model_of("llama", "sdpa")
+    monkeypatch.setattr(registration, "_version", lambda: "5.25.0")
+    with pytest.raises(errors.UnsupportedError, match=r"expected 5\.17 to 5\.24, got 5\.25\.0.*last tried with.*OPF-I005"):
+        registration.use_continuous_batching(model)
+    assert registration.names() == ("opfacade", "", "continuous batching was last tried with transformers 5.24")
+    assert model.config._attn_implementation == "sdpa"
+
+
 @pytest.mark.parametrize("family", ["deepseek_v3"])
 def test_a_model_without_pages_for_its_values_says_so(family, registered):
     from opfacade.integrations.transformers import use_continuous_batching

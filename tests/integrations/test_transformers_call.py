@@ -53,6 +53,24 @@ def test_a_window_without_a_mask_hides_the_keys_before_it():
     torch.testing.assert_close(o, formula(q, k, v, (j <= i) & (j > i - 3)))
 
 
+@pytest.mark.parametrize("dim_vo", [16, 24])
+def test_without_a_mask_rows_and_keys_begin_together_and_a_single_row_sees_all(dim_vo):
+    """A causal call of more keys than rows fills a static cache: keys past its rows are room, whatever they hold."""
+    q, k, v = tensors(dim_vo=dim_vo)
+    k[:, :, 5:], v[:, :, 5:] = math.nan, math.nan
+    o, _ = attention(MODULE, q, k, v, None)
+    torch.testing.assert_close(o, formula(q, k[:, :, :5], v[:, :, :5], torch.ones(5, 5, dtype=torch.bool).tril()))
+    q, k, v = tensors(q_len=1, dim_vo=dim_vo)
+    torch.testing.assert_close(attention(MODULE, q, k, v, None)[0], formula(q, k, v, torch.ones(1, 9, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize("module", [MODULE, SimpleNamespace(is_causal=False)])
+def test_a_call_that_is_not_causal_sees_all_keys(module):
+    q, k, v = tensors()
+    o, _ = attention(module, q, k, v, None, is_causal=False if module is MODULE else None)
+    torch.testing.assert_close(o, formula(q, k, v, torch.ones(5, 9, dtype=torch.bool)))
+
+
 def test_a_mask_that_changes_between_two_passes_is_packed_again_and_shared_within_one(monkeypatch):
     from opfacade.integrations.transformers import problem
 

@@ -36,6 +36,13 @@ INTEGRATION_FAULTS = (
         _CALL,
     ),
     cpu(
+        "transformers: room in a static cache counts as keys",
+        f"{_AT}/transformers/standard.py",
+        "return min(query.shape[2], key.shape[2]) if fills else key.shape[2]",
+        "return key.shape[2]",
+        _CALL,
+    ),
+    cpu(
         "vllm: a layer that shares another one's cache writes it",
         f"{_AT}/vllm/impl.py",
         "if self._writes and key is not None",
