@@ -8,14 +8,15 @@ from opfacade.errors import Issue, from_issues
 
 UNSUPPORTED = "UnsupportedError"
 # What else an adapter may raise, by code: everything but these is a valid request that no plan takes.
-KINDS = {"OPF-I002": "ShapeError", "OPF-I003": "DTypeError", "OPF-I004": "ArgumentError"}
+KINDS = {"OPF-I002": "ShapeError", "OPF-I003": "DTypeError", "OPF-I004": "ArgumentError", "OPF-I007": "GradNotSupportedError"}
 
 
 def refuse(way: str, code: str, argument: str, *, expected: str, got: object, hint: str = "") -> NoReturn:
     """Raise the error of `code` for a call through the adapter `way`.
 
     OPF-I001: a request that no plan takes (UnsupportedError). OPF-I002, I003: a tensor of another shape or dtype.
-    OPF-I004: an argument is missing. OPF-I005: a version that the adapter does not know (UnsupportedError).
+    OPF-I004: an argument is missing. OPF-I005: a version that the adapter does not know (UnsupportedError). OPF-I007: a
+    gradient is wanted (GradNotSupportedError).
     """
     issue = Issue(code, argument, expected, str(got), hint, KINDS.get(code, UNSUPPORTED))
     raise from_issues(way, "attention" if code != "OPF-I005" else "register", [issue])

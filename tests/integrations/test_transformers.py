@@ -71,9 +71,18 @@ def test_attention_without_a_causal_mask_sees_all_keys():
         torch.testing.assert_close(ours(input_ids=ids, is_causal=False).logits, theirs(input_ids=ids, is_causal=False).logits)
 
 
-def test_a_compiled_model_gives_the_tokens_of_the_eager_one():
-    model = model_of("llama", "opfacade")
-    ids = padded(prompts(11))["input_ids"]
+def test_a_compiled_call_that_wants_gradients_is_refused():
+    from opfacade import errors
+
+    model = torch.compile(model_of("llama", "opfacade"), backend="eager")
+    with pytest.raises(errors.GradNotSupportedError, match=r"query, key, value expected tensors without gradients.*OPF-I007"):
+        model(**padded(prompts(11)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
+def test_a_model_compiled_as_one_graph_gives_the_logits_of_the_eager_one(family, backend):
+    model, inputs = model_of(family, "opfacade"), padded(prompts(11, 20))
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
     with torch.no_grad():
-        wanted = model(input_ids=ids).logits
-        torch.testing.assert_close(torch.compile(model, backend="eager")(input_ids=ids).logits, wanted)
+        torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits)

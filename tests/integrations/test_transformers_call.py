@@ -71,6 +71,12 @@ def test_a_call_that_is_not_causal_sees_all_keys(module):
     torch.testing.assert_close(o, formula(q, k, v, torch.ones(5, 9, dtype=torch.bool)))
 
 
+def test_the_op_of_a_graph_is_what_torch_asks_of_one():
+    mask = torch.ones(2, 1, 5, 9, dtype=torch.bool)
+    arguments = (*tensors(dim_vo=24), mask, 0.25, 3.0, torch.zeros(4), None, False, 1)
+    torch.library.opcheck(torch.ops.opfacade_transformers.attention.default, arguments)
+
+
 def test_a_mask_that_changes_between_two_passes_is_packed_again_and_shared_within_one(monkeypatch):
     from opfacade.integrations.transformers import problem
 

@@ -7,11 +7,13 @@ is copied, whatever the strides, but where values are narrower than keys: ragged
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from opfacade.integrations.refusal import refuse
 from opfacade.integrations.tensors import EvenBatch, dtype_of, even_batch, rows_of
 from opfacade.integrations.transformers.arguments import refuse_unknown
 from opfacade.integrations.transformers.problem import Scores, check_batch, packed_mask, scores
@@ -29,8 +31,10 @@ from opfacade.plans.attention import (
     PagedKvCacheDescriptor,
 )
 
+Tensors = tuple[Tensor, Tensor, Tensor, Tensor | None]  # query, key, value, mask
+How = tuple[float | None, float | None, Tensor | None, int | None]  # scaling, softcap, s_aux, sliding_window
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+
 def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, is_causal: bool | None = None, sliding_window: int | None = None,
@@ -42,13 +46,33 @@ def attention(
     Raises UnsupportedError for an argument that it does not take, ShapeError and DTypeError for a mask of another form.
     """
     refuse_unknown(kwargs, dropout)
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    how = (scaling, softcap, s_aux, sliding_window if attention_mask is None else None)
+    if torch.compiler.is_compiling():
+        return compiled(module, (query, key, value, attention_mask), how, causal), None
+    return attend(module, (query, key, value, attention_mask), how, causal), None
+
+
+def attend(module: Any, tensors: Tensors, how: How, causal: bool) -> Tensor:
+    """o [batch, q_len, heads, dim of value]."""
+    query, key, value, attention_mask = tensors
     check_batch(query, key, value)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     call = _Call(query, key, value, _seen(query, key, attention_mask, causal), causal and attention_mask is None)
     mask = {} if attention_mask is None else call.masked(module, attention_mask)
-    found = scores(scaling, softcap, s_aux, sliding_window if attention_mask is None else None)
+    found = scores(*how)
     run = _ragged if value.shape[3] != key.shape[3] else _decode if call.decodes and not mask else _prefill
-    return run(call, found, mask).view(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
+    return run(call, found, mask).view(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+
+def compiled(module: Any, tensors: Tensors, how: How, causal: bool) -> Tensor:
+    """The same as one op of a graph. Gradients are refused here: below an op nobody sees that they are wanted."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors[:3]):
+        hint = "Call the model under torch.no_grad()."
+        refuse(WAY, "OPF-I007", "query, key, value", expected="tensors without gradients", got="requires_grad=True", hint=hint)
+    scaling, softcap, s_aux, window = how
+    layer = int(getattr(module, "layer_idx", None) or 0)
+    o: Tensor = torch.ops.opfacade_transformers.attention(*tensors, scaling, softcap, s_aux, window, causal, layer)
+    return o
 
 
 def _seen(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> int:
@@ -130,3 +154,24 @@ def _ragged(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
     rows = {"q": rows_of(call.query), "q_indptr": index.q_indptr, "kv_indptr": index.kv_indptr}
     BatchRaggedPrefillPlan.select(descriptor).run(BatchRaggedPrefillArgs(k=k, v=v, sinks=found.sinks, o=o, **rows, **mask))
     return o
+
+
+_LIBRARY = torch.library.Library("opfacade_transformers", "FRAGMENT")
+_LIBRARY.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scaling, float? softcap, Tensor? s_aux, "
+    "SymInt? window, bool causal, int layer) -> Tensor"
+)
+
+
+def _run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *rest: Any) -> Tensor:
+    *how, causal, layer = rest
+    return attend(SimpleNamespace(layer_idx=layer), (query, key, value, mask), tuple(how), causal)
+
+
+def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+
+for _device in ("CPU", "CUDA"):
+    _LIBRARY.impl("attention", _run, _device)
+torch.library.register_fake("opfacade_transformers::attention", _shape, lib=_LIBRARY)
