@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -36,6 +37,8 @@ class _Commands(click.Group):
     """Errors of the library, and files that cannot be read or written, end a command with a message and status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        # torch says so where numpy is not installed; nothing here needs it.
+        warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

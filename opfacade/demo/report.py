@@ -84,10 +84,25 @@ def _text(value: Any) -> str:
 
 
 def on_a_gpu(runs: Sequence[Ran]) -> Iterator[str]:
-    """`explain` of the last descriptor of each op for an absent GPU."""
+    """What is chosen for the last descriptor of each op, on an absent GPU: a line each."""
     latest = {ran.plan.descriptor.op: ran.plan.descriptor for ran in runs}
     for descriptor in latest.values():
-        yield str(explain(descriptor, target=Target.parse(_TYPICAL_GPU)))
+        found = explain(descriptor, target=Target.parse(_TYPICAL_GPU))
+        chosen = found.chosen
+        if chosen is not None and chosen.sku is not None:
+            refused = next((o for o in found.options if o.reasons), None)
+            passed = f"; not {refused.name}: {refused.reasons[0]}" if refused is not None else ""
+            facts = f"{chosen.name}, {guarantee(chosen.sku)}, workspace {chosen.workspace_size} bytes{passed}"
+            yield f"  {descriptor.op:<16} {facts}"
+
+
+def verdict(totals: dict[str, Any], seconds: float) -> str:
+    """The last line: whether every result was within its bound, of how much that is said, and what it took."""
+    largest = totals["worst_error_over_bound"]
+    word = "PASS" if largest <= 1 else "FAIL"
+    count = totals["checked_elements"]
+    checked = f"{count / 1e6:.1f} million" if count >= 1e6 else str(count)
+    return f"{word}: {totals['steps']} steps, {checked} elements checked, worst {largest:.3f} of the bound; {seconds:.0f} s"
 
 
 def as_dict(settings: Settings, totals: dict[str, Any], runs: Sequence[Ran]) -> dict[str, Any]:

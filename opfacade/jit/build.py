@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from opfacade import env
+from opfacade.base.installation import install_cuda
 from opfacade.errors import CompileError, ToolchainError
 from opfacade.jit import fault_points as faults
 from opfacade.jit import options, runner
@@ -152,7 +153,7 @@ def _refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
         if got < least:
             raise ToolchainError(
                 f"ptxas {least[0]}.{least[1]} or later expected, {toolchain.home} has {got[0]}.{got[1]}, which miscompiles "
-                f'this kernel. Install a newer one: pip install "opfacade[cuda]" [OPF-J013]'
+                f"this kernel. Install a newer one: {install_cuda()} [OPF-J013]"
             )
 
 

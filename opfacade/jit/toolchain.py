@@ -25,10 +25,10 @@ from typing import Any
 
 from opfacade import env
 from opfacade.base import regular_files, strict_json
+from opfacade.base.installation import install_cuda
 from opfacade.errors import ToolchainError
 from opfacade.jit.supervisor import ENVIRONMENT
 
-_INSTALL = 'pip install "opfacade[cuda]"'
 _DEFAULT = Path("/usr/local/cuda/bin/nvcc")
 _PROGRAMS = ("bin/nvcc", "nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++")
 _RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+[\0\n]")
@@ -57,7 +57,7 @@ class Toolchain:
             if all(os.path.isfile(root / "include" / name) for name in ("cuda.h", "cuda_runtime.h")):
                 return root / "include"
         looked = ", ".join(f"{root}/include" for root in roots)
-        raise ToolchainError(f"cuda.h and cuda_runtime.h expected in {looked}, found in none. {_INSTALL} [OPF-J011]")
+        raise ToolchainError(f"cuda.h and cuda_runtime.h expected in {looked}, found in none. {install_cuda()} [OPF-J011]")
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -100,7 +100,7 @@ def find(memo: Path) -> Toolchain:
             return Toolchain(_real_nvcc(path.resolve(), _Memo(memo)), _find_cxx(), memo, origin)
         if origin == "OPFACADE_NVCC":  # an explicit choice is not passed over in silence
             raise ToolchainError(f"OPFACADE_NVCC is {path}, which is not a program. [OPF-J010]")
-    raise ToolchainError(f"no CUDA compiler found. Probed: {'; '.join(probed)}. Install one: {_INSTALL} [OPF-J010]")
+    raise ToolchainError(f"no CUDA compiler found. Probed: {'; '.join(probed)}. Install one: {install_cuda()} [OPF-J010]")
 
 
 def tvm_ffi_paths() -> tuple[list[Path], Path]:

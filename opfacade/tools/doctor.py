@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from opfacade import __version__, env
+from opfacade.base.installation import install_cuda
 from opfacade.core.target import of_device
 from opfacade.errors import CacheError, SettingError, ToolchainError
 from opfacade.jit import cache, toolchain
 
 LEAST_PTXAS = (13, 3)
-_INSTALL = 'pip install "opfacade[cuda]"'
 _READERS = (
     env.jit_jobs, env.jit_timeout, env.log, env.crosscheck, env.validate, env.telemetry_sample, env.nvtx, env.jit_disabled,
     env.jit_verbose, env.jit_debug, env.jit_lineinfo, env.jit_reload, env.allow_shared_cache,
@@ -75,12 +75,13 @@ def driver_cuda() -> int:
 def compiler_problems(compiler: dict[str, Any], driver: int) -> Iterator[Problem]:
     """Deficits of a compiler, alone and with the driver (its CUDA version, 0 for none)."""
     if "error" in compiler:
-        yield Problem("error", f"no compiler: {compiler['error']}", f"{_INSTALL}. Cached kernels and the reference still run.")
+        cure = f"{install_cuda()}. Cached kernels and the reference still run."
+        yield Problem("error", f"no compiler: {compiler['error']}", cure)
         return
     ptxas, headers, nvcc = compiler["ptxas"], compiler["headers"], compiler["nvcc_release"]
     if tuple(ptxas) < LEAST_PTXAS:
         what = f"ptxas {_dotted(ptxas)} miscompiles wgmma with A in registers; kernels that use it are refused"
-        yield Problem("error", what, f"{_INSTALL}, or set OPFACADE_NVCC to an nvcc of 13.3 or later")
+        yield Problem("error", what, f"{install_cuda()}, or set OPFACADE_NVCC to an nvcc of 13.3 or later")
     if headers[0] and nvcc[0] and headers[0] != nvcc[0]:
         what = f"nvcc {_dotted(nvcc)} uses CUDA headers of {_dotted(headers)} ({compiler['include']})"
         yield Problem("error", what, "install a toolkit whose parts are of one major release")

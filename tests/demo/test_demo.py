@@ -1,6 +1,7 @@
 """The demo: its allocator, its schedule, its lengths, and that it notices a wrong result."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -125,11 +126,18 @@ def test_drawn_lengths_repeat_with_their_seed_and_stay_in_range():
     assert 800 < sorted(length.context for length in lengths)[250] < 1300
 
 
+def last(result):
+    return result.output.splitlines()[-1]
+
+
 def test_the_command_reports_and_ends_with_zero(trace, tmp_path):
     result = demo(trace, f"--json={tmp_path / 'out.json'}")
     assert result.exit_code == 0, result.output
     for word in ("append", "prefill", "decode", "requests completed       5", "attention-f32", "On an H200", "cuda/"):
         assert word in result.output
+    assert re.fullmatch(
+        r"PASS: \d+ steps, [\d.]+( million)? elements checked, worst 0\.\d{3} of the bound; \d+ s", last(result)
+    )
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["totals"]["worst_error_over_bound"] <= 1
     assert all(run["sku"] in written["skus"] for run in written["runs"])
@@ -159,6 +167,7 @@ def test_a_wrong_result_ends_with_one(trace, monkeypatch, spoil):
     result = demo(trace)
     assert result.exit_code == 1
     assert "WRONG: step" in result.output
+    assert last(result).startswith("FAIL: ")
 
 
 def test_wrong_settings_are_refused_with_the_field():

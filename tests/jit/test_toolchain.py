@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from opfacade import errors, jit
+from opfacade.base.installation import install_cuda
 from opfacade.jit import toolchain
 
 
@@ -53,7 +54,7 @@ def test_nothing_found_lists_what_was_probed_and_the_way_out(host, tmp_path, mon
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
     with pytest.raises(errors.ToolchainError) as caught:
         found(tmp_path)
-    for part in ("CUDA_HOME: /nowhere/bin/nvcc", "site/nvidia/cu13", "PATH: nvcc", 'pip install "opfacade[cuda]"'):
+    for part in ("CUDA_HOME: /nowhere/bin/nvcc", "site/nvidia/cu13", "PATH: nvcc", install_cuda()):
         assert part in str(caught.value)
 
 
@@ -175,7 +176,7 @@ def test_without_any_compiler_kernels_load_the_reference_runs_and_the_error_says
         [sys.executable, "-c", BARE], env=env | {"PATH": "/nowhere"}, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    for part in ("Probed: PATH: nvcc; default: /nowhere/nvcc", 'pip install "opfacade[cuda]"', "[OPF-J010]"):
+    for part in ("Probed: PATH: nvcc; default: /nowhere/nvcc", install_cuda(), "[OPF-J010]"):
         assert part in done.stdout
 
 
@@ -184,7 +185,7 @@ def test_an_older_ptxas_is_refused_where_13_3_is_required(tiny, root, monkeypatc
     (root / "csrc/testing/tiny.cu.jinja").write_text("// requires: ptxas >= 13.3\n")
     with pytest.raises(errors.ToolchainError, match=r"ptxas 13.3 or later expected, .* has 13.0") as caught:
         jit.build(tiny)
-    assert 'pip install "opfacade[cuda]"' in str(caught.value)
+    assert install_cuda() in str(caught.value)
     monkeypatch.setattr(toolchain.Toolchain, "ptxas_release", (13, 3))
     assert jit.build(tiny).is_file()
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from opfacade.base.installation import install_cuda
 from opfacade.cli.main import main
 from opfacade.tools import doctor
 
@@ -23,10 +24,10 @@ def test_a_sound_compiler_and_driver_are_no_problem():
 @pytest.mark.parametrize(
     ("compiler", "driver", "what", "cure"),
     [
-        ({"ptxas": (13, 0)}, 13000, "ptxas 13.0 miscompiles", 'pip install "opfacade[cuda]"'),
+        ({"ptxas": (13, 0)}, 13000, "ptxas 13.0 miscompiles", install_cuda()),
         ({}, 12090, "the driver knows CUDA 12, the compiler is of CUDA 13", "update the driver"),
         ({"headers": (12, 8)}, 13000, "nvcc 13.5 uses CUDA headers of 12.8", "one major release"),
-        ({"error": "none found"}, 13000, "no compiler: none found", 'pip install "opfacade[cuda]"'),
+        ({"error": "none found"}, 13000, "no compiler: none found", install_cuda()),
     ],
 )
 def test_a_mismatch_is_named_with_its_cure(compiler, driver, what, cure):
@@ -82,7 +83,7 @@ def test_the_command_prints_problems_with_cures(monkeypatch):
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert "error: no compiler: " in result.output
-    assert "\n  cure: pip install" in result.output
+    assert f"\n  cure: {install_cuda()}" in result.output
 
 
 @pytest.mark.parametrize(

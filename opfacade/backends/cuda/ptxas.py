@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from opfacade import env
+from opfacade.base.installation import install_cuda
 from opfacade.core.candidate import COMPILER_TOO_OLD, Reason
 from opfacade.errors import ToolchainError
 
@@ -43,5 +44,5 @@ def reasons() -> tuple[Reason, ...]:
 def _reasons_against(found: tuple[int, int] | None) -> tuple[Reason, ...]:
     if found is None or found >= SOUND_WGMMA:
         return ()
-    hint = 'Install a newer one: pip install "opfacade[cuda]".'
+    hint = f"Install a newer one: {install_cuda()}."
     return (Reason(COMPILER_TOO_OLD, "ptxas", ".".join(map(str, found)), ".".join(map(str, SOUND_WGMMA)) + " and later", hint),)

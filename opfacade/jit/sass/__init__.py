@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from opfacade.base.installation import install_cuda
 from opfacade.errors import CompileError
 from opfacade.jit.sass import hazards as sass
 from opfacade.jit.sass import words as sass_words
@@ -107,5 +108,5 @@ def disassembly(cubin: Path, tools: Toolchain) -> str:
 def _refuse_hazards(kernel: str, hazards: tuple[sass.Hazard, ...]) -> None:
     if hazards:
         rest = "".join(f"\n  {hazard}" for hazard in hazards[1:20])
-        hint = 'The assembler made wrong code of this source: use a newer ptxas (pip install "opfacade[cuda]").'
+        hint = f"The assembler made wrong code of this source: use a newer ptxas ({install_cuda()})."
         raise CompileError(f"{kernel}: kernel {hazards[0]}. {hint} [OPF-J034]{rest}", code="OPF-J034", hint=hint)
