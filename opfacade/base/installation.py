@@ -1,4 +1,4 @@
-"""The command that adds the CUDA compiler to this installation: a clone, a wheel, or a package from an index."""
+"""The command that adds an extra, such as the CUDA compiler, to this installation: a clone, a wheel, or one of an index."""
 
 from __future__ import annotations
 
@@ -10,33 +10,43 @@ from importlib import metadata
 from pathlib import Path
 
 _NAME = "opfacade"
-# What the extra `cuda` of pyproject.toml brings, for an installation that does not know its own metadata.
-_PACKAGES = ("nvidia-cuda-nvcc>=13.3", "nvidia-nvvm>=13.3", "nvidia-cuda-crt>=13.3", "nvidia-cuda-nvdisasm>=13.3",
-             "nvidia-cuda-runtime>=13.0", "nvidia-cuda-cccl>=13.0")  # fmt: skip
+# What the extras of pyproject.toml bring, for an installation that does not know its own metadata.
+PACKAGES = {
+    "cuda": ("nvidia-cuda-nvcc>=13.3", "nvidia-nvvm>=13.3", "nvidia-cuda-crt>=13.3", "nvidia-cuda-nvdisasm>=13.3",
+             "nvidia-cuda-runtime>=13.0", "nvidia-cuda-cccl>=13.0"),
+    "bench": ("matplotlib>=3.8",),
+}  # fmt: skip
 
 
-@lru_cache(maxsize=1)
 def install_cuda() -> str:
+    """`install` of the CUDA compiler."""
+    return install("cuda")
+
+
+@lru_cache(maxsize=8)
+def install(extra: str) -> str:
     """A command for a shell, such as `python -m pip install -e '/home/me/opfacade[cuda]'`."""
-    return command(Path(__file__).parents[2], _distribution())
+    return command(Path(__file__).parents[2], _distribution(), extra)
 
 
-def command(root: Path, found: metadata.Distribution | None) -> str:
+def command(root: Path, found: metadata.Distribution | None, extra: str = "cuda") -> str:
     """root: the folder that holds the package; found: what is known of its installation."""
     if (root / "pyproject.toml").is_file():
-        return _pip("-e", f"{root}[cuda]")
+        return _pip("-e", f"{root}[{extra}]")
     if found is None:
-        return _pip(*_PACKAGES)
+        return _pip(*PACKAGES[extra])
     origin = json.loads(found.read_text("direct_url.json") or "{}").get("url")
     if origin is None:
-        return _pip(f"{_NAME}[cuda]")  # from the index that it came from
+        return _pip(f"{_NAME}[{extra}]")  # from the index that it came from
     if origin.startswith("file:") and not Path(origin.removeprefix("file://")).exists():
-        return _pip(*(_required(found) or _PACKAGES))
-    return _pip(f"{_NAME}[cuda] @ {origin}")
+        return _pip(*(_required(found, extra) or PACKAGES[extra]))
+    return _pip(f"{_NAME}[{extra}] @ {origin}")
 
 
-def _required(found: metadata.Distribution) -> tuple[str, ...]:
-    return tuple(text.partition(";")[0].strip() for text in found.requires or () if "extra == 'cuda'" in text.replace('"', "'"))
+def _required(found: metadata.Distribution, extra: str) -> tuple[str, ...]:
+    return tuple(
+        text.partition(";")[0].strip() for text in found.requires or () if f"extra == '{extra}'" in text.replace('"', "'")
+    )
 
 
 def _pip(*words: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from opfacade.base.installation import install
 from opfacade.bench.table import duration, fastest, problems
 from opfacade.errors import UnsupportedError
 
@@ -18,7 +19,7 @@ def picture(record: dict[str, Any], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        message = 'bench.picture: matplotlib is not installed. Use: pip install "opfacade[bench]". [OPF-B001]'
+        message = f"bench.picture: matplotlib is not installed. Use: {install('bench')}. [OPF-B001]"
         raise UnsupportedError(message, code="OPF-B001", op="bench", stage="picture") from error
     shown = [rows for rows in problems(record) if fastest(rows)][:_MOST]
     bars = sum(1 for rows in shown for row in rows if "us" in row)
@@ -33,6 +34,8 @@ def picture(record: dict[str, Any], path: Path) -> None:
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     _roofline(left, record, shown, colours)
     _bars(right, shown, colours)
+    marks, words = left.get_legend_handles_labels()
+    figure.legend(marks, words, fontsize=8, frameon=False, loc="outside lower left", ncols=4)  # beside the data, never on it
     figure.suptitle(f"{record['machine']['device']}  ·  {record['machine']['date'][:10]}  ·  {record['timer']}", fontsize=11)
     figure.savefig(path, dpi=120)
 
@@ -58,7 +61,6 @@ def _roofline(axes: Any, record: dict[str, Any], shown: list[list[dict[str, Any]
     axes.set_title("How close to what this machine can do", loc="left", fontsize=11)
     axes.grid(visible=True, which="both", color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
 
 
 def _has_flops(row: dict[str, Any]) -> bool:

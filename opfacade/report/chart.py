@@ -15,6 +15,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 30, 14, 46
 _BAR, _GAP, _LETTER = 17, 12, 6.6
 
 
+NOISY = 0.1  # of a time: what is known no better is marked
+
+
+def noise(share: float) -> str:
+    """How well a time is known, with a word where that is badly."""
+    return f"±{share:.1%}" + (" noisy" if share > NOISY else "")
+
+
 def names(record: dict[str, Any]) -> list[str]:
     """The contenders that were timed, ours first: their place is their colour."""
     found = {row["impl"] for row in record["rows"] if "us" in row}
@@ -89,7 +97,7 @@ def bars(record: dict[str, Any]) -> str:
     contenders, width = names(record), 1000
     left = 24 + _LETTER * max(len(rows[0]["name"]) for rows in timed)
     widest = min(4.0, max(row["us"] / min(r["us"] for r in rows) for rows in timed for row in rows))
-    scale = (width - left - 110) / max(widest, 1.0)
+    scale = (width - left - 170) / max(widest, 1.0)
     parts, y = [], 8.0
     for rows in timed:
         best = min(row["us"] for row in rows)
@@ -101,7 +109,8 @@ def bars(record: dict[str, Any]) -> str:
             shape = f'x="{left:.1f}" y="{y:.1f}" width="{long:.1f}" height="{_BAR - 3}" rx="2"'
             parts.append(f'<rect class="{_colour(contenders, row["impl"])}" {shape}><title>{title}</title></rect>')
             more = f"  {ratio:.1f}x" if ratio > widest else ""
-            parts.append(_text(left + long + 6, y + _BAR - 6, duration(row["us"]) + more, look="note"))
+            look = "note bad" if row["noise"] > NOISY else "note"
+            parts.append(_text(left + long + 6, y + _BAR - 6, f"{duration(row['us'])} {noise(row['noise'])}{more}", look=look))
             y += _BAR
         y += _GAP
     parts.append(f'<line class="roof" x1="{left + scale:.1f}" y1="0" x2="{left + scale:.1f}" y2="{y:.1f}"/>')

@@ -28,7 +28,7 @@ class ReportSources:
 
 @dataclass(frozen=True, slots=True)
 class SkuLine:
-    """All that is known of one SKU. parts: its id in readable pieces. Numbers that are not known are None."""
+    """All that is known of one SKU. parts: its id in readable pieces. noise: of `share`. None: not known."""
 
     sku: str
     op: str
@@ -39,6 +39,7 @@ class SkuLine:
     worst: float | None
     problems: int
     share: float | None
+    noise: float | None
     lead: float | None
     chosen: int
     built: float | None
@@ -83,8 +84,9 @@ def _line(sku: str, sources: ReportSources) -> SkuLine:
         held=None if proof is None else bool(proof["ok"]),
         worst=None if proof is None else max((c.get("worst_over_hard", 0.0) for c in proof["tried"].values()), default=0.0),
         problems=len(timed),
-        share=max((share for share, _ in timed), default=None),
-        lead=max((lead for _, lead in timed if lead is not None), default=None),
+        share=max(timed, default=(None, None))[0],
+        noise=max(timed, default=(None, None))[1],
+        lead=max(_leads(sku, sources.bench), default=None),
         chosen=sum(row.winner == sku for row in sources.tuned),
         built=entry.seconds if entry else None,
         registers=_most(entry, "registers"),
@@ -113,16 +115,22 @@ def _promises(promise: Facts) -> tuple[str, ...]:
     return tuple(words + (["batch-invariant"] if promise.get("batch_invariant") == "composition" else []))
 
 
-def _timed(sku: str, records: Sequence[Facts]) -> Iterator[tuple[float, float | None]]:
-    """For each problem that it was timed on: its share of what the machine can do, and how it stands to the best other."""
+def _timed(sku: str, records: Sequence[Facts]) -> Iterator[tuple[float, float]]:
+    """For each problem that it was timed on: its share of what the machine can do, and how well that is known."""
+    for record in records:
+        for row in (row for row in record["rows"] if row.get("sku") == sku and "us" in row):
+            top = record["ceilings"]
+            yield max(row["TBs"] / top["TBs"], row["TFLOPs"] / top["TFLOPs"]), row["noise"]
+
+
+def _leads(sku: str, records: Sequence[Facts]) -> Iterator[float]:
+    """How it stands to the best other on each problem that another ran too."""
     for record in records:
         for rows in problems(record):
             for row in (row for row in rows if row.get("sku") == sku and "us" in row):
-                top = record["ceilings"]
-                others = [other for other in rows if other is not row]
-                rival = fastest(others)
-                lead = rival["us"] / row["us"] if rival else None
-                yield max(row["TBs"] / top["TBs"], row["TFLOPs"] / top["TFLOPs"]), lead
+                rival = fastest([other for other in rows if other is not row])
+                if rival:
+                    yield rival["us"] / row["us"]
 
 
 def _most(entry: Entry | None, name: str) -> int | None:

@@ -17,7 +17,7 @@ def html(sources: ReportSources, title: str = "opfacade report") -> str:
 
     loader = PackageLoader("opfacade.report", "")
     pages = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True, lstrip_blocks=True)
-    pages.filters["known"] = _known
+    pages.filters |= {"known": _known, "noise": chart.noise}
     content = joined(sources)
     charts = [
         {

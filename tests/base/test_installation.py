@@ -57,10 +57,12 @@ def test_the_packages_are_those_of_the_extra():
 
     import tomllib
 
-    from opfacade.base.installation import _PACKAGES
+    from opfacade.base.installation import PACKAGES
 
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
-    assert set(_PACKAGES) == set(project["optional-dependencies"]["cuda"])
+    assert {name: list(packages) for name, packages in PACKAGES.items()} == {
+        name: project["optional-dependencies"][name] for name in PACKAGES
+    }
 
 
 @pytest.mark.parametrize("words", ["doctor", "explain"])

@@ -231,9 +231,20 @@ def test_the_picture_is_written(record, tmp_path, suffix):
         assert b"time over the fastest" in content
 
 
+def test_the_legend_of_a_picture_lies_beside_the_data(record, tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    seen = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, *_, **__: seen.append(figure))
+    picture(record, tmp_path / "p.png")
+    [figure] = seen
+    figure.canvas.draw()
+    [legend] = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    assert not any(legend.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes)
+
+
 def test_a_picture_without_matplotlib_says_what_to_install(record, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(UnsupportedError, match=r"opfacade\[bench\]"):
+    with pytest.raises(UnsupportedError, match="bench"):
         picture(record, tmp_path / "p.svg")
 
 

@@ -85,6 +85,7 @@ def test_what_is_known_of_a_sku_stands_in_one_line(timed):
     assert (line.promises, line.held, line.worst) == (("bit-stable", "batch-invariant"), True, 0.4)
     assert (line.problems, line.lead) == (3, 80 / 50)
     assert line.share == pytest.approx(20.0 / 780)
+    assert line.noise == next(row["noise"] for row in timed["rows"] if row.get("sku") == SKU and "us" in row)
     assert (line.chosen, line.built, line.registers, line.spills, line.runs) == (1, 1.25, 128, 16, 1234)
 
 
@@ -202,10 +203,20 @@ def test_the_command_joins_files_and_this_machine(timed, tmp_path, monkeypatch):
     assert CliRunner().invoke(main, ["report", files[0]]).exit_code == 2
 
 
-def test_a_broken_database_of_measurements_costs_only_its_part(tmp_path, monkeypatch):
+def test_a_broken_database_of_measurements_costs_only_its_part(timed, tmp_path, monkeypatch):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     with sqlite3.connect(tmp_path / "tune.db") as database:
         database.execute("CREATE TABLE tuned (a)")
-    result = CliRunner().invoke(main, ["report", f"--out={tmp_path}/r.html"])
+    (tmp_path / "b.json").write_text(json.dumps(timed))
+    result = CliRunner().invoke(main, ["report", f"--bench={tmp_path}/b.json", f"--out={tmp_path}/r.html"])
     assert result.exit_code == 0, result.output
     assert "Tuned choices" not in (tmp_path / "r.html").read_text()
+
+
+def test_every_time_has_its_noise_and_one_that_is_badly_known_is_marked(timed):
+    rows = [row | ({"noise": 0.756 if i == 0 else 0.02} if "us" in row else {}) for i, row in enumerate(timed["rows"])]
+    page = html(Sources(bench=[timed | {"rows": rows}]))
+    assert page.count("±75.6% noisy") >= 1
+    assert page.count("±2.0%") >= sum("us" in row for row in rows) - 1
+    assert "±2.0% noisy" not in page
+    assert chart.noise(0.1) == "±10.0%"
