@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
+from inspect import get_annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.core.construction import Spelled
 from opfacade.core.model import INT64_MAX, Model, Version, contradiction
@@ -24,6 +25,15 @@ class Args(metaclass=Spelled):
 
     __slots__ = ("__weakref__",)
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its operands
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what each of its fields is
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Lists the fields in the docstring. dataclass makes a class with slots anew, so this may be there already."""
+        super().__init_subclass__(**kwargs)
+        known, text = [name for name in get_annotations(cls) if name in cls.docs], cls.__doc__ or ""
+        if known and "Fields:" not in text:
+            lines = "".join(f"\n    {name}: {cls.docs[name]}." for name in known)
+            cls.__doc__ = f"{text or 'The tensors of one call.'}\n\nFields:{lines}\n"
 
 
 ArgsT = TypeVar("ArgsT", bound=Args)
@@ -70,7 +80,7 @@ class Descriptor(Model, Generic[ArgsT]):
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
     workspace_hint: ClassVar[str] = ""
     invariance_hint: ClassVar[str] = ""
-    schema_version: Version = 1
+    schema_version: Version = Field(1, description="Version of the JSON form.")
 
     def operands(self) -> dict[str, TensorSpec]:
         raise NotImplementedError

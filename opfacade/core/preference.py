@@ -21,10 +21,16 @@ class Require(Model):
     model is "exact" satisfies every requirement; others are refused where it is a model that the op does not have.
     """
 
-    deterministic: bool = False
-    bit_stable_on_same_hardware: bool = False
-    batch_invariant: Literal["none", "composition"] = "none"
-    max_error_model: Word | None = None
+    deterministic: bool = Field(default=False, description="The same inputs give the same bits, run to run, in one process.")
+    bit_stable_on_same_hardware: bool = Field(
+        default=False, description="The same bits also across processes, streams, allocations and workspace contents."
+    )
+    batch_invariant: Literal["none", "composition"] = Field(
+        default="none", description='"composition": the bits of a request do not depend on the rest of its batch.'
+    )
+    max_error_model: Word | None = Field(
+        default=None, description="No looser error bound than this one, in the order of ERROR_MODELS; None is any."
+    )
 
 
 _SHORT: dict[str, dict[str, object]] = {
@@ -51,14 +57,29 @@ class Preference(Model):
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({"sku": "pin", "exclude": "forbid"})
-    backend: Literal["cuda", "reference"] | None = None
-    forbid: Names = ()
-    allow: Names | None = None
-    max_workspace_bytes: Bytes | None = None
-    require: Annotated[Require, BeforeValidator(_require)] = Require()
-    jit: Literal["build", "never"] = "build"
-    pin: str | None = None
-    autotune: Literal["off", "use"] = "off"
+    backend: Literal["cuda", "reference"] | None = Field(
+        default=None, description="Only candidates of this backend; None is any."
+    )
+    forbid: Names = Field(
+        default=(), description='Backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids never to use, of any op.'
+    )
+    allow: Names | None = Field(default=None, description="Only these SKU ids; None is any.")
+    max_workspace_bytes: Bytes | None = Field(
+        default=None, description="No plan that needs a larger workspace, in bytes; None is no limit."
+    )
+    require: Annotated[Require, BeforeValidator(_require)] = Field(
+        default=Require(), description="The least guarantee: a Require, or the name of one of its flags."
+    )
+    jit: Literal["build", "never"] = Field(
+        default="build", description='"never" refuses to compile when a kernel is loaded; what is chosen does not change.'
+    )
+    pin: str | None = Field(
+        default=None,
+        description="Only the candidate with this SKU id; UnsupportedError (OPF-S012) names the nearest ids where there is none.",
+    )
+    autotune: Literal["off", "use"] = Field(
+        default="off", description='"use" takes what `opfacade tune` measured to be faster, where it has measured.'
+    )
 
     @property
     def names_reference(self) -> bool:

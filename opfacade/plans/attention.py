@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import FloatDType
@@ -15,11 +15,24 @@ from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
-from opfacade.plans._attention.elsewhere import OPERANDS
+from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import KvScale, check_scale, page_table_operands, scale_operands
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor as PagedKvCacheDescriptor
 from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
 from opfacade.plans._attention.variant_examples import alibi, document_mask
+
+__all__ = [
+    "BatchPagedDecodeArgs",
+    "BatchPagedDecodeDescriptor",
+    "BatchPagedDecodePlan",
+    "BatchPagedPrefillArgs",
+    "BatchPagedPrefillDescriptor",
+    "BatchPagedPrefillPlan",
+    "BatchRaggedPrefillArgs",
+    "BatchRaggedPrefillDescriptor",
+    "BatchRaggedPrefillPlan",
+    "PagedKvCacheDescriptor",
+]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +46,10 @@ class PagedKvAttention(PagedAttention[ArgsT]):
     """
 
     later: ClassVar[frozenset[str]] = Attention.later | {"kv_scale"}
-    paged_kv: PagedKvCacheDescriptor
-    kv_scale: KvScale = "none"
+    paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
+    kv_scale: KvScale = Field(
+        default="none", description='"tensor" or "head": an fp8 cache holds K / k_scale and V / v_scale; "none" is 1.'
+    )
 
     @model_validator(mode="after")
     def _scaled(self) -> PagedKvAttention[ArgsT]:
@@ -56,8 +71,7 @@ class PagedKvAttention(PagedAttention[ArgsT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPagedPrefillArgs(Args):
-    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
+class BatchPagedPrefillArgs(AttentionArgs):
     q: Tensor
     q_indptr: Tensor
     k_data: Tensor
@@ -86,13 +100,13 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Scale
     total_num_rows: rows of q over all requests. causal: row i sees keys j <= i + kv_len - q_len.
     """
 
-    op: Literal["paged_prefill"] = "paged_prefill"
+    op: Literal["paged_prefill"] = Field(default="paged_prefill", description="The operator.")
     args_type: ClassVar[type[Args]] = BatchPagedPrefillArgs
     later: ClassVar[frozenset[str]] = PagedKvAttention.later | {"q_scale", *Varied.model_fields}
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr"})
     sizes: ClassVar[frozenset[str]] = PagedKvAttention.sizes | {"total_num_rows"}
-    total_num_rows: Count
-    causal: bool
+    total_num_rows: Count = Field(description="Rows of q over all requests.")
+    causal: bool = Field(description="Row i of a request sees keys j <= i + kv_len - q_len (aligned to the bottom right).")
 
     def request_tables(self) -> RequestTables:
         return replace(super().request_tables(), rows="q_indptr", total_rows=self.total_num_rows)
@@ -104,12 +118,12 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Scale
         return inputs | self._more(self._heads, rows, self.paged_kv.token_dims, self.batch_size) | self._outputs(rows)
 
 
-class BatchPagedPrefillPlan(Plan[BatchPagedPrefillArgs]): ...
+class BatchPagedPrefillPlan(Plan[BatchPagedPrefillArgs]):
+    """Prefill over a paged cache: attention of the last rows of each request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPagedDecodeArgs(Args):
-    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
+class BatchPagedDecodeArgs(AttentionArgs):
     q: Tensor
     k_data: Tensor
     v_data: Tensor
@@ -128,7 +142,7 @@ class BatchPagedDecodeArgs(Args):
 class BatchPagedDecodeDescriptor(PagedKvAttention[BatchPagedDecodeArgs]):
     """One query row a request, at the end of its context: softmax(scale * q k^T) v over its pages."""
 
-    op: Literal["paged_decode"] = "paged_decode"
+    op: Literal["paged_decode"] = Field(default="paged_decode", description="The operator.")
     args_type: ClassVar[type[Args]] = BatchPagedDecodeArgs
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -136,12 +150,12 @@ class BatchPagedDecodeDescriptor(PagedKvAttention[BatchPagedDecodeArgs]):
         return {"q": self._query(rows)} | self._cache() | self._sinks() | self._outputs(rows)
 
 
-class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs]): ...
+class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs]):
+    """Decode over a paged cache: attention of one row for each request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRaggedPrefillArgs(Args):
-    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
+class BatchRaggedPrefillArgs(AttentionArgs):
     q: Tensor
     q_indptr: Tensor
     k: Tensor
@@ -165,19 +179,19 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     head_dim_vo: elements of a head of v and o; None is head_dim, which then is of q and k alone.
     """
 
-    op: Literal["ragged_prefill"] = "ragged_prefill"
+    op: Literal["ragged_prefill"] = Field(default="ragged_prefill", description="The operator.")
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
     later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
     sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "total_num_rows", "total_kv_rows"}
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr"})
-    batch_size: Count
-    total_num_rows: Count
-    total_kv_rows: Count
-    num_kv_heads: Size
-    head_dim: Size
-    head_dim_vo: Size | None = None
-    causal: bool
-    dtype: FloatDType
+    batch_size: Count = Field(description="Requests of the batch, 0 or more.")
+    total_num_rows: Count = Field(description="Rows of q over all requests.")
+    total_kv_rows: Count = Field(description="Rows of k and v over all requests.")
+    num_kv_heads: Size = Field(description="KV heads.")
+    head_dim: Size = Field(description="Elements of a head of q and k.")
+    head_dim_vo: Size | None = Field(default=None, description="Elements of a head of v and o; None is head_dim.")
+    causal: bool = Field(description="Row i of a request sees keys j <= i + kv_len - q_len (aligned to the bottom right).")
+    dtype: FloatDType = Field(description="Element type of k and v.")
 
     @property
     def kv_heads(self) -> int:
@@ -226,7 +240,8 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
         return inputs | self._query_scale() | self._sinks() | more | self._outputs(rows)
 
 
-class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]): ...
+class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]):
+    """Prefill over plain rows of K and V."""
 
 
 _LLAMA_8B = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")

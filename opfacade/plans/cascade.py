@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, Role, TensorSpec
 from opfacade.plan import Plan
+
+__all__ = [
+    "MergeStatesArgs",
+    "MergeStatesDescriptor",
+    "MergeStatesPlan",
+]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +38,15 @@ class MergeStatesArgs(Args):
     tensors of a list become the operands state_o_0, state_lse_0 and so on, by which errors and dumps name them.
     o, lse: None with `in_place`.
     """
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "states_o": "outputs of the states: [num_states, total_num_rows, num_heads, head_dim], or a list of [rows, heads, dim]",
+        "states_lse": "f32, their log-sum-exps: [num_states, total_num_rows, num_heads], or a list of [rows, heads]",
+        "o": "written: [total_num_rows, num_heads, head_dim] in dtype",
+        "lse": "written: f32 [total_num_rows, num_heads]",
+        **{f"state_o_{i}": "set by a list in states_o" for i in range(MAX_LISTED)},
+        **{f"state_lse_{i}": "set by a list in states_lse" for i in range(MAX_LISTED)},
+    })  # fmt: skip
 
     states_o: Tensor | Sequence[Tensor] | None = None
     states_lse: Tensor | Sequence[Tensor] | None = None
@@ -75,7 +90,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     in_place: o and lse are written into state 0, in its dtype, and are no operands; the other states stay as they are.
     """
 
-    op: Literal["merge_states"] = "merge_states"
+    op: Literal["merge_states"] = Field(default="merge_states", description="The operator.")
     category: ClassVar[str] = "cascade"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "merge-f32")
     later: ClassVar[frozenset[str]] = frozenset({"states", "in_place"})
@@ -84,13 +99,15 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         {f"states_{kind}": tuple(f"state_{kind}_{i}" for i in range(MAX_LISTED)) for kind in ("o", "lse")}
     )
-    num_states: Size
-    total_num_rows: Count
-    num_heads: Size
-    head_dim: Size
-    dtype: FloatDType
-    states: States = "stacked"
-    in_place: bool = False
+    num_states: Size = Field(description="Partial results to merge, at most 8 of a list.")
+    total_num_rows: Count = Field(description="Rows of each state.")
+    num_heads: Size = Field(description="Heads of each row.")
+    head_dim: Size = Field(description="Elements of one head.")
+    dtype: FloatDType = Field(description="Element type of o.")
+    states: States = Field(
+        default="stacked", description='"stacked": one tensor holds all states; "list": lists of up to 8 tensors.'
+    )
+    in_place: bool = Field(default=False, description="Write o and lse into state 0 and leave the other states as they are.")
 
     @model_validator(mode="after")
     def _short_list(self) -> MergeStatesDescriptor:
@@ -138,7 +155,8 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         return found if self.in_place else found | {"o": o._replace(role="out"), "lse": lse._replace(role="out")}
 
 
-class MergeStatesPlan(Plan[MergeStatesArgs]): ...
+class MergeStatesPlan(Plan[MergeStatesArgs]):
+    """Merging partial attention results over disjoint keys."""
 
 
 EXAMPLES = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import FloatDType
@@ -15,7 +15,7 @@ from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
-from opfacade.plans._attention.elsewhere import OPERANDS
+from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.page_tables import block_of_csr as block_of_csr
 from opfacade.plans._attention.page_tables import even_indptr as even_indptr
 from opfacade.plans._attention.page_tables import even_page_table as even_page_table
@@ -37,6 +37,13 @@ from opfacade.plans._attention.paging import (
 )
 from opfacade.validation.rules import index_error
 
+__all__ = [
+    "PagedKvAppendArgs",
+    "PagedKvAppendDescriptor",
+    "PagedKvAppendPlan",
+    "PagedKvCacheDescriptor",
+]
+
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
@@ -46,8 +53,7 @@ RopeDType = Literal["f32", "bf16", "f16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PagedKvAppendArgs(Args):
-    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
+class PagedKvAppendArgs(AttentionArgs):
     k_new: Tensor
     v_new: Tensor
     append_indptr: Tensor
@@ -77,23 +83,38 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     All arithmetic is f32, rounded once into the cache.
     """
 
-    op: Literal["paged_kv_append"] = "paged_kv_append"
+    op: Literal["paged_kv_append"] = Field(default="paged_kv_append", description="The operator.")
     category: ClassVar[str] = "kv_cache"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "append-f32")
     later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim", "rope_dtype"})
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"k_new": "append_indptr", "v_new": "append_indptr"})
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "max_kv_indices"})
     args_type: ClassVar[type[Args]] = PagedKvAppendArgs
-    batch_size: Count
-    total_num_rows: Count
-    paged_kv: PagedKvCacheDescriptor
-    page_table: PageTable = "csr"
-    max_kv_indices: Count | None = None
-    new_dtype: FloatDType | None = None
-    kv_scale: KvScale = "none"
-    rope: Rope = "none"
-    rotary_dim: Size | None = None
-    rope_dtype: RopeDType = "f32"
+    batch_size: Count = Field(description="Requests of the batch, 0 or more.")
+    total_num_rows: Count = Field(description="New rows over all requests.")
+    paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
+    page_table: PageTable = Field(
+        default="csr",
+        description='"csr": kv_indptr, kv_indices, last_page_len; "block": block_table and kv_lens. The new rows are counted.',
+    )
+    max_kv_indices: Count | None = Field(
+        default=None, description="Bound on the pages of all requests together; None is num_total_pages."
+    )
+    new_dtype: FloatDType | None = Field(
+        default=None, description="Element type of k_new and v_new; None is that of the cache, an fp8 cache takes wider rows."
+    )
+    kv_scale: KvScale = Field(
+        default="none",
+        description='"tensor" or "head": new rows are divided by k_scale and v_scale before they are quantised; "none" is 1.',
+    )
+    rope: Rope = Field(
+        default="none",
+        description="K is rotated by the angle of its position, in pairs (2i, 2i + 1) or (i, i + rotary_dim / 2).",
+    )
+    rotary_dim: Size | None = Field(
+        default=None, description="Elements of a row of K that are rotated, even; None is head_dim."
+    )
+    rope_dtype: RopeDType = Field(default="f32", description="Element type of cos_sin_cache.")
 
     @model_validator(mode="after")
     def _paged(self) -> PagedKvAppendDescriptor:
@@ -181,7 +202,8 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         return {"cos_sin_cache": TensorSpec(shape, self.rope_dtype)} if self.rotated else {}
 
 
-class PagedKvAppendPlan(Plan[PagedKvAppendArgs]): ...
+class PagedKvAppendPlan(Plan[PagedKvAppendArgs]):
+    """Writing new K and V rows into their pages, also with RoPE and quantisation."""
 
 
 EXAMPLES = (

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
 from opfacade.core.model import contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.plan import Plan
-from opfacade.plans._attention.elsewhere import OPERANDS
+from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import PagedLatentCacheDescriptor as PagedLatentCacheDescriptor
 from opfacade.plans._attention.paging import page_table_operands
 from opfacade.plans._attention.scoring import PagedAttention
+
+__all__ = [
+    "BatchMlaDecodeArgs",
+    "BatchMlaDecodeDescriptor",
+    "BatchMlaDecodePlan",
+    "PagedLatentCacheDescriptor",
+]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +32,7 @@ _LATENT, _ROPE, _UNABSORBED = 512, 64, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchMlaDecodeArgs(Args):
-    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
+class BatchMlaDecodeArgs(AttentionArgs):
     q_nope: Tensor
     q_pe: Tensor
     ckv: Tensor
@@ -51,9 +56,9 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
     into what the caller applies to o.
     """
 
-    op: Literal["mla_decode"] = "mla_decode"
+    op: Literal["mla_decode"] = Field(default="mla_decode", description="The operator.")
     args_type: ClassVar[type[Args]] = BatchMlaDecodeArgs
-    paged_kv: PagedLatentCacheDescriptor
+    paged_kv: PagedLatentCacheDescriptor = Field(description="The pool of latent rows.")
 
     @model_validator(mode="after")
     def _known_scale(self) -> BatchMlaDecodeDescriptor:
@@ -94,7 +99,8 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
         return queries | self.paged_kv.pool_specs() | table | self._sinks() | self._outputs(rows)
 
 
-class BatchMlaDecodePlan(Plan[BatchMlaDecodeArgs]): ...
+class BatchMlaDecodePlan(Plan[BatchMlaDecodeArgs]):
+    """Latent attention decode (MLA, absorbed): one row for each request."""
 
 
 _DEEPSEEK = PagedLatentCacheDescriptor(num_total_pages=16, page_size=64, dtype="bf16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
@@ -28,9 +28,9 @@ class PagePool(Model):
 
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
     elsewhere: ClassVar[Mapping[str, str]] = FIELDS
-    num_total_pages: Count
-    page_size: Size
-    dtype: FloatDType
+    num_total_pages: Count = Field(description="Pages of the pool, 0 or more.")
+    page_size: Size = Field(description="Tokens of one page, 1 or more.")
+    dtype: FloatDType = Field(description="Element type of the pool.")
 
 
 class PagedKvCacheDescriptor(PagePool):
@@ -40,9 +40,12 @@ class PagedKvCacheDescriptor(PagePool):
     head_dim]`. Page, token and head strides are free; head_dim is contiguous.
     """
 
-    num_kv_heads: Size
-    head_dim: Size
-    layout: Layout = "HND"
+    num_kv_heads: Size = Field(description="KV heads of a token.")
+    head_dim: Size = Field(description="Elements of one head.")
+    layout: Layout = Field(
+        default="HND",
+        description='Order of a pool: "HND" is pages, heads, tokens, elements; "NHD" is pages, tokens, heads, elements.',
+    )
 
     @model_validator(mode="after")
     def _addressable(self) -> PagedKvCacheDescriptor:
@@ -75,8 +78,8 @@ class PagedLatentCacheDescriptor(PagePool):
     Two base pointers with free page and token strides: two tensors, or columns of one of width latent_dim + rope_dim.
     """
 
-    latent_dim: Size = 512
-    rope_dim: Size = 64
+    latent_dim: Size = Field(default=512, description="Elements of ckv: the part of a row that is key and value.")
+    rope_dim: Size = Field(default=64, description="Elements of kpe: the rotated part of the key.")
 
     @property
     def token_axis(self) -> int:

@@ -65,17 +65,34 @@ class Attention(Descriptor[ArgsT]):
     tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"sm_scale", "allow_unusual_scale"})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"logits_soft_cap"})
-    num_qo_heads: Size
-    sm_scale: Single | None = None
-    allow_unusual_scale: bool = False
-    kv_split: KvSplit = "auto"
-    window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = -1
-    logits_soft_cap: Annotated[Single, Field(ge=0)] = 0.0
-    q_dtype: FloatDType | None = None
-    o_dtype: FloatDType | None = None
-    return_lse: bool = True
-    sinks: bool = False
-    max_kv_len: Count | None = None
+    num_qo_heads: Size = Field(description="Query heads, a multiple of the KV heads.")
+    sm_scale: Single | None = Field(
+        default=None, description="Factor on q.k, finite; None is 1/sqrt(head_dim), for latent attention 1/sqrt(192)."
+    )
+    allow_unusual_scale: bool = Field(default=False, description="Accept an sm_scale that is zero or negative.")
+    kv_split: KvSplit = Field(
+        default="auto",
+        description='"auto" splits long contexts over the device, "off" never splits, an int is a fixed chunk in tokens.',
+    )
+    window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = Field(
+        default=-1, description="w >= 0 hides keys more than w positions before the row; -1 is no window."
+    )
+    logits_soft_cap: Annotated[Single, Field(ge=0)] = Field(
+        default=0.0, description="c > 0 replaces a score s by c * tanh(s / c); 0 is no cap."
+    )
+    q_dtype: FloatDType | None = Field(default=None, description="Element type of q; None is that of the cache.")
+    o_dtype: FloatDType | None = Field(
+        default=None, description="Element type of o; None is that of q, and bf16 where q is fp8."
+    )
+    return_lse: bool = Field(default=True, description="Also write lse, the natural logarithm of the sum of exponentials, f32.")
+    sinks: bool = Field(
+        default=False,
+        description="A learned logit for each query head (f32 [num_qo_heads]) joins the denominator without a value.",
+    )
+    max_kv_len: Count | None = Field(
+        default=None,
+        description="Bound on the tokens of one request, which workspaces follow; None is what its page table can hold.",
+    )
 
     @model_validator(mode="after")
     def _attention(self) -> Attention[ArgsT]:
@@ -180,7 +197,9 @@ class ScaledQuery(Model):
     q_scale: an fp8 q holds Q / q_scale: "tensor" has one positive, finite factor, "none" is 1. Q is the exact product.
     """
 
-    q_scale: Literal["none", "tensor"] = "none"
+    q_scale: Literal["none", "tensor"] = Field(
+        default="none", description='"tensor": q is fp8 and holds Q / q_scale, one positive factor; "none" is 1.'
+    )
 
     @model_validator(mode="after")
     def _scaled_query(self) -> ScaledQuery:
@@ -205,8 +224,12 @@ class Varied(Model):
     has at least ceil(q_len * kv_len / 8) bytes. Kernels treat bits past the end of packed_mask as hidden.
     """
 
-    variant: Variant | None = None
-    custom_mask: bool = False
+    variant: Variant | None = Field(
+        default=None, description="Expressions for scores, mask or query; its parameters are operands. None: plain attention."
+    )
+    custom_mask: bool = Field(
+        default=False, description="The call has packed_mask and mask_indptr: a bit for each pair of a row and a key."
+    )
 
     @model_validator(mode="after")
     def _varied(self) -> Varied:
@@ -252,10 +275,15 @@ class PagedAttention(Attention[ArgsT]):
     """
 
     sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "max_kv_indices"}
-    batch_size: Count
-    paged_kv: PagePool
-    page_table: PageTable = "csr"
-    max_kv_indices: Count | None = None
+    batch_size: Count = Field(description="Requests of the batch, 0 or more.")
+    paged_kv: PagePool = Field(description="The pool of pages.")
+    page_table: PageTable = Field(
+        default="csr", description='"csr": kv_indptr, kv_indices, last_page_len; "block": block_table and kv_lens.'
+    )
+    max_kv_indices: Count | None = Field(
+        default=None,
+        description="Bound on the pages of all requests together, shared ones counted each time; None is num_total_pages.",
+    )
 
     @model_validator(mode="after")
     def _paged(self) -> PagedAttention[ArgsT]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from opfacade.core.model import Model
 from opfacade.core.operands import Dim, TensorSpec, index_spec
@@ -43,9 +43,15 @@ class Variant(Model):
     __slots__ = ("_key",)
     _key: ClassVar[str]
     hints: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("logits", "mask", "query"), _WRITTEN))
-    logits: Expression | None = None
-    mask: Expression | None = None
-    query: Expression | None = None
+    logits: Expression | None = Field(
+        None, description="f32 expression of `score` that goes into the softmax instead; None: the score."
+    )
+    mask: Expression | None = Field(
+        None, description="bool expression: whether a row sees a key, beside causal and window; None: all."
+    )
+    query: Expression | None = Field(
+        None, description="Exact f32 expression of `query`, an element of q, that stands for it; None: q."
+    )
 
     @field_validator("logits", "query")
     @classmethod

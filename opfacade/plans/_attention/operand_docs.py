@@ -1,0 +1,51 @@
+"""What each tensor of a call is, for help and the reference. Sizes are those of the descriptor; all lie on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from opfacade.core.descriptor import Args
+from opfacade.plans._attention.elsewhere import OPERANDS
+
+OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
+    "q": "queries [rows, num_qo_heads, head_dim]; rows are total_num_rows, or batch_size in decode",
+    "q_indptr": "int32 [batch_size + 1]: rows of request b are q_indptr[b] to q_indptr[b + 1]",
+    "k": "keys [total_kv_rows, num_kv_heads, head_dim]",
+    "v": "values [total_kv_rows, num_kv_heads, head_dim_vo]",
+    "k_data": "pool of keys, in the layout of paged_kv, with any page, token and head strides",
+    "v_data": "pool of values, as k_data",
+    "k_new": "new keys [total_num_rows, num_kv_heads, head_dim]",
+    "v_new": "new values, as k_new",
+    "append_indptr": "int32 [batch_size + 1]: new rows of request b are append_indptr[b] to append_indptr[b + 1]",
+    "q_nope": "queries after absorption [batch_size, num_qo_heads, latent_dim]",
+    "q_pe": "rotated queries [batch_size, num_qo_heads, rope_dim]",
+    "ckv": "pool of latent rows [num_total_pages, page_size, latent_dim]: keys and values",
+    "kpe": "pool of rotated keys [num_total_pages, page_size, rope_dim]",
+    "kv_indptr": "int32 [batch_size + 1]: pages of request b (rows of k and v in ragged prefill); with page_table='csr'",
+    "kv_indices": "int32 [n]: page ids of all requests; with page_table='csr'",
+    "last_page_len": "int32 [batch_size]: tokens on the last page of each request, 1 to page_size; with page_table='csr'",
+    "block_table": "int32 [batch_size, max_pages]: page ids of each request, padded with anything; with page_table='block'",
+    "kv_lens": "int32 [batch_size]: tokens of each request; with page_table='block'",
+    "k_scale": "f32 [1] or [num_kv_heads], positive: K is k_scale * k_data; with kv_scale",
+    "v_scale": "f32, as k_scale; with kv_scale",
+    "q_scale": "f32 [1], positive: Q is q_scale * q; with q_scale='tensor'",
+    "sinks": "f32 [num_qo_heads], finite or -inf: a logit in each denominator; with sinks=True",
+    "head_params": "f32 [n, num_qo_heads]: parameters of the variant for each query head, in the order of their names",
+    "row_params": "int32 [n, total_num_rows]: parameters of the variant for each row of q",
+    "key_params": "int32 [n, num_total_pages, page_size] or [n, total_kv_rows]: parameters of the variant for each key",
+    "packed_mask": "uint8 [n]: a bit for each pair of a row and a key; with custom_mask=True",
+    "mask_indptr": "int32 [batch_size + 1]: first byte of each request in packed_mask; with custom_mask=True",
+    "cos_sin_cache": "[max_positions, rotary_dim] in rope_dtype: cosines, then sines, for each position; with rope",
+    "o": "written: outputs, one row for each row of q, in o_dtype",
+    "lse": "written: f32 [rows, num_qo_heads], the natural logarithm of the sum of exponentials; with return_lse",
+})  # fmt: skip
+
+
+class AttentionArgs(Args):
+    """Base of the bundles of attention and its cache."""
+
+    __slots__ = ()
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
+    docs: ClassVar[Mapping[str, str]] = OPERAND_DOCS

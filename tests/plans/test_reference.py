@@ -1,0 +1,61 @@
+"""What help, the JSON schema and the reference say of plans: every field and every tensor is described, once."""
+
+import dataclasses
+from importlib import import_module
+
+import pytest
+
+import opfacade.plans
+from opfacade import Plan, Preference, Require
+from opfacade.core.refusals import _models
+from opfacade.select.registry import descriptor_types, families
+
+TYPES = list(descriptor_types().values())
+
+
+def with_models_inside(kinds):
+    found = []
+    for kind in kinds:
+        if kind not in found:
+            found.append(kind)
+            inner = [model for field in kind.model_fields.values() for model in _models(field.annotation)]
+            found += [model for model in with_models_inside([m for m in inner if m not in found]) if model not in found]
+    return found
+
+
+MODELS = with_models_inside([*TYPES, Preference, Require]) if TYPES else []
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_field_is_described_in_a_sentence(model):
+    for name, field in model.model_fields.items():
+        assert field.description, f"{model.__name__}.{name}"
+        assert field.description.endswith("."), field.description
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_the_schema_has_the_descriptions(kind):
+    for name, entry in kind.model_json_schema()["properties"].items():
+        assert entry["description"] == kind.model_fields[name].description
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_every_tensor_of_a_call_is_described(kind):
+    for field in dataclasses.fields(kind.args_type):
+        assert f"\n    {field.name}: {kind.args_type.docs[field.name]}." in kind.args_type.__doc__
+    assert kind.args_type.__doc__.count("Fields:") == 1
+
+
+@pytest.mark.parametrize("family", families())
+def test_a_family_exports_what_users_import(family):
+    module = import_module(f"opfacade.plans.{family}")
+    public = set(module.__all__)
+    assert len(module.__all__) == len(public)
+    for kind in (kind for kind in TYPES if kind.__module__ == module.__name__):
+        assert {kind.__name__, kind.args_type.__name__, kind.__name__.replace("Descriptor", "Plan")} <= public
+    plans = [
+        value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Plan) and value is not Plan
+    ]
+    assert plans
+    assert all(plan.__doc__ and plan.__name__ in public for plan in plans)
+    assert f"{family}:" in str(opfacade.plans.__doc__)
