@@ -1,0 +1,67 @@
+"""The pages of the site: every block of code runs, every code of an error is explained, every page is in the index."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from opfacade.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CODE = re.compile(r"OPF-[A-Z][0-9]{3}")
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "howto"])
+def test_the_blocks_of_a_page_run_one_after_the_other(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = {"__name__": name}
+    for block in blocks(DOCS / f"{name}.md", "python"):
+        exec(compile(block, f"{name}.md", "exec"), names)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "howto"])
+def test_commands_of_a_page_exist(name):
+    for block in blocks(DOCS / f"{name}.md", "sh"):
+        for word in re.findall(r"^opfacade (\w+)", block, re.MULTILINE):
+            assert word in main.commands
+
+
+def in_sources():
+    for folder in ("opfacade", "csrc", "kernels"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                yield from CODE.findall(path.read_text(errors="replace"))
+
+
+def test_every_code_is_explained_once_and_no_other():
+    rows = re.findall(r"^\| (OPF-[A-Z][0-9]{3}) \| (.*) \|$", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    explained = [code for code, _ in rows]
+    assert len(explained) == len(set(explained))
+    assert set(in_sources()) - set(explained) == set(), "explain it in docs/errors.md"
+    assert set(explained) - set(in_sources()) == set(), "docs/errors.md explains what nothing raises"
+    assert all(text.endswith(".") for _, text in rows)
+
+
+def test_every_page_is_in_the_index_of_the_site():
+    index = (ROOT / "mkdocs.yml").read_text()
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "notebook" not in path.parts}
+    assert {page for page in pages if page not in index} == set()
+
+
+def test_generated_pages_say_what_is_there(tmp_path):
+    runpy.run_path(str(ROOT / "scripts/docs_pages"))["write"](tmp_path)
+    support = (tmp_path / "support.md").read_text()
+    assert "| `paged_decode` | sm_90a | bf16 | 64, 128, 256 | `cuda/split_kv` |" in support
+    assert "| `paged_decode` | cpu |" in support
+    reference = (tmp_path / "reference.md").read_text()
+    assert "| `kv_split` | `auto` |" in reference
+    assert "| `block_table` | int32 [batch_size, max_pages]" in reference
+    assert "::: opfacade.plan.Plan" in reference
