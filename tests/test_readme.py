@@ -1,9 +1,14 @@
 """What the README says is true: its example runs, its table is current, its commands and variables exist."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 import torch
 
 from opfacade.cli.main import main
@@ -13,10 +18,33 @@ from opfacade.tools import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+USING = (ROOT / "docs/using.md").read_text()
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language, text=README):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_it_is_short():
+    assert len(README.splitlines()) <= 120
+
+
+def test_its_links_lead_to_files():
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_the_example_passes_strict_type_checkers(checker, tmp_path):
+    program = shutil.which(checker, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if program is None:
+        pytest.skip(f"{checker} is not installed")
+    example = tmp_path / "example.py"
+    example.write_text(blocks("python")[0])
+    words = {"mypy": ["--strict", "--cache-dir", str(ROOT / ".mypy_cache")], "pyright": ["--pythonpath", sys.executable]}
+    found = subprocess.run([program, *words[checker], str(example)], capture_output=True, text=True, timeout=280, cwd=ROOT)
+    assert found.returncode == 0, found.stdout
 
 
 def test_the_example_runs_and_its_result_is_within_the_bound(capsys):
@@ -40,7 +68,7 @@ def test_the_table_of_operators_is_current():
 
 
 def test_every_command_and_script_exists():
-    shell = "\n".join(blocks("sh"))
+    shell = "\n".join(blocks("sh") + blocks("sh", USING))
     commands = set(re.findall(r"^opfacade (\w+)", shell, re.MULTILINE))
     assert commands == set(main.commands)
     scripts = re.findall(r"^(scripts/\w+)", shell, re.MULTILINE)
@@ -49,13 +77,13 @@ def test_every_command_and_script_exists():
 
 
 def test_every_option_exists():
-    for command, words in re.findall(r"^opfacade (\w+)(.*?)#", "\n".join(blocks("sh")), re.MULTILINE):
+    for command, words in re.findall(r"^opfacade (\w+)(.*?)#", "\n".join(blocks("sh", USING)), re.MULTILINE):
         known = {option for parameter in main.commands[command].params for option in parameter.opts}
         assert set(re.findall(r"--[\w-]+", words)) <= known
 
 
 def test_every_variable_exists():
-    named = set(re.findall(r"OPFACADE_[A-Z_]+", README))
+    named = set(re.findall(r"OPFACADE_[A-Z_]+", README + USING))
     assert named <= {variable.name for variable in catalogue.environment()}
 
 

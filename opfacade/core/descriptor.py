@@ -80,7 +80,7 @@ class Descriptor(Model, Generic[ArgsT]):
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
     workspace_hint: ClassVar[str] = ""
     invariance_hint: ClassVar[str] = ""
-    schema_version: Version = Field(1, description="Version of the JSON form.")
+    schema_version: Version = Field(default=1, description="Version of the JSON form.")
 
     def operands(self) -> dict[str, TensorSpec]:
         raise NotImplementedError

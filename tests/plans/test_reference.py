@@ -1,10 +1,13 @@
 """What help, the JSON schema and the reference say of plans: every field and every tensor is described, once."""
 
+import ast
 import dataclasses
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import opfacade
 import opfacade.plans
 from opfacade import Plan, Preference, Require
 from opfacade.core.refusals import _models
@@ -59,3 +62,11 @@ def test_a_family_exports_what_users_import(family):
     assert plans
     assert all(plan.__doc__ and plan.__name__ in public for plan in plans)
     assert f"{family}:" in str(opfacade.plans.__doc__)
+
+
+def test_defaults_are_named():
+    """A type checker that does not know pydantic takes a default that is not named for none."""
+    for path in (Path(opfacade.__file__).parent).rglob("*.py"):
+        calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        wrong = [call.lineno for call in calls if getattr(call.func, "id", "") == "Field" and call.args]
+        assert wrong == [], path
