@@ -75,7 +75,7 @@ class Preference(Model):
     )
     pin: str | None = Field(
         default=None,
-        description="Only the candidate with this SKU id; UnsupportedError (OPF-S012) names the nearest ids where there is none.",
+        description="Only the candidate with this SKU id; an UnsupportedError (OPF-S012) names the nearest where none has it.",
     )
     autotune: Literal["off", "use"] = Field(
         default="off", description='"use" takes what `opfacade tune` measured to be faster, where it has measured.'

@@ -1,5 +1,5 @@
 """Descriptors, args and named plans of every operator, by family.
 
 attention: paged and ragged prefill, paged decode. mla: latent attention decode. kv_cache: writing to a paged cache. cascade:
-merging partial results. `opfacade list` prints all operators with the kernels for them.
+merging partial results. mask: packing boolean masks. `opfacade list` prints all operators with the kernels for them.
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,11 +19,19 @@ from opfacade.plan import Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = ["PackMaskArgs", "PackMaskDescriptor", "PackMaskPlan", "pack_mask", "segment_packbits"]
+
 BitOrder = Literal["little", "big"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackMaskArgs(Args):
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "mask": "uint8 [num_bits]: any value but 0 is true",
+        "bits_indptr": "int32 [batch_size + 1]: first entry of each request; with segments='indptr'",
+        "packed": "written: uint8 [(num_bits + 7 * batch_size) // 8]",
+        "packed_indptr": "written: int32 [batch_size + 1], the first byte of each request and the end of the last",
+    })  # fmt: skip
     mask: Tensor
     bits_indptr: Tensor | None = None
     packed: Tensor
@@ -39,15 +49,19 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
     i // 8, where bit 0 is the least significant ("little") or the most significant one ("big"); bits past its end are 0.
     """
 
-    op: Literal["pack_mask"] = "pack_mask"
+    op: Literal["pack_mask"] = Field(default="pack_mask", description="The operator.")
     category: ClassVar[str] = "mask"
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "num_bits"})
     args_type: ClassVar[type[Args]] = PackMaskArgs
-    batch_size: Count = Field(description="requests")
-    num_bits: Count = Field(description="entries of the mask over all requests")
-    segments: Literal["indptr", "even"] = "indptr"
-    bit_order: BitOrder = "little"
+    batch_size: Count = Field(description="Requests, 0 or more.")
+    num_bits: Count = Field(description="Entries of the mask over all requests.")
+    segments: Literal["indptr", "even"] = Field(
+        default="indptr", description='"indptr": bits_indptr says where requests begin; "even": all have as many entries.'
+    )
+    bit_order: BitOrder = Field(
+        default="little", description="Whether entry 0 is the least or the most significant bit of a byte."
+    )
 
     @property
     def num_bytes(self) -> int:
@@ -64,7 +78,8 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
         return found
 
 
-class PackMaskPlan(Plan[PackMaskArgs]): ...
+class PackMaskPlan(Plan[PackMaskArgs]):
+    """Packing boolean masks into bits."""
 
 
 def pack_mask(mask: Tensor, *, bit_order: BitOrder = "little") -> tuple[Tensor, Tensor]:

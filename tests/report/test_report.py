@@ -215,7 +215,7 @@ def test_a_broken_database_of_measurements_costs_only_its_part(timed, tmp_path, 
 
 def test_every_time_has_its_noise_and_one_that_is_badly_known_is_marked(timed):
     rows = [row | ({"noise": 0.756 if i == 0 else 0.02} if "us" in row else {}) for i, row in enumerate(timed["rows"])]
-    page = html(Sources(bench=[timed | {"rows": rows}]))
+    page = html(ReportSources(bench=[timed | {"rows": rows}]))
     assert page.count("±75.6% noisy") >= 1
     assert page.count("±2.0%") >= sum("us" in row for row in rows) - 1
     assert "±2.0% noisy" not in page
