@@ -15,6 +15,7 @@ PACKAGES = {
     "cuda": ("nvidia-cuda-nvcc>=13.3", "nvidia-nvvm>=13.3", "nvidia-cuda-crt>=13.3", "nvidia-cuda-nvdisasm>=13.3",
              "nvidia-cuda-runtime>=13.0", "nvidia-cuda-cccl>=13.0"),
     "bench": ("matplotlib>=3.8",),
+    "transformers": ("transformers>=5.17", "psutil>=5.9"),
 }  # fmt: skip
 
 

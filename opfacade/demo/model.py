@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opfacade import telemetry
+from opfacade.base.installation import install
 from opfacade.errors import UnsupportedError
 
 MODELS = ("tiny-llama",)
@@ -66,7 +67,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        hint = "pip install 'opfacade[transformers]' brings it."
+        hint = f"{install('transformers')} brings it."
         message = f"demo.model: transformers expected to be installed, got {error}. {hint} [OPF-I006]"
         raise UnsupportedError(message, code="OPF-I006", op="demo", stage="model", hint=hint) from error
     return transformers

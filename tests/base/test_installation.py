@@ -1,9 +1,11 @@
 """The command that a message prints works for the installation at hand."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +77,9 @@ def test_no_warning_about_numpy_where_there_is_none(words, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert "NumPy" not in done.stderr, done.stderr
+
+
+def test_no_message_names_an_extra_by_itself():
+    package = Path(__file__).resolve().parents[2] / "opfacade"
+    named = [path.name for path in package.rglob("*.py") if re.search(r"pip install .?opfacade", path.read_text())]
+    assert named == []
