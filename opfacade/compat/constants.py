@@ -6,7 +6,7 @@ While a CUDA graph is captured they are made anew: what a graph reads must live 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ def _factor(device: torch.device, value: float) -> torch.Tensor:
     return torch.full((1,), value, dtype=torch.float32, device=device)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _head_values(device: torch.device, values: tuple[float, ...]) -> torch.Tensor:
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.float32, device=device)

@@ -32,7 +32,7 @@ def gathered_attention(
 
     Raises UnsupportedError for an argument that it does not take.
     """
-    named = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
+    named: dict[str, Any] = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
     if kwargs.get("read_index") is None:
         found: tuple[Tensor, None] = attention(module, query, key, value, attention_mask, dropout, scaling, **named, **kwargs)
         return found

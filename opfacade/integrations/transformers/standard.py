@@ -156,7 +156,7 @@ def _ragged(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
     return o
 
 
-_LIBRARY = torch.library.Library("opfacade_transformers", "FRAGMENT")
+_LIBRARY: Any = torch.library.Library("opfacade_transformers", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float? scaling, float? softcap, Tensor? s_aux, "
     "SymInt? window, bool causal, int layer) -> Tensor"
