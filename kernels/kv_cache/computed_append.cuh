@@ -105,17 +105,18 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
   const Change<C> of_v{nullptr, all.v_scale};
   if (C::kRope != Rope::kNone)
     of_k.angles = static_cast<decltype(of_k.angles)>(all.angles) + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
-  const auto put_k = [&] {
-    k.store(p.k, share, 0, place, of_k);
-    append_rest(k, p.k_new, p.k, share, place, of_k);
-  };
-  const auto put_v = [&] {
-    v.store(p.v, share, 0, place, of_v);
-    append_rest(v, p.v_new, p.v, share, place, of_v);
-  };
   k.prepare(of_k);
   if constexpr (C::kQuantises) v.prepare(of_v);
-  if (!in_pool<C>(p, place)) return;
+  // No branch on the page: ptxas would move the loads of the angles behind it.
+  const Share stored{share.row, share.head, in_pool<C>(p, place) ? share.heads : 0};
+  const auto put_k = [&] {
+    k.store(p.k, stored, 0, place, of_k);
+    append_rest(k, p.k_new, p.k, stored, place, of_k);
+  };
+  const auto put_v = [&] {
+    v.store(p.v, stored, 0, place, of_v);
+    append_rest(v, p.v_new, p.v, stored, place, of_v);
+  };
   // Angles loaded ahead arrive while V is stored. Otherwise K is finished first, to free its registers.
   if constexpr (decltype(k)::kAsksAhead) {
     put_v(), put_k();

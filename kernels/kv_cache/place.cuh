@@ -33,8 +33,9 @@ __device__ __forceinline__ bool find_entry(const AppendParams& p, int row, NewPl
   const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
   const int length = valid_kv_length<C::kTable>(p.table, request);
   place.position = length - (stop - row);
-  if (row >= stop || place.position < 0) return false;
-  if (kClampsIndices && (start < 0 || start > row || stop > p.total_rows || stop - start > length)) return false;
+  // Without short circuits, so that one branch waits for all loads at once.
+  const bool clamps = kClampsIndices & ((start < 0) | (start > row) | (stop > p.total_rows) | (stop - start > length));
+  if ((row >= stop) | (place.position < 0) | clamps) return false;
   place.page = pages.entry_of(place.position);
   place.slot = pages.slot_of(place.position);
   return true;

@@ -59,7 +59,7 @@ __device__ __forceinline__ int valid_kv_length(const PageTable& table, int reque
     return length <= table.limit ? length : -1;
   } else {
     const int last = last_page_len(table, request), first = table.indptr[request], stop = table.indptr[request + 1];
-    const bool valid = first >= 0 && first < stop && stop <= table.limit && last > 0 && last <= table.page_size;
+    const bool valid = (first >= 0) & (first < stop) & (stop <= table.limit) & (last > 0) & (last <= table.page_size);
     return valid ? (stop - first - 1) * table.page_size + last : -1;
   }
 }
