@@ -64,7 +64,7 @@ def _bundles(kind: type[Args], first: tuple[str, ...]) -> Callable[..., Any]:
     """
     names = (*first, *(name for name in kind.__slots__ if name not in first))
     fields = [(name, Any, dataclasses.field(default=None)) for name in names]
-    return dataclasses.make_dataclass(kind.__name__, fields, bases=(Args,), slots=True, eq=False, repr=False)
+    return dataclasses.make_dataclass(kind.__name__, fields, bases=kind.__bases__, slots=True, eq=False, repr=False)
 
 
 def _fake(form: Form, plan: int, *tensors: Any) -> None:

@@ -118,6 +118,8 @@ def test_wrong_arguments_of_a_bundle_are_told():
     assert isinstance(error, TypeError)
     assert "seq_lens expected no argument of this name, got one. Did you mean kv_lens? Names: q, k_data," in str(error)
     assert [issue.argument for issue in error.issues] == ["seq_lens", "k_data", "v_data", "o"]
+    named_elsewhere = refusal(lambda: BatchPagedDecodeArgs(q=1, cu_seqlens_k=2), ArgumentTypeError)
+    assert "Did you mean kv_indptr?" in str(named_elsewhere)
     assert "keywords only, got 2 positional" in str(refusal(lambda: BatchPagedDecodeArgs(1, 2), ArgumentTypeError))
 
 

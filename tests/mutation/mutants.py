@@ -18,6 +18,7 @@ from tests.mutation.faults_inputs import INPUT_FAULTS
 from tests.mutation.faults_integrations import INTEGRATION_FAULTS
 from tests.mutation.faults_language import LANGUAGE_FAULTS
 from tests.mutation.faults_logging import LOGGING_FAULTS
+from tests.mutation.faults_messages import MESSAGE_FAULTS
 from tests.mutation.faults_operands import OPERAND_FAULTS
 from tests.mutation.faults_pieces import PIECE_FAULTS
 from tests.mutation.faults_prefill import PREFILL_FAULTS
@@ -29,7 +30,7 @@ _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
 _FAMILIES = sorted((Path(__file__).parents[1] / "families").glob("*/faults.py"))
 _OF_FAMILIES = [fault for path in _FAMILIES for fault in import_module(f"tests.families.{path.parent.name}.faults").FAULTS]
 _WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *INTEGRATION_FAULTS)
-_CORE = (*INPUT_FAULTS, *LOGGING_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS)
+_CORE = (*INPUT_FAULTS, *LOGGING_FAULTS, *MESSAGE_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS)
 CPU = (*_OF_FAMILIES, *CPU_FAULTS, *_KERNELS, *_CORE, *_WAYS_IN)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 

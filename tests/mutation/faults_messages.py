@@ -1,0 +1,62 @@
+"""Faults in what messages and commands say, and in expressions: tests without a GPU must see them."""
+
+from tests.mutation.mutant import cpu
+
+MESSAGES, EXPRESSIONS, COMMANDS = (
+    "tests/core/test_messages.py tests/test_issue.py",
+    "tests/plans/test_expression.py",
+    "tests/cli/test_first_use.py",
+)
+
+MESSAGE_FAULTS = (
+    cpu("messages: only the first issue is told", "opfacade/issue.py", "issues[1:MAX_TOLD]", "issues[1:1]", MESSAGES),
+    cpu(
+        "messages: members of a union are told apart",
+        "opfacade/core/refusals.py",
+        "(issue.argument, issue.got) if of_union",
+        "(issue.argument, str(i)) if of_union",
+        MESSAGES,
+    ),
+    cpu(
+        "messages: names of other libraries are not known",
+        "opfacade/core/construction.py",
+        "did_you_mean(name, fields, cls.elsewhere)",
+        "did_you_mean(name, fields)",
+        MESSAGES,
+    ),
+    cpu(
+        "expressions: an equality is silent",
+        "opfacade/plans/_attention/expression.py",
+        '            _no_operator("==", "equal(a, b)")\n',
+        "            return False\n",
+        EXPRESSIONS,
+    ),
+    cpu(
+        "expressions: a right operand loses its brackets",
+        "opfacade/plans/_attention/infix.py",
+        "{_at_least(node.args[1], rank + 1)}",
+        "{_at_least(node.args[1], rank)}",
+        EXPRESSIONS,
+    ),
+    cpu(
+        "commands: an unknown op has no hint",
+        "opfacade/select/descriptor_text.py",
+        'hint = did_you_mean(op, types) if isinstance(op, str) else ""',
+        'hint = ""',
+        COMMANDS,
+    ),
+    cpu(
+        "commands: a pace forgets what is left",
+        "opfacade/base/pace.py",
+        "max(self._total - self._done, 0)",
+        "self._total",
+        COMMANDS,
+    ),
+    cpu(
+        "installation: a wheel that is gone is named",
+        "opfacade/base/installation.py",
+        'if origin.startswith("file:") and not Path',
+        'if origin.startswith("nothing:") and not Path',
+        "tests/base/test_installation.py",
+    ),
+)
