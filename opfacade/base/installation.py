@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 _NAME = "opfacade"
-# What the extras of pyproject.toml bring, for an installation that does not know its own metadata.
+# Packages of the extras of pyproject.toml, for an installation that does not know its own metadata.
 PACKAGES = {
     "cuda": ("nvidia-cuda-nvcc>=13.3", "nvidia-nvvm>=13.3", "nvidia-cuda-crt>=13.3", "nvidia-cuda-nvdisasm>=13.3",
              "nvidia-cuda-runtime>=13.0", "nvidia-cuda-cccl>=13.0"),

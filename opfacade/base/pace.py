@@ -13,7 +13,7 @@ class Pace:
         self._total, self._done, self._clock, self._start = total, 0, clock, clock()
 
     def step(self, count: int = 1) -> str:
-        """Of `count` steps that are done now: "3 of 12, 40 s, about 120 s left"."""
+        """Progress after `count` more steps: "3 of 12, 40 s, about 120 s left"."""
         self._done += count
         spent = self._clock() - self._start
         left = spent / max(self._done, 1) * max(self._total - self._done, 0)

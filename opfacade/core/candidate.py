@@ -24,7 +24,7 @@ EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
 WORKSPACE_ALIGNMENT = 256
 
 
-# What a refusal says whose cause is a wish of the caller; all others name the field and what it may be.
+# Texts of refusals that a preference causes; all others name the field and its allowed values.
 _WISHES = {
     "OPF-S010": "backend is {got}, you asked for {allowed}",
     "OPF-S011": "{got} is forbidden, you asked for {allowed}",

@@ -1,4 +1,4 @@
-"""What a wrong call of a constructor says: dataclasses that users fill answer with an error of ours, which names every slip."""
+"""Errors of wrong constructor calls: dataclasses that users fill raise an OpfacadeError that names every slip."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Args(metaclass=Spelled):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what each of its fields is
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Lists the fields in the docstring. dataclass makes a class with slots anew, so this may be there already."""
+        """Lists the fields in the docstring. dataclass creates a class with slots a second time: the list may be there."""
         super().__init_subclass__(**kwargs)
         known, text = [name for name in get_annotations(cls) if name in cls.docs], cls.__doc__ or ""
         if known and "Fields:" not in text:

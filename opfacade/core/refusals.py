@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a model, as issues: paths of fields, what was expected, what came, and what to write."""
+"""Validation errors of pydantic as issues: path of the field, expected and actual value, and a hint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value", "tuple_type": "a list or a tuple"}
 _QUOTED = re.compile(r"'([^']+)'")
-# What pydantic puts into a path for the members of a union: no field.
+# Parts of a path that pydantic adds for the members of a union: no field.
 _MEMBER = re.compile(r"literal\[.*\]|constrained-\w+|nullable.*|function-\w+\[.*\]|int|float|bool|str|tuple\[.*\]")
 
 
@@ -79,7 +79,7 @@ def _hint(cls: type[BaseModel], kind: str, places: list[Any], value: object, sai
 
 
 def _model_at(cls: type[BaseModel], places: Iterable[Any]) -> type[BaseModel]:
-    """The model that a path leads to, as far as it can be told."""
+    """The model at the end of a path, as far as the path names models."""
     for part in places:
         field = cls.model_fields.get(part) if isinstance(part, str) else None
         cls = next(_models(field.annotation), cls) if field is not None else cls

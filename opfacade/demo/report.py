@@ -84,7 +84,7 @@ def _text(value: Any) -> str:
 
 
 def on_a_gpu(runs: Sequence[Ran]) -> Iterator[str]:
-    """What is chosen for the last descriptor of each op, on an absent GPU: a line each."""
+    """The kernel chosen for the last descriptor of each op, on an absent GPU: a line each."""
     latest = {ran.plan.descriptor.op: ran.plan.descriptor for ran in runs}
     for descriptor in latest.values():
         found = explain(descriptor, target=Target.parse(_TYPICAL_GPU))
@@ -97,7 +97,7 @@ def on_a_gpu(runs: Sequence[Ran]) -> Iterator[str]:
 
 
 def verdict(totals: dict[str, Any], seconds: float) -> str:
-    """The last line: whether every result was within its bound, of how much that is said, and what it took."""
+    """The last line: whether every result was within its bound, how many elements were checked, and the time."""
     largest = totals["worst_error_over_bound"]
     word = "PASS" if largest <= 1 else "FAIL"
     count = totals["checked_elements"]

@@ -1,4 +1,4 @@
-"""What the JSON text of a descriptor is of: its type, or an error that says what the text is instead."""
+"""The type that the JSON text of a descriptor names, or an error that says what the text is instead."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def choose(descriptor: Descriptor[Any], target: Target, options: tuple[Option, .
 
 
 def fallback(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> str:
-    """What a warning says where the reference runs on a GPU: the first reason against a kernel, and where the others are."""
+    """The warning where the reference runs on a GPU: the first reason against a kernel, and where the others are."""
     refused = next((o for o in options if o.reasons and o.candidate.backend != "reference"), None)
     why = f"{refused.name}: {refused.reasons[0]}" if refused is not None else "no kernel is written for it."
     return (

@@ -1,4 +1,4 @@
-"""What other libraries call the fields and operands of attention: for the hints of messages, and the page about moving here."""
+"""Names that other libraries have for the fields and operands of attention, for the hints of messages."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ class Apply(Node):
         return self
 
     def _conversion(self, types: tuple[Type, ...]) -> str:
-        """What makes the types agree, where a conversion of the integers among them does."""
+        """A hint where converting the integers among the arguments makes the types agree."""
         floats = tuple("f32" if kind == "i32" else kind for kind in types)
         if floats not in SIGNATURES[self.op]:
             return ""

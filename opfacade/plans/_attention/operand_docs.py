@@ -1,4 +1,4 @@
-"""What each tensor of a call is, for help and the reference. Sizes are those of the descriptor; all lie on one device."""
+"""Descriptions of the tensors of a call, for help and the reference. All lie on one device."""
 
 from __future__ import annotations
 
