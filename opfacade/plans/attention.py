@@ -22,17 +22,11 @@ from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, 
 from opfacade.plans._attention.variant_examples import alibi, document_mask
 
 __all__ = [
-    "BatchPagedDecodeArgs",
-    "BatchPagedDecodeDescriptor",
-    "BatchPagedDecodePlan",
-    "BatchPagedPrefillArgs",
-    "BatchPagedPrefillDescriptor",
-    "BatchPagedPrefillPlan",
-    "BatchRaggedPrefillArgs",
-    "BatchRaggedPrefillDescriptor",
-    "BatchRaggedPrefillPlan",
+    "BatchPagedDecodeArgs", "BatchPagedDecodeDescriptor", "BatchPagedDecodePlan",
+    "BatchPagedPrefillArgs", "BatchPagedPrefillDescriptor", "BatchPagedPrefillPlan",
+    "BatchRaggedPrefillArgs", "BatchRaggedPrefillDescriptor", "BatchRaggedPrefillPlan",
     "PagedKvCacheDescriptor",
-]
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,10 +89,7 @@ class BatchPagedPrefillArgs(AttentionArgs):
 
 
 class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], ScaledQuery, Varied):
-    """softmax(scale * q k^T) v for the last q_len rows of each request, over its pages.
-
-    total_num_rows: rows of q over all requests. causal: row i sees keys j <= i + kv_len - q_len.
-    """
+    """softmax(scale * q k^T) v for the last q_len rows of each request, over its pages."""
 
     op: Literal["paged_prefill"] = Field(default="paged_prefill", description="The operator.")
     args_type: ClassVar[type[Args]] = BatchPagedPrefillArgs
@@ -173,11 +164,7 @@ class BatchRaggedPrefillArgs(AttentionArgs):
 
 
 class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuery, Varied):
-    """softmax(scale * q k^T) v with K and V as plain rows: request b owns rows kv_indptr[b] to kv_indptr[b+1].
-
-    total_num_rows: rows of q; total_kv_rows: rows of k and v. causal as in paged prefill.
-    head_dim_vo: elements of a head of v and o; None is head_dim, which then is of q and k alone.
-    """
+    """softmax(scale * q k^T) v with K and V as plain rows: request b owns rows kv_indptr[b] to kv_indptr[b+1]."""
 
     op: Literal["ragged_prefill"] = Field(default="ragged_prefill", description="The operator.")
     args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs

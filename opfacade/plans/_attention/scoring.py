@@ -42,14 +42,7 @@ KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32
 class Attention(Descriptor[ArgsT]):
     """Common fields of attention.
 
-    sm_scale: factor on q.k; None is 1/sqrt(head_dim). Zero and negative factors need allow_unusual_scale.
-    kv_split: "auto" splits long contexts over the device, by the bounds, as the SKU states; "off" never splits,
-    an int is a fixed chunk in tokens.
-    window_left: w >= 0 hides keys more than w positions before the row's own; -1 is no window.
-    logits_soft_cap: c > 0 replaces a score s by c*tanh(s/c); 0 is no cap.
-    q_dtype: dtype of q; None is the cache's.  o_dtype: dtype of o; None is that of q, and bf16 where q is fp8.
-    max_kv_len: bound on the tokens of one request; None is what its table can hold. Parts and workspaces of a split follow it.
-    return_lse: also write the log-sum-exp.
+    kv_split: with "auto" the bounds decide how contexts are split, as the SKU states.
     sinks: a learned logit for each query head, neither scaled nor capped, joins the denominator without a value, in every
     row and whatever the window. It is finite, or -inf for none. lse counts it, so a row that sees no key has o = 0 and
     lse = sink; and of states that are to be merged exactly one must carry it, the others -inf.
@@ -192,10 +185,7 @@ class Attention(Descriptor[ArgsT]):
 
 
 class ScaledQuery(Model):
-    """A prefill whose q may be fp8.
-
-    q_scale: an fp8 q holds Q / q_scale: "tensor" has one positive, finite factor, "none" is 1. Q is the exact product.
-    """
+    """A prefill whose q may be fp8."""
 
     q_scale: Literal["none", "tensor"] = Field(
         default="none", description='"tensor": q is fp8 and holds Q / q_scale, one positive factor; "none" is 1.'
@@ -216,7 +206,6 @@ class ScaledQuery(Model):
 class Varied(Model):
     """Optional fields of a prefill: a variant, and a mask of the call. Both can only hide more than causal and window do.
 
-    variant: see `opfacade.plans._attention.variant.Variant`; its parameters are operands.
     custom_mask: `packed_mask [n]` uint8 and `mask_indptr [batch_size + 1]` int32 say for each pair of a row and a key of a
     request whether the row sees the key. The bits of request b are row-major [q_len, kv_len] and begin with byte
     mask_indptr[b]: pair (i, j) is bit (i * kv_len + j) % 8, the least significant being 0, of byte
@@ -266,13 +255,7 @@ def varied_facts(descriptor: object) -> dict[str, bool | str]:
 
 
 class PagedAttention(Attention[ArgsT]):
-    """Attention over a pool of pages.
-
-    page_table: "csr" takes kv_indptr, kv_indices, last_page_len; "block" takes block_table, kv_lens.
-    max_kv_indices: bound on kv_indptr[-1], the pages of all requests together. None: requests may share pages and together have
-    more than num_total_pages, for which grids and workspaces are then made; a decode with a fixed kv_split takes longer, with
-    the same bits.
-    """
+    """Attention over a pool of pages. Without max_kv_indices requests may share pages and together have more than the pool."""
 
     sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "max_kv_indices"}
     batch_size: Count = Field(description="Requests of the batch, 0 or more.")
