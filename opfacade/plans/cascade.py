@@ -16,11 +16,7 @@ from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, Role, TensorSpec
 from opfacade.plan import Plan
 
-__all__ = [
-    "MergeStatesArgs",
-    "MergeStatesDescriptor",
-    "MergeStatesPlan",
-]
+__all__ = ["MergeStatesArgs", "MergeStatesDescriptor", "MergeStatesPlan"]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,9 +100,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     num_heads: Size = Field(description="Heads of each row.")
     head_dim: Size = Field(description="Elements of one head.")
     dtype: FloatDType = Field(description="Element type of o.")
-    states: States = Field(
-        default="stacked", description='"stacked": one tensor holds all states; "list": lists of up to 8 tensors.'
-    )
+    states: States = Field(default="stacked", description='"stacked": one tensor holds all; "list": lists of up to 8 tensors.')
     in_place: bool = Field(default=False, description="Write o and lse into state 0 and leave the other states as they are.")
 
     @model_validator(mode="after")
