@@ -37,7 +37,7 @@ INTEGRATION_FAULTS = (
     ),
     cpu(
         "transformers: room in a static cache counts as keys",
-        f"{_AT}/transformers/standard.py",
+        f"{_AT}/transformers/dense_call.py",
         "return min(query.shape[2], key.shape[2]) if fills else key.shape[2]",
         "return key.shape[2]",
         _CALL,
