@@ -40,7 +40,7 @@ ALL = [name if name in FIRST else pytest.param(name, marks=pytest.mark.heavy) fo
 
 
 def subject(name, teams=TEAMS[0]):
-    return emulator.subject(CASES[name], variant=teams)
+    return emulator.subject(CASES[name], config=teams)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -80,7 +80,7 @@ def test_a_workspace_may_hold_anything_and_is_good_for_the_next_call(teams):
 @pytest.mark.parametrize("teams", TEAMS)
 def test_no_bit_depends_on_which_team_is_last(teams):
     """The emulator runs one cluster after the other: here from the last to the first. lse tells most, being f32."""
-    tried = emulator.subject(decode(16, 64, "f16", batch=3), variant=teams)
+    tried = emulator.subject(decode(16, 64, "f16", batch=3), config=teams)
     order = "unsigned at = 0; at < grid.x * grid.y * grid.z; at += cluster_size"
     back = "unsigned at = grid.x * grid.y * grid.z; (at -= cluster_size) < grid.x * grid.y * grid.z;"
     every_team = inputs.DrawnLengths(kv=[1024, 500, 60])

@@ -26,7 +26,7 @@ from opfacade.tools import verify
 from opfacade.tools.replay import replay
 from opfacade.tools.workload import Work, read
 from opfacade.tune import tune as autotune
-from opfacade.tune.measure import Effort
+from opfacade.tune.measure import MeasureEffort
 from tests import emulator
 from tests.families.mount import mounted
 from tests.mutation.run import mutated
@@ -166,7 +166,7 @@ def spoil(problem, monkeypatch):
         return lambda args, workspace: (right(args, workspace), args.x[0].add_(1))
 
     monkeypatch.setattr(module, "CANDIDATES", (replace(first, launcher=launcher), *others))
-    registry.variants_for.cache_clear()
+    registry.configs_for.cache_clear()
     registry.candidates_for.cache_clear()
     forget_selections()
 
@@ -179,7 +179,7 @@ def through_tune(problem, monkeypatch, tmp_path):
 
 
 def through_bench(problem, *_):
-    found = measure([Work(problem)], Options(effort=Effort(least=3, most=4), peers=None))
+    found = measure([Work(problem)], Options(effort=MeasureEffort(least=3, most=4), peers=None))
     assert found["ok"]
     assert found["rows"][0]["name"] == f"{NAME}_scale rows=9 width=20 f16"
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 DATA = Path(__file__).resolve().parents[1] / "data"
+RECORDS = {"vllm": "vllm_signatures.json", "sglang": "sglang_signatures.json"}
 # What an adapter derives from, calls or reads, by module.
 WANTED = {
     "vllm": {
@@ -73,7 +74,7 @@ def table(project: str, version: str, root: Path) -> dict[str, object]:
 
 
 def stored(project: str) -> dict:
-    (path,) = DATA.glob(f"{project}_signatures.json")
+    path = DATA / RECORDS[project]
     return json.loads(path.read_text())
 
 

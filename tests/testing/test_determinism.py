@@ -145,7 +145,9 @@ CHUNKS = {
 def test_every_class_that_claims_invariance_is_tried():
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):  # whatever compiler is here
         plans = {k: Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in ALL.items()}
-    assert {k for k, p in plans.items() if p.precision_guarantee.batch_invariant == "composition"} == set(CAMPAIGNS)
+    claims = {k: p.precision_guarantee for k, p in plans.items() if p.precision_guarantee.batch_invariant == "composition"}
+    # Bits of an exact result follow from its inputs alone: conformance holds them.
+    assert {k for k, claim in claims.items() if claim.error_model.id != "exact"} == set(CAMPAIGNS)
 
 
 def kind_of(kind):

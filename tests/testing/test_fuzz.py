@@ -13,6 +13,7 @@ from opfacade.core.descriptor import inout
 from opfacade.errors import IndexDataError, OpfacadeError
 from opfacade.select.registry import descriptor_types
 from opfacade.testing import inputs, numerics, problems
+from opfacade.validation.rules import tables_of
 from tests.support.fuzzing import VALUES, as_text, draw, meta_args, mutated_fields, mutated_text, small, spoiled_args
 from tests.support.index_corruption import corrupt
 
@@ -138,7 +139,7 @@ def test_calls_that_run(chunk):
         descriptor = small(problems.OPS[i % len(problems.OPS)], rng)
         plan = Plan.select(descriptor, None, Target.cpu())
         args = inputs.make_args(descriptor, seed=rng.randrange(1000))
-        wrong_indices = descriptor.op != "merge_states" and rng.random() < 0.3
+        wrong_indices = rng.random() < 0.3 and tables_of(descriptor) is not None
         if wrong_indices:
             args = corrupt(descriptor, args, rng).args
         elif rng.random() < 0.2:

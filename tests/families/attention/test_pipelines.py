@@ -89,7 +89,7 @@ def test_a_variant_compiles_without_spills(name):
 @emulator.needed
 @pytest.mark.parametrize("name", [n if n[-1] in "14" else pytest.param(n, marks=pytest.mark.heavy) for n in CASES])
 def test_a_variant_is_right_in_the_emulator(name):
-    hold(emulator.subject(CASES[name], variant=name), seed=3)
+    hold(emulator.subject(CASES[name], config=name), seed=3)
 
 
 @pytest.mark.gpu

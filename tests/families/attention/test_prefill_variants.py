@@ -107,7 +107,7 @@ QUICK = ("keys-d64", "keys-page-1")
 @pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.heavy) for c in CASES])
 def test_a_variant_is_right_in_the_emulator(case):
     name, descriptor = CASES[case]
-    hold(emulator.subject(descriptor, variant=name), seed=3)
+    hold(emulator.subject(descriptor, config=name), seed=3)
 
 
 @pytest.mark.gpu
