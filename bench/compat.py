@@ -81,7 +81,7 @@ def plans(library: Any, batch: int, device: torch.device, number: int) -> dict[s
 
 
 def calls(batch: int, device: torch.device, number: int) -> dict[str, dict[str, float]]:
-    """What stands between a call's arguments and the launch."""
+    """Host time between the arguments of a call and its launch."""
     table = Batch.of(batch, device)
     wrapper = ours.BatchDecodeWithPagedKVCacheWrapper(torch.empty(1, dtype=torch.uint8, device=device))
     wrapper.plan(*table, HEADS, KV_HEADS, DIM, PAGE, q_data_type=torch.bfloat16)

@@ -1,7 +1,7 @@
-"""What torch.ops.opfacade costs over `plan.run`, in microseconds: `python -m bench.torch_ops [--out FILE]`. Needs no GPU.
+"""Cost of torch.ops.opfacade over `plan.run`, in microseconds: `python -m bench.torch_ops [--out FILE]`. Needs no GPU.
 
 The CUDA launcher with a driver that launches nothing, as in bench/host.py: all of torch, Python and the host library is real.
-run: a plan with a bundle made anew each time, as a layer makes one. op, op_named: torch.ops.opfacade.paged_decode with operands
+run: a plan with a new bundle in each call, as a layer makes one. op, op_named: torch.ops.opfacade.paged_decode with operands
 by place, and by name. functional: the form that makes its outputs. bundle: making the bundle, which `run` includes.
 run_same: the very same bundle. compiled: the op in a graph of torch.compile (backend "eager"), less an empty graph of the same
 inputs. Needs nvcc and g++.

@@ -1,6 +1,6 @@
-// What packing of a mask is told; shared by the kernel and its binding.
+// Parameters of mask packing, shared by the kernel and its binding.
 // Launch: grid (x, y), block kPackThreads: CTAs of column y take requests y, y + grid.y ..., and share the bytes of each. Request
-// `batch` stands for what lies behind the last one.
+// `batch` is the memory past the last one.
 #pragma once
 #include <stdint.h>
 

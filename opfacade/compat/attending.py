@@ -67,7 +67,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a call wants besides its tensors. operands: sinks, factors, masks and parameters of a variant."""
+    """Options of a call besides its tensors. operands: sinks, factors, masks and parameters of a variant."""
 
     op: str
     scores: Scores = field(default_factory=Scores)
@@ -81,7 +81,7 @@ class Ask:
 
 
 class Facts(NamedTuple):
-    """What a descriptor is made of. sizes: fields of it; cache: pages, page size, heads, head_dim, dtype and layout."""
+    """Values that make a descriptor. sizes: its size fields; cache: pages, page size, heads, head_dim, dtype and layout."""
 
     scores: Scores
     sizes: tuple[tuple[str, Any], ...]

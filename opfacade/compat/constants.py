@@ -1,6 +1,6 @@
 """Small tensors that many calls share, made once. No caller writes into one.
 
-While a CUDA graph is captured they are made anew: what a graph reads must live as long as the graph.
+They are new tensors while a CUDA graph is captured, because memory that a graph reads must live as long as the graph.
 """
 
 from __future__ import annotations

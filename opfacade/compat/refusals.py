@@ -1,4 +1,4 @@
-"""What an adapter refuses, as errors of opfacade's own kinds, each with the call and the argument that it names."""
+"""Refusals of an adapter as errors of opfacade's own kinds, each with the call and the argument."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unplanned(op: str) -> OpfacadeError:
 
 
 def unlike_plan(op: str, argument: str, expected: object, got: object) -> OpfacadeError:
-    """A tensor of another dtype than plan() was told."""
+    """A tensor whose dtype differs from plan()'s."""
     hint = "plan() takes the dtypes of the run."
     return _error(op, Issue("OPF-C004", argument, str(expected), str(got), hint, kind="DTypeError"))
 
@@ -43,7 +43,7 @@ def _error(op: str, issue: Issue) -> OpfacadeError:
 
 
 def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:
-    """given: what each argument is, and the value that asks for nothing; the first other one is refused by its name."""
+    """given: each argument's value and its neutral value; the first argument with another value is refused by its name."""
     for argument, (value, neutral) in given.items():
         if value is not None and (type(value) not in (bool, int, float, str) or value != neutral):
             expected = "None" if neutral is None else f"None or {neutral!r}"

@@ -1,4 +1,4 @@
-"""What calls say of scores, as plain facts, and the descriptor's fields that have the same meaning."""
+"""Score facts of a call, and the descriptor fields with the same meaning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Scores(NamedTuple):
         return self._replace(causal=False, window_right=-1)
 
     def fields(self) -> dict[str, Any]:
-        """Of a prefill's descriptor; `for_decode` leaves out what decode does not have."""
+        """Fields of a prefill's descriptor; `for_decode` omits fields that decode lacks."""
         found: dict[str, Any] = {"causal": self.causal or self.window_right == 0, "window_left": max(-1, self.window_left)}
         if self.varies:
             found["variant"] = _variant(self)

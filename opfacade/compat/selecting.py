@@ -24,7 +24,7 @@ _preference: ContextVar[Preference | None] = ContextVar("opfacade_compat_prefere
 
 @contextmanager
 def preferring(preference: Preference | None) -> Iterator[None]:
-    """What the adapters tell `Plan.select` within the block, in this thread or task: a backend, a guarantee, a pin.
+    """Preference that the adapters pass to `Plan.select` within the block, in this thread or task.
 
     `with preferring(Preference(backend="cuda")):` makes an UnsupportedError of a problem that no kernel takes, where the
     reference would run it.

@@ -112,7 +112,7 @@ class Descriptor(Model, Generic[ArgsT]):
         return None
 
     def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
-        """What validation level full and the reference refuse besides tables and values: raise IndexDataError.
+        """Raise IndexDataError for requests that validation level full and the reference refuse beyond tables and values.
 
         requests: (rows, tokens) of each request, by tables that are sound. By default nothing.
         """

@@ -1,4 +1,4 @@
-"""What torch.compile never traces: a plan reads addresses and launches kernels, which no trace shows.
+"""Functions that torch.compile never traces: a plan reads addresses and launches kernels, which no trace shows.
 
 Dynamo reads an attribute of a function before it inlines a call, and a strategy of a code object before it compiles a frame.
 Setting both needs no import of torch._dynamo, which takes a second, and costs a call nothing: torch.compiler.disable adds a

@@ -1,4 +1,4 @@
-"""What the layers of one forward pass share: made by the first layer that needs it, found by those behind it."""
+"""Values shared by the layers of one forward pass: the first layer that needs one makes it, later layers find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an adapter raises: the framework, the argument, what it must be, what it is, and one hint."""
+"""Errors of an adapter: the framework, the argument, expected, actual, and one hint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 from opfacade.errors import Issue, from_issues
 
 UNSUPPORTED = "UnsupportedError"
-# What else an adapter may raise, by code: everything but these is a valid request that no plan takes.
+# Codes of other error kinds: any other code is a valid request that no plan takes.
 KINDS = {"OPF-I002": "ShapeError", "OPF-I003": "DTypeError", "OPF-I004": "ArgumentError", "OPF-I007": "GradNotSupportedError"}
 
 

@@ -20,7 +20,7 @@ def here() -> Target:
 
 
 def target_of(major: int, minor: int) -> Target:
-    """Of a compute capability; from 9.0 on with the instructions of that architecture alone."""
+    """Target of a compute capability; from 9.0 on, the architecture-specific one."""
     return Target.parse(f"sm_{major}{minor}{'a' if major >= 9 else ''}")
 
 

@@ -65,7 +65,7 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
 
     @property
     def num_bytes(self) -> int:
-        """What the requests take at most."""
+        """Largest number of bytes that the requests need."""
         return (self.num_bits + 7 * self.batch_size) // 8
 
     def operands(self) -> dict[str, TensorSpec]:

@@ -1,4 +1,4 @@
-"""What decides for a target beside the descriptor: an old compiler of this machine, or an architecture that is too new.
+"""Notes on a target: an old compiler of this machine, or an architecture that is too new.
 
 `explain` prints these notes, and each is a TargetWarning once a process.
 """
@@ -15,7 +15,7 @@ from opfacade.select.selection import Option
 
 
 def notes(op: str, target: Target, options: Sequence[Option]) -> Iterator[str]:
-    """What a caller must know of the answer that these options give."""
+    """Notes for the caller on the answer that these options give."""
     if target.sm_version > NEWEST_TUNED:
         yield f"not tuned for {target.arch}: no kernel was measured on an architecture after sm_{NEWEST_TUNED}a."
     first = next((o for o in options if all(reason.code == COMPILER_TOO_OLD for reason in o.reasons)), None)

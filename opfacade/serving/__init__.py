@@ -1,1 +1,1 @@
-"""What a serving loop keeps beside its plans: one workspace, and the plans of the batch sizes that graphs are captured for."""
+"""State of a serving loop beside its plans: one workspace, and the plans of the batch sizes of captured graphs."""

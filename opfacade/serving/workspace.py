@@ -47,7 +47,7 @@ class Workspace:
         return f"Workspace({str(self._device)!r}, {self.size} bytes{', frozen' if self._frozen else ''})"
 
     def of(self, plan: Plan[Any]) -> Tensor | None:
-        """What `plan.run` takes as its workspace: uint8 [size], or None for a plan that needs none. Grows where it must."""
+        """The workspace argument of `plan.run`: uint8 [size], or None for a plan that needs none. Grows if it must."""
         if isinstance(plan, Plan):
             if not plan.workspace_size:
                 return None

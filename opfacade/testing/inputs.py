@@ -136,5 +136,5 @@ def _largest(tensor: Tensor) -> int:
 
 
 def sizes(spec: TensorSpec) -> tuple[Any, ...]:
-    """Of each dimension; None where the caller decides."""
+    """Size of each dimension; None where the caller decides."""
     return tuple(dim.size for dim in spec.shape)

@@ -7,7 +7,7 @@
 `<op>` writes the outputs it is given; `<op>_functional` makes them, and returns a changed copy of what the op overwrites; an
 op with `in_place` has `<op>_` for it. Operands are named as in the args: required ones come first, then outputs and
 `workspace`, then the rest. An output that the plan does not write (`return_<name>=False`) is an empty tensor. The functional
-form is told the dtype of an output that differs from its inputs' (`<name>_dtype`), and a shape that no input has.
+form takes the dtype of an output that differs from its inputs' (`<name>_dtype`), and a shape that no input has.
 
 The plan is a number, a SymInt: one compiled graph serves every plan of an op. Hand the plan or `plan.handle` to the compiled
 function as an argument: torch.compile makes a graph for each value of an int that it finds in an attribute of a module. The

@@ -45,7 +45,7 @@ class Form:
 
     @cached_property
     def made(self) -> tuple[str, ...]:
-        """What is only written, and the functional form therefore makes."""
+        """Operands that are only written: the functional form makes them."""
         return tuple(n for n in self.fields if any(p[n].role == "out" for p in self.problems if n in p))
 
     @property
@@ -55,12 +55,12 @@ class Form:
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """What the functional form returns."""
+        """Results of the functional form."""
         return tuple(name for name in self.kind.args_type.__slots__ if name in self.written)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """What the functional form takes."""
+        """Arguments of the functional form."""
         return tuple(name for name in self.fields if name not in self.made)
 
     @cached_property

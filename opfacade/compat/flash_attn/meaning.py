@@ -1,4 +1,4 @@
-"""What flash-attn's arguments mean: scores, operands and a split, from its names."""
+"""Scores, operands and a split from the names of flash-attn's arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Meaning(NamedTuple):
     sinks: torch.Tensor | None
 
     def operands(self) -> dict[str, torch.Tensor]:
-        """Of a call in which all requests have the same slopes."""
+        """Slopes of a call in which all requests have the same ones."""
         found = {} if self.sinks is None else {"sinks": self.sinks.float()}
         if self.slopes is not None:
             found["head_params"] = self.slopes.float().reshape(1, -1)

@@ -1,4 +1,4 @@
-"""flash-attn's rotary arguments: one table of angles for K on its way into the cache, and Q rotated."""
+"""flash-attn's rotary arguments: one table of angles for the K that is appended to the cache, and rotation of Q."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FlashInfer's arguments may be, and those that say nothing here: each other value is refused by its name."""
+"""Permitted values of FlashInfer's arguments, and arguments without effect here; any other value is refused by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAYOUTS = ("NHD", "HND")
 
 
 class How(NamedTuple):
-    """What plan() was told besides its tables. packed: a mask stands in place of causal."""
+    """Arguments of plan() besides its tables. packed: a mask replaces causal."""
 
     scores: Scores
     sm_scale: float | None

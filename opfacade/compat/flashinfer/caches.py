@@ -29,7 +29,7 @@ def pools_of(op: str, cache: Cache, layout: str) -> Pools:
 
 
 def require_pages(op: str, pools: Pools, page_size: int, heads: int) -> None:
-    """The cache is as plan() was told."""
+    """Checks that the cache agrees with the arguments of plan()."""
     _, tokens, kv_heads, dim = pools.facts
     if (tokens, kv_heads) != (page_size, heads):
         expected = f"{page_size} tokens of {heads} heads a page, in layout {pools.layout}"

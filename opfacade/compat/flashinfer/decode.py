@@ -41,8 +41,8 @@ class _Planned(NamedTuple):
 class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     """Attention of the last row of each request over its pages. FlashInfer's arguments; see docs/migrating.md.
 
-    plan() works nothing out on the host: it keeps what it is told and copies index tensors that are elsewhere to the device.
-    backend, use_tensor_cores, enable_pdl and non_blocking are taken and say nothing.
+    plan() computes nothing on the host: it keeps its arguments and copies index tensors to the device.
+    backend, use_tensor_cores, enable_pdl and non_blocking are accepted and have no effect.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         rope_scale: float | None = None,
         rope_theta: float | None = None,
     ) -> Any:
-        """The older form of run(), which says again what plan() was told of scores."""
+        """The older form of run(), which repeats the score arguments of plan()."""
         self._tell_again(locals())
         return self.run(q, paged_kv_cache, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
 

@@ -20,7 +20,7 @@ class Given(NamedTuple):
 
 
 def factors_given(q: torch.Tensor, given: Given, args: tuple[Any, ...]) -> tuple[Given, tuple[Any, ...]]:
-    """Of an fp8 q the factors may come as three positional arguments; and what other positional arguments there are."""
+    """Positional arguments: for an fp8 q three of them may be the factors."""
     if q.dtype in FP8 and len(args) == 3 and given == Given():
         return Given(*args), ()
     return given, args
@@ -36,7 +36,7 @@ class Factors(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Of a call: dtypes of q and of the cache, query heads and KV heads."""
+    """Shape facts of a call: dtypes of q and of the cache, query heads and KV heads."""
 
     q_dtype: torch.dtype
     kv_dtype: torch.dtype

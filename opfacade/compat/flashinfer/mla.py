@@ -25,7 +25,7 @@ class _Planned(NamedTuple):
     dtypes: tuple[torch.dtype | None, torch.dtype | None]
 
 
-# Arguments of plan() in 0.7 for other forms, at what they are there when nothing is said.
+# Arguments of plan() in 0.7 for other forms, at their defaults there.
 _SAYING_NOTHING = {
     "lse_mode": "none", "output_scale": "none", "scale_mode": "default", "skip_softmax": False, "use_sinks": False,
 }  # fmt: skip

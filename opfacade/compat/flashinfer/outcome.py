@@ -1,4 +1,4 @@
-"""What FlashInfer's calls return: o times a factor, and lse with its base and layout. Its lse is of base 2, ours natural."""
+"""Results of FlashInfer's calls: o times a factor, and lse with its base and layout. Its lse is of base 2, ours natural."""
 
 from __future__ import annotations
 

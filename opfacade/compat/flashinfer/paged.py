@@ -27,7 +27,7 @@ class Mask(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Of one run: factors, sinks, a mask, and where its results go."""
+    """Options of one run: factors, sinks, a mask, and the tensors of its results."""
 
     given: Given
     lse: LseForm

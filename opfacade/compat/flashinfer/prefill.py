@@ -194,7 +194,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         rope_scale: float | None = None,
         rope_theta: float | None = None,
     ) -> Any:
-        """The older form of run(), which says again what plan() was told of scores."""
+        """The older form of run(), which repeats the score arguments of plan()."""
         self._tell_again(locals())
         return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale)
 

@@ -1,4 +1,4 @@
-"""What all wrappers have: the caller's workspace, index tensors on its device, and buffers of a CUDA graph."""
+"""Common state of all wrappers: the caller's workspace, index tensors on its device, and buffers of a CUDA graph."""
 
 from __future__ import annotations
 

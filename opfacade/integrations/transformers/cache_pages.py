@@ -33,7 +33,7 @@ def slides(cache: Any, layer: int) -> bool:
 
 
 def layer_pages(cache: Any, layer: int) -> LayerPages:
-    """Of a layer that does not slide."""
+    """Block table of a layer without a sliding window."""
     if hasattr(cache, "layer_to_allocator"):
         group, k, v = cache.get_cache_for_block_table(layer)
         slots = cache.layer_to_allocator[layer].block_physical_stride

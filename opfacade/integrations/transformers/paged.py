@@ -59,7 +59,7 @@ def paged_attention(
 
 
 class Step(NamedTuple):
-    """What a step says of its requests; lists are by group of layers, dicts by kind of layer."""
+    """Request facts of a step; lists are by group of layers, dicts by kind of layer."""
 
     cu_q: Tensor
     cu_k: Any

@@ -38,7 +38,7 @@ class Scores:
 
 
 def scores(scaling: float | None, softcap: float | None, s_aux: Tensor | None, sliding_window: int | None) -> Scores:
-    """Of the arguments as transformers names them; sinks are read in f32."""
+    """Scores from the arguments as transformers names them; sinks are read in f32."""
     sinks = None if s_aux is None else s_aux.detach().reshape(-1).float().contiguous()
     return Scores(scaling, softcap or 0.0, sinks, sliding_window or 0)
 

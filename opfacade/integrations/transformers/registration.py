@@ -19,7 +19,7 @@ class Names(NamedTuple):
 
 
 def names() -> Names:
-    """What `register` enters, for the transformers that is installed. Raises UnsupportedError for an unknown release."""
+    """Names that `register` enters, for the transformers that is installed. Raises UnsupportedError for an unknown release."""
     release = _installed()
     return Names(STANDARD, release.continuous, release.reason)
 

@@ -37,7 +37,7 @@ def parse(version: str) -> tuple[int, int]:
 
 
 def release_of(version: str) -> Release:
-    """What is known of a version. Raises UnsupportedError for one before the first that is known."""
+    """Facts of a version. Raises UnsupportedError for one before the first known."""
     known = [release for release in _RELEASES if release.first <= parse(version)]
     if not known:
         first = ".".join(map(str, _RELEASES[0].first))

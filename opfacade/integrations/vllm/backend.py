@@ -1,4 +1,4 @@
-"""What vLLM asks of a backend before it loads a model. `explain` answers, for the GPU that is here."""
+"""Answers to vLLM's questions before it loads a model, from `explain` for this GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each step tells the layers of vLLM: the runner's own index tensors, which stay on the device."""
+"""Metadata of a step for the layers of vLLM: the runner's own index tensors, which stay on the device."""
 
 from __future__ import annotations
 

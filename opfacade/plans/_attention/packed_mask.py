@@ -1,4 +1,4 @@
-"""What the index tensor of a packed mask must hold: see opfacade.plans._attention.scoring.Varied."""
+"""Rules of the index tensor of a packed mask: see opfacade.plans._attention.scoring.Varied."""
 
 from __future__ import annotations
 

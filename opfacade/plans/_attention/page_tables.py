@@ -88,7 +88,7 @@ def _csr(block_table: Tensor, kv_lens: Tensor, page_size: int) -> Table:
     rows, width = block_table.shape
     counts = ((kv_lens + (page_size - 1)) // page_size).clamp(0, width)
     starts, places = indptr(counts), torch.arange(width, dtype=torch.int32, device=kv_lens.device)
-    # What lies past a request's pages goes behind the end, so that the sizes depend on no length.
+    # Entries past a request's pages are written behind the end, so that no size depends on a length.
     target = torch.where(places < counts[:, None], starts[:-1, None] + places, rows * width)
     indices = torch.full((rows * width + 1,), -1, dtype=torch.int32, device=kv_lens.device)
     indices.scatter_(0, target.reshape(-1).long(), block_table.reshape(-1))

@@ -108,8 +108,8 @@ def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpe
 
 
 def page_tables(descriptor: Any, window: int = -1) -> RequestTables:
-    """What a descriptor with a pool says of its page table. Without max_kv_indices the pages of all requests are as many as
-    leave tokens and requests together an int32, for kernels add them up."""
+    """Page table of a descriptor with a pool. Without max_kv_indices the bound on pages is the largest for which tokens plus
+    requests fit in an int32, because kernels add them."""
     pool, bound, requests = descriptor.paged_kv, descriptor.max_kv_indices, descriptor.batch_size
     block = descriptor.page_table == "block"
     return RequestTables(

@@ -1,4 +1,4 @@
-"""Packing masks, as the tools ask for it: every byte and every start is exact."""
+"""The harness of mask packing: every byte and every start is exact."""
 
 from __future__ import annotations
 

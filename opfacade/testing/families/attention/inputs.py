@@ -1,4 +1,4 @@
-"""What the values of attention's operands are besides random: parameters of a variant, a packed mask, factors, sinks."""
+"""Operand values of attention that are not plain random: parameters of a variant, a packed mask, factors, sinks."""
 
 from __future__ import annotations
 
