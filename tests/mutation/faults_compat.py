@@ -35,7 +35,6 @@ COMPAT_FAULTS = (
         "x.stride(0) == x.shape[1] * x.stride(1)",
         "x.stride(0) >= 0",
         f"{FLASH} -k heads_before_rows",
-        blind="rows that lie apart are then copied: the result is the same, the time is not",
     ),
     cpu(
         "flash-attn: the cache is written before the attention is checked",
