@@ -161,6 +161,10 @@ def test_the_buffers_of_a_graph_are_read_and_the_plan_stays_the_same():
         assert torch.equal(buffers[0], pages.indptr)
         assert torch.equal(last, pages.last)
         check(w.run(q, (pages.k, pages.v), return_lse=True), q, pages)
+    other = paged([4, 5, 1, 2], PAGE, KV_HEADS, DIM)  # as a replay finds it: other lengths, and no plan()
+    for own, new in zip((*buffers, last), other.table, strict=True):
+        own[: new.shape[0]].copy_(new)
+    check(w.run(q, (other.k, other.v), return_lse=True), q, other)
     with pytest.raises(ShapeError, match="batch_size expected 4, as the graph's buffers have, got 3"):
         w.plan(pages.indptr[:4], pages.indices, pages.last[:3], *SIZES, **F32)
     with pytest.raises(ShapeError, match="indices expected at most 40"):
