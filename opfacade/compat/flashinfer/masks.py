@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from opfacade.compat.flashinfer.bits import segments
 from opfacade.compat.flashinfer.paged import Mask
 from opfacade.compat.refusals import require_tensor, wrong_shape
+from opfacade.plans.mask import segment_packbits
 
 Given = tuple[torch.Tensor | None, torch.Tensor | None]
 Buffers = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -25,8 +25,8 @@ def mask_of(op: str, given: Given, q_lens: torch.Tensor, kv_lens: torch.Tensor, 
         starts = torch.nn.functional.pad(((sizes + 7) // 8).cumsum(0), (1, 0)).int()
         return _kept(op, Mask(packed.to(device), starts), buffers)
     assert custom is not None
-    indptr = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-    return _kept(op, Mask(*segments(custom.to(device).reshape(-1).bool(), indptr)), buffers)
+    indptr = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).int()
+    return _kept(op, Mask(*segment_packbits(custom.to(device).reshape(-1).bool(), indptr)), buffers)
 
 
 def _kept(op: str, mask: Mask, buffers: Buffers) -> Mask:

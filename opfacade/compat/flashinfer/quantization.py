@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from opfacade.compat.flashinfer.bits import bytes_of_bits, segments
+from opfacade.compat.constants import even_indptr
 from opfacade.compat.refusals import require_tensor, wrong
+from opfacade.plans.mask import BitOrder
+from opfacade.plans.mask import segment_packbits as pack
 
 
 def packbits(x: torch.Tensor, bitorder: str = "big") -> torch.Tensor:
     """x `[n]`, zero or not: `[ceil(n / 8)]` uint8. bitorder: which bit of a byte is the first, "big" (128) or "little" (1)."""
     (count,) = require_tensor("packbits", "x", x, "n")
-    bits = torch.nn.functional.pad(x.bool(), (0, -count % 8))
-    return bytes_of_bits(bits, _is_little("packbits", bitorder))
+    one_segment = even_indptr(1, count, x.device)
+    return pack(x.bool().contiguous(), one_segment, bit_order=_order("packbits", bitorder))[0]
 
 
 def segment_packbits(x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big") -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,11 +24,14 @@ def segment_packbits(x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big
     """
     require_tensor("segment_packbits", "x", x, "n")
     require_tensor("segment_packbits", "indptr", indptr, "segments + 1")
-    packed, starts = segments(x.bool(), indptr.to(x.device), _is_little("segment_packbits", bitorder))
+    order, starts = _order("segment_packbits", bitorder), indptr.to(x.device, torch.int32)
+    packed, starts = pack(x.bool().contiguous(), starts, bit_order=order)
     return packed[: int(starts[-1])], starts
 
 
-def _is_little(op: str, bitorder: str) -> bool:
-    if bitorder not in ("big", "little"):
-        raise wrong(op, "bitorder", "'big' or 'little'", repr(bitorder))
-    return bitorder == "little"
+def _order(op: str, bitorder: str) -> BitOrder:
+    if bitorder == "big":
+        return "big"
+    if bitorder == "little":
+        return "little"
+    raise wrong(op, "bitorder", "'big' or 'little'", repr(bitorder))

@@ -10,11 +10,11 @@ import torch
 from opfacade.compat.attending import Pools, Rows, over_rows
 from opfacade.compat.constants import even_indptr, filled, numbered
 from opfacade.compat.flashinfer.arguments import How, layout_of, scores_of
-from opfacade.compat.flashinfer.bits import bytes_of_bits
 from opfacade.compat.flashinfer.factors import Given, Scale, Shape, factors_of
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import Mask, Wanted, ask_of, call_of, csr
 from opfacade.compat.refusals import refuse_unless, require_tensor, wrong_shape
+from opfacade.plans.mask import segment_packbits
 
 
 def single_decode_with_kv_cache(
@@ -113,6 +113,4 @@ def _mask(op: str, custom: torch.Tensor | None, packed: torch.Tensor | None, sha
         return None
     if custom.numel() != shape[0] * shape[1]:
         raise wrong_shape(op, "custom_mask", str(list(shape)), list(custom.shape))
-    bits = torch.nn.functional.pad(custom.reshape(-1).bool(), (0, -custom.numel() % 8))
-    packed = bytes_of_bits(bits, little=True)
-    return Mask(packed, even_indptr(1, packed.shape[0], packed.device))
+    return Mask(*segment_packbits(custom.reshape(-1).bool(), even_indptr(1, custom.numel(), custom.device)))
