@@ -9,6 +9,7 @@ import torch
 from opfacade import Plan, Preference
 from opfacade.core.descriptor import operands_of
 from opfacade.testing import inputs, matrix, prebuilt
+from opfacade.testing.bits import fill
 from opfacade.testing.families.attention.requests import same_bits
 from opfacade.testing.subject import Subject
 
@@ -55,7 +56,7 @@ class Pair:
     def spoil(self):
         for name in self.names:
             if operands_of(self.descriptor)[name].role == "out":  # what is also read keeps what was there
-                getattr(self.ours, name).fill_(math.nan)
+                fill(getattr(self.ours, name), math.nan)
         self.workspaces[0].fill_(255)
 
     def agrees(self):

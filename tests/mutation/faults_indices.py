@@ -45,7 +45,7 @@ INDEX_FAULTS = (
     cpu(
         "append: a range that ends past the rows is taken",
         "kernels/kv_cache/place.cuh",
-        " || stop > p.total_rows",
+        " | (stop > p.total_rows)",
         "",
         f"{INDICES} -k appended",
     ),
