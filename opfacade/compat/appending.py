@@ -18,9 +18,9 @@ _NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 class New(NamedTuple):
-    """Rows [rows, kv_heads, head_dim] of requests one after the other, which `indptr` tells apart.
+    """Rows [rows, kv_heads, head_dim] of requests one after the other; `indptr` has the start of each.
 
-    rope: "none", "half" or "interleaved" by the angles of `operands["cos_sin_cache"]`, whose dtype says rope_dtype.
+    rope: "none", "half" or "interleaved" by the angles of `operands["cos_sin_cache"]`, whose dtype is rope_dtype.
     """
 
     k: torch.Tensor

@@ -26,7 +26,7 @@ from opfacade.plans.attention import (
 
 
 class Call(NamedTuple):
-    """A plan and what it runs on. `check` before `run` of several calls: then either all run or nothing is written."""
+    """A plan and its bundle. `check` all of several calls before the first `run`: then either all run or nothing is written."""
 
     plan: Plan[Any]
     args: Any
@@ -56,7 +56,7 @@ class Pools(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Which pages each request has: the operands of a page table, and bounds on the host of what they say."""
+    """Pages of each request: the operands of a page table, and host-side bounds of their values."""
 
     form: str
     operands: Mapping[str, torch.Tensor]

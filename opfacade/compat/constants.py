@@ -17,17 +17,17 @@ def is_capturing(device: torch.device) -> bool:
 
 
 def even_indptr(batch: int, rows: int, device: torch.device) -> torch.Tensor:
-    """[batch + 1] i32: where each of `batch` requests of `rows` rows begins, and the end."""
+    """[batch + 1] i32: the first row of each of `batch` requests of `rows` rows, and the end."""
     return _made(_even_indptr, device, batch, rows)
 
 
 def numbered(count: int, device: torch.device) -> torch.Tensor:
-    """[count] i32: 0, 1, 2 and so on: the beginning of a longer one, so that growing counts make few."""
+    """[count] i32: 0, 1, 2 and so on, a slice of a longer tensor, so that growing counts allocate few tensors."""
     return _made(_even_indptr, device, max(64, 1 << count.bit_length()), 1)[:count]
 
 
 def filled(count: int, value: int, device: torch.device) -> torch.Tensor:
-    """[count] i32 of one value."""
+    """[count] i32, all equal to `value`."""
     return _made(_filled, device, count, value)
 
 
@@ -37,7 +37,7 @@ def factor(value: float, device: torch.device) -> torch.Tensor:
 
 
 def head_values(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """[len(values)] f32, kept for good: a capture cannot copy numbers from the host, so a call before it makes them."""
+    """[len(values)] f32, cached without a limit: a capture cannot copy from the host, so an earlier call must make them."""
     return _head_values(device, values)
 
 

@@ -14,7 +14,7 @@ STAGE = "call"
 
 
 def unmapped(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
-    """An argument whose meaning opfacade does not have."""
+    """An argument value that opfacade does not support."""
     return _error(op, Issue("OPF-C001", argument, expected, str(got), hint, kind="UnsupportedError"))
 
 
@@ -24,7 +24,7 @@ def wrong(op: str, argument: str, expected: str, got: object, hint: str = "") ->
 
 
 def unplanned(op: str) -> OpfacadeError:
-    """A wrapper that was not told its page table."""
+    """A run() of a wrapper without an earlier plan()."""
     return _error(op, Issue("OPF-C003", "plan", "a call of plan() before run()", "none", kind="PlanStateError"))
 
 

@@ -11,12 +11,12 @@ Bias = Literal["none", "causal", "distance", "from_row"]
 
 
 class Scores(NamedTuple):
-    """How q.k becomes a weight, and which keys a row sees.
+    """The map from q.k to a weight, and the keys that a row sees.
 
-    window_left, window_right: keys that far before and after the row's own position; -1 is no bound.
+    window_left, window_right: number of keys that a row sees before and after its own position; -1 is no bound.
     bias: a slope for each query head times kv_pos - q_pos where a row sees no later key ("causal"), times -|kv_pos - q_pos|
     ("distance"), or times the key's position less the row's number among its request's rows ("from_row").
-    capped_first: the soft cap stands before the bias.
+    capped_first: the soft cap applies before the bias.
     left_padding: each row has a first key. head_factor: each query head has a factor.
     """
 
@@ -31,7 +31,7 @@ class Scores(NamedTuple):
 
     @property
     def varies(self) -> bool:
-        """Whether it takes a variant, which only prefill has."""
+        """Whether the scores need a variant, which only prefill has."""
         return self.bias != "none" or self.left_padding or self.head_factor or self._sees_ahead
 
     @property

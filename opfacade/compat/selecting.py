@@ -1,4 +1,4 @@
-"""From plain facts of a call to its plan: a call with facts that were seen before builds and validates no descriptor."""
+"""Plans by the facts of a call: a call whose facts equal earlier ones builds and validates no descriptor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _preference: ContextVar[Preference | None] = ContextVar("opfacade_compat_prefere
 def preferring(preference: Preference | None) -> Iterator[None]:
     """Preference that the adapters pass to `Plan.select` within the block, in this thread or task.
 
-    `with preferring(Preference(backend="cuda")):` makes an UnsupportedError of a problem that no kernel takes, where the
+    `with preferring(Preference(backend="cuda")):` raises UnsupportedError for a problem that no kernel takes, where the
     reference would run it.
     """
     token = _preference.set(preference)
@@ -51,7 +51,7 @@ def plan_for(make: Callable[[Any], Descriptor[Any]], facts: Hashable, device: to
 
 @lru_cache(maxsize=64)
 def target_of(device: torch.device) -> Target:
-    """The target of the device that a call's tensors are on, which may not be the current one."""
+    """The target of the device that holds a call's tensors, which may differ from the current device."""
     import torch
 
     if device.type != "cuda":
@@ -61,6 +61,6 @@ def target_of(device: torch.device) -> Target:
 
 
 def rounded_up(bound: int) -> int:
-    """A bound with three significant bits, at most a quarter larger, so that growing lengths make few descriptors."""
+    """A bound with three significant bits, at most 1.25 times the length, so that growing lengths make few descriptors."""
     shift = max(0, bound.bit_length() - 3)
     return -(-bound >> shift) << shift

@@ -11,7 +11,7 @@ _MOST_TOKENS = 2**31 - 1
 
 
 def blocks(op: str, k: torch.Tensor, block_table: torch.Tensor, lengths: torch.Tensor, bound: int | None = None) -> Table:
-    """block_table [batch, max_blocks] i32 over pages of k, with the tokens of each request, [batch] i32."""
+    """block_table [batch, max_blocks] i32 over pages of k, and the number of tokens of each request, [batch] i32."""
     _, page_size, _, _ = require_tensor(op, "k", k, "num_blocks, block_size, nheads_k, headdim")
     batch, width = require_tensor(op, "block_table", block_table, "batch_size, max_blocks")
     (count,) = require_tensor(op, "cache_seqlens", lengths, "batch_size")

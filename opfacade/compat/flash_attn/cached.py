@@ -1,4 +1,4 @@
-"""Attention of equally many rows of each request over a cache: one call, or one for each request where slopes differ."""
+"""Attention over a cache with the same number of rows a request: one call, or one for each request where slopes differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opfacade.compat.refusals import require_tensor, wrong_shape
 def attention_calls(
     meaning: Meaning, ask: Ask, q: torch.Tensor, pools: Pools, table: Table, leftpad: torch.Tensor | None
 ) -> list[Call]:
-    """q [batch, rows, heads, dim]. leftpad [batch]: the first position of each request that is seen."""
+    """q [batch, rows, heads, dim]. leftpad [batch]: the first visible position of each request."""
     if leftpad is not None and require_tensor(ask.op, "cache_leftpad", leftpad, "batch_size") != (table.batch,):
         raise wrong_shape(ask.op, "cache_leftpad", f"[batch_size={table.batch}]", list(leftpad.shape))
     if not meaning.is_of_each_request:

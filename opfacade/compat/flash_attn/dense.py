@@ -40,10 +40,10 @@ def flash_attn_func(
     """Attention of q `[batch, seqlen_q, nheads, headdim]` over k, v `[batch, seqlen_k, nheads_k, headdim]`, f16, bf16 or f32.
 
     window_size: (left, right) around i + seqlen_k - seqlen_q for row i; -1 is no bound. softcap: above 0, c * tanh(s / c).
-    alibi_slopes: [nheads] or [batch, nheads] f32; [batch, nheads] that differ take a launch a request. s_aux: [nheads], an
+    alibi_slopes: [nheads] or [batch, nheads] f32; differing ones take a launch a request. s_aux: [nheads], an
     attention sink for each head. num_splits: 0 leaves the split to the library, 1 never splits.
     Returns out `[batch, seqlen_q, nheads, headdim]`; with return_attn_probs also lse `[batch, nheads, seqlen_q]` f32, natural,
-    and an empty tensor. Raises UnsupportedError (OPF-C001) for what is not mapped, GradNotSupportedError, ShapeError.
+    and an empty tensor. Raises UnsupportedError (OPF-C001) for an unmapped argument, GradNotSupportedError, ShapeError.
     """
     op = "flash_attn_func"
     batch, rows, heads, _ = require_tensor(op, "q", q, _DIMS)
@@ -90,5 +90,5 @@ def whole(batch: int, length: int, device: torch.device) -> Table:
 
 
 def _flat(x: torch.Tensor) -> bool:
-    """Whether rows of all requests lie one after the other, at one distance."""
+    """Whether the rows of all requests are consecutive with one stride."""
     return x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1)

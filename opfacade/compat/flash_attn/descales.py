@@ -14,7 +14,7 @@ from opfacade.compat.refusals import unmapped
 
 
 def factors(ask: Ask, q: torch.Tensor, k: torch.Tensor, descales: Mapping[str, torch.Tensor | None]) -> Ask:
-    """`ask` with k_scale, v_scale and q_scale. A factor that is the same for all requests is one that stride 0 expands."""
+    """`ask` with k_scale, v_scale and q_scale. Only a factor expanded with stride 0 counts as equal for all requests."""
     kv_heads, found = k.shape[2], {name: value for name, value in descales.items() if value is not None}
     if not found:
         return ask

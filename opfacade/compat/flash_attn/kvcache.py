@@ -63,10 +63,10 @@ def flash_attn_with_kvcache(
     cache_seqlens: an int or `[batch]` i32, the tokens before the new ones; None is a full cache. k, v: `[batch, seqlen_new,
     nheads_k, headdim]`, written to positions cache_seqlens and on. rotary_cos, rotary_sin: `[positions, rotary_dim / 2]`; K
     is rotated by the angles of its positions, and so is Q with causal or a window, else Q by those of cache_seqlens.
-    cache_leftpad: `[batch]` i32, the first position of each request that is seen. k_descale, v_descale, q_descale: factors of
+    cache_leftpad: `[batch]` i32, the first visible position of each request. k_descale, v_descale, q_descale: factors of
     fp8 tensors, one or one for each KV head, expanded over the batch. Other arguments are those of flash_attn_func.
-    Returns out like q, and with return_softmax_lse lse `[batch, nheads, seqlen]` f32. All is checked before the cache is
-    written.
+    Returns out like q, and with return_softmax_lse lse `[batch, nheads, seqlen]` f32. All arguments are checked
+    before the cache is written.
     """
     batch, rows, heads, _ = require_tensor(_OP, "q", q, "batch_size, seqlen, nheads, headdim")
     refuse_gradients(_OP, {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v})
@@ -113,7 +113,7 @@ def _table(
     places: tuple[torch.Tensor | None, torch.Tensor | None],
     cache_seqlens: int | torch.Tensor | None,
 ) -> Table:
-    """The pages of each request and its tokens before the new ones. Without a block table a row of the cache is a page."""
+    """The pages of each request and its number of tokens before the new ones. Without a block table, a cache row is a page."""
     block_table, rows = places
     device = k_cache.device
     if block_table is not None and rows is not None:
@@ -142,7 +142,7 @@ def _append(k: torch.Tensor, v: torch.Tensor, pools: Pools, table: Table, rotary
 
 
 def _positions(table: Table, rows: int, moves: bool) -> torch.Tensor:
-    """[batch, rows]: the position of each row of q, or that of the first new token for all where rows do not move."""
+    """[batch, rows]: the rotary position of each row of q; if rows do not move, that of the first new token."""
     first = table.operands["kv_lens"][:, None].long()
     return first + torch.arange(rows, device=first.device) if moves else first.expand(-1, rows)
 
@@ -150,7 +150,7 @@ def _positions(table: Table, rows: int, moves: bool) -> torch.Tensor:
 def _refuse_half_append(
     k: torch.Tensor | None, v: torch.Tensor | None, rotary: Rotary | None, cache_seqlens: int | torch.Tensor | None
 ) -> None:
-    """Raises for new rows without all that they need, and for angles without new rows."""
+    """Raises for new rows without k, v or cache_seqlens, and for angles without new rows."""
     if k is not None and v is not None and cache_seqlens is None:
         raise wrong(_OP, "cache_seqlens", "the tokens before the new ones", "None")
     if (k is None) != (v is None):

@@ -9,12 +9,12 @@ import torch
 from opfacade.compat.refusals import refuse_unless, wrong, wrong_shape
 from opfacade.compat.scores import Scores
 
-# Hints about speed alone: opfacade chooses for itself.
+# Hints that affect speed only; opfacade ignores them.
 _HINTS = frozenset({"pack_gqa", "sm_margin", "scheduler_metadata", "deterministic", "fa_version"})
 
 
 class Meaning(NamedTuple):
-    """slopes: [heads] f32, or [batch, heads], which only requests one by one can have."""
+    """slopes: [heads] f32, or [batch, heads], which takes one call for each request."""
 
     op: str
     scores: Scores
@@ -38,7 +38,7 @@ class Meaning(NamedTuple):
 
 
 def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Meaning:
-    """From a function's arguments by their names. Raises what names the first argument that has no equal here."""
+    """The meaning of a function's arguments, by name. Raises an error that names the first argument without an equal here."""
     refuse_unless(op, {"dropout_p": (arguments.get("dropout_p"), 0.0)}, "There is no dropout: set it to 0.0 for inference.")
     refuse_unless(op, {"attention_chunk": (arguments.get("attention_chunk"), 0), "qv": (arguments.get("qv"), None)})
     left, right = _window(op, arguments["window_size"])
@@ -83,7 +83,7 @@ def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | No
 
 
 def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
-    """0 leaves it to the library, 1 never splits, n cuts `capacity` keys into at most n chunks."""
+    """0 leaves the split to the library, 1 never splits, n cuts `capacity` keys into at most n chunks."""
     if num_splits is None or num_splits == 0:
         return "auto"
     if num_splits < 0:
@@ -92,7 +92,7 @@ def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
 
 
 def lse_of_rows(lse: torch.Tensor | None, batch: int) -> torch.Tensor:
-    """[batch, heads, rows] of one for each row and head."""
+    """[batch, heads, rows] from lse [batch * rows, heads]."""
     assert lse is not None
     rows, heads = lse.shape
     return lse.view(batch, rows // batch if batch else 0, heads).transpose(1, 2).contiguous()

@@ -16,7 +16,7 @@ _SHARED = (
 
 
 def _shared(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that all functions have."""
+    """The arguments that all functions share."""
     return {name: arguments[name] for name in _SHARED}
 
 

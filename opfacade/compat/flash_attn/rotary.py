@@ -14,7 +14,7 @@ _KEPT = 8
 
 
 class Rotary(NamedTuple):
-    """cos, sin: [positions, rotary_dim / 2]. table: both beside each other."""
+    """cos, sin: [positions, rotary_dim / 2]. table: cos and sin, concatenated."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -57,7 +57,7 @@ def _table(cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
 
 
 def rotated(q: torch.Tensor, rotary: Rotary, at: torch.Tensor) -> torch.Tensor:
-    """q [batch, rows, heads, dim] with its first rotary_dim elements turned by the angles of `at` [batch, rows], in f32."""
+    """q [batch, rows, heads, dim] with its first rotary_dim elements rotated by the angles of `at` [batch, rows], in f32."""
     cos, sin = (x[at].float()[..., None, :] for x in (rotary.cos, rotary.sin))
     turned, rest = q[..., : rotary.dim].float(), q[..., rotary.dim :]
     a, b = (turned[..., ::2], turned[..., 1::2]) if rotary.interleaved else turned.chunk(2, -1)

@@ -1,4 +1,4 @@
-"""flash_attn_varlen_func: requests of their own lengths one after the other; K and V likewise, or in pages."""
+"""flash_attn_varlen_func: requests of different lengths one after the other; K and V likewise, or in pages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flash_attn_varlen_func(
     `[num_blocks, block_size, nheads_k, headdim]` of any size, whose lengths are seqused_k `[batch]` i32, or those of
     cu_seqlens_k. max_seqlen_q is not needed; max_seqlen_k, where it is an int, is a bound that no request may exceed.
     q_descale, k_descale, v_descale: factors of fp8 pages, as flash_attn_with_kvcache has them. Other arguments are those of
-    flash_attn_func; alibi_slopes are [nheads], for which request a row belongs to is known only on the device.
+    flash_attn_func; alibi_slopes are [nheads], because only the device knows the request of a row.
     Returns out `[total_q, nheads, headdim]`, and with return_attn_probs lse `[nheads, total_q]` and an empty tensor.
     """
     op = "flash_attn_varlen_func"

@@ -26,7 +26,7 @@ class How(NamedTuple):
 
 
 def how_of(op: str, arguments: Mapping[str, Any], page_size: int = 1) -> How:
-    """From plan()'s arguments by their names. Raises what names the first one that has no equal here."""
+    """Options from plan()'s arguments, by name. Raises an error that names the first one without an equal here."""
     refuse_unless(op, {name: (arguments.get(name), None) for name in _UNKNOWN})
     q_dtype, kv_dtype, o_dtype = (as_dtype(op, name, arguments.get(name)) for name in _DTYPES)
     kv_dtype = kv_dtype or as_dtype(op, "data_type", arguments.get("data_type")) or q_dtype
@@ -36,7 +36,7 @@ def how_of(op: str, arguments: Mapping[str, Any], page_size: int = 1) -> How:
 
 
 _DTYPES = ("q_data_type", "kv_data_type", "o_data_type")
-# Items of multi-item scoring, and indptrs of V and O apart from those of K and Q.
+# Multi-item scoring, and indptrs of V and O that differ from those of K and Q.
 _UNKNOWN = ("prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr", "v_indptr", "o_indptr")
 
 
@@ -54,7 +54,7 @@ def scores_of(op: str, arguments: Mapping[str, Any]) -> Scores:
 
 
 def _split(op: str, fixed: int | None, disabled: bool, page_size: int) -> str | int:
-    """fixed: pages of a chunk; ours is in tokens."""
+    """fixed: pages of a chunk; kv_split counts tokens."""
     if disabled:
         return "off"
     if fixed is None or fixed == -1:
@@ -81,7 +81,7 @@ def require_query(op: str, q: torch.Tensor, heads: int, dim: int) -> None:
 
 
 def refuse_run_arguments(op: str, args: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:
-    """args: positional extras of a kernel of the user's own."""
+    """args: positional arguments for a user-defined kernel."""
     if args:
         raise unmapped(
             op, "args", "no further positional arguments", f"{len(args)}", "A variant says what kernels of one's own do."

@@ -13,7 +13,7 @@ from opfacade.compat.refusals import refuse_unless, unmapped
 
 
 class BatchAttention:
-    """Attention of the last rows of each request, of any number, over its pages. Its workspace is its own."""
+    """Attention of the last rows of each request, any number of them, over its pages. The wrapper allocates its workspace."""
 
     def __init__(self, kv_layout: str = "NHD", device: str | torch.device = "cuda") -> None:
         self._inner = BatchPrefillWithPagedKVCacheWrapper(torch.empty(0, dtype=torch.uint8, device=device), kv_layout)
@@ -68,7 +68,7 @@ class BatchAttention:
         profiler_buffer: torch.Tensor | None = None,
         kv_cache_sf: Any = None,
     ) -> Any:
-        """Returns o like q and lse of base 2. The soft cap is that of plan(), as another would be another kernel."""
+        """Returns o like q and lse of base 2. The soft cap must equal that of plan(), because it selects the kernel."""
         refuse_unless("BatchAttention", {"profiler_buffer": (profiler_buffer, None), "kv_cache_sf": (kv_cache_sf, None)})
         planned = self._inner._told().how.scores.soft_cap
         if logits_soft_cap not in (0.0, planned):

@@ -11,7 +11,7 @@ Cache = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
 
 def pools_of(op: str, cache: Cache, layout: str) -> Pools:
-    """K and V [pages, ...], of `[pages, 2, ...]` or of a pair."""
+    """K and V [pages, ...], from one tensor `[pages, 2, ...]` or from a pair."""
     if isinstance(cache, torch.Tensor):
         if cache.dim() not in (4, 5) or cache.shape[1] != 2:
             raise wrong_shape(op, "paged_kv_cache", "[pages, 2, ...], or a pair of tensors", list(cache.shape))

@@ -29,7 +29,7 @@ _TOLD = ("pos_encoding_mode", "sm_scale", "window_left", "logits_soft_cap", "q_d
 
 
 class MultiLevelCascadeAttentionWrapper:
-    """Attention over the pages of several levels, each shared by other groups of rows; the last level is a request's own."""
+    """Attention over the pages of several levels, each shared by groups of rows; no two requests share pages of the last."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class MultiLevelCascadeAttentionWrapper:
         q_data_type: torch.dtype | str = "float16",
         kv_data_type: torch.dtype | str | None = None,
     ) -> None:
-        """Lists of the arguments of a prefill's plan(), one for each level; causal is the last level's."""
+        """Arguments of a prefill's plan(), a list for each level; only the last level is causal."""
         arguments = locals()
         tables = (qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr, paged_kv_last_page_len)
         if {len(table) for table in tables} != {len(self._levels)}:
@@ -104,4 +104,4 @@ class MultiLevelCascadeAttentionWrapper:
     forward = run
 
     def end_forward(self) -> None:
-        """Nothing: plan() holds no memory of a step."""
+        """No effect: plan() holds no memory of a step."""

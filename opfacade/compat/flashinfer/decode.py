@@ -96,8 +96,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     ) -> None:
         """indptr `[batch + 1]`, indices `[n]`, last_page_len `[batch]`: i32, on any device; indptr may be longer.
 
-        q_len_per_req: rows of each request, its last, causal. fixed_split_size: pages of a chunk. block_tables and seq_lens say
-        nothing that the others do not, and are not looked at.
+        q_len_per_req: rows of each request, its last, causal. fixed_split_size: pages of a chunk. block_tables and seq_lens
+        repeat the others and are ignored.
         """
         refuse_unless(self._op, {name: (value, None) for name, value in unknown.items()})
         rows = q_len_per_req or 1
@@ -248,7 +248,7 @@ def fast_decode_plan(
     q_len_per_req: int = 1,
     global_override_indptr_cpu: torch.Tensor | None = None,
 ) -> None:
-    """plan() of a wrapper, in whose place it may be bound: there is no slower one here, nor a need of indptr on the host."""
+    """plan() of a wrapper, which a program may bind as its plan(). It is no faster here; indptr may be on the device."""
     given = {name: value for name, value in locals().items() if name not in ("self", "global_override_indptr_cpu")}
     if q_data_type is None:
         given["q_data_type"] = data_type or "float16"

@@ -27,7 +27,7 @@ def factors_given(q: torch.Tensor, given: Given, args: tuple[Any, ...]) -> tuple
 
 
 class Factors(NamedTuple):
-    """sm_scale: with all factors that are numbers. operands: those that are tensors. after: what o is multiplied by."""
+    """sm_scale: multiplied by all factors that are numbers. operands: factors that are tensors. after: factor of o."""
 
     sm_scale: float
     operands: dict[str, torch.Tensor]
@@ -47,8 +47,8 @@ class Shape(NamedTuple):
 
 
 def factors_of(op: str, sm_scale: float, given: Given, shape: Shape) -> Factors:
-    """An fp8 cache of pages takes its factors as they are. All other numbers go into sm_scale; factors of K or Q that are
-    tensors into a factor of each query head; and o is multiplied by that of V."""
+    """A paged fp8 cache takes its factors as operands. Other factors of Q and K go into sm_scale if they are numbers,
+    and into a factor of each query head if they are tensors. The factor of V multiplies o."""
     given = Given(*(_plain(op, f"{name}_scale", scale) for name, scale in zip("qkv", given, strict=True)))
     operands: dict[str, torch.Tensor] = {}
     if shape.paged and shape.kv_dtype in FP8 and (given.k is not None or given.v is not None):
@@ -101,7 +101,7 @@ def _of_query_heads(op: str, tensors: dict[str, torch.Tensor], shape: Shape) -> 
 
 
 def _by_query_head(op: str, name: str, scale: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """[heads], from one for each query head or each KV head; which one shows in the number, and in the name where both fit."""
+    """[heads], from a factor of each query head or KV head; their number tells which, and the name where both fit."""
     if name == "q_scale" and scale.shape[0] == shape.heads:
         return scale
     if scale.shape[0] == shape.kv_heads:

@@ -1,4 +1,4 @@
-"""One call of latent attention, as FlashInfer's wrappers of MLA make it."""
+"""One call of latent attention, shared by FlashInfer's MLA wrappers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LatentScores(NamedTuple):
 def latent_call(
     op: str, tensors: Latent, table: Table, scores: LatentScores, form: LseForm, more: dict[str, torch.Tensor | None]
 ) -> Call:
-    """more: out and sinks. One row of q a request, which sees all of its tokens."""
+    """more: out and sinks. Each request has one row of q, which sees all of its tokens."""
     rows, heads, latent = require_tensor(op, "q_nope", tensors.q_nope, "rows, num_heads, head_dim_ckv")
     pages, page_size, width = require_tensor(op, "ckv_cache", tensors.ckv, "pages, page_size, head_dim_ckv")
     rope = require_tensor(op, "kpe_cache", tensors.kpe, "pages, page_size, head_dim_kpe")[2]

@@ -1,4 +1,4 @@
-"""A custom mask of plan(): of booleans or packed, as the packed mask of a call."""
+"""The packed mask of a call, from a custom mask of plan(), boolean or packed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Buffers = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def mask_of(op: str, given: Given, q_lens: torch.Tensor, kv_lens: torch.Tensor, buffers: Buffers = (None, None)) -> Mask | None:
-    """given: custom_mask `[sum of q_len * kv_len]`, row-major for each request, or its bits, each request from a byte of its
-    own. Lengths are on the device. The result is in the caller's buffers where a graph reads those."""
+    """given: custom_mask `[sum of q_len * kv_len]`, row-major for each request, or its bits, where each request begins a new
+    byte. Lengths are on the device. The result is in the caller's buffers where a graph reads those."""
     custom, packed = given
     if custom is None and packed is None:
         return None

@@ -1,4 +1,4 @@
-"""FlashInfer's merges of attention states. Its lse is of base 2, ours natural."""
+"""FlashInfer's merges of attention states. Its lse has base 2, that of opfacade is natural."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def merge_state_in_place(
     s_other: torch.Tensor,
     mask: torch.Tensor | None = None,
 ) -> None:
-    """The same into v and s. mask `[rows]`: rows where it is false keep every bit."""
+    """Like merge_state, into v and s. mask `[rows]`: rows where it is false keep every bit."""
     op = "merge_state_in_place"
     require_tensor(op, "s", s, "rows, heads")
     own, other = _natural(s), _natural(s_other)

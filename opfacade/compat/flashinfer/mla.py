@@ -34,9 +34,8 @@ _SAYING_NOTHING = {
 class BatchMLAPagedAttentionWrapper(Wrapper):
     """Latent attention, absorbed, over pages. FlashInfer's arguments; see docs/migrating.md.
 
-    Where each request has one row, plan() works nothing out on the host but lengths of index tensors that are there already.
-    Other requests become requests of one row, with a page table of their own: for that qo_indptr and kv_indptr are read on the
-    host, and copied there if they are on the device.
+    plan() reads qo_indptr on the host, after a copy if it is on the device. Requests of several rows become requests of one row
+    with a new page table; for that plan() reads kv_indptr on the host too.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
 
 
 def _factors(op: str, cache: torch.Tensor, given: tuple[float | None, float | None]) -> tuple[float, float]:
-    """The factor of scores and of o, and what q_pe is multiplied by besides."""
+    """The factor of scores and of o, and the further factor of q_pe."""
     if cache.dtype not in FP8:
         refuse_unless(op, {"ckv_scale": (given[0], 1.0), "kpe_scale": (given[1], 1.0)}, "It is for a cache of fp8.")
         return 1.0, 1.0

@@ -1,4 +1,4 @@
-"""Results of FlashInfer's calls: o times a factor, and lse with its base and layout. Its lse is of base 2, ours natural."""
+"""Results of FlashInfer's calls: o times a factor, and lse with its base and layout. A plan's lse is natural."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LOG2E, LN2 = math.log2(math.e), math.log(2.0)
 
 
 class LseForm(NamedTuple):
-    """returned: with o. base: "log2" or "ln"; layout: "NH" [rows, heads] or "HN" [heads, rows]. given: the caller's tensor in
-    that layout, which is written whether lse is returned or not."""
+    """returned: whether the call returns lse. base: "log2" or "ln"; layout: "NH" [rows, heads] or "HN" [heads, rows].
+    given: the caller's tensor in that layout, which is written whether lse is returned or not."""
 
     returned: bool
     base: str = "log2"
@@ -38,7 +38,7 @@ class LseForm(NamedTuple):
 
     @property
     def operand(self) -> torch.Tensor | None:
-        """The caller's tensor where the call may write it as it is."""
+        """The caller's tensor where the plan may write into it."""
         return self.given if self.layout == "NH" else None
 
     def finished(self, lse: torch.Tensor) -> torch.Tensor:

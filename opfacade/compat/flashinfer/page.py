@@ -13,7 +13,7 @@ from opfacade.compat.refusals import require_tensor, unmapped, wrong_shape
 
 
 def get_seq_lens(kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Tokens of each request, `[batch]`. A request without pages must say a last_page_len of 0."""
+    """Tokens of each request, `[batch]`. A request without pages must have a last_page_len of 0."""
     return torch.clamp(kv_indptr[1:] - kv_indptr[:-1] - 1, min=0) * page_size + kv_last_page_len
 
 
@@ -53,7 +53,7 @@ def append_paged_kv_cache(
 ) -> None:
     """Rows `[nnz, num_kv_heads, head_dim]` to positions of requests, in place. Rows of request -1 at the end are not written.
 
-    A cache of fp8 takes wider rows, which are cast to the nearest. Index tensors i32.
+    An fp8 cache takes wider rows, rounded to nearest. Index tensors are i32.
     """
     op = "append_paged_kv_cache"
     pools = pools_of(op, paged_kv_cache, layout_of(op, kv_layout))
@@ -76,7 +76,7 @@ def append_paged_mla_kv_cache(
 ) -> None:
     """Latent rows `[nnz, width]` to positions of requests, in place, in each cache `[pages, page_size, width]` that is given.
 
-    A row's halves are written as K and V: one launch a cache.
+    The halves of a row are written as K and V: one launch a cache.
     """
     op, calls = "append_paged_mla_kv_cache", []
     for name, new, cache in (("append_ckv", append_ckv, ckv_cache), ("append_kpe", append_kpe, kpe_cache)):
@@ -100,7 +100,7 @@ def append_paged_mla_kv_cache(
 def _one_page_a_row(
     op: str, rows: tuple[torch.Tensor, torch.Tensor], pages: tuple[torch.Tensor, torch.Tensor], page_size: int
 ) -> Table:
-    """Each new row as a request of its own, with the one page that it goes into, so that rows may have any positions."""
+    """Each new row as one request with the page that receives it, so that rows may have any positions."""
     (request, position), (indices, indptr) = rows, pages
     (count,) = require_tensor(op, "batch_indices", request, "nnz")
     if require_tensor(op, "positions", position, "nnz") != (count,):
@@ -113,5 +113,5 @@ def _one_page_a_row(
 
 
 def _starts(request: torch.Tensor) -> torch.Tensor:
-    """[nnz + 1]: one row a request, none for those at the end that belong to nobody."""
+    """[nnz + 1]: one row a request; none for the last ones, which belong to no request."""
     return torch.nn.functional.pad((request >= 0).cumsum(0, dtype=torch.int32), (1, 0))

@@ -1,4 +1,4 @@
-"""One call of attention over pages, as decode and prefill wrappers make it."""
+"""One call of attention over pages, shared by decode and prefill wrappers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opfacade.variant_examples import alibi_slopes
 
 
 class Mask(NamedTuple):
-    """Bits of each request, and the byte with which its bits begin."""
+    """Bits of each request, and its first byte."""
 
     packed: torch.Tensor
     indptr: torch.Tensor
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 def csr(indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, batch: int, exact: bool) -> Table:
-    """FlashInfer's page table. Index tensors may be longer than the batch. exact: the bound is that of a graph's buffer."""
+    """FlashInfer's page table. Index tensors may be longer than the batch. exact: do not round the bound on pages."""
     bound = indices.shape[0] if exact else rounded_up(indices.shape[0])
     operands = {"kv_indptr": indptr[: batch + 1], "kv_indices": indices, "last_page_len": last_page_len[:batch]}
     return Table("csr", operands, batch, bound)
@@ -60,12 +60,12 @@ def ask_of(op: str, how: How, factors: Factors, wanted: Wanted, q: torch.Tensor)
         scores = scores._replace(head_factor=True)
     if scores.bias != "none":
         slopes = head_values(tuple(alibi_slopes(q.shape[1])), q.device)[None]
-        # Parameters of heads lie in the order of their names, and "factor" is before "slopes".
+        # Head parameters are in the order of their names: "factor", then "slopes".
         operands["head_params"] = torch.cat([operands["head_params"], slopes]) if factors.head_factor else slopes
     if wanted.sinks is not None:
         operands["sinks"] = wanted.sinks.float()
     if wanted.mask is not None:
-        scores = scores._replace(causal=False)  # FlashInfer's mask stands in place of the causal one
+        scores = scores._replace(causal=False)  # FlashInfer's mask replaces causal
         operands |= wanted.mask.operands
     return Ask(
         op,
@@ -81,5 +81,5 @@ def ask_of(op: str, how: How, factors: Factors, wanted: Wanted, q: torch.Tensor)
 
 
 def named(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A function's locals as its arguments."""
+    """The arguments of a function, from its locals."""
     return {name: value for name, value in arguments.items() if name not in ("self", "__class__")}

@@ -46,7 +46,7 @@ class _Planned(NamedTuple):
 class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     """Attention of the last rows of each request over its pages. FlashInfer's arguments; see docs/migrating.md.
 
-    plan() works nothing out on the host; a mask is packed on the device. A mask stands in place of the causal one, as there.
+    plan() computes nothing on the host; a mask is packed on the device. A mask replaces causal.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     ) -> None:
         """Index tensors i32, on any device. The batch is that of qo_indptr; the others may be longer.
 
-        custom_mask: `[sum of q_len * kv_len]`, true where a row sees a key. Hints about lengths are not looked at.
+        custom_mask: `[sum of q_len * kv_len]`, true where a row sees a key. Hints about lengths are ignored.
         """
         if head_dim_vo not in (None, head_dim_qk):
             raise unmapped(self._op, "head_dim_vo", f"{head_dim_qk}, that of K, over pages", head_dim_vo)
@@ -158,7 +158,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     ) -> Any:
         """q `[rows, num_qo_heads, head_dim]`. Returns o like q, and with return_lse lse f32, of base 2 unless lse_base is "ln".
 
-        Positional extras: of an fp8 q the factors of each head of Q, K and V. sinks `[num_qo_heads]`.
+        Positional arguments with an fp8 q: the factors of each head of Q, K and V. sinks `[num_qo_heads]`.
         """
         planned = self._told()
         given, args = factors_given(q, Given(q_scale, k_scale, v_scale), args)

@@ -1,4 +1,4 @@
-"""FlashInfer's packing of bits: eight elements a byte, each segment from a byte of its own."""
+"""FlashInfer's packing of bits: eight elements a byte; each segment begins a new byte."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from opfacade.plans.mask import segment_packbits as pack
 
 
 def packbits(x: torch.Tensor, bitorder: str = "big") -> torch.Tensor:
-    """x `[n]`, zero or not: `[ceil(n / 8)]` uint8. bitorder: which bit of a byte is the first, "big" (128) or "little" (1)."""
+    """Bits of x `[n]`, 1 if not 0: `[ceil(n / 8)]` uint8. bitorder: the first bit of a byte, "big" (128) or "little" (1)."""
     (count,) = require_tensor("packbits", "x", x, "n")
     one_segment = even_indptr(1, count, x.device)
     return pack(x.bool().contiguous(), one_segment, bit_order=_order("packbits", bitorder))[0]
 
 
 def segment_packbits(x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big") -> tuple[torch.Tensor, torch.Tensor]:
-    """x `[n]` of which segment i is x[indptr[i]:indptr[i + 1]]: the bytes of all, and where each begins, `[segments + 1]` i32.
+    """x `[n]`, where segment i is x[indptr[i]:indptr[i + 1]]: all bytes, and first bytes `[segments + 1]` i32.
 
     The number of bytes is read from the device.
     """

@@ -1,4 +1,4 @@
-"""Requests of several rows as requests of one, each with the pages of its own and the length that it sees."""
+"""Requests of several rows as requests of one row, each with its pages and the length that its row sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FlashInfer's calls of one request: no plan, no workspace of the caller's."""
+"""FlashInfer's calls of one request: no plan() and no workspace of the caller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def single_decode_with_kv_cache(
     k, v = _by_token(op, k, v, kv_layout)
     how = How(scores_of(op, locals()), sm_scale, "auto", None, None, None)
     count, device = k.shape[0], q.device
-    # Each token is a page: the cache may have any strides, and growing lengths make no new kernel.
+    # Each token is a page: the cache may have any strides, and growing lengths need no new kernel.
     table = csr(even_indptr(1, count, device), numbered(count, device), filled(1, 1, device), 1, exact=False)
     form = LseForm(return_lse)
     wanted = Wanted(Given(q_scale, k_scale, v_scale), form)

@@ -17,7 +17,7 @@ _ALIGNMENT = 256
 class Wrapper:
     """A workspace that the caller made, and whether the calls are captured in a CUDA graph.
 
-    A plan whose workspace is larger than the caller's buffer gets one of the wrapper's own, which it keeps.
+    The wrapper allocates and keeps a workspace for a plan that needs more than the caller's buffer.
     """
 
     def __init__(self, float_workspace_buffer: torch.Tensor, use_cuda_graph: bool = False) -> None:
@@ -40,11 +40,11 @@ class Wrapper:
     def reset_workspace_buffer(
         self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor | None = None
     ) -> None:
-        """Another workspace from now on. There is no plan in memory here, so the second buffer is not used."""
+        """Replace the workspace. plan() needs no buffer, so the second one is not used."""
         self._float_workspace_buffer = float_workspace_buffer
 
     def end_forward(self) -> None:
-        """Nothing: plan() holds no memory of a step."""
+        """No effect: plan() holds no memory of a step."""
 
     def _run(self, call: Call) -> None:
         call.plan.run(call.args, self._workspace(call.plan))
