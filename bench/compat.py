@@ -1,10 +1,9 @@
-"""Host time of plan() and of a call, ours beside FlashInfer's own where it is installed: `python -m bench.compat [--out FILE]`.
+"""Host time of plan() and of a call, and FlashInfer's where it is installed: `python -m bench.compat [--out FILE]`.
 
 plan_device, plan_host: microseconds of plan() with index tensors on the device and on the host. call_seen: from a wrapper's
-arguments to the plan and its bundle, without the launch, where sizes were seen before; call_new: where they were not.
-flash_attn: the same of flash_attn_with_kvcache. theirs: FlashInfer's plan(), to its end, with a synchronisation, for it copies
-on a stream.
-On the CPU only ours are timed.
+arguments to the plan and its bundle, without the launch, with sizes of an earlier call; call_new: with new sizes.
+flash_attn: the same for flash_attn_with_kvcache. theirs: FlashInfer's plan() with a synchronisation, because it copies on a
+stream. On the CPU only opfacade is timed.
 """
 
 from __future__ import annotations

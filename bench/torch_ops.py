@@ -1,9 +1,9 @@
 """Cost of torch.ops.opfacade over `plan.run`, in microseconds: `python -m bench.torch_ops [--out FILE]`. Needs no GPU.
 
 The CUDA launcher with a driver that launches nothing, as in bench/host.py: all of torch, Python and the host library is real.
-run: a plan with a new bundle in each call, as a layer makes one. op, op_named: torch.ops.opfacade.paged_decode with operands
-by place, and by name. functional: the form that makes its outputs. bundle: making the bundle, which `run` includes.
-run_same: the very same bundle. compiled: the op in a graph of torch.compile (backend "eager"), less an empty graph of the same
+run: a plan with a new bundle for each call, as a layer does. op, op_named: torch.ops.opfacade.paged_decode with operands
+by position, and by name. functional: the form that makes its outputs. bundle: making the bundle, which `run` includes.
+run_same: the identical bundle. compiled: the op in a graph of torch.compile (backend "eager"), less an empty graph of the same
 inputs. Needs nvcc and g++.
 """
 
@@ -29,12 +29,12 @@ BATCH = 16
 
 
 def microseconds(call) -> float:
-    """The best mean of 100 calls in 300: short enough to fall between what else the machine does."""
+    """The best of 300 means of 100 calls: a short series escapes other load of the machine."""
     return round(min(timeit.repeat(call, number=100, repeat=300)) / 100 * 1e6, 3)
 
 
 def placed(op, args) -> list:
-    """The operands of a call by their place in the op's schema, up to the last that is there."""
+    """The operands of a call by position in the op's schema, up to the last one present."""
     found = [getattr(args, argument.name, None) for argument in op._schema.arguments[1:]]
     return found[: 1 + max(i for i, value in enumerate(found) if value is not None)]
 

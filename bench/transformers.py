@@ -2,9 +2,9 @@
 
 A Llama with random weights, bf16 on a GPU. generate: 8 prompts of 512 tokens, 128 new ones each, and the same left-padded.
 continuous: 32 prompts of 64 to 1024 tokens, 64 new ones each, with the cache's own pages where the release gives them. Peers:
-sdpa, and flash_attention_2 and 3 where they, or the package `kernels`, are installed; a peer that does not load is a row that
-says why. Before anything is timed, each must be as near to f32 as sdpa is: its logits' error may be 1.25 times that of sdpa.
---small is a run of seconds on a CPU, to try the script.
+sdpa, and flash_attention_2 and 3 where they, or the package `kernels`, are installed; a peer that does not load gives a
+row with the reason. Before timing, the error of its logits against f32 must be at most 1.25 times that of sdpa.
+--small runs in seconds on a CPU, to try the script.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def batched(made: Any, rows: list[list[int]], new: int) -> int:
 
 
 def rate(call: Any, repeats: int) -> dict[str, float]:
-    """Tokens per second: median and least of the repeats, behind one that is not counted."""
+    """Tokens per second: median and minimum of the repeats, after one warm-up."""
     call()
     found = []
     for _ in range(repeats):
@@ -93,7 +93,7 @@ def rate(call: Any, repeats: int) -> dict[str, float]:
 
 
 def for_batching(made: Any, attention: str) -> Any:
-    """The model with the name that continuous batching takes for this attention."""
+    """The model with the name of this attention for continuous batching."""
     if attention == "opfacade":
         return use_continuous_batching(made)
     if names().continuous.startswith("paged|"):
@@ -115,7 +115,7 @@ def measured(attention: str, made: Any, options: argparse.Namespace) -> list[dic
 
 
 def judged(attention: str, options: argparse.Namespace, exact: torch.Tensor, limit: float) -> list[dict[str, Any]]:
-    """Rows of one attention, or the one row that says why there are none. A wrong result is an error."""
+    """Rows of one attention, or one row with the reason for none. A wrong result raises an error."""
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     try:
         made = model(options.small, options.device, attention, dtype)

@@ -1,6 +1,6 @@
-// Eight entries of a mask into a byte, each request from a byte of its own on. Bound by reading the mask: a thread makes a byte of
-// eight entries, by one load where they are aligned. A warp adds up the bytes of the requests before its own, so that one launch
-// does all: a batch of a thousand costs it 32 loads a lane.
+// Packs eight entries of a mask into a byte; each request begins a new byte. Reads of the mask bound the time: a thread packs
+// eight entries, with one load if they are aligned. Each warp sums the bytes of all earlier requests, so that one launch
+// suffices: for a batch of a thousand each lane loads 32 values.
 #pragma once
 #include "kernels/mask/pack_mask_params.h"
 
@@ -12,7 +12,7 @@ struct Segment {
   __device__ __forceinline__ int64_t bytes() const { return (length + 7) / 8; }
 };
 
-// Wrong entries of the indptr lead to no byte outside of the mask.
+// Clamped, so that wrong entries of the indptr cause no read outside the mask.
 __device__ __forceinline__ Segment segment_of(const PackMaskParams& p, int request) {
   if (p.bits_indptr == nullptr) return {p.bits / p.batch * request, p.bits / p.batch};
   const int64_t begin = max(int64_t{0}, min(p.bits, int64_t{p.bits_indptr[request]}));
@@ -20,7 +20,7 @@ __device__ __forceinline__ Segment segment_of(const PackMaskParams& p, int reque
   return {begin, max(int64_t{0}, end - begin)};
 }
 
-// The bytes of all requests before this one, by each warp for itself.
+// Bytes of all earlier requests; each warp computes the sum.
 __device__ __forceinline__ int64_t bytes_before(const PackMaskParams& p, int request) {
   if (p.bits_indptr == nullptr) return request == 0 ? 0 : segment_of(p, 0).bytes() * request;
   int64_t total = 0;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void pack_mask(const PackMaskParams& p) {
       return;
     }
     const Segment own = segment_of(p, request);
-    // Segments that overlap may take more bytes than there are.
+    // Overlapping segments may need more bytes than p.bytes.
     for (int64_t at = first; at < own.bytes() && start + at < p.bytes; at += step)
       p.packed[start + at] = packed_byte<kBig>(p.mask + own.begin + 8 * at, own.length - 8 * at);
   }

@@ -1,4 +1,4 @@
-"""Errors of wrong constructor calls: dataclasses that users fill raise an OpfacadeError that names every slip."""
+"""Errors of wrong constructor calls: dataclasses for users raise an OpfacadeError that names every wrong argument."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
         """Turns the TypeError for a wrong, missing or positional argument into issues; any other passes."""
 
         missing_hint: ClassVar[str] = ""
-        elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its arguments
+        elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # names of its arguments in other libraries
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             try:
@@ -31,14 +31,14 @@ else:
 
 
 def not_called(name: str) -> OpfacadeError:
-    """For a plan, which is made by `select` alone."""
+    """The error for a constructor call of a plan, which only `select` makes."""
     hint = f"Write {name}.select(descriptor)."
     issue = Issue("OPF-S035", name, "no call, for it is made by select", "one", hint, kind="ArgumentTypeError")
     return from_issues(name, "select", [issue])
 
 
 def immutable(name: str, what: str) -> FrozenError:
-    """For a plan that something is done to, such as "set sku"."""
+    """The error for a change of a plan, such as "set sku"."""
     message = f"{name}: a plan is immutable: cannot {what}. Select another one. [OPF-D007]"
     return FrozenError(message, op=name, stage="plan")
 

@@ -1,8 +1,8 @@
-"""Functions that torch.compile never traces: a plan reads addresses and launches kernels, which no trace shows.
+"""Functions that torch.compile never traces: a plan reads addresses and launches kernels, which a trace does not record.
 
 Dynamo reads an attribute of a function before it inlines a call, and a strategy of a code object before it compiles a frame.
-Setting both needs no import of torch._dynamo, which takes a second, and costs a call nothing: torch.compiler.disable adds a
-wrapper to each.
+Setting both needs no import of torch._dynamo, which takes a second, and adds no cost to a call; torch.compiler.disable would
+add a wrapper.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _mark(function: Any) -> None:
 
 
 def apply() -> None:
-    """Tell torch of the marked code, once torch is imported. Nothing is left to do after that."""
+    """Mark the code in torch, once torch is imported; later calls do nothing."""
     if not _codes:
         return
     torch = sys.modules.get("torch")

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value", "tuple_type": "a list or a tuple"}
 _QUOTED = re.compile(r"'([^']+)'")
-# Parts of a path that pydantic adds for the members of a union: no field.
+# Parts of a path that pydantic adds for the members of a union; they are no fields.
 _MEMBER = re.compile(r"literal\[.*\]|constrained-\w+|nullable.*|function-\w+\[.*\]|int|float|bool|str|tuple\[.*\]")
 
 
 def issues_of(cls: type[BaseModel], errors: Iterable[ErrorDetails]) -> list[Issue]:
-    """One issue for each wrong field; what the members of a union say of one value is one issue."""
+    """One issue for each wrong field; errors from the members of a union about one value are one issue."""
     found: dict[tuple[str, str], Issue] = {}
     listed: set[str] = set()
     for i, item in enumerate(errors):
@@ -36,7 +36,7 @@ def issues_of(cls: type[BaseModel], errors: Iterable[ErrorDetails]) -> list[Issu
 
 
 def _listing_once(issue: Issue, listed: set[str]) -> Issue:
-    """Without the names of all fields where another issue has them already."""
+    """Omit the names of all fields if another issue lists them already."""
     hint, _, names = issue.hint.partition("Fields: ")
     if names not in listed:
         listed.add(names)
@@ -94,8 +94,8 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def code_of(kind: str) -> str:
-    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction; what is
-    no strict JSON is D006, a change of a frozen value D007, a positional argument D008."""
+    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction,
+    D006 no strict JSON, D007 change of a frozen value, D008 positional argument."""
     if kind == "extra_forbidden":
         return "OPF-D003"
     if kind == "missing":

@@ -55,7 +55,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of a step; every tensor is i32 on the device and may be padded with requests of length 0.
+    """The requests of a step; every tensor is i32 on the device; requests of length 0 may pad it.
 
     q_indptr [batch + 1], block_table [batch, pages], kv_lens [batch], new rows counted. max_kv_len: bound for all steps that
     share a plan, so that captured graphs stay right. decodes: each request has one row, row b.
@@ -79,7 +79,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """How a layer's scores are made. sinks [heads] f32. window_left: keys before a row's own that it sees; -1 is all."""
+    """Score parameters of a layer. sinks [heads] f32. window_left: number of keys that a row sees before its own; -1 is all."""
 
     num_heads: int
     scale: float
@@ -88,7 +88,7 @@ class Layer:
     sinks: Tensor | None = None
 
     def append(self, pool: Pool, requests: Requests, k_new: Tensor, v_new: Tensor) -> None:
-        """k_new, v_new [rows, kv_heads, dim] become each request's last rows."""
+        """k_new, v_new [rows, kv_heads, dim] become the last rows of each request."""
         row_dtype: FloatDType = dtype_of(pool.way, "key", k_new)
         fields = pool.fields | requests.bounds(pool.descriptor.page_size) | {"new_dtype": row_dtype}
         if row_dtype == pool.descriptor.dtype:

@@ -25,19 +25,19 @@ class _Entry(Generic[T]):
     value: T
 
     def holds(self, sources: tuple[Tensor, ...], layer: int) -> bool:
-        # The maker itself, or a layer before it, begins another pass: buffers may be the same and their contents new.
+        # A call by the maker or by an earlier layer begins another pass: the same buffers may hold new contents.
         same = all(ref() is source for ref, source in zip(self.sources, sources, strict=True))
         return same and layer > self.maker and self.captured == capturing(sources[0]) and self.versions == _versions(sources)
 
 
 class PassMemo(Generic[T]):
-    """Values made of tensors that all layers of a pass are given. Each thread has its own."""
+    """Values computed from tensors that all layers of a pass receive. Each thread has its own."""
 
     def __init__(self) -> None:
         self._local = threading.local()
 
     def get(self, module: Any, sources: tuple[Tensor, ...], key: Hashable, make: Callable[[], T]) -> T:
-        """make(), or what an earlier layer of this pass made of the same tensors. A module without layer_idx shares nothing."""
+        """make(), or the value that an earlier layer of this pass made from the same tensors if modules have a layer_idx."""
         layer = getattr(module, "layer_idx", None)
         if layer is None:
             return make()
@@ -54,5 +54,5 @@ class PassMemo(Generic[T]):
 
 
 def _versions(sources: tuple[Tensor, ...]) -> tuple[int, ...]:
-    """How often each was written in place; inference tensors do not count it."""
+    """Number of in-place writes of each; inference tensors do not count them."""
     return tuple(-1 if source.is_inference() else source._version for source in sources)

@@ -16,7 +16,7 @@ def refuse(way: str, code: str, argument: str, *, expected: str, got: object, hi
 
     OPF-I001: a request that no plan takes (UnsupportedError). OPF-I002, I003: a tensor of another shape or dtype.
     OPF-I004: an argument is missing. OPF-I005: a version that the adapter does not know (UnsupportedError). OPF-I007: a
-    gradient is wanted (GradNotSupportedError).
+    tensor requires a gradient (GradNotSupportedError).
     """
     issue = Issue(code, argument, expected, str(got), hint, KINDS.get(code, UNSUPPORTED))
     raise from_issues(way, "attention" if code != "OPF-I005" else "register", [issue])

@@ -1,4 +1,4 @@
-"""Answers to what an engine asks of a backend before it loads a model; every one is what `explain` finds for that problem."""
+"""Answers to the questions of an engine before it loads a model; each one comes from `explain` for that problem."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 
-USUAL = "sm_90a"  # where no GPU is: questions are then of the usual one
+USUAL = "sm_90a"  # without a GPU, the answers are for this one
 
 
 def here() -> Target:
-    """The machine that the answers are for."""
+    """The target of the answers."""
     current = Target.current()
     return Target.parse(USUAL) if current.is_cpu else current
 
@@ -29,7 +29,7 @@ def refusals(
     target: Target, *, head_dim: int = 128, page_size: int = 16, dtype: FloatDType = "bf16", kv_dtype: FloatDType | None = None,
     causal: bool = True, window_left: int = -1, sinks: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Why no CUDA kernel takes decode, prefill or append of such a cache: `op: reason` each; empty where all are taken."""
+    """Reasons why no CUDA kernel takes decode, prefill or append of such a cache, `op: reason` each; empty if none."""
     try:
         pool = PagedKvCacheDescriptor(
             num_total_pages=64, page_size=page_size, num_kv_heads=1, head_dim=head_dim, dtype=kv_dtype or dtype

@@ -1,4 +1,4 @@
-"""Tensors of a framework in the words of opfacade: names of dtypes, rows of a batch, index tensors of an even batch."""
+"""Tensors of a framework in opfacade's form: names of dtypes, rows of a batch, index tensors of an even batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES: dict[torch.dtype, FloatDType] = {torch_dtype(name): name for name in get
 
 
 def dtype_of(way: str, name: str, tensor: Tensor) -> FloatDType:
-    """The name of a tensor's dtype. Raises DTypeError for one that no attention takes."""
+    """The name of a tensor's dtype. Raises DTypeError for a dtype that no attention takes."""
     found = _NAMES.get(tensor.dtype)
     if found is None:
         refuse(way, "OPF-I003", name, expected=" or ".join(_NAMES.values()), got=tensor.dtype)
@@ -29,7 +29,7 @@ def rows_of(x: Tensor) -> Tensor:
 
 
 class EvenBatch(NamedTuple):
-    """Index tensors (i32, on the device) of requests of one length each: request b owns page b of a pool."""
+    """Index tensors (i32, on the device) of requests of equal length: request b owns page b of a pool."""
 
     q_indptr: Tensor
     kv_indptr: Tensor
@@ -40,7 +40,7 @@ class EvenBatch(NamedTuple):
 def even_batch(like: Tensor, batch: int, q_len: int, kv_len: int) -> EvenBatch:
     """Requests of q_len new rows at the end of kv_len tokens, on the device of `like`.
 
-    Remembered, but inside a captured graph, whose memory is its own.
+    Cached, except while a graph is captured, because a graph owns its memory.
     """
     make = _even_batch.__wrapped__ if capturing(like) else _even_batch
     return make(like.device, batch, q_len, kv_len)
@@ -54,5 +54,5 @@ def _even_batch(device: torch.device, batch: int, q_len: int, kv_len: int) -> Ev
 
 
 def capturing(tensor: Tensor) -> bool:
-    """Whether what is made of `tensor` now belongs to a CUDA graph."""
+    """Whether tensors computed from `tensor` now belong to a CUDA graph."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

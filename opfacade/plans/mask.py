@@ -39,12 +39,12 @@ class PackMaskArgs(Args):
 
 
 class PackMaskDescriptor(Descriptor[PackMaskArgs]):
-    """Eight entries of a mask become a byte, request by request; each request begins with a byte of its own.
+    """Eight entries of a mask become a byte, request by request; each request begins a new byte.
 
     mask: uint8 [num_bits], any value but 0 is true; a bool tensor is one by `.view(torch.uint8)`.
     segments: "indptr" takes bits_indptr, int32 [batch_size + 1]: request b has entries bits_indptr[b] to bits_indptr[b + 1];
     "even" has no such operand: each request has num_bits // batch_size entries.
-    packed: uint8 [num_bytes], num_bytes = (num_bits + 7 * batch_size) // 8; 0 behind the last request. packed_indptr: int32
+    packed: uint8 [num_bytes], num_bytes = (num_bits + 7 * batch_size) // 8; 0 after the last request. packed_indptr: int32
     [batch_size + 1], the first byte of each request and the end of the last. Entry i of a request is bit i % 8 of its byte
     i // 8, where bit 0 is the least significant ("little") or the most significant one ("big"); bits past its end are 0.
     """
@@ -95,10 +95,10 @@ def pack_mask(mask: Tensor, *, bit_order: BitOrder = "little") -> tuple[Tensor, 
 
 
 def segment_packbits(bits: Tensor, indptr: Tensor, *, bit_order: BitOrder = "little") -> tuple[Tensor, Tensor]:
-    """Each segment of a flat mask packed into bytes of its own, in one launch on a GPU and without waiting for it.
+    """Each segment of a flat mask packed into separate bytes, in one launch on a GPU, without synchronisation.
 
     bits: bool or uint8 [n]. indptr: int32 [batch + 1], on the device of bits. Returns uint8 [(n + 7 * batch) // 8], with zeros
-    behind the last segment, and the segments' first bytes, int32 [batch + 1]. Raises as `pack_mask`.
+    after the last segment, and the segments' first bytes, int32 [batch + 1]. Raises as `pack_mask`.
     """
     entries = _entries("segment_packbits", bits, 1)
     batch = max(0, indptr.shape[0] - 1) if hasattr(indptr, "shape") and len(indptr.shape) == 1 else 0
@@ -118,7 +118,7 @@ def _packed(entries: Tensor, indptr: Tensor | None, descriptor: PackMaskDescript
 
 
 def _entries(op: str, mask: Any, rank: int) -> Tensor:
-    """The mask as bytes in one dimension."""
+    """The mask as a flat byte tensor."""
     import torch
 
     shape = ("n",) if rank == 1 else ("batch", "q_len", "kv_len")

@@ -1,4 +1,4 @@
-"""PlanCache: the plans of a few batch sizes, one of which serves every batch that is no larger."""
+"""PlanCache: plans of a few batch sizes; each plan serves batches up to its size."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class PlanCache:
         graphs[plans.size_for(len(requests))].replay()
 
     make: the descriptor of a batch size. sizes: positive ints in any order; kept ascending as `sizes`. workspace: shared by all
-    plans here, and by other caches that are given the same one; None makes one for the current device. The cache holds its
-    plans, so their handles stay good.
+    plans here, and by other caches with the same one; None makes one for the current device. The cache holds its
+    plans, so their handles stay valid.
     """
 
     __slots__ = ("_make", "_plans", "_prefer", "_target", "sizes", "workspace")
@@ -47,7 +47,7 @@ class PlanCache:
         self._plans: dict[int, Plan[Any]] = {}
 
     def size_for(self, n: int) -> int:
-        """The smallest size that holds n. Raises ArgumentError (OPF-W005) for more than the largest, or less than 0."""
+        """The smallest size that holds n. Raises ArgumentError (OPF-W005) if n exceeds the largest size or is negative."""
         if 0 <= n <= self.sizes[-1]:
             return self.sizes[bisect_left(self.sizes, n)]
         hint = "Serve it without a graph, or add a size."
@@ -63,7 +63,7 @@ class PlanCache:
         return plan
 
     def compile(self) -> None:
-        """Select, build and load the plans of all sizes, and reserve the workspace: a capture after that makes nothing."""
+        """Select, build and load the plans of all sizes, and reserve the workspace: a later capture allocates nothing."""
         plans = [self.at(size) for size in self.sizes]
         for plan in plans:
             plan.compile()

@@ -21,12 +21,12 @@ class Workspace:
         workspace.reserve(prefill, decode)
         decode.run(args, workspace.of(decode))
 
-    No run reads what another left behind, so plans of any kinds share it. Streams: runs that share a workspace must not overlap
+    No run reads results of another, so plans of any kinds share it. Streams: runs that share a workspace must not overlap
     on the device. One stream orders them; between two streams the caller needs an event, or a Workspace for each stream.
-    It grows when a plan needs more; the old memory goes back to torch's allocator behind what the current stream has queued.
+    It grows when a plan needs more; the old memory returns to torch's allocator after the queued work of the current stream.
     A captured CUDA graph keeps the address that it was captured with: reserve for all plans before the first capture, then
     `freeze`.
-    device: of the memory; None is the current CUDA device, or the CPU without one.
+    device: device of the memory; None is the current CUDA device, or the CPU without one.
     """
 
     __slots__ = ("_device", "_frozen", "_lock", "_tensor", "size")
@@ -47,7 +47,7 @@ class Workspace:
         return f"Workspace({str(self._device)!r}, {self.size} bytes{', frozen' if self._frozen else ''})"
 
     def of(self, plan: Plan[Any]) -> Tensor | None:
-        """The workspace argument of `plan.run`: uint8 [size], or None for a plan that needs none. Grows if it must."""
+        """The workspace argument of `plan.run`: uint8 [size], or None for a plan that needs none. Grows if needed."""
         if isinstance(plan, Plan):
             if not plan.workspace_size:
                 return None

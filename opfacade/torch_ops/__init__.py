@@ -1,18 +1,18 @@
-"""Every op as an op of torch, for torch.compile and whatever else traces: `torch.ops.opfacade.<op>(plan.handle, ...)`.
+"""Every op as an op of torch, for torch.compile and other tracers: `torch.ops.opfacade.<op>(plan.handle, ...)`.
 
     import opfacade.torch_ops
     torch.ops.opfacade.<op>(plan.handle, *inputs, *outputs, workspace, name=optional, ...)
     outputs = torch.ops.opfacade.<op>_functional(plan.handle, *inputs, name=optional, ...)
 
-`<op>` writes the outputs it is given; `<op>_functional` makes them, and returns a changed copy of what the op overwrites; an
-op with `in_place` has `<op>_` for it. Operands are named as in the args: required ones come first, then outputs and
+`<op>` writes the given outputs; `<op>_functional` makes them, and returns a changed copy of what the op overwrites; an
+op with `in_place` has a form `<op>_`. Operands are named as in the args: required ones come first, then outputs and
 `workspace`, then the rest. An output that the plan does not write (`return_<name>=False`) is an empty tensor. The functional
 form takes the dtype of an output that differs from its inputs' (`<name>_dtype`), and a shape that no input has.
 
-The plan is a number, a SymInt: one compiled graph serves every plan of an op. Hand the plan or `plan.handle` to the compiled
+The plan is a number, a SymInt: one compiled graph serves every plan of an op. Pass the plan or `plan.handle` to the compiled
 function as an argument: torch.compile makes a graph for each value of an int that it finds in an attribute of a module. The
-number does not keep the plan alive; a plan that is gone is a PlanStateError. All other errors are those of `Plan.run`. There
-is no backward: an operand that requires a gradient is a GradNotSupportedError, when it is run or traced.
+number does not keep the plan alive; the number of a deleted plan raises PlanStateError. All other errors are those of
+`Plan.run`. There is no backward: an operand that requires a gradient raises GradNotSupportedError, when run or traced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["define_all", "defined"]
 
 
 def define_all() -> tuple[str, ...]:
-    """Define the ops of families that came since the last time; the names of all."""
+    """Define the ops of new families, and return the names of all ops."""
     for form in all_forms():
         define(form)
     return defined()

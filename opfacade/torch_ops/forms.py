@@ -1,7 +1,7 @@
-"""The forms of an op as torch sees it: which operands it takes, which it writes, and its schema.
+"""The forms of an op for torch: operands read, operands written, and the schema.
 
-All follows from `operands()` of an op's EXAMPLES and of their neighbours, which differ from them in one flag or choice. So an
-op of a new family needs no line here.
+All of it follows from `operands()` of an op's EXAMPLES and of their neighbours, which differ from them in one flag or choice.
+So an op of a new family needs no line here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Problem = dict[str, TensorSpec]
 
 @dataclass(frozen=True)
 class Form:
-    """One set of roles. name: of the op in torch.ops.opfacade. problems: the operands of each descriptor looked at."""
+    """One set of roles. name: name in torch.ops.opfacade. problems: operands of each descriptor examined."""
 
     name: str
     kind: type[Descriptor[Any]]
@@ -29,7 +29,7 @@ class Form:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Every operand, in the order of the args, except that required ones come first, and then those that are written."""
+        """Every operand, in the order of the args, except that required ones come first, then outputs."""
         names = [name for name in self.kind.args_type.__slots__ if any(name in p for p in self.problems)]
         return tuple(
             sorted(names, key=lambda name: (name not in self.required, name in self.required or name not in self.written))
@@ -50,7 +50,7 @@ class Form:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it writes what another form of the op only reads."""
+        """Whether the form writes an operand that another form of the op only reads."""
         return self.name.endswith("_")
 
     @cached_property
@@ -84,7 +84,7 @@ class Form:
 
 
 def all_forms() -> tuple[Form, ...]:
-    """The forms of all ops of all families that are there now."""
+    """The forms of all ops of all registered families."""
     kinds: dict[type[Descriptor[Any]], list[Descriptor[Any]]] = {}
     for example in examples():
         kinds.setdefault(type(example), []).append(example)
@@ -92,7 +92,7 @@ def all_forms() -> tuple[Form, ...]:
 
 
 def forms_of(own: Sequence[Descriptor[Any]]) -> Iterator[Form]:
-    """The forms of one op, of which these are the examples."""
+    """The forms of one op, from its examples."""
     kind, problems = type(own[0]), [dict(operands_of(d)) for example in own for d in _around(example)]
     read = {name for p in problems for name, spec in p.items() if spec.role == "in"}
     overwrites = [any(spec.role == "inout" and name in read for name, spec in p.items()) for p in problems]
@@ -103,7 +103,7 @@ def forms_of(own: Sequence[Descriptor[Any]]) -> Iterator[Form]:
 
 
 def _around(example: Descriptor[Any]) -> Iterator[Descriptor[Any]]:
-    """The example, and what one change of a flag or a choice makes of it."""
+    """The example, and its neighbours by one change of a flag or a choice."""
     yield example
     for name, values in _choices(type(example)):
         for value in values:
@@ -114,7 +114,7 @@ def _around(example: Descriptor[Any]) -> Iterator[Descriptor[Any]]:
 
 
 def _choices(kind: type[Descriptor[Any]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Fields with few values. Not dtypes: the functional form takes the dtype of an output as an argument."""
+    """Fields with few values, except dtypes: the functional form takes the dtype of an output as an argument."""
     for name, field in kind.model_fields.items():
         if field.annotation is bool:
             yield name, (False, True)

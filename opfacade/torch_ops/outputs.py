@@ -1,4 +1,4 @@
-"""How outputs are made from inputs alone: a trace serves any plan, so it cannot ask one for shapes and dtypes."""
+"""Shapes and dtypes of outputs from inputs alone: a trace serves any plan, so it cannot read them from one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Place = tuple[str, int]  # an input and one of its axes
 
 @dataclass(frozen=True)
 class Output:
-    """One output. axes: for each dimension the places that have its size, of which the first that is given serves; an empty one
-    where the caller must tell the shape. dtype: the same in all problems, or None; then it is that of the first of `like`, the
+    """One output. axes: for each dimension the input axes with its size, of which the first present one is used; empty if the
+    caller must pass the shape. dtype: the same in all problems, or None; then it is the dtype of the first of `like`, the
     inputs that most often have the output's dtype."""
 
     name: str
@@ -59,7 +59,7 @@ def output_of(form: Form, name: str) -> Output:
 
 
 def _places(problems: Sequence[Problem], name: str, axis: int, source: str) -> list[Place]:
-    """The axes of an input that are the output's in every problem with both: by name and size, or else by size alone."""
+    """The axes of an input that equal the output's in every problem with both: by name and size, or else by size alone."""
     pairs = [(p[source].shape, p[name].shape[axis]) for p in problems if source in p]
     if len({len(shape) for shape, _ in pairs}) != 1:
         return []
@@ -70,5 +70,5 @@ def _places(problems: Sequence[Problem], name: str, axis: int, source: str) -> l
 
 
 def _is_in_every(problems: Sequence[Problem], places: Sequence[Place]) -> bool:
-    """Whether every problem has an input with the size."""
+    """Whether every problem has an input of that size."""
     return all(any(source in p for source, _ in places) for p in problems)

@@ -1,4 +1,4 @@
-"""An attention backend of SGLang 0.5.23: `register()` is its plug-in, `--attention-backend opfacade` chooses it."""
+"""An attention backend of SGLang 0.5.23: `register()` is its plug-in, `--attention-backend opfacade` selects it."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ WAY = "sglang"
 
 
 class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
-    """Decode and extend of a decoder. Graphs: decode; the page table is made in the graph, from the lengths at each replay."""
+    """Decode and extend of a decoder. Decode is captured in graphs; each replay makes the page table from the lengths then."""
 
     needs_cpu_seq_lens: bool = False
 
     def __init__(self, model_runner: Any) -> None:
-        """Raises UnsupportedError for a pool of latents, a pool with windows of its own, and what no kernel takes."""
+        """Raises UnsupportedError for a pool of latents, a pool with separate windows, and a problem that no kernel takes."""
         super().__init__()
         self._refuse_models(model_runner)
         self.device = model_runner.device
@@ -68,7 +68,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         return Requests(q_indptr, table, kv_lens, self._max_kv_len, decodes)
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
-        """Page table, lengths and indptr, on the device and into buffers of this backend: nothing is read back."""
+        """Write page table, lengths and indptr into buffers of this backend, on the device: nothing is read back."""
         if self.forward_metadata is not None:
             extend = None if self.forward_metadata.decodes else forward_batch.extend_seq_lens
             self._table.write(forward_batch.req_pool_indices, forward_batch.seq_lens, extend)

@@ -1,4 +1,4 @@
-"""attn_implementation="opfacade" for transformers: `register()` once, then name it where a model is made.
+"""attn_implementation="opfacade" for transformers: call `register()` once, then name it when a model is created.
 
 from opfacade.integrations.transformers import register, use_continuous_batching
 register()

@@ -1,4 +1,4 @@
-"""The keyword arguments of an attention call: what is taken, what says nothing of attention, and what is refused by name."""
+"""The keyword arguments of an attention call: accepted, without effect on attention, or refused by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.releases import WAY
 
-# They say something of the model or of its loss; attention is the same whatever they are.
+# They concern the model or its loss and do not change attention.
 IGNORED = frozenset(
     {
         "position_ids", "use_cache", "num_items_in_batch", "output_hidden_states", "output_router_logits", "return_dict",
@@ -24,7 +24,7 @@ _HINTS = {
 
 
 def refuse_unknown(given: Mapping[str, Any], dropout: float = 0.0) -> None:
-    """Raise UnsupportedError for the first argument that would change what attention computes. None and False say nothing."""
+    """Raise UnsupportedError for the first argument that would change the result. None and False change nothing."""
     for name, value in (("dropout", dropout or None), *given.items()):
         if name not in IGNORED and value is not None and value is not False:
             shown = type(value).__name__ if hasattr(value, "shape") else repr(value)

@@ -1,4 +1,4 @@
-"""The pages of a cache of continuous batching. All that depends on the release, 5.17 or 5.18, is in this file."""
+"""The pages of a cache of continuous batching. All code that depends on the release, 5.17 or 5.18, is in this file."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def layer_pages(cache: Any, layer: int) -> LayerPages:
     if hasattr(cache, "layer_to_allocator"):
         group, k, v = cache.get_cache_for_block_table(layer)
         slots = cache.layer_to_allocator[layer].block_physical_stride
-        # The pages of all layers, K and V, are one buffer, and both views have all of it. Every n-th page is this layer's:
-        # views of those alone do not overlap, as operands that are written may not.
+        # The pages of all layers, K and V, are one buffer, and both views have all of it. Every n-th page is of this layer:
+        # views of those pages do not overlap, as operands that are written must not.
         every = slots // k.shape[1]
         return LayerPages(group, k[::every], v[::every], slots)
     group, index = cache.layer_index_to_group_indices[layer]

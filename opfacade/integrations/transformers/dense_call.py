@@ -1,7 +1,7 @@
-"""One attention call of dense batches: which plan runs it, on which operands.
+"""One attention call of dense batches: its plan and operands.
 
-Keys and values of a cache, [batch, heads, length, dim], are a pool of pages as they lie: page b is all of request b. Nothing
-is copied, whatever the strides, but where values are narrower than keys: ragged prefill takes those, as rows.
+Keys and values of a cache, [batch, heads, length, dim], are a pool of pages in place: page b is all of request b. Nothing is
+copied, whatever the strides, unless values are narrower than keys: ragged prefill takes those, as rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Continuous batching of transformers 5.19 and later: its cache has gathered the keys of all requests before it calls.
+"""Continuous batching of transformers 5.19 and later: its cache gathers the keys of all requests before the call.
 
 The same function takes the calls of model.forward, which have no lengths.
 """
@@ -27,7 +27,7 @@ def gathered_attention(
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
     s_aux: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """query [1, heads, rows, dim]; key and value [1, kv_heads, kv_rows, dim], those of all requests, one behind another.
+    """query [1, heads, rows, dim]; key and value [1, kv_heads, kv_rows, dim], those of all requests, one after the other.
     Returns o [1, rows, heads, dim of value]. A call without read_index is one of model.forward.
 
     Raises UnsupportedError for an argument that it does not take.

@@ -1,4 +1,4 @@
-"""Causal attention of packed requests whose keys and values are rows, one request behind another."""
+"""Causal attention of packed requests whose keys and values are rows, one request after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opfacade.plans.attention import BatchRaggedPrefillArgs, BatchRaggedPrefillD
 
 
 class Rows(NamedTuple):
-    """Rows of all requests, one request behind another: q [rows, heads, dim], k and v [kv_rows, kv_heads, dim]."""
+    """Rows of all requests, one request after the other: q [rows, heads, dim], k and v [kv_rows, kv_heads, dim]."""
 
     q: Tensor
     k: Tensor
@@ -21,7 +21,7 @@ class Rows(NamedTuple):
 
 
 def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longest: tuple[int, int]) -> Tensor:
-    """o [rows, heads, dim of v]. rows: q, k and v; indptr: of q and of k and v; longest: rows of one request in each."""
+    """o [rows, heads, dim of v]. rows: q, k and v; indptr: of q and of k and v; longest: most rows of one request in each."""
     q, k, v = rows
     o = new_output(q, v.shape[2], longest[0])
     descriptor = BatchRaggedPrefillDescriptor(
@@ -36,6 +36,6 @@ def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longes
 
 def new_output(q: Tensor, dim: int, longest: int) -> Tensor:
     """[rows, heads, dim]. A step whose longest request has all rows may be padded, and rows of no request are not written:
-    they are 0, so that nothing behind them meets a NaN."""
+    they are 0, so that later layers read no NaN."""
     shape = (q.shape[0], q.shape[1], dim)
     return q.new_zeros(shape) if longest >= q.shape[0] > 1 else q.new_empty(shape)

@@ -38,7 +38,7 @@ def paged_attention(
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
     s_aux: Tensor | None = None, is_causal: bool | None = None, cache: Any = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """query [1, heads, rows, dim], key and value [1, kv_heads, rows, dim]: the new rows of all requests, one behind another.
+    """query [1, heads, rows, dim], key and value [1, kv_heads, rows, dim]: the new rows of all requests, one after the other.
     Returns o [1, rows, heads, dim]. Rows of no request, which pad a CUDA graph, are 0.
 
     Raises ArgumentError without a cache, UnsupportedError for an argument that it does not take.
@@ -92,10 +92,10 @@ def _taken(cache: Any, kwargs: dict[str, Any], mask: Tensor | None) -> Step:
 
 
 def _table(step: Step, pages: LayerPages) -> tuple[Tensor, Tensor]:
-    """Block table and lengths, computed on the device from the slots of the tokens, of which each page's first one names it."""
+    """Block table and lengths, computed on the device from the slots of the tokens: the first slot of a page gives its id."""
     cu_k, longest = step.of("full_attention")
     read, write = step.read[pages.group], step.write[pages.group]
-    slots = read if read.numel() else write  # no request has a past: the new rows are all there is
+    slots = read if read.numel() else write  # no request has cached tokens: the new rows are all keys
     first = torch.arange(0, max(longest, 1), pages.page_size, device=cu_k.device)
     token = cu_k[:-1, None] + first
     named = slots[token.clamp(max=slots.numel() - 1)] // pages.slots_a_page
@@ -125,7 +125,7 @@ class _Paged:
             num_total_pages=self.pages.k.shape[0], page_size=size, num_kv_heads=heads, head_dim=dim,
             dtype=dtype_of(WAY, "cache", self.pages.k), layout="NHD",
         )  # fmt: skip
-        # Requests share pages of a prefix: all together may have more than the pool. A power of two serves many steps.
+        # Requests share pages of a prefix: their tables may have more entries than the pool. A power of two serves many steps.
         most = batch * (1 << (width - 1).bit_length())
         return {"batch_size": batch, "paged_kv": pool, "page_table": "block", "max_kv_indices": most}
 

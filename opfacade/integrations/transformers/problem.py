@@ -18,7 +18,7 @@ _masks: PassMemo[dict[str, Tensor]] = PassMemo()
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How scores are made: scale, soft cap, sinks [heads] and window. window: keys that a row sees, with its own; 0 is all."""
+    """Score parameters: scale, soft cap, sinks [heads] and window. window: keys that a row sees, its own included; 0 is all."""
 
     scale: float | None
     cap: float
@@ -27,13 +27,13 @@ class Scores:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of a descriptor; window_left is left to who knows how rows and keys are aligned."""
+        """Fields of a descriptor; the caller sets window_left, because it knows the alignment of rows and keys."""
         return {
             "sm_scale": self.scale, "logits_soft_cap": self.cap, "sinks": self.sinks is not None, "return_lse": False,
         }  # fmt: skip
 
     def window_left(self, kv_len: int) -> int:
-        """-1 where no request of kv_len tokens is longer than the window."""
+        """-1 where kv_len tokens fit in the window."""
         return self.window - 1 if 0 < self.window < kv_len else -1
 
 
@@ -44,7 +44,7 @@ def scores(scaling: float | None, softcap: float | None, s_aux: Tensor | None, s
 
 
 def check_batch(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise ShapeError where keys and values are not of the query's requests."""
+    """Raise ShapeError where keys or values do not match the requests of the query."""
     if key.shape[0] != query.shape[0] or key.shape[:3] != value.shape[:3]:
         expected = f"[{query.shape[0]}, kv_heads, kv_len, dim] both"
         refuse(WAY, "OPF-I002", "key, value", expected=expected, got=f"{list(key.shape)}, {list(value.shape)}")

@@ -1,4 +1,4 @@
-"""Entering the attention functions into the tables of transformers, under the names that the installed release permits."""
+"""Registration of the attention functions with transformers, under the names that the installed release permits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STANDARD = "opfacade"
 
 
 class Names(NamedTuple):
-    """Names for attn_implementation. continuous is empty where `reason` says why there is none."""
+    """Names for attn_implementation. continuous is empty if the release permits none; `reason` then says why."""
 
     standard: str
     continuous: str
@@ -52,7 +52,7 @@ def use_continuous_batching(model: Any) -> Any:
     """Set the model's attention to the name that continuous batching accepts, and return the model.
 
     5.17 and 5.18 attend over the pages of the cache. 5.19 and later give each layer one copy of the keys and values of all
-    requests; no name of another's attention gets the pages there.
+    requests; they give the pages to no attention of another package.
     Raises UnsupportedError (OPF-I005) where the release permits none.
     """
     release = _installed()

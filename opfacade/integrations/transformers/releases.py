@@ -1,4 +1,4 @@
-"""Which releases of transformers the adapter knows, and what each permits."""
+"""The releases of transformers that the adapter knows, and their contracts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 from opfacade.integrations.refusal import refuse
 
 WAY = "transformers"
-# paged: keys and values arrive as new rows beside the cache. gathered: the cache has made one tensor of each before.
+# paged: keys and values arrive as new rows beside the cache. gathered: the cache has gathered all of them into one tensor each.
 Contract = Literal["paged", "gathered", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """First release with a contract of continuous batching, and the name that it accepts for another's attention."""
+    """First release with a contract of continuous batching, and the name that it accepts for attention of another package."""
 
     first: tuple[int, int]
     contract: Contract
@@ -22,7 +22,7 @@ class Release:
     reason: str = ""
 
 
-_GATHERED = "opfacade_flash"  # 5.19 and later take a name that is not theirs only where it contains "flash"
+_GATHERED = "opfacade_flash"  # 5.19 and later accept the name of another package only if it contains "flash"
 _RELEASES = (
     Release((5, 17), "paged", "paged|opfacade"),
     Release((5, 19), "gathered", _GATHERED),

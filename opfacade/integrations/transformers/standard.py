@@ -1,4 +1,4 @@
-"""attn_implementation="opfacade": the calls of model.forward and model.generate, at once or as one op of a compiled graph."""
+"""attn_implementation="opfacade": the calls of model.forward and model.generate, eager or as one op of a compiled graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attention(
 
 
 def compiled(module: Any, tensors: Tensors, how: How, causal: bool) -> Tensor:
-    """The same as one op of a graph. Gradients are refused here: below an op nobody sees that they are wanted."""
+    """The same as one op of a graph. Gradients are refused here, because inside an op requires_grad is not visible."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors[:3]):
         hint = "Call the model under torch.no_grad()."
         refuse(WAY, "OPF-I007", "query, key, value", expected="tensors without gradients", got="requires_grad=True", hint=hint)

@@ -1,4 +1,4 @@
-"""An attention backend of vLLM 0.33: `register()` is its plug-in, `--attention-backend OPFACADE` chooses it."""
+"""An attention backend of vLLM 0.33: `register()` is its plug-in, `--attention-backend OPFACADE` selects it."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
         cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, block_size: int | None, use_mla: bool,
         has_sink: bool, use_sparse: bool, use_mm_prefix: bool, device_capability: Any,
     ) -> str | None:  # fmt: skip
-        """The reasons of `explain` against all of it at once; None where a kernel takes it."""
+        """The reasons of `explain` against this combination; None where a kernel takes it."""
         if dtype not in _DTYPES or (kv_cache_dtype or "auto") not in CACHE_DTYPES:
             return f"dtype {dtype} with a cache of {kv_cache_dtype}"
         target = target_of(device_capability.major, device_capability.minor)

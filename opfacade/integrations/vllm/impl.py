@@ -1,4 +1,4 @@
-"""A layer's forward in vLLM: new rows go to their pages, then prefill or decode writes the output that vLLM gives."""
+"""A layer's forward in vLLM: new rows go to their pages, then prefill or decode writes vLLM's output tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         logits_soft_cap: float | None = None, attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None, sinks: Tensor | None = None, **unknown: Any,
     ) -> None:  # fmt: skip
-        """Raises UnsupportedError, by name, for what no plan of this adapter takes."""
+        """Raises UnsupportedError that names the argument which no plan of this adapter takes."""
         for name, value in {"alibi_slopes": alibi_slopes, **unknown}.items():
             if value:
                 refuse(WAY, "OPF-I001", name, expected="to be absent", got=value, hint="Choose another backend for it.")

@@ -17,14 +17,14 @@ WAY = "vllm"
 
 @dataclass(frozen=True)
 class OpfacadeMetadata(AttentionMetadata):  # type: ignore[misc]
-    """rows: those of the step, padding of a captured graph included."""
+    """rows: number of rows of the step, padding of a captured graph included."""
 
     rows: int
     requests: Requests
 
 
 class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
-    """Copies nothing and reads nothing back: work is assigned on the device, from the lengths there."""
+    """Copies nothing and reads nothing back: the device assigns work from the lengths in its memory."""
 
     # A captured graph is right for any lengths within its shapes, prefill and decode mixed.
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.ALWAYS
@@ -32,7 +32,7 @@ class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # A step's own longest request would be another plan for each step, and too short a bound for a graph's next replay.
+        # The longest request of a step would need another plan for each step, and could be too short for a graph's next replay.
         self._max_kv_len = int(vllm_config.model_config.max_model_len)
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> OpfacadeMetadata:
