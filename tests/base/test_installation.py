@@ -15,7 +15,7 @@ PIP = (sys.executable, "-m", "pip", "install")
 
 
 class Installed:
-    """What importlib.metadata knows of a distribution."""
+    """A distribution as importlib.metadata describes it."""
 
     requires = (
         "torch>=2.11",

@@ -1,4 +1,4 @@
-"""What both adapters stand on: descriptors that are kept, preferences, constants, refusals; and the public API alone."""
+"""Parts shared by both adapters: cached descriptors, preferences, constants, refusals. They use only the public API."""
 
 import re
 from pathlib import Path

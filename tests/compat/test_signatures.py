@@ -17,7 +17,7 @@ TABLES = {
     for name in ("flash_attn_2.8.4", "flashinfer_0.6.18", "flashinfer_0.7.2")
 }
 
-# What is not here, and docs/migrating.md says so.
+# Names that the adapters lack; docs/migrating.md lists them.
 ABSENT = {
     "BatchAttentionWithAttentionSinkWrapper", "BatchPrefillWithCausalBidirectionalRangesWrapper",
     "prewarm_paged_kv_stride_variant", "workspace_size",

@@ -43,14 +43,14 @@ INPUT_FAULTS = (
         "opfacade/core/model.py",
         "strict_json.loads(json_data)  # pydantic",
         "pass  # pydantic",
-        "tests/core/test_descriptor.py",
+        "tests/core/test_descriptor_json.py",
     ),
     cpu(
         "errors: an integer without end is printed",
         "opfacade/base/shown.py",
         "    except ValueError:  # Python prints",
         "    except KeyError:  # Python prints",
-        "tests/core/test_descriptor.py",
+        "tests/core/test_descriptor_json.py",
     ),
     cpu(
         "tune store: SQLite opens what is no regular file",

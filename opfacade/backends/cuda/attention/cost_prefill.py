@@ -41,8 +41,7 @@ _FEW_KEYS, _NO_TURNS = 0.91, 0.985
 _MMA = Rates(1.9e12, 310e12, 2, 2.5e-6, 6e-6)
 _SMS = 132
 _BANDWIDTH = 4.2e12
-# Seconds of the second launch; of each row of a head; bytes of partials that stay in L2, beyond which writes and reads cost
-# time.
+# Seconds of the second launch, seconds of each row of a head, and bytes of partials that fit in L2. More bytes cost time.
 _MERGE, _MERGED_ROW, _IN_L2 = 3e-6, 0.4e-9, 40e6
 _LEAST_CUT = 512  # keys: kernels/attention/prefill_sm90/cut.cuh
 # Seconds to find that a tile has no key in a split.
