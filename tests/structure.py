@@ -25,6 +25,7 @@ LAYERS = (
     "observe",
     "plan",
     "serving",
+    "programs",
     "plans",
     "backends",
     "torch_ops",

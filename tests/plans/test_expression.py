@@ -59,6 +59,20 @@ def test_an_operation_takes_its_types_and_no_others(op):
             refused(lambda types=types: apply(op, *(ANY[kind] for kind in types)), f"{op} of", f"not of ({', '.join(types)})")
 
 
+def test_the_scope_of_attention_has_its_operations_on_its_types():
+    """In the language there are more of both: none of them comes in unnoticed, and none goes."""
+    two = {
+        op: {("f32", "f32"), ("i32", "i32")} for op in ("add", "sub", "mul", "min", "max", "lt", "le", "gt", "ge", "eq", "ne")
+    }
+    one = {op: {("f32",)} for op in ("floor", "sqrt", "exp2", "log2", "tanh", "i32")}
+    rest = {
+        "neg": {("f32",), ("i32",)}, "abs": {("f32",), ("i32",)}, "div": {("f32", "f32")}, "floordiv": {("i32", "i32")},
+        "mod": {("i32", "i32")}, "and": {("bool", "bool")}, "or": {("bool", "bool")}, "not": {("bool",)}, "f32": {("i32",)},
+        "select": {("bool", kind, kind) for kind in ("f32", "i32", "bool")},
+    }  # fmt: skip
+    assert {op: set(known) for op, known in SIGNATURES.items()} == two | one | rest
+
+
 def test_python_operators_build_what_they_say():
     built = (score + 1) * 2 - score / 4.0, kv_pos // 2 % 3, -abs(q_pos), 1.5 - score, 2 / score
     assert [b.facts().type for b in built] == ["f32", "i32", "i32", "f32", "f32"]

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from opfacade.core.model import Model, contradiction
 from opfacade.errors import Issue, from_issues
 from opfacade.plans._attention.infix import infix
+from opfacade.programs.operations import OPERATIONS
 
 Type = Literal["f32", "i32", "bool"]
 Per = Literal["head", "row", "key"]
@@ -39,25 +40,20 @@ def _no_operator(mark: str, instead: str) -> NoReturn:
     raise from_issues("expression", "", [issue])
 
 
-def _over(*types: Type, count: int = 2, gives: Type | None = None) -> dict[tuple[Type, ...], Type]:
-    return {(kind,) * count: gives or kind for kind in types}
+# The language is that of opfacade.programs; attention is a scope of it: these operations, on these types.
+TYPES = ("f32", "i32", "bool")
+_NOT_HERE = {("mod", "f32"), ("f32", "bool"), ("i32", "bool"), ("and", "i32"), ("or", "i32"), ("not", "i32")}
 
 
-# Argument types of an operation, and its result type.
-SIGNATURES: dict[str, dict[tuple[Type, ...], Type]] = {
-    **dict.fromkeys(("add", "sub", "mul", "min", "max"), _over("f32", "i32")),
-    **dict.fromkeys(("neg", "abs"), _over("f32", "i32", count=1)),
-    "div": _over("f32"),
-    **dict.fromkeys(("floordiv", "mod"), _over("i32")),
-    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _over("f32", "i32", gives="bool")),
-    **dict.fromkeys(("and", "or"), _over("bool")),
-    "not": _over("bool", count=1),
-    "select": {("bool", "f32", "f32"): "f32", ("bool", "i32", "i32"): "i32", ("bool", "bool", "bool"): "bool"},
-    "f32": _over("i32", count=1, gives="f32"),
-    "i32": _over("f32", count=1, gives="i32"),
-    **dict.fromkeys(("floor", "sqrt", "exp2", "log2", "tanh"), _over("f32", count=1)),
-}
-INEXACT = ("exp2", "log2", "tanh")
+def _in_scope(op: str) -> dict[tuple[Type, ...], Type]:
+    """Argument types of an operation, each with its result type."""
+    known: Any = OPERATIONS[op].signatures
+    here = [args for args in known if {*args, known[args]} <= set(TYPES) and (op, args[0]) not in _NOT_HERE]
+    return {args: known[args] for args in sorted(here, key=lambda args: TYPES.index(args[-1]))}
+
+
+SIGNATURES = {op: _in_scope(op) for op in get_args(Op)}
+INEXACT = tuple(op for op in SIGNATURES if not OPERATIONS[op].exact)
 
 
 class Facts(NamedTuple):

@@ -1,0 +1,106 @@
+"""Activations as programs of one f32: each written so that its relative error is bounded wherever its value is a normal number.
+
+That rules out the textbook forms of some: 1 + erf(x) loses all digits in its negative tail, log(1 + exp(x)) near its end, and
+x - tanh(x) near 0. `tests/programs/test_shipped.py` holds each of them to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from opfacade.programs.expression import Node, apply, constant, value
+
+X = value("x", "f32")
+
+
+def _of(op: str) -> Callable[..., Node]:
+    return lambda *args: apply(op, *args)
+
+
+_exp, _expm1, _log1p, _tanh, _erfc = (_of(op) for op in ("exp", "expm1", "log1p", "tanh", "erfc"))
+_select, _maximum, _minimum = _of("select"), _of("maximum"), _of("minimum")
+
+
+def relu(x: Node) -> Node:
+    """NaN stays NaN, and -0 is 0."""
+    return _maximum(x, 0.0)
+
+
+def relu2(x: Node) -> Node:
+    return relu(x) * relu(x)
+
+
+def _share(x: Node) -> Node:
+    """1 / (1 + exp(-x)), from the side on which the exponential does not overflow."""
+    small = _exp(-abs(x))
+    return _select(x < 0.0, small, constant(1.0, "f32")) / (1.0 + small)
+
+
+def _bounded(x: Node) -> Node:
+    """x as a factor of what is 0 there before it is -200, so that -inf gives the limit and not NaN."""
+    return _maximum(x, -200.0)
+
+
+def sigmoid(x: Node) -> Node:
+    return _share(x)
+
+
+def silu(x: Node) -> Node:
+    """x * sigmoid(x); -0 of -inf, which is the limit."""
+    return _bounded(x) * _share(x)
+
+
+def gelu(x: Node) -> Node:
+    """By the complement of the error function, which keeps the digits of the negative tail."""
+    return 0.5 * _bounded(x) * _erfc(x * -math.sqrt(0.5))
+
+
+def gelu_tanh(x: Node) -> Node:
+    """x * sigmoid(2 y) of the y of the usual formula 0.5 x (1 + tanh(y)): the same number, with its tail."""
+    return _bounded(x) * _share(x * (1.0 + 0.044715 * (x * x)) * (2 * math.sqrt(2 / math.pi)))
+
+
+def softplus(x: Node) -> Node:
+    """log(1 + exp(x)), from the side that does not overflow."""
+    return _maximum(x, 0.0) + _log1p(_exp(-abs(x)))
+
+
+def mish(x: Node) -> Node:
+    """x * tanh(softplus(x)): with e = exp(x), x * e (e + 2) / (e (e + 2) + 2); x itself where e would overflow."""
+    grown = _exp(_minimum(x, 20.0))
+    part = grown * (grown + 2.0)
+    return _select(x > 20.0, x, _bounded(x) * (part / (part + 2.0)))
+
+
+def elu(x: Node) -> Node:
+    return _select(x > 0.0, x, _expm1(x))
+
+
+def hard_swish(x: Node) -> Node:
+    return x * (_minimum(_maximum(x + 3.0, 0.0), 6.0) / 6.0)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Node], Node]] = MappingProxyType(
+    {
+        "relu": relu,
+        "relu2": relu2,
+        "sigmoid": sigmoid,
+        "silu": silu,
+        "gelu": gelu,
+        "gelu_tanh": gelu_tanh,
+        "softplus": softplus,
+        "mish": mish,
+        "elu": elu,
+        "hard_swish": hard_swish,
+        "tanh": _tanh,
+    }
+)
+
+
+@lru_cache(maxsize=64)
+def activation(name: str) -> Node:
+    """The activation of the input x. KeyError for no name of ACTIVATIONS."""
+    return ACTIVATIONS[name](X)

@@ -1,0 +1,182 @@
+"""A bound on what a machine makes of a program: for each node the value of real arithmetic and a radius.
+
+The computed value lies in [v - r, v + r]. What is exact is evaluated to the bit and has r = 0. A step widens the radii of its
+arguments over their intervals and adds its own rounding. Where an inexact argument lies within its radius of a jump, all
+outcomes are within the radius: such an element is *undecided*. r is infinite where nothing can be said: a step beyond the
+largest float, division by an interval that holds 0, a pole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from opfacade.programs import integers, jumps
+from opfacade.programs.ball import Ball, aligned
+from opfacade.programs.evaluate import Evaluation, Values, applied, narrowed
+from opfacade.programs.expression import Node
+from opfacade.programs.operations import COMPARISONS, FUNCTIONS, OPERATIONS, ROUNDINGS
+from opfacade.programs.propagation import ARITHMETIC, FUNCTION_RADIUS
+from opfacade.programs.types import FLOATS, INTEGERS, LARGEST, SATURATING, range_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TINY = {"f32": 2.0**-149, "f64": 2.0**-1074}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How a machine rounds. u: of one operation, by type. functions: relative error of a function, by (name, type); a quotient
+    or a root of inexact arguments is one where it is named. absolute: absolute errors of functions, by name. least: results
+    below it may be 0."""
+
+    u: Mapping[str, float]
+    functions: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    absolute: Mapping[str, float] = field(default_factory=dict)
+    least: float = TINY["f32"]
+
+    def relative(self, op: str, type: str) -> float:
+        return self.functions.get((op, type), self.u[type])
+
+
+def machine_of(constants: Mapping[str, float]) -> Machine:
+    """The machine that the constants of a SKU describe. f64 is compared with f64, so that its errors count twice."""
+    u = {"f32": constants.get("u", 0.0), "f64": 2 * constants.get("u64", 2.0**-53)}
+    functions = {}
+    for name, ulps in constants.items():
+        word, _, function = name.partition(".")
+        if word in ("ulp", "ulp64"):
+            functions[function, "f32" if word == "ulp" else "f64"] = ulps * (2.0**-23 if word == "ulp" else 2.0**-51)
+    return Machine(u, functions, least=constants.get("least", TINY["f32"]))
+
+
+@dataclass
+class Bounds:
+    """One bound; each node is looked at once. balls: those of leaves that come with an error, by name."""
+
+    values: Values
+    machine: Machine
+    balls: Mapping[str, Ball] = field(default_factory=dict)
+    # fused: exact floats of which no integer and no truth is made may be contracted, so that they have radii too. amend: what a
+    # step adds besides, (node, its ball) -> the ball.
+    fused: bool = False
+    amend: Callable[[Node, Ball], Ball] = lambda node, ball: ball
+    _known: dict[Node, Ball] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.exact = Evaluation(self.values)
+
+    def __call__(self, node: Node) -> Ball:
+        if node not in self._known:
+            self._known[node] = self.amend(node, self._made(node))
+        return self._known[node]
+
+    def _made(self, node: Node) -> Ball:
+        import torch
+
+        loose = self.fused and node.kind == "apply" and node.type in FLOATS and not OPERATIONS[node.op].jumps
+        if node.exact and not loose:
+            value = _real(self.exact.own(node), node.type)
+            return Ball(value, torch.zeros_like(value))
+        if node.kind != "apply":
+            return self.balls[node.data]
+        args = [self(arg) for arg in node.args]
+        if node.op == "select":
+            return jumps.selected(*args)
+        if node.op in COMPARISONS:
+            return jumps.compared(node.op, *args)
+        if node.type == "bool" and node.args[0].type == "bool":
+            return jumps.combined(node.op, *args)
+        if node.op in FLOATS:
+            return self._rounded(node, Ball(*args[0]))
+        if node.op in jumps.STEPS:
+            return self._rounded(node, jumps.STEPS[node.op](*args)) if node.type in FLOATS else jumps.STEPS[node.op](*args)
+        if node.op in INTEGERS or node.type in INTEGERS or node.op == "bool":
+            return self._integer(node, args)
+        return self._float(node, args)
+
+    def _float(self, node: Node, args: list[Ball]) -> Ball:
+        if node.op in ROUNDINGS:
+            return stored(args[0], node.op.removeprefix("round_"))
+        if node.op in FUNCTION_RADIUS:
+            v = applied(node.op, node, [arg.v for arg in args], args[0].v.dtype)
+            ball = Ball(v, FUNCTION_RADIUS[node.op](v, *args))
+        else:
+            ball = ARITHMETIC[node.op](*args)
+        return self._rounded(node, _where_certain(ball, args))
+
+    def _rounded(self, node: Node, ball: Ball) -> Ball:
+        """With the rounding of one step, infinite where it may exceed the largest float of its type."""
+        v, r = ball
+        free = node.op in ("neg", "abs", "min", "max", "minimum", "maximum", "fmin", "fmax", *jumps.STEPS) and node.op != "mod"
+        widening = node.op == "f64" and node.args[0].type == "f32"
+        if not (free or widening):
+            least = (
+                TINY["f64"]
+                if node.type == "f64"
+                else self.machine.least
+                if node.op in (*FUNCTIONS, "div", "sqrt")
+                else TINY["f32"]
+            )
+            certain = ~v.isfinite() & (r == 0)
+            r = (r + self.machine.relative(node.op, node.type) * (v.abs() + r) + least).masked_fill(certain, 0.0)
+            r = r + self.machine.absolute.get(node.op, 0.0)
+        r = r.nan_to_num(nan=math.inf, posinf=math.inf)
+        return Ball(v, r.masked_fill(v.isfinite() & (v.abs() + r > LARGEST[node.type]), math.inf))
+
+    def _integer(self, node: Node, args: list[Ball]) -> Ball:
+        """Conversions jump; sums and products keep their radii; of others nothing is known beside exact arguments."""
+        import torch
+
+        if node.op in ("add", "sub", "mul", "neg", "abs", "min", "max", "minimum", "maximum"):
+            found = ARITHMETIC[node.op](*args)
+        elif node.op in INTEGERS and node.args[0].type in FLOATS:
+            return jumps.truncated(args[0], node.op)
+        elif node.op in INTEGERS:
+            found = args[0]
+        elif node.op == "bool":
+            zero, certain = args[0].v.abs() <= args[0].r, args[0].r == 0
+            return Ball((args[0].v != 0).double(), (zero & ~certain).double())
+        else:
+            whole = [
+                arg.v.nan_to_num(0.0).long() if one.type != "bool" else arg.v != 0
+                for arg, one in zip(args, node.args, strict=True)
+            ]
+            v = _real(applied(node.op, node, whole, None), node.type)
+            rough = torch.stack(aligned(*(arg.r for arg in args))).amax(0) > 0
+            return Ball(v, torch.zeros_like(v).masked_fill(rough, math.inf))
+        least, most = range_of(node.type)
+        beyond = (found.v - found.r < least) | (found.v + found.r > most)
+        return Ball(found.v, found.r.masked_fill(beyond, math.inf))
+
+
+def _real(value: Tensor, type: str) -> Tensor:
+    import torch
+
+    return integers.as_float(value, torch.float64) if type == "u64" else value.double()
+
+
+def _where_certain(ball: Ball, args: list[Ball]) -> Ball:
+    """A value that is not finite, of arguments without errors, is exact."""
+    certain = ~ball.v.isfinite()
+    for arg in args:
+        certain = certain & (arg.r == 0)
+    return Ball(ball.v, ball.r.masked_fill(certain, 0.0))
+
+
+def stored(ball: Ball, dtype: str) -> Ball:
+    """As an element of a storage type: rounded once, saturating or infinite beyond its largest number."""
+    from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
+
+    v, r = ball
+    if dtype in SATURATING:
+        v = v.clamp(-LARGEST[dtype], LARGEST[dtype])
+    exact = r == 0
+    wide = r + ROUNDOFF[dtype] * (v.abs() + r) + UNDERFLOW[dtype]
+    beyond = v.isfinite() & (v.abs() + wide > LARGEST[dtype])
+    wide = wide if dtype in SATURATING else wide.masked_fill(beyond, math.inf)
+    near = narrowed(v, dtype)
+    return Ball(near.where(exact, v), wide.masked_fill(exact, 0.0))

@@ -1,0 +1,102 @@
+"""The leaves of an expression, and the order of its parts. `programs.words` has a word for each operation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from opfacade.programs.fault import Fault
+from opfacade.programs.node import CONVERT, Kind, Node, apply, constant, make
+from opfacade.programs.types import TYPES, Type
+
+__all__ = ["Node", "apply", "constant", "coord", "extent", "leaf", "ordered", "read", "scalar", "stage", "value"]
+
+Outside = Literal["clamp", "wrap", "reflect"]
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+MAX_AXES = 8
+
+
+def _named(kind: Kind, name: str, type: Type, exact: bool = True) -> Node:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise Fault(".name", "a letter, then letters, digits and _, 32 at most", name)
+    if type not in TYPES:
+        raise Fault(".type", f"one of {', '.join(TYPES)}", type)
+    return make(kind, "", (), name, type, exact)
+
+
+def value(name: str, type: Type) -> Node:
+    """The element of an input at the place of the result, widened to `type`."""
+    return _named("input", name, type)
+
+
+def leaf(name: str, type: Type, exact: bool) -> Node:
+    """A value that whoever evaluates gives by name; any text is a name. `exact`: whether it comes without an error."""
+    return make("input", "", (), name, type, exact)
+
+
+def scalar(name: str, type: Type = "f32") -> Node:
+    """A number that belongs to the plan: no part of a kernel's identity."""
+    return _named("scalar", name, type)
+
+
+def coord(axis: int) -> Node:
+    """Where the result lies along an axis, from 0: i64."""
+    return make("coord", "", (), _axis(axis), "i64", True)
+
+
+def extent(axis: int) -> Node:
+    """The size of an axis: i64."""
+    return make("extent", "", (), _axis(axis), "i64", True)
+
+
+def stage(index: int, type: Type) -> Node:
+    """The result of an earlier stage of a fold."""
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_AXES:
+        raise Fault(".index", f"a stage, 0 .. {MAX_AXES - 1}", index)
+    return make("stage", "", (), index, type, False)
+
+
+def _axis(axis: object) -> int:
+    if not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < MAX_AXES:
+        raise Fault(".axis", f"an axis, 0 .. {MAX_AXES - 1}", axis)
+    return axis
+
+
+def read(name: str, type: Type, at: Iterable[Node | int], outside: Outside | Node | float = "clamp") -> Node:
+    """The element of an input at computed places, an i64 for each of its axes.
+
+    outside: what an index beyond its axis means: "clamp" the nearest place, "wrap" modulo the size, "reflect" mirrored at the
+    first and last place, or a value of the input's type that is read instead. Raises Fault.
+    """
+    places = tuple(arg if isinstance(arg, Node) else constant(arg, "i64") for arg in at)
+    if not 1 <= len(places) <= MAX_AXES:
+        raise Fault(".at", f"1 to {MAX_AXES} places", len(places))
+    for axis, place in enumerate(places):
+        if place.type != "i64":
+            raise Fault(f".at.{axis}", "a place of type i64", place.type, CONVERT)
+        if not place.exact:
+            raise Fault(f".at.{axis}", "a place without rounding errors", "a place that depends on them")
+    if isinstance(outside, str) and outside in ("clamp", "wrap", "reflect"):
+        return make("read", "", places, (_named("input", name, type).data, outside), type, True)
+    filled: Node = outside if isinstance(outside, Node) else constant(outside, type)
+    if filled.type != type:
+        raise Fault(".outside", f"a value of type {type}", filled.type, CONVERT)
+    return make("read", "", (*places, filled), (_named("input", name, type).data, "fill"), type, filled.exact)
+
+
+def ordered(roots: Iterable[Node]) -> list[Node]:
+    """Each node of a graph once, after its arguments, in the order in which a reader meets them."""
+    seen: set[Node] = set()
+    found: list[Node] = []
+    stack = [(root, 0) for root in roots][::-1]
+    while stack:
+        node, at = stack.pop()
+        if node in seen:
+            continue
+        if at < len(node.args):
+            stack += [(node, at + 1), (node.args[at], 0)]
+        else:
+            seen.add(node)
+            found.append(node)
+    return found

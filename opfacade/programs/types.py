@@ -1,0 +1,45 @@
+"""The types that a node computes in, and which of them holds the values of a storage type.
+
+f16, bf16 and the 8-bit floats are storage alone: a load widens them to f32, exactly, and a store rounds an f32 once.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Type = Literal["bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64"]
+
+SIGNED: tuple[Type, ...] = ("i8", "i16", "i32", "i64")
+UNSIGNED: tuple[Type, ...] = ("u8", "u16", "u32", "u64")
+INTEGERS: tuple[Type, ...] = (*SIGNED, *UNSIGNED)
+FLOATS: tuple[Type, ...] = ("f32", "f64")
+NUMBERS: tuple[Type, ...] = (*INTEGERS, *FLOATS)
+TYPES: tuple[Type, ...] = ("bool", *NUMBERS)
+NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # what a store of an f32 rounds to
+SATURATING = ("f8_e4m3", "f8_e5m2")  # the largest finite number stands for all that is beyond it, infinity included
+
+_WIDE: dict[str, Type] = {**dict.fromkeys((*NARROW, "f8_e8m0"), FLOATS[0]), **{name: name for name in TYPES}}
+LARGEST = {
+    "f16": 65504.0, "bf16": (2 - 2.0**-7) * 2.0**127, "f8_e4m3": 448.0, "f8_e5m2": 57344.0,
+    "f32": (2 - 2.0**-23) * 2.0**127, "f64": (2 - 2.0**-52) * 2.0**1023,
+}  # fmt: skip
+
+
+def widened(dtype: str) -> Type:
+    """The type that an element of a storage type is computed in. KeyError for a dtype that is none."""
+    return _WIDE[dtype]
+
+
+def storable(dtype: str) -> Type | None:
+    """The type of a value that a tensor of `dtype` takes; None where no value is stored as it."""
+    return None if dtype == "f8_e8m0" else _WIDE.get(dtype)
+
+
+def bits_of(integer: str) -> int:
+    return int(integer[1:])
+
+
+def range_of(integer: str) -> tuple[int, int]:
+    """The least and the largest number of an integer type."""
+    bits = bits_of(integer)
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if integer[0] == "i" else (0, 2**bits - 1)

@@ -1,0 +1,28 @@
+"""How far functions are from their real values, in units in the last place of their type.
+
+DEVICE has the maximum that the CUDA programming guide documents, for f32 and f64. A constant of a SKU is `ulp.<function>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opfacade.programs.expression import Node
+from opfacade.programs.operations import FUNCTIONS
+
+DEVICE: dict[str, tuple[float, float]] = {
+    "exp": (2, 1), "exp2": (2, 1), "expm1": (1, 1), "log": (1, 1), "log2": (1, 1), "log10": (2, 1), "log1p": (1, 1),
+    "sin": (2, 2), "cos": (2, 2), "tan": (4, 2), "asin": (2, 2), "acos": (2, 2), "atan": (2, 2), "sinh": (3, 2), "cosh": (2, 1),
+    "tanh": (2, 1), "asinh": (3, 3), "acosh": (4, 3), "atanh": (3, 2), "erf": (2, 2), "erfc": (4, 5), "rsqrt": (2, 1),
+    "cbrt": (1, 1), "lgamma": (6, 4), "pow": (4, 2), "atan2": (3, 2), "hypot": (3, 2),
+}  # fmt: skip
+# lgamma is only bounded outside of this interval.
+LGAMMA_OUTSIDE = (-10.001, -2.264)
+# Of the approximate instructions, f32 alone. exp multiplies by log2(e) in two parts; a quotient is a product with a reciprocal;
+# tanh is a polynomial near 0.
+APPROXIMATE: dict[str, float] = {"exp": 4, "exp2": 2, "tanh": 8, "rsqrt": 2, "div": 3, "sqrt": 3}
+
+
+def functions_in(nodes: Iterable[Node], type: str) -> list[str]:
+    """The functions of one float type that some nodes call, sorted."""
+    return sorted({node.op for node in nodes if node.op in FUNCTIONS and node.type == type})

@@ -1,0 +1,46 @@
+"""The words to write programs with: a function for each operation of the language.
+
+from opfacade.programs.words import exp, value
+x = value("x", "f32")
+silu = x / (1 + exp(-x))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opfacade.programs.expression import Node, apply, constant, coord, extent, read, scalar, stage, value
+from opfacade.programs.operations import OPERATIONS
+
+_WORDS = {name: f"{name}_" if name in ("and", "or", "not", "min", "max", "abs") else name for name in OPERATIONS}
+_OPERATION = {word: name for name, word in _WORDS.items()}
+
+__all__ = ["Node", "apply", "constant", "coord", "extent", "read", "round_to", "scalar", "square", "stage", "value"]
+__all__ += sorted(_OPERATION)
+
+
+def _word(name: str) -> Callable[..., Node]:
+    def call(*args: Node | float) -> Node:
+        return apply(name, *args)
+
+    call.__name__ = call.__qualname__ = _WORDS[name]
+    call.__doc__ = f"The operation `{name}`: docs/programs.md has its meaning."
+    return call
+
+
+globals().update({word: _word(name) for word, name in _OPERATION.items()})
+
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...  # every word of the table
+
+
+def round_to(x: Node, dtype: str) -> Node:
+    """x rounded to a storage type, f16, bf16, f8_e4m3 or f8_e5m2, and widened again; no compiler removes it."""
+    return apply(f"round_{dtype}", x)
+
+
+def square(x: Node) -> Node:
+    return apply("mul", x, x)
