@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from opfacade.core.target import Target
     from opfacade.core.verdict import Verdict
     from opfacade.plan import Plan
+    from opfacade.plans._traced import elementwise
     from opfacade.select.change import explain_change
     from opfacade.select.explanation import explain
     from opfacade.select.manifest import SkuManifest
@@ -38,6 +39,7 @@ _HOME = {
     "Target": "core.target",
     "Verdict": "core.verdict",
     "Workspace": "serving.workspace",
+    "elementwise": "plans._traced",
     "errors": "",
     "explain": "select.explanation",
     "explain_change": "select.change",
@@ -58,6 +60,7 @@ __all__ = [
     "Target",
     "Verdict",
     "Workspace",
+    "elementwise",
     "errors",
     "explain",
     "explain_change",

@@ -164,13 +164,14 @@ def test_every_op_has_two_examples_of_which_one_is_odd():
     for op in {e.op for e in examples()}:
         own = [e for e in examples() if e.op == op]
         assert len(own) >= 2
-        assert any(63 in dict(e).values() or 7 in dict(e).values() for e in own), op
+        sizes = [[*dict(e).values(), *dict(e).get("shape", ())] for e in own]
+        assert any(63 in one or 7 in one for one in sizes), op
 
 
 def test_args_fields_are_the_operands_over_the_examples():
     for kind in {type(e) for e in examples()}:
         named = {name for e in examples() if type(e) is kind for name in e.operands()}
-        assert named == {f.name for f in dataclasses.fields(kind.args_type)}
+        assert named | set(kind.lists) == {f.name for f in dataclasses.fields(kind.args_type)}
         parameters = kind.args_type.__dataclass_params__
         assert parameters.frozen
         assert "__dict__" not in dir(kind.args_type)

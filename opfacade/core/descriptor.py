@@ -8,7 +8,7 @@ from inspect import get_annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.core.construction import Spelled
 from opfacade.core.model import INT64_MAX, Model, Version, contradiction
@@ -138,7 +138,7 @@ class Descriptor(Model, Generic[ArgsT]):
         return self
 
     @model_serializer(mode="wrap")
-    def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, fields: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         default_constants = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
         return {name: value for name, value in fields(self).items() if name not in default_constants}
 

@@ -136,7 +136,7 @@ def stored(value: Tensor, dtype: str) -> Tensor:
     """A value of f32, f64, an integer type or bool as an element of a tensor, rounded once. From f64 too, for expectations."""
     import torch
 
-    from opfacade.core.operands import torch_dtype
+    from opfacade.core.dtypes import torch_dtype
 
     kind = torch_dtype(dtype)
     if dtype == "u64":
@@ -146,7 +146,7 @@ def stored(value: Tensor, dtype: str) -> Tensor:
 
 def narrowed(value: Tensor, dtype: str) -> Tensor:
     """The nearest value of a storage type, in the dtype of `value`."""
-    from opfacade.core.operands import torch_dtype
+    from opfacade.core.dtypes import torch_dtype
 
     if dtype in SATURATING:
         value = value.clamp(-LARGEST[dtype], LARGEST[dtype])

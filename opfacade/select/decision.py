@@ -46,8 +46,12 @@ def _rounded(model: Model, names: frozenset[str]) -> dict[str, Any]:
         if isinstance(part, Model):
             found[name] = _rounded(part, part.sizes)
         elif name in names and value is not None:
-            found[name] = value if value <= 0 else 1 << (value - 1).bit_length()
+            found[name] = [_up(size) for size in value] if isinstance(value, list) else _up(value)
     return found
+
+
+def _up(size: Any) -> Any:
+    return size if not isinstance(size, int) or size <= 0 else 1 << (size - 1).bit_length()
 
 
 class Measured(Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,18 +55,23 @@ def log_uniform(rng: random.Random, top: int) -> int:
     return min(top, max(1, round(math.exp(rng.uniform(0, math.log(top))))))
 
 
+Resize = Callable[[Any, int], Any]
+
+
 class DenseBatches:
     """Units that are entries of one dimension; all operands without it are shared. None is EMPTY."""
 
-    def __init__(self, descriptor: Any, args: Any, dim: str) -> None:
+    def __init__(self, descriptor: Any, args: Any, dim: str, resize: Resize | None = None) -> None:
         self.descriptor, self.args, self.dim = descriptor, args, dim
+        self.resize = resize or (lambda problem, count: changed(problem, **{dim: count}))
 
     @classmethod
-    def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random) -> DenseBatches:
-        """`count` units and NEIGHBOURS full of NaN and infinities."""
-        descriptor = changed(subject.descriptor, **{dim: count + NEIGHBOURS})
+    def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> DenseBatches:
+        """`count` units and NEIGHBOURS full of NaN and infinities. resize: (problem, units) -> that problem with so many units;
+        None: `dim` is a field."""
+        descriptor = cls(subject.descriptor, None, dim, resize).resize(subject.descriptor, count + NEIGHBOURS)
         args = make_args(descriptor, rng.randrange(2**31), subject.device, DrawnLengths(valid=count + NEIGHBOURS))
-        drawn = cls(descriptor, args, dim)
+        drawn = cls(descriptor, args, dim, resize)
         for name, axis in drawn._axes():
             if operands_of(descriptor)[name].role in ("in", "inout") and getattr(args, name).is_floating_point():
                 getattr(args, name).movedim(axis, 0)[count::2] = math.nan
@@ -88,7 +93,7 @@ class DenseBatches:
             values[name] = fill(chosen, math.nan) if operands_of(self.descriptor)[name].role == "out" else chosen
         for name in {spec.valid_rows for spec in operands_of(self.descriptor).values() if spec.valid_rows}:
             values[name] = torch.full_like(values[name], len(self.rows(order)))
-        return changed(self.descriptor, **{self.dim: len(self.rows(order))}), type(self.args)(**values)
+        return self.resize(self.descriptor, len(self.rows(order))), type(self.args)(**values)
 
     def rows(self, order: Sequence[int]) -> list[int]:
         return [unit for unit in order if unit != EMPTY]

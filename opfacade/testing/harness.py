@@ -119,7 +119,7 @@ class Harness:
         given = valid_part(ran.descriptor, replace(ran.args, **ran.before))
         after = valid_part(ran.descriptor, ran.args)
         got = {name: getattr(after, name) for name, spec in operands_of(ran.descriptor).items() if spec.written}
-        return join(compare(self.expected(ran.descriptor, given, constants(ran.sku)), got), _kept(ran))
+        return join(compare(self.expected(ran.descriptor, given, constants(ran.sku)), got), kept(ran))
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         """Expected outputs in fp64, with their bounds. args: the call before its run, operands cut to their valid rows;
@@ -201,7 +201,7 @@ def valid_part(descriptor: Descriptor[Any], args: Any) -> Any:
     return replace(args, **{name: getattr(args, name)[:count] for name, count in counts.items() if count is not None})
 
 
-def _kept(ran: Ran) -> Report:
+def kept(ran: Ran) -> Report:
     """Whether operands of role inout hold what they held in rows that are not valid."""
     for name, was in ran.before.items():
         count = valid_rows(ran.descriptor, ran.args, name)

@@ -265,7 +265,9 @@ def test_sizes_are_fields():
 
 def _of_other_sizes(example, rng):
     """The same kind. A split of the caller's keeps its limit of parts in reach, a list of states its length."""
-    fields = {name: rng.choice((1, 2, 3, 16, 40, 1000)) for name in type(example).sizes}
+    drawn = lambda: rng.choice((1, 2, 3, 16, 40, 1000))  # noqa: E731
+    several = {name: value for name, value in example if name in type(example).sizes}
+    fields = {name: tuple(drawn() for _ in value) if isinstance(value, tuple) else drawn() for name, value in several.items()}
     if getattr(example, "states", "") == "list":
         fields["num_states"] = rng.randint(1, 8)
     if hasattr(example, "paged_kv"):

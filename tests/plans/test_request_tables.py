@@ -7,7 +7,7 @@ from opfacade.select.registry import examples
 from opfacade.testing.families.attention.requests import changed
 
 EXAMPLES = examples()
-WITH_TABLES = [e for e in EXAMPLES if e.op not in ("merge_states", "pack_mask")]
+WITH_TABLES = [e for e in EXAMPLES if e.op not in ("merge_states", "pack_mask", "map")]
 
 
 def ids(descriptor):

@@ -1,0 +1,135 @@
+// Axes of a map on the host: those that mean nothing are dropped, neighbours that step together are merged, and strides say which
+// path runs. All of it per call: one binary serves every rank, shape and layout.
+#pragma once
+#include "csrc/common/launch.h"
+#include "csrc/common/operands.h"
+#include "kernels/elementwise/map_params.h"
+
+namespace opfacade {
+
+// A divider is right for numerators below 2^31.
+inline MapDivider divider_of(int64_t extent) {
+  if (extent <= 1 || extent >= int64_t{1} << 31) return {0, 0};
+  uint32_t shift = 0;
+  while ((int64_t{1} << shift) < extent) ++shift;
+  const uint64_t more = (uint64_t{1} << 32) * ((uint64_t{1} << shift) - static_cast<uint64_t>(extent)) / static_cast<uint64_t>(extent);
+  return {static_cast<uint32_t>(more + 1), shift};
+}
+
+inline uint64_t bits_of_f64(double value) {
+  uint64_t bits;
+  __builtin_memcpy(&bits, &value, 8);
+  return bits;
+}
+inline uint64_t bits_of_f32(double value) {
+  const float single = static_cast<float>(value);
+  uint32_t bits;
+  __builtin_memcpy(&bits, &single, 4);
+  return bits;
+}
+
+template <class T>
+void exchange(T& a, T& b) {
+  const T first = a;
+  a = b, b = first;
+}
+
+template <int kOperands, int kScalars>
+class MapAxes {
+ public:
+  using Params = MapParams<kOperands, kScalars>;
+
+  MapAxes(Params& p, int first_output, bool keeps_axis_0) : p_(p), first_output_(first_output), kept_(keeps_axis_0 ? 1 : 0) {}
+
+  void add(int64_t extent) { p_.extent[p_.rank++] = extent; }
+
+  // Drops axes of one entry, puts the others in the order of the first output's strides, and merges what steps together.
+  void collapse() {
+    drop();
+    sort();
+    merge();
+    if (p_.rank == 0) add(1);
+  }
+  void finish() {
+    for (int axis = 0; axis < p_.rank; ++axis) p_.divider[axis] = divider_of(p_.extent[axis]);
+  }
+
+  // Every operand lies densely along the last axis or has one element there.
+  bool has_rows() const {
+    for (int k = 0; k < kOperands; ++k) {
+      const int64_t step = p_.stride[k][p_.rank - 1];
+      if (step > 1 || (k >= first_output_ && step != 1 && p_.extent[p_.rank - 1] > 1)) return false;
+    }
+    return true;
+  }
+
+  // Operands whose vectors of `count` elements are aligned in every row.
+  void find_wide(const int (&size)[kOperands], int count) {
+    for (int k = 0; k < kOperands; ++k) {
+      const int64_t bytes = int64_t{count} * size[k], whole = bytes < 16 ? bytes : 16;
+      bool fits = p_.stride[k][p_.rank - 1] == 1 && reinterpret_cast<uintptr_t>(p_.operand[k]) % whole == 0;
+      for (int axis = 0; axis < p_.rank - 1; ++axis) fits = fits && p_.stride[k][axis] * size[k] % whole == 0;
+      if (fits) p_.wide |= 1u << k;
+    }
+  }
+
+  // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the outputs
+  // are not contiguous along the last.
+  bool turn() {
+    const int last = p_.rank - 1;
+    if (last < 1) return false;
+    for (int k = first_output_; k < kOperands; ++k)
+      if (p_.stride[k][last] != 1) return false;
+    int along = -1;
+    for (int k = 0; k < first_output_ && along < 0; ++k)
+      for (int axis = kept_; axis < last && p_.stride[k][last] > 1; ++axis)
+        if (p_.stride[k][axis] == 1 && p_.extent[axis] > 1) along = axis;
+    if (along < 0 || p_.extent[along] < 8 || p_.extent[last] < 8) return false;
+    for (; along < last - 1; ++along) swap(along, along + 1);
+    for (int k = 0; k < first_output_; ++k)
+      if (p_.stride[k][last] > 1 && p_.stride[k][last - 1] == 1) p_.turned |= 1u << k;
+    return true;
+  }
+
+ private:
+  void drop() {
+    int rank = 0;
+    for (int axis = 0; axis < p_.rank; ++axis)
+      if (p_.extent[axis] != 1 || axis < kept_) move(axis, rank++);
+    p_.rank = rank;
+  }
+  void sort() {
+    for (int i = kept_ + 1; i < p_.rank; ++i)
+      for (int j = i; j > kept_ && p_.stride[first_output_][j - 1] < p_.stride[first_output_][j]; --j) swap(j - 1, j);
+  }
+  void merge() {
+    int at = 0;
+    for (int axis = 1; axis < p_.rank; ++axis) {
+      if (at >= kept_ && together(at, axis)) {
+        p_.extent[at] *= p_.extent[axis];
+        for (int k = 0; k < kOperands; ++k) p_.stride[k][at] = p_.stride[k][axis];
+      } else {
+        move(axis, ++at);
+      }
+    }
+    if (p_.rank > 0) p_.rank = at + 1;
+  }
+  bool together(int outer, int inner) const {
+    for (int k = 0; k < kOperands; ++k)
+      if (p_.stride[k][outer] != p_.stride[k][inner] * p_.extent[inner]) return false;
+    return true;
+  }
+  void move(int from, int to) {
+    p_.extent[to] = p_.extent[from];
+    for (int k = 0; k < kOperands; ++k) p_.stride[k][to] = p_.stride[k][from];
+  }
+  void swap(int a, int b) {
+    exchange(p_.extent[a], p_.extent[b]);
+    for (int k = 0; k < kOperands; ++k) exchange(p_.stride[k][a], p_.stride[k][b]);
+  }
+
+  Params& p_;
+  const int first_output_, kept_;
+};
+
+}  // namespace opfacade

@@ -1,0 +1,44 @@
+// From the number of an element, or of a row, to its place along each axis and to the offsets of the operands there. Extents divide
+// by a product where numbers have 31 bits; beyond, which only huge results have, by a division.
+#pragma once
+#include "kernels/elementwise/map_params.h"
+
+namespace opfacade {
+
+constexpr int64_t kMapNarrow = int64_t{1} << 31;
+
+__device__ __forceinline__ uint32_t quotient(uint32_t n, MapDivider by) {
+  return static_cast<uint32_t>((uint64_t{n} * by.multiplier >> 32) + n) >> by.shift;
+}
+
+// Splits n into a quotient, which is returned, and the rest.
+__device__ __forceinline__ int64_t split(int64_t n, int64_t extent, MapDivider by, int64_t& rest) {
+  const int64_t whole = n < kMapNarrow && extent < kMapNarrow ? int64_t{quotient(static_cast<uint32_t>(n), by)} : n / extent;
+  rest = n - whole * extent;
+  return whole;
+}
+
+// Places and offsets over the axes before `axes`; `n` counts them, the last one fastest.
+template <int kOperands, class Params>
+__device__ __forceinline__ void locate(const Params& p, int64_t n, int axes, int64_t (&at)[kOperands], int64_t (&place)[kMapAxes]) {
+#pragma unroll
+  for (int k = 0; k < kOperands; ++k) at[k] = 0;
+#pragma unroll
+  for (int axis = kMapAxes - 1; axis >= 0; --axis) {
+    place[axis] = 0;
+    if (axis >= axes) continue;
+    n = split(n, p.extent[axis], p.divider[axis], place[axis]);
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k) at[k] += place[axis] * p.stride[k][axis];
+  }
+}
+
+// Rows of axis 0 that are read and written; none where the count is wrong.
+template <class Params>
+__device__ __forceinline__ int64_t valid_rows(const Params& p) {
+  if (p.num_valid == nullptr) return INT64_MAX;
+  const int64_t counted = *p.num_valid;
+  return counted >= 0 && counted <= p.extent[0] ? counted : 0;
+}
+
+}  // namespace opfacade

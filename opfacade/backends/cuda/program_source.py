@@ -1,0 +1,63 @@
+"""Programs as words and numbers that templates print as C++: one statement for each node of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from opfacade.programs.expression import Node, ordered
+from opfacade.programs.guarantees import Math
+from opfacade.programs.operations import FUNCTIONS
+from opfacade.programs.types import NARROW, TYPES
+from opfacade.programs.ulps import APPROXIMATE
+
+Statement = tuple[Any, ...]
+_SPECIAL = {"inf": "inf", "-inf": "neg_inf", "nan": "nan", "-0": "neg_zero"}
+_HEAVY = 16  # instructions of a function, about
+
+
+def math_of(outputs: Sequence[tuple[str, Node]]) -> Math:
+    """Approximate where all that is inexact is stored in 16 or 8 bits: the store rounds far more than the instructions err."""
+    rough = [dtype for dtype, value in outputs if not value.exact]
+    return "approx" if rough and all(dtype in NARROW for dtype in rough) else "device"
+
+
+def statements(values: Sequence[Node], inputs: Sequence[str], scalars: Sequence[str], math: Math) -> tuple[Statement, ...]:
+    """A statement for each node, whose arguments are places of earlier ones. inputs, scalars: their names, in order."""
+    nodes = ordered(values)
+    place = {node: i for i, node in enumerate(nodes)}
+    return tuple(_statement(node, place, {"input": inputs, "scalar": scalars}, math) for node in nodes)
+
+
+def _statement(node: Node, place: Mapping[Node, int], names: Mapping[str, Sequence[str]], math: Math) -> Statement:
+    args = tuple(place[arg] for arg in node.args)
+    if node.kind == "constant":
+        return ("constant", node.type, _number(node))
+    if node.kind in ("input", "scalar"):
+        return (node.kind, node.type, names[node.kind].index(node.data))
+    if node.kind in ("coord", "extent"):
+        return (node.kind, node.type, node.data)
+    if node.kind == "read":
+        name, outside = node.data
+        return ("read", node.type, names["input"].index(name), outside, args)
+    if node.op in TYPES and node.op != node.args[0].type:
+        return ("cast", node.type, *args)
+    approximate = math == "approx" and node.op in APPROXIMATE and not node.exact and node.type == "f32"
+    return (f"{node.op}_approx_" if approximate else f"{node.op}_", node.type, *args)
+
+
+def _number(node: Node) -> Any:
+    if isinstance(node.data, str):
+        return _SPECIAL[node.data]
+    return node.data % 2**64 if node.type[0] in "iu" else node.data
+
+
+def weight(values: Sequence[Node]) -> int:
+    """About how many instructions an element takes."""
+    nodes = [node for node in ordered(values) if node.kind in ("apply", "read")]
+    return sum(_HEAVY if node.op in FUNCTIONS or node.op in ("div", "rem", "mod") else 1 for node in nodes)
+
+
+def is_placed(values: Sequence[Node]) -> bool:
+    """Whether an element knows where it is."""
+    return any(node.kind in ("coord", "extent", "read") for node in ordered(values))

@@ -1,0 +1,191 @@
+"""Fields of descriptors that hold programs: an expression, an input, an output, a number of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import core_schema
+
+from opfacade.core.descriptor import ArgsT, Descriptor
+from opfacade.core.dtypes import DType
+from opfacade.core.model import Count, Model, contradiction
+from opfacade.programs import text
+from opfacade.programs.expression import MAX_AXES, Node, ordered
+from opfacade.programs.fault import Fault
+from opfacade.programs.types import Type, storable, widened
+
+Name = Annotated[str, Field(pattern=r"\A[A-Za-z][A-Za-z0-9_]{0,31}\z")]
+Axis = Annotated[int, Field(ge=0, lt=MAX_AXES)]
+
+
+class _AsNode:
+    """Validates a node, or the text of one; in JSON it is text."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def show(node: Node) -> Any:
+            return text.text_of([node]).values[0]
+
+        shown = core_schema.plain_serializer_function_ser_schema(show, when_used="json")
+        return core_schema.no_info_plain_validator_function(_node, serialization=shown)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": "object", "description": "an expression as docs/programs.md has it"}
+
+
+def _node(given: object) -> Node:
+    try:
+        return text.node_from(given)
+    except Fault as fault:
+        raise refused(fault) from None
+
+
+def refused(fault: Fault) -> ValueError:
+    """A fault as a contradiction of the field that holds the program."""
+    return contradiction(fault.path.lstrip("."), fault.expected, fault.got, fault.hint_text)
+
+
+if TYPE_CHECKING:
+    Expression = Node
+else:
+    Expression = Annotated[Node, _AsNode()]
+
+
+class Input(Model):
+    """A tensor that a program reads.
+
+    over: the axes that it has, rising; along all others it is one and the same. None: all. shape: of a tensor that is only read
+    at computed places: its own extents, which have nothing to do with those of the result.
+    """
+
+    name: Name
+    dtype: DType
+    over: tuple[Axis, ...] | None = None
+    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] | None = None
+
+    @property
+    def type(self) -> Type:
+        return widened(self.dtype)
+
+
+class Output(Model):
+    """A tensor that a program writes, and the value of its elements: of the type of its dtype, f32 for the narrow floats."""
+
+    name: Name
+    dtype: DType
+    value: Expression
+
+
+class Number(Model):
+    """A scalar of the plan: no part of a kernel's identity."""
+
+    name: Name
+    value: bool | int | float
+    type: Type = "f32"
+
+    @model_validator(mode="after")
+    def _of_its_type(self) -> Number:
+        from opfacade.programs.expression import constant
+
+        try:
+            constant(self.value, self.type)
+        except Fault as fault:
+            raise refused(fault) from None
+        return self
+
+
+def tupled(given: object) -> Any:
+    """Lists as tuples, also inside: JSON has no tuples."""
+    if isinstance(given, (list, tuple)):
+        return tuple(tupled(item) for item in given)
+    return {name: tupled(item) for name, item in given.items()} if isinstance(given, dict) else given
+
+
+class ProgramDescriptor(Descriptor[ArgsT]):
+    """Base of descriptors with a program; in JSON its shared parts are `lets`."""
+
+    def values(self) -> dict[str, Node]:
+        """The expressions by the path of their field, such as `outputs.0.value`."""
+        raise NotImplementedError
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_lets(cls, raw: Any) -> Any:
+        """Texts become nodes, which need the lets."""
+        if not isinstance(raw, dict):
+            return raw
+        given = dict(raw)
+        try:
+            lets = text.lets_from(given.pop("lets")) if "lets" in given else []
+            given = cls._nodes_in(given, lets)
+        except Fault as fault:
+            raise refused(fault) from None
+        return {name: value if name in ("lets",) else tupled(value) for name, value in given.items()}
+
+    @classmethod
+    def _nodes_in(cls, given: dict[str, Any], lets: Sequence[Node]) -> dict[str, Any]:
+        """The fields with nodes in place of texts."""
+        return given | {"outputs": nodes_in(given.get("outputs"), lets, ".outputs")}
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, fields: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        unsaid = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
+        found = {name: value for name, value in fields(self).items() if name not in unsaid}
+        if info.mode == "json":
+            values = self.values()
+            told = text.text_of(list(values.values()))
+            for path, value in zip(values, told.values, strict=True):
+                field, index, name = path.split(".")
+                found[field][int(index)][name] = value
+            found["lets"] = told.lets
+        return found
+
+
+def nodes_in(given: Any, lets: Sequence[Node], path: str) -> Any:
+    """Items of a field whose `value` is a text, with the node of it."""
+    if not isinstance(given, (list, tuple)):
+        return given
+    return tuple(
+        {**item, "value": text.node_from(item["value"], lets, f"{path}.{index}.value")}
+        if isinstance(item, Mapping) and "value" in item
+        else item
+        for index, item in enumerate(given)
+    )
+
+
+def paths(values: Mapping[str, Node]) -> Iterator[tuple[str, Node]]:
+    """Each node of some expressions once, with the path on which a reader meets it first."""
+    seen: set[Node] = set()
+    for root, value in values.items():
+        stack = [(root, value)]
+        while stack:
+            path, node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                yield path, node
+                places = [f"{path}.{'at' if node.kind == 'read' else 'args'}.{i}" for i in range(len(node.args))]
+                stack += list(zip(places, node.args, strict=True))[::-1]
+
+
+def stores(output: Output, path: str) -> None:
+    """Raises Fault where the value of an output is not what its dtype holds."""
+    wanted = storable(output.dtype)
+    if wanted is None:
+        raise Fault(f"{path}.dtype", "a dtype that a value can be stored as", output.dtype)
+    if output.value.type != wanted:
+        hint = f"Convert with {wanted}(x): a store converts nothing."
+        raise Fault(f"{path}.value", f"a value of type {wanted} for {output.dtype}", output.value.type, hint)
+
+
+def used_names(values: Mapping[str, Node]) -> set[str]:
+    """Inputs and scalars that some expressions name."""
+    nodes = ordered(values.values())
+    return {node.data[0] if node.kind == "read" else node.data for node in nodes if node.kind in ("input", "scalar", "read")}
