@@ -7,7 +7,6 @@ heads innermost, as the reference and the oracle compute scores.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from opfacade.plans._attention.expression import Apply, Constant, Input, Node, Parameter
@@ -83,11 +82,10 @@ def inexact(node: Node, values: Values, dtype: torch.dtype) -> Tensor:
 
 
 def leaves_of(values: Values) -> programs.Values:
-    """What the nodes of expressions stand for."""
+    """The tensors that the nodes of expressions name."""
     return programs.Values({("input", name): value for name, value in values.items()}, values["q_len"].device)
 
 
-@lru_cache(maxsize=1024)
 def node_of(node: Node) -> expression.Node:
     """An expression as a node of the language; a parameter is the leaf "per name"."""
     if isinstance(node, Constant):
