@@ -42,7 +42,7 @@ def _rounded(model: Model, names: frozenset[str]) -> dict[str, Any]:
     found = model.model_dump(mode="json")
     found.pop("schema_version", None)
     for name, value in found.items():
-        part = getattr(model, name)
+        part = getattr(model, name, None)  # JSON may have more: the shared parts of a program
         if isinstance(part, Model):
             found[name] = _rounded(part, part.sizes)
         elif name in names and value is not None:
