@@ -1,4 +1,4 @@
-// What a map is told; shared by the kernels and their binding. Launch: blocks of 256 threads; see csrc/elementwise/map.h for grids.
+// Parameters of a map, shared by the kernels and their binding. Launch: blocks of 256 threads; see csrc/elementwise/map.h for grids.
 #pragma once
 #include <stdint.h>
 

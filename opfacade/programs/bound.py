@@ -1,8 +1,8 @@
 """A bound on what a machine makes of a program: for each node the value of real arithmetic and a radius.
 
-The computed value lies in [v - r, v + r]. What is exact is evaluated to the bit and has r = 0. A step widens the radii of its
+The computed value lies in [v - r, v + r]. An exact node is evaluated to the bit and has r = 0. A step widens the radii of its
 arguments over their intervals and adds its own rounding. Where an inexact argument lies within its radius of a jump, all
-outcomes are within the radius: such an element is *undecided*. r is infinite where nothing can be said: a step beyond the
+outcomes are within the radius: such an element is *undecided*. r is infinite where there is no bound: a step beyond the
 largest float, division by an interval that holds 0, a pole.
 """
 

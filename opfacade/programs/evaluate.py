@@ -1,4 +1,4 @@
-"""What a program computes, in torch: to the bit where it is exact, in the types of its nodes or in f64 where it is not.
+"""The results of a program, in torch: to the bit where it is exact, in the types of its nodes or in f64 where it is not.
 
 Integers of every type are carried as int64 (u64 as its bit pattern) and brought back into their range after each operation.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Values:
-    """What leaves stand for; tensors that broadcast to the result.
+    """Values of the leaves: tensors that broadcast to the result.
 
     leaves: by (kind, data) of a node: ("input", name), ("scalar", name), ("coord", axis), ("extent", axis), ("stage", index);
     of a read, ("input", name) is the whole tensor.
@@ -56,7 +56,7 @@ class Evaluation:
         return self.own(node) if self.real is None else self.in_real(node)
 
     def own(self, node: Node) -> Tensor:
-        """In its own type, as a machine computes it. Of an inexact node, as this machine does."""
+        """In its own type, as any machine computes it; an inexact node as this machine does."""
         if node not in self._own:
             self._own[node] = self._made(node, self.own, None)
         return self._own[node]
@@ -112,7 +112,7 @@ def _within(place: Tensor, size: int, outside: str) -> Tensor:
 
 
 def torch_type(type: str) -> torch.dtype:
-    """What carries a type."""
+    """The torch dtype that carries a type."""
     import torch
 
     if type in INTEGERS:

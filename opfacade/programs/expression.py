@@ -31,7 +31,7 @@ def value(name: str, type: Type) -> Node:
 
 
 def leaf(name: str, type: Type, exact: bool) -> Node:
-    """A value that whoever evaluates gives by name; any text is a name. `exact`: whether it comes without an error."""
+    """A value that the caller gives by name; any text is a name. `exact`: whether it comes without an error."""
     return make("input", "", (), name, type, exact)
 
 

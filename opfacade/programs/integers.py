@@ -60,7 +60,7 @@ def as_float(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def compared(op: str, a: Tensor, b: Tensor) -> Tensor:
-    """Of u64."""
+    """A comparison of u64, carried as bit patterns."""
     return OPERATIONS[op](_ordered(a), _ordered(b))
 
 

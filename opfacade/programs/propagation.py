@@ -72,7 +72,7 @@ ARITHMETIC: dict[str, Callable[..., Ball]] = {
 
 
 def _monotone(name: str, low: float = -INF, high: float = INF) -> Callable[[Tensor, Ball], Tensor]:
-    """Of a function that only rises or only falls between `low` and `high` and has no finite value beyond."""
+    """The ball of a function that only rises or only falls between `low` and `high` and has no finite value beyond."""
 
     def radius(v: Tensor, a: Ball) -> Tensor:
         import torch
@@ -128,7 +128,7 @@ def _lgamma(v: Tensor, a: Ball) -> Tensor:
 
 
 def _pow(v: Tensor, a: Ball, b: Ball) -> Tensor:
-    """Of a positive base it is monotone in each argument."""
+    """The power of a positive base is monotone in each argument."""
     import torch
 
     ends = [((a.v + i * a.r).pow(b.v + j * b.r) - v).abs() for i in (-1, 1) for j in (-1, 1)]

@@ -32,7 +32,7 @@ _FIELDS = {
 
 
 class Text(NamedTuple):
-    """What JSON holds of some values: `lets` and a tree for each."""
+    """The JSON of some values: `lets` and a tree for each."""
 
     lets: list[dict[str, Any]]
     values: list[dict[str, Any]]

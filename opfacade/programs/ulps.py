@@ -18,8 +18,8 @@ DEVICE: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 # lgamma is only bounded outside of this interval.
 LGAMMA_OUTSIDE = (-10.001, -2.264)
-# Of the approximate instructions, f32 alone. exp multiplies by log2(e) in two parts; a quotient is a product with a reciprocal;
-# tanh is a polynomial near 0.
+# Bounds of the approximate instructions, f32 alone. exp multiplies by log2(e) in two parts; a quotient is a product with a
+# reciprocal; tanh is a polynomial near 0.
 APPROXIMATE: dict[str, float] = {"exp": 4, "exp2": 2, "tanh": 8, "rsqrt": 2, "div": 3, "sqrt": 3}
 
 

@@ -55,7 +55,7 @@ def _tile(descriptor: MapDescriptor) -> tuple[int, tuple[int, ...], int]:
 
 
 def _constants(descriptor: MapDescriptor) -> dict[str, Any]:
-    """What the templates print; the SKU has the program by its digest instead."""
+    """Constants that the templates print; the SKU has the program by its digest instead."""
     values, math = list(descriptor.program().values()), _math(descriptor)
     nodes = ordered(values)
     placed = source.is_placed(values)
@@ -82,7 +82,7 @@ def _index(names: list[str], name: str | None) -> int:
 
 
 def _facts(descriptor: MapDescriptor) -> dict[str, bool | int | str]:
-    """What the SKU says besides dtypes."""
+    """Fields of the SKU besides dtypes."""
     told: dict[str, bool | int | str] = {"expr": descriptor.key, "math": _math(descriptor)}
     told |= {"in_place": True} if descriptor.in_place else {}
     return told | ({"num_valid": True} if descriptor.num_valid else {})
@@ -109,7 +109,7 @@ def _refusals(descriptor: MapDescriptor, target: Target) -> Iterator[Reason]:
 
 
 def _guarantee(descriptor: MapDescriptor) -> PrecisionGuarantee:
-    """An element depends on inputs at its place alone; only a program that asks for places depends on the batch."""
+    """An element depends on inputs at its place alone; only a program that uses places depends on the batch."""
     values = list(descriptor.program().values())
     return PrecisionGuarantee(
         math_precision="f64" if any(node.type == "f64" for node in values) else "f32",

@@ -28,7 +28,7 @@ def _promise(descriptor: MapDescriptor) -> PrecisionGuarantee:
 
 
 def sku_dtypes(descriptor: MapDescriptor) -> tuple[tuple[str, str], ...]:
-    """Those of the operands by their names."""
+    """The operands by their names."""
     pairs = [(f"in.{given.name}", given.dtype) for given in descriptor.inputs]
     return tuple(sorted(pairs + [(f"out.{made.name}", made.dtype) for made in descriptor.outputs]))
 

@@ -1,4 +1,4 @@
-"""What the tools ask of maps: the value of each output in fp64 with the bound of the program."""
+"""Harness of maps: the value of each output in fp64 with the bound of the program."""
 
 from __future__ import annotations
 
