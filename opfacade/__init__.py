@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from opfacade.core.target import Target
     from opfacade.core.verdict import Verdict
     from opfacade.plan import Plan
-    from opfacade.plans._traced import elementwise
     from opfacade.select.change import explain_change
     from opfacade.select.explanation import explain
     from opfacade.select.manifest import SkuManifest
@@ -39,7 +38,6 @@ _HOME = {
     "Target": "core.target",
     "Verdict": "core.verdict",
     "Workspace": "serving.workspace",
-    "elementwise": "plans._traced",
     "errors": "",
     "explain": "select.explanation",
     "explain_change": "select.change",
@@ -60,7 +58,6 @@ __all__ = [
     "Target",
     "Verdict",
     "Workspace",
-    "elementwise",
     "errors",
     "explain",
     "explain_change",

@@ -1,5 +1,7 @@
 """Descriptors, args and named plans of every operator, by family.
 
 attention: paged and ragged prefill, paged decode. mla: latent attention decode. kv_cache: writing to a paged cache. cascade:
-merging partial results. mask: packing boolean masks. `opfacade list` prints all operators with the kernels for them.
+merging partial results. mask: packing boolean masks. elementwise: maps, programs of the elements of tensors.
+
+`opfacade list` prints all operators with the kernels for them.
 """

@@ -1,4 +1,4 @@
-"""What the leaves of a program stand for in one call."""
+"""The tensors that the leaves of a program name in one call."""
 
 from __future__ import annotations
 

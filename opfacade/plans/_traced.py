@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import DTYPES
 from opfacade.errors import ArgumentError
 from opfacade.plan import Plan
-from opfacade.plans.elementwise import MapArgs, MapDescriptor, MapPlan
 from opfacade.programs.expression import Node, scalar, value
 from opfacade.programs.fields import Input, Number, Output
 from opfacade.programs.types import storable, widened
@@ -26,8 +25,10 @@ class Elementwise:
 
     function: Callable[..., Any]
     names: tuple[str, ...]
+    plan: type[Plan[Any]]
+    kind: type[Descriptor[Any]]
     _values: dict[tuple[str, ...], tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
-    _plans: dict[tuple[Any, ...], Plan[MapArgs]] = field(default_factory=dict, compare=False, repr=False)
+    _plans: dict[tuple[Any, ...], Plan[Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def values(self, types: tuple[str, ...]) -> tuple[Node, ...]:
         """The results for arguments of some dtypes; "number" is a scalar. Raises DescriptorError for what has no meaning."""
@@ -38,7 +39,7 @@ class Elementwise:
             self._values[types] = made if isinstance(made, tuple) else (made,)
         return self._values[types]
 
-    def descriptor(self, shape: tuple[int, ...], dtypes: Mapping[str, str], **numbers: float) -> MapDescriptor:
+    def descriptor(self, shape: tuple[int, ...], dtypes: Mapping[str, str], **numbers: float) -> Any:
         """The map of this function. dtypes: of the tensors, by the names of the arguments; numbers: of the other arguments.
 
         A result has the dtype of the first tensor whose elements it can be stored as, else its own type. Results are named
@@ -52,7 +53,7 @@ class Elementwise:
             Output(name=name, dtype=_dtype(dtypes, node), value=node) for name, node in zip(names, values, strict=True)
         )
         scalars = tuple(Number(name=name, value=float(numbers[name])) for name in self.names if name in numbers)
-        return MapDescriptor(shape=tuple(shape), inputs=inputs, scalars=scalars, outputs=outputs)
+        return self.kind(shape=tuple(shape), inputs=inputs, scalars=scalars, outputs=outputs)
 
     def __call__(self, *args: Tensor | float) -> Any:
         """New tensors. Raises ArgumentError where tensors differ in shape: nothing is broadcast in silence."""
@@ -65,19 +66,19 @@ class Elementwise:
         plan = self._plans.get(key)
         if plan is None:
             dtypes = {name: _NAMES[str(t.dtype).removeprefix("torch.")] for name, t in tensors.items()}
-            plan = self._plans[key] = MapPlan.select(self.descriptor(shape, dtypes, **numbers))
+            plan = self._plans[key] = self.plan.select(self.descriptor(shape, dtypes, **numbers))
         first = next(iter(tensors.values()))
         made = [
             torch.empty(shape, dtype=getattr(torch, DTYPES[one.dtype].torch), device=first.device) for one in _outputs(plan)
         ]
-        plan.run(MapArgs(inputs=list(tensors.values()), outputs=made))
+        plan.run(self.kind.args_type(inputs=list(tensors.values()), outputs=made))
         return made[0] if len(made) == 1 else tuple(made)
 
 
 _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 
 
-def _outputs(plan: Plan[MapArgs]) -> tuple[Output, ...]:
+def _outputs(plan: Plan[Any]) -> tuple[Output, ...]:
     found: Any = plan.descriptor
     outputs: tuple[Output, ...] = found.outputs
     return outputs
@@ -94,15 +95,3 @@ def _one_shape(tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
         message = f"map.run: tensors expected one shape, got {told}. {hint} [OPF-A045]"
         raise ArgumentError(message, code="OPF-A045", op="map", stage="run", hint=hint)
     return next(iter(shapes.values()))
-
-
-def elementwise(function: Callable[..., Any]) -> Elementwise:
-    """An operator of a function of expressions, traced: `@opfacade.elementwise`.
-
-        @opfacade.elementwise
-        def silu_and_mul(x, y):
-            return x / (1 + exp(-x)) * y  # exp of opfacade.programs.words
-
-    The arguments are expressions with Python's operators; an `if` on one is refused, `select` is what chooses.
-    """
-    return Elementwise(function, tuple(inspect.signature(function).parameters))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -15,14 +16,18 @@ from opfacade.core.in_place import in_place
 from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
+from opfacade.plans._map_checks import check
+from opfacade.plans._traced import Elementwise
 from opfacade.programs import text
 from opfacade.programs.activations import silu
 from opfacade.programs.expression import MAX_AXES, Node, apply, coord, extent, read, scalar, value
 from opfacade.programs.fault import Fault
-from opfacade.programs.fields import Input, Name, Number, Output, ProgramDescriptor, paths, refused, stores, used_names
+from opfacade.programs.fields import Input, Name, Number, Output, ProgramDescriptor, refused
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+__all__ = ["MapArgs", "MapDescriptor", "MapPlan", "elementwise"]
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS = 8, 4, 16
 IN = tuple(f"in_{i}" for i in range(MAX_INPUTS))
@@ -36,6 +41,14 @@ class MapArgs(Args):
     inputs, outputs: lists or tuples, which become the operands in_0, out_0 and so on, by which errors and dumps name them.
     An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
     """
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "inputs": "a list of the inputs, in the order of the descriptor",
+        "outputs": "a list of the outputs, in the order of the descriptor",
+        **{name: f"set by a list in inputs: input {i}, of the shape less the axes that it lacks" for i, name in enumerate(IN)},
+        **{name: f"written; set by a list in outputs: output {i}, of the shape" for i, name in enumerate(OUT)},
+        "num_valid": "int32 [1]: rows of axis 0 at and past it are neither read nor written; with `num_valid`",
+    })  # fmt: skip
 
     inputs: Sequence[Tensor] | None = None
     outputs: Sequence[Tensor] | None = None
@@ -73,19 +86,29 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
     Raises DescriptorError with the path to the node for a program that has no meaning.
     """
 
-    op: Literal["map"] = "map"
+    op: Literal["map"] = Field(default="map", description="The operator.")
     category: ClassVar[str] = "elementwise"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "map-f64", "map-f32")
     args_type: ClassVar[type[Args]] = MapArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"shape"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
     lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"inputs": IN, "outputs": OUT})
-    shape: Annotated[tuple[Count, ...], Field(max_length=MAX_AXES)]
-    inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = ()
-    scalars: Annotated[tuple[Number, ...], Field(max_length=MAX_SCALARS)] = ()
-    outputs: Annotated[tuple[Output, ...], Field(min_length=1, max_length=MAX_OUTPUTS)]
-    in_place: tuple[tuple[Name, Name], ...] = ()
-    num_valid: bool = False
+    shape: Annotated[tuple[Count, ...], Field(max_length=MAX_AXES)] = Field(
+        description="Extents of the result, at most 8 axes."
+    )
+    inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = Field(
+        default=(), description="Tensors that are read, at most 8."
+    )
+    scalars: Annotated[tuple[Number, ...], Field(max_length=MAX_SCALARS)] = Field(
+        default=(), description="Numbers of the plan, at most 16; another value takes the same kernel."
+    )
+    outputs: Annotated[tuple[Output, ...], Field(min_length=1, max_length=MAX_OUTPUTS)] = Field(
+        description="Tensors that are written, 1 to 4, each with the program of its elements."
+    )
+    in_place: tuple[tuple[Name, Name], ...] = Field(
+        default=(), description="Pairs of an output and the input that it overwrites."
+    )
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows of axis 0.")
 
     def values(self) -> dict[str, Node]:
         return {f"outputs.{i}.value": output.value for i, output in enumerate(self.outputs)}
@@ -96,7 +119,7 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
 
     @property
     def key(self) -> str:
-        """What names the program in a SKU."""
+        """The name of the program in a SKU."""
         return f"v{text.digest(self.program())[:24]}"
 
     @property
@@ -122,87 +145,12 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
     def _meaningful(self) -> MapDescriptor:
         try:
             text.text_of(list(self.values().values()))
-            self._check_names()
-            for i, given in enumerate(self.inputs):
-                self._check_input(f".inputs.{i}", given)
-            for path, node in paths(self.values()):
-                self._check_node(f".{path}", node)
-            for i, output in enumerate(self.outputs):
-                stores(output, f".outputs.{i}")
-            self._check_in_place()
+            check(self)
         except Fault as fault:
             raise refused(fault) from None
         if self.num_valid and not self.shape:
             raise refused(Fault(".num_valid", "an axis of rows", "a result of rank 0"))
         return self
-
-    def _check_names(self) -> None:
-        names = [
-            (f".{kind}.{i}.name", one.name)
-            for kind in ("inputs", "scalars", "outputs")
-            for i, one in enumerate(getattr(self, kind))
-        ]
-        seen: set[str] = set()
-        for path, name in names:
-            if name in seen:
-                raise Fault(path, "a name of its own", name)
-            seen.add(name)
-        used = used_names(self.values())
-        for path, name in names[: len(self.inputs) + len(self.scalars)]:
-            if name not in used:
-                raise Fault(path, "a name that an output uses", name)
-
-    def _check_input(self, path: str, given: Input) -> None:
-        if given.shape is not None:
-            if given.over is not None:
-                raise Fault(f"{path}.over", "nothing beside a shape of its own", str(given.over))
-            return
-        over = given.over or ()
-        if list(over) != sorted(set(over)) or any(axis >= len(self.shape) for axis in over):
-            raise Fault(f"{path}.over", f"axes of the {len(self.shape)} of shape, rising", str(over))
-
-    def _check_node(self, path: str, node: Node) -> None:
-        known = {given.name: given for given in self.inputs}
-        if node.kind in ("input", "read"):
-            name = node.data[0] if node.kind == "read" else node.data
-            self._check_use(path, node, known.get(name), name)
-        elif node.kind == "scalar":
-            types = {number.name: number.type for number in self.scalars}
-            if types.get(node.data) != node.type:
-                raise Fault(path, f"a scalar {node.data} of type {node.type} among scalars", types.get(node.data, "none"))
-        elif node.kind in ("coord", "extent") and node.data >= len(self.shape):
-            raise Fault(f"{path}.axis", f"an axis of the {len(self.shape)} of shape", node.data)
-        elif node.kind == "stage":
-            raise Fault(path, "no stage: a map folds nothing", "a stage")
-
-    @staticmethod
-    def _check_use(path: str, node: Node, given: Input | None, name: str) -> None:
-        if given is None:
-            raise Fault(f"{path}.name", "an input of inputs", name)
-        if given.type != node.type:
-            raise Fault(f"{path}.type", f"{given.type}, as which {given.dtype} is read", node.type)
-        if node.kind == "input" and given.shape is not None:
-            raise Fault(path, f"{name} read at computed places: it has a shape of its own", "its element at the place")
-        if node.kind == "read":
-            if given.shape is None:
-                raise Fault(
-                    path, f"a shape of its own for {name}, which is read at computed places", "none", "Give inputs a shape."
-                )
-            places = len(node.args) - (node.data[1] == "fill")
-            if places != len(given.shape):
-                raise Fault(f"{path}.at", f"{len(given.shape)} places, one for each axis of {name}", f"{places}")
-
-    def _check_in_place(self) -> None:
-        inputs, outputs = {one.name: one for one in self.inputs}, {one.name: one for one in self.outputs}
-        if len(set(self.overwritten.values())) < len(self.in_place) or len(self.overwritten) < len(self.in_place):
-            raise Fault(".in_place", "each output and each input once", str(self.in_place))
-        for i, (output, given) in enumerate(self.in_place):
-            known = inputs.get(given)
-            if output not in outputs or known is None:
-                raise Fault(f".in_place.{i}", "an output and the input that it overwrites", f"({output}, {given})")
-            all_axes = known.over is None or len(known.over) == len(self.shape)
-            if known.dtype != outputs[output].dtype or not all_axes or known.shape is not None:
-                raise Fault(f".in_place.{i}", f"{given} of the dtype of {output}, over all axes", f"({output}, {given})")
 
     def operands(self) -> dict[str, TensorSpec]:
         dims = [Dim(f"shape[{axis}]", size) for axis, size in enumerate(self.shape)]
@@ -230,7 +178,20 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
         return [getattr(args, name) for name in names]
 
 
-class MapPlan(Plan[MapArgs]): ...
+class MapPlan(Plan[MapArgs]):
+    """Elementwise programs."""
+
+
+def elementwise(function: Callable[..., Any]) -> Elementwise:
+    """An operator of a function of expressions, traced: `@elementwise`.
+
+        @elementwise
+        def silu_and_mul(x, y):
+            return x / (1 + exp(-x)) * y  # exp of opfacade.programs.words
+
+    The arguments are expressions with Python's operators; an `if` on one is refused, `select` is what chooses.
+    """
+    return Elementwise(function, tuple(inspect.signature(function).parameters), MapPlan, MapDescriptor)
 
 
 _X, _Y = value("x", "f32"), value("y", "f32")

@@ -66,10 +66,12 @@ class Input(Model):
     at computed places: its own extents, which have nothing to do with those of the result.
     """
 
-    name: Name
-    dtype: DType
-    over: tuple[Axis, ...] | None = None
-    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] | None = None
+    name: Name = Field(description="Its name in the program.")
+    dtype: DType = Field(description="Element type in memory.")
+    over: tuple[Axis, ...] | None = Field(default=None, description="Axes of the result that it has, rising; null: all.")
+    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] | None = Field(
+        default=None, description="Its own extents, where it is read at computed places alone."
+    )
 
     @property
     def type(self) -> Type:
@@ -79,17 +81,17 @@ class Input(Model):
 class Output(Model):
     """A tensor that a program writes, and the value of its elements: of the type of its dtype, f32 for the narrow floats."""
 
-    name: Name
-    dtype: DType
-    value: Expression
+    name: Name = Field(description="Its name.")
+    dtype: DType = Field(description="Element type in memory.")
+    value: Expression = Field(description="The value of an element, an expression as docs/programs.md has it.")
 
 
 class Number(Model):
     """A scalar of the plan: no part of a kernel's identity."""
 
-    name: Name
-    value: bool | int | float
-    type: Type = "f32"
+    name: Name = Field(description="Its name in the program.")
+    value: bool | int | float = Field(description="A number in the range of its type.")
+    type: Type = Field(default="f32", description="Type in which the program computes with it.")
 
     @model_validator(mode="after")
     def _of_its_type(self) -> Number:

@@ -299,6 +299,8 @@ def grid():
 def test_ids_do_not_depend_on_the_size_of_a_call():
     for example in examples():
         sizes = {"batch_size": example.batch_size + 1} if hasattr(example, "batch_size") else {"total_num_rows": 1}
+        if "shape" in example.sizes:
+            sizes = {"shape": tuple(size + 1 for size in example.shape)}
         bigger = type(example)(**(dict(example) | sizes))
         for candidate in candidates_for(type(example)):
             if not candidate.declines(example, Target.parse("sm_90a")):

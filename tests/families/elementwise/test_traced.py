@@ -1,14 +1,14 @@
-"""@opfacade.elementwise: a function of expressions is traced once and runs on tensors."""
+"""@elementwise: a function of expressions is traced once and runs on tensors."""
 
 import pytest
 import torch
 
-import opfacade
 from opfacade.errors import ArgumentError, DescriptorError
+from opfacade.plans.elementwise import elementwise
 from opfacade.programs.words import exp, select
 
 
-@opfacade.elementwise
+@elementwise
 def silu_and_mul(x, y):
     return x / (1 + exp(-x)) * y
 
@@ -22,7 +22,7 @@ def test_a_function_becomes_an_operator():
 
 
 def test_numbers_are_scalars_of_the_plan_and_results_may_be_several():
-    axpy = opfacade.elementwise(lambda a, x, y: (a * x + y, x > y))
+    axpy = elementwise(lambda a, x, y: (a * x + y, x > y))
     x, y = torch.randn(2, 6).unbind()
     first, second = axpy(2.0, x, y)
     assert torch.equal(first, 2 * x + y)
@@ -35,7 +35,7 @@ def test_numbers_are_scalars_of_the_plan_and_results_may_be_several():
 def test_it_is_traced_once_for_its_types():
     calls = []
 
-    @opfacade.elementwise
+    @elementwise
     def doubled(x):
         calls.append(x)
         return x + x
@@ -51,9 +51,7 @@ def test_what_has_no_meaning_is_refused():
     with pytest.raises(ArgumentError, match="OPF-A045"):
         silu_and_mul(torch.ones(3), torch.ones(1))
     with pytest.raises(DescriptorError, match="add of"):
-        opfacade.elementwise(lambda x, y: x + y)(torch.ones(3), torch.ones(3, dtype=torch.int32))
+        elementwise(lambda x, y: x + y)(torch.ones(3), torch.ones(3, dtype=torch.int32))
     with pytest.raises(TypeError, match="truth value"):
-        opfacade.elementwise(lambda x: x if x > 0 else -x)(torch.ones(3))
-    assert torch.equal(
-        opfacade.elementwise(lambda x: select(x > 0, x, -x))(torch.tensor([-1.0, 2.0])), torch.tensor([1.0, 2.0])
-    )
+        elementwise(lambda x: x if x > 0 else -x)(torch.ones(3))
+    assert torch.equal(elementwise(lambda x: select(x > 0, x, -x))(torch.tensor([-1.0, 2.0])), torch.tensor([1.0, 2.0]))

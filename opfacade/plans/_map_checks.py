@@ -1,0 +1,95 @@
+"""Refusals of maps whose program has no meaning, each with the path to what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.programs.expression import Node
+from opfacade.programs.fault import Fault
+from opfacade.programs.fields import Input, paths, stores, used_names
+
+
+def check(descriptor: Any) -> None:
+    """Raises Fault for the first name, node, store or pair in place that has no meaning."""
+    _check_names(descriptor)
+    for i, given in enumerate(descriptor.inputs):
+        _check_input(descriptor, f".inputs.{i}", given)
+    for path, node in paths(descriptor.values()):
+        _check_node(descriptor, f".{path}", node)
+    for i, output in enumerate(descriptor.outputs):
+        stores(output, f".outputs.{i}")
+    _check_in_place(descriptor)
+
+
+def _check_names(descriptor: Any) -> None:
+    names = [
+        (f".{kind}.{i}.name", one.name)
+        for kind in ("inputs", "scalars", "outputs")
+        for i, one in enumerate(getattr(descriptor, kind))
+    ]
+    seen: set[str] = set()
+    for path, name in names:
+        if name in seen:
+            raise Fault(path, "a name of its own", name)
+        seen.add(name)
+    used = used_names(descriptor.values())
+    for path, name in names[: len(descriptor.inputs) + len(descriptor.scalars)]:
+        if name not in used:
+            raise Fault(path, "a name that an output uses", name)
+
+
+def _check_input(descriptor: Any, path: str, given: Input) -> None:
+    if given.shape is not None:
+        if given.over is not None:
+            raise Fault(f"{path}.over", "nothing beside a shape of its own", str(given.over))
+        return
+    over = given.over or ()
+    if list(over) != sorted(set(over)) or any(axis >= len(descriptor.shape) for axis in over):
+        raise Fault(f"{path}.over", f"axes of the {len(descriptor.shape)} of shape, rising", str(over))
+
+
+def _check_node(descriptor: Any, path: str, node: Node) -> None:
+    known = {given.name: given for given in descriptor.inputs}
+    if node.kind in ("input", "read"):
+        name = node.data[0] if node.kind == "read" else node.data
+        _check_use(path, node, known.get(name), name)
+    elif node.kind == "scalar":
+        types = {number.name: number.type for number in descriptor.scalars}
+        if types.get(node.data) != node.type:
+            raise Fault(path, f"a scalar {node.data} of type {node.type} among scalars", types.get(node.data, "none"))
+    elif node.kind in ("coord", "extent") and node.data >= len(descriptor.shape):
+        raise Fault(f"{path}.axis", f"an axis of the {len(descriptor.shape)} of shape", node.data)
+    elif node.kind == "stage":
+        raise Fault(path, "no stage: a map folds nothing", "a stage")
+
+
+def _check_use(path: str, node: Node, given: Input | None, name: str) -> None:
+    if given is None:
+        raise Fault(f"{path}.name", "an input of inputs", name)
+    if given.type != node.type:
+        raise Fault(f"{path}.type", f"{given.type}, as which {given.dtype} is read", node.type)
+    if node.kind == "input" and given.shape is not None:
+        raise Fault(path, f"{name} read at computed places: it has a shape of its own", "its element at the place")
+    if node.kind == "read":
+        if given.shape is None:
+            raise Fault(
+                path, f"a shape of its own for {name}, which is read at computed places", "none", "Give inputs a shape."
+            )
+        places = len(node.args) - (node.data[1] == "fill")
+        if places != len(given.shape):
+            raise Fault(f"{path}.at", f"{len(given.shape)} places, one for each axis of {name}", f"{places}")
+
+
+def _check_in_place(descriptor: Any) -> None:
+    inputs, outputs = {one.name: one for one in descriptor.inputs}, {one.name: one for one in descriptor.outputs}
+    if len(set(descriptor.overwritten.values())) < len(descriptor.in_place) or len(descriptor.overwritten) < len(
+        descriptor.in_place
+    ):
+        raise Fault(".in_place", "each output and each input once", str(descriptor.in_place))
+    for i, (output, given) in enumerate(descriptor.in_place):
+        known = inputs.get(given)
+        if output not in outputs or known is None:
+            raise Fault(f".in_place.{i}", "an output and the input that it overwrites", f"({output}, {given})")
+        all_axes = known.over is None or len(known.over) == len(descriptor.shape)
+        if known.dtype != outputs[output].dtype or not all_axes or known.shape is not None:
+            raise Fault(f".in_place.{i}", f"{given} of the dtype of {output}, over all axes", f"({output}, {given})")
