@@ -81,25 +81,34 @@ def _refuse_gradients(form: Form, given: Mapping[str, Any]) -> None:
 
 
 class Functional:
-    """The form of an op that makes its outputs. It takes inputs, flags, dtypes of results, and shapes that no input has."""
+    """The form of an op that makes its outputs. It takes inputs, flags, dtypes of results, and shapes that no input has.
+
+    An optional output whose shape no input has is made where the caller passes its shape.
+    """
 
     def __init__(self, form: Form) -> None:
         self.form = form
         self.outputs = tuple(output_of(form, name) for name in form.made)
         self.shapes = {o.name: f"{o.name}_shape" for o in self.outputs if not o.says_shape}
+        self.optional = frozenset(o.name for o in self.outputs if o.name in self.shapes and o.optional)
         self.flags = {name: f"return_{name}" for name in form.flags}
-        self.dtypes = {o.name: f"{o.name}_dtype" for o in self.outputs if f"{o.name}_dtype" in form.kind.model_fields}
+        self.dtypes = {
+            o.name: f"{o.name}_dtype" for o in self.outputs if f"{o.name}_dtype" in form.kind.model_fields or not o.says_dtype
+        }
         self.names = (*self.shapes.values(), *form.inputs, *self.flags.values(), *self.dtypes.values())
         self.defaults = dict.fromkeys(self.names) | dict.fromkeys(self.flags.values(), True)
 
     def schema(self) -> str:
         form = self.form
-        parts = ["SymInt plan", *(f"SymInt[] {name}" for name in self.shapes.values())]
+        parts = ["SymInt plan", *(f"{self._shape_type(name)} {self.shapes[name]}" for name in self.shapes)]
         parts += [f"Tensor {n}" if n in form.required else f"Tensor? {n}=None" for n in form.inputs]
         parts += [f"bool {name}=True" for name in self.flags.values()]
         parts += [f"ScalarType? {name}=None" for name in self.dtypes.values()]
         results = ", ".join("Tensor" for _ in form.results)
         return f"{form.name}_functional({', '.join(parts)}) -> {results if len(form.results) == 1 else f'({results})'}"
+
+    def _shape_type(self, name: str) -> str:
+        return "SymInt[]?" if name in self.optional else "SymInt[]"
 
     def run(self, plan: int, *given: Any) -> Any:
         values = self.defaults | dict(zip(self.names, given, strict=False))
@@ -116,9 +125,14 @@ class Functional:
 
     def _make(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """New outputs, and copies of overwritten operands."""
-        wanted = [o for o in self.outputs if values.get(self.flags.get(o.name, ""), True)]
+        wanted = [
+            o for o in self.outputs if values.get(self.flags.get(o.name, ""), True) and not self._left_out(o.name, values)
+        ]
         made = {o.name: o.make(inputs, values.get(f"{o.name}_shape"), values.get(f"{o.name}_dtype")) for o in wanted}
         return made | {n: inputs[n].clone() for n in self.form.results if inputs.get(n) is not None}
+
+    def _left_out(self, name: str, values: Mapping[str, Any]) -> bool:
+        return name in self.optional and values[self.shapes[name]] is None
 
     def _results(self, inputs: Mapping[str, Any], made: Mapping[str, Any]) -> Any:
         like = next(t for t in inputs.values() if t is not None)

@@ -20,12 +20,15 @@ Place = tuple[str, int]  # an input and one of its axes
 class Output:
     """One output. axes: for each dimension the input axes with its size, of which the first present one is used; empty if the
     caller must pass the shape. dtype: the same in all problems, or None; then it is the dtype of the first of `like`, the
-    inputs that most often have the output's dtype."""
+    inputs that most often have the output's dtype. An output in a list may have any shape and dtype: the caller passes
+    both. optional: it may be missing. says_dtype: false where the caller must pass the dtype."""
 
     name: str
     axes: tuple[tuple[Place, ...], ...]
     dtype: str | None
     like: tuple[str, ...]
+    optional: bool = False
+    says_dtype: bool = True
 
     @property
     def says_shape(self) -> bool:
@@ -46,6 +49,8 @@ class Output:
 
 def output_of(form: Form, name: str) -> Output:
     problems = [p for p in form.problems if name in p]
+    if any(name in names for names in form.kind.lists.values()):
+        return Output(name, ((),), None, form.inputs, optional=len(problems) < len(form.problems), says_dtype=False)
     sources = [n for n in form.inputs if any(n in p and p[n].role != "index" for p in problems)]
     axes = tuple(
         tuple(place for source in sources for place in _places(problems, name, axis, source))
