@@ -22,6 +22,8 @@ FAMILIES = ("backends/", "compat/", "demo/", "integrations/", "plans/", "testing
 GENERAL = {*TensorSpec._fields, *(field.name for kind in (Candidate, DrawnLengths) for field in fields(kind)), "in_place"}
 # Not words but single letters, and what a CUDA event is asked.
 GENERAL |= {"o", "k", "v", "query"}
+# Fields and the op of maps that are Python's and the core's own words: what a call reads and writes, `map` of an executor.
+GENERAL |= {"inputs", "outputs", "map"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 

@@ -22,7 +22,7 @@ from opfacade.programs import text
 from opfacade.programs.activations import silu
 from opfacade.programs.expression import MAX_AXES, Node, apply, coord, extent, read, scalar, value
 from opfacade.programs.fault import Fault
-from opfacade.programs.fields import Input, Name, Number, Output, ProgramDescriptor, refused
+from opfacade.programs.fields import Input, Name, Number, Output, ProgramDescriptor, nodes_in, refused
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,6 +112,10 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
 
     def values(self) -> dict[str, Node]:
         return {f"outputs.{i}.value": output.value for i, output in enumerate(self.outputs)}
+
+    @classmethod
+    def _nodes_in(cls, given: dict[str, Any], lets: Sequence[Node]) -> dict[str, Any]:
+        return given | {"outputs": nodes_in(given.get("outputs"), lets, ".outputs")}
 
     def program(self) -> dict[str, Node]:
         """The value of each output, by its name."""
