@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import DTYPES
 from opfacade.errors import ArgumentError
 from opfacade.plan import Plan
@@ -26,7 +25,7 @@ class Elementwise:
     function: Callable[..., Any]
     names: tuple[str, ...]
     plan: type[Plan[Any]]
-    kind: type[Descriptor[Any]]
+    kind: Any  # the type of the descriptor, whose constructor takes its fields
     _values: dict[tuple[str, ...], tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
     _plans: dict[tuple[Any, ...], Plan[Any]] = field(default_factory=dict, compare=False, repr=False)
 
