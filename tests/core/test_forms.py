@@ -37,7 +37,7 @@ TABLED = [name for name in PROBLEMS if name != "ragged"]
 
 def held(descriptor, args, plan):
     """The call, run, within its bound."""
-    before = (args.k_data.clone(), args.v_data.clone()) if descriptor.op == "paged_kv_append" else None
+    before = numerics.snapshot(descriptor, args)
     plan.run(args)
     report = numerics.check(descriptor, args, plan.sku, before=before)
     assert report.worst <= 1, report

@@ -248,7 +248,7 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
     with pytest.raises(ValueError, match="OPF-C031"):
         module.signature(module.run, HOST, False, 0, 25)
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 7)
+        module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 9)
     with pytest.raises(TypeError, match="OPF-C009"):
         module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 2, 3)
     with pytest.raises(ValueError, match="OPF-C031"):

@@ -128,6 +128,7 @@ CAMPAIGNS = {
     "ragged-fixed-window": _SHORT,
     "ragged-off-uneven": Campaign(longest=8192),
     "ragged-fixed-uneven-window-cap-sinks": _SHORT,
+    **{f"map-{i}": Campaign() for i in range(4)},
 }
 CHUNKS = {
     "mla-fixed-wide-block": 512,

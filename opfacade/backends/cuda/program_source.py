@@ -13,7 +13,7 @@ from opfacade.programs.ulps import APPROXIMATE
 
 Statement = tuple[Any, ...]
 _SPECIAL = {"inf": "inf", "-inf": "neg_inf", "nan": "nan", "-0": "neg_zero"}
-_HEAVY = 16  # instructions of a function, about
+_HEAVY, _HEAVY_F64 = 16, 256  # instructions of a function, about; of f64 also for the registers they take
 
 
 def math_of(outputs: Sequence[tuple[str, Node]]) -> Math:
@@ -55,7 +55,13 @@ def _number(node: Node) -> Any:
 def weight(values: Sequence[Node]) -> int:
     """About how many instructions an element takes."""
     nodes = [node for node in ordered(values) if node.kind in ("apply", "read")]
-    return sum(_HEAVY if node.op in FUNCTIONS or node.op in ("div", "rem", "mod") else 1 for node in nodes)
+    return sum(_instructions(node) for node in nodes)
+
+
+def _instructions(node: Node) -> int:
+    if node.op in FUNCTIONS or node.op in ("div", "rem", "mod"):
+        return _HEAVY_F64 if node.type == "f64" else _HEAVY
+    return 1
 
 
 def is_placed(values: Sequence[Node]) -> bool:

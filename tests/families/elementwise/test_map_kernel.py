@@ -211,6 +211,16 @@ def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
     assert plan.cache_state == "shared"
 
 
+@pytest.mark.parametrize(("op", "dtype"), [("sin", "f32"), ("cos", "bf16"), ("tan", "f64"), ("asin", "f64"), ("lgamma", "f64")])
+def test_heavy_functions_compile(op, dtype, monkeypatch, tmp_path):
+    """libdevice reduces large arguments of sin, cos and tan in an array, the one local memory that a map may use."""
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+    given = value("x", "f64" if dtype == "f64" else "f32")
+    plan = Plan.select(unary(apply(op, given), (64,), dtype, dtype), Preference(backend="cuda"), SM_90A)
+    plan.compile()
+    assert plan.cache_state == "shared"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_keeps_its_bound_on_a_gpu(problem, layout):
