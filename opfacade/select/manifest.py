@@ -55,12 +55,11 @@ class SkuManifest(Model):
         target: Target | None = None,
         note: str = "",
     ) -> SkuManifest:
-        """Selections for these descriptors now, on a target that need not be present; ignores a manifest in force."""
-        given = [descriptors] if isinstance(descriptors, Descriptor) else list(descriptors)
-        wrong = next((d for d in given if not isinstance(d, Descriptor)), None)
-        if wrong is not None:
-            issue = Issue("OPF-S030", "descriptors", "Descriptors", type(wrong).__name__, kind="ArgumentTypeError")
-            raise from_issues("manifest", "freeze", [issue])
+        """Selections for these descriptors now, on a target that need not be present; ignores a manifest in force.
+
+        ArgumentError (OPF-M003) for no descriptor at all.
+        """
+        given = _given(descriptors)
         preference, target = (prefer or Preference()).revalidated(), target or Target.current()
         return cls(skus=tuple(sorted({_chosen(d, preference, target) for d in given})), note=note)
 
@@ -148,6 +147,18 @@ def differences(one: str, other: str) -> list[str]:
         for fact in sorted(old.keys() | new.keys()):
             if old.get(fact) != new.get(fact):
                 found.append(f"{name} {fact}: {old.get(fact, 'absent')} -> {new.get(fact, 'absent')}")
+    return found
+
+
+def _given(descriptors: Descriptor[Any] | Iterable[Descriptor[Any]]) -> list[Descriptor[Any]]:
+    found = [descriptors] if isinstance(descriptors, Descriptor) else list(descriptors)
+    wrong = next((d for d in found if not isinstance(d, Descriptor)), None)
+    if wrong is not None:
+        issue = Issue("OPF-S030", "descriptors", "Descriptors", type(wrong).__name__, kind="ArgumentTypeError")
+        raise from_issues("manifest", "freeze", [issue])
+    if not found:
+        hint = "A manifest without a SKU would forbid every kernel."
+        raise from_issues("manifest", "freeze", [Issue("OPF-M003", "descriptors", "at least one descriptor", "none", hint)])
     return found
 
 

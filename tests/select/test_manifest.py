@@ -63,6 +63,14 @@ def test_the_explain_command_says_so_too(locked, tmp_path):
     assert "OPF-S016" in CliRunner().invoke(main, ["explain", str(tmp_path / "off.json"), "--target=sm_90a"]).output
 
 
+@pytest.mark.parametrize("nothing", [[], (), iter(())], ids=["list", "tuple", "iterator"])
+def test_nothing_is_not_frozen(nothing):
+    """A manifest without a SKU would lock out every kernel of a fleet."""
+    with pytest.raises(errors.ArgumentError, match=r"descriptors expected at least one descriptor, got none") as caught:
+        SkuManifest.freeze(nothing, target=SM90)
+    assert caught.value.code == "OPF-M003"
+
+
 def test_freezing_is_not_bound_by_the_manifest_in_force(locked):
     assert SkuManifest.freeze([OFF], target=SM90).skus[0] != SkuManifest.load(locked).skus[0]
 
