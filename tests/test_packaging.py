@@ -1,6 +1,9 @@
 """The wheel carries the sources that are compiled on the user's machine, and they are found from it and from a checkout."""
 
+import email
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,3 +71,55 @@ def test_sources_are_found_from_the_checkout():
 def test_the_command_is_installed_with_the_wheel(wheel):
     (entry,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("entry_points.txt"))
     assert "opfacade = opfacade.cli.main:main" in zipfile.ZipFile(wheel).read(entry).decode()
+
+
+RELATIVE = re.compile(r"\]\((?!https?://|#)[^)]*\)")
+
+
+def described(wheel):
+    (name,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith(".dist-info/METADATA"))
+    return email.message_from_string(zipfile.ZipFile(wheel).read(name).decode())
+
+
+def test_the_index_page_has_no_link_that_leads_nowhere(wheel):
+    metadata = described(wheel)
+    text = metadata.get_payload()
+    assert "# opfacade" in text
+    assert "Quickstart (`docs/quickstart.md`)" in text or "/docs/quickstart.md)" in text
+    assert not RELATIVE.findall(text)
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert {"Typing :: Typed", "Programming Language :: Python :: 3.13"} <= set(metadata.get_all("Classifier"))
+    assert "paged-attention" in metadata["Keywords"]
+
+
+@pytest.fixture
+def hook():
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Metadata
+
+
+def test_links_and_addresses_follow_from_the_address_of_the_files(hook):
+    metadata = {"version": "1.2.3"}
+    hook(str(ROOT), {"files": "https://host.example/opfacade/blob/v{version}/"}).update(metadata)
+    files = "https://host.example/opfacade/blob/v1.2.3/"
+    text = metadata["readme"]["text"]
+    assert f"[Quickstart]({files}docs/quickstart.md)" in text
+    assert not RELATIVE.findall(text)
+    linked = re.findall(re.escape(files) + r"([^)#]+)", text)
+    assert linked
+    assert [path for path in linked if not (ROOT / path).is_file()] == []
+    assert metadata["urls"] == {
+        "Documentation": files + "docs/index.md",
+        "Changelog": files + "CHANGELOG.md",
+        "Source": files,
+    }
+
+
+def test_no_address_is_made_up(hook):
+    metadata = {"version": "1.2.3"}
+    hook(str(ROOT), {"files": ""}).update(metadata)
+    assert metadata["urls"] == {}
+    assert "https://" not in metadata["readme"]["text"]
