@@ -6,27 +6,20 @@ Each page of PAGES has a region between two marks, which is written here and now
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from bench import reliability
+from bench import operators, reliability
+from bench.operators import Record, median_of, record
 from bench.records import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, LAST = "<!-- written by python -m bench.pages -->", "<!-- end of what bench.pages writes -->"
 HEAD = ["| work | kernel | us | rate | of the ceiling | fastest peer, us | peer over ours |", "|---|---|---|---|---|---|---|"]
 WIDTH = 128
-Record = dict[str, Any]
-
-
-def record(kind: str) -> Record:
-    found: Record = json.loads((RESULTS / f"{kind}.json").read_text())
-    return found
 
 
 def stamp(kind: str, of: Record, page: Path, what: str) -> str:
@@ -52,14 +45,8 @@ def kernel(sku: str) -> str:
     return ", ".join([parts[4].partition("@")[0], *split])
 
 
-def time_of(row: Record) -> tuple[str, float] | None:
-    """The time that a row is compared by: in a graph where it is short, else with an L2 that is only cold."""
-    key = next((name for name in ("graph_us", "clean_us", "us") if name in row), None)
-    return (key, row[key]["median"]) if key else None
-
-
 def line(work: str, ours: Record, peers: Iterable[Record], rate: tuple[str, float] | None) -> str:
-    key, us = time_of(ours) or ("", 0.0)
+    key, us = median_of(ours) or ("", 0.0)
     timed = [(row[key]["median"], row["impl"]) for row in peers if key in row]
     best = min(timed, default=None)
     cells = [work, kernel(ours["sku"]), f"{us:.1f}"]
@@ -82,9 +69,9 @@ def decode_lines(of: Record) -> Iterator[str]:
 
 
 def prefill_lines(of: Record) -> Iterator[str]:
-    product = of["ceilings"]["bf16_TFLOPs"]
-    for part in ("table", "fp8", "uneven", "pages"):
-        for work, rows in works(of.get(part, ())):
+    product, told = of["ceilings"]["bf16_TFLOPs"], {row["shape"] for row in of["table"]}
+    for part in ("table", "lengths", "fp8", "uneven", "pages"):
+        for work, rows in works(row for row in of.get(part, ()) if part != "lengths" or row["shape"] not in told):
             for mine in (row for row in rows if row["impl"].startswith("opfacade")):
                 dense = mine["impl"].endswith("(dense)")
                 if dense and part == "pages":
@@ -164,33 +151,13 @@ def module(text: str) -> str:
     return f"{parts[1]} {dtype} {', '.join([*short, parts[4]])}"
 
 
-def speeds(page: Path) -> list[str]:
-    """A line of each op for those who read no more than the README."""
-    decode, prefill, latent, append = (record(kind) for kind in ("decode", "prefill", "mla", "append"))
-    paged = [row["TFLOPs"] for row in prefill["table"] if row["impl"] == "opfacade"]
-    fp8 = [row["TFLOPs"] for row in prefill["fp8"] if row["impl"] == "opfacade"]
-    read = [row["of_ceiling"] for row in decode["rows"] if row["impl"] == "opfacade" and "clean_us" in row]
-    copied = [row["of_copying"] for row in append["rows"] if "of_copying" in row]
-    best = [
-        min(row["clean_us"]["median"] for row in rows[1:]) / rows[0]["clean_us"]["median"] for _, rows in works(latent["rows"])
-    ]
-    device = prefill["machine"]["device"]
-    return [
-        f"- Prefill of 16 bits over pages: {min(paged):.0f} to {max(paged):.0f} TFLOP/s on one {device}; of an fp8 q, "
-        f"{min(fp8):.0f} to {max(fp8):.0f}.",
-        f"- Decode: {min(read):.2f} to {max(read):.2f} of the read bandwidth of one {decode['machine']['device']}.",
-        f"- Latent decode: {min(best):.2f} to {max(best):.2f} times as fast as the fastest peer in the same run.",
-        f"- Append and merge: {min(copied):.2f} to {max(copied):.2f} of the speed of a copy.",
-    ]
-
-
 PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/attention.md": attention,
     "docs/ops/mla.md": mla,
     "docs/ops/kv_cache.md": lambda page: moved(page, "append", "Append"),
     "docs/ops/cascade.md": lambda page: moved(page, "merge", "Merge"),
     "bench/README.md": compiled,
-    "README.md": speeds,
+    "README.md": lambda page: operators.table(),
 }
 
 

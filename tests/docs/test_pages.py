@@ -62,6 +62,7 @@ def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
     support = (tmp_path / "support.md").read_text()
     assert "| `paged_decode` | sm_90a | bf16 | 64, 128, 256 | `cuda/split_kv` |" in support
     assert "| `paged_decode` | cpu |" in support
+    assert "| `mla_decode` | `BatchMlaDecodeDescriptor` | `cuda/latent_tiles` | 2 of 3 |" in support
     reference = (tmp_path / "reference.md").read_text()
     assert "| `kv_split` | `auto` |" in reference
     assert "| `block_table` | int32 [batch_size, max_pages]" in reference

@@ -1,0 +1,117 @@
+"""The README's table of operators: status, and the figures of the records beside the fastest peer of the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from bench.records import RESULTS
+
+Record = dict[str, Any]
+Pair = tuple[Record, list[Record]]
+HEAD = ["| operator | plan | CUDA kernels | measured | fastest peer's time over ours |", "|---|---|---|---|---|"]
+ANY, HOPPER = "sm_80 and later", "sm_90a only"
+TUNED = f"{ANY}, tuned for sm_90a"
+
+
+class Line(NamedTuple):
+    """One line: plans and status are checked against the registry by tests/bench/test_operators.py."""
+
+    operator: str
+    plan: str
+    status: str
+    figures: Callable[[], tuple[str, str]]
+
+
+def record(kind: str) -> Record:
+    found: Record = json.loads((RESULTS / f"{kind}.json").read_text())
+    return found
+
+
+def spread(values: Iterable[float], form: str) -> str:
+    """`0.77 to 1.00`; one value where all read alike."""
+    told = sorted(values)
+    low, high = form.format(told[0]), form.format(told[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def median_of(row: Record) -> tuple[str, float] | None:
+    """The time that a row is compared by: in a graph where it is short, else with an L2 that is only cold."""
+    key = next((name for name in ("graph_us", "clean_us", "us") if name in row), None)
+    return (key, row[key]["median"]) if key else None
+
+
+def beside(pairs: Iterable[Pair]) -> str:
+    """Range of the fastest peer's time over ours, and the peers that were fastest in a row."""
+    ratios, names = [], set()
+    for ours, peers in pairs:
+        key, us = median_of(ours) or ("", 0.0)
+        best = min(((row[key]["median"], row["impl"]) for row in peers if key in row), default=None)
+        if best is not None:
+            ratios.append(best[0] / us)
+            names.add(best[1].removesuffix(" (dense)"))
+    return f"{spread(ratios, '{:.2f}')} ({', '.join(sorted(names))})" if ratios else "no peer was timed"
+
+
+def prefills(parts: Iterable[str], dense: bool) -> list[Pair]:
+    """Our rows over pages, or of contiguous K and V (dense), each with the peers of the same form."""
+    of, pairs = record("prefill"), []
+    for part in parts:
+        for _, found in groupby(of[part], key=lambda row: row["shape"]):
+            rows = [row for row in found if row["impl"].endswith("(dense)") == dense]
+            ours = [row for row in rows if row["impl"].startswith("opfacade")]
+            pairs += [(mine, [row for row in rows if row is not mine]) for mine in ours]
+    return pairs
+
+
+def prefill(parts: Iterable[str], dense: bool) -> tuple[str, str]:
+    pairs = prefills(parts, dense)
+    return f"{spread((ours['TFLOPs'] for ours, _ in pairs), '{:.0f}')} TFLOP/s", beside(pairs)
+
+
+def shapes(kind: str) -> list[Pair]:
+    pairs = []
+    for _, found in groupby(record(kind)["rows"], key=lambda row: row["shape"]):
+        rows = list(found)
+        ours = next(row for row in rows if row["impl"] == "opfacade")
+        pairs.append((ours, [row for row in rows if not row["impl"].startswith("opfacade")]))
+    return pairs
+
+
+def decode() -> tuple[str, str]:
+    pairs = shapes("decode")
+    read = spread((ours["of_ceiling"] for ours, _ in pairs if "clean_us" in ours), "{:.2f}")
+    return f"{read} of the read bandwidth", beside(pairs)
+
+
+def latent() -> tuple[str, str]:
+    pairs = shapes("mla")
+    part = spread((max(ours["of_product"], ours["of_reading"]) for ours, _ in pairs), "{:.2f}")
+    return f"{part} of the nearer ceiling", beside(pairs)
+
+
+def copied(word: str) -> tuple[str, str]:
+    rows = [row for row in record("append")["rows"] if row["problem"].startswith(word) and "of_copying" in row]
+    return f"{spread((row['of_copying'] for row in rows), '{:.2f}')} of the speed of a copy", beside(())
+
+
+LINES = (
+    Line("prefill over pages", "BatchPagedPrefillPlan", TUNED, lambda: prefill(("table", "lengths", "pages"), False)),
+    Line("the same, fp8 q", "BatchPagedPrefillPlan", HOPPER, lambda: prefill(("fp8",), False)),
+    Line("prefill, contiguous K and V", "BatchRaggedPrefillPlan", TUNED, lambda: prefill(("table", "lengths", "uneven"), True)),
+    Line("the same, fp8 q", "BatchRaggedPrefillPlan", HOPPER, lambda: prefill(("fp8",), True)),
+    Line("decode over pages", "BatchPagedDecodePlan", TUNED, decode),
+    Line("latent decode (MLA)", "BatchMlaDecodePlan", HOPPER, latent),
+    Line("append to the cache", "PagedKvAppendPlan", ANY, lambda: copied("append")),
+    Line("merge of partial results", "MergeStatesPlan", ANY, lambda: copied("merge")),
+    Line("elementwise programs", "MapPlan", ANY, lambda: ("not recorded", "not recorded")),
+    Line("packing of masks", "PackMaskPlan", ANY, lambda: ("not recorded", "not recorded")),
+)
+
+
+def table() -> list[str]:
+    devices = {record(kind)["machine"]["device"] for kind in ("prefill", "decode", "mla", "append")}
+    lines = [f"| {line.operator} | `{line.plan}` | {line.status} | {' | '.join(line.figures())} |" for line in LINES]
+    return [f"Measured on one {', one '.join(sorted(devices))}, each range over the shapes of its record.", "", *HEAD, *lines]
