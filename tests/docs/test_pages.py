@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,32 @@ def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it: removed again behind the test
     runpy.run_path(str(ROOT / "scripts/docs_pages"))["write"](tmp_path)
     support = (tmp_path / "support.md").read_text()
-    assert "| `paged_decode` | sm_90a | bf16 | 64, 128, 256 | `cuda/split_kv` |" in support
+    fast = "f16, bf16, f8_e4m3 cache, f8_e5m2 cache"
+    assert f"| `paged_prefill` | sm_90a | {fast} | 64, 128, 256 | `cuda/wgmma_tile` |" in support
+    assert "| `paged_prefill` | sm_90a | f8_e4m3 cache and q | 128 | `cuda/wgmma_fp8_tile` |" in support
+    assert "| `paged_decode` | sm_80 | f16, bf16, f32 | 64, 128, 256 | `cuda/split_kv` |" in support
     assert "| `paged_decode` | cpu |" in support
     assert "| `mla_decode` | `BatchMlaDecodeDescriptor` | `cuda/latent_tiles` | 2 of 3 |" in support
     reference = (tmp_path / "reference.md").read_text()
     assert "| `kv_split` | `auto` |" in reference
     assert "| `block_table` | int32 [batch_size, max_pages]" in reference
     assert "::: opfacade.plan.Plan" in reference
+    assert "| `page_size` | required |" in reference
+
+
+def test_links_of_the_site_stay_in_it(tmp_path):
+    shutil.copytree(DOCS, tmp_path / "docs")
+    runpy.run_path(str(ROOT / "scripts/docs_links"))["main"](tmp_path / "docs")
+    pages = sorted((tmp_path / "docs").rglob("*.md"))
+    links = [(page, link) for page in pages for link in outward(page.read_text())]
+    assert any(link.endswith("files/bench/results/decode.json") for _, link in links)
+    for page, link in links:
+        target = (page.parent / link).resolve()
+        assert target.is_relative_to(tmp_path / "docs"), f"{page.name}: {link}"
+        assert target.exists(), f"{page.name}: {link}"
+
+
+def outward(text):
+    """Targets of relative links, without headings and without what stands in code."""
+    plain = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [link for link in re.findall(r"\]\(([^)\s#]+)", plain) if not re.match(r"\w+:", link)]
