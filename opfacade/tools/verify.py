@@ -156,7 +156,7 @@ def _none_runs(descriptors: Sequence[Descriptor[Any]], backend: str) -> Opfacade
 
 def _unknown(sku: str | None, op: str | None) -> OpfacadeError:
     known = ", ".join(problems.ops())
-    issue = Issue("OPF-V001", "sku" if sku else "op", f"a SKU of `opfacade verify` here, or an op of {known}", str(sku or op))
+    issue = Issue("OPF-V005", "sku" if sku else "op", f"a SKU of `opfacade verify` here, or an op of {known}", str(sku or op))
     return from_issues("verify", "verify", [issue])
 
 

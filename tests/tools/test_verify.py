@@ -50,7 +50,7 @@ def test_one_sku_alone_is_proven(record):
 
 @pytest.mark.parametrize("words", [{"sku": "attention/none"}, {"op": "norm"}])
 def test_what_does_not_exist_is_refused(words):
-    with pytest.raises(errors.OpfacadeError, match="OPF-V001"):
+    with pytest.raises(errors.OpfacadeError, match="OPF-V005"):
         quietly(**words)
 
 
