@@ -66,7 +66,7 @@ def test_the_example_runs_and_its_result_is_within_the_bound(capsys):
 
 
 def test_every_command_and_script_exists():
-    shell = "\n".join(blocks("sh") + blocks("sh", USING))
+    shell = "\n".join(blocks("sh") + blocks("text", USING))
     commands = set(re.findall(r"^opfacade (\w+)", shell, re.MULTILINE))
     assert commands == set(main.commands)
     scripts = re.findall(r"^(scripts/\w+)", shell, re.MULTILINE)
@@ -75,7 +75,7 @@ def test_every_command_and_script_exists():
 
 
 def test_every_option_exists():
-    for command, words in re.findall(r"^opfacade (\w+)(.*?)#", "\n".join(blocks("sh", USING)), re.MULTILINE):
+    for command, words in re.findall(r"^opfacade (\w+)(.*?)#", "\n".join(blocks("text", USING)), re.MULTILINE):
         known = {option for parameter in main.commands[command].params for option in parameter.opts}
         assert set(re.findall(r"--[\w-]+", words)) <= known
 

@@ -1,0 +1,97 @@
+"""Blocks of code of a page: found, and run one after the other in one folder, as a reader would."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from opfacade.errors import OpfacadeError
+from opfacade.jit import toolchain
+from tests.support.transformers_here import missing as without_transformers
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(
+    r"^(?:<!-- (needs [\w ]+|fails) -->\n)?```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block. mark: what it needs, or that its command fails; title: the file that a reader saves it as."""
+
+    page: str
+    line: int
+    mark: str
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page):
+    text = page.read_text()
+    name = str(page.relative_to(ROOT))
+    return [Block(name, text.count("\n", 0, m.start()) + 1, *(g or "" for g in m.groups())) for m in FENCE.finditer(text)]
+
+
+def lacking(block):
+    """Why a block cannot run here, or ""."""
+    needs = {
+        "needs a GPU": lambda: "" if torch.cuda.is_available() else "need a GPU",
+        "needs transformers": without_transformers,
+        "needs a compiler": _without_compiler,
+        "needs minutes": lambda: "take minutes",
+        "": lambda: "",
+        "fails": lambda: "",
+    }
+    return needs[block.mark]()
+
+
+def _without_compiler():
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            toolchain.find(Path(folder) / "toolchain.json")
+        except OpfacadeError:
+            return "need a CUDA compiler"
+    return ""
+
+
+def run(block, names, folder):
+    if block.title:
+        (folder / block.title).write_text(block.text)
+    elif block.language == "python":
+        exec(compile(block.text, f"{block.page}:{block.line}", "exec"), names)
+    elif block.language == "console":
+        _console(block, folder)
+
+
+def _console(block, folder):
+    """Lines that begin with `$ ` are commands; the lines behind them are their output, `...` is any text."""
+    for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=_environment(folder), capture_output=True, text=True, timeout=120
+        )
+        output = done.stdout + done.stderr
+        assert (done.returncode != 0) == (block.mark == "fails"), f"{block.page}:{block.line}: {command}\n{output}"
+        at = 0
+        for part in (part.strip() for part in re.split(r"\.\.\.|\n", expected)):
+            found = output.find(part, at)
+            assert found >= 0, f"{block.page}:{block.line}: {command} does not print {part!r} but\n{output}"
+            at = found + len(part)
+
+
+def _environment(folder):
+    """Commands of a reader's environment: `python`, and `opfacade` as installed."""
+    place = folder / ".bin"
+    if not place.is_dir():
+        place.mkdir()
+        start = "from opfacade.cli.main import main; main(prog_name='opfacade')"
+        for name, words in (("python", '"$@"'), ("opfacade", f'-c "{start}" "$@"')):
+            (place / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
+            (place / name).chmod(0o755)
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": paths}
