@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from click.testing import CliRunner
 
+from opfacade.cli.main import main
 from opfacade.errors import OpfacadeError
 from opfacade.jit import toolchain
 from tests.support.transformers_here import missing as without_transformers
@@ -72,11 +75,9 @@ def run(block, names, folder):
 def _console(block, folder):
     """Lines that begin with `$ ` are commands; the lines behind them are their output, `...` is any text."""
     for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
-        done = subprocess.run(
-            ["bash", "-c", command], cwd=folder, env=_environment(folder), capture_output=True, text=True, timeout=120
-        )
-        output = done.stdout + done.stderr
-        assert (done.returncode != 0) == (block.mark == "fails"), f"{block.page}:{block.line}: {command}\n{output}"
+        ours = re.fullmatch(r"((?:\w+=\S+ )*)opfacade (.*)", command)
+        code, output = _opfacade(folder, *ours.groups()) if ours else _shell(folder, command)
+        assert (code != 0) == (block.mark == "fails"), f"{block.page}:{block.line}: {command}\n{output}"
         at = 0
         for part in (part.strip() for part in re.split(r"\.\.\.|\n", expected)):
             found = output.find(part, at)
@@ -84,14 +85,22 @@ def _console(block, folder):
             at = found + len(part)
 
 
-def _environment(folder):
-    """Commands of a reader's environment: `python`, and `opfacade` as installed."""
+def _opfacade(folder, variables, words):
+    """The command line in this process, which has imported torch already."""
+    args = [found for word in shlex.split(words) for found in (sorted(map(str, folder.glob(word))) if "*" in word else [word])]
+    env = dict(pair.split("=") for pair in variables.split())
+    result = CliRunner().invoke(main, args, env=env)
+    return result.exit_code, result.output
+
+
+def _shell(folder, command):
+    """A command in a shell whose `python` is this one."""
     place = folder / ".bin"
     if not place.is_dir():
         place.mkdir()
-        start = "from opfacade.cli.main import main; main(prog_name='opfacade')"
-        for name, words in (("python", '"$@"'), ("opfacade", f'-c "{start}" "$@"')):
-            (place / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
-            (place / name).chmod(0o755)
+        (place / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        (place / "python").chmod(0o755)
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": paths}
+    env = os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": paths}
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr

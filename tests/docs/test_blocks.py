@@ -97,3 +97,4 @@ def test_a_command_that_does_what_is_shown_passes(tmp_path):
     run(block("$ python -c 'raise ValueError(3)'\n...\nValueError: 3\n", "fails"), {}, tmp_path)
     run(Block("page.md", 1, "", "python", "a.py", "print(5)\n"), {}, tmp_path)
     run(block("$ python a.py\n5\n"), {}, tmp_path)
+    run(block("$ OPFACADE_VALIDATE=full opfacade env\n...\nOPFACADE_VALIDATE=full  (environment)\n"), {}, tmp_path)
