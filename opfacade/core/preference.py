@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticKnownError
 
 from opfacade.core.guarantee import Word
 from opfacade.core.model import Bytes, Model
@@ -41,9 +42,12 @@ _SHORT: dict[str, dict[str, object]] = {
 
 
 def _require(value: object) -> object:
-    if isinstance(value, str) and value in _SHORT:
-        return _SHORT[value]
-    return value
+    if not isinstance(value, str):
+        return value
+    if value not in _SHORT:
+        *names, last = map(repr, _SHORT)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}, or a Require"})
+    return _SHORT[value]
 
 
 class Preference(Model):

@@ -24,6 +24,7 @@ _USUAL = {
     110: (20, 232448),
     120: (170, 101376),
 }
+_DEVICES = {"a100": 80, "l40s": 89, "h100": 90, "h200": 90, "hopper": 90, "b200": 100, "blackwell": 100}
 NEWEST_TUNED = 90  # no kernel was measured on a later architecture
 _FIRST_WITH_FEATURES = 90  # from here on an architecture without "a" lacks what its fastest kernels need
 _ARCH = re.compile(r"(?:cpu|sm_([0-9]{2,3})([af]?))")
@@ -77,12 +78,17 @@ class Target(metaclass=_Targets):
         """
         match = _ARCH.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise _bad("arch", '"cpu" or "sm_NN[a|f]"', text)
+            raise _bad("arch", '"cpu" or "sm_NN[a|f]"', text, _meant(text))
         if text == "cpu":
             return _CPU
         version, features = int(match.group(1)), match.group(2)
         if version >= _FIRST_WITH_FEATURES and not features:
-            what = f'Target.parse("{text}"): did you mean {text}a? {text} has no kernel that needs wgmma.'
+            lacks = (
+                "has no kernel that needs wgmma"
+                if version == NEWEST_TUNED
+                else "is no device: devices and their SKUs have the letter"
+            )
+            what = f'Target.parse("{text}"): did you mean {text}a? {text} {lacks}.'
             notices.tell_once(what, what, TargetWarning)
         sm_count, shared = _USUAL.get(version, (1, 49152))
         return Target(text, sm_count, shared)
@@ -97,8 +103,15 @@ class Target(metaclass=_Targets):
         return _of_device(torch.cuda.current_device())
 
 
-def _bad(field: str, expected: str, got: object) -> OpfacadeError:
-    issue = Issue("OPF-D010", field, expected, shown(got), kind="DescriptorError")
+def _meant(text: object) -> str:
+    """A hint for "sm90", "90", "H100" and the like."""
+    number = re.fullmatch(r"(?:sm|compute)?[ _-]?([0-9]{1,2})\.?([0-9])[af]?", text.lower()) if isinstance(text, str) else None
+    version = int(number[1] + number[2]) if number else _DEVICES.get(str(text).lower(), 0)
+    return f'Use "sm_{version}{"a" if version >= _FIRST_WITH_FEATURES else ""}".' if version in _USUAL else ""
+
+
+def _bad(field: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
+    issue = Issue("OPF-D010", field, expected, shown(got), hint, kind="DescriptorError")
     return from_issues("Target", "", [issue])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from opfacade import telemetry
+from opfacade.base.shown import shown
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.guarantee import EXACT
@@ -62,15 +63,29 @@ def require_right_kinds(
 def _wrong_argument(descriptor: object, prefer: object, target: object, args_type: type[Args] | None) -> Issue | None:
     """args_type: of a named plan."""
     if not isinstance(descriptor, Descriptor):
-        return Issue("OPF-S030", "descriptor", "a Descriptor", _called(descriptor), kind="ArgumentTypeError")
+        hint = "Read its JSON with load_descriptor." if isinstance(descriptor, (dict, str, bytes)) else ""
+        return Issue("OPF-S030", "descriptor", "a Descriptor", _called(descriptor), hint, kind="ArgumentTypeError")
     if args_type is not None and descriptor.args_type is not args_type:
         wanted = f"a descriptor of {args_type.__name__.removesuffix('Args')}"
         return Issue("OPF-S031", "descriptor", wanted, _called(descriptor), kind="ArgumentTypeError")
     if prefer is not None and not isinstance(prefer, Preference):
-        return Issue("OPF-S032", "prefer", "a Preference or None", _called(prefer), kind="ArgumentTypeError")
+        return Issue(
+            "OPF-S032",
+            "prefer",
+            "a Preference or None",
+            _called(prefer),
+            _example("Preference(backend={})", prefer),
+            "ArgumentTypeError",
+        )
     if target is not None and not isinstance(target, Target):
-        return Issue("OPF-S033", "target", "a Target or None", _called(target), kind="ArgumentTypeError")
+        return Issue(
+            "OPF-S033", "target", "a Target or None", _called(target), _example("Target.parse({})", target), "ArgumentTypeError"
+        )
     return None
+
+
+def _example(form: str, given: object) -> str:
+    return f"Write {form.format(shown(given))}." if isinstance(given, str) else ""
 
 
 def require_known_names(op: str, prefer: Preference) -> None:

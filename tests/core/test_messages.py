@@ -141,3 +141,36 @@ def test_frozen_values_say_so():
     with pytest.raises(OpfacadeError, match="immutable"):
         Plan.select(descriptor, target=Target.cpu()).sku = None
     assert pickle.loads(pickle.dumps(descriptor)) == descriptor
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("sm90", "sm_90a"), ("90", "sm_90a"), ("9.0", "sm_90a"), ("H100", "sm_90a"), ("compute_89", "sm_89"), ("A100", "sm_80")],
+)
+def test_an_architecture_in_other_words_is_understood(text, hint):
+    assert f'got {text!r}. Use "{hint}". [OPF-D010]' in str(refusal(lambda: Target.parse(text)))
+    assert Target.parse(hint).arch == hint
+
+
+@pytest.mark.parametrize("text", ["sm_", "tpu", "sm_9000", "10.7", ""])
+def test_an_architecture_that_nothing_is_like_has_no_hint(text):
+    assert "Use" not in str(refusal(lambda: Target.parse(text)))
+
+
+def test_a_short_form_of_a_requirement_names_those_that_are():
+    text = str(refusal(lambda: Preference(require="deterministc")))
+    assert "require expected 'deterministic', 'bit_stable_on_same_hardware' or 'batch_invariant', or a Require" in text
+    assert "Use 'deterministic'. [OPF-D002]" in text
+    assert Preference(require="deterministic").require.deterministic
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (({"op": "paged_decode"},), "Read its JSON with load_descriptor. [OPF-S030]"),
+        ((decode(), "cuda"), "Write Preference(backend='cuda'). [OPF-S032]"),
+        ((decode(), None, "sm_90a"), "Write Target.parse('sm_90a'). [OPF-S033]"),
+    ],
+)
+def test_text_where_a_value_is_taken_is_answered_with_the_call(arguments, hint):
+    assert hint in str(refusal(lambda: Plan.select(*arguments), ArgumentTypeError))

@@ -66,4 +66,18 @@ MESSAGE_FAULTS = (
         "    if False:\n        hint",
         "tests/select/test_manifest.py",
     ),
+    cpu(
+        "messages: a device's name is no architecture",
+        "opfacade/core/target.py",
+        "_DEVICES.get(str(text).lower(), 0)",
+        "0",
+        MESSAGES,
+    ),
+    cpu(
+        "messages: a short form of a requirement has no names",
+        "opfacade/core/preference.py",
+        "    if value not in _SHORT:\n",
+        "    if value not in _SHORT:\n        return value\n",
+        MESSAGES,
+    ),
 )

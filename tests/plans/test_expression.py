@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opfacade import errors
-from opfacade.errors import DescriptorError
+from opfacade.errors import ArgumentTypeError, DescriptorError
 from opfacade.plans._attention.expression import (
     MAX_DEPTH,
     MAX_NODES,
@@ -80,11 +80,6 @@ def test_python_operators_build_what_they_say():
     assert (kv_pos + 1).args[1].same(Constant(type="i32", value=1))
     assert (score + 1).args[1].same(Constant(type="f32", value=1.0))
     assert ((kv_pos < 3) & True).args[1].same(Constant(type="bool", value=True))
-
-
-def test_an_expression_has_no_truth_value():
-    with pytest.raises(TypeError, match="one comparison at a time"):
-        _ = 0 <= kv_pos < 3
 
 
 @pytest.mark.parametrize("rough", [score, exp2(per_head("x")), log2(per_head("x")), tanh(per_head("x")), score * 0.0])
@@ -245,3 +240,9 @@ def test_variants_are_compared_by_what_they_say():
 def test_what_is_no_expression_says_how_one_is_written():
     error = refused(lambda: Variant(logits="score"))
     assert "Write an expression with the names of opfacade.variant" in str(error)
+
+
+@pytest.mark.parametrize("ask", [bool, lambda x: x and x, lambda x: 1 if x else 2, lambda x: 0 <= kv_pos < 3])
+def test_an_expression_has_no_truth_value(ask):
+    with pytest.raises(ArgumentTypeError, match=r"no truth value, got one. Use select, &, \| and ~.* \[OPF-D040\]"):
+        ask(kv_pos > 1)

@@ -101,7 +101,9 @@ class Node(Model):
         _no_operator("**", "a * a, or exp2(b * log2(a)) of positive numbers")
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("an expression has no truth value: use select, &, | and ~, and one comparison at a time")
+        hint = "Use select, &, | and ~, and one comparison at a time."
+        issue = Issue("OPF-D040", "bool", "no use: an expression has no truth value", "one", hint, kind="ArgumentTypeError")
+        raise from_issues("expression", "", [issue])
 
     def __add__(self, other: Node | float) -> Apply:
         return apply("add", self, other)
