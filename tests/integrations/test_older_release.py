@@ -1,0 +1,29 @@
+"""Releases of transformers that pass pages (5.17, 5.18): the adapter's tests in a process with the one of .venv/older."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OLDER = Path(sys.prefix) / "older"
+FILES = [f"tests/integrations/test_{name}.py" for name in ("continuous_batching", "transformers", "transformers_call")]
+# Compilation and bf16 do not depend on the release; they take half of the time.
+CHOSEN = "not compiled and not bf16"
+
+
+@pytest.mark.transformers
+@pytest.mark.timeout(900)
+def test_the_adapter_holds_with_the_last_release_that_passes_pages():
+    if not OLDER.is_dir():
+        pytest.skip(f"need transformers 5.18 in {OLDER}: run scripts/env")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env["OMP_NUM_THREADS"] = "1"  # tensors are small, and another worker of pytest has the other core
+    env["PYTHONPATH"] = os.pathsep.join([str(OLDER), str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rp", *FILES, "-k", CHOSEN]
+    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    # This one passes only where the cache gives pages: it shows which release was imported.
+    assert "::test_a_model_without_pages_for_its_values_says_so[deepseek_v3]" in run.stdout
