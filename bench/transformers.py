@@ -2,8 +2,8 @@
 
 A Llama with random weights, bf16 on a GPU. generate: 8 prompts of 512 tokens, 128 new ones each, and the same left-padded.
 continuous: 32 prompts of 64 to 1024 tokens, 64 new ones each, with the cache's own pages where the release gives them. Peers:
-sdpa, and flash_attention_2 and 3 where they, or the package `kernels`, are installed; a peer that does not load gives a
-row with the reason. Before timing, the error of its logits against f32 must be at most 1.25 times that of sdpa.
+sdpa, and flash_attention_2 and 3 where they, or the package `kernels`, are installed; a peer that does not load or run gives
+a row with the reason. Before timing, the error of its logits against f32 must be at most 1.25 times that of sdpa.
 --small runs in seconds on a CPU, to try the script.
 """
 
@@ -29,6 +29,10 @@ LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 128}
 WORK = {"generate": (8, 512, 128), "padded": (8, 512, 128), "continuous": (32, 1024, 64)}
 SMALL_WORK = {"generate": (2, 24, 4), "padded": (2, 24, 4), "continuous": (3, 40, 4)}
+
+
+class NotRun(RuntimeError):
+    """A request of continuous batching ended with an error."""
 
 
 def model(small: bool, device: str, attention: str, dtype: torch.dtype) -> Any:
@@ -75,7 +79,7 @@ def batched(made: Any, rows: list[list[int]], new: int) -> int:
     out = made.generate_batch(rows, generation_config=generation, continuous_batching_config=config, progress_bar=False)
     failed = [o.error for o in out.values() if o.error]
     if failed:
-        raise RuntimeError(failed[0])
+        raise NotRun(failed[0])
     return sum(len(o.generated_tokens) for o in out.values())
 
 
@@ -90,6 +94,16 @@ def rate(call: Any, repeats: int) -> dict[str, float]:
             torch.cuda.synchronize()
         found.append(tokens / (time.perf_counter() - start))
     return {"tokens_per_s": round(statistics.median(found), 1), "least": round(min(found), 1)}
+
+
+def timed(attention: str, call: Any, repeats: int) -> dict[str, Any]:
+    """The rate, or the reason why a peer did not run."""
+    try:
+        return rate(call, repeats)
+    except (NotRun, torch.OutOfMemoryError) as why:
+        if attention == "opfacade":
+            raise
+        return {"why": str(why).partition("\n")[0]}
 
 
 def for_batching(made: Any, attention: str) -> Any:
@@ -109,7 +123,7 @@ def measured(attention: str, made: Any, options: argparse.Namespace) -> list[dic
             made = for_batching(made, attention)
         run = batched if name == "continuous" else partial(generated, device=options.device)
         row = {"work": name, "attention": attention, "prompts": count, "longest": longest, "new_tokens": new}
-        rows.append(row | rate(partial(run, made, given, new), options.repeats))
+        rows.append(row | timed(attention, partial(run, made, given, new), options.repeats))
         print(rows[-1], flush=True)
     return rows
 
