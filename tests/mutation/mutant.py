@@ -68,3 +68,8 @@ def cpu(name, file, old, new, tests=ON_CPU, **more):
         tests,
         **more,
     )
+
+
+def host(name, file, old, new, tests, **more):
+    """A fault of Python that decides or judges. tests: the few files, or -k and words, that must catch it in seconds."""
+    return Mutant(name, f"opfacade/{file}", ((old, new),), "", tests, **more)

@@ -1,6 +1,7 @@
 """Planted faults: exact replacements in the sources, the tests that must see them, and nothing else.
 
-A family may have its own beside its tests: `tests/families/<family>/faults.py` ends in FAULTS.
+A family may have its own beside its tests: `tests/families/<family>/faults.py` ends in FAULTS, and so does each file of
+`tests/mutation/host`, the faults of Python that decides or judges.
 """
 
 from importlib import import_module
@@ -32,6 +33,8 @@ _OF_FAMILIES = [fault for path in _FAMILIES for fault in import_module(f"tests.f
 _WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *INTEGRATION_FAULTS)
 _CORE = (*INPUT_FAULTS, *LOGGING_FAULTS, *MESSAGE_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS)
 CPU = (*_OF_FAMILIES, *CPU_FAULTS, *_KERNELS, *_CORE, *_WAYS_IN)
+_HOST = sorted((Path(__file__).parent / "host").glob("*.py"))
+HOST = tuple(fault for path in _HOST for fault in import_module(f"tests.mutation.host.{path.stem}").FAULTS)
 GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
 
-__all__ = ["CPU", "GPU", "Mutant"]
+__all__ = ["CPU", "GPU", "HOST", "Mutant"]

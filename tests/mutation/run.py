@@ -1,6 +1,9 @@
-"""`scripts/mutate --cpu | --gpu | --emulated`: plants each fault in a copy of the sources and records which test caught it.
+"""`scripts/mutate --host | --cpu | --gpu | --emulated`: plants each fault in a copy of the sources and records which test
+caught it.
 
 A fault is caught when a test fails or the tests do not end in time. Writes bench/results/mutation.json and docs/mutation.md.
+--host: faults of Python that decides or judges (tests/mutation/host), each with the test files that must catch it; with
+--quick a sample of 20 that moves on by one a day.
 """
 
 import argparse
@@ -17,14 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.mutation.mutants import CPU, GPU, Mutant
+from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 
 ROOT = Path(__file__).parents[2]
 FOCUSED = "tests/mutation/focus.py"
 RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
 COPIED = ("opfacade", "kernels", "csrc", "tests", "pyproject.toml")
 SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
-TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500}
+TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 200}
+SAMPLE = 20  # faults of --quick
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,6 @@ def arch_of(mutant: Mutant) -> str:
 def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
     own = {
         "OPFACADE_SOURCE_ROOT": str(root),
-        # Kernels are found by what they are made of, so those of sound sources may have been compiled before.
-        "OPFACADE_CACHE_DIR": os.environ.get("OPFACADE_CACHE_DIR") or str(place.folder / "cache"),
         "OPFACADE_FOCUS": place.device,
         "OPFACADE_FOCUS_KINDS": mutant.kinds,
         "OPFACADE_FOCUS_ARCH": arch_of(mutant),
@@ -78,7 +80,35 @@ def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    return dict(os.environ) | own
+    if place.device == "host":  # a faulty cache must not be that of other runs
+        return {name: value for name, value in os.environ.items() if name != "OPFACADE_CACHE_DIR"} | own
+    # Kernels are found by what they are made of, so those of sound sources may have been compiled before.
+    return dict(os.environ) | own | {"OPFACADE_CACHE_DIR": os.environ.get("OPFACADE_CACHE_DIR") or str(place.folder / "cache")}
+
+
+def caught(subject: Mutant, status: int | None, output: str) -> str:
+    """The first test that failed, or another sign that a fault was seen; "" where none was."""
+    found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE)
+    by = "no end within the time" if status is None else found[1] if found else f"exit {status}" if status else ""
+    if status in (4, 5) or (status and not found and "error" in output.lower() and "FAILED" not in output):
+        by = f"exit {status}: " + " ".join(output.split())[-200:]
+    if status in (4, 5) and subject.edits:
+        return ""  # no test ran
+    if "CompileError" in output and subject.edits:
+        # A compiler that refuses a fault shows nothing about the tests.
+        print(f"does not compile: {subject.name}: {output[-1500:]}", flush=True)
+        return ""
+    return by
+
+
+def caught_on_host(subject: Mutant, status: int | None, output: str) -> str:
+    """The test that failed. A module that cannot be imported any more shows nothing about the tests."""
+    if status is None:
+        return "no end within the time"
+    found = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
+    if status and not found:
+        print(f"no test failed: {subject.name}: {output[-1500:]}", flush=True)
+    return found[1] if found else "" if subject.edits or not status else f"exit {status}"
 
 
 def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
@@ -90,15 +120,7 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
     started = time.monotonic()
     status, output = ended(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
     shutil.rmtree(root)
-    found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE)
-    by = "no end within the time" if status is None else found[1] if found else f"exit {status}" if status else ""
-    if status in (4, 5) or (status and not found and "error" in output.lower() and "FAILED" not in output):
-        by = f"exit {status}: " + " ".join(output.split())[-200:]
-    if status in (4, 5) and subject.edits:
-        by = ""  # no test ran
-    if "CompileError" in output and subject.edits:
-        by = ""  # a compiler that refuses a fault shows nothing about the tests
-        print(f"does not compile: {subject.name}: {output[-1500:]}", flush=True)
+    by = (caught_on_host if place.device == "host" else caught)(subject, status, output)
     row = {"fault": subject.name, "file": subject.file, "where": place.device, "caught_by": by, "blind": subject.blind}
     said = ("caught" if by else "MISSED") if subject.edits else ("FAILED" if by else "sound")
     print(f"{said:7} {time.monotonic() - started:5.1f} s  {subject.name}: {by}", flush=True)
@@ -107,7 +129,7 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
 
 def sound(mutants: list[Mutant], device: str) -> list[Mutant]:
     """No fault: what these mutants run, on sources as they are. If one fails, nothing was shown."""
-    if device != "cpu":
+    if device not in ("cpu", "host"):
         by_arch: dict[str, list[Mutant]] = {}
         for mutant in mutants:
             by_arch.setdefault(arch_of(mutant), []).append(mutant)
@@ -147,6 +169,7 @@ def page(results: dict[str, dict]) -> str:
     """The table of faults and who caught them."""
     lines = ["# Mutation score", "", "Written by `scripts/mutate` from `bench/results/mutation.json`; do not edit.", ""]
     lines += ["A planted fault, in a copy of the sources, and the first test that failed on it.", ""]
+    lines += ["HOST: faults of Python that decides or judges, each with the test files that must catch it.", ""]
     for where, result in sorted(results.items()):
         rows = result["mutants"]
         caught = sum(bool(row["caught_by"]) for row in rows)
@@ -161,10 +184,18 @@ def page(results: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
+def sample(mutants: tuple[Mutant, ...], day: int) -> tuple[Mutant, ...]:
+    """SAMPLE of the faults that must be caught, evenly spread; the next day's are their successors."""
+    must = [m for m in mutants if not m.blind]
+    return tuple(must[(day + i * len(must) // SAMPLE) % len(must)] for i in range(min(SAMPLE, len(must))))
+
+
 def chosen(words: argparse.Namespace) -> list[Mutant]:
-    mutants = CPU if words.cpu else GPU
+    mutants = HOST if words.host else CPU if words.cpu else GPU
     if words.emulated:
         mutants = tuple(m for m in mutants if m.tests == FOCUSED)
+    if words.quick:
+        mutants = sample(mutants, words.day)
     return [m for m in mutants if not words.only or words.only in m.name]
 
 
@@ -173,9 +204,14 @@ def main() -> int:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--gpu", action="store_true")
     where.add_argument("--cpu", action="store_true")
+    where.add_argument("--host", action="store_true", help="faults of Python that decides or judges")
     where.add_argument("--emulated", action="store_true", help="faults of kernels, without a GPU: slow, and blind to races")
     parser.add_argument("--jobs", type=int, default=0, help="mutants at a time; default 8 on a GPU, 2 on the CPU")
     parser.add_argument("--only", default="", help="faults whose name has this text; nothing is written")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{SAMPLE} of them, without a run of sound sources; nothing is written"
+    )
+    parser.add_argument("--day", type=int, default=int(time.time() // 86400), help="which sample; default today's, since 1970")
     parser.add_argument("--out", type=Path, help="a folder for mutation.json and mutation.md in place of the repository's")
     words = parser.parse_args()
     device = next(name for name in TIMEOUT if getattr(words, name))
@@ -183,14 +219,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         place = Place(Path(folder), device)
         with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
-            runs = [pool.submit(tried, run, place, -i - 1) for i, run in enumerate(sound(chosen(words), device))]
+            proofs = [] if words.quick else sound(chosen(words), device)
+            runs = [pool.submit(tried, run, place, -i - 1) for i, run in enumerate(proofs)]
             if any(run.result()["caught_by"] for run in runs):
                 print("the sound sources fail: nothing is shown")
                 return 2
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
             rows = [job.result() for job in jobs]
     missed = [row["fault"] for row in rows if not row["caught_by"]]
-    if not words.only:
+    if not words.only and not words.quick:
         result = {"machine": machine(device), "seconds": round(time.monotonic() - started), "mutants": rows}
         record(device, result, words.out)
     print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")

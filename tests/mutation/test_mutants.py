@@ -4,17 +4,19 @@ import shutil
 
 import pytest
 
-from tests.mutation.mutants import CPU, GPU
-from tests.mutation.run import ROOT, command, mutated, page
+from tests.mutation.mutants import CPU, GPU, HOST
+from tests.mutation.run import ROOT, SAMPLE, caught_on_host, command, mutated, page, sample
 
 
-@pytest.mark.parametrize("mutant", [*GPU, *CPU], ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", [*GPU, *CPU, *HOST], ids=lambda m: m.name)
 def test_a_fault_applies(mutant, tmp_path):
     path = tmp_path / mutant.file
     path.parent.mkdir(parents=True)
     shutil.copy(ROOT / mutant.file, path)
     mutated(mutant, tmp_path)
     assert path.read_text() != (ROOT / mutant.file).read_text()
+    if mutant.file.endswith(".py"):
+        compile(path.read_text(), mutant.file, "exec")
 
 
 def test_there_are_enough_faults_each_with_its_tests():
@@ -22,8 +24,8 @@ def test_there_are_enough_faults_each_with_its_tests():
     python = [m for m in CPU if m.file.endswith(".py")]
     assert len(kernels) >= 16
     assert len(python) >= 10
-    assert len({m.name for m in (*GPU, *CPU)}) == len(GPU) + len(CPU) >= 30
-    for mutant in (*GPU, *CPU):
+    assert len({m.name for m in (*GPU, *CPU, *HOST)}) == len(GPU) + len(CPU) + len(HOST) >= 30
+    for mutant in (*GPU, *CPU, *HOST):
         for word in mutant.tests.partition(" -k ")[0].split():
             assert word == "--heavy" or (ROOT / word).exists(), word
 
@@ -50,3 +52,36 @@ def test_the_words_of_a_selection_stay_together():
     found = command(next(m for m in GPU if "--heavy" in m.tests), "gpu")
     assert found[-1].startswith("HND")
     assert "--heavy" in found
+
+
+DECIDE_OR_JUDGE = (
+    "backends/reference", "core", "jit", "jit/cache", "observe", "select", "telemetry", "testing", "testing/families", "tools",
+    "tune", "validation",
+)  # fmt: skip
+
+
+def test_every_package_that_decides_or_judges_has_faults():
+    assert len(HOST) >= 150
+    assert sum(bool(m.blind) for m in HOST) <= 0.05 * len(HOST)
+    for package in DECIDE_OR_JUDGE:
+        assert any(m.file.startswith(f"opfacade/{package}/") for m in HOST), package
+    assert any(m.file == "opfacade/plan.py" for m in HOST)
+
+
+def test_samples_of_successive_days_cover_every_fault_that_must_be_caught():
+    must = [m for m in HOST if not m.blind]
+    days = -(-len(must) // SAMPLE)
+    samples = [sample(HOST, day) for day in range(20000, 20000 + days)]
+    assert {len({m.name for m in one}) for one in samples} == {SAMPLE}
+    assert {m.name for one in samples for m in one} == {m.name for m in must}
+    assert samples[0] == sample(HOST, 20000) != samples[1]
+
+
+def test_a_host_fault_is_caught_by_a_test_and_not_by_an_import():
+    one = HOST[0]
+    assert caught_on_host(one, 1, "FAILED tests/a.py::b[c d] - assert 1 == 2") == "tests/a.py::b[c d]"
+    assert caught_on_host(one, 1, "ERROR tests/a.py::b - OSError: x") == "tests/a.py::b"
+    assert caught_on_host(one, None, "") == "no end within the time"
+    assert caught_on_host(one, 0, "3 passed") == ""
+    assert caught_on_host(one, 2, "ERROR tests/a.py - ImportError: x") == ""
+    assert caught_on_host(one, 5, "no tests ran") == ""

@@ -17,7 +17,7 @@ from opfacade.testing.inputs import make_args
 from opfacade.testing.matrix import matrix
 from opfacade.testing.problems import random_descriptor, special_descriptor
 from opfacade.testing.subject import Subject
-from opfacade.tools.replay import replay
+from opfacade.tools.replay import Replayed, replay
 from tests.support.problems import decode
 
 OPS = sorted({d.op for d in examples()})
@@ -84,6 +84,25 @@ def test_a_wrong_output_in_a_dump_is_told(dumped):
     assert not call.same
     assert call.sound
     assert call.dumped_worst > 1
+
+
+@pytest.mark.parametrize("name", ["o", "lse"])
+def test_one_output_of_other_bits_is_another_result(dumped, name):
+    place = dumped("paged_decode", decode([6, 3])[0])
+    (path,) = place.glob("*/outputs.pt")
+    outputs = torch.load(path, weights_only=True)
+    assert list(outputs) == ["o", "lse"]
+    outputs[name].view(torch.int16)[..., -1] += 1
+    torch.save(outputs, path)
+    (call,) = replay(place)
+    assert call.same is False
+
+
+@pytest.mark.parametrize(
+    ("worst", "sound"), [(0.0, True), (1.0, True), (1.01, False), (float("inf"), False), (float("nan"), False)]
+)
+def test_a_call_is_sound_within_its_bound(tmp_path, worst, sound):
+    assert Replayed(tmp_path, "", "", True, worst, None, "").sound is sound
 
 
 def test_a_dump_of_a_crash_has_no_outputs_and_still_runs(dumped):

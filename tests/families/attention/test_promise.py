@@ -1,0 +1,45 @@
+"""What the reference of attention promises: the roundoff of the type that it computes in, its conditions, its facts."""
+
+import pytest
+
+from opfacade import Plan, Preference, Target
+from opfacade.plans.attention import BatchRaggedPrefillDescriptor
+from opfacade.testing.matrix import matrix
+from opfacade.variant import Variant, score
+
+SHAPE = {"batch_size": 1, "total_num_rows": 4, "total_kv_rows": 9, "num_qo_heads": 2, "num_kv_heads": 1, "head_dim": 64}
+
+
+def sku_of(descriptor):
+    return Plan.select(descriptor, Preference(backend="reference"), Target.cpu()).sku
+
+
+def ragged(dtype="f16", **more):
+    return sku_of(BatchRaggedPrefillDescriptor(causal=False, dtype=dtype, **SHAPE, **more))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide", "u"), [("f16", "f32", 2.0**-24), ("bf16", "f32", 2.0**-24), ("f32", "f64", 2.0**-53)]
+)
+def test_roundoff_is_that_of_the_arithmetic(dtype, wide, u):
+    promise = ragged(dtype).precision_guarantee
+    found = dict(promise.error_model.constants)
+    assert promise.error_model.id == f"attention-{wide}"
+    assert (promise.math_precision, promise.accumulator) == (wide, wide)
+    assert (found["u_acc"], found["u_p"], found["exp"], found["tanh"]) == (u, u, 4 * u, 4 * u)
+    assert (found["k_step"], found["lanes"], found["split"]) == (1.0, 1.0, 0.0)
+    assert "function" not in found
+
+
+def test_a_variant_of_logits_adds_an_error_and_a_condition():
+    plain, changed = (ragged(**more).precision_guarantee for more in ({}, {"variant": Variant(logits=score * 2.0)}))
+    assert dict(changed.error_model.constants)["function"] == 4 * 2.0**-24
+    assert [c.id for c in plain.conditions] == ["host_reads_indices"]
+    assert [c.id for c in changed.conditions] == ["host_reads_indices", "finite_logits"]
+
+
+def test_what_changes_a_result_is_a_fact_of_the_sku():
+    assert "sinks" not in dict(ragged().spec)
+    assert dict(ragged(sinks=True).spec)["sinks"] is True
+    scaled = sku_of(matrix()["prefill-off-fp8-products"])
+    assert (dict(scaled.spec)["q_scale"], dict(scaled.spec)["kv_scale"]) == ("tensor", "head")
