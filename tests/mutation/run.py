@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.mutation import warm
 from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -50,10 +51,11 @@ def mutated(mutant: Mutant, root: Path) -> None:
         path.write_text(text)
 
 
-def copied(into: Path) -> None:
+def copied(into: Path, bytecode: bool = False) -> None:
+    """bytecode: with that of the sources as they are; a file with a fault is newer, and compiled again."""
     for name in COPIED:
         source = ROOT / name
-        ignored = shutil.ignore_patterns("__pycache__")
+        ignored = None if bytecode else shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, into / name, ignore=ignored) if source.is_dir() else shutil.copy(source, into / name)
 
 
@@ -115,10 +117,11 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
     """Who caught a mutant. One without edits is the sound source, which must pass everything."""
     root = place.folder / str(number)
     root.mkdir()
-    copied(root)
+    copied(root, bytecode=place.device == "host")
     mutated(subject, root)
     started = time.monotonic()
-    status, output = ended(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
+    end = warm.ended if place.device == "host" else ended
+    status, output = end(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
     shutil.rmtree(root)
     by = (caught_on_host if place.device == "host" else caught)(subject, status, output)
     row = {"fault": subject.name, "file": subject.file, "where": place.device, "caught_by": by, "blind": subject.blind}

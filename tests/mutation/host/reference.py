@@ -182,10 +182,10 @@ FAULTS = (
         STORED,
     ),
     host(
-        "reference append: V is rotated too",
+        "reference append: K is not divided by its factor",
         STORE,
-        "_rounded(_unscaled(_wide(v), args.v_scale), dtype)",
-        "_rounded(_unscaled(rotate(_wide(v), angles, descriptor.rope) if angles is not None else _wide(v), args.v_scale), dtype)",
+        "return _rounded(_unscaled(rotated, args.k_scale), dtype)",
+        "return _rounded(rotated, dtype)",
         STORED,
     ),
     host(

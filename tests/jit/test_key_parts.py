@@ -1,0 +1,105 @@
+"""Each single thing that a binary depends on changes its key, and the digests that leave it out say so: no compiler is run."""
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+import opfacade
+from opfacade.jit import JitSpec, codegen, identity, toolchain
+from opfacade.jit.codegen import Sources
+
+SPEC = JitSpec.of("name", "a/template", "sm_90a", ("-DX",), value=1)
+SOURCES = Sources("device", "binding", (("kernels/a.h", b"one"), ("kernels/b.h", b"two")))
+TOOLS = SimpleNamespace(identity={"nvcc": "1", "c++": "2"})
+CHANGES = {
+    "flags": {"spec": replace(SPEC, flags=("-DY",))},
+    "order of flags": {"spec": replace(SPEC, flags=("-DX", "-DZ"))},
+    "no flags": {"spec": replace(SPEC, flags=())},
+    "arch": {"spec": replace(SPEC, arch="sm_90")},
+    "device": {"sources": replace(SOURCES, device="other")},
+    "binding": {"sources": replace(SOURCES, binding="other")},
+    "a header": {"sources": replace(SOURCES, headers=(SOURCES.headers[0], ("kernels/b.h", b"new")))},
+    "the name of a header": {"sources": replace(SOURCES, headers=(SOURCES.headers[0], ("kernels/c.h", b"two")))},
+    "one header less": {"sources": replace(SOURCES, headers=SOURCES.headers[:1])},
+    "name": {"spec": replace(SPEC, name="other")},
+    "compiler": {"tools": SimpleNamespace(identity={"nvcc": "1", "c++": "3"})},
+    "a program more": {"tools": SimpleNamespace(identity={"nvcc": "1", "c++": "2", "ptxas": "1"})},
+}
+
+
+def key(spec=SPEC, sources=SOURCES, tools=TOOLS):
+    return identity.key(spec, sources, tools)
+
+
+def portable(spec=SPEC, sources=SOURCES, tools=TOOLS):
+    return identity.portable(spec, sources)
+
+
+def digest(spec=SPEC, sources=SOURCES, tools=TOOLS):
+    return codegen.source_digest(spec, sources)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_part_is_in_the_key(change):
+    assert key() == key(replace(SPEC), replace(SOURCES), SimpleNamespace(identity=dict(TOOLS.identity)))
+    assert key(**CHANGES[change]) != key()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_digests_without_a_compiler_have_every_part_but_that(change):
+    ours = "compiler" not in change and "program" not in change
+    assert (portable(**CHANGES[change]) != portable()) == ours
+    assert (digest(**CHANGES[change]) != digest()) == (ours and change != "name")
+
+
+def test_every_change_has_a_key_of_its_own():
+    keys = [key(**change) for change in CHANGES.values()]
+    assert len({*keys, key()}) == len(CHANGES) + 1
+
+
+def test_the_version_of_the_library_is_in_the_key(monkeypatch):
+    before = key()
+    monkeypatch.setattr(opfacade, "__version__", "9.9.9")
+    assert key() != before
+
+
+@pytest.mark.parametrize("name", ["cxx11_abi", "machine", "os"])
+def test_what_a_process_must_share_is_in_both(monkeypatch, name):
+    before, own = (key(), portable()), identity.abi()
+    monkeypatch.setattr(identity, "abi", lambda: {**own, name: "other"})
+    assert key() != before[0]
+    assert portable() != before[1]
+    assert not identity.fits({"abi": own})
+
+
+@pytest.mark.parametrize("name", ["NVCC_FLAGS", "LEAN_FLAGS", "CXX_FLAGS", "LINK_FLAGS"])
+def test_the_recipe_is_in_both(monkeypatch, name):
+    before = key(), portable()
+    monkeypatch.setattr(identity.build, name, (*getattr(identity.build, name), "-g"))
+    assert key() != before[0]
+    assert portable() != before[1]
+
+
+def test_specs_differ_in_each_of_their_fields():
+    others = [
+        SPEC, replace(SPEC, name="other"), replace(SPEC, template="b"), replace(SPEC, arch="sm_90"), replace(SPEC, flags=()),
+        *(replace(SPEC, params=(("value", value),)) for value in (2, True, 1.0)),
+    ]  # fmt: skip
+    assert len(set(others)) == len({spec.identity for spec in others}) == len(others)
+    assert replace(SPEC) == SPEC
+
+
+def test_a_compiler_of_the_same_size_at_another_time_is_read_again(tmp_path):
+    program, memo = tmp_path / "nvcc", tmp_path / "memo.json"
+    program.write_bytes(b"one")
+    found = []
+    for content in (b"one", b"two"):
+        program.write_bytes(content)  # the same inode
+        os.utime(program, ns=(0, len(found) + 1))
+        facts = toolchain._Memo(memo)
+        found.append(facts.facts(program)["sha256"])
+        facts.save()
+    assert found[0] != found[1]
+    assert toolchain._Memo(memo).facts(program)["sha256"] == found[1]
