@@ -1,0 +1,140 @@
+"""Locks and wishes hold for every name, file and moment: not for the first one alone."""
+
+import os
+
+import pytest
+
+from opfacade import Plan, Preference, SkuManifest, Target, errors, explain, telemetry
+from opfacade.errors import UnsupportedError
+from opfacade.select.decision import Measured
+from opfacade.select.manifest import same_kernel
+from opfacade.select.pins import NO_PINS, Pins, Tuned
+from opfacade.select.registry import examples
+from opfacade.select.selection import considered, survey
+from opfacade.tune.refresh import refresh
+from tests.select.test_explanation import row
+
+SM90 = Target.parse("sm_90a")
+DECODE = next(e for e in examples() if e.op == "paged_decode")
+OFF = DECODE.model_copy(update={"kv_split": "off"}).revalidated()
+pytestmark = pytest.mark.usefixtures("fresh_telemetry")
+
+
+def sku_of(descriptor, prefer=None):
+    return explain(descriptor, prefer, SM90, NO_PINS).chosen.sku.id
+
+
+def selected(descriptor, prefer=None):
+    """Asked anew: the pins of this moment count."""
+    return Plan._select(descriptor, prefer, SM90).sku.id
+
+
+@pytest.fixture
+def lock(tmp_path, monkeypatch):
+    """Writes the SKUs of descriptors into the manifest in force."""
+    path = tmp_path / "fleet.json"
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", str(path))
+
+    def write(*descriptors):
+        SkuManifest.freeze(descriptors, target=SM90).save(path)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("names", [("cuda", "no-such"), ("no-such", "cuda"), ("cuda", "torch", "mma-tile")])
+def test_every_name_that_is_forbidden_must_be_one(names):
+    with pytest.raises(UnsupportedError, match="OPF-S019"):
+        Plan.select(DECODE, Preference(forbid=names), SM90)
+
+
+@pytest.mark.parametrize("names", [("torch", "cuda"), ("cuda", "torch")])
+def test_every_name_that_is_forbidden_forbids(names):
+    with pytest.raises(UnsupportedError) as caught:
+        Plan.select(DECODE, Preference(forbid=names), SM90)
+    assert {issue.code for issue in caught.value.issues} == {"OPF-S011"}
+    assert {issue.argument.partition("/")[0] for issue in caught.value.issues} == {"cuda", "reference"}
+
+
+def test_every_reason_against_a_candidate_is_counted_and_told():
+    prefer = Preference(backend="reference", require="deterministic", max_workspace_bytes=0, forbid=("cuda",), pin="a/b")
+    wanted = [reason.code for option in explain(DECODE, prefer, SM90).options for reason in option.reasons]
+    assert max(len(option.reasons) for option in explain(DECODE, prefer, SM90).options) >= 3
+    telemetry.reset()
+    with telemetry.record() as events, pytest.raises(UnsupportedError):
+        Plan._select(DECODE, prefer, SM90)
+    assert telemetry.refusals() == {code: wanted.count(code) for code in wanted}
+    assert [code for event in events if event["event"] == "refuse" for code in event["codes"]] == wanted
+
+
+def test_a_measurement_counts_for_those_alone_who_use_them():
+    use = Preference(autotune="use")
+    default, slower = [o.sku.id for o in considered(DECODE, use, SM90) if not o.reasons][:2]
+    pins = Pins(None, Tuned(row(DECODE, use, SM90, [(default, 100.0), (slower, 50.0)]), "a table"))
+
+    def first(prefer):
+        option = next(o for o in survey(DECODE, prefer, SM90, pins) if not o.reasons)
+        return option.sku.id, bool(option.note)
+
+    assert first(use) == (slower, True)
+    assert first(Preference()) == (default, False)
+    assert first(Preference(autotune="use", pin=default)) == (default, False)
+
+
+def test_a_choice_is_made_of_what_may_be_chosen():
+    measured = [
+        Measured(sku=name, median_us=us, noise=0.0, samples=9, worst=0.1) for name, us in (("a", 9.0), ("b", 5.0), ("c", 1.0))
+    ]
+    tuned = Tuned(row(DECODE, Preference(), SM90, [(m.sku, m.median_us) for m in measured]), "here")
+    assert tuned.choose(("a", "b"))[0] == "b"
+    assert tuned.choose(("a", "b", "c"))[0] == "c"
+    assert tuned.choose(("x", "c")) == (None, "the default was not among those measured")
+    assert tuned.choose(()) == (None, "here")
+
+
+def test_no_pin_and_no_measurement_lifts_a_lock(lock, monkeypatch, tmp_path):
+    lock(DECODE)
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+    refresh()
+    for prefer in (Preference(pin=sku_of(OFF)), Preference(autotune="use"), Preference(autotune="use", pin=sku_of(OFF))):
+        with pytest.raises(UnsupportedError) as caught:
+            selected(OFF, prefer)
+        assert "OPF-S016" in {issue.code for issue in caught.value.issues}
+    assert selected(DECODE, Preference(autotune="use")) == sku_of(DECODE)
+    refresh()
+
+
+@pytest.mark.parametrize("same", ["size", "time"])
+def test_a_manifest_that_changed_is_read_again(lock, same):
+    """Its size or its time alone tells."""
+    path = lock(DECODE)
+    assert selected(DECODE) == sku_of(DECODE)
+    before = path.stat()
+    lock(OFF)
+    if same == "size":
+        path.write_text(path.read_text().ljust(before.st_size)[: before.st_size])
+        assert path.stat().st_size == before.st_size
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+    else:
+        path.write_text(path.read_text() + " " * before.st_size)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert selected(OFF) == sku_of(OFF)
+    with pytest.raises(UnsupportedError, match="OPF-S016"):
+        selected(DECODE)
+
+
+def test_a_manifest_that_is_gone_locks_everything_out(lock):
+    path = lock(DECODE)
+    assert selected(DECODE)
+    path.unlink()
+    with pytest.raises(errors.SettingError, match="OPFACADE_REQUIRE_SKU"):
+        selected(DECODE)
+
+
+def test_one_kernel_has_one_op_backend_architecture_and_types():
+    one = sku_of(DECODE)
+    parts = one.split("/")
+    for index in (0, 1, 2, 3, 5):
+        assert not same_kernel(one, "/".join([*parts[:index], "other", *parts[index + 1 :]])), index
+    for index in (4, 6, 7, 8):
+        assert same_kernel(one, "/".join([*parts[:index], "other", *parts[index + 1 :]])), index

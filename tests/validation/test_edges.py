@@ -1,0 +1,223 @@
+"""Each rule of index tensors at its edge: the last value that is right and the first that is wrong; guards, captures, forks."""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from opfacade.core.request_tables import RequestTables
+from opfacade.errors import IndexDataError, PlanStateError
+from opfacade.validation import Guards, capture_and_fork, device, device_values, full, values
+from opfacade.validation.host import findings
+from opfacade.validation.rules import (
+    ALL_PAGES,
+    FALLS,
+    LAST_PAGE,
+    LENGTH,
+    LENS,
+    NEW_ROWS,
+    PAGE,
+    PAGES,
+    RANGE,
+    ROWS,
+    START,
+    STARTS,
+    TOO_LONG,
+    Finding,
+)
+from opfacade.validation.values import Bounded
+from tests.support.problems import append, decode
+
+# Two requests: 3 and 2 pages of 4 tokens, 10 and 5 tokens, of which 2 and 1 are new; the pool has 8 pages.
+CSR = RequestTables(
+    op="append", requests=2, rows="rows", starts="starts", lens="lens", pages="pages", total_rows=4, page_tokens=4, num_pages=8,
+    limit=6, max_len=11, appends=True,
+)  # fmt: skip
+BLOCK = RequestTables(
+    op="decode", requests=2, lens="lens", pages="pages", page_tokens=4, num_pages=8, limit=5, max_len=11, block=True
+)
+
+
+def csr(**changes):
+    return {"rows": [0, 2, 3], "starts": [0, 3, 5], "lens": [2, 1], "pages": [7, 0, 3, 2, 5, 9, 9]} | changes
+
+
+def block(**changes):
+    return {"lens": [10, 5], "pages": [[7, 0, 3], [2, 5, -9]]} | changes
+
+
+def found(tables, operands):
+    args = SimpleNamespace(**{name: torch.tensor(value, dtype=torch.int32) for name, value in operands.items()})
+    return findings(tables, args)
+
+
+def test_sound_tables_have_no_finding():
+    assert found(CSR, csr()) == []
+    assert found(BLOCK, block()) == []
+
+
+WRONG = {
+    "rows begin at 1": (CSR, csr(rows=[1, 2, 3]), [Finding(START, ROWS, 0, 0, 1, 0)]),
+    "rows below 0": (CSR, csr(rows=[0, -1, 3]), [Finding(RANGE, ROWS, 0, 1, -1, 4), Finding(RANGE, ROWS, 1, 1, -1, 4)]),
+    "one row too many": (CSR, csr(rows=[0, 2, 5]), [Finding(RANGE, ROWS, 1, 2, 5, 4)]),
+    "rows fall": (CSR, csr(rows=[0, 2, 1]), [Finding(FALLS, ROWS, 1, 2, 1, 2)]),
+    "starts begin at 1": (CSR, csr(starts=[1, 3, 5]), [Finding(START, STARTS, 0, 0, 1, 0)]),
+    "starts fall": (CSR, csr(starts=[0, 3, 2]), [Finding(FALLS, STARTS, 1, 2, 2, 3)]),
+    "starts past the bound": (CSR, csr(starts=[0, 3, 7]), [Finding(RANGE, STARTS, 1, 2, 7, 6)]),
+    "starts past the pages": (CSR, csr(starts=[0, 3, 5], pages=[7, 0, 3, 2]), [Finding(RANGE, STARTS, 1, 2, 5, 4)]),
+    "an empty last page": (CSR, csr(lens=[0, 1]), [Finding(LAST_PAGE, LENS, 0, 0, 0, 4)]),
+    "a last page too full": (CSR, csr(lens=[2, 5]), [Finding(LAST_PAGE, LENS, 1, 1, 5, 4)]),
+    "a request too long": (CSR, csr(lens=[4, 1]), [Finding(TOO_LONG, STARTS, 0, 1, 12, 11)]),
+    "more new rows than tokens": (
+        CSR,
+        csr(rows=[0, 0, 4], starts=[0, 3, 4], lens=[2, 3]),
+        [Finding(NEW_ROWS, ROWS, 1, 2, 4, 3)],
+    ),
+    "a page past the pool": (CSR, csr(pages=[7, 0, 8, 2, 5, 9, 9]), [Finding(PAGE, PAGES, 0, 2, 8, 8)]),
+    "a page below 0": (CSR, csr(pages=[7, 0, 3, 2, -1, 9, 9]), [Finding(PAGE, PAGES, 1, 4, -1, 8)]),
+    "both requests": (
+        CSR,
+        csr(pages=[7, 0, 99, 2, 98, 9, 9]),
+        [Finding(PAGE, PAGES, 0, 2, 99, 8), Finding(PAGE, PAGES, 1, 4, 98, 8)],
+    ),
+    "a length below 0": (BLOCK, block(lens=[10, -1]), [Finding(LENGTH, LENS, 1, 1, -1, 11)]),
+    "a length past its bound": (BLOCK, block(lens=[12, 5]), [Finding(LENGTH, LENS, 0, 0, 12, 11)]),
+    "pages of all requests": (BLOCK, block(lens=[10, 9], pages=[[7, 0, 3], [2, 5, 1]]), [Finding(ALL_PAGES, LENS, 1, 1, 6, 5)]),
+    "the last page of a row": (BLOCK, block(pages=[[7, 0, 8], [2, 5, -9]]), [Finding(PAGE, PAGES, 0, 2, 8, 8)]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_entry_is_found_with_its_numbers(name):
+    tables, operands, wanted = WRONG[name]
+    assert found(tables, operands) == wanted
+
+
+RIGHT = {
+    "every row": (CSR, csr(rows=[0, 2, 4])),
+    "a last page that is full": (CSR, csr(lens=[3, 4])),
+    "as many new rows as tokens": (CSR, csr(rows=[0, 0, 4], starts=[0, 3, 4], lens=[2, 4])),
+    "the last page of the pool": (CSR, csr(pages=[7, 0, 7, 2, 5, 9, 9])),
+    "pages in front of the new rows": (CSR, csr(pages=[99, -5, 3, 2, 5, 9, 9])),
+    "an empty request": (CSR, csr(rows=[0, 2, 2], starts=[0, 3, 3], lens=[2, 77])),
+    "the longest": (BLOCK, block(lens=[11, 5])),
+    "entries past a length": (BLOCK, block(lens=[10, 4], pages=[[7, 0, 3], [2, 99, -9]])),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_last_right_value_is_right(name):
+    assert found(*RIGHT[name]) == []
+
+
+def test_a_page_that_stands_twice_in_a_request_is_refused_where_it_is_appended_to():
+    descriptor, args = append([2, 3], [9, 6])
+    tables = descriptor.request_tables()
+    guard = full.FullGuard(descriptor)
+    guard._judge(args)
+    first, stop = args.kv_indptr[:2].tolist()
+    assert stop - first > 1
+    args.kv_indices[first] = args.kv_indices[stop - 1]
+    with pytest.raises(IndexDataError, match="OPF-V002") as caught:
+        guard._judge(args)
+    assert (caught.value.argument, caught.value.request) == (tables.pages, 0)
+
+
+# -- guards ----------------------------------------------------------------------------------------------------------
+
+
+class Noted:
+    """A guard that tells when it is asked, and of each launch."""
+
+    def __init__(self, name, told):
+        self.name, self.told = name, told
+
+    def wrap(self, launch):
+        def guarded(args, workspace):
+            self.told.append(f"launch {self.name}")
+            launch(args, workspace)
+
+        return guarded
+
+    def check(self):
+        self.told.append(f"check {self.name}")
+
+
+def test_every_guard_is_asked_and_stands_before_the_launch_in_order():
+    told = []
+    guards = Guards([Noted("a", told), Noted("b", told)])
+    guards.check()
+    guards.wrap(lambda args, workspace: told.append("launch"))(None, None)
+    assert told == ["check a", "check b", "launch a", "launch b", "launch"]
+
+
+def test_every_bounded_operand_is_looked_at_and_its_first_wrong_value_told():
+    bounded = (Bounded("a", 0, 4, "", False), Bounded("b", 1, 3, "", False))
+    args = SimpleNamespace(a=torch.tensor([[0, 3], [9, 8]]), b=torch.tensor([1, 2, 0, 7]))
+    assert [(f.bounded.name, f.position, f.value) for f in values.findings(bounded, args)] == [("a", 2, 9), ("b", 2, 0)]
+
+
+def channel():
+    """A channel on the host, whose records are written as a device writes them."""
+    made = object.__new__(device.Channel)
+    made.memory = torch.zeros(ctypes.sizeof(device.Ring), dtype=torch.uint8)
+    made.ring = device.Ring.from_address(made.memory.data_ptr())
+    made.captured, made._lock = False, device.threading.Lock()
+    return made
+
+
+def test_all_findings_come_once_in_the_order_of_calls_and_requests():
+    made = channel()
+    for sequence, (call, request) in enumerate([(1, 0), (0, 5), (0, 2)], 1):
+        made.ring.records[sequence - 1] = device.Record(sequence, PAGE, PAGES, request, 9, 0, 8, call)
+    assert made.pending()
+    assert [(f.call, f.request) for f in made.drain()] == [(0, 2), (0, 5), (1, 0)]
+    assert not made.pending()
+    assert made.drain() == []
+
+
+@pytest.mark.parametrize("value", [5, -5, 2**31, -(2**31) - 1, 2**40 + 3, -(2**40) - 3])
+def test_a_value_of_64_bits_comes_back_from_the_device_with_its_sign(value):
+    bounded = (Bounded("a", 0, 4, "", False), Bounded("b", 0, 4, "", False))
+    guard = device_values.DeviceValueGuard("op", bounded, SimpleNamespace(arch="sm_90a"), True)
+    record = Finding(11, 1, 0, 6, ctypes.c_int32(value & 0xFFFFFFFF).value, value >> 32, 7)
+    outside = guard._outside(record)
+    assert (outside.bounded.name, outside.position, outside.value, outside.call) == ("b", 6, value, 3)
+    error = values.error_of("op", [outside])
+    assert (error.asynchronous, error.call_id) == (True, 3)
+    assert (values.error_of("op", [values.Outside(bounded[0], 0, 9)], None).asynchronous) is False
+
+
+# -- moments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def capture(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+
+
+def test_a_capture_is_seen_where_cuda_is_in_use(capture, monkeypatch):
+    assert capture_and_fork.capturing()
+    with pytest.raises(PlanStateError, match="OPF-R003"):
+        capture_and_fork.refuse_capture("op", "it is too early")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert not capture_and_fork.capturing()
+
+
+@pytest.mark.usefixtures("capture")
+def test_level_full_reads_nothing_during_a_capture():
+    descriptor, args = decode([3])
+    launched = []
+    guarded = full.FullGuard(descriptor).wrap(lambda args, workspace: launched.append(1))
+    with pytest.raises(PlanStateError, match="OPF-R004"):
+        guarded(args, None)
+    assert launched == []
+
+
+def test_cuda_after_a_fork_is_refused(monkeypatch):
+    capture_and_fork.refuse_fork("op")
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    with pytest.raises(PlanStateError, match="OPF-R002"):
+        capture_and_fork.refuse_fork("op")
