@@ -22,6 +22,7 @@ MISSING = {
     "invariance": "the cost of batch invariance: `python -m bench.invariance`",
     "mutation gpu": "faults planted in kernels: `scripts/mutate --gpu`",
     "mutation cpu": "faults planted in Python: `scripts/mutate --cpu`",
+    "mutation host": "faults planted in Python that decides or judges: `scripts/mutate --host`",
 }
 NEVER = (
     "Reads of the counters of a split decode by initcheck: they start from any memory, and it is shown memory that was filled.",
@@ -130,6 +131,7 @@ SECTIONS = {
     "invariance": ("What batch invariance costs", invariance),
     "mutation gpu": ("Faults planted in kernels", mutation),
     "mutation cpu": ("Faults planted in Python and schedules", mutation),
+    "mutation host": ("Faults planted in Python that decides or judges", mutation),
 }
 
 

@@ -45,8 +45,8 @@ def test_a_first_run_says_what_is_installed_and_where(clone):
 def test_the_checks_name_their_steps_and_end_with_a_verdict(clone):
     lines = run(clone, "test").stdout.splitlines()
     steps = [line.split("scripts/check: ")[1] for line in lines if line.startswith("scripts/check: ")]
-    assert [step.split(" ")[0] for step in steps] == ["format", "types", "tests"]
-    assert "20 minutes" in steps[-1]
+    assert [step.split(" ")[0] for step in steps] == ["format", "types", "tests", "planted"]
+    assert "20 minutes" in steps[2]
     assert lines[-1].startswith("PASS: ")
 
 

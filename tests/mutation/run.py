@@ -199,6 +199,9 @@ def chosen(words: argparse.Namespace) -> list[Mutant]:
         mutants = tuple(m for m in mutants if m.tests == FOCUSED)
     if words.quick:
         mutants = sample(mutants, words.day)
+    if words.again:
+        seen = {row["fault"] for row in recorded("host" if words.host else "cpu" if words.cpu else "gpu") if row["caught_by"]}
+        mutants = tuple(m for m in mutants if m.name not in seen)[: words.again]
     return [m for m in mutants if not words.only or words.only in m.name]
 
 
@@ -215,6 +218,7 @@ def main() -> int:
         "--quick", action="store_true", help=f"{SAMPLE} of them, without a run of sound sources; nothing is written"
     )
     parser.add_argument("--day", type=int, default=int(time.time() // 86400), help="which sample; default today's, since 1970")
+    parser.add_argument("--again", type=int, default=0, help="so many of those that the record lacks or has as missed")
     parser.add_argument("--out", type=Path, help="a folder for mutation.json and mutation.md in place of the repository's")
     words = parser.parse_args()
     device = next(name for name in TIMEOUT if getattr(words, name))
@@ -231,15 +235,27 @@ def main() -> int:
             rows = [job.result() for job in jobs]
     missed = [row["fault"] for row in rows if not row["caught_by"]]
     if not words.only and not words.quick:
-        result = {"machine": machine(device), "seconds": round(time.monotonic() - started), "mutants": rows}
-        record(device, result, words.out)
+        seconds = round(time.monotonic() - started)
+        if words.again:
+            before, now = {row["fault"]: row for row in recorded(device)}, {row["fault"]: row for row in rows}
+            listed = HOST if words.host else CPU if words.cpu else GPU
+            rows = [(before | now)[m.name] for m in listed if m.name in before | now]
+            seconds += loaded().get(device, {}).get("seconds", 0)
+        record(device, {"machine": machine(device), "seconds": seconds, "mutants": rows}, words.out)
     print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")
-    return 1 if missed else 0
+    return 1 if any(not row["caught_by"] and not row["blind"] for row in rows) else 0
+
+
+def loaded() -> dict[str, dict]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def recorded(device: str) -> list[dict]:
+    return loaded().get(device, {}).get("mutants", [])
 
 
 def record(device: str, result: dict, out: Path | None) -> None:
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results[device] = result
+    results = loaded() | {device: result}
     json_path, page_path = (out / "mutation.json", out / "mutation.md") if out else (RESULTS, PAGE)
     json_path.write_text(json.dumps(results, indent=1) + "\n")
     page_path.write_text(page(results))
