@@ -53,16 +53,25 @@ def diff(ctx: click.Context, old: Path, new: Path) -> None:
 @click.argument("locked", type=_PATH)
 @click.argument("file", type=click.File("rb"))
 @click.option("--target", help='An architecture such as "sm_90a"; the current device by default.')
+@click.option(
+    "--same-binary", is_flag=True, help="Status 1 also if a kernel is another binary, or is not known to be the same."
+)
 @click.pass_context
-def check(ctx: click.Context, locked: Path, file: IO[bytes], target: str | None) -> None:
-    """The SKUs that the descriptors in FILE select and that the manifest LOCKED does not allow; status 1 if there are any."""
+def check(ctx: click.Context, locked: Path, file: IO[bytes], target: str | None, same_binary: bool) -> None:
+    """How the SKUs that the descriptors in FILE select stand to the manifest LOCKED; status 1 if it does not allow one.
+
+    "same binary": code and compilers are those of the manifest. "other binary": the same promise and revision, other code or
+    compilers. "other revision": the output bits changed; not allowed.
+    """
     from opfacade import Target
-    from opfacade.select.manifest import SkuManifest, unlisted
+    from opfacade.select.manifest import SkuManifest
 
     allowed = SkuManifest.load(locked)
-    problems = [work.descriptor for work in works(file)]
-    missing = unlisted(allowed, problems, target=Target.parse(target) if target else None)
-    for sku in missing:
-        click.echo(f"not allowed: {sku}")
-    click.echo(f"{len(allowed.skus)} SKUs allowed, {len(missing)} selected that are not")
-    ctx.exit(1 if missing else 0)
+    now = SkuManifest.freeze([work.descriptor for work in works(file)], target=Target.parse(target) if target else None)
+    found = allowed.standings(now)
+    for standing in found:
+        if standing.word != "same binary":
+            click.echo(str(standing))
+    missing, same = sum(not s.allowed for s in found), sum(s.word == "same binary" for s in found)
+    click.echo(f"{len(allowed.skus)} SKUs allowed, {missing} selected that are not; {same} of {len(found)} are the same binary")
+    ctx.exit(1 if missing or (same_binary and same < len(found)) else 0)

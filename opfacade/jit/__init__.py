@@ -23,8 +23,8 @@ from opfacade.jit.host import HOST
 from opfacade.jit.spec import JitSpec, source_root
 
 __all__ = [
-    "HOST", "JitSpec", "build", "build_for_plan", "cache_state", "cache_state_for_plan", "forget", "is_built",
-    "is_built_for_plan", "key", "load", "source_digest", "source_root",
+    "HOST", "JitSpec", "build", "build_for_plan", "cache_state", "cache_state_for_plan", "code_digest", "compiler_digest",
+    "forget", "is_built", "is_built_for_plan", "key", "load", "source_digest", "source_root",
 ]  # fmt: skip
 
 _by_spec: dict[JitSpec, Any] = {}
@@ -83,6 +83,25 @@ def key(spec: JitSpec) -> str:
 def source_digest(spec: JitSpec) -> str:
     """The part of `key` that is opfacade's own: rendered sources, own headers, flags, arch; no compiler is looked for."""
     return codegen.source_digest(spec, codegen.render(spec))
+
+
+def code_digest(spec: JitSpec) -> str:
+    """Digest of the code that makes a kernel: rendered sources and headers without comments, flags, arch; no compiler."""
+    return identity.code(spec, rendered.sources(spec))
+
+
+def compiler_digest(spec: JitSpec) -> str:
+    """Digest of the compilers of the binary that a load would give: those of its entry in the cache where none may run, else
+    those of this machine; "" if neither is known."""
+    sources = rendered.sources(spec)
+    try:
+        tools = toolchain.find(cache.toolchain_memo())
+        if not env.jit_disabled() or cache.valid(identity.key(spec, sources, tools)):
+            return identity.compilers(tools)
+    except ToolchainError:
+        pass
+    found = _portable(spec, sources)
+    return str(cache.meta(found.parent.name).get("compilers", "")) if found else ""
 
 
 def forget(spec: JitSpec | None = None) -> None:
@@ -204,6 +223,7 @@ class _Build:
             "spec": self.spec.identity,
             "source_digest": codegen.source_digest(self.spec, self.sources),
             "portable": identity.portable(self.spec, self.sources),
+            "compilers": identity.compilers(self.tools),
             "abi": identity.abi(),
         }
 

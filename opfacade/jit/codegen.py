@@ -22,6 +22,8 @@ _OWN_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"((?:kernels|csrc)/[^"\n]
 # Put in front of a device source by the build, instead of cuda_runtime.h.
 DEVICE_HEADER = "kernels/common/device.cuh"
 _WHOLE_RUNTIME = re.compile(r"^// needs: cuda_runtime\.h$", re.MULTILINE)
+# Strings and characters are matched too, so that what looks like a comment inside them stays.
+_COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL)
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.(h|cuh|hpp|inc)")
 
 
@@ -45,6 +47,12 @@ class Sources:
     def device_text(self) -> str:
         """The device source with every header: where lines like `// requires:` and `// allows:` are looked for."""
         return "\n".join([self.device, *(data.decode() for _, data in self.headers)])
+
+    @property
+    def code(self) -> Sources:
+        """The sources without comments, indentation and empty lines."""
+        headers = tuple((path, _code(data.decode()).encode()) for path, data in self.headers)
+        return Sources(_code(self.device), _code(self.binding), headers)
 
     def digests(self) -> dict[str, Any]:
         """The sources as labelled digests, for a key."""
@@ -81,6 +89,11 @@ def source_digest(spec: JitSpec, sources: Sources) -> str:
     extra = [list(options.device()), list(options.host())]
     own = {"options": extra} if any(extra) else {}  # a debug build must not pass for the usual one
     return canonical_digest({**sources.digests(), "arch": spec.arch, "flags": list(spec.flags), **own})
+
+
+def _code(text: str) -> str:
+    kept = _COMMENT.sub(lambda found: found[1] or " ", text)
+    return "\n".join(line for line in (line.strip() for line in kept.split("\n")) if line)
 
 
 def canonical_digest(fields: dict[str, Any]) -> str:

@@ -39,6 +39,20 @@ def portable(spec: JitSpec, sources: Sources) -> str:
     return codegen.canonical_digest({"schema": SCHEMA, "name": spec.name, **fields, "abi": own})
 
 
+def code(spec: JitSpec, sources: Sources) -> str:
+    """Digest of all that makes a kernel except the compilers: code without comments, flags, recipe, architecture.
+
+    It does not depend on the version of opfacade, on paths or on what is installed, so records of tests and measurements
+    name by it the kernels that they are of.
+    """
+    return codegen.canonical_digest({"code": codegen.source_digest(spec, sources.code), "recipe": _recipe(), "name": spec.name})
+
+
+def compilers(tools: Toolchain) -> str:
+    """Digest of the content of the compilers and the CUDA headers."""
+    return codegen.canonical_digest(tools.identity)
+
+
 def abi() -> dict[str, str]:
     """Facts that a binary and the process that loads it must share."""
     import tvm_ffi

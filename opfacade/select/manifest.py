@@ -13,18 +13,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from opfacade.base import regular_files
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.model import Model, Version
+from opfacade.core.model import Model, Version, contradiction
 from opfacade.core.preference import Preference
 from opfacade.core.sku import OLDER_FORM, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
 from opfacade.errors import DescriptorError, FileError, Issue, SettingError, from_issues
 from opfacade.select import target_notes
+from opfacade.select.binaries import SkuBinary, Standing, binary_of, differing, standings
 from opfacade.select.pins import NO_PINS, Allowed
-from opfacade.select.selection import choose, survey
+from opfacade.select.selection import Option, choose, survey
 
 _OLDER = f"is {OLDER_FORM}; `opfacade manifest freeze` writes the ids of today"
 
@@ -41,11 +42,23 @@ def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class SkuManifest(Model):
-    """The ids of the SKUs that may run, sorted. `note` is for people."""
+    """The ids of the SKUs that may run, sorted. `note` is for people.
+
+    binaries: digests of code and compilers beside the ids of compiled SKUs, sorted by id. They restrict no selection;
+    `opfacade manifest check` compares them.
+    """
 
     schema_version: Version = 1
     note: str = ""
     skus: Annotated[tuple[str, ...], AfterValidator(_ids)]
+    binaries: tuple[SkuBinary, ...] = ()
+
+    @model_validator(mode="after")
+    def _binaries_of_skus(self) -> SkuManifest:
+        named = [binary.sku for binary in self.binaries]
+        if named != sorted(set(named)) or not set(named) <= set(self.skus):
+            raise contradiction("binaries", "one entry each for some of `skus`, sorted by id", named)
+        return self
 
     @classmethod
     def freeze(
@@ -61,7 +74,9 @@ class SkuManifest(Model):
         """
         given = _given(descriptors)
         preference, target = (prefer or Preference()).revalidated(), target or Target.current()
-        return cls(skus=tuple(sorted({_chosen(d, preference, target) for d in given})), note=note)
+        chosen = {option.sku.id: (option, d) for d in given if (option := _chosen(d, preference, target)).sku}
+        found = [binary_of(option, d, target) for _, (option, d) in sorted(chosen.items())]
+        return cls(skus=tuple(sorted(chosen)), binaries=tuple(binary for binary in found if binary), note=note)
 
     def allows(self, sku_id: str) -> bool:
         return sku_id in self.skus
@@ -80,7 +95,13 @@ class SkuManifest(Model):
                 changed.append((old, new))
                 added.remove(new)
                 removed.remove(old)
-        return ManifestDiff(tuple(added), tuple(removed), tuple(changed))
+        pairs = [(mine, theirs) for mine in self.binaries for theirs in other.binaries if mine.sku == theirs.sku]
+        rebuilt = tuple((old.sku, " and ".join(found)) for old, new in pairs if (found := differing(old, new)))
+        return ManifestDiff(tuple(added), tuple(removed), tuple(changed), rebuilt)
+
+    def standings(self, other: SkuManifest) -> tuple[Standing, ...]:
+        """How each SKU of `other`, such as one frozen now, stands to this manifest."""
+        return standings(self.skus, self.binaries, other.skus, other.binaries)
 
     def save(self, path: Path | str) -> None:
         """Write it as JSON. FileError where that cannot be done."""
@@ -106,14 +127,18 @@ def same_kernel(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ManifestDiff:
-    """SKU ids added and removed, and the pairs (old, new) that are one kernel changed. Falsy when nothing differs."""
+    """SKU ids added and removed, and the pairs (old, new) that are one kernel changed. Falsy when nothing differs.
+
+    rebuilt: (id, what differs) where the promise is the same and code or compilers are not.
+    """
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[tuple[str, str], ...]
+    rebuilt: tuple[tuple[str, str], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+        return bool(self.added or self.removed or self.changed or self.rebuilt)
 
     def __str__(self) -> str:
         """Under a header each: what changed of a kernel and nothing else of it; ids where there is no other."""
@@ -122,6 +147,7 @@ class ManifestDiff:
         lines = [f"{len(self.changed)} changed, {len(self.added)} added, {len(self.removed)} removed"]
         for old, new in self.changed:
             lines += [f"changed: {_kernel(old)}", *(f"  {difference}" for difference in differences(old, new))]
+        lines += [f"same promise, other {found}: {sku}" for sku, found in self.rebuilt]
         for header, skus in (("added", self.added), ("removed", self.removed)):
             lines += [f"{header}:", *(f"  {sku}" for sku in skus)] if skus else []
         return "\n".join(lines)
@@ -162,13 +188,11 @@ def _given(descriptors: Descriptor[Any] | Iterable[Descriptor[Any]]) -> list[Des
     return found
 
 
-def _chosen(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> str:
+def _chosen(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Option:
     checked = descriptor.revalidated()
     options = survey(checked, prefer, target, NO_PINS)
     target_notes.warn(checked.op, target, options)
-    option = choose(checked, target, options)
-    assert option.sku is not None
-    return option.sku.id
+    return choose(checked, target, options)
 
 
 def required(value: str) -> Allowed:

@@ -59,7 +59,9 @@ def test_list_fits_eighty_columns(target):
 
 def test_a_difference_of_manifests_has_headers_and_says_each_fact_once(tmp_path):
     append, decode = (next(e for e in examples() if e.op == op) for op in ("paged_kv_append", "paged_decode"))
-    old, other, gone = (_chosen(d, *p) for d, p in ((decode, _on("sm_90a")), (append, _on("sm_90a")), (append, _on("cpu"))))
+    old, other, gone = (
+        _chosen(d, *p).sku.id for d, p in ((decode, _on("sm_90a")), (append, _on("sm_90a")), (append, _on("cpu")))
+    )
     new = re.sub(r"split_kv@(\d+)", lambda found: f"split_kv@{int(found[1]) + 1}", old)
     SkuManifest(skus=tuple(sorted((old, gone)))).save(tmp_path / "old.json")
     SkuManifest(skus=tuple(sorted((new, other)))).save(tmp_path / "new.json")
