@@ -1,6 +1,6 @@
-"""What a SKU's kernel is compiled from: digests beside the ids of a manifest, and what they say of the kernels of today.
+"""Digests of the code and the compilers of a SKU's kernel: kept beside the ids of a manifest, compared with those of today.
 
-An id names a promise; the same promise may be kept by another binary: sources without other output bits, another compiler.
+An id names a promise; another binary may keep the same promise: edited sources with the same output bits, another compiler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
 class SkuBinary(Model):
-    """What the kernel of one SKU is compiled from.
+    """Inputs of the compilation of one SKU's kernel, as digests.
 
     code: SHA-256 of its rendered sources and headers without comments, flags and architecture. compilers: SHA-256 of the
     content of the compilers; "" if there were none.

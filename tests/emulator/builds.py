@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -34,8 +34,9 @@ def place() -> Path:
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
         return Path(tempfile.mkdtemp(prefix="opfacade-emulated-"))
     for path in found.iterdir():
-        if path.lstat().st_mtime < time.time() - KEPT_SECONDS and path.is_file():
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # other processes remove files meanwhile
+            if path.lstat().st_mtime < time.time() - KEPT_SECONDS and path.is_file():
+                path.unlink()
     return found
 
 
