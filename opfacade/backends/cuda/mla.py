@@ -13,6 +13,7 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
 
+REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
 ARCH = "sm_90a"
 LATENT, ROPE, MOST_HEADS = 512, 64, 128
 # As in kernels/mla/params.h: heads of a CTA, tokens of a tile, stages, panels of queries and weights, bytes of all else.
@@ -98,7 +99,7 @@ def jit_spec(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Any:
 @cached_by_specialization
 def sku(descriptor: BatchMlaDecodeDescriptor, target: Target) -> KernelSku:
     merges = split_of(descriptor)[0] != "off"
-    identity = facts_of.Identity(descriptor.op, target.arch, "latent_tiles", facts(descriptor), TILE, merges)
+    identity = facts_of.Identity(descriptor.op, target.arch, "latent_tiles", REVISION, facts(descriptor), TILE, merges)
     return facts_of.make_sku(identity)
 
 

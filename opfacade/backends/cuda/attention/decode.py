@@ -25,6 +25,7 @@ from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 
+REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
 _SHORT_TOKENS = 8192
 _TEAM_TOKENS = 16384
 # Break-even: bytes of K, a request and kv head, that one cluster reads in the time in which several clusters combine partials.
@@ -250,7 +251,7 @@ def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeC
     if block.shape.stages != default.shape.stages:  # a target with other shared memory has another binary
         known = support.pairs(**dict(known), stages=block.shape.stages)
     merges = True  # the warps of a CTA merge in every mode
-    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", known, tile, merges))
+    return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", REVISION, known, tile, merges))
 
 
 def _block(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig, mode: str) -> Block:

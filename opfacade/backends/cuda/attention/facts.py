@@ -142,12 +142,12 @@ class Identity:
     op: str
     arch: str
     impl: str
+    revision: int
     facts: support.SpecPairs
     tile: int
     merges: bool
     transforms: bool = False
     line: bool = False
-    revision: int = 1
 
 
 @lru_cache(maxsize=1024)

@@ -27,6 +27,7 @@ class MmaTile:
     warps: int
 
 
+REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
 TILES = {64: MmaTile(128, 64, 4), 128: MmaTile(128, 64, 4), 256: MmaTile(64, 64, 4)}
 _MAX_AUTO_SPLITS = 32
 _MIN_KEYS_A_SPLIT = 256
@@ -110,7 +111,7 @@ def sku(descriptor: Prefill, target: Target) -> KernelSku:
 @cached_by_specialization
 def _sku(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
     known, tile, transforms = facts(descriptor, mode), TILES[descriptor.dim].keys, transforms_scores(descriptor)
-    made = facts_of.Identity(descriptor.op, target.arch, "mma_tile", known, tile, mode != "off", transforms)
+    made = facts_of.Identity(descriptor.op, target.arch, "mma_tile", REVISION, known, tile, mode != "off", transforms)
     return facts_of.make_sku(made)
 
 

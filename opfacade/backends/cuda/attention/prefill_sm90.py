@@ -18,6 +18,7 @@ from opfacade.plans._attention.paging import FP8
 from opfacade.plans._attention.scoring import transforms_scores
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
 
+REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
 ARCH = "sm_90a"
 MAX_GROUP = 128  # rows of the smallest tile
 # Stages in shared memory; bytes for barriers, work, lengths and addresses: kernels/attention/prefill_sm90/params.h.
@@ -116,7 +117,7 @@ def sku_of(descriptor: Prefill, target: Target, mode: str, config: PrefillConfig
     known = support.pairs(**dict(first.facts(descriptor, mode)), **config.facts())
     tile, transforms = config.keys or tile_of(descriptor.dim, descriptor.kv_dtype).keys, transforms_scores(descriptor)
     line = variant.line_of(descriptor) is not None
-    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", known, tile, mode != "off", transforms, line)
+    made = facts_of.Identity(descriptor.op, target.arch, "wgmma_tile", REVISION, known, tile, mode != "off", transforms, line)
     return facts_of.make_sku(made)
 
 

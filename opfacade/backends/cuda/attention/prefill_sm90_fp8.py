@@ -19,6 +19,7 @@ from opfacade.core.target import Target
 
 DTYPE, HEAD_DIM, OUTPUTS = "f8_e4m3", 128, ("f16", "bf16")
 TILE_ROWS, TILE_KEYS = 128, 128
+REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
 TMA_STEP = 16  # bytes
 _PAGE = 8  # tokens of a TMA box
 # As WgmmaFp8Tile in kernels/attention/prefill_sm90/params.h: two tiles of Q, four of K and of V, two of V as stored.
@@ -86,7 +87,7 @@ def sku(descriptor: Prefill, target: Target) -> KernelSku:
 @cached_by_specialization
 def sku_of(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
     known = facts(descriptor, mode)
-    identity = facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", known, TILE_KEYS, mode != "off")
+    identity = facts_of.Identity(descriptor.op, target.arch, "wgmma_fp8_tile", REVISION, known, TILE_KEYS, mode != "off")
     return facts_of.make_sku(identity)
 
 

@@ -1,0 +1,58 @@
+"""Problems whose output bits are on record: most are compiled for other tests of the emulator too, and lengths are short."""
+
+from opfacade.testing import matrix
+from opfacade.testing.harness import harness_of
+from opfacade.testing.inputs import DrawnLengths
+from tests import emulator
+from tests.emulator import test_emulated, test_emulated_fp8, test_emulated_mla, test_emulated_wgmma
+
+_LENGTHS = (300, 65, 17, 0, 130, 1)
+
+
+def emulated():
+    """{name: (subject, lengths)}, at least one for every implementation of every op."""
+    cases, latent = matrix.matrix(), test_emulated_mla.latent
+    names = [*test_emulated.KINDS, "decode-teams", "prefill-pieces-causal", "pack_mask-0", "merge-odd", "merge-list-in-place"]
+    descriptors = {name: cases[name] for name in names} | {
+        "ragged, full, no split": test_emulated_wgmma.ragged(causal=False, kv_split="off"),
+        "mla, TMA": latent(batch=3),
+        "mla, fixed split": latent(16, 16, 4, 900, kv_split=64),
+        "mla, two head blocks": latent(128, 64, 3, kv_split="off"),
+        "fp8 products, ragged": test_emulated_fp8.ragged(),
+        "fp8 products, full": test_emulated_fp8.KINDS["full-f16"],
+    }
+    found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
+    covered = {_implementation(subject) for subject, _ in found.values()}
+    for name, descriptor in cases.items():  # of other ops, the first case of each implementation
+        subject = emulator.subject(descriptor)
+        if not subject.declined and _implementation(subject) not in covered:
+            covered.add(_implementation(subject))
+            found[name] = (subject, lengths(descriptor))
+    return found
+
+
+def _implementation(subject):
+    return subject.plan.sku.op, subject.plan.sku.impl
+
+
+def lengths(descriptor):
+    """Lengths that take several tiles and leave some requests empty; None where the op's own draw is small."""
+    if harness_of(descriptor).short_lengths(descriptor) is None:
+        return None
+    batch, kv, left = descriptor.batch_size, [], _tokens(descriptor)
+    page = getattr(getattr(descriptor, "paged_kv", None), "page_size", 1)
+    for request in range(batch):
+        wanted = _LENGTHS[request] if request < len(_LENGTHS) else request % 2
+        kv.append(wanted if -(-wanted // page) * page <= left else 0)
+        left -= -(-kv[-1] // page) * page
+    rows = getattr(descriptor, "total_num_rows", None)
+    if rows is None:
+        return DrawnLengths(kv=kv)
+    q = [rows // batch] * batch
+    q[-1] += rows - sum(q)
+    return DrawnLengths(q=q, kv=kv)
+
+
+def _tokens(descriptor):
+    cache = getattr(descriptor, "paged_kv", None)
+    return cache.num_total_pages * cache.page_size if cache else descriptor.total_kv_rows
