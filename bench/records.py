@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from opfacade.tools import kernel_digests
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -26,5 +28,7 @@ def place(out: Path | None, kind: str, whole: bool = True) -> Path | None:
 
 
 def write(path: Path | None, record: dict[str, Any]) -> None:
+    """Write a record with the kernels that it is of, unless it names them: those of parts that ran before."""
     if path:
+        record.setdefault("kernels", kernel_digests.stamp())
         path.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,6 +1,8 @@
 """Writes docs/reliability.md from what is recorded in bench/results: `scripts/reliability [--check]`.
 
-Nothing on that page is written by hand: a claim has a record, with counts, date and machine, or it is under "not shown".
+Nothing on that page is written by hand: a claim has a record, with counts, date, machine and the digest of the kernels that it
+is of, or it is under "not shown". A record of other kernels than those of today is "older than the kernels"; `--check` then
+fails. The digests cover code without comments (`opfacade.tools.kernel_digests`), so a commit of words ages no record.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+
+from opfacade.tools import kernel_digests
+from opfacade.tools.verify import seal
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench/results", ROOT / "docs/reliability.md"
@@ -54,7 +59,31 @@ def stamp(name: str, record: dict[str, Any]) -> str:
     words = [str(machine.get("device", "?"))]
     words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python", "commit") if machine.get(key)]
     words += [f"compiler: {machine['compiler']}"] if machine.get("compiler") else []
+    of = record.get("kernels") or {}
+    words += [f"kernels {of['digest'][:12]}"] if of else []
     return filled(f"{', '.join(words)}; {date(record)[:10]}; [`{name}`](../bench/results/{name}).")
+
+
+def outdated(kind: str, record: dict[str, Any]) -> str:
+    """Why a record does not prove the kernels of today; "" if it does."""
+    if kind == "evidence":
+        return outdated_evidence(record)
+    if not record.get("kernels"):
+        return "older than the kernels: it does not name those that it is of"
+    return "" if kernel_digests.is_present(record["kernels"]) else "older than the kernels"
+
+
+def outdated_evidence(record: dict[str, Any]) -> str:
+    """As `outdated`, for each SKU by itself."""
+    if record.get("sha256") != seal(record):
+        return "changed after it was written: its sha256 is that of other content"
+    proven = {row["sku"]: row.get("code") for row in record["skus"]}
+    present = kernel_digests.present()
+    missing = sum(sku not in proven for sku in present)
+    older = sum(sku in proven and proven[sku] != code for sku, code in present.items())
+    if not missing + older:
+        return ""
+    return f"older than the kernels: of {len(present)} SKUs selected now, {missing} are not in it and {older} have other code"
 
 
 def filled(text: str) -> str:
@@ -84,13 +113,19 @@ def evidence(record: dict[str, Any]) -> list[str]:
     lines = [
         f"{held} of {len(record['skus'])} SKUs held. sha256 `{record['sha256']}`.",
         "",
-        "| SKU | tried | held |",
-        "|---|---|---|",
+        "| SKU | tried | held | kernel |",
+        "|---|---|---|---|",
     ]
     for row in record["skus"]:
         tried = "; ".join(f"{name} {count(claim)}" for name, claim in row["tried"].items())
-        lines.append(f"| `{row['sku']}` | {tried} | {'yes' if row['ok'] else '**no**'} |")
+        lines.append(f"| `{row['sku']}` | {tried} | {'yes' if row['ok'] else '**no**'} | {age(row)} |")
     return lines
+
+
+def age(row: dict[str, Any]) -> str:
+    """Whether the SKU of a proof is selected now, with the code that was proven."""
+    code = kernel_digests.present().get(row["sku"])
+    return "**not selected now**" if code is None else row["code"][:12] if code == row.get("code") else "**older**"
 
 
 def count(claim: dict[str, Any]) -> str:
@@ -142,7 +177,9 @@ def page() -> str:
     for kind, (title, body) in SECTIONS.items():
         if kind in found:
             name, record = found[kind]
-            lines += [f"## {title}", "", stamp(name, record), "", *body(record), ""]
+            why = outdated(kind, record)
+            warning = [filled(f"**This record is {why}.**"), ""] if why else []
+            lines += [f"## {title}", "", stamp(name, record), "", *warning, *body(record), ""]
     unshown = [f"- No record yet of {MISSING[kind]}." for kind in SECTIONS if kind not in found]
     lines += ["## Not shown", "", *unshown, *(f"- {text}" for text in NEVER), ""]
     return "\n".join(lines)
@@ -150,11 +187,26 @@ def page() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only say whether the page is what the records give")
+    help_text = "only compare: status 1 if the page is not what the records give, a record is missing or older than the kernels"
+    parser.add_argument("--check", action="store_true", help=help_text)
     if parser.parse_args().check:
-        return int(PAGE.read_text() != page())
+        found = faults()
+        print("\n".join(found) or f"every record is of the kernels of today, {kernel_digests.stamp()['digest'][:12]}")
+        return int(bool(found))
     PAGE.write_text(page())
     return 0
+
+
+def faults() -> list[str]:
+    """Everything that `--check` fails on, a line each."""
+    found = records()
+    lines = [f"no record of {MISSING[kind]}" for kind in SECTIONS if kind not in found]
+    for kind, (name, record) in found.items():
+        why = outdated(kind, record)
+        lines += [f"{name} ({kind}) is {why}; record again {MISSING[kind]}"] if why else []
+    if PAGE.read_text() != page():
+        lines.append(f"{PAGE.relative_to(ROOT)} is not what the records give: run scripts/reliability")
+    return lines
 
 
 if __name__ == "__main__":

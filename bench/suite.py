@@ -113,6 +113,8 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"expected all parts of one suite, each once, got {', '.join(named)}")
     if any(part["machine"] | {"date": ""} != parts[0]["machine"] | {"date": ""} for part in parts):
         raise ValueError("expected parts of one commit, run on machines alike")
+    if any(part.get("kernels") != parts[0].get("kernels") for part in parts):
+        raise ValueError("expected parts of the same kernels")
     problems: dict[str, dict[str, float]] = {}
     for part in parts:
         for op, row in part["random_problems"].items():
@@ -123,6 +125,7 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     told = Counter(name.rpartition(": ")[2] for name in not_passed)
     return {
         "machine": parts[-1]["machine"],
+        "kernels": parts[-1].get("kernels"),
         "note": f"In {len(parts)} processes, one after the other.",
         "seconds": sum(part["seconds"] for part in parts),
         "ran_to_its_end": all(part["ran_to_its_end"] for part in parts),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from bench import records
 from opfacade.backends.cuda.attention import decode as attention_decode
 from opfacade.backends.cuda.attention import prefill_pieces
 from opfacade.core.target import Target
@@ -59,7 +60,7 @@ def record(rows, out, commit):
     facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
     facts |= {"date": time.strftime("%Y-%m-%d"), "commit": commit}
     result = {"machine": facts, "kinds": list(matrix.matrix()), "seeds": len(SEEDS), "tools": rows}
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    records.write(out, result)
 
 
 def main():

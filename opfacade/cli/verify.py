@@ -19,6 +19,7 @@ from opfacade.cli.input import works
 @click.option(
     "--quick", is_flag=True, help="Fewer problems and runs, on the CPU also smaller sizes: about 10 s for each SKU of FILE."
 )
+@click.option("--commit", help="A revision of the sources, kept in the evidence.")
 @click.argument("file", type=click.File("rb"), required=False)
 @click.pass_context
 def verify(ctx: click.Context, /, file: IO[bytes] | None, out: Path | None, **given: Any) -> None:

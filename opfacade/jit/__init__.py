@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from opfacade import env, telemetry
-from opfacade.errors import CacheError, JitDisabledError, ToolchainError
+from opfacade.errors import CacheError, CacheSecurityError, JitDisabledError, ToolchainError
 from opfacade.jit import build as _build
 from opfacade.jit import cache, codegen, identity, rendered, toolchain
 from opfacade.jit.codegen import Sources
@@ -100,6 +100,8 @@ def compiler_digest(spec: JitSpec) -> str:
             return identity.compilers(tools)
     except ToolchainError:
         pass
+    except CacheSecurityError:
+        return ""
     found = _portable(spec, sources)
     return str(cache.meta(found.parent.name).get("compilers", "")) if found else ""
 

@@ -53,6 +53,8 @@ def joined(sources: ReportSources) -> Facts:
     for name, records, needed in (("bench", sources.bench, ("rows", "ceilings")), ("verify", sources.verify, ("skus", "ok"))):
         for record in records:
             _require(name, record, needed)
+    for record in sources.verify:
+        _require_seal(record)
     lines = sorted((_line(sku, sources) for sku in _skus(sources)), key=lambda line: (line.op, line.kernel, line.facts))
     return {"lines": lines, "glance": glance(sources, lines), "sources": sources}
 
@@ -61,6 +63,17 @@ def _require(name: str, record: Any, needed: Iterable[str]) -> None:
     if not isinstance(record, dict) or any(key not in record for key in ("machine", *needed)):
         message = f"report: {name} expected a record that `opfacade {name}` wrote, got something else. [OPF-P001]"
         raise DescriptorError(message, code="OPF-P001", op="report", stage="read")
+
+
+def _require_seal(record: Facts) -> None:
+    """A record of verify holds the digest of all its other content."""
+    from opfacade.tools.verify import seal
+
+    got, wanted = record.get("sha256"), seal(record)
+    if got != wanted:
+        expected = f"expected a verify record with sha256 {wanted[:16]}, as its content gives, got {str(got)[:16]}"
+        hint = "It was changed after it was written; run `opfacade verify` again."
+        raise DescriptorError(f"report: {expected}. {hint} [OPF-P002]", code="OPF-P002", op="report", stage="read", hint=hint)
 
 
 def _skus(sources: ReportSources) -> set[str]:

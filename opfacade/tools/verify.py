@@ -25,6 +25,7 @@ from opfacade.select.registry import examples
 from opfacade.testing import determinism, guarded, matrix, numerics, prebuilt, problems
 from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject, invariant
+from opfacade.tools import kernel_digests
 
 Say = Callable[[str], None]
 _MOST_ON_CPU = 24  # rows, pages, requests of a problem that --quick proves there
@@ -61,12 +62,13 @@ def verify(
     backend: str | None = None,
     say: Say = print,
     descriptors: Sequence[Descriptor[Any]] | None = None,
+    commit: str | None = None,
 ) -> dict[str, Any]:
     """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held.
 
     descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix. quick: fewer
     problems and runs, and on the CPU no size above 24 where a smaller one runs the same SKU. say: lines with what is done and
-    about how long the rest takes.
+    about how long the rest takes. commit: a revision of the sources, kept in the record.
     """
     from opfacade.core.target import Target
 
@@ -94,7 +96,8 @@ def verify(
     random = [tell(_random(o, name, device, how, say)) for o in ops]
     record = {
         "schema": 1,
-        "machine": machine(device),
+        "machine": machine(device) | ({"commit": commit} if commit else {}),
+        **({"kernels": kernel_digests.stamp()} if name == "cuda" else {}),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "effort": {"quick": quick, "problems": how.problems, "runs": how.runs, "needles": how.campaign.needles},
         "seconds": round(time.monotonic() - started, 1),
@@ -236,15 +239,15 @@ def _random(op: str, backend: str, device: str, how: VerifyEffort, say: Say) -> 
 
 
 def _binary(subject: Subject) -> dict[str, Any]:
-    """The kernel behind a SKU: its cache key, and the digest of its SASS where a disassembler is."""
+    """The kernel behind a SKU: the digest of its code, its cache key, and the digest of its SASS where a disassembler is."""
     spec = subject.plan.jit_spec
     if spec is None:
-        return {"cache_key": None, "sass_sha256": None}
+        return {"code": None, "cache_key": None, "sass_sha256": None}
     from opfacade import jit
 
     # An entry is named by its key, which cannot be made where no compiler is, and kernels come from a bundle.
     library = jit.build(spec, label=subject.plan.sku.id)
-    return {"cache_key": library.parent.name, "sass_sha256": sass_digest(library)}
+    return {"code": jit.code_digest(spec), "cache_key": library.parent.name, "sass_sha256": sass_digest(library)}
 
 
 def sass_digest(library: Path) -> str | None:

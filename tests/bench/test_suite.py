@@ -67,3 +67,11 @@ def test_a_missing_part_is_named(parts):
 def test_parts_of_two_commits_are_refused():
     with pytest.raises(ValueError, match="one commit"):
         joined([record("1/2"), record("2/2", machine=MACHINE | {"commit": "c"})])
+
+
+def test_parts_of_other_kernels_make_no_record_and_one_names_those_of_its_parts():
+    one, two = {"digest": "a"}, {"digest": "b"}
+    assert joined([record("1/2", kernels=one), record("2/2", kernels=one)])["kernels"] == one
+    assert joined([record("1/2"), record("2/2")])["kernels"] is None
+    with pytest.raises(ValueError, match="expected parts of the same kernels"):
+        joined([record("1/2", kernels=one), record("2/2", kernels=two)])

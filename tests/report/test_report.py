@@ -15,6 +15,7 @@ from opfacade.jit.cache.upkeep import Entry
 from opfacade.report import ReportSources, chart, html, joined
 from opfacade.select import measurements as autotune_table
 from opfacade.select.decision import Measured, TuningRow
+from opfacade.tools.verify import seal
 from tests.bench.test_bench import record  # noqa: F401  fixture
 
 SKU = "attention/paged_decode/cuda/sm_90a/split_kv@1/kv=bf16,o=bf16,q=bf16/strided/group=4,head_dim=128,window=false/g2.0123"
@@ -33,7 +34,8 @@ def proof(sku=SKU, ok=True, key="k" * 64):
     promise = {"bit_stable_on_same_hardware": True, "deterministic": True, "batch_invariant": "composition"}
     claims = {"bound": {"worst_over_hard": 0.4, "wrong": []}, "exact": {"wrong": [] if ok else ["<b>keys</b> forgotten"]}}
     row = {"sku": sku, "promise": promise, "tried": claims, "ok": ok, "cache_key": key}
-    return {"machine": {"device": "a machine"}, "date": "2026-11-21T00:00:00Z", "skus": [row], "ok": ok, "sha256": "f" * 64}
+    found = {"machine": {"device": "a machine"}, "date": "2026-11-21T00:00:00Z", "skus": [row], "ok": ok}
+    return found | {"sha256": seal(found)}
 
 
 def choice(winner=SKU):
@@ -220,3 +222,24 @@ def test_every_time_has_its_noise_and_one_that_is_badly_known_is_marked(timed):
     assert page.count("±2.0%") >= sum("us" in row for row in rows) - 1
     assert "±2.0% noisy" not in page
     assert chart.noise(0.1) == "±10.0%"
+
+
+def tampered():
+    changed = proof(ok=False)
+    changed["skus"][0]["ok"] = changed["ok"] = True
+    return changed
+
+
+@pytest.mark.parametrize("record_of", [tampered, lambda: proof() | {"sha256": "f" * 64}, lambda: proof() | {"sha256": None}])
+def test_a_proof_that_was_changed_is_refused(record_of):
+    with pytest.raises(errors.DescriptorError, match=r"It was changed after it was written.*OPF-P002") as caught:
+        joined(ReportSources(verify=[record_of()]))
+    assert caught.value.code == "OPF-P002"
+
+
+def test_the_command_shows_nothing_of_a_changed_proof(tmp_path):
+    (tmp_path / "v.json").write_text(json.dumps(tampered()))
+    shown = CliRunner().invoke(main, ["report", "--verify", str(tmp_path / "v.json"), "--out", str(tmp_path / "page.html")])
+    assert shown.exit_code != 0
+    assert "OPF-P002" in shown.output
+    assert not (tmp_path / "page.html").exists()

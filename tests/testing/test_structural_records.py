@@ -1,10 +1,15 @@
-"""docs/reliability.md says what the records say, and nothing else."""
+"""docs/reliability.md says what the records say, and which of them are older than the kernels."""
 
 import json
+import shutil
+from types import MappingProxyType
 
 import pytest
 
-from bench import reliability
+from bench import records, reliability
+from opfacade.jit import codegen
+from opfacade.tools import kernel_digests
+from opfacade.tools.verify import seal
 
 MACHINE = {"device": "GPU", "torch": "2", "date": "2026-01-02"}
 RECORDS = {
@@ -19,7 +24,6 @@ RECORDS = {
     "evidence.json": {
         "machine": MACHINE,
         "date": "2026-01-02T03:04:05Z",
-        "sha256": "abc",
         "random_problems": [],
         "skus": [{"sku": "s", "ok": False, "tried": {"run_to_run": {"runs": 5, "different": 1}}}],
     },
@@ -29,6 +33,8 @@ RECORDS = {
     "invariance.json": {"machine": MACHINE, "shapes": [{"shape": "q", "best_invariant": 512, "cost": 1.25}]},
     "mutation.json": {"gpu": {"machine": MACHINE, "mutants": [{"fault": "f", "caught_by": ""}]}},
 }  # fmt: skip
+RECORDS["evidence.json"]["sha256"] = seal(RECORDS["evidence.json"])
+CODE = {"sku a": "a" * 64, "sku b": "b" * 64}
 
 
 @pytest.fixture
@@ -80,3 +86,108 @@ def test_a_record_may_say_how_it_came_about(results):
     noted = RECORDS["suite.json"] | {"note": "Two processes, one after the other."}
     (results / "suite.json").write_text(json.dumps(noted))
     assert "Two processes, one after the other." in reliability.page().splitlines()
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """The kernels of today, which a test may change."""
+    found = dict(CODE)
+    monkeypatch.setattr(kernel_digests, "present", lambda arch="sm_90a": MappingProxyType(found))
+    return found
+
+
+def proven(**codes):
+    rows = [{"sku": sku, "ok": True, "tried": {}, "code": code} for sku, code in ({**CODE, **codes}).items() if code]
+    record = {"machine": MACHINE, "date": "2026-01-02T03:04:05Z", "random_problems": [], "skus": rows}
+    return record | {"sha256": seal(record)}
+
+
+def write_all(results, evidence):
+    """Records of every section, of the present kernels."""
+    for name, content in RECORDS.items():
+        if name == "mutation.json":
+            one = content["gpu"] | {"kernels": kernel_digests.stamp()}
+            (results / name).write_text(json.dumps({"gpu": one, "cpu": one}))
+        else:
+            records.write(results / name, dict(content))
+    (results / "evidence.json").write_text(json.dumps(evidence))
+
+
+@pytest.fixture
+def checked(results, kernels, monkeypatch, tmp_path):
+    """`--check` of the page as it is written now: what it prints."""
+    monkeypatch.setattr(reliability, "ROOT", tmp_path)
+    monkeypatch.setattr(reliability, "PAGE", tmp_path / "page.md")
+
+    def run(write=True):
+        if write:
+            reliability.PAGE.write_text(reliability.page())
+        return reliability.faults()
+
+    return run
+
+
+def test_check_passes_where_every_record_is_of_the_present_kernels(results, checked):
+    write_all(results, proven())
+    assert checked() == []
+    assert f"kernels {kernel_digests.stamp()['digest'][:12]}" in reliability.page()
+    assert "older" not in reliability.page()
+
+
+def test_a_kernel_that_changed_makes_every_record_of_kernels_older(results, checked, kernels):
+    write_all(results, proven())
+    checked()
+    kernels["sku b"] = "c" * 64
+    found = checked(write=False)
+    kinds = ("evidence", "invariance", "mutation", "mutation", "sanitize", "suite")
+    assert sorted(line.split()[0] for line in found) == sorted(["page.md", *(f"{kind}.json" for kind in kinds)])
+    text = reliability.page()
+    assert text.count("older than the kernels") == len(reliability.SECTIONS)
+    assert "of 2 SKUs selected now, 0 are not in it and 1 have other code" in " ".join(text.split())
+    assert "| `sku a` |  | yes | aaaaaaaaaaaa |" in text
+    assert "| `sku b` |  | yes | **older** |" in text
+
+
+def test_a_sku_that_is_not_proven_and_one_that_is_no_longer_selected_are_told(results, checked, kernels):
+    write_all(results, proven())
+    kernels["sku c"] = kernels.pop("sku a")
+    text = reliability.page()
+    assert "of 2 SKUs selected now, 1 are not in it and 0 have other code" in " ".join(text.split())
+    assert "| `sku a` |  | yes | **not selected now** |" in text
+
+
+def test_a_record_that_names_no_kernels_is_older(results, checked):
+    write_all(results, proven())
+    (results / "suite.json").write_text(json.dumps(RECORDS["suite.json"]))
+    (found,) = checked()
+    assert found.startswith("suite.json (suite) is older than the kernels: it does not name those that it is of")
+
+
+def test_a_changed_proof_is_told_and_fails_the_check(results, checked):
+    evidence = proven()
+    evidence["skus"][0]["ok"] = False
+    write_all(results, evidence)
+    assert "changed after it was written" in checked()[0]
+    assert "**This record is changed after it was written" in reliability.page()
+
+
+def test_a_missing_record_fails_the_check(results, checked):
+    write_all(results, proven())
+    (results / "sanitize.json").unlink()
+    assert checked() == [f"no record of {reliability.MISSING['sanitize']}"]
+
+
+def test_a_comment_ages_nothing_and_code_does(tmp_path, monkeypatch):
+    for name in ("kernels", "csrc"):
+        shutil.copytree(codegen.source_root() / name, tmp_path / name)
+    monkeypatch.setenv("OPFACADE_SOURCE_ROOT", str(tmp_path))
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
+    header = tmp_path / "kernels/cascade/merge_states.cuh"
+    before, text = kernel_digests.present.__wrapped__(), header.read_text()
+    header.write_text("// words\n" + text)
+    assert kernel_digests.present.__wrapped__() == before
+    header.write_text(text + "struct More {};\n")
+    after = kernel_digests.present.__wrapped__()
+    assert {sku.split("/")[1] for sku in before if before[sku] != after[sku]} == {"merge_states"}
+    assert before.keys() == after.keys()
+    assert not kernel_digests.is_present({"arch": "sm_90a", "skus": len(before), "digest": "0" * 64})

@@ -94,7 +94,8 @@ def test_a_kernel_from_a_bundle_is_named_where_no_compiler_is(monkeypatch):
         raise errors.ToolchainError("no CUDA compiler found")
 
     monkeypatch.setattr(toolchain, "find", no_compiler)
-    assert verify._binary(SimpleNamespace(plan=plan)) == {"cache_key": key, "sass_sha256": None}
+    code = jit.code_digest(plan.jit_spec)
+    assert verify._binary(SimpleNamespace(plan=plan)) == {"code": code, "cache_key": key, "sass_sha256": None}
 
 
 def test_the_command_writes_the_evidence_and_its_status(tmp_path, monkeypatch):
