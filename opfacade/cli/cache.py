@@ -103,23 +103,27 @@ def clear() -> None:
 @cache.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--arch", help="Only entries for this architecture, such as sm_90a, and the host library.")
-def export_(file: Path, arch: str | None) -> None:
+@click.option("--sign", type=click.Path(path_type=Path), help="An SSH key; its signature goes into FILE.sig (ssh-keygen -Y).")
+def export_(file: Path, arch: str | None, sign: Path | None) -> None:
     """Write all sound entries into the bundle FILE, for a machine without compiler or network."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.bundle import export
 
-    keys = export(shared(), file, arch)
+    keys = export(shared(), file, arch, sign)
     click.echo(f"{len(keys)} entries, {_bytes(file.stat().st_size)} in {file}")
 
 
 @cache.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def import_(file: Path) -> None:
-    """Publish the entries of the bundle FILE. Kernels are code: import only what you would run."""
+@click.option(
+    "--trust", type=click.Path(path_type=Path), help="A file of allowed signers, one of whom must have made FILE.sig."
+)
+def import_(file: Path, trust: Path | None) -> None:
+    """Publish the entries of the bundle FILE. Kernels are code: import only what you would run, or what a signer did sign."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.bundle import import_ as import_bundle
 
-    click.echo(f"{len(import_bundle(shared(), file))} entries imported into {shared().base}")
+    click.echo(f"{len(import_bundle(shared(), file, trust))} entries imported into {shared().base}")
 
 
 def _bytes(size: int) -> str:

@@ -1,8 +1,9 @@
 """One file that carries compiled kernels to a machine without compiler or network.
 
 A tar file without compression: `manifest.json` first, with size and SHA-256 of every file, then the files. Digests find
-damage, not malice: a kernel is code, so import bundles from trusted sources only. Reading a bundle that is refused is harmless:
-no header is trusted (`ustar`), and no file is read beyond its size in the manifest.
+damage, not malice: a kernel is code, so import bundles from trusted sources only, or signed ones (`signature`): a signature of
+the manifest is one of everything. Reading a bundle that is refused is harmless: no header is trusted (`ustar`), and no file is
+read beyond its size in the manifest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from opfacade.base import regular_files, strict_json
 from opfacade.errors import CacheError, CacheIntegrityError
-from opfacade.jit.cache import files, ustar
+from opfacade.jit.cache import files, signature, ustar
 from opfacade.jit.cache.store import KEY, Store, examine
 from opfacade.jit.spec import HOST_ARCH
 
@@ -34,23 +35,28 @@ Digest = tuple[int, str]
 Manifest = dict[str, dict[str, Digest]]
 
 
-def export(store: Store, path: Path, arch: str | None = None) -> list[str]:
+def export(store: Store, path: Path, arch: str | None = None, sign: Path | None = None) -> list[str]:
     """Write every intact entry into the bundle `path`, whole or not at all. Returns their keys.
 
-    arch: only entries of this architecture, and libraries without device code.
+    arch: only entries of this architecture, and libraries without device code. sign: an SSH key, whose signature goes into
+    the file `<path>.sig`.
     """
     store.require_private()
     keys = [key for key in store.published() if _wanted(store, key, arch)]
     content = {key: _content(store.entry(key)) for key in keys}
+    manifest = _manifest(content)
+    signed = None if sign is None else signature.sign(manifest, sign)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with tarfile.open(aside, "x:", format=tarfile.USTAR_FORMAT) as tar:
-            _add(tar, _MANIFEST, _manifest(content))
+            _add(tar, _MANIFEST, manifest)
             for key, own in content.items():
                 for name, data in own.items():
                     _add(tar, f"{key}/{name}", data)
         files.fsync(aside)
         aside.replace(path)
+        if signed is not None:
+            signature.place(path).write_bytes(signed)
     except OSError as error:
         raise CacheError.of(f"cannot write {path}: {error.strerror}. [OPF-J020]", error) from error
     finally:
@@ -58,16 +64,20 @@ def export(store: Store, path: Path, arch: str | None = None) -> list[str]:
     return keys
 
 
-def import_(store: Store, path: Path) -> list[str]:
+def import_(store: Store, path: Path, trust: Path | None = None) -> list[str]:
     """Publish every entry of a bundle, after all of it was checked. Returns the keys that were not there before.
 
-    CacheIntegrityError, and nothing is published, if any byte, path, size or kind of file is not as the manifest says.
+    trust: a file of allowed signers, one of whom must have signed the bundle. CacheIntegrityError, and nothing is published,
+    if none has, or if any byte, path, size or kind of file is not as the manifest says.
     """
     files.make_private(store.root)
     try:
         with store.staging() as place, regular_files.open_regular(path, _MAX_BUNDLE_BYTES) as file:
             tar = ustar.Reader(file)
-            manifest = _read_manifest(tar, path)
+            text = _manifest_text(tar, path)
+            if trust is not None:
+                signature.require(text, path, trust)
+            manifest = _read_manifest(text, path)
             _unpack(tar, manifest, place, path)
             metas = {key: _examined(place / key, key, path) for key in manifest}
             return [key for key, meta in metas.items() if _publish(store, key, place / key, str(meta.get("portable", "")))]
@@ -103,12 +113,16 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(member, io.BytesIO(data))
 
 
-def _read_manifest(tar: ustar.Reader, path: Path) -> Manifest:
+def _manifest_text(tar: ustar.Reader, path: Path) -> bytes:
     member = tar.next()
     if member is None or member.name != _MANIFEST or member.size > _MAX_MANIFEST_BYTES:
         raise _damaged(path, "it does not begin with a manifest")
+    return tar.read(member)
+
+
+def _read_manifest(text: bytes, path: Path) -> Manifest:
     try:
-        told = strict_json.loads(tar.read(member))
+        told = strict_json.loads(text)
         if told["format"] != FORMAT:
             raise _damaged(path, f"format {FORMAT} expected, got {str(told['format'])[:40]!r}")
         return {key: _listed(path, key, own) for key, own in told["entries"].items()}
