@@ -1,4 +1,4 @@
-"""Digests of the kernels of today, by SKU: a record that names them can be told from one that is older than its kernels.
+"""Digests of the kernels of today, by SKU. A record that names its kernels is older than the kernels if these differ.
 
 The SKUs are those that the matrix of problems and the EXAMPLES select, whatever compiler is here. A digest covers the code of
 a kernel without comments (`jit.code_digest`), so a commit of words moves none.

@@ -32,6 +32,12 @@ def test_every_page_is_in_the_index_of_the_site():
     assert {page for page in pages if page not in index} == set()
 
 
+def test_every_test_that_trust_names_exists():
+    named = re.findall(r"`(tests/[\w/.]+)`", (DOCS / "trust.md").read_text())
+    assert len(named) > 8
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it: removed again behind the test
     runpy.run_path(str(ROOT / "scripts/docs_pages"))["write"](tmp_path)
