@@ -1,0 +1,97 @@
+"""The engine of maps: what its templates print for a program, for each op that runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import program_source as source
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.programs.expression import Node, ordered
+from opfacade.programs.fields import Number
+from opfacade.programs.guarantees import Math
+
+_CODE = 768  # instructions of the unrolled loop, about
+_FEW_OPERANDS = 4  # beyond, one vector of each is enough in flight
+_TILE_BYTES = 24 * 1024  # so that several blocks share an SM
+
+
+@dataclass(frozen=True, slots=True)
+class MapForm:
+    """A map as its kernel sees it. inputs, outputs: (name, dtype); values: of the outputs."""
+
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    values: tuple[Node, ...]
+    scalars: tuple[Number, ...] = ()
+
+    @property
+    def dtypes(self) -> list[str]:
+        return [dtype for _, dtype in (*self.inputs, *self.outputs)]
+
+    @property
+    def math(self) -> Math:
+        return source.math_of([(dtype, value) for (_, dtype), value in zip(self.outputs, self.values, strict=True)])
+
+    @property
+    def sku_dtypes(self) -> tuple[tuple[str, str], ...]:
+        pairs = [(f"in.{name}", dtype) for name, dtype in self.inputs]
+        return tuple(sorted(pairs + [(f"out.{name}", dtype) for name, dtype in self.outputs]))
+
+    def constants(self) -> dict[str, Any]:
+        """Constants of `csrc/elementwise/map.cu.jinja`; the SKU has the program by its digest instead."""
+        return engine_constants(self, [ITEMSIZE[dtype] for _, dtype in self.inputs])
+
+
+def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any]:
+    """input_sizes: bytes of an element of each input of the kernel, which may hold several of the program."""
+    sizes = [*input_sizes, *(ITEMSIZE[dtype] for _, dtype in form.outputs)]
+    placed = source.is_placed(form.values)
+    vector, unroll = _vector(sizes, source.weight(form.values))
+    side, tile_at, tile_bytes = (0, (0,) * len(input_sizes), 0) if placed else _tile(input_sizes)
+    nodes = ordered(form.values)
+    names = [name for name, _ in form.inputs]
+    return {
+        "nodes": source.statements(form.values, names, [number.name for number in form.scalars], form.math),
+        "values": tuple(nodes.index(value) for value in form.values),
+        "inputs": tuple(dtype for _, dtype in form.inputs),
+        "outputs": tuple(dtype for _, dtype in form.outputs),
+        "scalars": tuple(number.type for number in form.scalars),
+        "sizes": tuple(sizes),
+        "vector": vector, "unroll": unroll, "tile": side, "tile_at": tile_at, "tile_bytes": tile_bytes, "placed": placed,
+    }  # fmt: skip
+
+
+def _vector(sizes: Sequence[int], weight: int) -> tuple[int, int]:
+    """Elements of a vector and vectors of a thread: 16 bytes of the narrowest operand, as long as the code stays small."""
+    vector, unroll = min(16 // min(sizes), 16 if max(sizes) <= 2 else 8), 2 if len(sizes) <= _FEW_OPERANDS else 1
+    while vector * unroll * weight > _CODE and unroll > 1:
+        unroll -= 1
+    while vector * weight > _CODE and vector * min(sizes) > 4:
+        vector //= 2
+    return vector, unroll
+
+
+def _tile(sizes: Sequence[int]) -> tuple[int, tuple[int, ...], int]:
+    """The side of a tile, where each input lies in shared memory, and the bytes of all; 0 where they have no room."""
+    for side in (64, 32):
+        each = [size * side * (side + 1) + -size * side * (side + 1) % 16 for size in sizes]
+        if sizes and sum(each) <= (_TILE_BYTES if side == 64 else 48 * 1024):
+            return side, tuple(sum(each[:i]) for i in range(len(each))), sum(each)
+    return 0, (0,) * len(sizes), 0
+
+
+def plain_scalars(numbers: Sequence[Number]) -> tuple[float, ...]:
+    """The numbers of a plan as arguments of `run`; integers as signed 64-bit numbers."""
+    found = []
+    for number in numbers:
+        whole = number.type not in ("f32", "f64")
+        value = int(number.value) if whole else float(number.value)
+        found.append(value - 2**64 if whole and value >= 2**63 else value)
+    return tuple(found)
+
+
+def paired(nodes: Sequence[source.Statement], halves: Mapping[int, tuple[int, str]]) -> tuple[source.Statement, ...]:
+    """Statements whose inputs are halves of pairs: input -> (operand of the kernel, "first" or "second")."""
+    return tuple((*node[:2], *halves[node[2]]) if node[0] == "input" else node for node in nodes)
