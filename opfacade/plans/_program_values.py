@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from opfacade.programs.evaluate import Values, torch_type
+from opfacade.programs.fields import Number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,19 +16,29 @@ def values_of(descriptor: Any, args: Any) -> Values:
     """Tensors that broadcast to `descriptor.shape`; an input with a shape of its own is itself."""
     import torch
 
-    rank, leaves = len(descriptor.shape), {}
+    rank = len(descriptor.shape)
+    leaves: dict[tuple[str, Any], Tensor] = {}
     tensors: list[Tensor] = [getattr(args, f"in_{i}") for i in range(len(descriptor.inputs))]
     device = next((t.device for t in (*tensors, args.out_0) if t is not None), torch.device("cpu"))
     for given, tensor in zip(descriptor.inputs, tensors, strict=True):
         leaves["input", given.name] = tensor if given.shape is not None else over_axes(tensor, given.over, rank)
-    for number in descriptor.scalars:
-        value = number.value - 2**64 if number.type == "u64" and number.value >= 2**63 else number.value
-        leaves["scalar", number.name] = torch.tensor(value, dtype=torch_type(number.type), device=device)
+    leaves |= numbers_of(descriptor.scalars, device)
     for axis, size in enumerate(descriptor.shape):
         view = [-1 if other == axis else 1 for other in range(rank)]
         leaves["coord", axis] = torch.arange(size, device=device).view(view)
         leaves["extent", axis] = torch.tensor(size, device=device)
     return Values(leaves, device)
+
+
+def numbers_of(scalars: Sequence[Number], device: Any) -> dict[tuple[str, Any], Tensor]:
+    """The numbers of a plan as leaves."""
+    import torch
+
+    leaves: dict[tuple[str, Any], Tensor] = {}
+    for number in scalars:
+        value = number.value - 2**64 if number.type == "u64" and number.value >= 2**63 else number.value
+        leaves["scalar", number.name] = torch.tensor(value, dtype=torch_type(number.type), device=device)
+    return leaves
 
 
 def over_axes(tensor: Tensor, over: tuple[int, ...] | None, rank: int) -> Tensor:

@@ -115,7 +115,7 @@ class ProgramDescriptor(Descriptor[ArgsT]):
     """Base of descriptors with a program; in JSON its shared parts are `lets`."""
 
     def values(self) -> dict[str, Node]:
-        """The expressions by the path of their field, such as `outputs.0.value`."""
+        """The expressions by the path of their field, such as `outputs.0.value`; none where a field has none."""
         raise NotImplementedError
 
     @model_validator(mode="before")
@@ -141,12 +141,15 @@ class ProgramDescriptor(Descriptor[ArgsT]):
     def _as_before(self, fields: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         unsaid = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
         found = {name: value for name, value in fields(self).items() if name not in unsaid}
-        if info.mode == "json":
-            values = self.values()
+        values = self.values()
+        if info.mode == "json" and values:
             told = text.text_of(list(values.values()))
             for path, value in zip(values, told.values, strict=True):
-                field, index, name = path.split(".")
-                found[field][int(index)][name] = value
+                *above, last = path.split(".")
+                holder: Any = found
+                for step in above:
+                    holder = holder[int(step) if step.isdigit() else step]
+                holder[last] = value
             found["lets"] = told.lets
         return found
 

@@ -1,0 +1,39 @@
+"""Gated activations in torch: exact parts to the bit, the rest in f64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opfacade.backends.reference.declared import reference
+from opfacade.core.guarantee import PrecisionGuarantee
+from opfacade.plans._program_values import numbers_of
+from opfacade.plans.activation import GatedActivationDescriptor
+from opfacade.programs.evaluate import Evaluation, Values, stored
+from opfacade.programs.guarantees import in_f64
+
+
+def _run(descriptor: GatedActivationDescriptor, args: Any) -> None:
+    count = None if args.num_valid is None else int(args.num_valid[0])
+    rows = count if count is None or 0 <= count <= descriptor.total_num_rows else 0
+    leaves: dict[Any, Any] = {("input", name): part for name, part in descriptor.views(args.x[:rows]).items()}
+    values = Values(leaves | numbers_of(descriptor.scalars, args.x.device), args.x.device)
+    out = args.x[:, : descriptor.width] if descriptor.in_place else args.out
+    out[:rows].copy_(stored(Evaluation(values, torch.float64)(descriptor.program()["out"]), descriptor.dtype))
+
+
+def _promise(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:
+    model = in_f64(descriptor.program().values(), "map")
+    return PrecisionGuarantee(math_precision="f64", accumulator="none", error_model=model)
+
+
+CANDIDATES = (
+    reference(
+        GatedActivationDescriptor,
+        _promise,
+        lambda descriptor: (("x", descriptor.dtype),),
+        _run,
+        lambda descriptor: (("expr", descriptor.key),),
+    ),
+)

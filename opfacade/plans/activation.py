@@ -1,0 +1,193 @@
+"""Activations with a gate: silu_and_mul and its relatives, of the two halves of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.model import Count, Single, Size, contradiction
+from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.plan import Plan
+from opfacade.plans import _gated as gated
+from opfacade.plans._gated_checks import check_expression
+from opfacade.programs import text
+from opfacade.programs.expression import Node
+from opfacade.programs.fault import Fault
+from opfacade.programs.fields import Expression, Number, ProgramDescriptor, refused
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["GatedActivationArgs", "GatedActivationDescriptor", "GatedActivationPlan"]
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "swiglu_oai", "identity"]
+_OAI_ALPHA, _OAI_LIMIT = 1.702, 7.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedActivationArgs(Args):
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "x": "[total_num_rows, 2 * width], or [total_num_rows, width] without a gate; overwritten with in_place",
+        "out": "written: [total_num_rows, width]; absent with in_place",
+        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+    })  # fmt: skip
+    x: Tensor
+    out: Tensor | None = None
+    num_valid: Tensor | None = None
+
+
+class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
+    """out = activation(gate) * up, for each row of x, which holds both.
+
+    gate_first: a row is `width` gates, then `width` ups; else the ups come first. interleaved: gate and up alternate (with
+    gate_first the gate is the first of each pair). gated=False: a row is `width` gates, and out = activation(gate).
+    limit: the gate is at most `limit`, up lies in [-limit, limit]; NaN stays NaN. alpha: the slope of the sigmoid, for silu and
+    swiglu_oai. swiglu_oai is gate * sigmoid(alpha * gate) * (up + 1), by default with alpha 1.702 and limit 7.
+    expression: the value of out instead, an f32 program of the inputs gate and up and, where they are set, of the scalars
+    limit and alpha. in_place: the first `width` elements of each row of x are overwritten; the rest stays.
+    All arithmetic is f32, rounded once into out. Rows of x and out may have any strides; pairs that are interleaved lie
+    side by side.
+    Raises DescriptorError for fields that contradict each other, with the path to the node for an expression.
+    """
+
+    op: Literal["gated_activation"] = Field(default="gated_activation", description="The operator.")
+    category: ClassVar[str] = "activation"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "map-f64", "map-f32")
+    args_type: ClassVar[type[Args]] = GatedActivationArgs
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "width"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"limit", "alpha"})
+    total_num_rows: Count = Field(description="Rows of x.")
+    width: Size = Field(description="Elements of a row of out.")
+    dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of x and out.")
+    activation: Activation = Field(default="silu", description="The function of the gate.")
+    expression: Expression | None = Field(
+        default=None, description="The value of out instead: an expression of gate and up as docs/programs.md has it."
+    )
+    gate_first: bool = Field(default=True, description="Whether the gates precede the ups.")
+    interleaved: bool = Field(default=False, description="Whether gates and ups alternate.")
+    gated: bool = Field(default=True, description="Whether rows of x have ups.")
+    limit: Annotated[Single, Field(gt=0)] | None = Field(
+        default=None, description="Bound above the gate and on both sides of up; another value takes the same kernel."
+    )
+    alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(
+        default=None, description="Slope of the sigmoid; another value takes the same kernel."
+    )
+    quant: None = Field(default=None, description="No quantisation of out yet: null.")
+    in_place: bool = Field(default=False, description="Whether the first half of each row of x is overwritten.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_quant(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and raw.get("quant") is not None:
+            hint = "Quantise out by an op of its own."
+            raise contradiction("quant", "None: no kernel quantises out on the way", raw["quant"], hint)
+        return raw
+
+    @model_validator(mode="after")
+    def _meaningful(self) -> GatedActivationDescriptor:
+        if not self.gated:
+            for field, default in (("gate_first", True), ("interleaved", False)):
+                if getattr(self, field) != default:
+                    raise contradiction(field, f"{default} without ups (gated=False)", getattr(self, field))
+            if self.activation == "swiglu_oai":
+                raise contradiction("gated", "True for swiglu_oai, which multiplies by up + 1", False)
+        if self.in_place and self.interleaved:
+            hint = "The first half of a row has pairs that are still to be read."
+            raise contradiction("in_place", "False for interleaved rows", True, hint)
+        if self.expression is None:
+            if self.alpha is not None and not gated.takes_alpha(self.activation):
+                raise contradiction("alpha", f"None for {self.activation}, which has no sigmoid of a slope", self.alpha)
+            return self
+        if self.activation != "silu":
+            raise contradiction("activation", "its default beside an expression, which replaces it", self.activation)
+        try:
+            check_expression(self)
+        except Fault as fault:
+            raise refused(fault) from None
+        return self
+
+    def values(self) -> dict[str, Node]:
+        return {} if self.expression is None else {"expression": self.expression}
+
+    @classmethod
+    def _nodes_in(cls, given: dict[str, Any], lets: Sequence[Node]) -> dict[str, Any]:
+        if given.get("expression") is None:
+            return given
+        return given | {"expression": text.node_from(given["expression"], lets, ".expression")}
+
+    @property
+    def scalars(self) -> tuple[Number, ...]:
+        """The numbers of the program."""
+        oai = self.activation == "swiglu_oai"
+        limit = _OAI_LIMIT if oai and self.limit is None else self.limit
+        alpha = _OAI_ALPHA if oai and self.alpha is None else self.alpha
+        return gated.numbers(limit, alpha) if self.expression is None else gated.numbers(limit, alpha)[: self._told]
+
+    @property
+    def _told(self) -> int:
+        return (self.limit is not None) + (self.alpha is not None)
+
+    def program(self) -> dict[str, Node]:
+        """{"out": its value}, of the inputs gate and up."""
+        if self.expression is not None:
+            return {"out": self.expression}
+        names = [number.name for number in self.scalars]
+        return {"out": gated.gated(self.activation, self.gated, "limit" in names, "alpha" in names)}
+
+    @property
+    def key(self) -> str:
+        """The name of the program in a SKU."""
+        return f"v{text.digest(self.program())[:24]}"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The inputs of the program, in the order in which a row has them."""
+        if not self.gated:
+            return ("gate",)
+        return ("gate", "up") if self.gate_first else ("up", "gate")
+
+    def views(self, x: Tensor) -> dict[str, Tensor]:
+        """The parts of x [rows, len(parts) * width], by name."""
+        count = len(self.parts)
+        cut = [x[:, i::count] for i in range(count)] if self.interleaved else x.chunk(count, 1)
+        return dict(zip(self.parts, cut, strict=True))
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows, size, valid = (
+            Dim("total_num_rows", self.total_num_rows),
+            ITEMSIZE[self.dtype],
+            "num_valid" if self.num_valid else "",
+        )
+        wide = Dim("2*width", 2 * self.width) if self.gated else Dim("width", self.width)
+        x = TensorSpec((rows, wide), self.dtype, "inout" if self.in_place else "in", "strided", size, valid_rows=valid)
+        if self.interleaved:  # a pair is one access
+            x = x._replace(layout="rows", alignment=2 * size, step=2 * size)
+        found = {"x": x}
+        if not self.in_place:
+            found["out"] = TensorSpec((rows, Dim("width", self.width)), self.dtype, "out", "strided", size, valid_rows=valid)
+        return found | ({"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {})
+
+
+class GatedActivationPlan(Plan[GatedActivationArgs]):
+    """Activations with a gate."""
+
+
+EXAMPLES = (
+    GatedActivationDescriptor(total_num_rows=64, width=256, dtype="bf16"),
+    GatedActivationDescriptor(total_num_rows=7, width=63, dtype="f32", activation="gelu", gate_first=False, in_place=True),
+    GatedActivationDescriptor(
+        total_num_rows=13, width=65, dtype="bf16", activation="swiglu_oai", interleaved=True, num_valid=True
+    ),
+    GatedActivationDescriptor(total_num_rows=9, width=40, dtype="f16", activation="gelu_tanh", limit=3.0),
+    GatedActivationDescriptor(total_num_rows=5, width=33, dtype="bf16", activation="relu2", gated=False),
+    GatedActivationDescriptor(
+        total_num_rows=6, width=24, dtype="f16", expression=gated.GATE * gated.UP / (1.0 + abs(gated.GATE))
+    ),
+)

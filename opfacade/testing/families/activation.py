@@ -1,0 +1,54 @@
+"""Harness of gated activations: the value of each element in fp64 with the bound of the program."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from opfacade.plans._program_values import numbers_of
+from opfacade.programs import bound
+from opfacade.programs.evaluate import Values
+from opfacade.programs.expression import Node
+from opfacade.select.registry import examples
+from opfacade.testing.batches import changed
+from opfacade.testing.bits import same_bits
+from opfacade.testing.bounds import Report, constants, join
+from opfacade.testing.families.elementwise import compared
+from opfacade.testing.harness import Harness, HasLengths, Ran, Sample, kept, valid_part
+
+
+class _Result(NamedTuple):
+    """An output as `compared` takes it."""
+
+    name: str
+    dtype: str
+    value: Node
+
+
+class GatedActivationHarness(Harness):
+    unit = "total_num_rows"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), width=rng.randint(1, 90))
+
+    def judge(self, ran: Ran, sample: Sample) -> Report:
+        problem = ran.descriptor
+        given, after = valid_part(problem, replace(ran.args, **ran.before)), valid_part(problem, ran.args)
+        leaves: dict[Any, Any] = {("input", name): part for name, part in problem.views(given.x).items()}
+        values = Values(leaves | numbers_of(problem.scalars, given.x.device), given.x.device)
+        bounds = bound.Bounds(values, bound.machine_of(constants(ran.sku)))
+        got = after.x[:, : problem.width] if problem.in_place else after.out
+        report = compared(_Result("out", problem.dtype, problem.program()["out"]), got, bounds)
+        if problem.in_place and not same_bits(after.x[:, problem.width :], given.x[:, problem.width :]):
+            return Report(math.inf, math.inf, "x past its first width elements was written", given.x.numel())
+        return join(report, kept(ran))
+
+    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+        kind = "expression" if descriptor.expression is not None else descriptor.activation
+        return f"{descriptor.op} {kind} {descriptor.total_num_rows}x{descriptor.width} {descriptor.dtype}"
+
+
+HARNESSES: dict[str, Harness] = {"gated_activation": GatedActivationHarness()}

@@ -1,0 +1,69 @@
+"""Faults planted in gated activations: in their programs, their binding, and the engine's ends of vectors."""
+
+from tests.mutation.mutant import Mutant
+
+_BINDING, _PROGRAM = "csrc/activation/gated_activation.cc.jinja", "opfacade/plans/_gated.py"
+_REFERENCE, _KERNEL = "tests/families/activation/test_reference.py", "tests/families/activation/test_activation_kernel.py"
+
+FAULTS = (
+    Mutant(
+        "activation: the up of a row begins an element late",
+        _BINDING,
+        (("k * width * x.stride(1) *", "(k * width + (k > 0)) * x.stride(1) *"),),
+        tests=_KERNEL,
+    ),
+    Mutant(
+        "activation: the halves of a row whose elements are apart are looked for as if they were dense",
+        _BINDING,
+        (("k * width * x.stride(1) *", "k * width *"),),
+        tests=_KERNEL,
+    ),
+    Mutant(
+        "activation: rows of pairs are twice as far apart",
+        _BINDING,
+        (('{{ " / 2" if pairs }}', ""),),
+        tests=_KERNEL,
+    ),
+    Mutant(
+        "activation: gates and ups that alternate are exchanged",
+        "opfacade/backends/cuda/activation.py",
+        (('{0: (0, "first"), 1: (0, "second")}', '{0: (0, "second"), 1: (0, "first")}'),),
+        tests=_KERNEL,
+    ),
+    Mutant(
+        "activation: the limit holds for up on one side alone",
+        _PROGRAM,
+        (('apply("maximum", above, -limit) if both else above', "above"),),
+        tests=_REFERENCE,
+    ),
+    Mutant(
+        "activation: the limit loses NaN",
+        _PROGRAM,
+        (('apply("minimum", x, limit)', 'apply("fmin", x, limit)'),),
+        tests=_REFERENCE,
+    ),
+    Mutant(
+        "activation: swiglu multiplies by up alone",
+        _PROGRAM,
+        (('up + 1.0 if activation == "swiglu_oai" else up', "up"),),
+        tests=_REFERENCE,
+    ),
+    Mutant(
+        "activation: the gate of -inf is none of the limit",
+        _PROGRAM,
+        (('apply("maximum", gate, scalar("least")) *', "gate *"),),
+        tests=_REFERENCE,
+    ),
+    Mutant(
+        "map: the last vector of a row is as long as the others",
+        "kernels/elementwise/map.cuh",
+        (("static_cast<int>(min(width - column, int64_t{kVec}))", "kVec"),),
+        tests=_KERNEL,
+    ),
+    Mutant(
+        "map: rows that are not valid are written",
+        "kernels/elementwise/map.cuh",
+        (("if (place[0] >= valid) continue;", ""),),
+        tests=_KERNEL,
+    ),
+)
