@@ -202,7 +202,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)', re.MULTILINE)
 SHARED = ("ptx", "common", "paged")
 # Latent attention is a decode with other tiles: how work is split and merged is that of attention.
 # Named programs run on the engine of maps.
-STANDS_ON = {"mla": ("attention",), "activation": ("elementwise",)}
+STANDS_ON = {"mla": ("attention",), "activation": ("elementwise",), "rotary": ("kv_cache",)}
 
 
 @pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())

@@ -2,6 +2,7 @@
 // to 16 bytes, half a head apart. Both elements of a rotated pair are in one lane in either RoPE layout, and neighbouring lanes
 // access neighbouring memory.
 #pragma once
+#include "kernels/ptx/float_math.cuh"
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/common/run.cuh"
 
@@ -39,6 +40,11 @@ struct UnitCut {
       return {a, a + kKept * kRun, false};
     }
     return kNeighbours ? Unit{2 * u, 2 * u + 1, true} : Unit{u * kRun, (kTurned + u) * kRun, true};
+  }
+  // The pair of angles of element k of a run, as Turn has them.
+  static __device__ __forceinline__ int pair(const Unit& unit, int k) {
+    if (C::kRope == Rope::kHalf || kRun == 1) return (C::kRope == Rope::kHalf ? unit.a : unit.a / 2) + k;
+    return k < kRun / 2 ? unit.a / 2 + k : unit.b / 2 + k - kRun / 2;
   }
   // An odd remainder ends with half a unit.
   static __device__ __forceinline__ bool has_b(const Unit& unit) { return kRest % (2 * kRun) == 0 || unit.b < C::kHeadDim; }
@@ -81,6 +87,20 @@ struct Turn {
   __device__ __forceinline__ void keep_here() {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) keep_load_here(cosines[i]), keep_load_here(sines[i]);
+  }
+
+  // Every product and sum is rounded, so that the bits do not depend on what a compiler contracts. kInverse: the other way.
+  template <bool kInverse>
+  __device__ __forceinline__ void apply_rounded(float (&x)[2 * kPairs]) const {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      float& first = x[kHalf ? i : 2 * i];
+      float& second = x[kHalf ? i + kPairs : 2 * i + 1];
+      const float sine = kInverse ? -sines[i] : sines[i];
+      const float from_first = mul_rounded(first, sine), from_second = mul_rounded(second, sine);
+      first = sub_rounded(mul_rounded(first, cosines[i]), from_second);
+      second = add_rounded(mul_rounded(second, cosines[i]), from_first);
+    }
   }
 
   __device__ __forceinline__ void apply(float (&x)[2 * kPairs]) const {

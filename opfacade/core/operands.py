@@ -39,6 +39,7 @@ class TensorSpec(NamedTuple):
     step: strides are multiples of so many bytes, the stride 1 of rows excepted. whole: (outer, inner), two axes; the stride of
     the outer one is a multiple of that of the inner one. TMA needs both.
     values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
+    below: an operand of which each value names an entry of axis 0: values are also below its size, which the caller decides.
     valid_rows: the operand, i32 [1], that counts the valid entries of axis 0; those at and past it are neither read nor
     written.
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
@@ -58,6 +59,7 @@ class TensorSpec(NamedTuple):
     valid_rows: str = ""
     replaces: str = ""
     paged: tuple[int, int] | None = None
+    below: str = ""
 
     @property
     def written(self) -> bool:

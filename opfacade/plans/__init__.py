@@ -2,7 +2,7 @@
 
 attention: paged and ragged prefill, paged decode. mla: latent attention decode. kv_cache: writing to a paged cache. cascade:
 merging partial results. mask: packing boolean masks. elementwise: maps, programs of the elements of tensors.
-activation: activations with a gate.
+activation: activations with a gate. rotary: rotary position embedding.
 
 `opfacade list` prints all operators with the kernels for them.
 """

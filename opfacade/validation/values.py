@@ -22,13 +22,24 @@ OUTSIDE = 11  # kOutside of kernels/validation/value_check_params.h
 @dataclass(frozen=True, slots=True)
 class Bounded:
     """An operand whose values are at least `first` and below `stop`. valid_rows: the operand that counts those that are read.
-    written: no copy may stand in for it."""
+    written: no copy may stand in for it. below: an operand that has an entry of axis 0 for each value."""
 
     name: str
     first: int
     stop: int
     valid_rows: str
     written: bool
+    below: str = ""
+
+    def end(self, args: Any) -> int:
+        """The values of one call are below it."""
+        return min(self.stop, int(getattr(args, self.below).shape[0])) if self.below else self.stop
+
+    def allowed(self, args: Any) -> str:
+        """In words; without args, which may be gone, an operand is named by its axis."""
+        if self.below and args is None:
+            return f"a value at least {self.first} and below the size of axis 0 of {self.below}"
+        return f"a value in [{self.first}, {self.stop if args is None else self.end(args)})"
 
     def valid(self, args: Any) -> Tensor | None:
         """The count of rows that are read; None where all are."""
@@ -48,7 +59,11 @@ class Outside:
 def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
     """The operands with bounds, in the order of operands."""
     specs = operands_of(descriptor).items()
-    return tuple(Bounded(name, *spec.values, spec.valid_rows, spec.written) for name, spec in specs if spec.values is not None)
+    return tuple(
+        Bounded(name, *spec.values, spec.valid_rows, spec.written, spec.below)
+        for name, spec in specs
+        if spec.values is not None
+    )
 
 
 def findings(bounded: Sequence[Bounded], args: Any) -> Iterator[Outside]:
@@ -58,7 +73,7 @@ def findings(bounded: Sequence[Bounded], args: Any) -> Iterator[Outside]:
         if rows is not None:
             count = int(rows[0])
             tensor = tensor[: count if 0 <= count <= tensor.shape[0] else 0]
-        wrong = ((tensor < one.first) | (tensor >= one.stop)).flatten()
+        wrong = ((tensor < one.first) | (tensor >= one.end(args))).flatten()
         if bool(wrong.any()):
             position = int(wrong.nonzero()[0])
             yield Outside(one, position, int(tensor.flatten()[position]))
@@ -86,8 +101,7 @@ def _one(op: str, found: Outside, args: Any) -> IndexDataError:
     place = str(found.position)
     if args is not None:
         place = ", ".join(str(i) for i in _unravelled(found.position, getattr(args, bounded.name).shape))
-    allowed = f"a value in [{bounded.first}, {bounded.stop})"
-    return index_error(op, bounded.name, found.position, found.value, allowed, call=found.call, place=place)
+    return index_error(op, bounded.name, found.position, found.value, bounded.allowed(args), call=found.call, place=place)
 
 
 def _unravelled(position: int, shape: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ from opfacade.select.registry import examples
 from opfacade.testing.families.attention.requests import changed
 
 EXAMPLES = examples()
-WITHOUT = ("merge_states", "pack_mask", "map", "gated_activation")
+WITHOUT = ("merge_states", "pack_mask", "map", "gated_activation", "rotary")
 WITH_TABLES = [e for e in EXAMPLES if e.op not in WITHOUT]
 
 

@@ -55,9 +55,14 @@ FAULTS = (
         tests=_REFERENCE,
     ),
     Mutant(
-        "map: the last vector of a row is as long as the others",
+        "map: the last element of a row whose end is within a vector is left out",
         "kernels/elementwise/map.cuh",
-        (("static_cast<int>(min(width - column, int64_t{kVec}))", "kVec"),),
+        (
+            (
+                "static_cast<int>(min(width - column, int64_t{kVec}))",
+                "static_cast<int>(min(width - column - (column + kVec > width), int64_t{kVec}))",
+            ),
+        ),
         tests=_KERNEL,
     ),
     Mutant(

@@ -1,0 +1,45 @@
+"""An element of a rotated head as a program: what the kernels compute, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.programs.expression import Node, apply, coord, read
+
+
+def rotated_element(descriptor: Any) -> Node:
+    """The element at coord (row, head, place). Inputs: x [rows, heads, head_dim], positions [groups, rows] of i64, table
+    [max_positions, rotary_dim]."""
+    half, at = descriptor.rotary_dim // 2, coord(2) - descriptor.rotary_offset
+    inside = (coord(2) >= descriptor.rotary_offset) & (at < descriptor.rotary_dim)
+    if descriptor.interleaved:
+        pair, second = apply("floordiv", at, 2), apply("mod", at, 2) >= 1
+        other = _select(second, coord(2) - 1, coord(2) + 1)
+    else:
+        pair, second = apply("mod", at, half), at >= half
+        other = _select(second, coord(2) - half, coord(2) + half)
+    position = _position(descriptor, pair)
+    cos, sin = (read("table", "f32", (position, column)) for column in (pair, pair + half))
+    sin = -sin if descriptor.inverse else sin
+    x = read("x", "f32", (coord(0), coord(1), coord(2)))
+    along, across = x * cos, read("x", "f32", (coord(0), coord(1), other)) * sin
+    return _select(inside & (position >= 0), _select(second, along + across, along - across), x)
+
+
+def _position(descriptor: Any, pair: Node) -> Node:
+    """That of the group of a pair."""
+    found = [read("positions", "i64", (group, coord(0))) for group in range(descriptor.groups)]
+    position, first = found[0], 0
+    for group in range(1, descriptor.groups):
+        first += descriptor.sections[group - 1]
+        if descriptor.section_order == "interleaved":
+            stop = descriptor.groups * descriptor.sections[group]
+            chosen = (apply("mod", pair, descriptor.groups) >= group) & (apply("mod", pair, descriptor.groups) <= group)
+            position = _select(chosen & (pair < stop), found[group], position)
+        else:
+            position = _select(pair >= first, found[group], position)
+    return position
+
+
+def _select(condition: Node, a: Node, b: Node) -> Node:
+    return apply("select", condition, a, b)

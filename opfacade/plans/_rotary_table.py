@@ -1,0 +1,169 @@
+"""Tables of cosines and sines: the scalings of rotary frequencies that models have, computed in f64 and rounded once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from opfacade.core.dtypes import torch_dtype
+from opfacade.errors import Issue, from_issues
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Kind = Literal["default", "linear", "ntk", "llama3", "yarn", "longrope"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaling:
+    """The parameters of a scaling, named as transformers' rope_parameters are."""
+
+    rotary_dim: int
+    base: float
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    max_position_embeddings: int | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    attention_factor: float | None = None
+    truncate: bool = True
+    short_factor: Sequence[float] | None = None
+    long_factor: Sequence[float] | None = None
+    seq_len: int | None = None
+
+    def need(self, name: str) -> Any:
+        """A parameter that the kind cannot do without."""
+        given = getattr(self, name)
+        if given is None:
+            raise _refused(name, "a value for this kind", "None")
+        return given
+
+    def ratio(self) -> float:
+        """factor, or that of the two lengths."""
+        if self.factor is not None:
+            return self.factor
+        return float(self.need("max_position_embeddings") / self.need("original_max_position_embeddings"))
+
+
+def rotary_table(
+    kind: Kind = "default", *, rotary_dim: int, max_positions: int, base: float = 10000.0,
+    dtype: Literal["f32", "bf16", "f16"] = "f32", device: str | torch.device = "cpu", **scaling: Any,
+) -> Tensor:  # fmt: skip
+    """cos_sin_cache [max_positions, rotary_dim] of a scaling: rotary_dim / 2 cosines, then as many sines, of each position.
+
+    scaling: as in transformers' rope_parameters. linear: factor. ntk: factor, max_position_embeddings, seq_len (default
+    max_positions). llama3: factor, original_max_position_embeddings, low_freq_factor, high_freq_factor. yarn: factor,
+    original_max_position_embeddings, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor, truncate. longrope:
+    short_factor and long_factor (a number for each pair), original_max_position_embeddings, factor, attention_factor, seq_len
+    (default max_positions: the long factors beyond original_max_position_embeddings). Where factor may be None,
+    max_position_embeddings / original_max_position_embeddings stands for it.
+    Angles are products in f64, and the cosines and sines of any position are right to the last digit of dtype. Raises
+    ArgumentError.
+    """
+    import torch
+
+    if kind not in get_args(Kind):
+        raise _refused("kind", f"one of {', '.join(get_args(Kind))}", kind)
+    if max_positions < 0:
+        raise _refused("max_positions", "0 or more", str(max_positions))
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise _refused("rotary_dim", "an even number, 2 or more", str(rotary_dim))
+    unknown = sorted(set(scaling) - {name for name in _Scaling.__slots__ if name not in ("rotary_dim", "base")})
+    if unknown:
+        raise _refused(unknown[0], f"a parameter of {kind}", "no parameter of this name")
+    given = _Scaling(rotary_dim, float(base), **({"seq_len": max_positions} | scaling))
+    frequencies, attention = _FREQUENCIES[kind](given)
+    angle = torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies
+    found = torch.cat([angle.cos(), angle.sin()], -1) * attention
+    return found.to(torch_dtype(dtype)).to(device)
+
+
+def _plain(given: _Scaling, base: float | None = None) -> Tensor:
+    import torch
+
+    exponent = torch.arange(0, given.rotary_dim, 2, dtype=torch.float64) / given.rotary_dim
+    return (given.base if base is None else base) ** -exponent
+
+
+def _default(given: _Scaling) -> tuple[Tensor, float]:
+    return _plain(given), 1.0
+
+
+def _linear(given: _Scaling) -> tuple[Tensor, float]:
+    return _plain(given) / given.need("factor"), 1.0
+
+
+def _ntk(given: _Scaling) -> tuple[Tensor, float]:
+    """A larger base for sequences that are longer than those of the training."""
+    factor, known, dim = given.need("factor"), given.need("max_position_embeddings"), given.rotary_dim
+    length = max(given.seq_len or known, known)
+    return _plain(given, given.base * (factor * length / known - (factor - 1)) ** (dim / (dim - 2))), 1.0
+
+
+def _llama3(given: _Scaling) -> tuple[Tensor, float]:
+    """Long waves are slowed by the factor, short ones stay, those between are blended."""
+    plain, factor = _plain(given), given.need("factor")
+    turns = given.need("original_max_position_embeddings") * plain / (2 * math.pi)
+    share = ((turns - given.low_freq_factor) / (given.high_freq_factor - given.low_freq_factor)).clamp(0, 1)
+    return (1 - share) * plain / factor + share * plain, 1.0
+
+
+def _yarn(given: _Scaling) -> tuple[Tensor, float]:
+    """Pairs that turn seldom are slowed by the factor, with a ramp between two counts of turns."""
+    import torch
+
+    plain, factor, dim = _plain(given), given.ratio(), given.rotary_dim
+
+    def pair_of(turns: float) -> float:
+        length = given.need("original_max_position_embeddings")
+        return dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(given.base))
+
+    low, high = pair_of(given.beta_fast), pair_of(given.beta_slow)
+    low, high = (math.floor(low), math.ceil(high)) if given.truncate else (low, high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float64) - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+    return plain / factor * ramp + plain * (1 - ramp), _yarn_attention(given, factor)
+
+
+def _yarn_attention(given: _Scaling, factor: float) -> float:
+    def grown(by: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+
+    if given.attention_factor is not None:
+        return given.attention_factor
+    if given.mscale and given.mscale_all_dim:
+        return grown(given.mscale) / grown(given.mscale_all_dim)
+    return grown(1.0)
+
+
+def _longrope(given: _Scaling) -> tuple[Tensor, float]:
+    """A factor for each pair, of long or of short sequences."""
+    import torch
+
+    known = given.need("original_max_position_embeddings")
+    name = "long_factor" if (given.seq_len or 0) > known else "short_factor"
+    each = torch.tensor(given.need(name), dtype=torch.float64)
+    if each.shape != (given.rotary_dim // 2,):
+        raise _refused(name, f"{given.rotary_dim // 2} numbers, one for each pair", f"{each.numel()}")
+    factor, attention = given.ratio(), given.attention_factor
+    if attention is None:
+        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(known))
+    return _plain(given) / each, attention
+
+
+_FREQUENCIES: Mapping[str, Callable[[_Scaling], tuple[Tensor, float]]] = MappingProxyType(
+    {"default": _default, "linear": _linear, "ntk": _ntk, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope}
+)
+
+
+def _refused(argument: str, expected: str, got: str) -> Exception:
+    issue = Issue("OPF-A047", argument, expected, got, kind="ArgumentError")
+    return from_issues("rotary_table", "make", [issue])

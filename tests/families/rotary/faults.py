@@ -1,0 +1,86 @@
+"""Faults planted in rotations: in the kernel, the program, the reference and the tables."""
+
+from tests.mutation.mutant import Mutant
+
+_KERNEL, _TESTS = "kernels/rotary/rotary.cuh", "tests/families/rotary/test_rotary_kernel.py"
+_ANGLES, _REFERENCE = "kernels/rotary/angles.cuh", "tests/families/rotary/test_reference.py"
+_TABLE, _TABLES = "opfacade/plans/_rotary_table.py", "tests/families/rotary/test_table.py"
+
+FAULTS = (
+    Mutant(
+        "rotary: the halves of a pair are exchanged",
+        "kernels/kv_cache/unit.cuh",
+        (
+            (
+                "first = sub_rounded(mul_rounded(first, cosines[i]), from_second);",
+                "first = add_rounded(mul_rounded(first, cosines[i]), from_second);",
+            ),
+        ),
+        tests=_TESTS,
+    ),
+    Mutant(
+        "rotary: a position past the table is not clamped",
+        _ANGLES,
+        (("if (position[s] >= count) position[s] = count - 1;", ""),),
+        tests=f"{_TESTS} -k no_position",
+    ),
+    Mutant(
+        "rotary: a row with a negative position is rotated",
+        _ANGLES,
+        (("skips |= position[s] < 0;", ""),),
+        tests=f"{_TESTS} -k no_position",
+    ),
+    Mutant(
+        "rotary: the sections of neighbours are those of halves",
+        "kernels/kv_cache/unit.cuh",
+        (("return k < kRun / 2 ? unit.a / 2 + k : unit.b / 2 + k - kRun / 2;", "return unit.a / 2 + k;"),),
+        tests=f"{_TESTS} -k sections_neighbours",
+    ),
+    Mutant(
+        "rotary: elements before the rotated ones are not copied",
+        _KERNEL,
+        (("return rest < C::kOffset ? rest : run;", "return run;"),),
+        tests=f"{_TESTS} -k offset",
+    ),
+    Mutant(
+        "rotary: heads of k take the stride of q's rows",
+        _KERNEL,
+        (("static_cast<char*>(x.to) + row * x.to_row", "static_cast<char*>(x.to) + row * p.q.to_row"),),
+        tests=f"{_TESTS} -k bits_of_the_reference",
+    ),
+    Mutant(
+        "rotary: rows that are not valid are written",
+        _KERNEL,
+        (("row >= valid || valid > p.rows", "valid > p.rows"),),
+        tests=f"{_TESTS} -k valid",
+    ),
+    Mutant(
+        "rotary: the reference pairs the wrong elements",
+        "opfacade/backends/reference/rotary.py",
+        (("if descriptor.interleaved else (x[..., :half]", "if not descriptor.interleaved else (x[..., :half]"),),
+        tests=_REFERENCE,
+    ),
+    Mutant(
+        "rotary: the table's size is no bound on positions",
+        "opfacade/validation/values.py",
+        (("return min(self.stop, int(getattr(args, self.below).shape[0])) if self.below else self.stop", "return self.stop"),),
+        tests=_REFERENCE,
+    ),
+    Mutant(
+        "rotary_table: the ramp of yarn runs the other way",
+        _TABLE,
+        (("plain / factor * ramp + plain * (1 - ramp)", "plain / factor * (1 - ramp) + plain * ramp"),),
+        tests=_TABLES,
+    ),
+    Mutant(
+        "rotary_table: angles are products of f32",
+        _TABLE,
+        (
+            (
+                "torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies",
+                "(torch.arange(max_positions)[:, None].float() * frequencies.float()).double()",
+            ),
+        ),
+        tests=_TABLES,
+    ),
+)

@@ -1,0 +1,105 @@
+"""Tables of angles against transformers' frequencies: stored ones, and those of the release that is here."""
+
+import json
+from pathlib import Path
+
+import mpmath
+import pytest
+import torch
+
+from opfacade.errors import ArgumentError
+from opfacade.plans.rotary import rotary_table
+
+STORED = json.loads((Path(__file__).parents[2] / "data/rotary_transformers_5.24.json").read_text())["tables"]
+IDS = [f"{row['kind']}-{row['rotary_dim']}-{i}" for i, row in enumerate(STORED)]
+
+
+def made(row, positions, **more):
+    scaling = {"seq_len": positions} | row["scaling"]
+    return rotary_table(row["kind"], rotary_dim=row["rotary_dim"], max_positions=positions, base=row["base"], **scaling, **more)
+
+
+def frequencies(row):
+    """Those of our table: its angles at position 1, which are less than half a turn."""
+    half = row["rotary_dim"] // 2
+    table = made(row, 2).double()
+    size = torch.hypot(table[1, :half], table[1, half:])
+    return torch.atan2(table[1, half:], table[1, :half]), size
+
+
+@pytest.mark.parametrize("row", STORED, ids=IDS)
+def test_frequencies_and_factors_are_those_of_transformers(row):
+    """Within what its f32 steps lose."""
+    got, size = frequencies(row)
+    torch.testing.assert_close(got, torch.tensor(row["frequencies"], dtype=torch.float64), rtol=3e-6, atol=1e-9)
+    torch.testing.assert_close(size, torch.full_like(size, row["attention_factor"]), rtol=2e-7, atol=0)
+    assert made(row, 2)[0].tolist() == pytest.approx([row["attention_factor"]] * len(got) + [0.0] * len(got), rel=1e-7)
+
+
+def test_they_differ_from_each_other_and_a_short_sequence_is_not_stretched():
+    found = {tuple(frequencies(row)[0].tolist()) for row in STORED}
+    assert len(found) == len(STORED)
+    plain = rotary_table(rotary_dim=128, max_positions=3)
+    short = rotary_table("ntk", rotary_dim=128, max_positions=3, factor=2.0, max_position_embeddings=4096)
+    assert torch.equal(plain, short)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_cosines_of_far_positions_are_right_to_the_last_digit(dtype):
+    table = rotary_table(rotary_dim=8, max_positions=200_001, base=10000.0, dtype=dtype)
+    with mpmath.workdps(40):
+        for position in (0, 1, 777, 131_071, 200_000):
+            for pair in range(4):
+                angle = position * mpmath.mpf(10000) ** (-mpmath.mpf(pair) / 4)
+                for column, wanted in ((pair, mpmath.cos(angle)), (4 + pair, mpmath.sin(angle))):
+                    want = torch.tensor(float(wanted), dtype=torch.float64)
+                    got = table[position, column]
+                    near = abs(float(got) - float(wanted)) <= torch.finfo(table.dtype).eps * abs(float(wanted)) * 0.51 + 1e-10
+                    assert near, (position, pair, got, want)
+
+
+@pytest.mark.transformers
+@pytest.mark.parametrize("row", STORED, ids=IDS)
+def test_they_are_those_of_the_release_that_is_here(row):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling, dim, kind = dict(row["scaling"]), row["rotary_dim"], {"ntk": "dynamic"}.get(row["kind"], row["kind"])
+    length, most = scaling.pop("seq_len", None), scaling.pop("max_position_embeddings", 131072)
+    config = LlamaConfig(
+        hidden_size=4 * dim, num_attention_heads=4, head_dim=dim, max_position_embeddings=most,
+        rope_parameters={"rope_type": kind, "rope_theta": row["base"], **scaling},
+    )  # fmt: skip
+    wanted, factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length)
+    got, size = frequencies(row)
+    torch.testing.assert_close(got, wanted.double(), rtol=3e-6, atol=1e-9)
+    torch.testing.assert_close(size, torch.full_like(size, factor), rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "argument", "word"),
+    [
+        ("su", {}, "kind", "one of default"),
+        ("linear", {}, "factor", "a value for this kind"),
+        ("yarn", {"factor": 2.0}, "original_max_position_embeddings", "a value"),
+        ("yarn", {"original_max_position_embeddings": 4096}, "max_position_embeddings", "a value"),
+        ("llama3", {"factor": 8.0, "mscale_x": 1.0}, "mscale_x", "a parameter of llama3"),
+        (
+            "longrope",
+            {"original_max_position_embeddings": 8, "short_factor": [1.0], "factor": 2.0},
+            "short_factor",
+            "4 numbers",
+        ),
+        ("default", {"rotary_dim": 7}, "rotary_dim", "an even number"),
+        ("default", {"max_positions": -1}, "max_positions", "0 or more"),
+    ],
+)
+def test_what_a_kind_lacks_is_named(kind, fields, argument, word):
+    with pytest.raises(ArgumentError, match=word) as caught:
+        rotary_table(kind, **{"rotary_dim": 8, "max_positions": 4} | fields)
+    assert caught.value.code == "OPF-A047"
+    assert caught.value.issues[0].argument == argument
+
+
+def test_a_table_may_be_empty():
+    assert rotary_table(rotary_dim=8, max_positions=0).shape == (0, 8)
