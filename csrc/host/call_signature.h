@@ -260,7 +260,7 @@ class CallSignature {
       for (int j = i + 1, other = at + 1; j < fields_; ++j) {
         if (!field_[j].present) continue;
         const bool matters = field_[i].written || field_[j].written;
-        if (matters && touch(ranges[at], ranges[other]) && !interleaved(tensors[at], tensors[other])) return false;
+        if (matters && touch(ranges[at], ranges[other]) && !interleaved(tensors[at], tensors[other]) && !columns_apart(tensors[at], tensors[other])) return false;
         ++other;
       }
       ++at;
@@ -279,6 +279,20 @@ class CallSignature {
     const int64_t bytes = a.dtype().bits / 8;
     const int64_t off = static_cast<char*>(b.data_ptr()) - static_cast<char*>(a.data_ptr());
     return off % bytes == 0 && !reachable(a, off / bytes, INT64_MAX);
+  }
+
+  // Rows at one stride, of which each operand has bytes of its own: q and k of one qkv.
+  static bool columns_apart(TensorView a, TensorView b) {
+    if (a.ndim() == 0 || b.ndim() == 0 || a.dtype().bits < 8 || b.dtype().bits < 8) return false;
+    const int64_t step = a.stride(0) * (a.dtype().bits / 8);
+    if (step <= 0 || step != b.stride(0) * (b.dtype().bits / 8)) return false;
+    const int64_t off = static_cast<char*>(b.data_ptr()) - static_cast<char*>(a.data_ptr()), at = off - floor_div(off, step) * step;
+    return row_bytes(a) <= at && at + row_bytes(b) <= step;
+  }
+  static int64_t row_bytes(TensorView view) {
+    int64_t reach = 1;
+    for (int axis = 1; axis < view.ndim(); ++axis) reach += (view.size(axis) - 1) * view.stride(axis);
+    return reach * (view.dtype().bits / 8);
   }
 
   // Is off a sum of d * stride with |d| < size over the axes whose strides are below `below`?

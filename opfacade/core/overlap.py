@@ -1,4 +1,5 @@
-"""Do two strided tensors share an element? Exact for views of one shape and stride, conservative otherwise."""
+"""Do two strided tensors share an element? Exact for views of one shape and stride and for columns of one matrix, conservative
+otherwise."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
     apart = (
         start_a + extent(a.shape, a.stride()) * size_a <= start_b or start_b + extent(b.shape, b.stride()) * size_b <= start_a
     )
-    if apart:
+    if apart or _columns_apart(a, b):
         return False
     same_grid = a.shape == b.shape and a.stride() == b.stride() and size_a == size_b
     if not same_grid or self_overlaps(a.shape, a.stride()):
@@ -40,6 +41,17 @@ def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
     delta, rest = divmod(start_b - start_a, size_a)
     dims = sorted(((s, n) for n, s in zip(a.shape, a.stride(), strict=True) if n > 1), reverse=True)
     return rest != 0 or _reachable(delta, dims)
+
+
+def _columns_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Are they rows at one stride, of which each has bytes of its own? Such are q and k of one qkv."""
+    if a.dim() == 0 or b.dim() == 0:
+        return False
+    step, span_a = a.stride(0) * a.element_size(), extent(a.shape[1:], a.stride()[1:]) * a.element_size()
+    if step <= 0 or step != b.stride(0) * b.element_size():
+        return False
+    offset = (b.data_ptr() - a.data_ptr()) % step
+    return span_a <= offset and offset + extent(b.shape[1:], b.stride()[1:]) * b.element_size() <= step
 
 
 def _reachable(delta: int, dims: Sequence[tuple[int, int]]) -> bool:

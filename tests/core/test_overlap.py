@@ -112,3 +112,26 @@ def test_interleaved_keys_and_values_do_not_overlap():
 def test_separate_memory_never_overlaps():
     assert not overlaps(torch.zeros(8), torch.zeros(8))
     assert not overlaps(torch.zeros(8), torch.zeros(8, device="meta"))
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.integers(0, 40), st.integers(1, 14))
+def test_columns_of_one_matrix_are_judged_exactly(rows, others, width, more, offset, step):
+    """Rows at one stride: q and k of one qkv, in any number of rows."""
+    first, second = ((rows, width), (step, 1), 0), ((others, more), (step, 1), offset)
+    said = overlaps(tensor(BUFFER, first), tensor(BUFFER, second))
+    share = bool(set(elements(first)) & set(elements(second)))
+    assert said or not share
+    if width <= step and more <= step and rows == others:
+        lies = offset % step >= width and offset % step + more <= step
+        assert not (said and lies)
+
+
+def test_queries_and_keys_of_one_tensor_do_not_overlap():
+    qkv = torch.zeros(4, 8, 16)
+    q, k, both = qkv[:, :5], qkv[:, 5:7], qkv[:, 4:7]
+    assert not overlaps(q, k)
+    assert not overlaps(k, q)
+    assert overlaps(q, both)
+    assert overlaps(both, k)
+    assert overlaps(q, qkv.view(2, 16, 16)[:, 9:])

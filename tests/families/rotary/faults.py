@@ -19,15 +19,15 @@ FAULTS = (
         tests=_TESTS,
     ),
     Mutant(
-        "rotary: a position past the table is not clamped",
+        "rotary: a position past the table takes the first row",
         _ANGLES,
-        (("if (position[s] >= count) position[s] = count - 1;", ""),),
-        tests=f"{_TESTS} -k no_position",
+        (("if (position[s] >= count) position[s] = count - 1;", "if (position[s] >= count) position[s] = 0;"),),
+        tests=f"{_TESTS} -k bits_of_the_reference",
     ),
     Mutant(
         "rotary: a row with a negative position is rotated",
         _ANGLES,
-        (("skips |= position[s] < 0;", ""),),
+        (("skips |= position[s] < 0;", "skips |= position[s] < -1;"),),
         tests=f"{_TESTS} -k no_position",
     ),
     Mutant(

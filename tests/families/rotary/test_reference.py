@@ -65,6 +65,16 @@ def test_it_is_the_formula_of_transformers_to_the_bit():
     assert torch.equal(args.k, k * cos + rotate_half(k) * sin)
 
 
+def test_q_and_k_may_be_views_of_one_tensor():
+    qkv, descriptor = torch.randn(9, 8, 64), problem(9, dtype="f32")
+    args = inputs.make_args(descriptor, seed=1)
+    apart = RotaryArgs(q=qkv[:, :5].clone(), k=qkv[:, 5:7].clone(), positions=args.positions, cos_sin_cache=args.cos_sin_cache)
+    plan, v = Plan.select(descriptor, target=CPU), qkv[:, 7:].clone()
+    plan.run(apart)
+    plan.run(RotaryArgs(q=qkv[:, :5], k=qkv[:, 5:7], positions=args.positions, cos_sin_cache=args.cos_sin_cache))
+    assert torch.equal(qkv, torch.cat([apart.q, apart.k, v], 1))
+
+
 def test_inverse_turns_back():
     q = torch.randn(9, 4, 64)
     descriptor = problem(9, num_qo_heads=4, num_kv_heads=0, dtype="f32")
