@@ -97,6 +97,10 @@ def copied(word: str) -> tuple[str, str]:
     return f"{spread((row['of_copying'] for row in rows), '{:.2f}')} of the speed of a copy", beside(())
 
 
+def unrecorded() -> tuple[str, str]:
+    return "not recorded", "not recorded"
+
+
 LINES = (
     Line("prefill over pages", "BatchPagedPrefillPlan", TUNED, lambda: prefill(("table", "lengths", "pages"), False)),
     Line("the same, fp8 q", "BatchPagedPrefillPlan", HOPPER, lambda: prefill(("fp8",), False)),
@@ -106,8 +110,10 @@ LINES = (
     Line("latent decode (MLA)", "BatchMlaDecodePlan", HOPPER, latent),
     Line("append to the cache", "PagedKvAppendPlan", ANY, lambda: copied("append")),
     Line("merge of partial results", "MergeStatesPlan", ANY, lambda: copied("merge")),
-    Line("elementwise programs", "MapPlan", ANY, lambda: ("not recorded", "not recorded")),
-    Line("packing of masks", "PackMaskPlan", ANY, lambda: ("not recorded", "not recorded")),
+    Line("elementwise programs", "MapPlan", ANY, unrecorded),
+    Line("gated activations", "GatedActivationPlan", ANY, unrecorded),
+    Line("rotary positions", "RotaryPlan", ANY, unrecorded),
+    Line("packing of masks", "PackMaskPlan", ANY, unrecorded),
 )
 
 
