@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade import env
+from opfacade.base.nearest import did_you_mean
 from opfacade.base.shown import shown
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.errors import DescriptorError
+from opfacade.errors import Issue, from_issues
 from opfacade.select.explanation import explain
 from opfacade.select.pins import NO_PINS
 from opfacade.select.registry import descriptor_types, examples
@@ -139,8 +140,9 @@ def schema(op: str) -> dict[str, Any]:
     """The JSON schema of an op's descriptor."""
     kind = descriptor_types().get(op)
     if kind is None:
-        known = ", ".join(sorted(descriptor_types()))
-        raise DescriptorError(
-            f"schema: op expected one of {known}, got {shown(op)}. [OPF-D020]", code="OPF-D020", stage="schema"
+        known = sorted(descriptor_types())
+        issue = Issue(
+            "OPF-D020", "op", f"one of {', '.join(known)}", shown(op), did_you_mean(op, known), kind="DescriptorError"
         )
+        raise from_issues("schema", "", [issue])
     return kind.model_json_schema()

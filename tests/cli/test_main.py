@@ -99,6 +99,7 @@ def test_schema_has_the_fields_of_the_descriptor(op):
     ("words", "text", "message"),
     [
         (["schema", "nothing"], None, "op expected one of"),
+        (["schema", "paged_decod"], None, "got 'paged_decod'. Did you mean paged_decode? [OPF-D020]"),
         (["explain", "-"], "{", "expected strict JSON"),
         (["explain", "-"], '{"op": "paged_decode"}', "num_qo_heads expected"),
         (["explain", "-", "--target=sm_9"], EXAMPLES[0].model_dump_json(), "arch expected"),

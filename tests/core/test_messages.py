@@ -18,6 +18,7 @@ from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
     BatchPagedDecodePlan,
+    BatchPagedPrefillDescriptor,
     PagedKvCacheDescriptor,
 )
 
@@ -174,3 +175,13 @@ def test_a_short_form_of_a_requirement_names_those_that_are():
 )
 def test_text_where_a_value_is_taken_is_answered_with_the_call(arguments, hint):
     assert hint in str(refusal(lambda: Plan.select(*arguments), ArgumentTypeError))
+
+
+def test_a_candidate_for_uneven_batches_says_how_long_a_request_must_be_able_to_be():
+    cache = PagedKvCacheDescriptor(**(CACHE | {"page_size": 16, "num_total_pages": 512}))
+    plain = BatchPagedPrefillDescriptor(batch_size=3, total_num_rows=700, num_qo_heads=4, causal=True, paged_kv=cache)
+    reasons = [str(r) for option in explain(plain, target=Target.parse("sm_90a")).options for r in option.reasons]
+    wanted = (
+        "max_kv_len=8192 (allowed: 32768 or more tokens, for one of several requests, with kv_split=auto and without a window)"
+    )
+    assert any(reason.startswith(wanted) and reason.endswith("[OPF-S023]") for reason in reasons), reasons

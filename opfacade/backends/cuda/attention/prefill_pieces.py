@@ -48,8 +48,10 @@ class PiecesCandidate:
         reasons = self.declined(descriptor, target)
         if reasons or may_cut(descriptor, target):
             return reasons
-        expected = f"auto, no window, and one request of a batch may have {LONG} tokens and {_TIMES_ROWS} times total_num_rows"
-        return [Reason("OPF-S023", "kv_split", str(descriptor.kv_split), expected, "max_kv_len says how many it may have.")]
+        least = max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
+        allowed = f"{least} or more tokens, for one of several requests, with kv_split=auto and without a window"
+        hint = "It cuts the long rows of an uneven batch; the candidate of whole tiles serves others."
+        return [Reason("OPF-S023", "max_kv_len", str(int(descriptor.request_token_bound)), allowed, hint)]
 
     def sku(self, descriptor: Prefill, target: Target) -> KernelSku:
         return self.sku_of(descriptor, target, MODE)
