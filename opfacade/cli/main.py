@@ -180,7 +180,11 @@ def schema(op: str) -> None:
 
 @main.command()
 @click.option("--model", type=click.Choice(["tiny-llama"]), help="Generate with transformers on opfacade and on sdpa instead.")
-@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of real request lengths.")
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV of real request lengths, with columns ContextTokens and GeneratedTokens.",
+)
 @click.option("--requests", type=int, help="How many requests to serve. [default: 64]")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there is one]")
 @click.option("--heads", type=int, help="Query heads.")
