@@ -48,10 +48,10 @@ def test_a_row_is_compared_with_the_fastest_peer_of_the_same_time():
     assert operators.beside([(ours, peers[3:])]) == operators.beside(()) == "no peer was timed"
 
 
-def test_peers_over_pages_and_of_contiguous_tensors_are_apart():
-    for dense in (True, False):
-        pairs = operators.prefills(("table",), dense)
-        assert len(pairs) == 7
-        for ours, peers in pairs:
-            assert peers
-            assert {row["impl"].endswith("(dense)") for row in (ours, *peers)} == {dense}
+def test_peers_over_pages_and_of_contiguous_tensors_are_apart(monkeypatch):
+    names = ["opfacade", "opfacade (dense)", "fa3 (dense)", "flashinfer-fa3", "sdpa (dense)"]
+    table = [{"shape": shape, "impl": name, "us": {"median": 1.0}} for shape in "ab" for name in names]
+    monkeypatch.setattr(operators, "record", lambda kind: {"table": table})
+    paged, dense = operators.prefills(("table",), False), operators.prefills(("table",), True)
+    assert [[row["impl"] for row in (ours, *peers)] for ours, peers in paged] == [["opfacade", "flashinfer-fa3"]] * 2
+    assert [[row["impl"] for row in (ours, *peers)] for ours, peers in dense] == [[*names[1:3], "sdpa (dense)"]] * 2
