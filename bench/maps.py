@@ -153,7 +153,7 @@ def moved(descriptor: Any, args: Any) -> int:
 
 
 def results(descriptor: Any, args: Any) -> list[torch.Tensor]:
-    """What a call writes."""
+    """Tensors that a call writes."""
     return [getattr(args, name) for name, spec in operands_of(descriptor).items() if spec.written]
 
 

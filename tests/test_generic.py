@@ -26,6 +26,8 @@ GENERAL |= {"o", "k", "v", "query"}
 GENERAL |= {"inputs", "outputs", "map"}
 # Those of gated activations: an input and an output, sizes, numbers, a program; what `make_args` and matplotlib also have.
 GENERAL |= {"x", "out", "width", "limit", "alpha", "expression", "interleaved"}
+# An operand of appends, and a slot of anything.
+GENERAL |= {"slots"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 

@@ -12,7 +12,7 @@ struct HeadUnits {
   using Cut = UnitCut<C, true, kWide>;
   using Bits = typename Element<typename C::New>::Bits;
   using Raw = Fetched<typename C::New, Cut::kRun>;
-  static constexpr int kLanes = Cut::kUnits < 32 ? Cut::kUnits : 32, kHeads = 32 / kLanes, kMany = 4;
+  static constexpr int kLanes = Cut::kUnits < 32 ? Cut::kUnits : 32, kHeads = 32 / kLanes, kMany = kWide ? 4 : 1;
 
   // The first element of a run in its head: rotated ones lie behind kOffset others.
   static __device__ __forceinline__ int element(const Unit& unit, int run) {

@@ -1,9 +1,9 @@
-"""Rotary position embedding of q and k, by a table of cosines and sines."""
+"""Rotary position embedding of q and k, by a table of cosines and sines; and all that precedes attention, in one launch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -12,19 +12,45 @@ from pydantic import Field, model_validator
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
-from opfacade.core.model import INT32_MAX, Count, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from opfacade.core.model import F32_MAX, Count, Real, Size, contradiction
+from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite, num_valid_spec
+from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
+from opfacade.plans._attention.paging import (
+    FP8,
+    SCALES,
+    KvScale,
+    PagedKvCacheDescriptor,
+    check_scale,
+    check_token_bound,
+    index_bound,
+    on_pages,
+    page_table_operands,
+    page_tables,
+    scale_operands,
+    wrong_scale,
+)
+from opfacade.plans._qkv_prepare_args import QkvPrepareArgs
+from opfacade.plans._rotary_fields import Narrow, Sectioned, angle_operands, check_rotation
 from opfacade.plans._rotary_program import rotated_element
 from opfacade.plans._rotary_table import Kind, rotary_table
 from opfacade.programs.expression import Node
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
-__all__ = ["Kind", "RotaryArgs", "RotaryDescriptor", "RotaryPlan", "rotary_table"]
-
-Narrow = Literal["f16", "bf16", "f32"]
+__all__ = [
+    "Kind",
+    "PagedKvCacheDescriptor",
+    "QkvPrepareArgs",
+    "QkvPrepareDescriptor",
+    "QkvPreparePlan",
+    "RotaryArgs",
+    "RotaryDescriptor",
+    "RotaryPlan",
+    "rotary_table",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +73,7 @@ class RotaryArgs(Args):
     num_valid: Tensor | None = None
 
 
-class RotaryDescriptor(Descriptor[RotaryArgs]):
+class RotaryDescriptor(Sectioned, Descriptor[RotaryArgs]):
     """Pairs of elements of each head of q and k are rotated by the angles of their row's position.
 
     Rotated are the elements rotary_offset to rotary_offset + rotary_dim of a head; pairs are (i, i + rotary_dim / 2), or
@@ -72,47 +98,19 @@ class RotaryDescriptor(Descriptor[RotaryArgs]):
     num_qo_heads: Size = Field(description="Heads of q.")
     num_kv_heads: Count = Field(description="Heads of k; 0: there is no k.")
     head_dim: Size = Field(description="Elements of a head.")
-    rotary_dim: Size = Field(description="Elements of a head that are rotated, even.")
     rotary_offset: Count = Field(default=0, description="Elements of a head before those.")
     interleaved: bool = Field(default=False, description="Whether pairs are neighbours.")
     inverse: bool = Field(default=False, description="Whether heads are turned back.")
     dtype: Narrow = Field(description="Element type of q and k.")
     table_dtype: Narrow = Field(default="f32", description="Element type of cos_sin_cache.")
     positions: Literal["i32", "i64"] = Field(default="i64", description="Element type of positions.")
-    sections: Annotated[tuple[Size, ...], Field(min_length=2, max_length=4)] | None = Field(
-        default=None, description="Pairs of each group that has positions of its own, 2 to 4 groups; null: one for all."
-    )
-    section_order: Literal["blocks", "interleaved"] = Field(
-        default="blocks", description="How the pairs of the groups follow each other."
-    )
     in_place: bool = Field(default=True, description="Whether q and k are overwritten.")
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
 
     @model_validator(mode="after")
     def _fits(self) -> RotaryDescriptor:
-        room = self.head_dim - self.rotary_offset
-        if self.rotary_offset >= self.head_dim:
-            raise contradiction("rotary_offset", f"below head_dim={self.head_dim}", self.rotary_offset)
-        if self.rotary_dim % 2 or self.rotary_dim > room:
-            raise contradiction("rotary_dim", f"an even number, at most head_dim - rotary_offset = {room}", self.rotary_dim)
-        if self.sections is not None and sum(self.sections) != self.rotary_dim // 2:
-            raise contradiction("sections", f"sizes of {self.rotary_dim // 2} pairs together", sum(self.sections))
-        if self.sections is None and self.section_order != "blocks":
-            raise contradiction("section_order", "'blocks' without sections", self.section_order)
+        check_rotation(self, self.head_dim)
         return self
-
-    @property
-    def groups(self) -> int:
-        """Positions of a row."""
-        return len(self.sections or (0,))
-
-    def section_of(self, pair: int) -> int:
-        """The group of a pair of angles."""
-        sections = self.sections or (self.rotary_dim // 2,)
-        if self.section_order == "interleaved":
-            group = pair % len(sections)
-            return group if pair < len(sections) * sections[group] else 0
-        return next(group for group in range(len(sections)) if pair < sum(sections[: group + 1]))
 
     def program(self) -> dict[str, Node]:
         """{"out": an element of a head}, a program over [rows, heads, head_dim] of the inputs x, positions and table, each read
@@ -127,12 +125,7 @@ class RotaryDescriptor(Descriptor[RotaryArgs]):
         size = ITEMSIZE[self.dtype]
         given = {name: TensorSpec((rows, of, dim), self.dtype, alignment=size, valid_rows=valid) for name, of in heads.items()}
         out = {f"{name}_out": spec._replace(role="out", replaces=name if self.in_place else "") for name, spec in given.items()}
-        shape = (rows,) if self.sections is None else (Dim("sections", self.groups), rows)
-        at = index_spec(*shape, values=(-1, INT32_MAX), dtype=self.positions, valid_rows="" if self.sections else valid)
-        table = TensorSpec(
-            (Dim("max_positions"), Dim("rotary_dim", self.rotary_dim)), self.table_dtype, alignment=ITEMSIZE[self.table_dtype]
-        )
-        found = given | out | {"positions": at._replace(below="cos_sin_cache"), "cos_sin_cache": table}
+        found = given | out | angle_operands(self, rows, valid)
         found |= {"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {}
         return in_place(found) if self.in_place else found
 
@@ -144,6 +137,112 @@ class RotaryDescriptor(Descriptor[RotaryArgs]):
 
 class RotaryPlan(Plan[RotaryArgs]):
     """Rotary position embedding of q and k."""
+
+
+class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
+    """All between the projection of q, k and v and attention: norm of each head of q and k, rotation, append to a paged cache.
+
+    norm: "rms" divides a head by the root of its mean square plus eps and multiplies by a weight; "rms_one_plus" by 1 + weight.
+    Rotation is that of RotaryDescriptor. q goes to q_out, or back with in_place; k and v go to their pages, divided by k_scale
+    and v_scale where kv_scale says so, and rounded once, an fp8 cache saturating. k and v themselves stay as they are.
+    page_table: "csr" and "block" as PagedKvAppendDescriptor has them: the table counts the new rows, which are the last ones of
+    their requests; a row of no request is left alone. "slots": page * page_size + token for each row; with -1 it is not stored.
+    A row with a negative position is left alone. Raises DescriptorError.
+    """
+
+    op: Literal["qkv_prepare"] = Field(default="qkv_prepare", description="The operator.")
+    category: ClassVar[str] = "rotary"
+    error_models: ClassVar[tuple[str, ...]] = ("qkv-f32",)
+    args_type: ClassVar[type[Args]] = QkvPrepareArgs
+    sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "num_qo_heads", "max_kv_indices"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
+    total_num_rows: Count = Field(description="Rows of q, k and v.")
+    num_qo_heads: Size = Field(description="Heads of q.")
+    paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
+    page_table: Literal["csr", "block", "slots"] = Field(
+        default="slots",
+        description='"csr" and "block": the tables of requests that count the new rows; "slots": a slot for each row.',
+    )
+    batch_size: Count = Field(default=0, description="Requests of the batch; 0 with slots.")
+    max_kv_indices: Count | None = Field(
+        default=None, description="Bound on the pages of all requests together; None is num_total_pages."
+    )
+    dtype: Narrow = Field(description="Element type of q, k and v.")
+    norm: Literal["none", "rms", "rms_one_plus"] = Field(default="rms", description="The norm of each head of q and k.")
+    eps: Annotated[Real, Field(ge=0, le=F32_MAX)] = Field(default=1e-6, description="What the norm adds to the mean square.")
+    weight_dtype: Narrow | None = Field(default=None, description="Element type of the weights; None is that of q.")
+    rotary_offset: Count = Field(default=0, description="Elements of a head before those that are rotated.")
+    interleaved: bool = Field(default=False, description="Whether pairs are neighbours.")
+    table_dtype: Narrow = Field(default="f32", description="Element type of cos_sin_cache.")
+    positions: Literal["i32", "i64"] = Field(default="i64", description="Element type of positions.")
+    kv_scale: KvScale = Field(default="none", description='"tensor" or "head": K and V are divided by k_scale and v_scale.')
+    in_place: bool = Field(default=False, description="Whether q is overwritten.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> QkvPrepareDescriptor:
+        check_rotation(self, self.paged_kv.head_dim)
+        check_token_bound(self.paged_kv, self.max_kv_indices)
+        check_scale(self.kv_scale, self.paged_kv.dtype)
+        if self.paged_kv.dtype not in (self.dtype, *FP8):
+            raise contradiction("paged_kv.dtype", f"{self.dtype}, that of q, or {' or '.join(FP8)}", self.paged_kv.dtype)
+        if self.page_table == "slots" and self.batch_size:
+            raise contradiction("batch_size", "0 with slots, which know no request", self.batch_size)
+        if self.norm == "none" and self.weight_dtype is not None:
+            raise contradiction("weight_dtype", "None without a norm", self.weight_dtype)
+        return self
+
+    @property
+    def request_token_bound(self) -> int:
+        """No request has more tokens than this."""
+        return index_bound(self.paged_kv, self.max_kv_indices) * self.paged_kv.page_size
+
+    def request_tables(self) -> RequestTables | None:
+        if self.page_table == "slots":
+            return None
+        return replace(page_tables(self), rows="append_indptr", total_rows=self.total_num_rows, appends=True)
+
+    def on_pages(self, pages: int) -> Self:
+        return on_pages(self, pages)
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """A cache and angles may hold anything where nothing reads them, and so may rows that are left alone."""
+        if name in SCALES:
+            return wrong_scale(getattr(args, name))
+        if name not in ("q", "k", "v"):
+            return super().wrong_values(name, args) if name.endswith("weight") else None
+        wrong = ~is_finite(getattr(args, name))
+        wrong[(args.positions.view(self.groups, -1) < 0).any(0)] = False
+        if args.append_indptr is not None:
+            wrong[int(args.append_indptr[-1]) :] = False
+        return wrong, "finite values"
+
+    def operands(self) -> dict[str, TensorSpec]:
+        cache, rows, size = self.paged_kv, Dim("total_num_rows", self.total_num_rows), ITEMSIZE[self.dtype]
+        dim = Dim("head_dim", cache.head_dim)
+        q = TensorSpec((rows, Dim("num_qo_heads", self.num_qo_heads), dim), self.dtype, alignment=size)
+        kv = q._replace(shape=(rows, Dim("num_kv_heads", cache.num_kv_heads), dim))
+        found = {"q": q, "k": kv, "v": kv}
+        if self.norm != "none":
+            of = self.weight_dtype or self.dtype
+            found |= dict.fromkeys(
+                ("q_weight", "k_weight"), TensorSpec((dim,), of, layout="contiguous", alignment=ITEMSIZE[of])
+            )
+        found["q_out"] = q._replace(role="out", replaces="q" if self.in_place else "")
+        pool = cache.pool_spec("inout")
+        found |= angle_operands(self, rows, "") | {"k_data": pool, "v_data": pool} | self._destinations(rows)
+        found |= scale_operands(self.kv_scale, cache.num_kv_heads)
+        return in_place(found) if self.in_place else found
+
+    def _destinations(self, rows: Dim) -> dict[str, TensorSpec]:
+        if self.page_table == "slots":
+            slots = self.paged_kv.num_total_pages * self.paged_kv.page_size
+            return {"slots": index_spec(rows, values=(-1, slots), dtype="i64")}
+        table = page_table_operands(self.page_table, self.batch_size)
+        return {"append_indptr": index_spec(Dim("batch_size+1", self.batch_size + 1))} | table
+
+
+class QkvPreparePlan(Plan[QkvPrepareArgs]):
+    """Norm, rotation and append of q, k and v."""
 
 
 EXAMPLES = (
@@ -159,5 +258,21 @@ EXAMPLES = (
     RotaryDescriptor(
         total_num_rows=9, num_qo_heads=4, num_kv_heads=2, head_dim=128, rotary_dim=128, dtype="f16", sections=(16, 24, 24),
         in_place=False,
+    ),
+    QkvPrepareDescriptor(
+        total_num_rows=40, num_qo_heads=8, rotary_dim=128, dtype="bf16",
+        paged_kv=PagedKvCacheDescriptor(num_total_pages=16, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16"),
+    ),
+    QkvPrepareDescriptor(
+        total_num_rows=7, num_qo_heads=3, rotary_dim=24, rotary_offset=8, dtype="f16", norm="none", interleaved=True,
+        positions="i32", page_table="csr", batch_size=2, in_place=True, kv_scale="head",
+        paged_kv=PagedKvCacheDescriptor(
+            num_total_pages=9, page_size=3, num_kv_heads=1, head_dim=65, dtype="f8_e4m3", layout="NHD"
+        ),
+    ),
+    QkvPrepareDescriptor(
+        total_num_rows=30, num_qo_heads=4, rotary_dim=64, dtype="bf16", norm="rms_one_plus", weight_dtype="f32",
+        page_table="block", batch_size=3,
+        paged_kv=PagedKvCacheDescriptor(num_total_pages=16, page_size=8, num_kv_heads=2, head_dim=96, dtype="bf16"),
     ),
 )  # fmt: skip

@@ -1,15 +1,18 @@
-"""Rotation on CUDA: several heads of a row a warp, which share the row's angles."""
+"""Rotation and qkv_prepare on CUDA: several heads of a row a warp, which share the row's angles."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.candidate import Reason
+from opfacade.core.guarantee import EXACT, Condition, ErrorModel, PrecisionGuarantee
 from opfacade.core.target import Target
-from opfacade.plans.rotary import RotaryDescriptor
+from opfacade.plans._attention.paging import FP8
+from opfacade.plans.rotary import QkvPrepareDescriptor, RotaryDescriptor
 
 _PROMISE = PrecisionGuarantee(
     math_precision="f32_rounded_once",
@@ -25,16 +28,36 @@ _PROMISE = PrecisionGuarantee(
 )
 
 
+_PREPARED = PrecisionGuarantee(
+    math_precision="f32",
+    accumulator="f32",
+    deterministic=True,
+    bit_stable_on_same_hardware=True,
+    batch_invariant="composition",
+    error_model=ErrorModel(id="qkv-f32"),
+    conditions=(Condition(id="own_slots", text="no two new rows share a slot"),),
+    evidence=(
+        "tests/families/rotary/test_qkv_prepare.py::test_the_kernel_keeps_its_bound",
+        "tests/families/rotary/test_qkv_prepare.py::test_a_row_alone_has_the_bits_that_it_has_in_a_batch",
+    ),
+)
+
+
 def _facts(descriptor: RotaryDescriptor) -> dict[str, bool | int | str]:
     facts: dict[str, bool | int | str] = {"head_dim": descriptor.head_dim, "rotary_dim": descriptor.rotary_dim}
     facts |= {"pairs": "interleaved" if descriptor.interleaved else "half", "k": descriptor.num_kv_heads > 0}
     facts |= {"rotary_offset": descriptor.rotary_offset} if descriptor.rotary_offset else {}
-    if descriptor.sections is not None:
-        facts["sections"] = "_".join([descriptor.section_order, *map(str, descriptor.sections)])
+    facts |= _section_fact(descriptor)
     return facts | {name: True for name in ("inverse", "in_place", "num_valid") if getattr(descriptor, name)}
 
 
-def section_constants(descriptor: Any) -> dict[str, Any]:
+def _section_fact(descriptor: Any) -> dict[str, bool | int | str]:
+    if descriptor.sections is None:
+        return {}
+    return {"sections": "_".join([descriptor.section_order, *map(str, descriptor.sections)])}
+
+
+def _section_constants(descriptor: Any) -> dict[str, Any]:
     """Constants of csrc/rotary/_sections.cu.jinja."""
     sections = descriptor.sections or ()
     stops = tuple(accumulate(sections))[:-1]
@@ -54,10 +77,10 @@ def _constants(descriptor: RotaryDescriptor) -> dict[str, Any]:
         "in_place",
     )
     found = {name: getattr(descriptor, name) for name in (*names, "num_valid")}
-    return found | section_constants(descriptor) | {"has_k": descriptor.num_kv_heads > 0}
+    return found | _section_constants(descriptor) | {"has_k": descriptor.num_kv_heads > 0}
 
 
-def _dtypes(descriptor: RotaryDescriptor) -> tuple[tuple[str, str], ...]:
+def _dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
     return (("positions", descriptor.positions), ("table", descriptor.table_dtype), ("x", descriptor.dtype))
 
 
@@ -80,4 +103,59 @@ _ROTARY = _Rotary(
     guarantee=_PROMISE,
 )
 
-CANDIDATES = (_ROTARY.candidate,)
+
+def _lacks(descriptor: QkvPrepareDescriptor, target: Target) -> Iterator[Reason]:
+    if descriptor.paged_kv.dtype in FP8:
+        yield from support.fp8_reasons(target, f"rows that are cast to {descriptor.paged_kv.dtype}")
+
+
+def _prepare_facts(descriptor: QkvPrepareDescriptor) -> dict[str, bool | int | str]:
+    facts: dict[str, bool | int | str] = {"head_dim": descriptor.paged_kv.head_dim, "rotary_dim": descriptor.rotary_dim}
+    facts |= {"pairs": "interleaved" if descriptor.interleaved else "half", "norm": descriptor.norm}
+    facts |= {"rotary_offset": descriptor.rotary_offset} if descriptor.rotary_offset else {}
+    facts |= {"kv_scale": descriptor.kv_scale} if descriptor.kv_scale != "none" else {}
+    facts |= {"in_place": True} if descriptor.in_place else {}
+    return facts | _section_fact(descriptor) | support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
+
+
+def _prepare_constants(descriptor: QkvPrepareDescriptor) -> dict[str, Any]:
+    names = ("rotary_dim", "rotary_offset", "interleaved", "dtype", "table_dtype", "positions", "norm", "kv_scale", "in_place")
+    found = {name: getattr(descriptor, name) for name in names} | _section_constants(descriptor)
+    cache = descriptor.paged_kv
+    found |= {
+        "cache_dtype": cache.dtype,
+        "head_dim": cache.head_dim,
+        "weight_dtype": descriptor.weight_dtype or descriptor.dtype,
+    }
+    return found | support.page_facts(cache.page_size, descriptor.page_table)
+
+
+def _prepare_dtypes(descriptor: QkvPrepareDescriptor) -> tuple[tuple[str, str], ...]:
+    pairs = [("kv", descriptor.paged_kv.dtype), *_dtypes(descriptor)]
+    pairs += [("weight", descriptor.weight_dtype or descriptor.dtype)] if descriptor.norm != "none" else []
+    return tuple(sorted(pairs))
+
+
+class _QkvPrepare(CudaKernel):
+    """As _Rotary."""
+
+    def facts(self, descriptor: Any) -> support.SpecPairs:
+        return support.pairs(**_prepare_facts(descriptor))
+
+    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+        return support.spec_of("rotary/qkv_prepare", support.pairs(**_prepare_constants(descriptor)), target)
+
+
+_QKV_PREPARE = _QkvPrepare(
+    descriptor=QkvPrepareDescriptor,
+    template="rotary/qkv_prepare",
+    impl="warp_heads",
+    accepts=_lacks,
+    constants=_prepare_facts,
+    dtypes=_prepare_dtypes,
+    guarantee=_PREPARED,
+    scalars=lambda descriptor: (descriptor.paged_kv.token_axis, descriptor.eps),
+    is_empty=lambda descriptor: descriptor.total_num_rows == 0,
+)
+
+CANDIDATES = (_ROTARY.candidate, _QKV_PREPARE.candidate)

@@ -11,14 +11,13 @@ from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report
+from opfacade.testing.families._qkv_prepare import QkvPrepareHarness, angles
 from opfacade.testing.families.elementwise import differs
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 from opfacade.testing.inputs import Draw
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_POSITIONS = 50
 
 
 class RotaryHarness(Harness):
@@ -31,16 +30,7 @@ class RotaryHarness(Harness):
 
     def inputs(self, draw: Draw) -> None:
         """Angles of a model, behind which the table ends; in place some rows are skipped."""
-        import torch
-
-        problem, half = draw.descriptor, draw.descriptor.rotary_dim // 2
-        speed = 10000.0 ** (-torch.arange(half, device=draw.device) / half)
-        angle = torch.arange(_POSITIONS, device=draw.device)[:, None] * speed
-        table = torch.cat([angle.cos(), angle.sin()], -1)
-        draw.values["cos_sin_cache"] = table.to(torch_dtype(problem.table_dtype))
-        shape = tuple(draw.values["positions"].shape)
-        positions = draw.integers(-1 if problem.in_place else 0, _POSITIONS, shape)
-        draw.values["positions"] = positions.to(draw.values["positions"].dtype)
+        angles(draw)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         problem, wrong, elements = ran.descriptor, 0, 0
@@ -97,4 +87,4 @@ def _kept(out: Tensor, given: Tensor, rows: Tensor) -> bool:
     return same_bits(out[rest], given[rest])
 
 
-HARNESSES: dict[str, Harness] = {"rotary": RotaryHarness()}
+HARNESSES: dict[str, Harness] = {"rotary": RotaryHarness(), "qkv_prepare": QkvPrepareHarness()}

@@ -4,6 +4,7 @@ from tests.mutation.mutant import Mutant
 
 _KERNEL, _TESTS = "kernels/rotary/rotary.cuh", "tests/families/rotary/test_rotary_kernel.py"
 _ANGLES, _REFERENCE = "kernels/rotary/angles.cuh", "tests/families/rotary/test_reference.py"
+_PREPARE, _PREPARED = "kernels/rotary/qkv_prepare.cuh", "tests/families/rotary/test_qkv_prepare.py"
 _TABLE, _TABLES = "opfacade/plans/_rotary_table.py", "tests/families/rotary/test_table.py"
 
 FAULTS = (
@@ -82,5 +83,50 @@ FAULTS = (
             ),
         ),
         tests=_TABLES,
+    ),
+    Mutant(
+        "qkv_prepare: the mean is over the rotated elements",
+        _PREPARE,
+        (("1.f / C::kHeadDim, p_.eps", "1.f / C::kRotated, p_.eps"),),
+        tests=f"{_PREPARED} -k kernel_keeps",
+    ),
+    Mutant(
+        "qkv_prepare: the weights of q are those of k",
+        _PREPARE,
+        (("head.kind == kQ ? p_.q_weight : p_.k_weight", "p_.q_weight"),),
+        tests=f"{_PREPARED} -k kernel_keeps",
+    ),
+    Mutant(
+        "qkv_prepare: weights lie where elements are counted, not where they are",
+        _PREPARE,
+        (("weight(weights, (i < kRun ? a : b) + i % kRun)", "weight(weights, (i < kRun ? unit.a : unit.b) + i % kRun)"),),
+        tests=f"{_PREPARED} -k kernel_keeps",
+    ),
+    Mutant(
+        "qkv_prepare: the sum of a head takes in its neighbour",
+        _PREPARE,
+        (("for (int step = kLanes / 2; step > 0; step /= 2)", "for (int step = 16; step > 0; step /= 2)"),),
+        tests=f"{_PREPARED} -k kernel_keeps",
+    ),
+    Mutant(
+        "qkv_prepare: a slot past the pool is stored in its last page",
+        "kernels/rotary/destination.cuh",
+        (
+            ("slot >= size * p.cache.table.num_pages) return Goes::kDropped;", "false) return Goes::kDropped;"),
+            ("static_cast<int>(slot / size)", "static_cast<int>(min(slot / size, int64_t{23}))"),
+        ),
+        tests=f"{_PREPARED} -k minus_one",
+    ),
+    Mutant(
+        "qkv_prepare: v is rotated as k is",
+        _PREPARE,
+        (("if (head.kind != kV) {", "{"),),
+        tests=f"{_PREPARED} -k kernel_keeps",
+    ),
+    Mutant(
+        "qkv_prepare: rows of no request write q",
+        _PREPARE,
+        (("|| goes == Goes::kNone", ""),),
+        tests=f"{_PREPARED} -k no_request",
     ),
 )

@@ -1,0 +1,52 @@
+"""The tensors of qkv_prepare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from opfacade.core.descriptor import Args
+from opfacade.plans._attention.operand_docs import OPERAND_DOCS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QkvPrepareArgs(Args):
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        **{name: OPERAND_DOCS[name] for name in (
+            "k_data", "v_data", "append_indptr", "kv_indptr", "kv_indices", "last_page_len", "block_table", "kv_lens",
+            "k_scale", "v_scale",
+        )},
+        "q": "[total_num_rows, num_qo_heads, head_dim]; overwritten with in_place",
+        "k": "[total_num_rows, num_kv_heads, head_dim]: new keys",
+        "v": "new values, as k",
+        "q_weight": "[head_dim] in weight_dtype: factors of the norm of q; with a norm",
+        "k_weight": "as q_weight, of k",
+        "q_out": "written: like q; absent with in_place",
+        "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; a negative one skips its row",
+        "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines, of each position",
+        "slots": "int64 [total_num_rows]: page * page_size + token of each row, -1: it is not stored; with page_table='slots'",
+    })  # fmt: skip
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_weight: Tensor | None = None
+    k_weight: Tensor | None = None
+    q_out: Tensor | None = None
+    positions: Tensor
+    cos_sin_cache: Tensor
+    k_data: Tensor
+    v_data: Tensor
+    slots: Tensor | None = None
+    append_indptr: Tensor | None = None
+    kv_indptr: Tensor | None = None
+    kv_indices: Tensor | None = None
+    last_page_len: Tensor | None = None
+    block_table: Tensor | None = None
+    kv_lens: Tensor | None = None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None

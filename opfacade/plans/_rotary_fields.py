@@ -1,0 +1,60 @@
+"""What rotations have in common: groups of pairs, their checks, and the operands of their angles."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.model import INT32_MAX, Model, Size, contradiction
+from opfacade.core.operands import Dim, TensorSpec, index_spec
+
+Narrow = Literal["f16", "bf16", "f32"]
+
+
+class Sectioned(Model):
+    """Groups of pairs of angles that have positions of their own."""
+
+    rotary_dim: Size = Field(description="Elements of a head that are rotated, even.")
+    sections: Annotated[tuple[Size, ...], Field(min_length=2, max_length=4)] | None = Field(
+        default=None, description="Pairs of each group that has positions of its own, 2 to 4 groups; null: one for all."
+    )
+    section_order: Literal["blocks", "interleaved"] = Field(
+        default="blocks", description="How the pairs of the groups follow each other."
+    )
+
+    @property
+    def groups(self) -> int:
+        """Positions of a row."""
+        return len(self.sections or (0,))
+
+    def section_of(self, pair: int) -> int:
+        """The group of a pair of angles."""
+        sections = self.sections or (self.rotary_dim // 2,)
+        if self.section_order == "interleaved":
+            group = pair % len(sections)
+            return group if pair < len(sections) * sections[group] else 0
+        return next(group for group in range(len(sections)) if pair < sum(sections[: group + 1]))
+
+
+def check_rotation(given: Any, head_dim: int) -> None:
+    """Raises for a rotation that does not fit in a head."""
+    room = head_dim - given.rotary_offset
+    if given.rotary_offset >= head_dim:
+        raise contradiction("rotary_offset", f"below head_dim={head_dim}", given.rotary_offset)
+    if given.rotary_dim % 2 or given.rotary_dim > room:
+        raise contradiction("rotary_dim", f"an even number, at most head_dim - rotary_offset = {room}", given.rotary_dim)
+    if given.sections is not None and sum(given.sections) != given.rotary_dim // 2:
+        raise contradiction("sections", f"sizes of {given.rotary_dim // 2} pairs together", sum(given.sections))
+    if given.sections is None and given.section_order != "blocks":
+        raise contradiction("section_order", "'blocks' without sections", given.section_order)
+
+
+def angle_operands(given: Any, rows: Dim, valid: str) -> dict[str, TensorSpec]:
+    """positions and cos_sin_cache."""
+    shape = (rows,) if given.sections is None else (Dim("sections", given.groups), rows)
+    at = index_spec(*shape, values=(-1, INT32_MAX), dtype=given.positions, valid_rows="" if given.sections else valid)
+    size = ITEMSIZE[given.table_dtype]
+    table = TensorSpec((Dim("max_positions"), Dim("rotary_dim", given.rotary_dim)), given.table_dtype, alignment=size)
+    return {"positions": at._replace(below="cos_sin_cache"), "cos_sin_cache": table}
