@@ -27,6 +27,7 @@ LAYERS = (
     "serving",
     "programs",
     "plans",
+    "recipes",
     "backends",
     "torch_ops",
     "testing",

@@ -1,4 +1,4 @@
-"""Activations as programs of one f32: each written so that its relative error is bounded wherever its value is a normal number.
+"""Activations as programs of one f32 or f64: each written so that its relative error is bounded where its value is normal.
 
 That rules out the textbook forms of some: 1 + erf(x) loses all digits in its negative tail, log(1 + exp(x)) near its end, and
 x - tanh(x) near 0. `tests/programs/test_shipped.py` holds each of them to it.
@@ -36,12 +36,12 @@ def relu2(x: Node) -> Node:
 def _share(x: Node) -> Node:
     """1 / (1 + exp(-x)), from the side on which the exponential does not overflow."""
     small = _exp(-abs(x))
-    return _select(x < 0.0, small, constant(1.0, "f32")) / (1.0 + small)
+    return _select(x < 0.0, small, constant(1.0, x.type)) / (1.0 + small)
 
 
 def _bounded(x: Node) -> Node:
-    """x as a factor of what is 0 there before it is -200, so that -inf gives the limit and not NaN."""
-    return _maximum(x, -200.0)
+    """x as a factor of what is 0 there before it is -200 (f64: -1600), so that -inf gives the limit and not NaN."""
+    return _maximum(x, -200.0 if x.type == "f32" else -1600.0)
 
 
 def sigmoid(x: Node) -> Node:
@@ -70,9 +70,10 @@ def softplus(x: Node) -> Node:
 
 def mish(x: Node) -> Node:
     """x * tanh(softplus(x)): with e = exp(x), x * e (e + 2) / (e (e + 2) + 2); x itself where e would overflow."""
-    grown = _exp(_minimum(x, 20.0))
+    most = 20.0 if x.type == "f32" else 40.0
+    grown = _exp(_minimum(x, most))
     part = grown * (grown + 2.0)
-    return _select(x > 20.0, x, _bounded(x) * (part / (part + 2.0)))
+    return _select(x > most, x, _bounded(x) * (part / (part + 2.0)))
 
 
 def elu(x: Node) -> Node:

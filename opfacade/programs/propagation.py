@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 INF = math.inf
+LGAMMA_MINIMUM = (1.4616321449683623, -0.12148629053584962)  # where, and its value, rounded down
 
 
 def _add(a: Ball, b: Ball) -> Ball:
@@ -121,10 +122,14 @@ def _erfc(v: Tensor, a: Ball) -> Tensor:
 
 
 def _lgamma(v: Tensor, a: Ball) -> Tensor:
-    """It rises behind 1.47; between the negative poles nothing is promised."""
+    """Convex behind 0: farthest at an end, or at its minimum; between the negative poles nothing is promised."""
+    import torch
+
     least, most = LGAMMA_OUTSIDE
-    rising = _monotone("lgamma", low=1.47)(v, a)
-    return rising.masked_fill((a.v > least) & (a.v < most), INF)
+    at, minimum = LGAMMA_MINIMUM
+    ends = _monotone("lgamma", low=0.0)(v, a)
+    found = torch.where((a.v - at).abs() < a.r, torch.maximum(ends, v - minimum), ends)
+    return found.masked_fill((a.v > least) & (a.v < most), INF)
 
 
 def _pow(v: Tensor, a: Ball, b: Ball) -> Tensor:

@@ -8,7 +8,7 @@ silu = x / (1 + exp(-x))
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.programs.expression import Node, apply, constant, coord, extent, read, scalar, stage, value
 from opfacade.programs.operations import OPERATIONS
@@ -34,7 +34,7 @@ globals().update({word: _word(name) for word, name in _OPERATION.items()})
 
 if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any: ...  # every word of the table
+    def __getattr__(name: str) -> Callable[..., Node]: ...  # every word of the table
 
 
 def round_to(x: Node, dtype: str) -> Node:

@@ -1,0 +1,57 @@
+"""Recipes: functions with the names and the arguments of torch's operators, that give the descriptor of what they compute.
+
+    from opfacade import recipes
+    from opfacade.recipes import shaped
+
+    x = shaped(4096, 11008, dtype="bf16")
+    plan = MapPlan.select(recipes.silu(x))
+
+A recipe takes shapes and dtypes: a `Shaped`, or any tensor, which is not read. A number among the arguments is a number of the
+plan. Nothing is promoted: tensors have one dtype. An input that is expanded lacks the axes along which it is expanded.
+docs/ops/recipes.md lists all recipes, and the operators that have none with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opfacade.recipes import (  # noqa: F401  each adds its recipes
+    activations,
+    arithmetic,
+    casts,
+    choices,
+    comparisons,
+    creation,
+    functions,
+    images,
+    joins,
+    lookup,
+    losses,
+    matrices,
+    moves,
+    padding,
+    parts,
+    stacks,
+    windows,
+)
+from opfacade.recipes._recipe import RECIPES, Recipe
+from opfacade.recipes._tensors import Shaped, shaped
+
+__all__ = ["RECIPES", "Recipe", "Shaped", "shaped"]
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *RECIPES])
+
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+else:
+
+    def __getattr__(name: str) -> Recipe:
+        found = RECIPES.get(name)
+        if found is None:
+            raise AttributeError(f"no recipe {name!r}: docs/ops/recipes.md says which operators have none, and why")
+        return found

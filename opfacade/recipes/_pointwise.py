@@ -1,0 +1,80 @@
+"""Recipes of a function of elements: tensors and numbers become expressions, and what it returns is the value of a result."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opfacade.core.dtypes import DType
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.programs.expression import Node, apply
+from opfacade.programs.types import FLOATS, Type, widened
+from opfacade.recipes._draft import Draft
+from opfacade.recipes._tensors import Shaped, broadcast, refuse
+
+TRUTHS = ("condition", "mask")  # tensors of bool beside others of any dtype
+CHOICES = ("decimals", "p", "n")  # numbers that choose the program
+HINT = 'Convert with recipes.to(x, "f32"): nothing is promoted.'
+
+
+def pointwise(function: Callable[..., Any]) -> Callable[..., MapDescriptor]:
+    """The maker of a descriptor. A number among the arguments becomes a number of the plan; None, a bool and a text stay."""
+    signature = inspect.signature(function)
+
+    def make(*args: Any, **options: Any) -> MapDescriptor:
+        given = signature.bind(*args, **options).arguments
+        tensors = {name: one for name, one in given.items() if isinstance(one, Shaped)}
+        if not tensors:
+            refuse(next(iter(signature.parameters)), "a tensor, or a Shaped with its shape and dtype", "none")
+        dtype = common(tensors)
+        draft = Draft(broadcast(one.shape for one in tensors.values()))
+        made = function(**{name: _as_node(draft, name, one, widened(dtype)) for name, one in given.items()})
+        values = made if isinstance(made, tuple) else (made,)
+        return draft.map(*values, dtype=dtype)
+
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make
+
+
+def common(tensors: Mapping[str, Shaped]) -> DType:
+    """The one dtype of some tensors; f32 where all are conditions."""
+    name, first = next(((name, one) for name, one in tensors.items() if name not in TRUTHS), ("", None))
+    for other, one in tensors.items():
+        if other in TRUTHS and one.dtype != "bool":
+            refuse(other, "bool", one.dtype, "Compare with zero: recipes.ne(x, 0).")
+        if first is not None and other not in TRUTHS and one.dtype != first.dtype:
+            refuse(other, f"{first.dtype}, the dtype of {name}", one.dtype, HINT)
+    return FLOATS[0] if first is None else first.dtype
+
+
+def _as_node(draft: Draft, name: str, given: Any, type: Type) -> Any:
+    if isinstance(given, Shaped):
+        return draft.element(name, given)
+    if name not in CHOICES and isinstance(given, (int, float)) and (type == "bool" or not isinstance(given, bool)):
+        return draft.number(name, given, type)
+    return given
+
+
+def unary(function: Callable[[Node], Node]) -> Callable[..., MapDescriptor]:
+    return pointwise(lambda input: function(input))
+
+
+def binary(function: Callable[[Node, Node], Node]) -> Callable[..., MapDescriptor]:
+    return pointwise(lambda input, other: function(input, other))
+
+
+def floats(node: Node) -> Node:
+    """A float stays; what is not one is refused with the argument's name."""
+    if node.type not in FLOATS:
+        refuse("input", "a dtype of floats", node.type, HINT)
+    return node
+
+
+def truth(node: Node) -> Node:
+    """Whether it is not 0."""
+    return node if node.type == "bool" else apply("bool", node)
+
+
+def is_float(node: Node) -> bool:
+    return node.type in FLOATS

@@ -1,0 +1,89 @@
+"""Recipe: a function with the name and the arguments of torch's or lax's that gives the descriptor of what it computes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.programs.fault import Fault
+from opfacade.recipes._tensors import Refusal, Shaped, is_like, seen
+
+REMEMBERED = 1024  # descriptors
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A function of shapes and dtypes and of the other arguments of its namesake. What it returns is made once.
+
+    name: its attribute in `opfacade.recipes`. names: the operators that it is, as torch names them in its tests. note: in what
+    it differs from them.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    make: Callable[..., MapDescriptor] = field(repr=False)
+    note: str = ""
+
+    def __call__(self, *args: Any, **options: Any) -> MapDescriptor:
+        """Raises DescriptorError for arguments without a meaning, TypeError for those that the function does not have."""
+        bound = inspect.signature(self.make).bind(*args, **options)
+        try:
+            named = tuple((name, _frozen(value)) for name, value in bound.kwargs.items())
+            return _made(self, tuple(map(_frozen, bound.args)), named)
+        except Fault as fault:
+            expected = f"what the program takes: {fault.expected}"
+            raise Refusal("tensors", expected, fault.got, fault.hint_text).of(self.name) from None
+        except Refusal as refusal:
+            raise refusal.of(self.name) from None
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _made(recipe: Recipe, args: Any, options: Any) -> MapDescriptor:
+    return recipe.make(*map(_thawed, args), **{name: _thawed(value) for name, value in options})
+
+
+def _frozen(given: Any) -> Any:
+    """As a part of a key, in which 1, 1.0 and True differ, and 0.0 and -0.0."""
+    if is_like(given):
+        return seen("tensor", given)
+    if isinstance(given, (list, tuple)):
+        return ("list", tuple(map(_frozen, given)))
+    return ("number", type(given), repr(given), given) if isinstance(given, (int, float)) else given
+
+
+def _thawed(given: Any) -> Any:
+    if isinstance(given, tuple) and not isinstance(given, Shaped):
+        return [_thawed(item) for item in given[1]] if given[0] == "list" else given[-1]
+    return given
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def attribute(name: str) -> str:
+    """The attribute of `opfacade.recipes` for an operator of torch."""
+    return name.replace("linalg.", "linalg_").rpartition(".")[2]
+
+
+def add(names: str, make: Callable[..., MapDescriptor], note: str = "") -> Recipe:
+    """Registers a recipe. names: of its operators, the first of which names it; one behind ~ is no attribute, where another
+    recipe has that name."""
+    told = names.split()
+    made = Recipe(attribute(told[0]), tuple(name.lstrip("~") for name in told), make, note)
+    RECIPES.update({attribute(name): made for name in told if not name.startswith("~")})
+    return made
+
+
+def recipe(names: str, note: str = "") -> Callable[[Callable[..., MapDescriptor]], Recipe]:
+    """The decorator form of `add`."""
+    return lambda make: add(names, make, note)
+
+
+def table(rows: Mapping[str, Callable[..., Any]], form: Callable[[Callable[..., Any]], Callable[..., MapDescriptor]]) -> None:
+    """A recipe a row: names -> a function of expressions."""
+    for names, function in rows.items():
+        add(names, form(function))

@@ -1,0 +1,130 @@
+"""What a recipe takes in place of tensors: a shape and a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
+
+from opfacade.core.dtypes import DTYPES, DType
+from opfacade.errors import from_issues
+from opfacade.issue import Issue
+from opfacade.programs.types import Type, widened
+
+Shape = tuple[int, ...]
+_NAMES = {facts.torch: name for name, facts in DTYPES.items()}
+NUMBER = (int, float)
+
+
+class Like(Protocol):
+    """Anything with a shape and a dtype: a `Shaped`, a tensor of torch on any device, `meta` too."""
+
+    @property
+    def shape(self) -> Any: ...
+    @property
+    def dtype(self) -> Any: ...
+
+
+class Shaped(NamedTuple):
+    """A tensor as a recipe sees it.
+
+    shape: its extents. dtype: a name of `opfacade.core.dtypes.DTYPES`, such as "bf16".
+    """
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def type(self) -> Type:
+        """The type in which its elements are computed."""
+        return widened(self.dtype)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        found = 1
+        for size in self.shape:
+            found *= size
+        return found
+
+
+def shaped(*shape: int, dtype: DType) -> Shaped:
+    """`shaped(4, 8, dtype="bf16")`."""
+    return Shaped(tuple(shape), dtype)
+
+
+def refuse(argument: str, expected: str, got: object, hint: str = "") -> NoReturn:
+    """Raises DescriptorError; the recipe that is called adds its name."""
+    raise Refusal(argument, expected, got, hint)
+
+
+class Refusal(Exception):
+    """A wrong argument, before the recipe's name is known."""
+
+    def __init__(self, argument: str, expected: str, got: object, hint: str = "") -> None:
+        super().__init__(argument)
+        self.issue = Issue("OPF-D050", argument, expected, str(got)[:200], hint, kind="DescriptorError")
+
+    def of(self, recipe: str) -> Exception:
+        return from_issues(f"recipes.{recipe}", "descriptor", [self.issue])
+
+
+def is_like(given: object) -> TypeGuard[Like]:
+    return hasattr(given, "shape") and hasattr(given, "dtype")
+
+
+def dtype_of(given: object, argument: str = "dtype") -> DType:
+    """The name of a dtype; one of torch too."""
+    name = str(given).removeprefix("torch.")
+    found: Any = name if name in DTYPES else _NAMES.get(name)
+    if found is None:
+        refuse(argument, f"one of {', '.join(DTYPES)}", given)
+    dtype: DType = found
+    return dtype
+
+
+def seen(argument: str, given: object) -> Shaped:
+    """A tensor argument as its shape and dtype."""
+    if not is_like(given):
+        refuse(argument, "a tensor, or a Shaped with its shape and dtype", type(given).__name__)
+    return given if isinstance(given, Shaped) else Shaped(tuple(int(n) for n in given.shape), dtype_of(given.dtype, argument))
+
+
+def sizes(argument: str, given: object) -> Shape:
+    """A tuple of integers."""
+    if isinstance(given, int):
+        return (given,)
+    if not isinstance(given, (list, tuple)) or not all(isinstance(size, int) for size in given):
+        refuse(argument, "a list of integers", given)
+    return tuple(int(size) for size in given)
+
+
+def axis_of(argument: str, axis: object, rank: int) -> int:
+    """An axis from 0; negative ones count from the end."""
+    least = max(rank, 1)
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -least <= axis < least:
+        refuse(argument, f"an axis, {-least} .. {least - 1}", axis)
+    return axis % least
+
+
+def axes_of(argument: str, axes: object, rank: int) -> Shape:
+    """Axes from 0, each once."""
+    found = tuple(axis_of(argument, axis, rank) for axis in sizes(argument, axes))
+    if len(set(found)) < len(found):
+        refuse(argument, "each axis once", axes)
+    return found
+
+
+def broadcast(shapes: Iterable[Sequence[int]]) -> Shape:
+    """The shape to which all expand, aligned at the last axis."""
+    known = [tuple(shape) for shape in shapes]
+    rank = max(map(len, known), default=0)
+    found = [1] * rank
+    for shape in known:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if size != 1 and found[axis] not in (1, size):
+                refuse("tensors", "shapes that expand to one", " and ".join(str(one) for one in known))
+            found[axis] = size if size != 1 else found[axis]
+    return tuple(found)

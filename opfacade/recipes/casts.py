@@ -1,0 +1,56 @@
+"""Conversions. A float becomes an integer toward zero, saturating, and 0 of NaN; an integer wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opfacade.core.dtypes import DType
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.programs import words as w
+from opfacade.programs.expression import Node, apply
+from opfacade.programs.types import storable
+from opfacade.recipes._draft import Draft
+from opfacade.recipes._recipe import add, recipe
+from opfacade.recipes._tensors import Shaped, broadcast, dtype_of, refuse
+
+METHODS: dict[str, DType] = {
+    "bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64", "byte": "u8", "char": "i8", "short": "i16",
+    "int": "i32", "long": "i64", "bool": "bool",
+}  # fmt: skip
+SATURATES = "a float beyond the range of an integer gives its end, NaN gives 0"
+
+
+def converted(node: Node, dtype: DType) -> Node:
+    """As a value that a tensor of the dtype takes."""
+    wanted = storable(dtype)
+    if wanted is None:
+        refuse("dtype", "a dtype that a value can be stored as", dtype)
+    return node if node.type == wanted else apply(wanted, node)
+
+
+@recipe("to type", SATURATES)
+def to(input: Shaped, dtype: Any) -> MapDescriptor:
+    """dtype: a name such as "bf16", or one of torch."""
+    draft, wanted = Draft(input.shape), dtype_of(dtype)
+    return draft.map(converted(draft.element("input", input), wanted), dtype=wanted)
+
+
+def _method(dtype: DType) -> Callable[[Shaped], MapDescriptor]:
+    return lambda input: to.make(input, dtype)
+
+
+for _name, _dtype in METHODS.items():
+    add(_name, _method(_dtype), SATURATES)
+
+
+@recipe("float_power")
+def float_power(input: Any, exponent: Any) -> MapDescriptor:
+    """In f64, whatever the arguments are."""
+    given = {"input": input, "exponent": exponent}
+    draft = Draft(broadcast(one.shape for one in given.values() if isinstance(one, Shaped)))
+    a, b = (
+        converted(draft.element(name, one), "f64") if isinstance(one, Shaped) else draft.number(name, one, "f64")
+        for name, one in given.items()
+    )
+    return draft.map(w.pow(a, b), dtype="f64")

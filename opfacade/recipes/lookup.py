@@ -1,0 +1,135 @@
+"""Elements at places that a tensor holds. `outside` says what an index beyond its axis reads: "clamp" the nearest place, "wrap"
+modulo the size, a number that number; `OPFACADE_VALIDATE=indices` reports it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.programs import words as w
+from opfacade.programs.expression import Node, constant, coord
+from opfacade.programs.types import INTEGERS
+from opfacade.recipes._draft import Draft
+from opfacade.recipes._recipe import recipe
+from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse, sizes
+from opfacade.recipes.moves import unraveled
+
+CLAMPS = "an index outside reads the nearest place; `outside` changes that"
+
+
+def index_of(node: Node) -> Node:
+    if node.type not in INTEGERS:
+        refuse("index", "a dtype of integers", node.type)
+    return node if node.type == "i64" else w.i64(node)
+
+
+def _from_end(index: Node, size: Node) -> Node:
+    return w.select(index < 0, index + size, index)
+
+
+@recipe("gather", CLAMPS)
+def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, outside: Any = "clamp") -> MapDescriptor:
+    axis = axis_of("dim", dim, input.rank)
+    if index.rank != input.rank and input.rank * index.rank:
+        refuse("index", f"{input.rank} axes, as input has", index.shape)
+    draft = Draft(index.shape)
+    source, places = draft.source("input", input), draft.here()
+    at = index_of(draft.element("index", index))
+    places = [at if i == axis else place for i, place in enumerate(places)] or [at]
+    return draft.map(source.at(places[: max(input.rank, 1)], outside), dtype=input.dtype)
+
+
+@recipe("take_along_dim", CLAMPS)
+def take_along_dim(input: Shaped, indices: Shaped, dim: Any = None, outside: Any = "clamp") -> MapDescriptor:
+    """Without dim the elements are counted row by row. Negative indices count from the end."""
+    if dim is None:
+        return _taken(input, "indices", Shaped((indices.numel,), indices.dtype), outside)
+    axis = axis_of("dim", dim, input.rank)
+    if indices.rank != input.rank:
+        refuse("indices", f"{input.rank} axes, as input has", indices.shape)
+    shape = [n if i != axis else 1 for i, n in enumerate(input.shape)]
+    wide = list(broadcast([shape, [n if i != axis else 1 for i, n in enumerate(indices.shape)]]))
+    wide[axis] = indices.shape[axis]
+    draft = Draft(wide)
+    source, places = draft.source("input", input), draft.here()
+    places = [place if input.shape[i] != 1 or i == axis else constant(0, "i64") for i, place in enumerate(places)]
+    size = draft.number("size", input.shape[axis], "i64")
+    places[axis] = _from_end(index_of(draft.element("indices", indices)), size)
+    return draft.map(source.at(places, outside), dtype=input.dtype)
+
+
+@recipe("index_select", CLAMPS)
+def index_select(input: Shaped, dim: int, index: Shaped, outside: Any = "clamp") -> MapDescriptor:
+    axis = axis_of("dim", dim, input.rank)
+    if index.rank > 1:
+        refuse("index", "one axis", index.shape)
+    draft = Draft([index.numel if i == axis else n for i, n in enumerate(input.shape)])
+    source, places = draft.source("input", input), draft.here()
+    at = index_of(draft.along("index", Shaped((index.numel,), index.dtype), (axis,) if input.rank else ()))
+    places = [at if i == axis else place for i, place in enumerate(places)] or [at]
+    return draft.map(source.at(places, outside), dtype=input.dtype)
+
+
+@recipe("take", CLAMPS)
+def take(input: Shaped, index: Shaped, outside: Any = "clamp") -> MapDescriptor:
+    """Elements counted row by row; negative indices count from the end."""
+    return _taken(input, "index", index, outside)
+
+
+def _taken(input: Shaped, name: str, index: Shaped, outside: Any) -> MapDescriptor:
+    draft = Draft(index.shape)
+    source = draft.source("input", input)
+    at = _from_end(index_of(draft.element(name, index)), draft.number("count", input.numel, "i64"))
+    return draft.map(source.at(unraveled(draft, at, input.shape), outside), dtype=input.dtype)
+
+
+@recipe("nn.functional.embedding", f"{CLAMPS}; max_norm changes the weights, and is refused")
+def embedding(
+    input: Shaped, weight: Shaped, padding_idx: Any = None, max_norm: Any = None, norm_type: Any = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False, outside: Any = "clamp",
+) -> MapDescriptor:  # fmt: skip
+    """input: indices of rows of weight [V, D]."""
+    if max_norm is not None or weight.rank != 2:
+        refuse("max_norm" if weight.rank == 2 else "weight", "None, and a weight of 2 axes", (max_norm, weight.shape))
+    draft = Draft((*input.shape, weight.shape[1]))
+    source = draft.source("weight", weight)
+    at = index_of(draft.along("input", input, range(input.rank)))
+    return draft.map(source.at([at, coord(input.rank)], outside), dtype=weight.dtype)
+
+
+@recipe("nn.functional.one_hot", "num_classes is needed: else the size would depend on the data")
+def one_hot(input: Shaped, num_classes: int = -1) -> MapDescriptor:
+    """i64, as torch has it; an index outside gives zeros."""
+    if num_classes < 0:
+        refuse("num_classes", "a number", num_classes)
+    draft = Draft((*input.shape, num_classes))
+    here = w.eq(index_of(draft.along("input", input, range(input.rank))), coord(input.rank))
+    return draft.map(w.select(here, constant(1, "i64"), constant(0, "i64")))
+
+
+@recipe("nn.functional.nll_loss", 'reduction="none"; others wait for folds')
+def nll_loss(
+    input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    reduction: str = "mean",
+) -> MapDescriptor:  # fmt: skip
+    """input: log-probabilities [N, C, ...] or [C]; 0 where the target is ignore_index."""
+    if reduction != "none":
+        refuse("reduction", '"none"', reduction)
+    draft = Draft(target.shape)
+    source = draft.source("input", input)
+    at, places = index_of(draft.element("target", target)), draft.here()
+    found = -source.at([*places[: input.rank - 1 and 1], at, *places[1:]])
+    if weight is not None:
+        found = draft.source("weight", weight).at([at]) * found
+    ignored = w.eq(at, draft.number("ignore_index", ignore_index, "i64"))
+    return draft.map(w.select(ignored, constant(0.0, input.type), found), dtype=input.dtype)
+
+
+@recipe("unravel_index", "one output for each axis: out0, out1 and so on; at most 4")
+def unravel_index(input: Shaped, shape: Any) -> MapDescriptor:
+
+    wanted = sizes("shape", shape)
+    if not 1 <= len(wanted) <= 4:
+        refuse("shape", "1 to 4 extents", shape)
+    draft = Draft(input.shape)
+    return draft.map(*unraveled(draft, index_of(draft.element("input", input)), wanted))

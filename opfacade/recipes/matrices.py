@@ -1,0 +1,135 @@
+"""Triangles and diagonals: an element depends on the difference of its row and column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.programs import words as w
+from opfacade.programs.expression import Node, coord
+from opfacade.programs.types import storable
+from opfacade.recipes._draft import Draft, one, zero
+from opfacade.recipes._recipe import recipe
+from opfacade.recipes._tensors import Shaped, axis_of, dtype_of, refuse
+
+
+def _triangle(input: Shaped, diagonal: int, upper: bool) -> MapDescriptor:
+    if input.rank < 2:
+        refuse("input", "at least 2 axes", input.shape)
+    draft = Draft(input.shape)
+    ahead = coord(input.rank - 1) - coord(input.rank - 2)
+    number = draft.number("diagonal", diagonal, "i64")
+    kept = ahead >= number if upper else ahead <= number
+    return draft.map(w.select(kept, draft.element("input", input), zero(input.type)), dtype=input.dtype)
+
+
+@recipe("tril")
+def tril(input: Shaped, diagonal: int = 0) -> MapDescriptor:
+    return _triangle(input, diagonal, False)
+
+
+@recipe("triu")
+def triu(input: Shaped, diagonal: int = 0) -> MapDescriptor:
+    return _triangle(input, diagonal, True)
+
+
+@recipe("eye")
+def eye(n: int, m: Any = None, dtype: Any = "f32") -> MapDescriptor:
+    draft, wanted = Draft((n, n if m is None else m)), dtype_of(dtype)
+    type = storable(wanted) or "f32"
+    return draft.map(w.select(w.eq(coord(0), coord(1)), one(type), zero(type)), dtype=wanted)
+
+
+@recipe("diagonal_copy diagonal", "a copy")
+def diagonal_copy(input: Shaped, offset: int = 0, dim1: int = 0, dim2: int = 1) -> MapDescriptor:
+    a, b = axis_of("dim1", dim1, input.rank), axis_of("dim2", dim2, input.rank)
+    if a == b or input.rank < 2:
+        refuse("dim2", "another axis than dim1", dim2)
+    rows, columns = input.shape[a] - max(-offset, 0), input.shape[b] - max(offset, 0)
+    kept = [axis for axis in range(input.rank) if axis not in (a, b)]
+    draft = Draft([*(input.shape[axis] for axis in kept), max(min(rows, columns), 0)])
+    along, places = coord(len(kept)), [coord(0)] * input.rank
+    for i, axis in enumerate(kept):
+        places[axis] = coord(i)
+    places[a] = along + draft.number("down", max(-offset, 0), "i64")
+    places[b] = along + draft.number("right", max(offset, 0), "i64")
+    return draft.map(draft.source("input", input).at(places), dtype=input.dtype)
+
+
+@recipe("linalg.diagonal", "a copy")
+def linalg_diagonal(input: Shaped, offset: int = 0, dim1: int = -2, dim2: int = -1) -> MapDescriptor:
+    return diagonal_copy.make(input, offset, dim1, dim2)
+
+
+@recipe("diag_embed")
+def diag_embed(input: Shaped, offset: int = 0, dim1: int = -2, dim2: int = -1) -> MapDescriptor:
+    """The last axis along a diagonal of two new axes."""
+    rank = input.rank + 1
+    a, b = axis_of("dim1", dim1, rank), axis_of("dim2", dim2, rank)
+    if a == b or not input.rank:
+        refuse("dim2", "another axis than dim1, of an input with an axis", dim2)
+    size, rest = input.shape[-1] + abs(offset), iter(input.shape[:-1])
+    draft = Draft([size if axis in (a, b) else next(rest) for axis in range(rank)])
+    along = coord(a) - draft.number("down", max(-offset, 0), "i64")
+    across = coord(b) - draft.number("right", max(offset, 0), "i64")
+    places = [*(coord(axis) for axis in range(rank) if axis not in (a, b)), along]
+    return draft.map(_on_diagonal(draft, input, places, along, across), dtype=input.dtype)
+
+
+def _on_diagonal(draft: Draft, input: Shaped, places: list[Node], along: Node, across: Node) -> Node:
+    nothing = zero(input.type)
+    return w.select(w.eq(along, across), draft.source("input", input).at(places, nothing), nothing)
+
+
+@recipe("diag", "the diagonal of a matrix, or the matrix of a diagonal")
+def diag(input: Shaped, diagonal: int = 0) -> MapDescriptor:
+    return diag_embed.make(input, diagonal) if input.rank == 1 else diagonal_copy.make(input, diagonal)
+
+
+@recipe("diagflat")
+def diagflat(input: Shaped, offset: int = 0) -> MapDescriptor:
+    """The elements row by row along a diagonal."""
+    size = input.numel + abs(offset)
+    draft = Draft((size, size))
+    along = coord(0) - draft.number("down", max(-offset, 0), "i64")
+    across = coord(1) - draft.number("right", max(offset, 0), "i64")
+    found = draft.source("input", Shaped((input.numel,), input.dtype)).at([along], zero(input.type))
+    return draft.map(w.select(w.eq(along, across), found, zero(input.type)), dtype=input.dtype)
+
+
+@recipe("diagonal_scatter")
+def diagonal_scatter(input: Shaped, src: Shaped, offset: int = 0, dim1: int = 0, dim2: int = 1) -> MapDescriptor:
+    a, b = axis_of("dim1", dim1, input.rank), axis_of("dim2", dim2, input.rank)
+    draft = Draft(input.shape)
+    along = coord(a) - draft.number("down", max(-offset, 0), "i64")
+    across = coord(b) - draft.number("right", max(offset, 0), "i64")
+    places = [*(coord(axis) for axis in range(input.rank) if axis not in (a, b)), along]
+    inside = w.and_(w.eq(along, across), along >= 0)
+    found = w.select(inside, draft.source("src", src).at(places), draft.element("input", input))
+    return draft.map(found, dtype=input.dtype)
+
+
+@recipe("select_scatter")
+def select_scatter(input: Shaped, src: Shaped, dim: int, index: int) -> MapDescriptor:
+    axis = axis_of("dim", dim, input.rank)
+    size = input.shape[axis]
+    if not -size <= index < size:
+        refuse("index", f"a place of the axis, {-size} .. {size - 1}", index)
+    draft = Draft(input.shape)
+    inside = w.eq(coord(axis), draft.number("index", index % size, "i64"))
+    new = draft.along("src", src, [i for i in range(input.rank) if i != axis])
+    return draft.map(w.select(inside, new, draft.element("input", input)), dtype=input.dtype)
+
+
+@recipe("slice_scatter")
+def slice_scatter(input: Shaped, src: Shaped, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> MapDescriptor:
+    axis = axis_of("dim", dim, input.rank)
+    first, last, by = slice(start, end, step).indices(input.shape[axis])
+    draft = Draft(input.shape)
+    behind = coord(axis) - draft.number("start", first, "i64")
+    number = draft.number("step", by, "i64")
+    places = draft.here()
+    places[axis] = w.floordiv(behind, number)
+    inside = w.and_(w.and_(behind >= 0, w.eq(w.mod(behind, number), 0)), coord(axis) < draft.number("end", last, "i64"))
+    found = w.select(inside, draft.source("src", src).at(places), draft.element("input", input))
+    return draft.map(found, dtype=input.dtype)

@@ -1,0 +1,123 @@
+"""Every recipe against torch's operator on the samples of torch's own tests.
+
+What is not a float has the value of torch. Of a float both results lie in the bound that the program has for a machine which
+rounds each of its operations and constants: torch's in f64 too, from the same inputs. A program whose constants or order are
+wrong is outside of it.
+"""
+
+from contextlib import suppress
+
+import pytest
+import torch
+
+from opfacade import Preference, recipes
+from opfacade.errors import DescriptorError
+from opfacade.plans._program_values import values_of
+from opfacade.plans.elementwise import MapPlan
+from opfacade.programs import bound
+from opfacade.programs.ball import Ball
+from opfacade.programs.operations import FUNCTIONS
+from opfacade.programs.types import FLOATS
+from opfacade.programs.ulps import DEVICE
+from opfacade.testing.families.elementwise import differs
+from tests import emulator
+from tests.recipes import opinfo
+
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.uint8, torch.bfloat16)
+MOST = 6  # samples of an operator and a dtype
+MACHINE = bound.machine_of(
+    {"u": 2.0**-24, "u64": 2.0**-53}
+    | {f"ulp.{name}": DEVICE[name][0] for name in FUNCTIONS}
+    | {f"ulp64.{name}": 8.0 for name in FUNCTIONS}
+)
+ROUNDOFF = {"f32": 2.0**-24, "f64": 2.0**-52}
+DISTINCT = {recipe.name: recipe for recipe in recipes.RECIPES.values()}
+OWN = {"cbrt", "relu2", "to", "unbind_copy"}  # without samples, or with none that is taken
+TORCH = {"ndtr": 2.0**-51}  # errors of torch's f64
+
+
+def accepted(recipe, info, dtype, most=MOST):
+    """Calls that the recipe takes, spread over the samples, beside their samples."""
+    found = []
+    for sample in opinfo.samples(info, dtype, 60):
+        call = opinfo.Call.of(info, sample)
+        with suppress(DescriptorError):
+            found.append((sample, call, call.descriptor(recipe)))
+    return found[:: max(1, len(found) // most)]
+
+
+def run(recipe, call, descriptor, backend="reference"):
+    args = opinfo.bundle(descriptor, call.tensors(recipe))
+    if backend == "reference":
+        MapPlan.select(descriptor, Preference(backend="reference")).run(args)
+    else:
+        emulator.subject(descriptor).run(args)
+    return args, descriptor.written(args)
+
+
+def listed(result):
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def ball_of(output, args, descriptor):
+    """Exact operations and constants have radii too: their rounding is that of this order."""
+
+    def amend(node, ball):
+        inexact = node.kind == "constant" and node.type in FLOATS and node.data not in (0.0, 0.5, 1.0, 2.0)
+        return Ball(ball.v, ball.v.abs().nan_to_num(0.0, 0.0, 0.0) * ROUNDOFF[node.type]) if inexact else ball
+
+    bounds = bound.Bounds(values_of(descriptor, args), MACHINE, fused=True, amend=amend)
+    return bound.stored(bounds(output.value), output.dtype)
+
+
+def in_f64(info, sample):
+    """torch's result from the same inputs as f64; numbers are those of the plan, f32."""
+
+    def wide(value):
+        if isinstance(value, torch.Tensor):
+            return value.double() if value.is_floating_point() else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(wide(item) for item in value)
+        if isinstance(value, torch.dtype):
+            return torch.float64 if value.is_floating_point else value
+        return float(torch.tensor(value)) if isinstance(value, float) else value
+
+    return listed(
+        info.op(*(wide(arg) for arg in (sample.input, *sample.args)), **{k: wide(v) for k, v in sample.kwargs.items()})
+    )
+
+
+def agrees(got, narrow, exact, ball, beside=0.0):
+    """Each element: ours and torch's f64 within the radius, or the same number as torch's. Without a radius: close."""
+    v, r = ball.v.expand(got.shape), ball.r.expand(got.shape)
+    same = (got == narrow) | (got.isnan() & narrow.isnan())
+    tolerance = 1.02 * r + 1e-12 * v.abs()
+    inside = ((got.double() - v).abs() <= tolerance) & ((exact - v).abs() <= tolerance + beside) & r.isfinite()
+    return same | inside | (r.isinf() & torch.isclose(got.double(), exact, rtol=1e-3, atol=1e-6))
+
+
+@pytest.mark.parametrize("name", sorted(DISTINCT.keys() - OWN))
+def test_a_recipe_computes_what_torch_does(name):
+    recipe, count = DISTINCT[name], 0
+    for info in (info for one in recipe.names for info in opinfo.variants(one)):
+        for dtype in DTYPES:
+            for call in accepted(recipe, info, dtype) if dtype in info.dtypes else ():
+                compare(recipe, info, *call)
+                count += 1
+    assert count > 0, "no sample is taken"
+
+
+def compare(recipe, info, sample, call, descriptor, backend="reference"):
+    args, found = run(recipe, call, descriptor, backend)
+    want = listed(info.op(sample.input, *sample.args, **sample.kwargs))
+    assert len(found) == len(want)
+    for output, got, narrow, exact in zip(descriptor.outputs, found, want, in_f64(info, sample), strict=True):
+        assert (got.shape, got.dtype) == (narrow.shape, narrow.dtype), call
+        if got.is_floating_point():
+            fine = agrees(got, narrow, exact.double(), ball_of(output, args, descriptor), TORCH.get(recipe.name, 0.0))
+        else:
+            fine = got == narrow
+        assert bool(fine.all()), (call, got[~fine][:4], narrow[~fine][:4])
+    other = opinfo.Call.of(info, sample.noncontiguous())
+    for got, again in zip(found, run(recipe, other, descriptor, backend)[1], strict=True):
+        assert not bool(differs(got, again).any()), call

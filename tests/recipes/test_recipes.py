@@ -1,0 +1,126 @@
+"""Recipes: their refusals, what is one kernel, names, and samples of them as kernels in the emulator."""
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target, recipes
+from opfacade.errors import DescriptorError
+from opfacade.plans.elementwise import MapPlan
+from opfacade.recipes import Shaped, shaped
+from opfacade.recipes._recipe import attribute
+from tests import emulator
+from tests.recipes import opinfo
+from tests.recipes.test_opinfo import DISTINCT, accepted, compare
+
+X, HALF, WHOLE = shaped(4, 6, dtype="f32"), shaped(4, 6, dtype="bf16"), shaped(4, 6, dtype="i32")
+SM_90A = Target.parse("sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("make", "argument", "words"),
+    [
+        (lambda: recipes.add(X, HALF), "other", "f32, the dtype of input"),
+        (lambda: recipes.add(X, shaped(4, 5, dtype="f32")), "tensors", "shapes that expand to one"),
+        (lambda: recipes.add(WHOLE, 0.5), "other", "i32"),
+        (lambda: recipes.add(1, 2), "input", "a tensor"),
+        (lambda: recipes.sin(WHOLE), "tensors", "sin of (f32)"),
+        (lambda: recipes.where(X, X, X), "condition", "bool"),
+        (lambda: recipes.flip(X, (2,)), "dims", "an axis, -2 .. 1"),
+        (lambda: recipes.flip(X, (0, 0)), "dims", "each axis once"),
+        (lambda: recipes.permute_copy(X, (0,)), "dims", "all 2 axes"),
+        (lambda: recipes.pad(X, (1, 1), "mirror"), "mode", "constant"),
+        (lambda: recipes.cat([X] * 9), "tensors", "1 to 8"),
+        (lambda: recipes.cat([X, shaped(4, 5, dtype="f32")]), "tensors[1]", "the extents of the first"),
+        (lambda: recipes.gather(X, 0, X), "index", "integers"),
+        (lambda: recipes.view_copy(X, (5, 5)), "size", "24 elements"),
+        (lambda: recipes.mse_loss(X, X), "reduction", '"none"'),
+        (lambda: recipes.gelu(X, approximate="fast"), "approximate", "tanh"),
+        (lambda: recipes.one_hot(shaped(3, dtype="i64")), "num_classes", "a number"),
+        (lambda: recipes.to(X, "f12"), "dtype", "one of f16"),
+        (lambda: recipes.to(X, "f8_e8m0"), "dtype", "stored as"),
+        (lambda: recipes.clamp(X), "min", "neither"),
+        (lambda: recipes.rrelu(X, training=True), "training", "False"),
+    ],
+)
+def test_an_argument_without_a_meaning_is_refused_by_name(make, argument, words):
+    with pytest.raises(DescriptorError, match=r"^recipes\.\w+\.descriptor: ") as caught:
+        make()
+    assert caught.value.code == "OPF-D050"
+    assert caught.value.issues[0].argument == argument
+    assert words in str(caught.value)
+
+
+def test_a_name_without_a_recipe_says_where_the_reason_is():
+    with pytest.raises(AttributeError, match=r"docs/ops/recipes\.md"):
+        _ = recipes.sum
+    with pytest.raises(TypeError, match="unexpected"):
+        recipes.silu(X, inplace=True)
+
+
+def test_a_tensor_is_as_its_shape_and_dtype_and_a_call_known_gives_one_object():
+    made = recipes.silu(X)
+    assert recipes.silu(torch.empty(4, 6, device="meta")) is made
+    assert recipes.silu(Shaped((4, 6), "f32")) is made
+    assert recipes.add(X, 0.0) is not recipes.add(X, -0.0)
+    assert recipes.eq(WHOLE, 1) is not recipes.eq(WHOLE, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (recipes.leaky_relu(X, 0.1), recipes.leaky_relu(X, 0.3)),
+        (recipes.clamp(HALF, 0, 1), recipes.clamp(shaped(9, 7, dtype="bf16"), -2, 5)),
+        (recipes.roll(X, 1, 0), recipes.roll(shaped(7, 3, dtype="f32"), -3, 0)),
+        (recipes.pad(X, (1, 2)), recipes.pad(shaped(3, 3, dtype="f32"), (3, 1), value=4.0)),
+        (recipes.cat([X, X]), recipes.cat([shaped(1, 3, dtype="f32"), shaped(2, 3, dtype="f32")])),
+        (recipes.arange(5), recipes.arange(3, 9, 2)),
+        (recipes.tril(X), recipes.tril(X, 2)),
+    ],
+)
+def test_sizes_and_numbers_are_no_part_of_a_kernel(one, other):
+    plans = [Plan.select(descriptor, Preference(backend="cuda"), SM_90A) for descriptor in (one, other)]
+    assert plans[0].sku.id == plans[1].sku.id
+    assert plans[0].jit_spec == plans[1].jit_spec
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f8_e4m3", "i8", "u64", "bool", "f64"])
+def test_to_converts_as_the_language_does(dtype):
+    x = torch.tensor([0.0, 1.5, -2.7, 300.0])
+    made = recipes.to(x, dtype)
+    args = opinfo.bundle(made, {"input": x})
+    MapPlan.select(made, Preference(backend="reference")).run(args)
+    want = {"f8_e4m3": [0, 1.5, -2.75, 288], "i8": [0, 1, -2, 127], "u64": [0, 1, 0, 300], "bool": [0, 1, 1, 1]}
+    near = {"bf16": [0, 1.5, -2.703125, 300], "f16": [0, 1.5, -2.69921875, 300], "f64": x.double().tolist()}
+    assert made.written(args)[0].double().tolist() == (want | near)[dtype]
+
+
+def test_unbind_gives_a_result_for_each_element_of_an_axis():
+    x = torch.arange(12.0).reshape(2, 3, 2)
+    made = recipes.unbind_copy(x, 1)
+    args = opinfo.bundle(made, {"input": x})
+    MapPlan.select(made, Preference(backend="reference")).run(args)
+    assert all(torch.equal(a, b) for a, b in zip(made.written(args), x.unbind(1), strict=True))
+
+
+def test_every_name_is_that_of_one_recipe():
+    names = [name for recipe in {id(r): r for r in recipes.RECIPES.values()}.values() for name in recipe.names]
+    assert len(set(names)) == len(names)
+    assert all(recipe.name == known or known in map(attribute, recipe.names) for known, recipe in recipes.RECIPES.items())
+    assert all(recipes.RECIPES[recipe.name] is recipe for recipe in recipes.RECIPES.values())
+    assert recipes.unfold.names == ("nn.functional.unfold",)
+
+
+EMULATED = ["silu", "gather", "pad", "cat", "where", "unfold", "hann", "remainder", "logit", "diag_embed"]
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", EMULATED)
+def test_a_kernel_of_a_recipe_computes_what_torch_does(name):
+    recipe, count = DISTINCT[name], 0
+    for info in (info for one in recipe.names for info in opinfo.variants(one)):
+        calls = accepted(recipe, info, torch.float32, 60)
+        first = next((call for call in calls if 0 not in call[2].shape), None)
+        if first is not None:
+            compare(recipe, info, *first, backend="emulator")
+            count += 1
+    assert count
