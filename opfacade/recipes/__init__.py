@@ -36,6 +36,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
 )
 from opfacade.recipes._recipe import RECIPES, Recipe
 from opfacade.recipes._tensors import Shaped, shaped
+from opfacade.recipes.waiting import reason_of
 
 __all__ = ["RECIPES", "Recipe", "Shaped", "shaped"]
 
@@ -53,5 +54,6 @@ else:
     def __getattr__(name: str) -> Recipe:
         found = RECIPES.get(name)
         if found is None:
-            raise AttributeError(f"no recipe {name!r}: docs/ops/recipes.md says which operators have none, and why")
+            why = reason_of(name) or "not an operator of torch's tests"
+            raise AttributeError(f"no recipe {name!r} ({why}): docs/ops/recipes.md lists all")
         return found

@@ -13,7 +13,7 @@ from opfacade.programs.types import FLOATS, Type, widened
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._tensors import Shaped, broadcast, refuse
 
-TRUTHS = ("condition", "mask")  # tensors of bool beside others of any dtype
+TRUTHS = ("condition", "mask", "input_mask", "other_mask")  # tensors of bool beside others of any dtype
 CHOICES = ("decimals", "p", "n")  # numbers that choose the program
 HINT = 'Convert with recipes.to(x, "f32"): nothing is promoted.'
 

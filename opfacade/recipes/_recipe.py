@@ -17,7 +17,7 @@ REMEMBERED = 1024  # descriptors
 
 @dataclass(frozen=True)
 class Recipe:
-    """A function of shapes and dtypes and of the other arguments of its namesake. What it returns is made once.
+    """A function of shapes and dtypes and of the other arguments of its namesake. Each descriptor is made once.
 
     name: its attribute in `opfacade.recipes`. names: the operators that it is, as torch names them in its tests. note: in what
     it differs from them.
@@ -66,7 +66,7 @@ RECIPES: dict[str, Recipe] = {}
 
 def attribute(name: str) -> str:
     """The attribute of `opfacade.recipes` for an operator of torch."""
-    return name.replace("linalg.", "linalg_").rpartition(".")[2]
+    return name.replace("linalg.", "linalg_").replace("masked.", "masked_").rpartition(".")[2]
 
 
 def add(names: str, make: Callable[..., MapDescriptor], note: str = "") -> Recipe:

@@ -1,4 +1,4 @@
-"""What a recipe takes in place of tensors: a shape and a dtype."""
+"""A tensor as a recipe takes it: a shape and a dtype."""
 
 from __future__ import annotations
 

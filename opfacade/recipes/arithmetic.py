@@ -35,7 +35,7 @@ def divided(input: Node, other: Node, rounding_mode: Any = None) -> Node:
 
 
 def floor_divide(input: Node, other: Node) -> Node:
-    """Of floats by the exact rest, so that the quotient has no rounding to cross a whole number; a / b where b is 0."""
+    """Floats are divided by the exact rest, so that the quotient has no rounding to cross a whole number; a / b where b is 0."""
     if not is_float(input):
         return w.floordiv(input, other)
     a, b = input, other
@@ -76,7 +76,7 @@ def whole(word: str) -> Any:
 def heaviside(input: Node, values: Node) -> Node:
     if input.type == "bool":
         return w.select(input, one("bool"), values)
-    return w.select(w.eq(input, 0), values, w.select(input < 0, zero(input.type), one(input.type)))
+    return w.select(w.eq(input, 0), values, w.select(input > 0, one(input.type), zero(input.type)))
 
 
 def ldexp(input: Node, other: Node) -> Node:

@@ -11,7 +11,7 @@ from opfacade.recipes._recipe import table
 
 
 def _compared(word: str) -> Any:
-    """Of truths as of 0 and 1."""
+    """Truths are compared as 0 and 1."""
 
     def compare(input: Node, other: Node) -> Node:
         a, b = (w.u8(one) if one.type == "bool" else one for one in (input, other))

@@ -71,6 +71,15 @@ def logaddexp2(input: Node, other: Node) -> Node:
     return w.maximum(input, other) + grown * (1 / math.log(2))
 
 
+def masked_logaddexp(input: Node, other: Node, dtype: Any = None, input_mask: Any = None, other_mask: Any = None) -> Node:
+    """An element that a mask hides counts as -inf."""
+    if dtype is not None:
+        refuse("dtype", "None: nothing is converted", dtype)
+    least = constant("-inf", floats(input).type)
+    a = input if input_mask is None else w.select(input_mask, input, least)
+    return logaddexp(a, other if other_mask is None else w.select(other_mask, other, least))
+
+
 def _apart(a: Node, b: Node) -> Node:
     """How far, 0 of equal infinities."""
     return w.select(w.eq(a, b), constant(0.0, a.type), w.abs_(a - b))
@@ -124,6 +133,7 @@ table(
         "hypot": lambda input, other: w.hypot(input, other),
         "logaddexp": logaddexp,
         "logaddexp2": logaddexp2,
+        "masked.logaddexp": masked_logaddexp,
         "logit special.logit": logit,
         "xlogy special.xlogy": xlogy,
         "special.xlog1py": xlog1py,

@@ -96,7 +96,7 @@ def diff(input: Shaped, n: int = 1, dim: int = -1, prepend: Any = None, append: 
 
 @recipe("linalg.cross")
 def cross(input: Shaped, other: Shaped, dim: int = -1) -> MapDescriptor:
-    """Of vectors of 3 along an axis."""
+    """The cross product of vectors of 3 along an axis."""
     common({"input": input, "other": other})
     shape = broadcast([input.shape, other.shape])
     axis = axis_of("dim", dim, len(shape))

@@ -1,0 +1,115 @@
+"""Operators of torch without a recipe, by the reason. A recipe that is added leaves this list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+FOLDS = """
+max min sum nansum prod mean nanmean amax amin aminmax any all argmax argmin count_nonzero std std_mean var var_mean norm dist
+trace logsumexp dot vdot inner equal allclose hash_tensor isin cov corrcoef sum_to_size trapz trapezoid linalg.vecdot
+linalg.norm linalg.vector_norm linalg.matrix_norm softmax log_softmax _softmax_backward_data nn.functional.softmin
+torch.ops.aten._safe_softmax.default native_group_norm native_layer_norm native_batch_norm _native_batch_norm_legit
+_batch_norm_with_update nn.functional.batch_norm nn.functional.group_norm nn.functional.instance_norm nn.functional.layer_norm
+nn.functional.rms_norm nn.functional.local_response_norm nn.functional.normalize nn.functional.cosine_similarity renorm cdist
+nn.functional.pairwise_distance nn.functional.pdist nn.functional.cross_entropy nn.functional.multi_margin_loss
+nn.functional.multilabel_margin_loss nn.functional.multilabel_soft_margin_loss nn.functional.cosine_embedding_loss
+nn.functional.triplet_margin_loss nn.functional.triplet_margin_with_distance_loss nn.functional.bilinear masked.sum masked.prod
+masked.amax masked.amin masked.argmax masked.argmin masked.mean masked.norm masked.var masked.std masked.softmax
+masked.log_softmax masked.softmin masked.normalize masked.logsumexp index_fill
+"""
+WINDOWS = """
+nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
+nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d nn.functional.avg_pool1d
+nn.functional.avg_pool2d nn.functional.avg_pool3d nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d
+nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d max_pool2d_with_indices_backward
+nn.functional.interpolate nn.functional.upsample_bilinear nn.functional.upsample_nearest _upsample_bilinear2d_aa
+nn.functional.grid_sample grid_sampler_2d grid_sampler_3d
+"""
+SCANS = """
+cumsum cumprod cummax cummin logcumsumexp cumulative_trapezoid masked.cumsum masked.cumprod masked_scatter linalg.vander
+tril_indices triu_indices
+"""
+SCATTERS = """
+scatter scatter_add scatter_reduce index_add index_copy index_put index_reduce put _unsafe_masked_index_put_accumulate
+_segment_reduce nn.functional.embedding_bag nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d
+bincount histc histogram histogramdd as_strided_scatter
+"""
+ORDER = """
+sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile unique unique_consecutive searchsorted bucketize
+nonzero nonzero_static argwhere masked_select masked.median combinations
+"""
+DRAWS = """
+cauchy exponential geometric log_normal normal uniform bernoulli multinomial randn randn_like rand_like randint randint_like
+nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout
+nn.functional.feature_alpha_dropout
+"""
+FUNCTIONS = """
+digamma polygamma special.polygamma special.zeta igamma igammac gcd lcm i0 special.i0e special.i1 special.i1e erfinv
+special.erfcx special.log_ndtr special.ndtri special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0
+special.bessel_y1 special.modified_bessel_i0 special.modified_bessel_i1 special.modified_bessel_k0 special.modified_bessel_k1
+special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1 special.spherical_bessel_j0 signal.windows.kaiser
+special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v special.chebyshev_polynomial_w
+special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l special.legendre_polynomial_p
+special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v
+special.shifted_chebyshev_polynomial_w
+"""
+BITS = "nextafter frexp"
+VIEWS = """
+item broadcast_to broadcast_shapes broadcast_tensors chunk unsafe_chunk expand expand_as as_strided as_strided_copy split
+split_with_sizes split_with_sizes_copy unsafe_split tensor_split hsplit vsplit dsplit view view_as reshape_as unflatten
+atleast_1d atleast_2d atleast_3d squeeze unsqueeze unbind T H mT mH imag view_as_real view_as_complex __getitem__ resize_
+resize_as_ empty empty_like empty_strided empty_permuted new_empty new_empty_strided
+"""
+SEVERAL = "gradient cartesian_prod _chunk_cat _unsafe_masked_index"
+COMPLEX = "complex polar cdouble cfloat chalf"
+PRODUCTS = """
+mm bmm mv matmul __rmatmul__ addmm addmv addbmm baddbmm addr einsum tensordot linalg.multi_dot linalg.matrix_power
+linalg.tensorinv linalg.tensorsolve nn.functional.linear torch._scaled_mm torch._scaled_mm_v2 sparse.sampled_addmm sparse.mm
+to_sparse nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
+nn.functional.conv_transpose2d nn.functional.conv_transpose3d stft istft
+fft.fft fft.fft2 fft.fftn fft.hfft fft.hfft2 fft.hfftn fft.rfft fft.rfft2 fft.rfftn fft.ifft fft.ifft2 fft.ifftn fft.ihfft
+fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn
+cholesky cholesky_inverse cholesky_solve geqrf lu lu_solve lu_unpack logdet matrix_exp ormqr qr svd svd_lowrank pca_lowrank
+pinverse triangular_solve linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det linalg.eig linalg.eigh linalg.eigvals
+linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve
+linalg.lstsq linalg.lu linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve linalg.matrix_rank linalg.pinv linalg.qr
+linalg.slogdet linalg.solve linalg.solve_ex linalg.solve_triangular linalg.svd linalg.svdvals
+"""
+OTHERS = """
+nn.functional.scaled_dot_product_attention torch.ops.aten._flash_attention_forward torch.ops.aten._efficient_attention_forward
+nn.functional.multi_head_attention_forward nn.functional.ctc_loss nn.functional.linear_cross_entropy
+"""
+USERS = """
+jiterator_unary jiterator_binary jiterator_4inputs_with_extra_args jiterator_binary_return_by_ref jiterator_2inputs_2outputs
+"""
+
+WAITING: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        reason: tuple(names.split())
+        for reason, names in {
+            "waits for folds: reductions, softmaxes, norms, reduced losses": FOLDS,
+            "waits for folds over windows": WINDOWS,
+            "waits for scans": SCANS,
+            "waits for scatters": SCATTERS,
+            "waits for sorting and compaction": ORDER,
+            "waits for random draws: `bits` of the language is there": DRAWS,
+            "waits for a function or a loop that the language lacks": FUNCTIONS,
+            "waits for the bits of a float as an integer": BITS,
+            "waits for results of different shapes, or a masked index": SEVERAL,
+            "no kernel: a view of torch, or memory alone": VIEWS,
+            "no complex types": COMPLEX,
+            "a library's: products, convolutions, transforms, factorisations": PRODUCTS,
+            "a plan of its own": OTHERS,
+            "`opfacade.elementwise` traces a user's function": USERS,
+        }.items()
+    }
+)
+
+
+def reason_of(name: str) -> str | None:
+    """Why an operator of torch, or the last part of its name, has no recipe."""
+    for reason, names in WAITING.items():
+        if any(name in (known, known.rpartition(".")[2]) for known in names):
+            return reason
+    return None
