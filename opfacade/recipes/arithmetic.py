@@ -35,7 +35,7 @@ def divided(input: Node, other: Node, rounding_mode: Any = None) -> Node:
 
 
 def floor_divide(input: Node, other: Node) -> Node:
-    """Floats are divided by the exact rest, so that the quotient has no rounding to cross a whole number; a / b where b is 0."""
+    """Floats are divided by the exact rest, so that no rounding crosses a whole number; a / b where b is 0."""
     if not is_float(input):
         return w.floordiv(input, other)
     a, b = input, other
