@@ -20,6 +20,7 @@ from opfacade.cli.input import works
     "--quick", is_flag=True, help="Fewer problems and runs, on the CPU also smaller sizes: about 10 s for each SKU of FILE."
 )
 @click.option("--commit", help="A revision of the sources, kept in the evidence.")
+@click.option("--heavy", is_flag=True, help="On a GPU: functions of f32 over all 2^32 inputs too.")
 @click.argument("file", type=click.File("rb"), required=False)
 @click.pass_context
 def verify(ctx: click.Context, /, file: IO[bytes] | None, out: Path | None, **given: Any) -> None:

@@ -9,7 +9,7 @@ from opfacade.core.guarantee import EXACT, ErrorModel
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.operations import FUNCTIONS
 from opfacade.programs.types import FLOATS
-from opfacade.programs.ulps import APPROXIMATE, DEVICE, functions_in
+from opfacade.programs.ulps import APPROXIMATE, functions_in, ulps_of
 
 Math = Literal["device", "approx"]
 
@@ -21,11 +21,11 @@ def error_model(values: Iterable[Node], math: Math, family: str) -> ErrorModel:
     if not rough:
         return ErrorModel(id=EXACT)
     single = any(node.type == "f32" for node in rough) or not any(node.type in FLOATS for node in rough)
-    constants = {f"ulp.{name}": float(DEVICE[name][0]) for name in functions_in(nodes, "f32")}
+    constants = {f"ulp.{name}": ulps_of(name, "f32") for name in functions_in(nodes, "f32")}
     if math == "approx":
         used = {node.op for node in rough if node.type == "f32"}
         constants |= {f"ulp.{name}": ulps for name, ulps in APPROXIMATE.items() if name in used} | {"least": 2.0**-126}
-    constants |= {f"ulp64.{name}": float(DEVICE[name][1]) for name in functions_in(nodes, "f64")}
+    constants |= {f"ulp64.{name}": ulps_of(name, "f64") for name in functions_in(nodes, "f64")}
     constants |= {"u": 2.0**-24} if single else {}
     return ErrorModel(id=f"{family}-f32" if single else f"{family}-f64", constants=tuple(sorted(constants.items())))
 

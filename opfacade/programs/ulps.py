@@ -1,11 +1,17 @@
 """How far functions are from their real values, in units in the last place of their type.
 
-DEVICE has the maximum that the CUDA programming guide documents, for f32 and f64. A constant of a SKU is `ulp.<function>`.
+DEVICE has the maximum that the CUDA programming guide documents, for f32 and f64. A constant of a SKU is `ulp.<function>`: the
+largest error over all 2^32 inputs where `measured.json` has it, never above the documented one. `python -m bench.functions`
+writes that record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
 
 from opfacade.programs.expression import Node
 from opfacade.programs.operations import FUNCTIONS
@@ -21,6 +27,25 @@ LGAMMA_OUTSIDE = (-10.001, -2.264)
 # Bounds of the approximate instructions, f32 alone. exp multiplies by log2(e) in two parts; a quotient is a product with a
 # reciprocal; tanh is a polynomial near 0.
 APPROXIMATE: dict[str, float] = {"exp": 4, "exp2": 2, "tanh": 8, "rsqrt": 2, "div": 3, "sqrt": 3}
+
+
+FINEST = 64  # a measured error is rounded up to a multiple of 1 / FINEST
+
+
+@lru_cache(maxsize=1)
+def measured() -> Mapping[str, float]:
+    """The largest error of each f32 function that was run over all its inputs; none where there is no record."""
+    place = Path(__file__).with_name("measured.json")
+    rows = json.loads(place.read_text())["rows"] if place.exists() else []
+    return {row["function"]: float(row["ulps"]) for row in rows if row["dtype"] == "f32" and row["inputs"] == 2**32}
+
+
+def ulps_of(function: str, type: str) -> float:
+    """The constant of a function of f32 or f64."""
+    single, double = DEVICE[function]
+    if type != "f32" or function not in measured():
+        return float(single if type == "f32" else double)
+    return min(float(single), math.ceil(measured()[function] * FINEST) / FINEST)
 
 
 def functions_in(nodes: Iterable[Node], type: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -136,6 +136,11 @@ class Harness:
 
     # The exact checks of `verify`: (subject, seed) -> what is wrong, in words.
     checks: tuple[Callable[[Any, int], list[str]], ...] = ()
+
+    def exhaustive(self, make: Callable[[Any], Any], heavy: bool) -> Iterator[Any]:
+        """Checks over every input of a small domain, each a named tuple with `wrong`. make: the subject of a descriptor; heavy:
+        also those that take minutes on a GPU."""
+        return iter(())
 
     # -- the unit of a batch ----------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from opfacade.testing import determinism, guarded, matrix, numerics, prebuilt, p
 from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject, invariant
 from opfacade.tools import kernel_digests
+from opfacade.tools.exhaustive import proven
 
 Say = Callable[[str], None]
 _MOST_ON_CPU = 24  # rows, pages, requests of a problem that --quick proves there
@@ -63,12 +64,14 @@ def verify(
     say: Say = print,
     descriptors: Sequence[Descriptor[Any]] | None = None,
     commit: str | None = None,
+    heavy: bool = False,
 ) -> dict[str, Any]:
     """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held.
 
     descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix. quick: fewer
     problems and runs, and on the CPU no size above 24 where a smaller one runs the same SKU. say: lines with what is done and
-    about how long the rest takes. commit: a revision of the sources, kept in the record.
+    about how long the rest takes. commit: a revision of the sources, kept in the record. heavy: on a GPU, functions of f32
+    over all 2^32 inputs too.
     """
     from opfacade.core.target import Target
 
@@ -94,6 +97,7 @@ def verify(
     tell = _paced(say, Pace(steps))
     rows = [tell(_proven(subject, how, say)) for subject in chosen]
     random = [tell(_random(o, name, device, how, say)) for o in ops]
+    exhaustive = [row for o in ops if not quick or heavy for row in proven(o, name, device, heavy, say)]
     record = {
         "schema": 1,
         "machine": machine(device) | ({"commit": commit} if commit else {}),
@@ -103,7 +107,8 @@ def verify(
         "seconds": round(time.monotonic() - started, 1),
         "skus": rows,
         "random_problems": random,
-        "ok": all(row["ok"] for row in [*rows, *random]),
+        "exhaustive": exhaustive,
+        "ok": all(row["ok"] for row in [*rows, *random, *exhaustive]),
     }
     return record | {"sha256": seal(record)}
 

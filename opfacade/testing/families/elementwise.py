@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from opfacade.programs.evaluate import stored
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
+from opfacade.testing.families._functions import Exhausted, exhausted
 from opfacade.testing.harness import Harness, HasLengths, Ran, Sample, kept, valid_part
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class MapHarness(Harness):
         for output, got in zip(problem.outputs, outputs, strict=True):
             report = join(report, compared(output, got, bounds))
         return report
+
+    def exhaustive(self, make: Callable[[Any], Any], heavy: bool) -> Iterator[Exhausted]:
+        return exhausted(make, heavy)
 
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
         def of_rows(problem: Any, count: int) -> Any:

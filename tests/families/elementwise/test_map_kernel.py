@@ -186,7 +186,7 @@ def test_the_sku_says_what_is_compiled_and_no_size():
     assert other.jit_spec == plan.jit_spec
     kept = Plan.select(FORMS["silu_f32"], Preference(backend="cuda"), SM_90A).sku
     assert "math=device" in kept.id
-    assert dict(kept.precision_guarantee.error_model.constants)["ulp.exp"] == 2.0
+    assert dict(kept.precision_guarantee.error_model.constants)["ulp.exp"] <= 2.0
     copied = Plan.select(unary(X, (4,)), Preference(backend="cuda"), SM_90A).sku.precision_guarantee
     assert copied.error_model.id == "exact"
     assert copied.batch_invariant == "composition"

@@ -1,0 +1,88 @@
+"""Functions over all inputs: bounds of 16 and 8-bit types, errors of f32, and the constants that SKUs take from the record."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade.programs import ulps
+from opfacade.programs.expression import apply, constant
+from opfacade.programs.types import NARROW
+from opfacade.testing.families import _functions as functions
+from opfacade.testing.subject import Subject
+from tests import emulator
+
+SPREAD = torch.cat([functions.patterns(dtype, "cpu").float()[::7] for dtype in ("f16", "bf16")])
+
+
+def on_cpu(descriptor):
+    return Subject(descriptor, "reference", "cpu")
+
+
+@pytest.mark.parametrize("op", functions.APPLIED)
+def test_the_reference_keeps_its_bound_over_every_value(op):
+    found = list(functions.exhausted(on_cpu, True, [op]))
+    assert [row.dtype for row in found] == list(NARROW)
+    assert [row.inputs for row in found] == [65536, 65536, 256, 256]
+    assert not [row.wrong for row in found if row.wrong]
+
+
+@emulator.needed
+@pytest.mark.parametrize("op", ["exp", "log1p", "rsqrt"])
+def test_a_kernel_keeps_its_bound_over_every_bf16(op):
+    found = functions.judged(emulator.subject, op, "bf16")
+    assert not found.wrong
+    assert 0 < found.worst <= 1
+
+
+@emulator.needed
+def test_an_error_is_measured_and_one_beyond_the_documented_is_wrong():
+    found = functions.measured(emulator.subject, "exp", [SPREAD[:5000], SPREAD[5000:]])
+    assert not found.wrong
+    assert 0.1 < found.ulps <= 2
+    assert found.inputs == SPREAD.numel()
+    rough = functions.measured(emulator.subject, "exp", [SPREAD], lambda x: apply("exp", x) * (1 + 2.0**-20))
+    assert 7 < rough.ulps < 10
+    assert "documented are 2" in rough.wrong[0]
+
+
+@emulator.needed
+def test_a_nan_for_a_number_is_an_infinite_error_and_an_overflow_none():
+    x = torch.tensor([1.0, 88.0, 89.0, 1e30, -float("inf"), float("inf"), float("nan"), -104.0])
+    lost = functions.measured(emulator.subject, "exp", [x], lambda x: apply("exp", x) * 0.0 + constant("nan", "f32"))
+    assert lost.ulps == float("inf")
+    assert functions.measured(emulator.subject, "exp", [x]).ulps < 2
+
+
+def test_a_constant_is_the_measured_error_rounded_up_and_never_above_the_documented():
+    with patch("opfacade.programs.ulps.measured", lambda: {"exp": 1.001, "log": 7.0}):
+        assert ulps.ulps_of("exp", "f32") == 1.015625
+        assert ulps.ulps_of("log", "f32") == ulps.DEVICE["log"][0]
+        assert ulps.ulps_of("exp", "f64") == ulps.DEVICE["exp"][1]
+        assert ulps.ulps_of("tanh", "f32") == ulps.DEVICE["tanh"][0]
+
+
+def test_only_functions_run_over_all_inputs_count(tmp_path):
+    place = tmp_path / "measured.json"
+    row = '{"function": "%s", "dtype": "%s", "inputs": %d, "ulps": 1.5}'
+    place.write_text(
+        f'{{"rows": [{row % ("exp", "f32", 2**32)}, {row % ("log", "f32", 2**16)}, {row % ("sin", "bf16", 2**32)}]}}'
+    )
+    with patch.object(ulps.Path, "with_name", lambda self, name: place):
+        assert ulps.measured.__wrapped__() == {"exp": 1.5}
+
+
+def test_the_record_exceeds_no_documented_error():
+    assert all(found <= ulps.DEVICE[name][0] for name, found in ulps.measured().items() if name in ulps.DEVICE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", functions.APPLIED)
+def test_a_gpu_keeps_its_bounds_over_every_value(op):
+    def make(descriptor):
+        return Subject(descriptor, "cuda", "cuda")
+
+    assert not [row for row in functions.exhausted(make, False, [op]) if row.wrong]
+    found = functions.measured(make, op, [SPREAD.cuda()])
+    assert not found.wrong
+    assert found.ulps <= ulps.ulps_of(op, "f32") if op in ulps.DEVICE else found.ulps <= 0.5
