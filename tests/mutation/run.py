@@ -15,8 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,16 +116,39 @@ def caught_on_host(subject: Mutant, status: int | None, output: str) -> str:
     return found[1] if found else "" if subject.edits or not status else f"exit {status}"
 
 
+_own = threading.local()
+
+
+@contextmanager
+def tree(subject: Mutant, place: Place, number: int) -> Iterator[Path]:
+    """A copy of the sources with a fault in it. On the host each thread has one copy, whose file is put back."""
+    if place.device != "host":
+        root = place.folder / str(number)
+        root.mkdir()
+        copied(root)
+        mutated(subject, root)
+        yield root
+        shutil.rmtree(root)
+        return
+    if not hasattr(_own, "root"):
+        _own.root = Path(tempfile.mkdtemp(dir=place.folder))
+        copied(_own.root, bytecode=True)
+    path = _own.root / (subject.file or "pyproject.toml")
+    content, stat = path.read_bytes(), path.stat()
+    try:
+        mutated(subject, _own.root)
+        yield _own.root
+    finally:
+        path.write_bytes(content)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # its bytecode is of this time
+
+
 def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
     """Who caught a mutant. One without edits is the sound source, which must pass everything."""
-    root = place.folder / str(number)
-    root.mkdir()
-    copied(root, bytecode=place.device == "host")
-    mutated(subject, root)
-    started = time.monotonic()
     end = warm.ended if place.device == "host" else ended
-    status, output = end(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
-    shutil.rmtree(root)
+    with tree(subject, place, number) as root:
+        started = time.monotonic()
+        status, output = end(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
     by = (caught_on_host if place.device == "host" else caught)(subject, status, output)
     row = {"fault": subject.name, "file": subject.file, "where": place.device, "caught_by": by, "blind": subject.blind}
     said = ("caught" if by else "MISSED") if subject.edits else ("FAILED" if by else "sound")

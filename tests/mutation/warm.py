@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from importlib import import_module
 
 
@@ -51,7 +52,9 @@ def main():
         child = os.fork()
         if child == 0:
             _become(request)
-        print(json.dumps(_status(child, request["limit"])), flush=True)
+        status = _status(child, request["limit"])
+        with suppress(BrokenPipeError):  # the one who asked is gone
+            print(json.dumps(status), flush=True)
 
 
 def _become(request):

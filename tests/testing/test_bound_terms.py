@@ -154,6 +154,18 @@ def test_the_bound_of_a_merge_is_its_closed_form(states, dtype):
     assert close(merged.tight, merged.hard)
 
 
+def test_an_empty_state_of_a_merge_is_left_out_whatever_it_holds():
+    descriptor = MergeStatesDescriptor(num_states=3, total_num_rows=1, num_heads=1, head_dim=4, dtype="f32")
+    args, g = make_args(descriptor, seed=1), torch.Generator().manual_seed(1)
+    states, lse = torch.randn(3, 1, 1, 4, generator=g), torch.randn(3, 1, 1, generator=g)
+    states[1], lse[1] = math.nan, -math.inf
+    o, merged = oracle.merge(descriptor, MergeStatesArgs(states_o=states, states_lse=lse, o=args.o, lse=args.lse))
+    weight = lse[::2].double().softmax(0)[..., None]
+    assert close(o.want, (weight * states[::2].double()).sum(0))
+    assert close(merged.want, lse[::2].double().logsumexp(0))
+    assert bool(o.hard.isfinite().all())
+
+
 def ragged(**fields):
     shape = {"batch_size": 2, "total_num_rows": 60, "total_kv_rows": 90, "num_qo_heads": 2, "num_kv_heads": 1, "head_dim": 64}
     return BatchRaggedPrefillDescriptor(causal=False, dtype="f16", **shape, **fields)

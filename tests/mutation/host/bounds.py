@@ -12,7 +12,8 @@ MEASURE = "tests/testing/test_numerics.py -k wild"
 FORMS = "tests/testing/test_numerics_forms.py tests/testing/test_numerics.py -k masked or wild or keys"
 TERMS = "tests/testing/test_bound_terms.py"
 RULES = "tests/families/attention/test_bounds.py"
-EXPRESSION = "tests/plans/test_expression.py"
+EXPRESSION = "tests/testing/test_expression_balls.py"
+APPENDED = "tests/families/kv_cache/test_oracle.py"
 
 FAULTS = (
     host("compare: the last output alone counts", BOUNDS, "Report(max(a.worst, b.worst)", "Report(b.worst", COMPARED),
@@ -121,7 +122,7 @@ FAULTS = (
         ORACLE,
         "torch.where((lse == -math.inf)[..., None], torch.zeros_like(given), given)",
         "given",
-        "tests/families/cascade/test_reference.py",
+        TERMS,
     ),
     host(
         "oracle: the sample is always the first rows",
@@ -149,35 +150,35 @@ FAULTS = (
         APPEND,
         "if want is not None and not torch.equal(stored, want):",
         "if False:",
-        "tests/families/kv_cache/test_reference.py tests/families/kv_cache/test_quotient.py",
+        APPENDED,
     ),
     host(
         "append oracle: copied rows may differ",
         APPEND,
         "0.0 if torch.equal(got, new) else math.inf",
         "0.0",
-        "tests/families/kv_cache/test_reference.py tests/families/kv_cache/test_quotient.py",
+        APPENDED,
     ),
     host(
         "append oracle: rotation is 100 x as coarse",
         APPEND,
         "slack[..., a] = 4 * _U",
         "slack[..., a] = 4e4 * _U",
-        "tests/families/kv_cache/test_reference.py tests/families/kv_cache/test_quotient.py",
+        APPENDED,
     ),
     host(
         "append oracle: a quotient is 10000 x as coarse",
         APPEND,
         "slack + 3 * _U * x.abs()",
         "slack + 3e4 * _U * x.abs()",
-        "tests/families/kv_cache/test_reference.py tests/families/kv_cache/test_quotient.py",
+        APPENDED,
     ),
     host(
         "append oracle: the values are not looked at",
         APPEND,
         'for name in ("k_data", "v_data"):',
         'for name in ("k_data",):',
-        "tests/families/kv_cache/test_reference.py tests/families/kv_cache/test_quotient.py",
+        APPENDED,
     ),
     host(
         "expression bound: a product forgets the second factor",

@@ -210,14 +210,14 @@ FAULTS = (
         f"{KEPT} {ENTRIES}",
     ),
     host(
-        "sweep: living builds go",
+        "stale staging: living builds go",
         STALE,
         "        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n        return",
         "        return",
         ENTRIES,
     ),
-    host("sweep: a directory made just now goes", STALE, "> _UNLOCKED_GRACE_SECONDS", "> -1", ENTRIES),
-    host("sweep: nothing goes", STALE, "            if _abandoned(path):\n", "            if False:\n", ENTRIES),
+    host("stale staging: a directory made just now goes", STALE, "> _UNLOCKED_GRACE_SECONDS", "> -1", ENTRIES),
+    host("stale staging: nothing goes", STALE, "            if _abandoned(path):\n", "            if False:\n", ENTRIES),
     host("quarantine: it grows for ever", STALE, "[: -_MAX_QUARANTINED + 1]", "[:0]", KEPT),
     host(
         "obtain: an entry is built that is there",
@@ -286,7 +286,7 @@ FAULTS = (
         MEMBERS,
     ),
     host(
-        "bundle: what is there is told as new",
+        "bundle: what is there is stated as new",
         BUNDLE,
         "        if store.valid(key):\n            return False\n",
         "        if store.valid(key):\n            return True\n",

@@ -148,7 +148,7 @@ FAULTS = (
     host("verify: random problems do not count", VERIFY, "for row in [*rows, *random])", "for row in rows)", VERIFIED),
     host("verify: one random problem", VERIFY, "for seed in range(how.problems):", "for seed in range(1):", VERIFIED),
     host(
-        "verify: a random problem that fails is told and passed",
+        "verify: a random problem that fails is reported and passed",
         VERIFY,
         '"wrong": wrong, "ok": not wrong}',
         '"wrong": wrong, "ok": True}',
@@ -164,7 +164,7 @@ FAULTS = (
     host("verify: a ratio of NaN passes", VERIFY, "if not report.worst <= 1:", "if report.worst > 1:", VERIFIED),
     host("verify: no canaries", VERIFY, "wrong = guarded.run(subject, args)", "wrong = [subject.run(args)][:0]", VERIFIED),
     host(
-        "verify: runs that differ are told and passed",
+        "verify: runs that differ are reported and passed",
         VERIFY,
         '{"wrong": [shown.first] if shown.different else []}',
         '{"wrong": []}',

@@ -95,7 +95,7 @@ FAULTS = (
         LOGGED,
     ),
     host("log: calls have one number", LOG, "call = _Call(next(_calls),", "call = _Call(0,", LOGGED),
-    host("log: strides are not told", LOG, '"stride": list(tensor.stride())', '"stride": []', LOGGED),
+    host("log: strides are not reported", LOG, '"stride": list(tensor.stride())', '"stride": []', LOGGED),
     host(
         "log: outputs are those of before",
         LOG,
@@ -200,7 +200,7 @@ FAULTS = (
         "tests/jit/test_options.py -k picked_up",
     ),
     host(
-        "instruments: misspelt variables are not told",
+        "instruments: misspelt variables are not reported",
         INSTRUMENTS,
         "    for name, nearest in env.unknown().items():\n",
         "    for name, nearest in ():\n",

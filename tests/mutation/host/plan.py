@@ -194,7 +194,7 @@ FAULTS = (
         OPERANDS,
     ),
     host(
-        "check: the first issue alone is told",
+        "check: the first issue alone is reported",
         CHECKS,
         "        issues += _one(name, spec, value)",
         "        issues = issues or _one(name, spec, value)",

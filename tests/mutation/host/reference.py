@@ -167,7 +167,7 @@ FAULTS = (
         STORED,
     ),
     host(
-        "reference append: rotation turns the other way",
+        "reference append: rotation has the other sign",
         STORE,
         "first * cos - second * sin, second * cos + first * sin",
         "first * cos + second * sin, second * cos - first * sin",
@@ -234,7 +234,7 @@ FAULTS = (
         LATENT,
     ),
     host(
-        "promise: f32 in f64 is told as f32",
+        "promise: f32 in f64 is stated as f32",
         PROMISE,
         'id="attention-f64" if wide else',
         'id="attention-f32" if wide else',

@@ -232,7 +232,7 @@ FAULTS = (
     host("manifest: ids need no order", MANIFEST, "if list(values) != sorted(set(values)):", "if False:", MANIFESTS),
     host("manifest: any text is an id", MANIFEST, "if not is_sku_id(value):", "if False:", MANIFESTS),
     host(
-        "manifest: what was added is not told",
+        "manifest: what was added is not reported",
         MANIFEST,
         "added, removed = sorted(set(other.skus) - set(self.skus)),",
         "added, removed = sorted(set(other.skus) & set(self.skus)),",
@@ -253,7 +253,7 @@ FAULTS = (
         MANIFESTS,
     ),
     host(
-        "manifest: facts of one side alone are not told",
+        "manifest: facts of one side alone are not reported",
         MANIFEST,
         "for fact in sorted(old.keys() | new.keys()):",
         "for fact in sorted(old.keys() & new.keys()):",
@@ -312,7 +312,7 @@ FAULTS = (
         CHANGES,
     ),
     host(
-        "change: what is refused now is told as accepted",
+        "change: what is refused now is stated as accepted",
         CHANGE,
         "        _only_refused(two, one),\n        _only_refused(one, two),",
         "        _only_refused(one, two),\n        _only_refused(two, one),",

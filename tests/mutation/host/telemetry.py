@@ -114,7 +114,7 @@ FAULTS = (
         "sink: one that always fails is called for ever", TELEMETRY, "if self.failures >= MAX_FAILURES:", "if False:", COUNTED
     ),
     host("sink: one failure is enough", TELEMETRY, "            self.failures = 0\n        except", "        except", COUNTED),
-    host("sink: the first alone is told", TELEMETRY, "    for sink in _sinks:\n", "    for sink in _sinks[:1]:\n", COUNTED),
+    host("sink: the first alone is reported", TELEMETRY, "    for sink in _sinks:\n", "    for sink in _sinks[:1]:\n", COUNTED),
     host(
         "sink: ending one ends all",
         TELEMETRY,
@@ -259,7 +259,7 @@ FAULTS = (
         JOINED,
     ),
     host(
-        "report: a lead is turned round",
+        "report: a lead is inverted",
         "report/join.py",
         'yield rival["us"] / row["us"]',
         'yield row["us"] / rival["us"]',

@@ -116,7 +116,7 @@ FAULTS = (
         f"{EDGES} {VALIDATION}",
     ),
     host(
-        "indices: the first wrong request alone is told",
+        "indices: the first wrong request alone is reported",
         HOST,
         "            found.append(wrong)\n",
         "            found = found or [wrong]\n",

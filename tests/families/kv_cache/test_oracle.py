@@ -1,0 +1,78 @@
+"""The oracle of append fails where a slot, a copied row, an angle or a quotient is wrong, by the least that can be."""
+
+import math
+
+import pytest
+import torch
+
+from opfacade.testing import numerics
+from tests.support.problems import append, cache, cloned, on_reference
+
+
+def ran(**fields):
+    """(descriptor, args after a run, SKU, pools before) of two requests, of which the second has two new rows."""
+    descriptor, args = append([1, 2], [5, 9], paged_kv=cache(**fields.pop("paged_kv")), **fields)
+    before = {name: getattr(args, name).clone() for name in ("k_data", "v_data")}
+    plan = on_reference(descriptor)
+    plan.run(args)
+    return descriptor, args, plan.sku, before
+
+
+def worst(descriptor, args, sku, before):
+    return numerics.check(descriptor, args, sku, before=before).worst
+
+
+def new_slot(args, descriptor, pool):
+    """The last new row of the last request, [heads, dim]: a view."""
+    size, length = descriptor.paged_kv.page_size, 9
+    page = int(args.kv_indices[int(args.kv_indptr[2]) - 1])
+    return pool[page, (length - 1) % size]
+
+
+COPY = {"paged_kv": {"dtype": "f16"}}
+
+
+@pytest.mark.parametrize("name", ["k_data", "v_data"])
+def test_a_copied_row_must_be_that_row_in_both_pools(name):
+    descriptor, args, sku, before = ran(**COPY)
+    assert worst(descriptor, args, sku, before) == 0
+    new_slot(args, descriptor, getattr(args, name)).view(torch.int16)[-1, -1] ^= 1
+    assert worst(descriptor, args, sku, before) == math.inf
+
+
+@pytest.mark.parametrize("name", ["k_data", "v_data"])
+def test_no_other_slot_may_change(name):
+    descriptor, args, sku, before = ran(**COPY)
+    used = set(args.kv_indices[: int(args.kv_indptr[2])].tolist())
+    free = next(page for page in range(descriptor.paged_kv.num_total_pages) if page not in used)
+    getattr(args, name)[free].view(torch.int16)[0, 0, 0] ^= 1
+    assert worst(descriptor, args, sku, before) == math.inf
+
+
+@pytest.mark.parametrize("rope", ["half", "interleaved"])
+@pytest.mark.parametrize("at", [0, 7])
+def test_a_rotated_element_is_within_a_few_roundings(rope, at):
+    """1 part in 10,000 is far beyond those of f32."""
+    descriptor, args, sku, before = ran(rope=rope, paged_kv={"dtype": "f32"})
+    assert worst(descriptor, args, sku, before) <= 1
+    new_slot(args, descriptor, args.k_data)[:, at] *= 1.0001
+    assert worst(descriptor, args, sku, before) > 1
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_a_quotient_beside_a_tie_has_one_nearest_number(name):
+    """1.0625 lies half way between two numbers of e4m3; 1 part in 10,000 beside it, no rounding of f32 reaches it."""
+    fields = {"new_dtype": "f32", "kv_scale": "tensor", "paged_kv": {"dtype": "f8_e4m3"}}
+    descriptor, args = append([1, 2], [5, 9], **fields | {"paged_kv": cache(dtype="f8_e4m3")})
+    for scale in (args.k_scale, args.v_scale):
+        scale.fill_(1.0)
+    getattr(args, f"{name}_new")[-1].fill_(1.0625 * 1.0001)
+    before = {pool: getattr(args, pool).clone() for pool in ("k_data", "v_data")}
+    plan = on_reference(descriptor)
+    right = cloned(args)
+    plan.run(right)
+    slot = new_slot(right, descriptor, getattr(right, f"{name}_data"))
+    assert slot.float().unique().tolist() == [1.125]
+    assert worst(descriptor, right, plan.sku, before) <= 1
+    slot[0, 0] = 1.0
+    assert worst(descriptor, right, plan.sku, before) > 1
