@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ COPIED = ("opfacade", "kernels", "csrc", "tests", "pyproject.toml")
 SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 200}
 SAMPLE = 20  # faults of --quick
+LISTS = {"gpu": GPU, "cpu": CPU, "host": HOST}
 
 
 @dataclass(frozen=True)
@@ -220,15 +221,15 @@ def sample(mutants: tuple[Mutant, ...], day: int) -> tuple[Mutant, ...]:
 
 
 def chosen(words: argparse.Namespace) -> list[Mutant]:
-    mutants = HOST if words.host else CPU if words.cpu else GPU
-    if words.emulated:
-        mutants = tuple(m for m in mutants if m.tests == FOCUSED)
+    device = "host" if words.host else "cpu" if words.cpu else "gpu"
+    mutants = LISTS[device]
+    mutants = tuple(m for m in mutants if words.only in m.name and (not words.emulated or m.tests == FOCUSED))
     if words.quick:
         mutants = sample(mutants, words.day)
     if words.again:
-        seen = {row["fault"] for row in recorded("host" if words.host else "cpu" if words.cpu else "gpu") if row["caught_by"]}
+        seen = {row["fault"] for row in recorded(device) if row["caught_by"]}
         mutants = tuple(m for m in mutants if m.name not in seen)[: words.again]
-    return [m for m in mutants if not words.only or words.only in m.name]
+    return list(mutants)
 
 
 def main() -> int:
@@ -258,18 +259,22 @@ def main() -> int:
                 print("the sound sources fail: nothing is shown")
                 return 2
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
+            for job in as_completed(jobs) if words.again else ():
+                merge(device, job.result(), words.out)
             rows = [job.result() for job in jobs]
     missed = [row["fault"] for row in rows if not row["caught_by"]]
-    if not words.only and not words.quick:
-        seconds = round(time.monotonic() - started)
-        if words.again:
-            before, now = {row["fault"]: row for row in recorded(device)}, {row["fault"]: row for row in rows}
-            listed = HOST if words.host else CPU if words.cpu else GPU
-            rows = [(before | now)[m.name] for m in listed if m.name in before | now]
-            seconds += loaded().get(device, {}).get("seconds", 0)
-        record(device, {"machine": machine(device), "seconds": seconds, "mutants": rows}, words.out)
+    if not words.only and not words.quick and not words.again:
+        result = {"machine": machine(device), "seconds": round(time.monotonic() - started), "mutants": rows}
+        record(device, result, words.out)
     print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")
     return 1 if any(not row["caught_by"] and not row["blind"] for row in rows) else 0
+
+
+def merge(device: str, row: dict, out: Path | None) -> None:
+    """Put one row into the record, in the order of the list; rows of faults that are listed no more go."""
+    rows = {row["fault"]: row for row in recorded(device)} | {row["fault"]: row}
+    rows = [rows[m.name] for m in LISTS[device] if m.name in rows]
+    record(device, {"machine": machine(device), "seconds": round(sum(row["seconds"] for row in rows)), "mutants": rows}, out)
 
 
 def loaded() -> dict[str, dict]:

@@ -5,9 +5,7 @@ from tests.mutation.mutant import host
 STORE, FILES, LOCKS, UPKEEP = "jit/cache/store.py", "jit/cache/files.py", "jit/cache/locks.py", "jit/cache/upkeep.py"
 BUNDLE, TAR, STALE, CACHE = "jit/cache/bundle.py", "jit/cache/ustar.py", "jit/cache/stale_entries.py", "jit/cache/__init__.py"
 ENTRIES = "tests/jit/test_store.py"
-SECURE, KEPT, BUNDLES = "tests/jit/test_cache_security.py", "tests/jit/test_cache_upkeep.py", "tests/jit/test_cache_bundle.py"
-MEMBERS = "tests/jit/test_bundle_members.py"
-WHOLE, PRIVATE = "tests/jit/test_cache.py", "tests/jit/test_cache_private.py"
+MEMBERS, USED = "tests/jit/test_bundle_members.py", "tests/jit/test_store_use.py"
 
 FAULTS = (
     host(
@@ -15,7 +13,7 @@ FAULTS = (
         STORE,
         '(meta["schema"], meta["key"]) != (SCHEMA, key) or not',
         "not",
-        f"{ENTRIES} {SECURE}",
+        f"{ENTRIES} {USED}",
     ),
     host(
         "entry: another schema is taken", STORE, '(meta["schema"], meta["key"]) != (SCHEMA, key)', 'meta["key"] != key', ENTRIES
@@ -28,7 +26,7 @@ FAULTS = (
         ENTRIES,
     ),
     host("entry: a library of another name is taken", STORE, ' and name == f"kernel-{got[:16]}.so"', "", ENTRIES),
-    host("entry: a linked directory is taken", STORE, "if directory.is_symlink():", "if False:", f"{ENTRIES} {SECURE}"),
+    host("entry: a linked directory is taken", STORE, "if directory.is_symlink():", "if False:", f"{ENTRIES} {USED}"),
     host("entry: a name may be a path", STORE, " or not _LIBRARY.fullmatch(name):", ":", ENTRIES),
     host("publish: the library is not synced", STORE, "        files.fsync(built / name)\n", "", ENTRIES),
     host("publish: the record is not synced", STORE, '        files.fsync(built / "meta.json")\n', "", ENTRIES),
@@ -47,18 +45,16 @@ FAULTS = (
         STORE,
         "        if found.library is None:\n",
         "        if False:\n",
-        "tests/jit/test_faults.py -k lies",
+        USED,
     ),
-    host(
-        "publish: modes are those of the compilers", STORE, "        files.close_to_others(built)\n", "", f"{ENTRIES} {SECURE}"
-    ),
+    host("publish: modes are those of the compilers", STORE, "        files.close_to_others(built)\n", "", f"{ENTRIES} {USED}"),
     host("publish: no hint is left", STORE, "        self._hint(portable, key)\n", "", ENTRIES),
     host(
         "find: any entry of a hint is taken",
         STORE,
         'if meta.get("portable") == portable and fits(meta) and',
         "if fits(meta) and",
-        f"{ENTRIES} {SECURE}",
+        f"{ENTRIES} {USED}",
     ),
     host("find: what does not fit is taken", STORE, "== portable and fits(meta) and (so", "== portable and (so", ENTRIES),
     host(
@@ -73,7 +69,7 @@ FAULTS = (
         STORE,
         "                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "                pass\n",
-        f"{ENTRIES} tests/jit/test_cache_races.py -k leftovers",
+        ENTRIES,
     ),
     host(
         "staging: what is left stays",
@@ -87,25 +83,23 @@ FAULTS = (
         STORE,
         '        leftovers.set_aside(self.entry(key), self.root / "quarantine")\n',
         "",
-        WHOLE,
+        USED,
     ),
     host(
         "private: parents are not looked at",
         FILES,
         "for part in (*reversed(path.parents), path):",
         "for part in (path,):",
-        SECURE,
+        USED,
     ),
     host(
         "private: the group may write",
         FILES,
         "if info.st_mode & 0o022 and",
         "if info.st_mode & 0o002 and",
-        f"{SECURE} {ENTRIES}",
+        f"{ENTRIES} {USED}",
     ),
-    host(
-        "private: others may write", FILES, "if info.st_mode & 0o022 and", "if info.st_mode & 0o020 and", f"{SECURE} {ENTRIES}"
-    ),
+    host("private: others may write", FILES, "if info.st_mode & 0o022 and", "if info.st_mode & 0o020 and", f"{ENTRIES} {USED}"),
     host(
         "private: any sticky file is safe",
         FILES,
@@ -113,44 +107,44 @@ FAULTS = (
         "sticky_directory =",
         ENTRIES,
     ),
-    host("private: another owner is safe", FILES, "if info.st_uid not in (0, os.geteuid()):", "if False:", SECURE),
+    host("private: another owner is safe", FILES, "if info.st_uid not in (0, os.geteuid()):", "if False:", USED),
     host(
         "private: links in the cache are followed",
         FILES,
         "_judge(part, may_be_link=False)",
         "_judge(part, may_be_link=True)",
-        SECURE,
+        USED,
     ),
     host(
         "private: a file that others may write is read",
         FILES,
         "if (why := exposed(os.fstat(file.fileno()))) and not env.allow_shared_cache():",
         "if False:",
-        SECURE,
+        USED,
     ),
     host(
         "private: directories have the mode of the umask",
         FILES,
         "                part.mkdir(mode=0o700)\n                part.chmod(0o700)",
         "                part.mkdir()",
-        f"{SECURE} {WHOLE}",
+        USED,
     ),
-    host("private: files have the mode of the umask", FILES, "        os.fchmod(fd, 0o600)\n", "", SECURE),
+    host("private: files have the mode of the umask", FILES, "        os.fchmod(fd, 0o600)\n", "", USED),
     host(
         "lock: it is never taken",
         LOCKS,
         "            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n            return True",
         "            return True",
-        WHOLE,
+        USED,
     ),
-    host("lock: a file that was replaced counts", LOCKS, "if not locked or _same_file(fd, path):", "if True:", WHOLE),
-    host("lock: it waits for ever", LOCKS, "if now > deadline:", "if False:", f"{WHOLE} -k timeout"),
+    host("lock: a file that was replaced counts", LOCKS, "if not locked or _same_file(fd, path):", "if True:", USED),
+    host("lock: it waits for ever", LOCKS, "if now > deadline:", "if False:", USED),
     host(
         "lock: links are followed",
         LOCKS,
         " | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)",
         " | os.O_NONBLOCK, 0o600)",
-        f"{SECURE} {WHOLE}",
+        USED,
     ),
     host(
         "lock: a child keeps that of its parent",
@@ -164,21 +158,21 @@ FAULTS = (
         UPKEEP,
         "too_much = max_bytes is not None and total > max_bytes",
         "too_much = False",
-        KEPT,
+        USED,
     ),
     host(
         "gc: what is left is counted without what was removed",
         UPKEEP,
         "            total -= entry.size\n",
         "            total -= 0\n",
-        f"{KEPT} {ENTRIES}",
+        f"{ENTRIES} {USED}",
     ),
     host(
         "gc: the size of an entry is that of its library",
         UPKEEP,
         "size = sum(path.lstat().st_size for path in directory.iterdir())",
         'size = next(directory.glob("*.so")).lstat().st_size',
-        f"{KEPT} {ENTRIES}",
+        f"{ENTRIES} {USED}",
     ),
     host(
         "gc: the most recently used goes first", UPKEEP, "key=lambda entry: entry.age)", "key=lambda entry: -entry.age)", KEPT
@@ -186,28 +180,28 @@ FAULTS = (
     host(
         "gc: ages are not looked at", UPKEEP, "too_old = max_age is not None and entry.age > max_age", "too_old = False", KEPT
     ),
-    host("gc: a use does not count", CACHE, "                os.utime(note)\n", "                pass\n", KEPT),
-    host("gc: an entry under its lock goes", UPKEEP, "        with store.lock(key, patience):\n", "        if True:\n", KEPT),
+    host("gc: a use does not count", CACHE, "                os.utime(note)\n", "                pass\n", USED),
+    host("gc: an entry under its lock goes", UPKEEP, "        with store.lock(key, patience):\n", "        if True:\n", USED),
     host(
         "gc: failed builds stay for ever",
         UPKEEP,
         '(store.root / "quarantine", store.root / "failed", store.root / FOLDER):\n        for path',
         '(store.root / "quarantine", store.root / FOLDER):\n        for path',
-        KEPT,
+        USED,
     ),
     host(
         "verify: broken entries are sound",
         UPKEEP,
         "for key, finding in found.items() if finding.library is None}",
         "for key, finding in found.items() if False}",
-        KEPT,
+        USED,
     ),
     host(
         "clear: hints stay",
         UPKEEP,
         'store.root / "failed", store.root / "by-source", store.root / FOLDER',
         'store.root / "failed", store.root / FOLDER',
-        f"{KEPT} {ENTRIES}",
+        f"{ENTRIES} {USED}",
     ),
     host(
         "stale staging: living builds go",
@@ -218,27 +212,27 @@ FAULTS = (
     ),
     host("stale staging: a directory made just now goes", STALE, "> _UNLOCKED_GRACE_SECONDS", "> -1", ENTRIES),
     host("stale staging: nothing goes", STALE, "            if _abandoned(path):\n", "            if False:\n", ENTRIES),
-    host("quarantine: it grows for ever", STALE, "[: -_MAX_QUARANTINED + 1]", "[:0]", KEPT),
+    host("quarantine: it grows for ever", STALE, "[: -_MAX_QUARANTINED + 1]", "[:0]", USED),
     host(
         "obtain: an entry is built that is there",
         CACHE,
         "return store.valid(key) or _build_in(store, key, output, make)",
         "return _build_in(store, key, output, make)",
-        WHOLE,
+        USED,
     ),
     host(
         "obtain: a broken entry is built for ever",
         CACHE,
         "            if failed:\n                raise\n",
         "",
-        "tests/jit/test_faults.py -k lying",
+        USED,
     ),
     host(
         "obtain: a full disk is an error of the compiler",
         CACHE,
         "if any(text in error.log_tail for text in _DISK_FULL) or _full(directory.parent):",
         "if False:",
-        PRIVATE,
+        USED,
     ),
     host("bundle: members of any kind are read", TAR, "if header[156:157] not in _REGULAR:", "if False:", MEMBERS),
     host(
@@ -290,12 +284,12 @@ FAULTS = (
         BUNDLE,
         "        if store.valid(key):\n            return False\n",
         "        if store.valid(key):\n            return True\n",
-        BUNDLES,
+        USED,
     ),
     host("bundle: files are not synced", BUNDLE, "            files.fsync(file)\n", "            pass\n", MEMBERS),
     host("bundle: the written file is not synced", BUNDLE, "        files.fsync(aside)\n", "", MEMBERS),
-    host("bundle: broken entries are exported", BUNDLE, "return found.library is not None and (arch", "return (arch", BUNDLES),
-    host("bundle: other architectures are exported", BUNDLE, 'found.meta.get("arch") in (arch, HOST_ARCH))', "True)", BUNDLES),
+    host("bundle: broken entries are exported", BUNDLE, "return found.library is not None and (arch", "return (arch", USED),
+    host("bundle: other architectures are exported", BUNDLE, 'found.meta.get("arch") in (arch, HOST_ARCH))', "True)", USED),
     host(
         "bundle: the sum of a header is not looked at",
         TAR,
