@@ -175,10 +175,10 @@ FAULTS = (
         f"{ENTRIES} {USED}",
     ),
     host(
-        "gc: the most recently used goes first", UPKEEP, "key=lambda entry: entry.age)", "key=lambda entry: -entry.age)", KEPT
+        "gc: the most recently used goes first", UPKEEP, "key=lambda entry: entry.age)", "key=lambda entry: -entry.age)", USED
     ),
     host(
-        "gc: ages are not looked at", UPKEEP, "too_old = max_age is not None and entry.age > max_age", "too_old = False", KEPT
+        "gc: ages are not looked at", UPKEEP, "too_old = max_age is not None and entry.age > max_age", "too_old = False", USED
     ),
     host("gc: a use does not count", CACHE, "                os.utime(note)\n", "                pass\n", USED),
     host("gc: an entry under its lock goes", UPKEEP, "        with store.lock(key, patience):\n", "        if True:\n", USED),
