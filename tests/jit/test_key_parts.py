@@ -82,6 +82,13 @@ def test_the_recipe_is_in_both(monkeypatch, name):
     assert portable() != before[1]
 
 
+@pytest.mark.parametrize("name", ["device", "host"])
+def test_the_options_of_each_compiler_are_in_every_digest(monkeypatch, name):
+    before = key(), portable(), digest()
+    monkeypatch.setattr(identity.options, name, lambda: ("-g",))
+    assert all(now != then for now, then in zip((key(), portable(), digest()), before, strict=True))
+
+
 def test_specs_differ_in_each_of_their_fields():
     others = [
         SPEC, replace(SPEC, name="other"), replace(SPEC, template="b"), replace(SPEC, arch="sm_90"), replace(SPEC, flags=()),

@@ -77,13 +77,15 @@ FAULTS = (
         "        if False:\n            self._guard.check()",
         "tests/validation/test_device.py tests/validation/test_validation.py",
     ),
-    host("plan: jit=never builds", PLAN, 'allow = self.preference.jit == "build"', "allow = True", "tests/jit/test_load.py"),
+    host(
+        "plan: jit=never builds", PLAN, 'allow = self.preference.jit == "build"', "allow = True", "tests/jit/test_when_built.py"
+    ),
     host(
         "plan: compile builds where it must not",
         PLAN,
         'allow_build=self.preference.jit == "build", label',
         "allow_build=True, label",
-        "tests/jit/test_load.py",
+        "tests/jit/test_when_built.py",
     ),
     host("plan: a listener sees no run", PLAN, "            telemetry.ran(self, args)\n", "            pass\n", COUNTED),
     host(

@@ -1,0 +1,88 @@
+"""When a kernel is built, found or refused: decided before any compiler is looked for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opfacade import Plan, Preference, Target, jit
+from opfacade.errors import JitDisabledError, ToolchainError
+from opfacade.jit import JitSpec, rendered, toolchain
+from opfacade.jit.codegen import Sources
+from opfacade.plans.cascade import EXAMPLES
+
+SPEC = JitSpec.of("name", "a/template", "sm_90a", value=1)
+SOURCES = Sources("device", "binding", ())
+BUILT, FOUND = Path("/built/kernel.so"), Path("/found/kernel.so")
+
+
+@pytest.fixture
+def cache(monkeypatch):
+    """A cache that holds what `found` and `portable` say, and the builds that are made."""
+    state = {"found": None, "portable": None, "builds": []}
+    monkeypatch.setattr(rendered, "sources", lambda spec: SOURCES)
+    monkeypatch.setattr(rendered, "refresh", lambda spec: SOURCES)
+    monkeypatch.setattr(toolchain, "find", lambda memo: None)
+    monkeypatch.setattr(jit.identity, "key", lambda *given: "key")
+    monkeypatch.setattr(jit, "_ready", lambda spec, sources: state["found"])
+    monkeypatch.setattr(jit, "_portable", lambda spec, sources: state["portable"])
+    monkeypatch.setattr(jit._Build, "run", lambda self: (state["builds"].append(self.spec), BUILT)[1])
+    return state
+
+
+def test_what_is_not_there_is_built(cache):
+    assert jit.build(SPEC) == BUILT
+    assert cache["builds"] == [SPEC]
+
+
+def test_what_is_there_is_found(cache):
+    cache["found"] = FOUND
+    assert jit.build(SPEC) == jit.build(SPEC, allow_build=False) == FOUND
+    assert cache["builds"] == []
+
+
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_what_must_not_be_built_is_refused_with_its_key(cache, monkeypatch, how):
+    if how == "variable":
+        monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")
+    with pytest.raises(JitDisabledError, match=r"\(key key\) is not built.*OPF-J040"):
+        jit.build(SPEC, allow_build=how != "argument")
+    cache["portable"] = FOUND  # by another compiler, which is better than none
+    assert jit.build(SPEC, allow_build=how != "argument") == FOUND
+    assert cache["builds"] == []
+
+
+@pytest.mark.parametrize(
+    ("states", "wanted"),
+    [(("shared", "shared"), "shared"), (("shared", "absent"), "absent"), (("private", "shared"), "private")],
+)
+def test_a_plan_needs_both_its_kernel_and_the_host_library(monkeypatch, states, wanted):
+    for one, other in (states, states[::-1]):
+        monkeypatch.setattr(jit, "cache_state", lambda spec, one=one, other=other: other if spec is jit.HOST else one)
+        assert jit.cache_state_for_plan(SPEC) == wanted
+
+
+@pytest.mark.parametrize(("wish", "allowed"), [("build", True), ("never", False)])
+def test_a_plan_that_must_not_build_says_so(monkeypatch, wish, allowed):
+    given = []
+    monkeypatch.setattr(jit, "build_for_plan", lambda spec, *, allow_build, label: given.append(allow_build))
+    plan = Plan.select(EXAMPLES[0], Preference(jit=wish, backend="cuda"), Target.parse("sm_90a"))
+    plan.compile()
+    assert given == [allowed]
+
+    def launcher(descriptor, target, sku, allow):
+        given.append(allow)
+        return lambda args, workspace: None
+
+    object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=launcher))
+    plan._load()
+    assert given == [allowed, allowed]
+
+
+def test_without_a_compiler_what_another_machine_built_is_found(monkeypatch):
+    def missing(memo):
+        raise ToolchainError("none")
+
+    monkeypatch.setattr(toolchain, "find", missing)
+    monkeypatch.setattr(jit, "_portable", lambda spec, sources: FOUND)
+    assert jit._ready(SPEC, SOURCES) == FOUND
