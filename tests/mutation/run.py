@@ -31,7 +31,7 @@ FOCUSED = "tests/mutation/focus.py"
 RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
 COPIED = ("opfacade", "kernels", "csrc", "tests", "pyproject.toml")
 SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
-TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 200}
+TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 100}
 SAMPLE = 20  # faults of --quick
 LISTS = {"gpu": GPU, "cpu": CPU, "host": HOST}
 

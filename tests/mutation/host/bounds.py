@@ -206,11 +206,4 @@ FAULTS = (
         "return Ball(v, r)",
         EXPRESSION,
     ),
-    host(
-        "expression bound: log2 near 0 has a bound",
-        EXPRESSIONS,
-        '.masked_fill((low <= 0) & (a.r > 0), float("inf"))',
-        "",
-        EXPRESSION,
-    ),
 )
