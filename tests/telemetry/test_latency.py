@@ -172,3 +172,15 @@ def test_a_plan_is_sampled_end_to_end(monkeypatch):
     found = telemetry.snapshot()[plan.sku.id]
     assert (found["runs"], found["latency"]["samples"]) == (4, 2)
     assert found["latency"]["sum_us"] > 0
+
+
+def test_a_time_of_the_host_is_that_of_the_launch_in_microseconds(monkeypatch):
+    now = [10**9]
+    monkeypatch.setattr(telemetry_latency.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setenv("OPFACADE_TELEMETRY_SAMPLE", "1")
+
+    def takes_7_ms(args, workspace):
+        now[0] += 7_000_000
+
+    telemetry_latency.wrap(takes_7_ms, HOST)([], None)
+    assert telemetry.snapshot()[HOST.id]["latency"]["sum_us"] == 7000.0
