@@ -20,6 +20,15 @@ def test_selection_twice_is_the_same_plan():
     assert type(BatchPagedDecodePlan.select(descriptor, None, CPU)) is BatchPagedDecodePlan
 
 
+def test_a_plan_is_kept_for_its_target_and_its_preference_alone():
+    descriptor = fresh()
+    first = Plan.select(descriptor, None, SM_90A)
+    assert Plan.select(descriptor, None, SM_90A) is first
+    assert Plan.select(descriptor, None, CPU).target == CPU
+    assert Plan.select(descriptor, None, SM_90A) is first
+    assert Plan.select(descriptor, Preference(backend="reference"), SM_90A).sku.backend == "reference"
+
+
 def test_the_store_of_plans_is_bounded(monkeypatch):
     from opfacade import plan as plan_module
 

@@ -85,6 +85,7 @@ def test_a_challenger_must_win_by_more_than_the_noise_of_both(noise, winner):
 def test_of_equals_the_first_in_order_wins():
     assert choice(100, 80.5, 80) == 1
     assert choice(100, 85, 80) == 2
+    assert choice(100, 97.5, 96.6) == 2  # the equal in front is within the margin of the incumbent
 
 
 def test_an_incumbent_that_became_slow_is_replaced_by_the_default():

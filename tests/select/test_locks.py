@@ -67,6 +67,16 @@ def test_every_reason_against_a_candidate_is_counted_and_told():
     assert [code for event in events if event["event"] == "refuse" for code in event["codes"]] == wanted
 
 
+def test_every_fallback_is_counted_and_no_other_selection_of_the_reference():
+    odd = DECODE.model_copy(update={"paged_kv": DECODE.paged_kv.model_copy(update={"head_dim": 65})}).revalidated()
+    with pytest.warns(errors.FallbackWarning):
+        sku = Plan._select(odd, None, SM90).sku.id
+    assert telemetry.snapshot()[sku]["fallbacks"] == 1
+    Plan._select(odd, Preference(backend="reference"), SM90)
+    Plan._select(odd, None, Target.cpu())
+    assert sum(found["fallbacks"] for found in telemetry.snapshot().values()) == 1
+
+
 def test_a_measurement_counts_for_those_alone_who_use_them():
     use = Preference(autotune="use")
     default, slower = [o.sku.id for o in considered(DECODE, use, SM90) if not o.reasons][:2]

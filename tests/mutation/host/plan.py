@@ -21,7 +21,7 @@ FAULTS = (
         PLAN,
         "_remember(key, plan)",
         "_remember((*key[:3], Target.current()), plan)",
-        f"{CHOICES} {PLANS}",
+        PLANS,
     ),
     host("plan: selections are never forgotten", PLAN, "if len(_selected) >= _MAX_CACHED:", "if False:", PLANS),
     host(
@@ -43,7 +43,7 @@ FAULTS = (
         PLAN,
         "            telemetry.count_fallback(option.sku)\n",
         "",
-        f"{COUNTED} tests/telemetry/test_exporters.py {CHOICES}",
+        "tests/select/test_locks.py",
     ),
     host("plan: a reference that was named is a fallback", PLAN, " and not preference.names_reference:", ":", CHOICES),
     host("plan: refusals are not counted", PLAN, "        count_refusals(checked.op, found.options)\n", "", COUNTED),
