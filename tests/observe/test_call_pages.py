@@ -84,6 +84,19 @@ def test_of_a_table_that_contradicts_itself_every_entry_counts(wrong):
     assert tokens.tolist() == [4, 4, 4]
 
 
+@pytest.mark.parametrize(("last", "wanted"), [([3, 2], [4, 3, 2]), ([0, 2], [4, 4, 2]), ([5, -1], [4, 4, 4])])
+def test_a_last_page_outside_its_bounds_counts_as_full(last, wanted):
+    tokens = call_pages._flat_tokens(i32([7, 8, 9]).long(), i32([0, 2, 3]).long(), i32(last).long(), 4)
+    assert tokens.tolist() == wanted
+
+
+def test_entries_that_no_request_reads_are_no_pages_of_the_small_pool():
+    found = call_pages.Pages(torch.tensor([3, 7]), torch.tensor([4, 2]), torch.tensor([[True, True], [True, False]]))
+    new = call_pages.renumbered(i32([7, 3, -9, 7]).view(2, 2), found)
+    assert new.tolist() == [[1, 0], [-9, -1]]
+    assert new.dtype == torch.int32
+
+
 def test_lengths_beyond_a_row_of_the_table_name_the_row():
     tokens = call_pages._block_tokens(i32([1, 2, 3, 4]).view(2, 2).long(), i32([99, -5]).long(), 4)
     assert tokens.tolist() == [[4, 4], [0, 0]]
