@@ -27,10 +27,22 @@ __device__ __forceinline__ auto row_of(const ListedStates& states, int s) {
   return static_cast<const typename Element<typename C::T>::Bits*>(states.p.list_o[s]) + states.row * C::kHeadDim;
 }
 
+// row: of rows * heads. Entries of the indptr are clamped to the states, so a wrong one reads none that is not there.
+template <class C>
+__device__ __forceinline__ RowStates ragged_states_of_row(const MergeRaggedParams& p, int64_t row) {
+  using Bits = typename Element<typename C::T>::Bits;
+  const int64_t request = row / p.heads, head = row % p.heads;
+  const int first = min(max(p.indptr[request], 0), p.states), stop = min(p.indptr[request + 1], p.states);
+  const int64_t place = static_cast<int64_t>(first) * p.heads + head;
+  return {static_cast<const Bits*>(p.states_o) + place * C::kHeadDim, p.states_lse + place,
+          static_cast<int64_t>(p.heads) * C::kHeadDim, p.heads, max(stop - first, 0)};
+}
+
 template <class C>
 __device__ __forceinline__ auto states_of_row(const typename C::Params& p, int64_t row) {
   using Bits = typename Element<typename C::T>::Bits;
   if constexpr (C::kListed) return ListedStates{p, row, p.states};
+  else if constexpr (C::kRagged) return ragged_states_of_row<C>(p, row);
   else return RowStates{static_cast<const Bits*>(p.states_o) + row * C::kHeadDim, p.states_lse + row, p.rows * C::kHeadDim, p.rows, p.states};
 }
 
@@ -190,7 +202,7 @@ __device__ __forceinline__ void merge_few(const typename C::Params& p) {
 template <class C>
 __device__ __forceinline__ void merge_states(const typename C::Params& p) {
   constexpr int kBytes = sizeof(typename Element<typename C::T>::Bits);
-  if constexpr (has_whole_rows(C::kHeadDim, kBytes)) {
+  if constexpr (has_whole_rows(C::kHeadDim, kBytes) && !C::kRagged) {
     if (p.states <= 2) return merge_few<C, 2, rows_of_a_thread(2, C::kHeadDim, kBytes)>(p);
     if (p.states == 3) return merge_few<C, 3, rows_of_a_thread(3, C::kHeadDim, kBytes)>(p);
   }

@@ -22,6 +22,12 @@ struct MergeListParams : MergeStatesParams {
   const float* list_lse[kMostListed];
 };
 
+// Each row has its own number of states: states_o [states, heads, head_dim], states_lse [states, heads].
+struct MergeRaggedParams : MergeStatesParams {
+  const int32_t* indptr;  // [rows / heads + 1]
+  int32_t heads;
+};
+
 // Elements of a lane's piece: up to 16 bytes, a divisor of the row.
 constexpr int merge_piece(int head_dim, int elem_bytes) {
   int piece = 16 / elem_bytes;

@@ -6,6 +6,7 @@ CHECKS = "tests/core/test_operands.py"
 FORMS = "tests/core/test_forms.py"
 APPENDS = "tests/families/kv_cache/test_append_shapes.py"
 MERGES = "tests/families/cascade/test_forms.py"
+RAGGED = "tests/families/cascade/test_ragged.py"
 CONTRACT = "tests/jit/test_contract.py"
 
 OPERAND_FAULTS = (
@@ -120,6 +121,27 @@ OPERAND_FAULTS = (
         "return states.p.list_lse[s][states.row];",
         "return states.p.list_lse[s ^ 1][states.row];",
         f"{MERGES} -k kernel",
+    ),
+    cpu(
+        "merge: a row of ragged states reads past the last state",
+        "kernels/cascade/merge_states.cuh",
+        "stop = min(p.indptr[request + 1], p.states);",
+        "stop = p.indptr[request + 1];",
+        f"{RAGGED} -k kernel",
+    ),
+    cpu(
+        "merge: heads of ragged states are those of the row's number",
+        "kernels/cascade/merge_states.cuh",
+        "const int64_t request = row / p.heads, head = row % p.heads;",
+        "const int64_t request = row / p.heads, head = row % 2;",
+        f"{RAGGED} -k kernel",
+    ),
+    cpu(
+        "merge: an indptr of states may fall",
+        "opfacade/plans/cascade.py",
+        "diff(prepend=args.states_indptr[:1]) < 0",
+        "diff(prepend=args.states_indptr[:1]) < -1000",
+        f"{RAGGED} -k full",
     ),
     cpu(
         "merge: the binding takes lse of a list from where o is",

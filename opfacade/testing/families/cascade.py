@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 class MergeHarness(Harness):
     def draw(self, op: str, rng: random.Random, tokens: int) -> Descriptor[Any]:
         states = rng.choice((1, 2, 3, 8, 40))
+        form = rng.choice(("stacked", "list", "ragged")) if states <= MAX_LISTED else rng.choice(("stacked", "ragged"))
         return MergeStatesDescriptor(
             num_states=states,
             total_num_rows=rng.choice((1, 7, 64, 333)),
             num_heads=rng.choice((1, 3, 8, 32)),
             head_dim=rng.choice((64, 65, 80, 128, 256)),
             dtype=rng.choice(("f16", "bf16", "f32")),
-            in_place=rng.random() < 0.3,
-            states=rng.choice(("stacked", "list")) if states <= MAX_LISTED else "stacked",
+            in_place=rng.random() < 0.3 and form != "ragged",
+            states=form,
         )
 
     def small(self, op: str, rng: random.Random) -> Descriptor[Any]:
+        form = rng.choice(("stacked", "list", "ragged"))
         return MergeStatesDescriptor(
             num_states=rng.randint(1, 4),
             total_num_rows=rng.randint(1, 9),
             num_heads=rng.choice((1, 1, 2)),
             head_dim=rng.choice((8, 16, 64)),
             dtype=rng.choice(("f16", "bf16", "f32")),
-            in_place=rng.random() < 0.3,
-            states=rng.choice(("stacked", "list")),
+            in_place=rng.random() < 0.3 and form != "ragged",
+            states=form,
         )
 
     def cases(self, op: str) -> dict[str, Any]:
@@ -53,12 +55,19 @@ class MergeHarness(Harness):
             "merge-in-place-odd": MergeStatesDescriptor(
                 num_states=6, total_num_rows=19, num_heads=3, head_dim=96, dtype="f16", in_place=True
             ),
+            "merge-ragged": MergeStatesDescriptor(
+                num_states=90, total_num_rows=29, num_heads=3, head_dim=96, dtype="f16", states="ragged"
+            ),
             "merge-odd": MergeStatesDescriptor(num_states=40, total_num_rows=7, num_heads=3, head_dim=65, dtype="f32"),
         }
 
     def inputs(self, draw: Draw) -> None:
         for pair in draw.descriptor.state_names:
             draw.values.update(_states(draw, *pair))
+        if draw.descriptor.states == "ragged":
+            indptr = draw.values["states_indptr"].sort().values
+            indptr[-1] = draw.descriptor.num_states
+            draw.values["states_indptr"] = indptr
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         """In place the operands of state 0 are expected to be the result, and other states to be as they were."""
@@ -75,7 +84,7 @@ class MergeHarness(Harness):
         return Amount(float(moved), 3.0 * moved / 2)
 
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
-        form = " list" * (descriptor.states == "list") + " in place" * descriptor.in_place
+        form = f" {descriptor.states}" * (descriptor.states != "stacked") + " in place" * descriptor.in_place
         return f"{descriptor.op} s{descriptor.num_states} r{descriptor.total_num_rows} {descriptor.dtype}{form}"
 
 
