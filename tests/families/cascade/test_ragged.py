@@ -121,8 +121,12 @@ def test_the_kernel_merges_each_row(dim, dtype):
 
 @emulator.needed
 def test_the_kernel_reads_no_state_out_of_range():
+    """More states lie behind those of the call."""
     descriptor, args = ragged((3, 4, 2), dim=128, dtype="bf16")
-    args = replace(args, states_indptr=torch.tensor([-7, 5, 2, 2**31 - 1], dtype=torch.int32))
+    indptr = torch.tensor([-7, 5, 2, 12], dtype=torch.int32)
+    o, lse = torch.ones(12, 3, 128, dtype=torch.bfloat16), torch.full((12, 3), 9.0)
+    o[:9], lse[:9] = args.states_o, args.states_lse
+    args = replace(args, states_o=o[:9], states_lse=lse[:9], states_indptr=indptr)
     emulator.subject(descriptor).run(args)
     assert_right(descriptor, args, exact=1e-5)
 
