@@ -147,7 +147,7 @@ def over_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> 
 
 
 def _common(ask: Ask, q: torch.Tensor) -> tuple[tuple[str, Any], ...]:
-    scale, output = ask.sm_scale, ask.o_dtype or q.dtype
+    scale, output = ask.sm_scale, _output_dtype(ask, q)
     return (
         ("sm_scale", scale),
         ("allow_unusual_scale", scale is not None and scale <= 0),
@@ -167,11 +167,16 @@ def _kind_of_factor(factor: torch.Tensor | None) -> str:
     return "none" if factor is None else "tensor" if factor.shape[0] == 1 else "head"
 
 
+def _output_dtype(ask: Ask, q: torch.Tensor) -> torch.dtype:
+    """That of q unless the call names one; bf16 for an fp8 q, as flash-attn returns it."""
+    return ask.o_dtype or (torch.bfloat16 if q.dtype in FP8 else q.dtype)
+
+
 def _outputs(ask: Ask, q: torch.Tensor, dim_vo: int) -> dict[str, torch.Tensor | None]:
     rows, heads, _ = q.shape
     o, lse = ask.out, ask.lse
     if o is None:
-        o = torch.empty(rows, heads, dim_vo, dtype=ask.o_dtype or q.dtype, device=q.device)
+        o = torch.empty(rows, heads, dim_vo, dtype=_output_dtype(ask, q), device=q.device)
     if lse is None and ask.with_lse:
         lse = torch.empty(rows, heads, dtype=torch.float32, device=q.device)
     return {"o": o, "lse": lse}

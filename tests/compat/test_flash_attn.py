@@ -275,6 +275,22 @@ def test_fp8_pages_with_descales_that_are_expanded_over_the_batch():
         close(out[rows], attention(q[rows], own[0] * scales[0][:, None], own[1] * scales[1])[0])
 
 
+def test_an_fp8_query_has_a_factor_for_each_kv_head():
+    lengths, scales = [6, 3], torch.tensor([0.5, 2.0])
+    (k, v), table, _ = paged(lengths)
+    k, v = (x.nan_to_num(0.0).to(torch.float8_e4m3fn) for x in (k, v))
+    q, cu_q = torch.randn(5, HEADS, DIM).to(torch.float8_e4m3fn), indptr(2, 3)
+    lens = torch.tensor(lengths, dtype=torch.int32)
+    descale = scales.expand(2, KV_HEADS)
+    out = flash_attn_varlen_func(q, k, v, cu_q, None, 3, 6, block_table=table, seqused_k=lens, q_descale=descale)
+    assert out.dtype == torch.bfloat16
+    exact = q.float() * scales.repeat_interleave(HEADS // KV_HEADS)[:, None]
+    for b, rows in enumerate((slice(0, 2), slice(2, 5))):
+        at = table[b].clamp(min=0).long()
+        own = [x[at].flatten(0, 1)[: lengths[b]].float() for x in (k, v)]
+        torch.testing.assert_close(out[rows].double(), attention(exact[rows], *own)[0], rtol=2.0**-7, atol=1e-4)
+
+
 def test_an_output_that_is_given_is_written():
     q, cu = torch.randn(5, HEADS, DIM), indptr(2, 3)
     k, v = torch.randn(2, 5, KV_HEADS, DIM).unbind(0)

@@ -37,9 +37,10 @@ KINDS = {
     "fixed-split": paged(page_size=64, kv_split=100, window_left=200, sinks=True),
     "maxima-move": paged(sm_scale=4.0, q_scale="none", kv_scale="none"),
     "ragged": ragged(),
+    "query-of-heads": ragged(q_scale="head", num_qo_heads=6),
     "negative": ragged(sm_scale=-0.1, allow_unusual_scale=True, o_dtype="f16", q_scale="none"),
 }
-QUICK = ("full-f16", "odd-group-window-cap", "maxima-move", "ragged")
+QUICK = ("full-f16", "odd-group-window-cap", "maxima-move", "ragged", "query-of-heads")
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.heavy) for k in KINDS])

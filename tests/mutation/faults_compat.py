@@ -16,6 +16,13 @@ COMPAT_FAULTS = (
         FLASH,
     ),
     cpu(
+        "flash-attn: the output of an fp8 q is fp8",
+        f"{A}/attending.py",
+        "(torch.bfloat16 if q.dtype in FP8 else q.dtype)",
+        "q.dtype",
+        f"{FLASH} -k fp8_query",
+    ),
+    cpu(
         "flash-attn: the soft cap stands behind the bias",
         f"{A}/flash_attn/meaning.py",
         "        capped_first=True,\n",

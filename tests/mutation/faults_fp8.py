@@ -1,8 +1,15 @@
 """Faults in the prefill with products of fp8. They need a ptxas that builds it (13.3)."""
 
-from tests.mutation.mutant import FP8_PRODUCTS, C, K, gpu
+from tests.mutation.mutant import FP8_PRODUCTS, C, K, cpu, gpu
 
 FP8_FAULTS = (
+    cpu(
+        "prefill of fp8 products: all heads take the first factor of q",
+        f"{K}/prefill_sm90/fp8/kernel.cuh",
+        "q_scale[work.head * q_scale_stride]",
+        "q_scale[0]",
+        "tests/emulator/test_emulated_fp8.py -k query-of",
+    ),
     gpu(
         "wgmma fp8 products: the bytes of two keys trade places in V",
         f"{C}/transpose_bytes.cuh",
@@ -13,7 +20,7 @@ FP8_FAULTS = (
     gpu(
         "wgmma fp8 products: the factor of q is left out",
         f"{K}/prefill_sm90/fp8/kernel.cuh",
-        "(q_scale == nullptr ? 1.f : *q_scale)",
+        "(q_scale == nullptr ? 1.f : q_scale[work.head * q_scale_stride])",
         "1.f",
         FP8_PRODUCTS,
     ),

@@ -77,7 +77,9 @@ def paged(descriptor, args):
 
 
 def queries(args):
-    return scaled(wide(args.q), getattr(args, "q_scale", None))
+    """q times its factor, or that of its KV head."""
+    q, factors = wide(args.q), getattr(args, "q_scale", None)
+    return q if factors is None else q * np.repeat(wide(factors), q.shape[1] // len(factors))[None, :, None]
 
 
 def scaled(rows, factors):

@@ -84,7 +84,8 @@ struct WgmmaFp8Tile : WgmmaBlock<128, 224, 56> {
 };
 
 struct WgmmaFp8PrefillParams : WgmmaPrefillParams {
-  const float* q_scale;  // null or one factor of the stored Q
+  const float* q_scale;  // null or the factors of the stored Q
+  int32_t q_scale_stride;  // 0: one factor for all kv heads
 };
 
 }  // namespace opfacade

@@ -28,9 +28,7 @@ def factors(ask: Ask, q: torch.Tensor, k: torch.Tensor, descales: Mapping[str, t
         most = max(x.shape[0] for x in pair)
         operands["k_scale"], operands["v_scale"] = (x.expand(most).contiguous() for x in pair)
     if "q_descale" in own:
-        if own["q_descale"].shape[0] != 1:
-            raise unmapped(ask.op, "q_descale", "one factor of all heads", f"{kv_heads} factors")
-        operands["q_scale"] = own["q_descale"]
+        operands["q_scale"] = own["q_descale"].contiguous()
     return replace(ask, operands=operands)
 
 

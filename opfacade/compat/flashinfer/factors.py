@@ -54,8 +54,8 @@ def factors_of(op: str, sm_scale: float, given: Given, shape: Shape) -> Factors:
     if shape.paged and shape.kv_dtype in FP8 and (given.k is not None or given.v is not None):
         operands |= _of_cache(op, given, shape)
         given = given._replace(k=None, v=None)
-    if isinstance(given.q, torch.Tensor) and given.q.shape[0] == 1 and shape.q_dtype in FP8:
-        operands["q_scale"] = given.q
+    if isinstance(given.q, torch.Tensor) and given.q.shape[0] in (1, shape.kv_heads) and shape.q_dtype in FP8:
+        operands["q_scale"] = given.q.contiguous()
         given = given._replace(q=None)
     tensors = {name: scale for name, scale in (("q", given.q), ("k", given.k)) if isinstance(scale, torch.Tensor)}
     for scale in (given.q, given.k):

@@ -84,7 +84,7 @@ def single_prefill_with_kv_cache(
     refuse_unless(op, {"kv_cache_sf": (kv_cache_sf, None)})
     k, v = _by_token(op, k, v, kv_layout)
     mask = _mask(op, custom_mask, packed_custom_mask, (rows, k.shape[0]))
-    how = How(scores_of(op, locals()), sm_scale, "auto", None, None, o_dtype)
+    how = How(scores_of(op, locals()), sm_scale, "auto", None, None, o_dtype or q.dtype)
     given = Given(scale_q, scale_k if k_scale is None else k_scale, scale_v if v_scale is None else v_scale)
     scale = dim**-0.5 if sm_scale is None else float(sm_scale)
     factors = factors_of(op, scale, given, Shape(q.dtype, k.dtype, heads, k.shape[1], q.device, paged=False))

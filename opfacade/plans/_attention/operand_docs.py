@@ -30,7 +30,7 @@ OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
     "kv_lens": "int32 [batch_size]: tokens of each request; with page_table='block'",
     "k_scale": "f32 [1] or [num_kv_heads], positive: K is k_scale * k_data; with kv_scale",
     "v_scale": "f32, as k_scale; with kv_scale",
-    "q_scale": "f32 [1], positive: Q is q_scale * q; with q_scale='tensor'",
+    "q_scale": "f32 [1] or [num_kv_heads], positive: Q is q_scale * q; with q_scale='tensor' or 'head'",
     "sinks": "f32 [num_qo_heads], finite or -inf: a logit in each denominator; with sinks=True",
     "head_params": "f32 [n, num_qo_heads]: parameters of the variant for each query head, in the order of their names",
     "row_params": "int32 [n, total_num_rows]: parameters of the variant for each row of q",

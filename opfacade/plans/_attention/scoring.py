@@ -187,8 +187,9 @@ class Attention(Descriptor[ArgsT]):
 class ScaledQuery(Model):
     """A prefill whose q may be fp8."""
 
-    q_scale: Literal["none", "tensor"] = Field(
-        default="none", description='"tensor": q is fp8 and holds Q / q_scale, one positive factor; "none" is 1.'
+    q_scale: Literal["none", "tensor", "head"] = Field(
+        default="none",
+        description='"tensor": q is fp8 and holds Q / q_scale, one positive factor; "head": one for each KV head; "none" is 1.',
     )
 
     @model_validator(mode="after")
@@ -200,7 +201,9 @@ class ScaledQuery(Model):
         return self
 
     def _query_scale(self) -> dict[str, TensorSpec]:
-        return {} if self.q_scale == "none" else {"q_scale": scale_spec(Dim("1", 1))}
+        heads = getattr(self, "kv_heads", 1)
+        size = Dim("num_kv_heads", heads) if self.q_scale == "head" else Dim("1", 1)
+        return {} if self.q_scale == "none" else {"q_scale": scale_spec(size)}
 
 
 class Varied(Model):

@@ -31,7 +31,7 @@ def test_stored_numbers_are_multiplied_by_their_factor(make, dtype, kv_scale, q_
 
 
 @pytest.mark.parametrize("o_dtype", [None, "f16", "f32"])
-@pytest.mark.parametrize("q_scale", ["none", "tensor"])
+@pytest.mark.parametrize("q_scale", ["none", "tensor", "head"])
 @pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2"])
 def test_an_fp8_query_is_multiplied_by_its_factor(dtype, q_scale, o_dtype):
     fields = {"q_dtype": dtype, "q_scale": q_scale, "o_dtype": o_dtype}

@@ -15,13 +15,14 @@ struct Fp8Consumer : Consumer<C> {
   using Consumer<C>::keys, Consumer<C>::values, Consumer<C>::queries;
 
   const float* q_scale;
+  int q_scale_stride;
   // factor of q times factor of k, and exponent scale, of the work whose scores are computed
   float factor = 1.f, exponent = 0.f;
   uint32_t q = 0;                      // descriptor word of its q
 
   __device__ __forceinline__ void wait_queries(const Work& work) {
     const float key = p.k_scale == nullptr ? 1.f : p.k_scale[work.head * p.kv_scale_stride];
-    factor = never_zero((q_scale == nullptr ? 1.f : *q_scale) * key);
+    factor = never_zero((q_scale == nullptr ? 1.f : q_scale[work.head * q_scale_stride]) * key);
     exponent = p.score.log2_scale * (C::kSoftCap ? 1.f : factor);
     unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
     q = panel_descriptor(smem_address(rows), 1024, 0).low;
@@ -183,7 +184,7 @@ struct Fp8Consumer : Consumer<C> {
 template <class C>
 __device__ __forceinline__ void consume_fp8(const WgmmaFp8PrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
-  Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale}.run();
+  Fp8Consumer<C>{{p.base, smem, true, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}, p.q_scale, p.q_scale_stride}.run();
   if constexpr (kCutsByLengths<C>) merge_parts<C>(p.base, smem);
 }
 

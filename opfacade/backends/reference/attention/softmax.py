@@ -21,7 +21,7 @@ _SCORE_BUDGET = 8 * 2**20
 class Scoring:
     """Computation of a score from q.k, and the keys that a row sees.
 
-    k_scale, v_scale: factors of K and V, [1] or [kv_heads]; q_scale: factor of Q, [1]. sinks: [heads], logits without a value.
+    k_scale, v_scale: factors of K and V, [1] or [kv_heads]; q_scale: of Q, likewise. sinks: [heads], logits without a value.
     varied: the variant or mask of the request.
     """
 

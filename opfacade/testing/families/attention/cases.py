@@ -145,6 +145,9 @@ def cases() -> dict[str, Descriptor[Any]]:
             2, _cache(128, "f8_e4m3", 16, "HND"), 50, causal=False, kv_split="off", o_dtype="bf16"
         ),
         "ragged-auto-fp8-products": _ragged(2, 128, "f8_e4m3", causal=False, q_scale="tensor", total_num_rows=60),
+        "ragged-off-fp8-products-heads": _ragged(
+            2, 128, "f8_e4m3", causal=True, kv_split="off", q_scale="head", total_num_rows=60
+        ),
         # Pages may be shared, so that one request may be long: its tiles are cut by the lengths on the device.
         "prefill-pieces-causal": _prefill(
             4, _cache(128, "bf16", 16, "HND", tokens=9000), 200, causal=True, max_kv_indices=_MANY

@@ -120,8 +120,8 @@ def query(args: Any) -> Tensor:
 
 
 def query_factor(descriptor: Any, args: Any) -> Tensor | float:
-    """Factor of the stored q."""
-    return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()
+    """Factor of the stored q, of each KV head: [1 or kv_heads, 1, 1]."""
+    return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()[:, None, None]
 
 
 def pools(args: Any) -> dict[str, Tensor]:

@@ -166,7 +166,7 @@ def fp8_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
     """A prefill whose q, k and v are fp8, such as a kernel takes; the seeds of the others are as they were."""
     rng = random.Random(f"fp8 {op} {seed}")
     plain: Any = harness_for(op).problem(op, seed, tokens)
-    fields: dict[str, Any] = {"q_scale": rng.choice(("none", "tensor", "tensor")), "o_dtype": rng.choice((None, "bf16", "f16"))}
+    fields: dict[str, Any] = {"q_scale": rng.choice(("none", "tensor", "head")), "o_dtype": rng.choice((None, "bf16", "f16"))}
     if op == "paged_prefill":
         pool = {"page_size": rng.choice((16, 16, 48, 64, 128)), "head_dim": 128, "dtype": "f8_e4m3"}
         pool["num_total_pages"] = max(4, plain.kv_token_bound // pool["page_size"])
