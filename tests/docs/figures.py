@@ -1,0 +1,158 @@
+"""Figures in the text of pages: each is quoted from a record or is a fact of the code; every other figure is an error.
+
+QUOTES are sentences with places for values of a record, rounded as the format says. FACTS are sentences whose figure is a
+bound, a setting or a definition, not a measurement. Regions that `bench.pages` writes, generated pages and the notebook, which
+is a dated log, are not looked at.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+from opfacade import Plan, Preference, Target
+from opfacade.bench.table import fastest, problems
+from opfacade.plans.attention import BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = {"docs/reliability.md", "docs/mutation.md"}
+_UNIT = r"(?:[un]?s|ms|min|minutes?|seconds?|hours?|[KMGT]i?B|[TG]B/s|TFLOP/s|%|times)"
+FIGURE = re.compile(
+    rf"(?<![\w.@^])\d[\d,]*(?:\.\d+)? ?{_UNIT}(?![\w/])|\bx\d+\.\d+"
+    r"|(?<![\w.])\d+(?:\.\d+)?x(?= (?:as|faster|less|more|slower|speed))"
+)
+# A row of the table of tuning, which a test of its own compares with its record.
+TUNED = re.compile(r"^\| ((?:latent )?(?:decode|prefill) \d+x [^|]+?) \|(.+)\|$", re.MULTILINE)
+_WRITTEN = re.compile(r"<!-- written by .*?<!-- end of .*?-->", re.DOTALL)
+
+
+def pages():
+    """{name: text as one line}, of every page that is written by hand."""
+    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "bench/README.md", *(ROOT / "docs").glob("*.md")]
+    found += (ROOT / "docs/ops").glob("*.md")
+    names = {str(path.relative_to(ROOT)): path for path in found}
+    return {name: prose(path.read_text()) for name, path in sorted(names.items()) if name not in GENERATED}
+
+
+def prose(text):
+    """The page without written regions and the table of tuning, as one line."""
+    return " ".join(TUNED.sub("", _WRITTEN.sub("", text)).split())
+
+
+def unheld(name, text):
+    """Figures of a page's text that no quote and no fact holds, each with words around it."""
+    for sentence in [quote(source, words) for page, source, words in QUOTES if page == name] + FACTS.get(name, []):
+        text = text.replace(sentence, " ... ")
+    return [text[max(0, found.start() - 50) : found.end() + 20] for found in FIGURE.finditer(text)]
+
+
+def quote(source, words):
+    """A sentence with the values of its record."""
+    return words.format_map(SOURCES[source]())
+
+
+@cache
+def _json(name):
+    return json.loads((ROOT / name).read_text())
+
+
+def _tuning(name):
+    """Means of a record of `bench.tune`, in percent."""
+    record = _json(f"tests/data/{name}.json")
+    rows = record["rows"]
+    saved = [1 - min(us for us, *_ in row["measured"].values()) / row["default_us"] for row in rows]
+    others = [row["regret"] for row in rows if not row["problem"].startswith("mla")]
+    return {
+        "seconds": record["seconds"],
+        "problems": len(rows),
+        "best": 100 * fmean(saved),
+        "won": 100 * fmean(row["gain"] for row in rows),
+        "regret": 100 * fmean(row["regret"] for row in rows),
+        "worst": 100 * max(row["regret"] for row in rows),
+        "others": 100 * fmean(others),
+    }
+
+
+def _bench():
+    """Rows of the record of `opfacade bench`, and the problems that a peer wins."""
+    timed = [[row for row in rows if "us" in row] for rows in problems(_json("bench/results/bench.json"))]
+    both = [rows for rows in timed if any("sku" in row for row in rows) and any("sku" not in row for row in rows)]
+    lost = [rows for rows in both if "sku" not in fastest(rows)]
+    ours = [next(row["us"] for row in rows if "sku" in row) for rows in lost]
+    return {"led": len(both) - len(lost), "of": len(both), "ours": ours, "theirs": [fastest(rows)["us"] for rows in lost]}
+
+
+def _workspace():
+    """GiB of the example in docs/design.md, without and with a bound on the tokens of a request."""
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=30_000, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND"
+    )
+
+    def gib(**more):
+        shape = {"batch_size": 1, "total_num_rows": 8192, "num_qo_heads": 32, "causal": True, "kv_split": 4096}
+        descriptor = BatchPagedPrefillDescriptor(paged_kv=cache, **shape, **more)
+        return Plan.select(descriptor, Preference(backend="cuda"), Target.parse("sm_90a")).workspace_size / 2**30
+
+    return {"pool": gib(), "bounded": gib(max_kv_len=8192)}
+
+
+SOURCES = {
+    "host": lambda: _json("bench/results/host.json"),
+    "host_library": lambda: _json("bench/results/host_library.json"),
+    "bench": _bench,
+    "tune": lambda: _tuning("tune"),
+    "tune_fitted": lambda: _tuning("tune_fitted"),
+    "workspace": _workspace,
+}
+QUOTES = [
+    (
+        "docs/design.md",
+        "host_library",
+        "memory fell from {before[memory][process_MB]:.0f} MB to {after[memory][process_MB]:.0f} MB, and a run with new "
+        "tensors from {before[us][run_new]:.1f} us to {after[us][run_new]:.1f} us (`bench/results/host_library.json`",
+    ),
+    (
+        "docs/design.md",
+        "host_library",
+        "With a driver stub a run takes {after[us][run_same]:.1f} us, and {after[us][fast]:.1f} us on the fast path",
+    ),
+    ("docs/design.md", "workspace", "needs {pool:.1f} GiB, with `max_kv_len=8192` {bounded:.2f} GiB"),
+    ("docs/using.md", "host", "a run pays for one counter ({us[count]:.2f} us, [`host.json`]"),
+    ("docs/measuring.md", "tune", "{problems} problems of six models"),
+    ("docs/measuring.md", "tune", "`python -m bench.tune work.jsonl --rounds 40`, {seconds:.0f} s)"),
+    ("docs/measuring.md", "tune", "Means over the {problems}: gain {best:.1f} %, of it {won:.1f} % by choices that win"),
+    ("docs/measuring.md", "tune", "regret of the model {regret:.1f} %, at worst {worst:.0f} %."),
+    ("docs/measuring.md", "tune", "without it the mean was {others:.1f} %."),
+    ("docs/measuring.md", "tune_fitted", "a gain of {best:.1f} % was left then, and a regret of {regret:.1f} %"),
+    ("docs/measuring.md", "bench", "{led} of {of} are ours."),
+    ("docs/measuring.md", "bench", "8/1 heads ({ours[0]:.1f} us, fa2 {theirs[0]:.1f})"),
+    ("docs/measuring.md", "bench", "8/1 heads ({ours[1]:.1f} us, fa3 {theirs[1]:.1f})"),
+]
+FACTS = {
+    "docs/cache.md": ["| ended within 2 s |"],
+    "CHANGELOG.md": [
+        "marks what is known to no better than 10 %",
+        "GPUs with 99 KB of shared memory a block",
+    ],
+    "docs/design.md": [
+        "The cache holds 4096 calls of all plans, at most 8 MB.",
+        "32768 tokens and 4 times the rows of the batch",
+    ],
+    "docs/measuring.md": [
+        "half the width of the 95 % interval of the median",
+        "until the noise is below 0.5 %, or 60 rounds",
+        "faster by more than 3 % and by more than the noise of both",
+        # tests/tune/test_measure.py holds these
+        "Simulated with 1 % of noise and gains spread evenly around the threshold, two tunings agree on 98 % of the choices, "
+        "with 0.2 % of noise on 99 % (`tests/tune/test_measure.py`)",
+        "with or without the margin of 3 %",
+        # tests/cost/test_cost.py holds these
+        "they lie within 23 % of the prediction, and the choice is the best of all four problems, which makes the mean 0.3 % "
+        "(`tests/cost/test_cost.py` holds it)",
+        "the mean is at most 1 % and the worst at most 5 % (`tests/cost/test_cost.py`)",
+    ],
+    "docs/using.md": ["faster by more than 3 % and more than the noise"],
+    "docs/ops/cascade.md": ["copying a tensor of 2 GB reached in the same run"],
+    "docs/ops/kv_cache.md": ["copying a tensor of 2 GB reached in the same run"],
+}
