@@ -64,10 +64,11 @@ def compared(shape: Shape) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     records.add_out(parser, "invariance")
+    parser.add_argument("--commit", help="recorded")
     given = parser.parse_args()
     started = time.time()
     shapes = [compared(shape) for shape in (*DECODE, *PREFILL[:4], *PREFILL[-1:])]
-    facts = machine("cuda") | {"date": time.strftime("%Y-%m-%d")}
+    facts = machine("cuda") | {"date": time.strftime("%Y-%m-%d"), "commit": given.commit}
     record = {"machine": facts, "seconds": round(time.time() - started), "shapes": shapes}
     records.write(records.place(given.out, "invariance"), record)
 

@@ -57,7 +57,8 @@ def stamp(name: str, record: dict[str, Any]) -> str:
     """Where, when and from which file."""
     machine = record.get("machine", {})
     words = [str(machine.get("device", "?"))]
-    words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python", "commit") if machine.get(key)]
+    words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python") if machine.get(key)]
+    words.append(f"commit {machine.get('commit') or 'not recorded'}")
     words += [f"compiler: {machine['compiler']}"] if machine.get("compiler") else []
     of = record.get("kernels") or {}
     words += [f"kernels {of['digest'][:12]}"] if of else []
@@ -77,13 +78,19 @@ def outdated_evidence(record: dict[str, Any]) -> str:
     """As `outdated`, for each SKU by itself."""
     if record.get("sha256") != seal(record):
         return "changed after it was written: its sha256 is that of other content"
+    missing, older = unproven(record)
+    words = ["SKUs that are selected now are not in it"] if missing else []
+    words += ["SKUs in it have other code now"] if older else []
+    return f"older than the kernels: {' and '.join(words)}" if words else ""
+
+
+def unproven(record: dict[str, Any]) -> tuple[int, int]:
+    """How many of the SKUs selected now a proof lacks, and how many it has with other code. Only `--check` prints these: each
+    new kernel changes them, and the page should not follow."""
     proven = {row["sku"]: row.get("code") for row in record["skus"]}
     present = kernel_digests.present()
     missing = sum(sku not in proven for sku in present)
-    older = sum(sku in proven and proven[sku] != code for sku, code in present.items())
-    if not missing + older:
-        return ""
-    return f"older than the kernels: of {len(present)} SKUs selected now, {missing} are not in it and {older} have other code"
+    return missing, sum(sku in proven and proven[sku] != code for sku, code in present.items())
 
 
 def filled(text: str) -> str:
@@ -203,6 +210,9 @@ def faults() -> list[str]:
     lines = [f"no record of {MISSING[kind]}" for kind in SECTIONS if kind not in found]
     for kind, (name, record) in found.items():
         why = outdated(kind, record)
+        if kind == "evidence" and why:
+            missing, older = unproven(record)
+            why += f" ({missing} of {len(kernel_digests.present())} missing, {older} of other code)"
         lines += [f"{name} ({kind}) is {why}; record again {MISSING[kind]}"] if why else []
     if PAGE.read_text() != page():
         lines.append(f"{PAGE.relative_to(ROOT)} is not what the records give: run scripts/reliability")

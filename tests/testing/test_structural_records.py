@@ -51,7 +51,7 @@ def test_the_page_is_what_the_records_give():
 
 def test_every_record_has_its_section_with_date_and_machine(results):
     text = reliability.page()
-    assert text.count("GPU, torch 2; 2026-01-02") == 5
+    assert text.count("GPU, torch 2, commit not recorded; 2026-01-02") == 5
     for words in (
         "3 passed, 0 skipped, 1 failure, 0 error",
         "- `x: failure`",
@@ -107,7 +107,7 @@ def write_all(results, evidence):
     for name, content in RECORDS.items():
         if name == "mutation.json":
             one = content["gpu"] | {"kernels": kernel_digests.stamp()}
-            (results / name).write_text(json.dumps({"gpu": one, "cpu": one}))
+            (results / name).write_text(json.dumps(dict.fromkeys(("gpu", "cpu", "host"), one)))
         else:
             records.write(results / name, dict(content))
     (results / "evidence.json").write_text(json.dumps(evidence))
@@ -139,11 +139,12 @@ def test_a_kernel_that_changed_makes_every_record_of_kernels_older(results, chec
     checked()
     kernels["sku b"] = "c" * 64
     found = checked(write=False)
-    kinds = ("evidence", "invariance", "mutation", "mutation", "sanitize", "suite")
+    kinds = ("evidence", "invariance", "mutation", "mutation", "mutation", "sanitize", "suite")
     assert sorted(line.split()[0] for line in found) == sorted(["page.md", *(f"{kind}.json" for kind in kinds)])
     text = reliability.page()
     assert text.count("older than the kernels") == len(reliability.SECTIONS)
-    assert "of 2 SKUs selected now, 0 are not in it and 1 have other code" in " ".join(text.split())
+    assert "older than the kernels: SKUs in it have other code now." in " ".join(text.split())
+    assert "(0 of 2 missing, 1 of other code)" in "".join(found)
     assert "| `sku a` |  | yes | aaaaaaaaaaaa |" in text
     assert "| `sku b` |  | yes | **older** |" in text
 
@@ -152,7 +153,8 @@ def test_a_sku_that_is_not_proven_and_one_that_is_no_longer_selected_are_told(re
     write_all(results, proven())
     kernels["sku c"] = kernels.pop("sku a")
     text = reliability.page()
-    assert "of 2 SKUs selected now, 1 are not in it and 0 have other code" in " ".join(text.split())
+    assert "older than the kernels: SKUs that are selected now are not in it." in " ".join(text.split())
+    assert "(1 of 2 missing, 0 of other code)" in "".join(checked())
     assert "| `sku a` |  | yes | **not selected now** |" in text
 
 
