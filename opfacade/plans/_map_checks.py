@@ -7,6 +7,7 @@ from typing import Any
 from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault
 from opfacade.programs.fields import Input, paths, stores, used_names
+from opfacade.programs.stages import REDUCERS
 
 
 def check(descriptor: Any) -> None:
@@ -60,7 +61,22 @@ def _check_node(descriptor: Any, path: str, node: Node) -> None:
     elif node.kind in ("coord", "extent") and node.data >= len(descriptor.shape):
         raise Fault(f"{path}.axis", f"an axis of the {len(descriptor.shape)} of shape", node.data)
     elif node.kind == "stage":
+        _check_stage(descriptor, path, node)
+
+
+def _check_stage(descriptor: Any, path: str, node: Node) -> None:
+    """A result of a stage before the one whose value this is."""
+    stages = getattr(descriptor, "stages", ())
+    if not stages:
         raise Fault(path, "no stage: a map folds nothing", "a stage")
+    (index, part), words = node.data, path.split(".")
+    known = int(words[2]) if words[1] == "stages" else len(stages)
+    if index >= known:
+        raise Fault(f"{path}.index", f"one of the {known} stages before it", index)
+    parts = {name: stages[index].part(name) for name in REDUCERS[stages[index].reducer].parts}
+    if parts.get(part) != node.type:
+        told = " or ".join(f"{name} of type {kind}" for name, kind in parts.items())
+        raise Fault(path, f"{told} of stage {index}, {stages[index].reducer}", f"{part} of type {node.type}")
 
 
 def _check_use(path: str, node: Node, given: Input | None, name: str) -> None:

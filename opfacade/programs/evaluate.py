@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Values:
     """Values of the leaves: tensors that broadcast to the result.
 
-    leaves: by (kind, data) of a node: ("input", name), ("scalar", name), ("coord", axis), ("extent", axis), ("stage", index);
-    of a read, ("input", name) is the whole tensor.
+    leaves: by (kind, data) of a node: ("input", name), ("scalar", name), ("coord", axis), ("extent", axis), ("stage",
+    (index, part)); of a read, ("input", name) is the whole tensor.
     """
 
     leaves: Mapping[tuple[str, Any], Tensor]

@@ -8,13 +8,14 @@ from typing import Literal
 
 from opfacade.programs.fault import Fault
 from opfacade.programs.node import CONVERT, Kind, Node, apply, constant, make
-from opfacade.programs.types import TYPES, Type
+from opfacade.programs.types import FLOATS, TYPES, Type
 
 __all__ = ["Node", "apply", "constant", "coord", "extent", "leaf", "ordered", "read", "scalar", "stage", "value"]
 
 Outside = Literal["clamp", "wrap", "reflect"]
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 MAX_AXES = 8
+PARTS = ("value", "index", "mean", "m2", "max", "sum")  # of the results of a stage
 
 
 def _named(kind: Kind, name: str, type: Type, exact: bool = True) -> Node:
@@ -50,11 +51,18 @@ def extent(axis: int) -> Node:
     return make("extent", "", (), _axis(axis), "i64", True)
 
 
-def stage(index: int, type: Type) -> Node:
-    """The result of an earlier stage of a fold."""
+def stage(index: int, type: Type, part: str = "value") -> Node:
+    """A result of an earlier stage of a fold; part: which, of a reducer that has several.
+
+    Whether a float comes with an error follows from the stage: `programs.stages.resolved` says it where the stages are known.
+    """
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_AXES:
         raise Fault(".index", f"a stage, 0 .. {MAX_AXES - 1}", index)
-    return make("stage", "", (), index, type, False)
+    if part not in PARTS:
+        raise Fault(".part", f"one of {', '.join(PARTS)}", part)
+    if type not in TYPES:
+        raise Fault(".type", f"one of {', '.join(TYPES)}", type)
+    return make("stage", "", (), (index, part), type, type not in FLOATS)
 
 
 def _axis(axis: object) -> int:

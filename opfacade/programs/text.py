@@ -24,7 +24,7 @@ _FIELDS = {
     "scalar": ("name", "type"),
     "coord": ("axis",),
     "extent": ("axis",),
-    "stage": ("index", "type"),
+    "stage": ("index", "type", "part"),
     "shared": ("index",),
     "read": ("name", "type", "at", "outside"),
     "apply": ("op", "args"),
@@ -75,6 +75,9 @@ def _tree(node: Node, place: Mapping[Node, int]) -> dict[str, Any]:
         name, outside = node.data
         at, fill = (args[:-1], {"fill": args[-1]}) if outside == "fill" else (args, outside)
         return {"kind": "read", "name": name, "type": node.type, "at": at, "outside": fill}
+    if node.kind == "stage":
+        index, part = node.data
+        return {"kind": "stage", "index": index, "type": node.type, "part": part}
     first = _FIELDS[node.kind][0] if node.kind != "constant" else "value"
     typed = {"type": node.type} if "type" in _FIELDS[node.kind] else {}
     return {"kind": node.kind, first: node.data, **typed}

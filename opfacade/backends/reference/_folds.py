@@ -1,0 +1,52 @@
+"""Folds in torch: exact parts to the bit, the rest in f64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opfacade.backends.reference.declared import reference
+from opfacade.core.candidate import Candidate
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.plans._fold_values import evaluation, over
+from opfacade.programs.evaluate import stored
+from opfacade.programs.guarantees import in_f64
+
+
+def _run(descriptor: Any, args: Any) -> None:
+    program, call = descriptor.folded(), descriptor.fold_args(args)
+    found = evaluation(program, call, torch.float64)
+    rows = None if call.num_valid is None else min(max(0, int(call.num_valid[0])), program.shape[0])
+    made = [
+        stored(over(program, out, found(node)), out.dtype)
+        for out, node in zip(program.outputs, program.resolved[1], strict=True)
+    ]
+    for output, tensor, result in zip(program.outputs, program.written(call), made, strict=True):
+        axis = program.axes_of(output).index(0) if rows is not None else 0
+        (tensor if rows is None else tensor.narrow(axis, 0, rows)).copy_(
+            result if rows is None else result.narrow(axis, 0, rows)
+        )
+
+
+def _promise(descriptor: Any) -> PrecisionGuarantee:
+    inner, outer = descriptor.folded().resolved
+    model = in_f64((*inner, *outer), "fold")
+    if model.id == EXACT:
+        return PrecisionGuarantee(math_precision="f64", accumulator="none", error_model=model)
+    constants = dict(model.constants) | {"lanes": 1.0, "tree": 2.0}
+    model = ErrorModel(id=model.id, constants=tuple(sorted(constants.items())))
+    return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=model)
+
+
+def sku_dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
+    """The tensors of the program by their names."""
+    program = descriptor.folded()
+    pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]
+    return tuple(sorted(pairs + [(f"out.{made.name}", made.dtype) for made in program.outputs]))
+
+
+def fold_reference(descriptor: type[Descriptor[Any]]) -> Candidate:
+    """The reference of an op that is a fold."""
+    return reference(descriptor, _promise, sku_dtypes, _run, lambda problem: (("expr", problem.folded().key),))

@@ -1,0 +1,218 @@
+"""FoldProgram: the program of a fold as fields. `plans.reduction` takes a user's; named ops over rows make their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.in_place import in_place
+from opfacade.core.model import Count
+from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.plans._fold_checks import check
+from opfacade.programs import text
+from opfacade.programs.expression import MAX_AXES, Node
+from opfacade.programs.fault import Fault
+from opfacade.programs.fields import Axis, Input, Name, Number, Output, ProgramDescriptor, nodes_in, refused
+from opfacade.programs.stages import Stage, resolved
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, MAX_STAGES = 8, 4, 16, 8
+IN = tuple(f"in_{i}" for i in range(MAX_INPUTS))
+OUT = tuple(f"out_{i}" for i in range(MAX_OUTPUTS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldArgs(Args):
+    """The tensors of one fold, in the order of the descriptor: `descriptor.args(x=..., y=...)` makes them of names.
+
+    inputs, outputs: lists or tuples, which become the operands in_0, out_0 and so on, by which errors and dumps name them.
+    An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
+    """
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "inputs": "a list of the inputs, in the order of the descriptor",
+        "outputs": "a list of the outputs, in the order of the descriptor",
+        **{name: f"set by a list in inputs: input {i}, of the shape less the axes that it lacks" for i, name in enumerate(IN)},
+        **{name: f"written; set by a list in outputs: output {i}, of its axes" for i, name in enumerate(OUT)},
+        "num_valid": "int32 [1]: rows of axis 0 at and past it are neither read nor written; with `num_valid`",
+    })  # fmt: skip
+
+    inputs: Sequence[Tensor] | None = None
+    outputs: Sequence[Tensor] | None = None
+    in_0: Tensor | None = None
+    in_1: Tensor | None = None
+    in_2: Tensor | None = None
+    in_3: Tensor | None = None
+    in_4: Tensor | None = None
+    in_5: Tensor | None = None
+    in_6: Tensor | None = None
+    in_7: Tensor | None = None
+    out_0: Tensor | None = None
+    out_1: Tensor | None = None
+    out_2: Tensor | None = None
+    out_3: Tensor | None = None
+    num_valid: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """A list is spread over its operands; one that is too long stays, and is refused with the call."""
+        for name, operands in (("inputs", IN), ("outputs", OUT)):
+            given = getattr(self, name)
+            if isinstance(given, (list, tuple)) and len(given) <= len(operands):
+                object.__setattr__(self, name, None)
+                for operand, tensor in zip(operands, given, strict=False):
+                    object.__setattr__(self, operand, tensor)
+
+
+class FoldOutput(Output):
+    """A tensor that a fold writes. over: the axes that it has, in the order of its dimensions: all that are kept, and folded
+    ones up to some. None: all of shape."""
+
+    over: tuple[Axis, ...] | None = Field(default=None, description="Axes that it has, in their order; null: all of shape.")
+
+
+class FoldProgram(ProgramDescriptor[FoldArgs]):
+    """Axes are folded by stages; outputs lie over the kept axes, or over all."""
+
+    op: Literal["fold"] = Field(default="fold", description="The operator.")
+    category: ClassVar[str] = "reduction"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
+    args_type: ClassVar[type[Args]] = FoldArgs
+    sizes: ClassVar[frozenset[str]] = frozenset({"shape"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
+    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"inputs": IN, "outputs": OUT})
+    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(
+        description="Extents of all axes, at most 8."
+    )
+    fold: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(description="Folded axes, rising.")
+    inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = Field(
+        default=(), description="Tensors that are read, at most 8."
+    )
+    scalars: Annotated[tuple[Number, ...], Field(max_length=MAX_SCALARS)] = Field(
+        default=(), description="Numbers of the plan, at most 16; another value takes the same kernel."
+    )
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=MAX_STAGES)] = Field(
+        description="Reductions in their order, 1 to 8; each may use the results of earlier ones."
+    )
+    outputs: Annotated[tuple[FoldOutput, ...], Field(min_length=1, max_length=MAX_OUTPUTS)] = Field(
+        description="Tensors that are written, 1 to 4, each with the program of its elements."
+    )
+    in_place: tuple[tuple[Name, Name], ...] = Field(
+        default=(), description="Pairs of an output and the input that it overwrites."
+    )
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows of axis 0.")
+
+    def values(self) -> dict[str, Node]:
+        found = {f"stages.{i}.value": stage.value for i, stage in enumerate(self.stages)}
+        return found | {f"outputs.{i}.value": output.value for i, output in enumerate(self.outputs)}
+
+    @classmethod
+    def _nodes_in(cls, given: dict[str, Any], lets: Sequence[Node]) -> dict[str, Any]:
+        return given | {name: nodes_in(given.get(name), lets, f".{name}") for name in ("stages", "outputs")}
+
+    @property
+    def key(self) -> str:
+        """The name of the program in a SKU: values, reducers, and which axes each joins or has."""
+        return _key(self)
+
+    @property
+    def resolved(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """The values of stages and of outputs, in which results of stages are exact where the stages are."""
+        return _resolved(self.stages, self.outputs)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(axis for axis in range(len(self.shape)) if axis not in self.fold)
+
+    def joined(self, stage: Stage) -> tuple[int, ...]:
+        """The axes that a stage folds."""
+        return self.fold if stage.axes is None else stage.axes
+
+    def axes_of(self, output: FoldOutput) -> tuple[int, ...]:
+        return tuple(range(len(self.shape))) if output.over is None else output.over
+
+    @property
+    def overwritten(self) -> dict[str, str]:
+        """Outputs that are in place, and the inputs that they overwrite."""
+        return dict(self.in_place)
+
+    # How tensors of a call lie over the axes: a named op has tensors whose dimensions are several axes.
+    def folded(self) -> FoldProgram:
+        return self
+
+    def dims(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """The axes of each dimension of each tensor, by its name; none for those whose dimensions are their axes."""
+        return {}
+
+    def fold_args(self, args: Any) -> Any:
+        """The call with tensors over the axes."""
+        return args
+
+    def args(self, num_valid: Tensor | None = None, **tensors: Tensor) -> FoldArgs:
+        """The bundle of a call, by the names of inputs and outputs. A name that is missing or too much is refused with the
+        call."""
+        found: dict[str, Any] = {operand: tensors.get(one.name) for operand, one in zip(IN, self.inputs, strict=False)}
+        found |= {operand: tensors.get(one.name) for operand, one in zip(OUT, self.outputs, strict=False)}
+        return FoldArgs(**found, num_valid=num_valid)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pairs(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and isinstance(raw.get("in_place"), dict):
+            return raw | {"in_place": tuple(sorted(raw["in_place"].items()))}
+        return raw
+
+    @model_validator(mode="after")
+    def _meaningful(self) -> FoldProgram:
+        try:
+            text.text_of(list(self.values().values()))
+            check(self)
+            _ = self.resolved
+        except Fault as fault:
+            raise refused(fault) from None
+        return self
+
+    def operands(self) -> dict[str, TensorSpec]:
+        dims = [Dim(f"shape[{axis}]", size) for axis, size in enumerate(self.shape)]
+        found: dict[str, TensorSpec] = {}
+        place = {given.name: operand for operand, given in zip(IN, self.inputs, strict=False)}
+        for operand, given in zip(IN, self.inputs, strict=False):
+            over = range(len(dims)) if given.over is None else given.over
+            own = None if given.shape is None else [Dim(f"{given.name}[{axis}]", size) for axis, size in enumerate(given.shape)]
+            valid = "num_valid" if self.num_valid and own is None and 0 in over else ""
+            shape = tuple(dims[axis] for axis in over if axis < len(dims)) if own is None else tuple(own)
+            found[operand] = TensorSpec(shape, given.dtype, "in", "strided", ITEMSIZE[given.dtype], valid_rows=valid)
+        for operand, made in zip(OUT, self.outputs, strict=False):
+            replaced, axes = place.get(self.overwritten.get(made.name, ""), ""), self.axes_of(made)
+            valid = "num_valid" if self.num_valid and axes[:1] == (0,) else ""
+            shape, size = tuple(dims[axis] for axis in axes if axis < len(dims)), ITEMSIZE[made.dtype]
+            found[operand] = TensorSpec(shape, made.dtype, "out", "strided", size, valid_rows=valid, replaces=replaced)
+        if self.num_valid:
+            found["num_valid"] = num_valid_spec(self.shape[0])
+        return in_place(found) if any(spec.replaces for spec in found.values()) else found
+
+    def written(self, args: Any) -> list[Tensor]:
+        """The tensors of the outputs, in their order: with in_place the input that is overwritten."""
+        place = {given.name: operand for operand, given in zip(IN, self.inputs, strict=False)}
+        names = (place.get(self.overwritten.get(made.name, ""), OUT[i]) for i, made in enumerate(self.outputs))
+        return [getattr(args, name) for name in names]
+
+
+@lru_cache(maxsize=1024)
+def _resolved(stages: tuple[Stage, ...], outputs: tuple[FoldOutput, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    return resolved(stages, [output.value for output in outputs])
+
+
+@lru_cache(maxsize=4096)
+def _key(program: FoldProgram) -> str:
+    named = {f"{i}.{stage.reducer}.{program.joined(stage)}": stage.value for i, stage in enumerate(program.stages)}
+    named |= {f"{made.name}.{program.axes_of(made)}": made.value for made in program.outputs}
+    return f"v{text.digest(named)[:24]}"

@@ -1,0 +1,62 @@
+"""Refusals of folds whose program has no meaning, each with the path to what is wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from opfacade.plans._map_checks import check as check_program
+from opfacade.programs.fault import Fault
+from opfacade.programs.stages import REDUCERS, varies
+
+
+def check(program: Any) -> None:
+    """Raises Fault for the first axis, stage, node or output that has no meaning."""
+    fold, rank = program.fold, len(program.shape)
+    if list(fold) != sorted(set(fold)) or any(axis >= rank for axis in fold):
+        raise Fault(".fold", f"axes of the {rank} of shape, rising", str(fold))
+    for i, stage in enumerate(program.stages):
+        _check_stage(program, f".stages.{i}", stage)
+    for i, output in enumerate(program.outputs):
+        _check_over(program, f".outputs.{i}.over", output)
+    check_program(program)
+    for i, output in enumerate(program.outputs):
+        _check_constant(program, f".outputs.{i}.value", output)
+    for i, (output, _) in enumerate(program.in_place):
+        if any(made.name == output and made.over is not None for made in program.outputs):
+            raise Fault(f".in_place.{i}", "an output over all axes in their order", output)
+    if program.num_valid and 0 in fold:
+        raise Fault(".num_valid", "an axis 0 that is kept", "one that is folded")
+
+
+def _check_stage(program: Any, path: str, stage: Any) -> None:
+    fold, axes = program.fold, program.joined(stage)
+    if axes != fold[len(fold) - len(axes) :]:
+        raise Fault(f"{path}.axes", f"the last ones of the folded axes {fold}", str(axes))
+    reducer = REDUCERS[stage.reducer]
+    if stage.value.type not in reducer.types:
+        raise Fault(f"{path}.value", f"a value of type {' or '.join(reducer.types)} for {stage.reducer}", stage.value.type)
+    if not reducer.of_empty and math.prod(program.shape[axis] for axis in axes) == 0:
+        raise Fault(f"{path}.axes", f"at least one element: {stage.reducer} of none has no value", "none")
+
+
+def _check_over(program: Any, path: str, output: Any) -> None:
+    """All kept axes, and folded ones up to some: in any order."""
+    axes, rank = program.axes_of(output), len(program.shape)
+    missing = tuple(axis for axis in range(rank) if axis not in axes)
+    last = program.fold[len(program.fold) - len(missing) :] if missing else ()
+    if len(set(axes)) != len(axes) or any(axis >= rank for axis in axes) or missing != last:
+        raise Fault(path, f"each axis of shape once, without all or the last ones of the folded axes {program.fold}", str(axes))
+
+
+def _check_constant(program: Any, path: str, output: Any) -> None:
+    """What an output lacks, its value does not depend on."""
+    every = range(len(program.shape))
+    inputs = {one.name: () if one.shape is not None else every if one.over is None else one.over for one in program.inputs}
+    folded = frozenset(program.fold)
+    stages = [frozenset(program.joined(stage)) | (frozenset(range(8)) - folded) for stage in program.stages]
+    missing = frozenset(every) - frozenset(program.axes_of(output))
+    found = sorted(varies(output.value, inputs, stages) & missing)
+    if found:
+        raise Fault(path, f"a value that is the same along the axes {sorted(missing)}, which the output lacks",
+                    f"one that differs along {found}", "Fold it in a stage.")  # fmt: skip

@@ -1,0 +1,73 @@
+"""The results of a fold, and their bounds, over tensors: stage by stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opfacade.plans._program_values import values_of
+from opfacade.programs.ball import Ball
+from opfacade.programs.bound import Bounds, Machine
+from opfacade.programs.evaluate import Evaluation, Values
+from opfacade.programs.reduce import reduced
+from opfacade.programs.reduce_bound import Joining, joined
+from opfacade.programs.stages import is_exact
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def evaluation(program: Any, args: Any, real: torch.dtype | None) -> Evaluation:
+    """An evaluation that knows the results of all stages. real: as in Evaluation."""
+    leaves, device = _leaves(program, args)
+    found = Evaluation(Values(leaves, device), real)
+    for index, (stage, value) in enumerate(zip(program.stages, program.resolved[0], strict=True)):
+        parts = reduced(stage.reducer, value.type, _rows(program, stage, found(value)))
+        leaves |= {("stage", (index, part)): result.reshape(_kept(program, stage)) for part, result in parts.items()}
+    return found
+
+
+def bounds(program: Any, args: Any, machine: Machine, steps: Callable[[int], float]) -> Bounds:
+    """Bounds that know the results of all stages. steps: roundings that a term of a sum passes, by how many are joined."""
+    leaves, device = _leaves(program, args)
+    balls: dict[Any, Ball] = {}
+    found = Bounds(Values(leaves, device), machine, balls)
+    for index, (stage, value) in enumerate(zip(program.stages, program.resolved[0], strict=True)):
+        ball, count = found(value), math.prod(program.shape[axis] for axis in program.joined(stage))
+        rows, shape = Ball(*(_rows(program, stage, one.double()) for one in ball)), _kept(program, stage)
+        parts = joined(stage.reducer, rows, Joining(machine, value.type, steps(count)))
+        balls |= {(index, part): Ball(*(one.reshape(shape) for one in ball)) for part, ball in parts.items()}
+        exact = [part for part in parts if is_exact(stage.reducer, part, value)]
+        if exact:
+            own = reduced(stage.reducer, value.type, _rows(program, stage, found.exact.own(value)))
+            leaves |= {("stage", (index, part)): own[part].reshape(shape) for part in exact}
+    return found
+
+
+def _leaves(program: Any, args: Any) -> tuple[dict[Any, Tensor], Any]:
+    values = values_of(program, args)
+    return dict(values.leaves), values.device
+
+
+def _rows(program: Any, stage: Any, value: Tensor) -> Tensor:
+    """A value over all axes, those that the stage joins flattened to the last."""
+    axes = program.joined(stage)
+    others = [axis for axis in range(len(program.shape)) if axis not in axes]
+    moved = value.expand(program.shape).permute(*others, *axes)
+    return moved.reshape(*(program.shape[axis] for axis in others), math.prod(program.shape[axis] for axis in axes))
+
+
+def _kept(program: Any, stage: Any) -> Sequence[int]:
+    axes = program.joined(stage)
+    return [1 if axis in axes else size for axis, size in enumerate(program.shape)]
+
+
+def over(program: Any, output: Any, value: Tensor) -> Tensor:
+    """A value over the axes of an output, in their order."""
+    axes = program.axes_of(output)
+    missing = [axis for axis in range(len(program.shape)) if axis not in axes]
+    wide = value.expand([1 if axis in missing else size for axis, size in enumerate(program.shape)])
+    permuted = wide.permute(*axes, *missing)
+    return permuted.reshape([program.shape[axis] for axis in axes])

@@ -1,0 +1,102 @@
+"""Folds: stages that join the elements of rows, and outputs that use their results, as one program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.plan import Plan
+from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
+from opfacade.programs.expression import apply, coord, extent, scalar, stage, value
+from opfacade.programs.fields import Input, Number
+from opfacade.programs.stages import Stage
+
+__all__ = ["FoldArgs", "FoldDescriptor", "FoldOutput", "FoldPlan", "Stage"]
+
+
+class FoldDescriptor(FoldProgram):
+    """Stages join values along the axes `fold`, in their order; outputs are programs of elements and of the stages' results.
+
+    shape: the extents of all axes, at most 8. fold: the folded ones, rising. inputs, scalars, in_place, num_valid: as in a map.
+    stages: up to 8; each joins the values of one expression along all folded axes or the last ones of them. outputs: up to 4;
+    one over all axes has a value of each element, one that lacks the last folded axes has one a row.
+    Raises DescriptorError with the path to the node for a program that has no meaning: an axis out of range, an output whose
+    value differs along an axis that it lacks, a maximum of no elements.
+    """
+
+
+class FoldPlan(Plan[FoldArgs]):
+    """Programs over rows."""
+
+
+_X, _W = value("x", "f32"), value("w", "f32")
+
+
+def _count(axis: int) -> Any:
+    return apply("f32", extent(axis))
+
+
+def _rms_norm(rows: int, width: int, dtype: Any, **more: Any) -> FoldDescriptor:
+    scale = apply("rsqrt", stage(0, "f32") / _count(1) + scalar("eps"))
+    return FoldDescriptor(
+        shape=(rows, width), fold=(1,), inputs=(Input(name="x", dtype=dtype), Input(name="w", dtype=dtype, over=(1,))),
+        scalars=(Number(name="eps", value=1e-6),), stages=(Stage(reducer="sum", value=_X * _X),),
+        outputs=(FoldOutput(name="y", dtype=dtype, value=_X * scale * _W),), **more,
+    )  # fmt: skip
+
+
+def _softmax(rows: int, width: int, dtype: Any) -> FoldDescriptor:
+    y = apply("exp", _X - stage(0, "f32", "max")) / stage(0, "f32", "sum")
+    return FoldDescriptor(
+        shape=(rows, width), fold=(1,), inputs=(Input(name="x", dtype=dtype),),
+        stages=(Stage(reducer="expsum", value=_X),), outputs=(FoldOutput(name="y", dtype=dtype, value=y),),
+    )  # fmt: skip
+
+
+def _moments(shape: tuple[int, ...], fold: tuple[int, ...]) -> FoldDescriptor:
+    """The sum, the mean and the largest place, of any axes."""
+    kept = tuple(axis for axis in range(len(shape)) if axis not in fold)
+    stages = (Stage(reducer="sum", value=_X), Stage(reducer="welford", value=_X), Stage(reducer="argmax", value=_X))
+    found = (
+        ("total", "f32", stage(0, "f32")),
+        ("spread", "f32", stage(1, "f32", "m2")),
+        ("place", "i64", stage(2, "i64", "index")),
+    )
+    outputs = tuple(FoldOutput(name=name, dtype=dtype, value=made, over=kept) for name, dtype, made in found)  # type: ignore[arg-type]
+    return FoldDescriptor(shape=shape, fold=fold, inputs=(Input(name="x", dtype="f32"),), stages=stages, outputs=outputs)
+
+
+def _grouped(rows: int, groups: int, width: int) -> FoldDescriptor:
+    """The largest of each group of what a whole row has normalised."""
+    y = _X * apply("rsqrt", stage(0, "f32"))
+    stages = (Stage(reducer="sum", value=_X * _X), Stage(reducer="max", value=abs(y), axes=(2,)))
+    outputs = (
+        FoldOutput(name="y", dtype="f8_e4m3", value=y / stage(1, "f32")),
+        FoldOutput(name="most", dtype="f32", value=stage(1, "f32"), over=(1, 0)),
+    )
+    inputs = (Input(name="x", dtype="bf16"),)
+    return FoldDescriptor(shape=(rows, groups, width), fold=(1, 2), inputs=inputs, stages=stages, outputs=outputs)
+
+
+def _counted(rows: int, width: int) -> FoldDescriptor:
+    """Exact parts: how many are below the diagonal and positive, and whether all are."""
+    x = value("x", "i16")
+    below = apply("and", x > 0, coord(1) < coord(0))
+    stages = (Stage(reducer="sum", value=apply("i64", below)), Stage(reducer="all", value=x > 0))
+    outputs = (
+        FoldOutput(name="count", dtype="i64", value=stage(0, "i64"), over=(0,)),
+        FoldOutput(name="every", dtype="bool", value=stage(1, "bool"), over=(0,)),
+    )
+    return FoldDescriptor(
+        shape=(rows, width), fold=(1,), inputs=(Input(name="x", dtype="i16"),), stages=stages, outputs=outputs
+    )
+
+
+EXAMPLES = (
+    _rms_norm(64, 4096, "bf16"),
+    _rms_norm(7, 63, "f32", in_place=(("y", "x"),)),
+    _rms_norm(13, 1000, "f16", num_valid=True),
+    _softmax(33, 257, "bf16"),
+    _moments((5, 7, 96), (0, 2)),
+    _grouped(9, 3, 128),
+    _counted(9, 63),
+)

@@ -1,0 +1,82 @@
+"""The harness of ops that are folds: the value of each output in fp64 with the bound of the program."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.descriptor import operands_of
+from opfacade.plans import _fold_values
+from opfacade.programs import bound
+from opfacade.programs.evaluate import stored
+from opfacade.testing.bits import same_bits
+from opfacade.testing.bounds import Bounded, Report, compare, constants, join
+from opfacade.testing.families.elementwise import differs
+from opfacade.testing.harness import Harness, Ran, Sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class FoldHarness(Harness):
+    """descriptor.folded() is the program, descriptor.fold_args(args) its call."""
+
+    def judge(self, ran: Ran, sample: Sample) -> Report:
+        """Exact outputs to the bit; where a bound is infinite anything goes; rows that are not valid hold what they held."""
+        problem, counts = ran.descriptor, constants(ran.sku)
+        program, before = problem.folded(), problem.fold_args(replace(ran.args, **ran.before))
+        after = problem.fold_args(ran.args)
+        machine, valid = bound.machine_of(counts), _valid(program, after)
+        bounds = _fold_values.bounds(program, replace(before, out_0=after.out_0), machine, _steps(counts))
+        report = _kept(ran, program, valid)
+        for output, node, got in zip(program.outputs, program.resolved[1], program.written(after), strict=True):
+            axis = program.axes_of(output).index(0) if valid is not None else 0
+            report = join(report, _compared(program, output, node, got, bounds, (axis, valid)))
+        return report
+
+    def label(self, descriptor: Any, lengths: Any) -> str:
+        program = descriptor.folded()
+        dtypes = [one.dtype for one in (*program.inputs, *program.outputs)]
+        return " ".join([descriptor.op, "x".join(map(str, program.shape)), *dtypes])
+
+
+def _steps(counts: dict[str, float]) -> Any:
+    lanes, tree = counts.get("lanes", 1.0), counts.get("tree", 0.0)
+    return lambda n: math.ceil(n / lanes) + tree
+
+
+def _valid(program: Any, call: Any) -> int | None:
+    return None if call.num_valid is None else min(max(0, int(call.num_valid[0])), program.shape[0])
+
+
+def _kept(ran: Ran, program: Any, valid: int | None) -> Report:
+    for name, was in ran.before.items():
+        if (
+            valid is not None
+            and operands_of(ran.descriptor)[name].valid_rows
+            and not same_bits(getattr(ran.args, name)[valid:], was[valid:])
+        ):
+            return Report(math.inf, math.inf, f"{name} past its {valid} valid rows was written", was[valid:].numel())
+    return Report(0.0, 0.0, "", 0)
+
+
+def _compared(program: Any, output: Any, node: Any, got: Tensor, bounds: bound.Bounds, rows: tuple[int, int | None]) -> Report:
+    import torch
+
+    def cut(x: Tensor) -> Tensor:
+        axis, valid = rows
+        return x if valid is None else x.narrow(axis, 0, valid)
+
+    got = cut(got)
+    if got.numel() == 0:
+        return Report(0.0, 0.0, "", 0)
+    if node.exact:
+        want = cut(stored(_fold_values.over(program, output, bounds.exact.own(node)), output.dtype))
+        wrong, none = differs(got, want).double(), torch.zeros(got.shape, dtype=torch.float64, device=got.device)
+        return compare([Bounded(output.name, none, none, none)], {output.name: wrong}, "1 is a wrong bit pattern:")
+    ball = bounds(node)
+    ball = bound.stored(ball, output.dtype) if got.is_floating_point() else ball
+    v, r = (cut(_fold_values.over(program, output, one)) for one in ball)
+    r, value = 1.02 * r, got.double()
+    return compare([Bounded(output.name, torch.where(r.isinf(), value, v), r, r)], {output.name: value})

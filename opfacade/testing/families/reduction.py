@@ -1,0 +1,38 @@
+"""Harness of folds of a user's program."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from opfacade.select.registry import examples
+from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
+from opfacade.testing.families._folds import FoldHarness
+from opfacade.testing.harness import Harness
+
+
+class ProgramHarness(FoldHarness):
+    unit = "shape[0]"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        """One of the EXAMPLES with other kept extents; folded ones have elements, for some reducers have no result without."""
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        top = min(40, tokens)
+        return resized(example, [rng.randint(int(axis in example.fold), max(1, top)) for axis in range(len(example.shape))])
+
+    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+        def of_rows(problem: Any, count: int) -> Any:
+            return resized(problem, (count, *problem.shape[1:]))
+
+        if 0 in subject.descriptor.fold:
+            raise NotImplementedError(f"{subject.descriptor.op}: its axis 0 is folded")
+        return DenseBatches.drawn(subject, self.unit, campaign.needles, rng, of_rows)
+
+
+def resized(descriptor: Any, shape: Sequence[int]) -> Any:
+    """The same fold of other extents."""
+    return changed(descriptor, shape=tuple(shape))
+
+
+HARNESSES: dict[str, Harness] = {"fold": ProgramHarness()}
