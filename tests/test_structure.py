@@ -201,8 +201,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)', re.MULTILINE)
 # Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
 SHARED = ("ptx", "common", "paged")
 # Latent attention is a decode with other tiles: how work is split and merged is that of attention.
-# Named programs run on the engine of maps.
-STANDS_ON = {"mla": ("attention",), "activation": ("elementwise",), "rotary": ("kv_cache",)}
+# Named programs run on the engine of maps. A fold reads and writes elements as a map does.
+STANDS_ON = {"mla": ("attention",), "activation": ("elementwise",), "rotary": ("kv_cache",), "reduction": ("elementwise",)}
 
 
 @pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())

@@ -86,7 +86,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     category: ClassVar[str] = "reduction"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
     args_type: ClassVar[type[Args]] = FoldArgs
-    sizes: ClassVar[frozenset[str]] = frozenset({"shape"})
+    sizes: ClassVar[frozenset[str]] = frozenset()  # a kernel is of a class of row lengths
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
     lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"inputs": IN, "outputs": OUT})
     shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(

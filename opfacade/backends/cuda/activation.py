@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.backends.cuda.map_engine import MapForm, engine_constants, paired, plain_scalars
+from opfacade.backends.cuda.map_engine import MapForm, engine_constants, paired
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.target import Target
@@ -72,7 +73,7 @@ _GATED = _Gated(
     constants=_facts,
     dtypes={"x": "dtype"},
     guarantee=_guarantee,
-    scalars=lambda descriptor: plain_scalars(descriptor.scalars),
+    scalars=source.numbers,
 )
 
 CANDIDATES = (_GATED.candidate,)

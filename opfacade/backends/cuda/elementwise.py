@@ -8,7 +8,7 @@ from typing import Any
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.backends.cuda.map_engine import MapForm, plain_scalars
+from opfacade.backends.cuda.map_engine import MapForm
 from opfacade.core.candidate import Reason
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.target import Target
@@ -89,7 +89,7 @@ _MAP = _Map(
     constants=_facts,
     dtypes=lambda descriptor: _form(descriptor).sku_dtypes,
     guarantee=_guarantee,
-    scalars=lambda descriptor: plain_scalars(descriptor.scalars),
+    scalars=source.numbers,
 )
 
 CANDIDATES = (_MAP.candidate,)

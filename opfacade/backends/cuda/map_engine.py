@@ -82,16 +82,6 @@ def _tile(sizes: Sequence[int]) -> tuple[int, tuple[int, ...], int]:
     return 0, (0,) * len(sizes), 0
 
 
-def plain_scalars(numbers: Sequence[Number]) -> tuple[float, ...]:
-    """The numbers of a plan as arguments of `run`; integers as signed 64-bit numbers."""
-    found = []
-    for number in numbers:
-        whole = number.type not in ("f32", "f64")
-        value = int(number.value) if whole else float(number.value)
-        found.append(value - 2**64 if whole and value >= 2**63 else value)
-    return tuple(found)
-
-
 def paired(nodes: Sequence[source.Statement], halves: Mapping[int, tuple[int, str]]) -> tuple[source.Statement, ...]:
     """Statements whose inputs are halves of pairs: input -> (operand of the kernel, "first" or "second")."""
     return tuple((*node[:2], *halves[node[2]]) if node[0] == "input" else node for node in nodes)

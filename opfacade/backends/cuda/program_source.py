@@ -26,10 +26,10 @@ def statements(values: Sequence[Node], inputs: Sequence[str], scalars: Sequence[
     """A statement for each node, whose arguments are places of earlier ones. inputs, scalars: their names, in order."""
     nodes = ordered(values)
     place = {node: i for i, node in enumerate(nodes)}
-    return tuple(_statement(node, place, {"input": inputs, "scalar": scalars}, math) for node in nodes)
+    return tuple(statement(node, place, {"input": inputs, "scalar": scalars}, math) for node in nodes)
 
 
-def _statement(node: Node, place: Mapping[Node, int], names: Mapping[str, Sequence[str]], math: Math) -> Statement:
+def statement(node: Node, place: Mapping[Node, int], names: Mapping[str, Sequence[str]], math: Math) -> Statement:
     args = tuple(place[arg] for arg in node.args)
     if node.kind == "constant":
         return ("constant", node.type, _number(node))
@@ -37,6 +37,8 @@ def _statement(node: Node, place: Mapping[Node, int], names: Mapping[str, Sequen
         return (node.kind, node.type, names[node.kind].index(node.data))
     if node.kind in ("coord", "extent"):
         return (node.kind, node.type, node.data)
+    if node.kind == "stage":
+        return ("stage", node.type, *node.data)
     if node.kind == "read":
         name, outside = node.data
         return ("read", node.type, names["input"].index(name), outside, args)
@@ -50,6 +52,16 @@ def _number(node: Node) -> Any:
     if isinstance(node.data, str):
         return _SPECIAL[node.data]
     return node.data % 2**64 if node.type[0] in "iu" else node.data
+
+
+def numbers(program: Any) -> tuple[float, ...]:
+    """The scalars of a program as arguments of a call: integers as signed 64-bit numbers."""
+    found = []
+    for number in program.scalars:
+        whole = number.type not in ("f32", "f64")
+        value = int(number.value) if whole else float(number.value)
+        found.append(value - 2**64 if whole and value >= 2**63 else value)
+    return tuple(found)
 
 
 def weight(values: Sequence[Node]) -> int:

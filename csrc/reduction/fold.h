@@ -1,0 +1,118 @@
+// Axes of a fold on the host: those of rows that mean nothing are dropped and neighbours that step together merged; folded ones
+// are looked at for what they have in common. All of it per call: one binary serves every shape of its class, and every layout.
+#pragma once
+#include "csrc/common/launch.h"
+#include "csrc/common/operands.h"
+#include "csrc/elementwise/map.h"
+#include "kernels/reduction/fold_params.h"
+
+namespace opfacade {
+
+// Axes of a program, those that are kept, and those of a group, which are the last folded ones.
+struct FoldRanks {
+  int all, kept, inner;
+};
+
+template <class Params, int kOperands>
+class FoldAxes {
+ public:
+  // order: the axes of the program, the kept ones first.
+  FoldAxes(Params& p, FoldRanks ranks, const int* order) : p_(p), ranks_(ranks) {
+    p.rows = p.segments = p.elements = 1;
+    for (int place = 0; place < ranks.all; ++place) {
+      place_[order[place]] = place;
+      p.extent[place] = p.size[order[place]];
+      if (place < ranks.kept) p.rows *= p.extent[place];
+      else if (place < ranks.all - ranks.inner) p.segments *= static_cast<int32_t>(p.extent[place]);
+      else p.elements *= static_cast<int32_t>(p.extent[place]);
+    }
+    p.kept = ranks.kept, p.rank = ranks.all;
+  }
+
+  void set(int operand, int axis, int64_t stride) { p_.stride[operand][place_[axis]] = stride; }
+  void set_own(int operand, int axis, int64_t stride) { p_.stride[operand][axis] = stride; }
+
+  // Merges axes of rows where no place is needed, and readies divisions.
+  void finish(bool merges) {
+    if (merges) merge(p_.num_valid == nullptr ? 0 : 1);
+    if (merges && p_.kept == 0) insert();
+    for (int axis = 0; axis < p_.rank; ++axis) p_.divider[axis] = divider_of(p_.extent[axis]);
+  }
+
+  // Whether every tensor steps alike from group to group and has the elements of a group one after the other. level: 0 has each
+  // element, 1 each group, 2 each row.
+  bool is_dense(const int* level) {
+    const int inner = p_.rank - ranks_.inner;
+    for (int k = 0; k < kOperands; ++k) {
+      if (level[k] == 0 && !steps(k, inner, p_.rank, 1, nullptr)) return false;
+      if (level[k] <= 1 && !steps(k, p_.kept, inner, 0, &p_.step[k])) return false;
+    }
+    return true;
+  }
+
+  // Whether vectors of `count` elements are whole and aligned in every tensor that has each element.
+  bool is_wide(const int* level, const int* size, int count) const {
+    if (p_.elements % count != 0) return false;
+    for (int k = 0; k < kOperands; ++k) {
+      if (level[k] != 0) continue;
+      const int64_t bytes = int64_t{count} * size[k], whole = bytes < 16 ? bytes : 16;
+      if (reinterpret_cast<uintptr_t>(p_.operand[k]) % whole != 0 || p_.step[k] * size[k] % whole != 0) return false;
+      for (int axis = 0; axis < p_.kept; ++axis)
+        if (p_.extent[axis] > 1 && p_.stride[k][axis] * size[k] % whole != 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Whether the axes first .. last - 1 step together; `wanted`, if not 0, is the innermost step.
+  bool steps(int operand, int first, int last, int64_t wanted, int64_t* found) const {
+    int64_t step = 0, next = 0;
+    bool innermost = true;
+    for (int axis = last - 1; axis >= first; --axis) {
+      if (p_.extent[axis] == 1) continue;
+      const int64_t own = p_.stride[operand][axis];
+      if (innermost ? wanted != 0 && own != wanted : own != next) return false;
+      if (innermost) step = own, innermost = false;
+      next = own * p_.extent[axis];
+    }
+    if (found != nullptr) *found = step;
+    return true;
+  }
+
+  void merge(int fixed) {
+    int kept = 0;
+    for (int axis = 0; axis < p_.kept; ++axis) {
+      if (p_.extent[axis] == 1 && axis >= fixed) continue;
+      if (kept > fixed && together(kept - 1, axis)) {
+        p_.extent[kept - 1] *= p_.extent[axis];
+        for (int k = 0; k < kOperands; ++k) p_.stride[k][kept - 1] = p_.stride[k][axis];
+      } else {
+        move(axis, kept++);
+      }
+    }
+    for (int axis = p_.kept; axis < p_.rank; ++axis) move(axis, kept + axis - p_.kept);
+    p_.rank -= p_.kept - kept, p_.kept = kept;
+  }
+  bool together(int outer, int inner) const {
+    for (int k = 0; k < kOperands; ++k)
+      if (p_.stride[k][outer] != p_.stride[k][inner] * p_.extent[inner]) return false;
+    return true;
+  }
+  void move(int from, int to) {
+    p_.extent[to] = p_.extent[from];
+    for (int k = 0; k < kOperands; ++k) p_.stride[k][to] = p_.stride[k][from];
+  }
+  // One row has an axis of one entry.
+  void insert() {
+    if (p_.rank == kMapAxes) return;
+    for (int axis = p_.rank; axis > 0; --axis) move(axis - 1, axis);
+    p_.extent[0] = 1, p_.kept = 1, ++p_.rank;
+    for (int k = 0; k < kOperands; ++k) p_.stride[k][0] = 0;
+  }
+
+  Params& p_;
+  const FoldRanks ranks_;
+  int place_[kMapAxes] = {};
+};
+
+}  // namespace opfacade

@@ -1,0 +1,185 @@
+// A fold over a program M that the template prints: the row is read, each stage joins a value of its elements, outputs are made of
+// the elements and the results. A row that fits lies in registers, so that it is read once; a longer one is read again by each
+// stage. Which lane has which element, and in which order states are joined, follows from the length of a row and from dtypes: so
+// do its bits, not from other rows, nor from how it lies in memory.
+//
+// Stages along whole rows come first; those along segments are made with the outputs, wave by wave.
+#pragma once
+#include "kernels/elementwise/map.cuh"
+#include "kernels/ptx/dependent_launch.cuh"
+#include "kernels/reduction/fold_params.h"
+#include "kernels/reduction/join.cuh"
+#include "kernels/reduction/pairs.cuh"
+#include "kernels/reduction/row.cuh"
+
+namespace opfacade {
+
+template <int kIndex>
+struct At {};
+
+template <class M, Lie kLie>
+struct Fold {
+  using Params = typename M::Params;
+  using Row = FoldRow<M, kLie>;
+  static constexpr bool kHeld = M::kHeld && kLie != Lie::kAny;
+  static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
+  template <int kStage>
+  using ReducerOf = decltype(M::reducer(At<kStage>{}));
+
+  const Params& p;
+  Row row;
+  typename M::Inputs held[kSlots];
+  typename M::Constants constants{};
+  typename M::Results results{};
+
+  __device__ __forceinline__ explicit Fold(const Params& params) : p(params), row(params) {}
+
+  __device__ __forceinline__ void run() {
+    wait_for_previous();
+    if (row.there) constants = M::constants(p, row.at);
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        const int wave = slot / M::kPieces, piece = slot % M::kPieces;
+        row.fetch(held[slot], wave, piece, row.count(wave, piece));
+      }
+    }
+    allow_dependents();
+    row_stages(At<0>{});
+    if (row.there && row.lane == 0) M::store_row(p, row.at, constants, results, row.place);
+    each(M::kSegmented ? waves() : 1, [&](int wave) {
+      segment_stages(wave, At<M::kRowStages>{});
+      store(wave);
+    });
+    if constexpr (M::kCluster > 1 && M::kRowStages > 0) cluster_arrive(), cluster_wait();  // others read what this CTA shows
+  }
+
+ private:
+  __device__ __forceinline__ int waves() const { return kHeld ? M::kWaves : (p.segments + Row::kAtOnce - 1) / Row::kAtOnce; }
+  __device__ __forceinline__ int pieces() const {
+    constexpr int kAtOnce = M::kLanes * M::kVec;
+    return kHeld ? M::kPieces : (p.elements + kAtOnce - 1) / kAtOnce;
+  }
+  // In registers, everything is unrolled.
+  template <class F>
+  __device__ __forceinline__ static void each(int count, F step) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) step(i);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) step(i);
+    }
+  }
+  // The vectors of a wave: step(piece, count).
+  template <class F>
+  __device__ __forceinline__ void each_vector(int wave, F step) {
+    each(pieces(), [&](int piece) { step(piece, row.count(wave, piece)); });
+  }
+  __device__ __forceinline__ typename M::Inputs inputs(int wave, int piece, int count) {
+    if constexpr (kHeld) return held[wave * M::kPieces + piece];
+    typename M::Inputs in{};
+    row.fetch(in, wave, piece, count);
+    return in;
+  }
+
+  // The values of one vector.
+  template <int kStage, class T>
+  __device__ __forceinline__ void evaluate(T (&x)[M::kVec], int wave, int piece, int count) {
+    const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
+    if constexpr (kLie == Lie::kAny) {
+#pragma unroll
+      for (int j = 0; j < M::kVec; ++j) x[j] = T(0);
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const auto here = row.located(row.segment(wave), row.element(piece) + i);
+        const T one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants, results, p, here.place);
+#pragma unroll
+        for (int j = 0; j < M::kVec; ++j) x[j] = j == i ? one : x[j];  // an index that is not constant would need memory
+      }
+    } else {
+      const typename M::Inputs in = inputs(wave, piece, count);
+#pragma unroll
+      for (int i = 0; i < M::kVec; ++i) x[i] = M::value(At<kStage>{}, M::element(in, i), uniform, constants, results, p, row.place);
+    }
+  }
+  template <int kStage>
+  __device__ __forceinline__ void add(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave, int first) {
+    using R = ReducerOf<kStage>;
+    each_vector(wave, [&](int piece, int count) {
+      typename R::Value x[M::kVec];
+      evaluate<kStage>(x, wave, piece, count);
+      accumulate<R>(states, x, count, first + row.element(piece));
+    });
+  }
+
+  template <int kStage>
+  __device__ __forceinline__ void row_stages(At<kStage>) {
+    if constexpr (kStage < M::kRowStages) {
+      using R = ReducerOf<kStage>;
+      typename R::State states[R::kChains];
+#pragma unroll
+      for (int i = 0; i < R::kChains; ++i) states[i] = R::none();
+      each(M::kSegmented ? waves() : 1, [&](int wave) { add<kStage>(states, wave, row.segment(wave) * p.elements); });
+      constexpr int kWarps = M::kThreads / 32;
+      typename R::State all = join_lanes<R, M::kThreads < 32 ? M::kThreads : 32>(joined<R>(states));
+      if constexpr (kWarps * M::kCluster > 1)
+        all = join_warps<R, kWarps, M::kCluster>(all, static_cast<int>(threadIdx.x) % M::kThreads / 32, (kStage * M::kRows + row.slot) * kWarps);
+      M::keep(At<kStage>{}, results, all);
+      row_stages(At<kStage + 1>{});
+    }
+  }
+  template <int kStage>
+  __device__ __forceinline__ void segment_stages(int wave, At<kStage>) {
+    if constexpr (kStage < M::kStages) {
+      using R = ReducerOf<kStage>;
+      typename R::State states[R::kChains];
+#pragma unroll
+      for (int i = 0; i < R::kChains; ++i) states[i] = R::none();
+      add<kStage>(states, wave, 0);
+      M::keep(At<kStage>{}, results, join_lanes<R, M::kLanes < 32 ? M::kLanes : 32>(joined<R>(states)));
+      segment_stages(wave, At<kStage + 1>{});
+    }
+  }
+
+  __device__ __forceinline__ void store(int wave) {
+    const int segment = row.segment(wave);
+    if constexpr (M::kSegmentOutputs) {
+      if (row.has(segment) && row.element(0) == 0) store_segment(wave, segment);
+    }
+    if constexpr (M::kFullOutputs) {
+      const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
+      each_vector(wave, [&](int piece, int count) { store_vector(uniform, wave, piece, count); });
+    }
+  }
+  __device__ __forceinline__ void store_segment(int wave, int segment) {
+    if constexpr (kLie == Lie::kAny) {
+      const auto here = row.located(segment, 0);
+      M::store_segment(p, here.at, 0, M::load_one(p, here.at), constants, results, here.place);
+    } else {
+      M::store_segment(p, row.at, segment, M::element(inputs(wave, 0, 0), 0), constants, results, row.place);
+    }
+  }
+  template <class U>
+  __device__ __forceinline__ void store_vector(const U& uniform, int wave, int piece, int count) {
+    if (count == 0) return;
+    if constexpr (kLie == Lie::kAny) {
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const auto here = row.located(row.segment(wave), row.element(piece) + i);
+        M::store_one(p, here.at, M::result(M::load_one(p, here.at), uniform, constants, results, p, here.place));
+      }
+    } else {
+      const typename M::Inputs in = inputs(wave, piece, count);
+      typename M::Outputs out;
+#pragma unroll
+      for (int i = 0; i < M::kVec; i += 2) {
+        const auto one = M::result(M::element(in, i), uniform, constants, results, p, row.place);
+        M::put(out, i, one, M::result(M::element(in, i + 1), uniform, constants, results, p, row.place));
+      }
+      M::template store<kLie == Lie::kWide>(out, p, row.at, row.segment(wave), row.element(piece), count);
+    }
+  }
+};
+
+}  // namespace opfacade

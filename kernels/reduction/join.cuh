@@ -1,0 +1,87 @@
+// States of the lanes of a row, joined in one order that follows from their number alone: butterflies within warps, then the warps
+// of the row in shared memory, of all CTAs of its cluster. Every lane has the result.
+#pragma once
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/cp_async.cuh"
+#include "kernels/reduction/reducers.cuh"
+
+namespace opfacade {
+
+constexpr int kStateBytes = 32;  // of one state in shared memory, at least
+
+template <class State>
+struct StateWords {
+  static constexpr int kCount = sizeof(State) / 4;
+  static_assert(sizeof(State) % 4 == 0 && sizeof(State) <= kStateBytes, "whole words");
+  uint32_t word[kStateBytes / 4];
+
+  __device__ __forceinline__ static StateWords of(const State& state) {
+    StateWords found;
+    memcpy(found.word, &state, sizeof(State));
+    return found;
+  }
+  __device__ __forceinline__ State state() const {
+    State found;
+    memcpy(&found, word, sizeof(State));
+    return found;
+  }
+};
+
+template <class State>
+__device__ __forceinline__ State state_of_lane(const State& mine, int across) {
+  StateWords<State> words = StateWords<State>::of(mine);
+#pragma unroll
+  for (int i = 0; i < StateWords<State>::kCount; ++i) words.word[i] = __shfl_xor_sync(0xffffffffu, words.word[i], across);
+  return words.state();
+}
+
+// Of kWidth neighbouring lanes, a power of two.
+template <class R, int kWidth>
+__device__ __forceinline__ typename R::State join_lanes(typename R::State mine) {
+#pragma unroll
+  for (int across = kWidth / 2; across > 0; across /= 2) {
+    const typename R::State other = state_of_lane(mine, across);
+    const bool lower = R::kCommutes || (threadIdx.x & across) == 0;
+    mine = lower ? R::join(mine, other) : R::join(other, mine);
+  }
+  return mine;
+}
+
+constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_above((n + 1) / 2); }
+
+// Of the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared memory.
+template <class R, int kWarps, int kCluster>
+__device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
+  using Words = StateWords<typename R::State>;
+  constexpr int kAll = kWarps * kCluster, kTurns = (kAll + 31) / 32, kWidth = power_of_two_above(kAll < 32 ? kAll : 32);
+  const Words words = Words::of(mine);
+  unsigned char* const shared = dynamic_shared() + at * kStateBytes;
+  if (threadIdx.x % 32 == 0) {
+    uint32_t* const place = reinterpret_cast<uint32_t*>(shared + warp * kStateBytes);
+#pragma unroll
+    for (int i = 0; i < Words::kCount; ++i) place[i] = words.word[i];
+  }
+  if constexpr (kCluster == 1) __syncthreads();
+  else cluster_sync();
+  typename R::State all = R::none();
+  const int lane = static_cast<int>(threadIdx.x) % kWidth;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int one = turn * 32 + lane;
+    if (one >= kAll) continue;
+    Words found;
+    if constexpr (kCluster == 1) {
+      const uint32_t* const place = reinterpret_cast<const uint32_t*>(shared + one * kStateBytes);
+#pragma unroll
+      for (int i = 0; i < Words::kCount; ++i) found.word[i] = place[i];
+    } else {
+      const uint32_t there = cluster_address(smem_address(shared + one % kWarps * kStateBytes), one / kWarps);
+#pragma unroll
+      for (int i = 0; i < Words::kCount; ++i) found.word[i] = __float_as_uint(cluster_load(there + 4 * i));
+    }
+    all = turn == 0 ? found.state() : R::join(all, found.state());
+  }
+  return join_lanes<R, kWidth>(all);
+}
+
+}  // namespace opfacade

@@ -1,0 +1,183 @@
+// Reducers: how values of a row are joined, as docs/programs.md defines it. A state is what some values gave; joining states is
+// associative but for rounding, so that the order is the caller's. kChains: states that a lane keeps, to shorten its chain of
+// dependent operations. kCommutes: join(a, b) has the bits of join(b, a).
+#pragma once
+#include "kernels/common/operations.cuh"
+
+namespace opfacade {
+
+#define OPF_STEP static __device__ __forceinline__
+
+template <class T>
+struct Ends {  // the identities of maximum and minimum
+  static constexpr int kBits = 8 * sizeof(T) - ops::kSigned<T>;
+  OPF_STEP T most() { return static_cast<T>(~uint64_t{0} >> (64 - kBits)); }
+  OPF_STEP T least() { return ops::kSigned<T> ? static_cast<T>(-most() - 1) : T(0); }
+};
+template <>
+struct Ends<float> {
+  OPF_STEP float most() { return __uint_as_float(0x7f800000u); }
+  OPF_STEP float least() { return __uint_as_float(0xff800000u); }
+};
+template <>
+struct Ends<double> {
+  OPF_STEP double most() { return double_of_bits(0x7ff0000000000000ull); }
+  OPF_STEP double least() { return double_of_bits(0xfff0000000000000ull); }
+};
+
+template <class T>
+struct alignas(4) OneValue {
+  T value;
+};
+
+// What has one value, joined by F.
+template <class T, class F>
+struct Joined {
+  using Value = T;
+  using State = OneValue<T>;
+  static constexpr int kChains = 4;
+  static constexpr bool kCommutes = true;
+  OPF_STEP State none() { return {F::none()}; }
+  OPF_STEP void add(State& s, T x, int) { s.value = F::of(s.value, x); }
+  OPF_STEP State join(State a, State b) { return {F::of(a.value, b.value)}; }
+  OPF_STEP T part_value(State s) { return s.value; }
+};
+
+template <class T>
+struct SumOf {
+  OPF_STEP T none() { return T(0); }
+  OPF_STEP T of(T a, T b) { return ops::add_(a, b); }
+};
+template <class T>
+struct ProductOf {
+  OPF_STEP T none() { return T(1); }
+  OPF_STEP T of(T a, T b) { return ops::mul_(a, b); }
+};
+template <class T, bool kMost>
+struct ExtremeOf {
+  OPF_STEP T none() { return kMost ? Ends<T>::least() : Ends<T>::most(); }
+  OPF_STEP T of(T a, T b) { return kMost ? ops::maximum_(a, b) : ops::minimum_(a, b); }
+};
+template <bool kAny>
+struct TruthOf {
+  OPF_STEP bool none() { return !kAny; }
+  OPF_STEP bool of(bool a, bool b) { return kAny ? a || b : a && b; }
+};
+template <class T> using Sum = Joined<T, SumOf<T>>;
+template <class T> using Product = Joined<T, ProductOf<T>>;
+template <class T, bool kMost> using Extreme = Joined<T, ExtremeOf<T, kMost>>;
+template <bool kAny> using Truth = Joined<bool, TruthOf<kAny>>;
+
+// The first place of the largest or least value; the first NaN wins.
+template <class T, bool kMost>
+struct PlaceOf {
+  using Value = T;
+  struct alignas(4) State {
+    T value;
+    int32_t index;
+  };
+  static constexpr int kChains = 4;
+  static constexpr bool kCommutes = true;
+  static constexpr int32_t kNone = INT32_MAX;
+  OPF_STEP State none() { return {T(0), kNone}; }
+  OPF_STEP void add(State& s, T x, int index) { s = join(s, {x, index}); }
+  OPF_STEP State join(State a, State b) { return second(a, b) ? b : a; }
+  OPF_STEP T part_value(State s) { return s.value; }
+  OPF_STEP int64_t part_index(State s) { return s.index; }
+
+ private:
+  OPF_STEP bool second(State a, State b) {
+    if (a.index == kNone || b.index == kNone) return a.index == kNone;
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan != b_nan) return b_nan;
+    if (a_nan || a.value == b.value) return b.index < a.index;
+    return kMost ? a.value < b.value : b.value < a.value;
+  }
+};
+
+// Count, mean and sum of squared deviations, joined as Chan does.
+template <class T>
+struct Welford {
+  using Value = T;
+  struct State {
+    T count, mean, m2;
+  };
+  static constexpr int kChains = 4;
+  static constexpr bool kCommutes = false;
+  OPF_STEP State none() { return {T(0), T(0), T(0)}; }
+  OPF_STEP void add(State& s, T x, int) {
+    s.count = ops::add_(s.count, T(1));
+    const T from = ops::sub_(x, s.mean);
+    s.mean = ops::add_(s.mean, ops::div_(from, s.count));
+    s.m2 = ops::add_(s.m2, ops::mul_(from, ops::sub_(x, s.mean)));
+  }
+  OPF_STEP State join(State a, State b) {
+    if (b.count == T(0)) return a;
+    if (a.count == T(0)) return b;
+    const T count = ops::add_(a.count, b.count), from = ops::sub_(b.mean, a.mean), share = ops::div_(b.count, count);
+    const T between = ops::mul_(ops::mul_(from, from), ops::mul_(a.count, share));
+    return {count, ops::add_(a.mean, ops::mul_(from, share)), ops::add_(ops::add_(a.m2, b.m2), between)};
+  }
+  OPF_STEP T part_mean(State s) { return s.count == T(0) ? ops::sub_(Ends<T>::most(), Ends<T>::most()) : s.mean; }
+  OPF_STEP T part_m2(State s) { return s.m2; }
+};
+
+// The maximum, and the sum of exp(x - maximum), in which an x equal to the maximum counts 1. A vector is added as a whole: the sum
+// is rescaled once.
+template <class T, bool kApproximate>
+struct ExpSum {
+  using Value = T;
+  struct State {
+    T most, sum;
+  };
+  static constexpr int kChains = 1;
+  static constexpr bool kCommutes = true;
+  OPF_STEP State none() { return {Ends<T>::least(), T(0)}; }
+  template <int kCount>
+  OPF_STEP void add_all(State& s, const T (&x)[kCount], int count) {
+    T most = s.most;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (i < count) most = ops::maximum_(most, x[i]);
+    T sum = ops::mul_(s.sum, weight(s.most, most));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (i < count) sum = ops::add_(sum, weight(x[i], most));
+    s.most = most, s.sum = sum;
+  }
+  OPF_STEP State join(State a, State b) {
+    const T most = ops::maximum_(a.most, b.most);
+    return {most, ops::add_(ops::mul_(a.sum, weight(a.most, most)), ops::mul_(b.sum, weight(b.most, most)))};
+  }
+  OPF_STEP T part_max(State s) { return s.most; }
+  OPF_STEP T part_sum(State s) { return s.sum; }
+
+ private:
+  OPF_STEP T weight(T x, T most) {
+    const T power = ops::sub_(x, most);
+    if constexpr (kApproximate) return x == most ? T(1) : ops::exp_approx_(power);
+    else return x == most ? T(1) : ops::exp_(power);
+  }
+};
+
+// Adds a vector, of which the first `count` elements are there, to the states of a lane. first: the place of the first element.
+template <class R, int kCount>
+OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename R::Value (&x)[kCount], int count, int first) {
+  if constexpr (R::kChains == 1) {
+    R::add_all(states[0], x, count);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (i < count) R::add(states[i % R::kChains], x[i], first + i);
+  }
+}
+
+template <class R>
+OPF_STEP typename R::State joined(typename R::State (&states)[R::kChains]) {
+  if constexpr (R::kChains == 1) return states[0];
+  else return R::join(R::join(states[0], states[1]), R::join(states[2], states[3]));
+}
+
+#undef OPF_STEP
+
+}  // namespace opfacade

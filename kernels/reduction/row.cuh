@@ -1,0 +1,113 @@
+// Which row a thread works on, and which elements of it are its own.
+//
+// A row is segments of elements. kLanes neighbouring lanes have a segment, in vectors that follow each other; the kSpan lanes of
+// a row, over the CTAs of its cluster, have kSpan / kLanes segments at a time. Without segments kLanes is kSpan.
+#pragma once
+#include "kernels/elementwise/pack.cuh"
+#include "kernels/elementwise/place.cuh"
+
+namespace opfacade {
+
+// How the elements of a row lie. kWide: vectors are whole and aligned. kDense: neighbours are neighbours in memory. kAny: each
+// element has its own place.
+enum class Lie { kWide, kDense, kAny };
+
+template <class M, Lie kLie>
+struct FoldRow {
+  using Params = typename M::Params;
+  static constexpr int kSpan = M::kThreads * M::kCluster, kAtOnce = kSpan / M::kLanes;
+
+  const Params& p;
+  int lane, slot;
+  int64_t first;  // the place along axis 0
+  bool there;
+  int64_t at[M::kOperands], place[kMapAxes];
+
+  __device__ __forceinline__ explicit FoldRow(const Params& params) : p(params) {
+    const int rank = static_cast<int>(blockIdx.x) % M::kCluster, thread = static_cast<int>(threadIdx.x);
+    slot = M::kRows == 1 ? 0 : thread / M::kThreads;
+    lane = rank * M::kThreads + (M::kRows == 1 ? thread : thread % M::kThreads);
+    const int64_t row = int64_t{blockIdx.x / M::kCluster} * M::kRows + slot;
+    there = row < p.rows;
+    find(there ? row : 0);
+    if (first >= valid_rows(p)) there = false;
+  }
+
+  __device__ __forceinline__ int segment(int wave) const {
+    return kAtOnce == 1 ? wave : wave * kAtOnce + lane / M::kLanes;
+  }
+  __device__ __forceinline__ int element(int piece) const {
+    return (piece * M::kLanes + (M::kLanes == kSpan ? lane : lane % M::kLanes)) * M::kVec;
+  }
+  // How many elements of a vector there are.
+  __device__ __forceinline__ int count(int wave, int piece) const {
+    if (!has(segment(wave))) return 0;
+    const int left = p.elements - element(piece);
+    if constexpr (kLie == Lie::kWide) return left > 0 ? M::kVec : 0;
+    else return left < 0 ? 0 : left < M::kVec ? left : M::kVec;
+  }
+
+  __device__ __forceinline__ bool has(int segment) const { return there && (!M::kSegmented || segment < p.segments); }
+
+  // The vectors of a thread, and what its group has.
+  __device__ __forceinline__ void fetch(typename M::Inputs& in, int wave, int piece, int count) const {
+    M::template fetch<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
+    if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));
+  }
+
+  struct Located {
+    int64_t at[M::kOperands], place[kMapAxes];
+  };
+  // Offsets and place of one element.
+  __device__ __forceinline__ Located located(int segment, int element) const {
+    Located found;
+#pragma unroll
+    for (int k = 0; k < M::kOperands; ++k) found.at[k] = at[k];
+    int64_t n = int64_t{segment} * p.elements + element;
+    if constexpr (M::kPlaced) {
+#pragma unroll
+      for (int axis = kMapAxes - 1; axis >= 0; --axis) {
+        found.place[axis] = place[axis];
+        if (axis < p.kept || axis >= p.rank) continue;
+        n = split(n, p.extent[axis], p.divider[axis], found.place[axis]);
+#pragma unroll
+        for (int k = 0; k < M::kOperands; ++k) found.at[k] += found.place[axis] * p.stride[k][axis];
+      }
+    } else {
+#pragma unroll 1
+      for (int axis = p.rank - 1; axis >= p.kept; --axis) {
+        int64_t here;
+        n = split(n, p.extent[axis], p.divider[axis], here);
+#pragma unroll
+        for (int k = 0; k < M::kOperands; ++k) found.at[k] += here * p.stride[k][axis];
+      }
+    }
+    return found;
+  }
+
+ private:
+  __device__ __forceinline__ void find(int64_t row) {
+#pragma unroll
+    for (int axis = 0; axis < kMapAxes; ++axis) place[axis] = 0;
+    first = row;
+    if (p.kept == 1) {  // no division
+      place[0] = row;
+#pragma unroll
+      for (int k = 0; k < M::kOperands; ++k) at[k] = row * p.stride[k][0];
+    } else if constexpr (M::kPlaced) {
+      locate<M::kOperands>(p, row, p.kept, at, place);
+      first = place[0];
+    } else {
+#pragma unroll
+      for (int k = 0; k < M::kOperands; ++k) at[k] = 0;
+#pragma unroll 1
+      for (int axis = p.kept - 1; axis >= 0; --axis) {
+        row = split(row, p.extent[axis], p.divider[axis], first);
+#pragma unroll
+        for (int k = 0; k < M::kOperands; ++k) at[k] += first * p.stride[k][axis];
+      }
+    }
+  }
+};
+
+}  // namespace opfacade

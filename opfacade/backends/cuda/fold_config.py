@@ -1,0 +1,120 @@
+"""How the lanes of a kernel share a row: a function of the row's length, of its groups and of dtypes, never of the number of rows.
+
+Vectors of `vector` elements are dealt to `threads` * `cluster` lanes. A group (the axes that the last stages fold) is shared by
+`lanes` neighbouring ones, `pieces` vectors each, in `waves`. held: a row lies in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.target import Target
+
+_WORDS = 100  # registers of a thread for elements, about
+_TEMPORARY = 1.5  # registers of an element besides those that hold it
+_MAX_THREADS, _BLOCK = 512, 128
+_USUAL_PIECES, _MAX_PIECES = 4, 8
+_STREAM_THREADS = 512
+_CLUSTERS = (2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    vector: int
+    threads: int  # of a row, in a CTA
+    rows: int  # of a CTA
+    lanes: int
+    pieces: int
+    waves: int
+    cluster: int = 1
+    held: bool = True
+
+    @property
+    def facts(self) -> dict[str, int | bool]:
+        """Those that the order of additions depends on, for a SKU: lanes of a row, vectors of each, lanes of a group."""
+        found: dict[str, int | bool] = {"span": self.threads * self.cluster, "vector": self.vector}
+        found |= {"pieces": self.pieces, "waves": self.waves} if self.held else {"stream": True}
+        found |= {"group": self.lanes} if self.lanes != self.threads * self.cluster else {}
+        return found | ({"cluster": self.cluster} if self.cluster > 1 else {})
+
+
+def inner_axes(program: Any) -> tuple[int, ...] | None:
+    """The axes of a group: the ones that fewer than all folded axes are joined along; () without groups, None beyond one kind."""
+    whole = set(program.fold)
+    found = {program.joined(stage) for stage in program.stages if set(program.joined(stage)) != whole}
+    every = range(len(program.shape))
+    missing = [tuple(axis for axis in every if axis not in program.axes_of(made)) for made in program.outputs]
+    found |= {axes for axes in missing if axes and set(axes) != whole}
+    return None if len(found) > 1 else next(iter(found), ())
+
+
+def _elements_in_registers(program: Any) -> int:
+    """Elements that a thread can hold."""
+    varying = [one for one in program.inputs if one.shape is None and _varies(program, one)]
+    words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + _TEMPORARY
+    return int(_WORDS / words)
+
+
+def _varies(program: Any, given: Any) -> bool:
+    axes = range(len(program.shape)) if given.over is None else given.over
+    return bool(set(axes) & set(program.fold))
+
+
+def _vector(program: Any) -> int:
+    """Elements of 16 bytes of the narrowest tensor that has every element, at most 8."""
+    sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and (one.over is None)]
+    sizes += [ITEMSIZE[made.dtype] for made in program.outputs if len(program.axes_of(made)) == len(program.shape)]
+    least = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and _varies(program, one)]
+    return max(min(8, 16 // min(sizes, default=4)), 4 // min(least, default=4))  # whole words of each
+
+
+def _above(n: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def config(program: Any, target: Target) -> Config:
+    inner = inner_axes(program) or program.fold
+    elements = math.prod(program.shape[axis] for axis in inner)
+    segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)
+    vector = _vector(program)
+    vectors, most = max(1, -(-elements // vector)), max(1, _elements_in_registers(program) // vector)
+    clusters = (1, *_CLUSTERS) if target.sm_version >= 90 else (1,)
+    most = min(most, _MAX_PIECES)
+    if inner == program.fold:
+        return _of_rows(vector, vectors, most, clusters)
+    return _of_groups(vector, vectors, most, clusters, max(1, segments))
+
+
+def _of_rows(vector: int, vectors: int, most: int, clusters: tuple[int, ...]) -> Config:
+    if vectors <= 32:
+        return _config(vector, _above(vectors), 1, 1)
+    for cluster in clusters:
+        for pieces in sorted({min(_USUAL_PIECES, most), most}):
+            threads = 32 * -(-vectors // (32 * pieces * cluster))
+            if threads <= _MAX_THREADS:
+                return _config(vector, threads, -(-vectors // (threads * cluster)), cluster)
+    return Config(vector, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False)
+
+
+def _config(vector: int, threads: int, pieces: int, cluster: int) -> Config:
+    return Config(vector, threads, max(1, _BLOCK // threads), threads * cluster, pieces, 1, cluster)
+
+
+def _of_groups(vector: int, vectors: int, most: int, clusters: tuple[int, ...], segments: int) -> Config:
+    """Lanes of a warp share a group."""
+    lanes = min(32, _above(vectors))
+    pieces = -(-vectors // lanes)
+    if segments * lanes <= 32 and pieces <= most:
+        threads = _above(segments * lanes)
+        return Config(vector, threads, _BLOCK // threads, lanes, pieces, 1)
+    for cluster in clusters if pieces <= most else ():
+        for waves in sorted({max(1, min(_USUAL_PIECES, most) // pieces), max(1, most // pieces)}):
+            threads = 32 * -(-segments * lanes // (32 * waves * cluster))
+            if threads <= _MAX_THREADS:
+                found = -(-segments // (threads * cluster // lanes))
+                return Config(vector, threads, max(1, _BLOCK // threads), lanes, pieces, found, cluster)
+    return Config(vector, _STREAM_THREADS, 1, lanes, 1, 1, held=False)

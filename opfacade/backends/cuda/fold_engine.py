@@ -1,0 +1,197 @@
+"""The CUDA engine of folds: constants of its templates, the SKU, the guarantee and refusals, for every op that is a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.backends.cuda.fold_config import Config, config, inner_axes
+from opfacade.backends.cuda.fold_printer import Printer
+from opfacade.core.candidate import Candidate, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.programs.expression import Node, ordered
+from opfacade.programs.guarantees import Math, error_model
+from opfacade.programs.stages import REDUCERS
+
+EVIDENCE = (
+    "tests/families/reduction/test_fold_kernel.py::test_it_keeps_its_bound_on_every_layout",
+    "tests/families/reduction/test_fold_kernel.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
+)
+_MAX_ROW = 2**31 - 1
+# exp as exp2 of a rounded product: the rounding moves an argument of up to 88 in size.
+_APPROXIMATE_EXP = 64.0
+_TREE = 2 + 2 + 5 + 8  # of an uneven vector, chains, lanes and warps
+
+
+def values_of(program: Any) -> tuple[Node, ...]:
+    """Every expression, those of stages first."""
+    inner, outer = program.resolved
+    return (*inner, *outer)
+
+
+def math_of(program: Any) -> Math:
+    return source.math_of([(made.dtype, node) for made, node in zip(program.outputs, program.resolved[1], strict=True)])
+
+
+def _level(program: Any, axes: Sequence[int], inner: Sequence[int]) -> str:
+    """Where something that has some axes lies: at each element, each group, or each row."""
+    if set(axes) & set(inner):
+        return "element"
+    return "group" if set(axes) & set(program.fold) else "row"
+
+
+def is_placed(program: Any) -> bool:
+    """Whether an element knows where it is."""
+    return any(node.kind in ("coord", "read") for node in ordered(values_of(program)))
+
+
+def constants(descriptor: Any, target: Target) -> dict[str, Any]:
+    """Constants that the templates print; the SKU has the program by its digest instead."""
+    program, dims = descriptor.folded(), descriptor.dims()
+    shape, inner, math = config(program, target), inner_axes(program) or program.fold, math_of(program)
+    every = tuple(range(len(program.shape)))
+    names, numbers = [given.name for given in program.inputs], [number.name for number in program.scalars]
+
+    printer = Printer(program, names, numbers, math)
+    levels = tuple(
+        "element" if set(program.axes_of(one)) == set(every) else _level(program, program.axes_of(one), inner)
+        for one in program.outputs
+    )
+    made = {
+        level: [node for node, own in zip(program.resolved[1], levels, strict=True) if own == level]
+        for level in ("element", "group", "row")
+    }
+    row_stages = sum(program.joined(stage) == program.fold for stage in program.stages)
+    reads = tuple(_dims(dims, one.name, every if one.over is None else one.over) for one in program.inputs)
+    writes = tuple(_dims(dims, one.name, program.axes_of(one)) for one in program.outputs)
+    found = {
+        "inputs": tuple(one.dtype for one in program.inputs), "outputs": tuple(one.dtype for one in program.outputs),
+        "kinds": tuple("own" if one.shape is not None else _level(program, every if one.over is None else one.over, inner) for one in program.inputs),
+        "levels": levels, "scalars": tuple(number.type for number in program.scalars),
+        "stages": tuple((stage.reducer, node.type, *printer.told([node], printer.uniform([node]))) for stage, node in zip(program.stages, program.resolved[0], strict=True)),
+        "parts": tuple(tuple((part, stage.part(part)) for part in REDUCERS[stage.reducer].parts) for stage in program.stages),
+        "element_values": printer.told(made["element"], printer.uniform(made["element"])),
+        "group_values": printer.told(made["group"]), "row_values": printer.told(made["row"]),
+        "uniform": tuple(printer.hoisted(nodes) for nodes in (*([node] for node in program.resolved[0]), made["element"])),
+        "row_stages": row_stages, "order": (*program.kept, *program.fold), "rank": len(every), "kept": len(program.kept), "inner": len(inner),
+        "dims": reads + writes, "own": tuple(one.shape is not None for one in program.inputs),
+        "replaced": tuple(_index(names, program.overwritten.get(one.name)) for one in program.outputs),
+        "sizes": tuple(ITEMSIZE[one.dtype] for one in (*program.inputs, *program.outputs)),
+        "approx": math == "approx", "placed": is_placed(program), "segmented": inner != program.fold,
+        "vector": shape.vector, "threads": shape.threads, "rows": shape.rows, "lanes": shape.lanes, "pieces": shape.pieces,
+        "waves": shape.waves, "cluster": shape.cluster, "held": shape.held, "dependent": target.sm_version >= 90,
+    }  # fmt: skip
+    return found | ({"num_valid": True} if program.num_valid else {})
+
+
+def _dims(known: Mapping[str, Any], name: str, axes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The axes of each dimension of a tensor."""
+    return tuple(known.get(name, tuple((axis,) for axis in axes)))
+
+
+def _index(names: list[str], name: str | None) -> int:
+    return -1 if name is None else names.index(name)
+
+
+def refusals(program: Any, target: Target) -> Iterator[Reason]:
+    dtypes = [one.dtype for one in (*program.inputs, *program.outputs)]
+    if any(dtype in ("f8_e4m3", "f8_e5m2") for dtype in dtypes):
+        yield from support.fp8_reasons(target, "f8")
+    row = 1
+    for axis in program.fold:
+        row *= program.shape[axis]
+    yield from support.limit_reason("OPF-S004", "fold (elements of a row)", row, _MAX_ROW)
+    if inner_axes(program) is None:
+        yield Reason("OPF-S003", "stages.axes", "several kinds of groups", "all folded axes, and one kind of group")
+        return
+    whole = [program.joined(stage) == program.fold for stage in program.stages]
+    if whole != sorted(whole, reverse=True):
+        yield Reason("OPF-S003", "stages", "a row after its groups", "stages along whole rows first")
+
+
+def guarantee(program: Any, target: Target, evidence: tuple[str, ...]) -> PrecisionGuarantee:
+    """The bits of a row depend on its elements alone, unless the program uses places."""
+    values = values_of(program)
+    placed = any(node.kind in ("coord", "read") for node in ordered(values))
+    return PrecisionGuarantee(
+        math_precision="f64" if any(node.type == "f64" for node in values) else "f32",
+        accumulator="f64" if any(stage.value.type == "f64" for stage in program.stages) else "f32",
+        deterministic=True,
+        bit_stable_on_same_hardware=True,
+        batch_invariant="none" if placed or 0 in program.fold else "composition",
+        error_model=_error_model(program, config(program, target)),
+        evidence=evidence,
+    )
+
+
+def _error_model(program: Any, shape: Config) -> ErrorModel:
+    """With how many lanes share the terms of a sum, and how many roundings join theirs."""
+    math = math_of(program)
+    model = error_model(values_of(program), math, "fold")
+    if model.id == EXACT:
+        return model
+    found = dict(model.constants)
+    summed = any(stage.reducer == "expsum" for stage in program.stages)
+    found |= {"lanes": float(shape.lanes * (1 if summed else min(4, shape.vector))), "tree": float(_TREE)}
+    if math == "approx" and (summed or "ulp.exp" in found):
+        found["ulp.exp"] = _APPROXIMATE_EXP
+    elif summed:
+        found.setdefault("ulp.exp", 2.0)
+    return ErrorModel(id=model.id, constants=tuple(sorted(found.items())))
+
+
+class FoldKernel(CudaKernel):
+    """A kernel of one op that is a fold. The program is printed whole; the SKU names it by its digest."""
+
+    def declines(self, descriptor: Any, target: Target) -> list[Reason]:
+        return [*support.arch_reasons(target), *refusals(descriptor.folded(), target)]
+
+    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+        return support.spec_of("reduction/fold", support.pairs(**constants(descriptor, target)), target)
+
+    def sku(self, descriptor: Any, target: Target) -> KernelSku:
+        program = descriptor.folded()
+        told: dict[str, Any] = {"expr": program.key, "math": math_of(program), **config(program, target).facts}
+        told |= {"in_place": True} if program.in_place else {}
+        told |= {"num_valid": True} if program.num_valid else {}
+        pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]
+        pairs += [(f"out.{made.name}", made.dtype) for made in program.outputs]
+        return KernelSku(
+            category=descriptor.category,
+            op=descriptor.op,
+            backend="cuda",
+            arch=target.arch,
+            impl="rows",
+            revision=self.revision,
+            dtypes=tuple(sorted(pairs)),
+            layout="strided",
+            spec=support.pairs(**told),
+            precision_guarantee=guarantee(program, target, EVIDENCE),
+        )
+
+
+def _scalars(descriptor: Any) -> tuple[float, ...]:
+    """The extents of all axes, then the numbers of the program; integers as signed 64-bit ones."""
+    program = descriptor.folded()
+    return (*program.shape, *source.numbers(program))
+
+
+def fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
+    """The kernel of an op that is a fold: `folded`, `dims` and `fold_args` of its descriptor are the program and its tensors."""
+    kernel = FoldKernel(
+        descriptor=descriptor,
+        template="reduction/fold",
+        impl="rows",
+        constants=(),
+        dtypes={},
+        guarantee=lambda problem: guarantee(problem.folded(), Target.cpu(), EVIDENCE),
+        scalars=_scalars,
+    )
+    return kernel.candidate

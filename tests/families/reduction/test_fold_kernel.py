@@ -1,0 +1,239 @@
+"""The fold kernels: their bound, the same bits on every path and in every batch, what they may not touch, and what compiles.
+
+In the emulator on a CPU; on a GPU the same problems and larger ones.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.core.descriptor import operands_of
+from opfacade.errors import UnsupportedError
+from opfacade.plans.reduction import EXAMPLES
+from opfacade.testing import inputs, numerics
+from opfacade.testing.families.elementwise import differs
+from opfacade.testing.families.reduction import resized
+from tests import emulator
+from tests.families.elementwise.forms import LAYOUTS, laid_out, random_of
+from tests.families.reduction.forms import FORMS, grouped, layer, reducer, rms, softmax
+
+SM_90A = Target.parse("sm_90a")
+KERNELS = {name: one for name, one in FORMS.items() if name != "two_levels"}
+# Around each class of lengths: lanes of a warp, warps of a CTA, CTAs of a cluster, a row that is read again.
+LENGTHS = (1, 2, 7, 8, 9, 63, 64, 65, 255, 257, 1023, 1025, 4097)
+
+
+def filled(problem, seed, valid=None):
+    """Arguments with values of all sizes; outputs hold NaN."""
+    args = inputs.make_args(problem, seed, lengths=inputs.DrawnLengths(valid=valid))
+    drawn = {name: random_of(spec.dtype, tuple(getattr(args, name).shape), seed + i)
+             for i, (name, spec) in enumerate(operands_of(problem).items()) if spec.role in ("in", "inout")}  # fmt: skip
+    return replace(args, **drawn)
+
+
+def moved(problem, args, layout):
+    names = [name for name in operands_of(problem) if name != "num_valid"]
+    return replace(args, **{name: laid_out(getattr(args, name), layout) for name in names})
+
+
+def held(subject, args):
+    before = numerics.snapshot(subject.descriptor, args)
+    subject.run(args)
+    found = numerics.check(subject.descriptor, args, subject.plan.sku, before=before)
+    assert found.worst <= 1, found
+    return subject.descriptor.written(args)
+
+
+@pytest.fixture(params=KERNELS)
+def problem(request):
+    return KERNELS[request.param]
+
+
+@emulator.needed
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_keeps_its_bound_on_every_layout(problem, layout):
+    held(emulator.subject(problem), moved(problem, filled(problem, 3), layout))
+
+
+@emulator.needed
+def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
+    """Aligned vectors, neighbours, any strides; and each row alone."""
+    subject, args = emulator.subject(problem), filled(problem, 4)
+    calls = [moved(problem, args, layout) for layout in LAYOUTS]
+    fresh = {name for name, spec in operands_of(problem).items() if spec.role == "inout"}
+    calls[0] = replace(calls[0], **{name: getattr(args, name).clone() for name in fresh})
+    for call in calls:
+        subject.run(call)
+    for one, *others in zip(*(problem.written(call) for call in calls), strict=True):
+        for other in others:
+            assert not bool(differs(one, other).any())
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", ["rms", "softmax", "grouped", "quantised", "layer", "welford_f32", "argmax_f32"])
+def test_a_row_alone_has_the_bits_that_it_has_among_others(name):
+    problem = KERNELS[name]
+    subject, args = emulator.subject(problem), filled(problem, 5)
+    subject.run(args)
+    alone = resized(problem, (1, *problem.shape[1:]))
+    assert emulator.subject(alone).plan.sku.id == subject.plan.sku.id
+    for row in (0, problem.shape[0] - 1):
+
+        def cut(tensor, one, row=row):
+            return tensor if 0 not in one else tensor.narrow(one.index(0), row, 1)
+
+        given = {
+            f"in_{i}": cut(getattr(args, f"in_{i}"), one.over or range(len(problem.shape)))
+            for i, one in enumerate(problem.inputs)
+        }
+        made = {f"out_{i}": torch.full_like(cut(getattr(args, f"out_{i}"), problem.axes_of(one)).contiguous().float(), 7).to(getattr(args, f"out_{i}").dtype)
+                for i, one in enumerate(problem.outputs)}  # fmt: skip
+        call = type(args)(**given, **made)
+        emulator.subject(alone).run(call)
+        for i, one in enumerate(problem.outputs):
+            assert not bool(
+                differs(getattr(call, f"out_{i}"), cut(getattr(args, f"out_{i}"), problem.axes_of(one)).contiguous()).any()
+            )
+
+
+@emulator.needed
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("make", [lambda n: rms((3, n)), lambda n: softmax((2, n)), lambda n: reducer("argmin", "f32", (2, n))],
+                         ids=["rms", "softmax", "argmin"])  # fmt: skip
+def test_rows_of_each_length(make, length):
+    problem = make(length)
+    held(emulator.subject(problem), filled(problem, length))
+
+
+@emulator.needed
+@pytest.mark.parametrize("make", [lambda: rms((1, 30000)), lambda: softmax((1, 40000), "bf16"), lambda: reducer("welford", "f32", (1, 18000)),
+                                  lambda: reducer("argmax", "f32", (1, 36000))], ids=["rms", "softmax", "welford", "argmax"])  # fmt: skip
+def test_clusters_share_a_row(make):
+    problem = make()
+    subject = emulator.subject(problem)
+    assert "cluster=" in subject.plan.sku.id
+    held(subject, filled(problem, 2))
+
+
+@emulator.needed
+@pytest.mark.parametrize(
+    "make", [lambda: rms((2, 30000)), lambda: softmax((1, 50000)), lambda: layer((1, 40000))], ids=["rms", "softmax", "layer"]
+)
+def test_a_row_that_does_not_fit_is_read_again(make):
+    """Devices without clusters."""
+    problem = make()
+    subject = emulator.subject(problem, arch="sm_80")
+    assert "stream=true" in subject.plan.sku.id
+    held(subject, filled(problem, 2))
+
+
+@emulator.needed
+@pytest.mark.parametrize("shape", [(2, 3, 8), (2, 1, 128), (1, 40, 128), (2, 5, 100), (1, 3, 700), (1, 300, 16), (1, 2, 9000)])
+def test_groups_of_each_length(shape):
+    problem = grouped(shape)
+    held(emulator.subject(problem), filled(problem, 3))
+
+
+@emulator.needed
+@pytest.mark.parametrize("size", [1, 7, 8, 16, 17, 264, 600])
+def test_nothing_past_the_ends_is_written(size):
+    problem = rms((2, size))
+    subject, args = emulator.subject(problem), filled(problem, size)
+    wide = torch.full((2 * size + 40,), 77, dtype=args.in_0.dtype)
+    for shift in (0, 8, 1):
+        wide.fill_(77)
+        held(subject, replace(args, out_0=wide[shift : shift + 2 * size].view(2, size)))
+        assert bool((wide[:shift] == 77).all())
+        assert bool((wide[shift + 2 * size :] == 77).all())
+
+
+@emulator.needed
+def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+    problem = rms((9, 40), "f32", num_valid=True)
+    subject = emulator.subject(problem)
+    for layout in LAYOUTS:
+        for count in (0, 5, 9, -1, 10, 2**31 - 1):
+            args = moved(problem, filled(problem, 6, valid=9), layout)
+            args.num_valid.fill_(count)
+            args.out_0.fill_(3.0)
+            subject.run(args)
+            rows = count if 0 <= count <= 9 else 0
+            assert bool((args.out_0[rows:] == 3).all())
+            assert rows < 2 or bool((args.out_0[:rows] != 3).any())
+
+
+@emulator.needed
+def test_nan_stays_in_its_row():
+    for problem in (rms((4, 520)), softmax((4, 300)), grouped((4, 3, 128))):
+        subject, args = emulator.subject(problem), filled(problem, 1)
+        subject.run(args)
+        clean = [tensor.clone() for tensor in problem.written(args)]
+        args.in_0[2].view(-1)[5] = float("nan")
+        subject.run(args)
+        for one, other in zip(clean, problem.written(args), strict=True):
+            wrong = differs(one, other).flatten(1).any(1)
+            assert wrong.tolist() == [False, False, True, False]
+
+
+def test_the_sku_says_what_is_compiled_and_not_how_many_rows():
+    plan = Plan.select(rms((64, 4096)), Preference(backend="cuda"), SM_90A)
+    assert plan.sku.id.startswith("reduction/fold/cuda/sm_90a/rows@1/in.w=bf16,in.x=bf16,out.y=bf16/strided/expr=v")
+    assert ",math=approx,pieces=4,span=128,vector=8,waves=1/g2." in plan.sku.id
+    same = Plan.select(rms((7, 4096)), Preference(backend="cuda"), SM_90A)
+    assert (same.sku.id, same.jit_spec) == (plan.sku.id, plan.jit_spec)
+    near = Plan.select(rms((7, 4090)), Preference(backend="cuda"), SM_90A)  # of the same class
+    assert (near.sku.id, near.jit_spec) == (plan.sku.id, plan.jit_spec)
+    assert Plan.select(rms((7, 4104)), Preference(backend="cuda"), SM_90A).sku.id != plan.sku.id
+    guarantee = plan.sku.precision_guarantee
+    assert guarantee.batch_invariant == "composition"
+    assert guarantee.error_model.id == "fold-f32"
+    assert dict(guarantee.error_model.constants)["lanes"] == 4 * 128
+    exact = Plan.select(FORMS["quantised"], Preference(backend="cuda"), SM_90A).sku.precision_guarantee
+    assert exact.error_model.id == "exact"
+    assert Plan.select(FORMS["masked"], Preference(backend="cuda"), SM_90A).sku.precision_guarantee.batch_invariant == "none"
+
+
+def test_a_program_beyond_the_engine_is_declined_with_its_field():
+    with pytest.raises(UnsupportedError, match="stages along whole rows first"):
+        Plan.select(FORMS["two_levels"], Preference(backend="cuda"), SM_90A)
+    with pytest.raises(UnsupportedError, match="sm_89 and later for f8"):
+        Plan.select(FORMS["quantised"], Preference(backend="cuda"), Target.parse("sm_80"))
+
+
+@pytest.mark.parametrize("name", ["rms", "softmax", "grouped", "quantised", "argmax_f32", "masked"])
+def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
+    """A spill is refused by the build."""
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+    plan = Plan.select(FORMS[name], Preference(backend="cuda"), SM_90A)
+    plan.compile()
+    assert plan.cache_state == "shared"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+    args = moved(problem, filled(problem, 3), layout)
+    call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
+    plan = Plan.select(problem, Preference(backend="cuda"))
+    before = numerics.snapshot(problem, call)
+    plan.run(call)
+    assert numerics.check(problem, call, plan.sku, before=before).worst <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 7168, 16384, 65536, 131072, 262144, 300001])
+@pytest.mark.parametrize("make", [rms, softmax, layer])
+def test_long_rows_on_a_gpu(make, width):
+    problem = make((5, width), "bf16")
+    args = filled(problem, 3)
+    call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
+    plan = Plan.select(problem, Preference(backend="cuda"))
+    plan.run(call)
+    assert numerics.check(problem, call, plan.sku).worst <= 1
+
+
+def test_examples_have_a_kernel():
+    for example in EXAMPLES:
+        assert Plan.select(example, Preference(backend="cuda"), SM_90A).sku.backend == "cuda"
