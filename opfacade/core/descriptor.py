@@ -64,8 +64,8 @@ class Descriptor(Model, Generic[ArgsT]):
     workspace, or no batch invariant kernel, exists.
     """
 
-    __slots__ = ("_kind", "_operands")
-    _kind: ClassVar[SpecializationKey]
+    __slots__ = ("_specialization", "_operands")
+    _specialization: ClassVar[SpecializationKey]
     _operands: ClassVar[Mapping[str, TensorSpec]]
 
     op: str
@@ -122,14 +122,14 @@ class Descriptor(Model, Generic[ArgsT]):
         return self
 
     @property
-    def kind(self) -> SpecializationKey:
+    def specialization(self) -> SpecializationKey:
         """Specialization key: shared by all descriptors that differ in sizes only."""
         try:
             # bypasses pydantic's __getattr__, which is slow for missing names
-            found: SpecializationKey = object.__getattribute__(self, "_kind")
+            found: SpecializationKey = object.__getattribute__(self, "_specialization")
         except AttributeError:  # not computed yet: a slot is no field, and copies start without it
             found = _kind_of(self)
-            object.__setattr__(self, "_kind", found)
+            object.__setattr__(self, "_specialization", found)
         return found
 
     @model_validator(mode="after")
@@ -184,7 +184,7 @@ def cached_by_specialization(
         return ask(kind.example, *args)
 
     def of(descriptor: DescriptorT, *args: Any) -> _T:
-        return of_kind(descriptor.kind, *args)
+        return of_kind(descriptor.specialization, *args)
 
     _forget.append(of_kind.cache_clear)
     return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))

@@ -282,7 +282,7 @@ def test_what_is_remembered_of_a_kind_is_true_of_all_its_sizes(example, target):
     rng = random.Random(f"{example.digest()} {target}")
     machine = Target.parse(target)
     several = [_of_other_sizes(example, rng) for _ in range(8)]
-    assert {d.kind for d in several} == {several[0].kind}
+    assert {d.specialization for d in several} == {several[0].specialization}
     remembered = [considered(d, Preference(), machine) for d in several]
     for descriptor, told in zip(several, remembered, strict=True):
         forget_specializations()
