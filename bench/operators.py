@@ -113,6 +113,11 @@ LINES = (
     Line("elementwise programs", "MapPlan", ANY, unrecorded),
     Line("gated activations", "GatedActivationPlan", ANY, unrecorded),
     Line("rotary positions", "RotaryPlan", ANY, unrecorded),
+    Line("row programs", "FoldPlan", ANY, unrecorded),
+    Line("RMS and layer norm", "NormPlan", ANY, unrecorded),
+    Line("softmax", "SoftmaxPlan", ANY, unrecorded),
+    Line("quantisation", "QuantizePlan", ANY, unrecorded),
+    Line("dequantisation", "DequantizePlan", ANY, unrecorded),
     Line("packing of masks", "PackMaskPlan", ANY, unrecorded),
 )
 

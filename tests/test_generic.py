@@ -28,6 +28,10 @@ GENERAL |= {"inputs", "outputs", "map"}
 GENERAL |= {"x", "out", "width", "limit", "alpha", "expression", "interleaved"}
 # An operand of appends, and a slot of anything.
 GENERAL |= {"slots"}
+# How a table wraps a long cell, which is also the op of folds.
+GENERAL |= {"fold"}
+# Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too.
+GENERAL |= {"kind", "x", "out", "log", "least", "group", "groups", "axis"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import opfacade
+from opfacade import Target
 from opfacade.select import registry
 from opfacade.select.registry import examples, families
 from tests import structure
@@ -111,6 +112,10 @@ def cuda_candidates(family):
     return importlib.import_module(f"opfacade.backends.cuda.{family}").CANDIDATES
 
 
+# Ops that are programs run by the kernel of another family.
+ENGINE = {"norm": "reduction", "softmax": "reduction", "quantize": "reduction"}
+
+
 @pytest.mark.parametrize("family", families())
 def test_a_family_is_a_complete_slice(family):
     ops = {e.op for e in examples() if e.family() == family}
@@ -118,9 +123,18 @@ def test_a_family_is_a_complete_slice(family):
     wanted = [f"tests/families/{family}/test_reference.py"]
     assert registry.harness_for(next(iter(ops))) is not None
     built = {c.descriptor.model_fields["op"].default for c in cuda_candidates(family) if c.jit_spec is not None}
-    wanted += [f"csrc/{family}/{op}.{kind}.jinja" for op in built for kind in ("cu", "cc")]
+    own = () if family in ENGINE else built
+    wanted += [f"csrc/{family}/{op}.{kind}.jinja" for op in own for kind in ("cu", "cc")]
     assert [path for path in wanted if not (ROOT / path).exists()] == []
-    assert not built or list((ROOT / "kernels" / family).rglob("*.cuh"))
+    assert not own or list((ROOT / "kernels" / family).rglob("*.cuh"))
+    target = Target.parse("sm_90a")
+    specs = [
+        c.jit_spec(e, target)
+        for e in examples()
+        for c in cuda_candidates(family)
+        if c.descriptor is type(e) and c.jit_spec and not c.declines(e, target)
+    ]
+    assert {spec.template.partition("/")[0] for spec in specs} <= {ENGINE.get(family, family)}
 
 
 def test_every_template_belongs_to_an_op():

@@ -35,7 +35,7 @@ __device__ __forceinline__ State state_of_lane(const State& mine, int across) {
   return words.state();
 }
 
-// Of kWidth neighbouring lanes, a power of two.
+// Joins kWidth neighbouring lanes, a power of two.
 template <class R, int kWidth>
 __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) {
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) 
 
 constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_above((n + 1) / 2); }
 
-// Of the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared memory.
+// Joins the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared memory.
 template <class R, int kWarps, int kCluster>
 __device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
   using Words = StateWords<typename R::State>;

@@ -30,7 +30,7 @@ struct alignas(4) OneValue {
   T value;
 };
 
-// What has one value, joined by F.
+// A state of one value, joined by F.
 template <class T, class F>
 struct Joined {
   using Value = T;

@@ -64,7 +64,7 @@ class Descriptor(Model, Generic[ArgsT]):
     workspace, or no batch invariant kernel, exists.
     """
 
-    __slots__ = ("_specialization", "_operands")
+    __slots__ = ("_operands", "_specialization")
     _specialization: ClassVar[SpecializationKey]
     _operands: ClassVar[Mapping[str, TensorSpec]]
 

@@ -1,8 +1,9 @@
 """Descriptors, args and named plans of every operator, by family.
 
 attention: paged and ragged prefill, paged decode. mla: latent attention decode. kv_cache: writing to a paged cache. cascade:
-merging partial results. mask: packing boolean masks. elementwise: maps, programs of the elements of tensors.
-activation: activations with a gate. rotary: rotary position embedding.
+merging partial results. mask: packing boolean masks. elementwise: maps, programs of the elements of tensors. reduction: folds,
+programs over rows. activation: activations with a gate. rotary: rotary position embedding. norm, softmax, quantize: folds under
+a name.
 
 `opfacade list` prints all operators with the kernels for them.
 """

@@ -99,8 +99,8 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     scalars: Annotated[tuple[Number, ...], Field(max_length=MAX_SCALARS)] = Field(
         default=(), description="Numbers of the plan, at most 16; another value takes the same kernel."
     )
-    stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=MAX_STAGES)] = Field(
-        description="Reductions in their order, 1 to 8; each may use the results of earlier ones."
+    stages: Annotated[tuple[Stage, ...], Field(max_length=MAX_STAGES)] = Field(
+        default=(), description="Reductions in their order, at most 8; each may use the results of earlier ones."
     )
     outputs: Annotated[tuple[FoldOutput, ...], Field(min_length=1, max_length=MAX_OUTPUTS)] = Field(
         description="Tensors that are written, 1 to 4, each with the program of its elements."
@@ -116,7 +116,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
 
     @classmethod
     def _nodes_in(cls, given: dict[str, Any], lets: Sequence[Node]) -> dict[str, Any]:
-        return given | {name: nodes_in(given.get(name), lets, f".{name}") for name in ("stages", "outputs")}
+        return given | {name: nodes_in(given[name], lets, f".{name}") for name in ("stages", "outputs") if name in given}
 
     @property
     def key(self) -> str:
@@ -147,6 +147,12 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     # How tensors of a call lie over the axes: a named op has tensors whose dimensions are several axes.
     def folded(self) -> FoldProgram:
         return self
+
+    def folds_rows(self) -> bool:
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        return {}
 
     def dims(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """The axes of each dimension of each tensor, by its name; none for those whose dimensions are their axes."""

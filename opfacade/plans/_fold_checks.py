@@ -50,7 +50,7 @@ def _check_over(program: Any, path: str, output: Any) -> None:
 
 
 def _check_constant(program: Any, path: str, output: Any) -> None:
-    """What an output lacks, its value does not depend on."""
+    """The value of an output does not depend on axes that it lacks."""
     every = range(len(program.shape))
     inputs = {one.name: () if one.shape is not None else every if one.over is None else one.over for one in program.inputs}
     folded = frozenset(program.fold)

@@ -91,6 +91,22 @@ def _counted(rows: int, width: int) -> FoldDescriptor:
     )
 
 
+def _many(rows: int, width: int) -> FoldDescriptor:
+    """As many inputs and outputs as there may be."""
+    kinds: tuple[Any, ...] = ("f32", "f16", "bf16", "f32", "bf16", "f16", "f32", "f16")
+    overs: tuple[Any, ...] = (None, None, (1,), (0,), None, (), (1,), None)
+    inputs = tuple(Input(name=f"x{i}", dtype=kind, over=over) for i, (kind, over) in enumerate(zip(kinds, overs, strict=True)))
+    parts = [value(one.name, "f32") for one in inputs]
+    total = parts[0]
+    for one in parts[1:]:
+        total = total + one
+    stages = (Stage(reducer="sum", value=total), Stage(reducer="max", value=parts[0] * parts[4]))
+    made = (parts[0] * stage(0, "f32"), parts[1] + stage(1, "f32"), stage(0, "f32"), stage(1, "f32") + parts[3])
+    overs = (None, None, (0,), (0,))
+    outputs = tuple(FoldOutput(name=f"y{i}", dtype="f32", value=node, over=overs[i]) for i, node in enumerate(made))
+    return FoldDescriptor(shape=(rows, width), fold=(1,), inputs=inputs, stages=stages, outputs=outputs)
+
+
 EXAMPLES = (
     _rms_norm(64, 4096, "bf16"),
     _rms_norm(7, 63, "f32", in_place=(("y", "x"),)),
@@ -99,4 +115,5 @@ EXAMPLES = (
     _moments((5, 7, 96), (0, 2)),
     _grouped(9, 3, 128),
     _counted(9, 63),
+    _many(5, 70),
 )

@@ -1,4 +1,4 @@
-"""How the lanes of a kernel share a row: a function of the row's length, of its groups and of dtypes, never of the number of rows.
+"""How the lanes of a kernel share a row: a function of its length, its groups and of dtypes, never of the number of rows.
 
 Vectors of `vector` elements are dealt to `threads` * `cluster` lanes. A group (the axes that the last stages fold) is shared by
 `lanes` neighbouring ones, `pieces` vectors each, in `waves`. held: a row lies in registers.
@@ -34,7 +34,7 @@ class Config:
 
     @property
     def facts(self) -> dict[str, int | bool]:
-        """Those that the order of additions depends on, for a SKU: lanes of a row, vectors of each, lanes of a group."""
+        """Facts of a SKU that determine the order of additions: lanes of a row, vectors of each, lanes of a group."""
         found: dict[str, int | bool] = {"span": self.threads * self.cluster, "vector": self.vector}
         found |= {"pieces": self.pieces, "waves": self.waves} if self.held else {"stream": True}
         found |= {"group": self.lanes} if self.lanes != self.threads * self.cluster else {}
@@ -42,13 +42,21 @@ class Config:
 
 
 def inner_axes(program: Any) -> tuple[int, ...] | None:
-    """The axes of a group: the ones that fewer than all folded axes are joined along; () without groups, None beyond one kind."""
+    """The axes of a group, along which some stage or output stops short of the row; () without, None beyond one kind."""
     whole = set(program.fold)
     found = {program.joined(stage) for stage in program.stages if set(program.joined(stage)) != whole}
     every = range(len(program.shape))
     missing = [tuple(axis for axis in every if axis not in program.axes_of(made)) for made in program.outputs]
     found |= {axes for axes in missing if axes and set(axes) != whole}
+    found = found or _of_inputs(program)
     return None if len(found) > 1 else next(iter(found), ())
+
+
+def _of_inputs(program: Any) -> set[tuple[int, ...]]:
+    """The last folded axes along which an input is one and the same, if all such inputs lack the same ones."""
+    lacking = {tuple(axis for axis in program.fold if axis not in one.over) for one in program.inputs if one.over is not None}
+    found = {axes for axes in lacking if axes and axes != program.fold and axes == program.fold[-len(axes) :]}
+    return found if len(found) == 1 else set()
 
 
 def _elements_in_registers(program: Any) -> int:

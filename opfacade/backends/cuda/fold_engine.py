@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
@@ -54,41 +55,75 @@ def is_placed(program: Any) -> bool:
 
 def constants(descriptor: Any, target: Target) -> dict[str, Any]:
     """Constants that the templates print; the SKU has the program by its digest instead."""
-    program, dims = descriptor.folded(), descriptor.dims()
-    shape, inner, math = config(program, target), inner_axes(program) or program.fold, math_of(program)
-    every = tuple(range(len(program.shape)))
-    names, numbers = [given.name for given in program.inputs], [number.name for number in program.scalars]
-
-    printer = Printer(program, names, numbers, math)
-    levels = tuple(
-        "element" if set(program.axes_of(one)) == set(every) else _level(program, program.axes_of(one), inner)
-        for one in program.outputs
-    )
-    made = {
-        level: [node for node, own in zip(program.resolved[1], levels, strict=True) if own == level]
-        for level in ("element", "group", "row")
+    program, shape = descriptor.folded(), config(descriptor.folded(), target)
+    lanes = {
+        name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
     }
-    row_stages = sum(program.joined(stage) == program.fold for stage in program.stages)
-    reads = tuple(_dims(dims, one.name, every if one.over is None else one.over) for one in program.inputs)
-    writes = tuple(_dims(dims, one.name, program.axes_of(one)) for one in program.outputs)
-    found = {
-        "inputs": tuple(one.dtype for one in program.inputs), "outputs": tuple(one.dtype for one in program.outputs),
-        "kinds": tuple("own" if one.shape is not None else _level(program, every if one.over is None else one.over, inner) for one in program.inputs),
-        "levels": levels, "scalars": tuple(number.type for number in program.scalars),
-        "stages": tuple((stage.reducer, node.type, *printer.told([node], printer.uniform([node]))) for stage, node in zip(program.stages, program.resolved[0], strict=True)),
-        "parts": tuple(tuple((part, stage.part(part)) for part in REDUCERS[stage.reducer].parts) for stage in program.stages),
-        "element_values": printer.told(made["element"], printer.uniform(made["element"])),
-        "group_values": printer.told(made["group"]), "row_values": printer.told(made["row"]),
-        "uniform": tuple(printer.hoisted(nodes) for nodes in (*([node] for node in program.resolved[0]), made["element"])),
-        "row_stages": row_stages, "order": (*program.kept, *program.fold), "rank": len(every), "kept": len(program.kept), "inner": len(inner),
-        "dims": reads + writes, "own": tuple(one.shape is not None for one in program.inputs),
+    found = _tensors(program, descriptor.dims()) | _axes(program) | _printed(program) | lanes
+    found |= {"dependent": target.sm_version >= 90}
+    return found | ({"num_valid": True} if program.num_valid else {})
+
+
+def _given(program: Any) -> list[Sequence[int]]:
+    """The axes of each input."""
+    return [range(len(program.shape)) if one.over is None else one.over for one in program.inputs]
+
+
+def _levels(program: Any) -> tuple[str, ...]:
+    """Where each output lies."""
+    inner = inner_axes(program) or program.fold
+    return tuple(_level(program, program.axes_of(one), inner) for one in program.outputs)
+
+
+def _tensors(program: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors in memory: dtypes, where each lies, and the axes of its dimensions."""
+    inner, names = inner_axes(program) or program.fold, [given.name for given in program.inputs]
+    given = list(zip(program.inputs, _given(program), strict=True))
+    reads = tuple(_dims(dims, one.name, axes) for one, axes in given)
+    writes = tuple(_dims(dims, program.overwritten.get(one.name, one.name), program.axes_of(one)) for one in program.outputs)
+    return {
+        "inputs": tuple(one.dtype for one in program.inputs),
+        "outputs": tuple(one.dtype for one in program.outputs),
+        "scalars": tuple(number.type for number in program.scalars),
+        "kinds": tuple("own" if one.shape else _level(program, axes, inner) for one, axes in given),
+        "levels": _levels(program),
+        "dims": reads + writes,
+        "own": tuple(one.shape is not None for one in program.inputs),
         "replaced": tuple(_index(names, program.overwritten.get(one.name)) for one in program.outputs),
         "sizes": tuple(ITEMSIZE[one.dtype] for one in (*program.inputs, *program.outputs)),
-        "approx": math == "approx", "placed": is_placed(program), "segmented": inner != program.fold,
-        "vector": shape.vector, "threads": shape.threads, "rows": shape.rows, "lanes": shape.lanes, "pieces": shape.pieces,
-        "waves": shape.waves, "cluster": shape.cluster, "held": shape.held, "dependent": target.sm_version >= 90,
-    }  # fmt: skip
-    return found | ({"num_valid": True} if program.num_valid else {})
+    }
+
+
+def _axes(program: Any) -> dict[str, Any]:
+    inner = inner_axes(program) or program.fold
+    return {
+        "row_stages": sum(program.joined(stage) == program.fold for stage in program.stages),
+        "order": (*program.kept, *program.fold),
+        "rank": len(program.shape),
+        "kept": len(program.kept),
+        "inner": len(inner),
+        "segmented": inner != program.fold,
+        "placed": is_placed(program),
+    }
+
+
+def _printed(program: Any) -> dict[str, Any]:
+    """Statements of the stages and of the outputs."""
+    math, names = math_of(program), [given.name for given in program.inputs]
+    printer = Printer(program, names, [number.name for number in program.scalars], math)
+    values, outputs = program.resolved
+    pairs = list(zip(outputs, _levels(program), strict=True))
+    made = {level: [node for node, own in pairs if own == level] for level in ("element", "group", "row")}
+    folded = list(zip(program.stages, values, strict=True))
+    return {
+        "stages": tuple((one.reducer, node.type, *printer.told([node], printer.uniform([node]))) for one, node in folded),
+        "parts": tuple(tuple((part, stage.part(part)) for part in REDUCERS[stage.reducer].parts) for stage in program.stages),
+        "element_values": printer.told(made["element"], printer.uniform(made["element"])),
+        "group_values": printer.told(made["group"]),
+        "row_values": printer.told(made["row"]),
+        "uniform": tuple(printer.hoisted(nodes) for nodes in (*([node] for node in values), made["element"])),
+        "approx": math == "approx",
+    }
 
 
 def _dims(known: Mapping[str, Any], name: str, axes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -153,12 +188,26 @@ class FoldKernel(CudaKernel):
     def declines(self, descriptor: Any, target: Target) -> list[Reason]:
         return [*support.arch_reasons(target), *refusals(descriptor.folded(), target)]
 
+    @property
+    def candidate(self) -> Candidate:
+        plain = super().candidate
+
+        def sku(descriptor: Any, target: Target) -> KernelSku:
+            """Kept for all sizes, unless they choose the kernel."""
+            return (self.sku if descriptor.folds_rows() else plain.sku)(descriptor, target)
+
+        return replace(plain, sku=sku)
+
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
         return support.spec_of("reduction/fold", support.pairs(**constants(descriptor, target)), target)
 
     def sku(self, descriptor: Any, target: Target) -> KernelSku:
         program = descriptor.folded()
-        told: dict[str, Any] = {"expr": program.key, "math": math_of(program), **config(program, target).facts}
+        told: dict[str, Any] = descriptor.facts() | {
+            "expr": program.key,
+            "math": math_of(program),
+            **config(program, target).facts,
+        }
         told |= {"in_place": True} if program.in_place else {}
         told |= {"num_valid": True} if program.num_valid else {}
         pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]
@@ -184,7 +233,7 @@ def _scalars(descriptor: Any) -> tuple[float, ...]:
 
 
 def fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """The kernel of an op that is a fold: `folded`, `dims` and `fold_args` of its descriptor are the program and its tensors."""
+    """The kernel of an op that is a fold: its descriptor has `folded`, `dims` and `fold_args`."""
     kernel = FoldKernel(
         descriptor=descriptor,
         template="reduction/fold",

@@ -25,6 +25,15 @@ KERNELS = {name: one for name, one in FORMS.items() if name != "two_levels"}
 LENGTHS = (1, 2, 7, 8, 9, 63, 64, 65, 255, 257, 1023, 1025, 4097)
 
 
+WIDE = {
+    "rms": rms((1, 30000)),
+    "softmax": softmax((1, 40000), "bf16"),
+    "welford": reducer("welford", "f32", (1, 18000)),
+    "argmax": reducer("argmax", "f32", (1, 36000)),
+}
+LONG = {"rms": rms((2, 30000)), "softmax": softmax((1, 50000)), "layer": layer((1, 40000))}
+
+
 def filled(problem, seed, valid=None):
     """Arguments with values of all sizes; outputs hold NaN."""
     args = inputs.make_args(problem, seed, lengths=inputs.DrawnLengths(valid=valid))
@@ -79,23 +88,19 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(name):
     subject.run(args)
     alone = resized(problem, (1, *problem.shape[1:]))
     assert emulator.subject(alone).plan.sku.id == subject.plan.sku.id
+    every = range(len(problem.shape))
+    axes = {f"in_{i}": tuple(every if one.over is None else one.over) for i, one in enumerate(problem.inputs)}
+    axes |= {f"out_{i}": problem.axes_of(one) for i, one in enumerate(problem.outputs)}
     for row in (0, problem.shape[0] - 1):
-
-        def cut(tensor, one, row=row):
-            return tensor if 0 not in one else tensor.narrow(one.index(0), row, 1)
-
-        given = {
-            f"in_{i}": cut(getattr(args, f"in_{i}"), one.over or range(len(problem.shape)))
-            for i, one in enumerate(problem.inputs)
-        }
-        made = {f"out_{i}": torch.full_like(cut(getattr(args, f"out_{i}"), problem.axes_of(one)).contiguous().float(), 7).to(getattr(args, f"out_{i}").dtype)
-                for i, one in enumerate(problem.outputs)}  # fmt: skip
-        call = type(args)(**given, **made)
+        cut = {name: _row(getattr(args, name), own, row) for name, own in axes.items()}
+        call = type(args)(**{n: t.clone().contiguous() if n.startswith("in") else torch.zeros_like(t) for n, t in cut.items()})
         emulator.subject(alone).run(call)
-        for i, one in enumerate(problem.outputs):
-            assert not bool(
-                differs(getattr(call, f"out_{i}"), cut(getattr(args, f"out_{i}"), problem.axes_of(one)).contiguous()).any()
-            )
+        for name in (name for name in axes if name.startswith("out")):
+            assert not bool(differs(getattr(call, name), cut[name].contiguous()).any())
+
+
+def _row(tensor, axes, row):
+    return tensor.narrow(axes.index(0), row, 1) if 0 in axes else tensor
 
 
 @emulator.needed
@@ -108,22 +113,19 @@ def test_rows_of_each_length(make, length):
 
 
 @emulator.needed
-@pytest.mark.parametrize("make", [lambda: rms((1, 30000)), lambda: softmax((1, 40000), "bf16"), lambda: reducer("welford", "f32", (1, 18000)),
-                                  lambda: reducer("argmax", "f32", (1, 36000))], ids=["rms", "softmax", "welford", "argmax"])  # fmt: skip
-def test_clusters_share_a_row(make):
-    problem = make()
+@pytest.mark.parametrize("name", WIDE)
+def test_clusters_share_a_row(name):
+    problem = WIDE[name]
     subject = emulator.subject(problem)
     assert "cluster=" in subject.plan.sku.id
     held(subject, filled(problem, 2))
 
 
 @emulator.needed
-@pytest.mark.parametrize(
-    "make", [lambda: rms((2, 30000)), lambda: softmax((1, 50000)), lambda: layer((1, 40000))], ids=["rms", "softmax", "layer"]
-)
-def test_a_row_that_does_not_fit_is_read_again(make):
+@pytest.mark.parametrize("name", LONG)
+def test_a_row_that_does_not_fit_is_read_again(name):
     """Devices without clusters."""
-    problem = make()
+    problem = LONG[name]
     subject = emulator.subject(problem, arch="sm_80")
     assert "stream=true" in subject.plan.sku.id
     held(subject, filled(problem, 2))

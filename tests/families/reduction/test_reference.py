@@ -195,7 +195,7 @@ KEPT = made(stage(0, "f32"))
         (lambda: rows((2, 3), (2,), STAGES, (KEPT,)), "fold", "axes of the 2"),
         (lambda: rows((2, 3), (1, 0), STAGES, (KEPT,)), "fold", "rising"),
         (lambda: rows((2, 3), (), STAGES, (KEPT,)), "fold", "at least 1 item"),
-        (lambda: rows((2, 3), (1,), (), (KEPT,)), "stages", "at least 1 item"),
+        (lambda: rows((2, 3), (1,), (), (made(X * stage(0, "f32"), over=None),)), "outputs.0.value.args.1", "no stage"),
         (lambda: inner((1,)), "stages.0.axes", "the last ones"),
         (lambda: of_one(Stage(reducer="any", value=X)), "stages.0.value", "type bool for any"),
         (lambda: of_one(Stage(reducer="max", value=X), (2, 0)), "stages.0.axes", "at least one element"),

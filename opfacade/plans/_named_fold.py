@@ -1,0 +1,122 @@
+"""Base of ops that are a fold under a name: fields in, `program()` out; tensors may have dimensions that are several axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import model_validator
+
+from opfacade.core.descriptor import ArgsT, Descriptor
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.in_place import in_place
+from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.plans._fold import IN, OUT, FoldArgs, FoldProgram
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Axes = tuple[int, ...]
+
+
+class NamedFold(Descriptor[ArgsT]):
+    """Operands have the names of the tensors of the program: inputs in their order, then outputs, then num_valid.
+
+    A subclass defines `program`, a function of its fields; `dims` for tensors whose dimensions are not single axes; the names
+    of dimensions; and `refuse`, which raises for fields that contradict each other before the program is made.
+    """
+
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
+
+    def program(self) -> FoldProgram:
+        """The op as stages and outputs: a function of the fields alone."""
+        raise NotImplementedError
+
+    def dims(self) -> Mapping[str, tuple[Axes, ...]]:
+        """The axes of each dimension of a tensor, by its name; absent where a dimension is an axis."""
+        return {}
+
+    def dim_names(self) -> Mapping[Axes, str]:
+        """Names of dimensions in messages, by their axes."""
+        return {}
+
+    def extents(self) -> Mapping[tuple[str, int], int]:
+        """Sizes of dimensions that are larger than the axis, by tensor and dimension: padding, which is not written."""
+        return {}
+
+    def refuse(self) -> None:
+        """Raises the contradiction of fields that have no program."""
+
+    def facts(self) -> dict[str, Any]:
+        """Fields of the SKU besides those of the program."""
+        return {}
+
+    def folds_rows(self) -> bool:
+        """Whether its sizes are folded, so that they choose the kernel."""
+        return False
+
+    def folded(self) -> FoldProgram:
+        return _program(self)
+
+    @model_validator(mode="after")
+    def _addressable(self) -> Any:
+        self.refuse()
+        return super()._addressable()  # type: ignore[operator]
+
+    def _dims_of(self, name: str, axes: Sequence[int]) -> tuple[Axes, ...]:
+        return self.dims().get(name, tuple((axis,) for axis in axes))
+
+    def _spec(self, name: str, dtype: str, axes: Sequence[int], role: Any) -> TensorSpec:
+        program, names, sizes = self.folded(), self.dim_names(), self.extents()
+        shape = []
+        for index, own in enumerate(self._dims_of(name, axes)):
+            size = sizes.get((name, index), math.prod(program.shape[axis] for axis in own))
+            shape.append(Dim(names.get(own, str(size)), size))
+        valid = "num_valid" if program.num_valid and self._dims_of(name, axes)[:1] == ((0,),) else ""
+        return TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype], valid_rows=valid)
+
+    def operands(self) -> dict[str, TensorSpec]:
+        program, found = self.folded(), {}
+        every = range(len(program.shape))
+        for given in program.inputs:
+            found[given.name] = self._spec(given.name, given.dtype, every if given.over is None else given.over, "in")
+        for made in program.outputs:
+            replaced = program.overwritten.get(made.name, "")
+            like = replaced or made.name  # what is in place lies as the input does
+            found[made.name] = self._spec(like, made.dtype, program.axes_of(made), "out")._replace(replaces=replaced)
+        if program.num_valid:
+            found["num_valid"] = num_valid_spec(program.shape[0])
+        return in_place(found) if program.in_place else found
+
+    def fold_args(self, args: Any) -> FoldArgs:
+        """The call with tensors over the axes: views."""
+        program = self.folded()
+        every = tuple(range(len(program.shape)))
+        found: dict[str, Any] = {}
+        for operand, given in zip(IN, program.inputs, strict=False):
+            tensor = getattr(args, given.name)
+            found[operand] = self._viewed(tensor, given.name, every if given.over is None else given.over)
+        for operand, made in zip(OUT, program.outputs, strict=False):
+            if made.name not in program.overwritten:
+                found[operand] = self._viewed(getattr(args, made.name), made.name, program.axes_of(made))
+        return FoldArgs(**found, num_valid=args.num_valid)
+
+    def _viewed(self, tensor: Tensor, name: str, axes: Sequence[int]) -> Tensor:
+        program, at = self.folded(), 0
+        for own in self._dims_of(name, axes):
+            sizes = [program.shape[axis] for axis in own]
+            if len(own) == 1:
+                tensor = tensor.narrow(at, 0, sizes[0])
+            else:
+                tensor = tensor.unflatten(at, sizes) if own else tensor.select(at, 0)
+            at += len(own)
+        order = [axis for own in self._dims_of(name, axes) for axis in own]
+        return tensor if order == list(axes) else tensor.permute([order.index(axis) for axis in axes])
+
+
+@lru_cache(maxsize=4096)
+def _program(descriptor: Any) -> FoldProgram:
+    found: FoldProgram = descriptor.program()
+    return found

@@ -1,0 +1,198 @@
+"""Quantisation of rows to 8 bits, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from opfacade.core.descriptor import Args
+from opfacade.core.model import Count, Size, contradiction
+from opfacade.plan import Plan
+from opfacade.plans._fold import FoldOutput, FoldProgram
+from opfacade.plans._named_fold import Axes, NamedFold
+from opfacade.plans._quant import Quant, padded
+from opfacade.programs.expression import apply, stage, value
+from opfacade.programs.fields import Input
+from opfacade.programs.stages import Stage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "DequantizeArgs",
+    "DequantizeDescriptor",
+    "DequantizePlan",
+    "Quant",
+    "QuantizeArgs",
+    "QuantizeDescriptor",
+    "QuantizePlan",
+]
+
+_SCALE = "f32: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as quant.scale_layout has it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeArgs(Args):
+    """The tensors of one quantisation. Rows may lie any distance apart."""
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "x": "[total_num_rows, hidden] in dtype",
+        "out": "written: [total_num_rows, hidden] in quant.dtype",
+        "scale": f"read with quant.scale static, else written; {_SCALE}",
+        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+    })  # fmt: skip
+
+    x: Tensor | None = None
+    out: Tensor | None = None
+    scale: Tensor | None = None
+    num_valid: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DequantizeArgs(Args):
+    """The tensors of one dequantisation. Rows may lie any distance apart."""
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "x": "[total_num_rows, hidden] in quant.dtype",
+        "scale": f"{_SCALE}; absent with none",
+        "out": "written: [total_num_rows, hidden] in dtype",
+        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+    })  # fmt: skip
+
+    x: Tensor | None = None
+    scale: Tensor | None = None
+    out: Tensor | None = None
+    num_valid: Tensor | None = None
+
+
+class _Quantised(NamedFold[Any]):
+    """Fields and axes that both directions share: rows, groups of a row, elements of a group."""
+
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
+    total_num_rows: Count = Field(description="Rows.")
+    hidden: Size = Field(description="Elements of a row.")
+    dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of what is not quantised.")
+    quant: Quant = Field(default=Quant(), description="How elements are quantised.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+
+    def refuse(self) -> None:
+        if self.quant.scale == "group" and self.hidden % self.quant.group:
+            raise contradiction("quant.group", f"a divisor of hidden={self.hidden}", self.quant.group)
+        if self.num_valid and self.quant.scale == "tensor":
+            raise contradiction("num_valid", "false with one scale of all rows", True)
+
+    @property
+    def groups(self) -> int:
+        return self.hidden // self.quant.group if self.quant.scale == "group" else 1
+
+    def dims(self) -> Mapping[str, tuple[Axes, ...]]:
+        scale: tuple[Axes, ...] = ((0,),)
+        if self.quant.scale == "group":
+            scale = ((0,), (1,)) if self.quant.scale_layout == "row" else ((1,), (0,))
+        elif self.quant.scale in ("static", "tensor"):
+            scale = ((),)
+        return {"x": ((0,), (1, 2)), "out": ((0,), (1, 2)), "scale": scale}
+
+    def dim_names(self) -> Mapping[Axes, str]:
+        return {(0,): "total_num_rows", (1, 2): "hidden", (1,): "hidden / group"}
+
+    def extents(self) -> Mapping[tuple[str, int], int]:
+        known = self.quant.scale_layout == "column_padded4"
+        return {("scale", 1): padded(self.total_num_rows, self.quant)} if known else {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"scale": self.quant.scale}
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return (self.total_num_rows, self.groups, self.hidden // self.groups)
+
+    @property
+    def _scaled(self) -> Axes:
+        """The axes that a scale has, in the order of its tensor."""
+        return tuple(axis for own in self.dims()["scale"] for axis in own)
+
+
+class QuantizeDescriptor(_Quantised):
+    """out = x / scale, to the nearest, ties to even, saturating; the scales are results, an operand, or 1, as `quant` says.
+
+    The division is exact: bits are the same on every device. Raises DescriptorError for a hidden that quant.group does not
+    divide.
+    """
+
+    op: Literal["quantize"] = Field(default="quantize", description="The operator.")
+    category: ClassVar[str] = "quantize"
+    args_type: ClassVar[type[Args]] = QuantizeArgs
+
+    def refuse(self) -> None:
+        super().refuse()
+        if self.quant.scale == "tensor" and self.total_num_rows == 0:
+            raise contradiction("total_num_rows", "1 or more with one scale of all rows", 0)
+
+    def folds_rows(self) -> bool:
+        return self.quant.scale == "tensor"
+
+    def program(self) -> FoldProgram:
+        quant, x = self.quant, value("x", "f32")
+        every = (0, 1, 2) if quant.scale == "tensor" else (1, 2)
+        own = (2,) if quant.scale == "group" else None
+        stages = (Stage(reducer="max", value=abs(x), axes=own),) if quant.dynamic else ()
+        scale = quant.scale_of(stage(0, "f32"))
+        inputs = (Input(name="x", dtype=self.dtype),)
+        outputs = (FoldOutput(name="scale", dtype="f32", value=scale, over=self._scaled),) if quant.dynamic else ()
+        if quant.scale == "static":
+            inputs, scale = (*inputs, Input(name="scale", dtype="f32", over=())), value("scale", "f32")
+        found = FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, None if quant.scale == "none" else scale))
+        return FoldProgram(
+            shape=self._shape, fold=every, inputs=inputs, stages=stages, outputs=(found, *outputs), num_valid=self.num_valid
+        )
+
+
+class DequantizeDescriptor(_Quantised):
+    """out = x * scale, rounded once to dtype."""
+
+    op: Literal["dequantize"] = Field(default="dequantize", description="The operator.")
+    category: ClassVar[str] = "quantize"
+    args_type: ClassVar[type[Args]] = DequantizeArgs
+
+    def program(self) -> FoldProgram:
+        x = value("x", "i8" if self.quant.dtype == "i8" else "f32")
+        x = apply("f32", x) if self.quant.dtype == "i8" else x
+        inputs: tuple[Input, ...] = (Input(name="x", dtype=self.quant.dtype),)
+        if self.quant.scale != "none":
+            order = self._scaled
+            inputs = (*inputs, Input(name="scale", dtype="f32", over=tuple(sorted(order))))
+            x = x * value("scale", "f32")
+        return FoldProgram(
+            shape=self._shape,
+            fold=(1, 2),
+            inputs=inputs,
+            outputs=(FoldOutput(name="out", dtype=self.dtype, value=x),),
+            num_valid=self.num_valid,
+        )
+
+
+class QuantizePlan(Plan[QuantizeArgs]):
+    """Quantisation of rows."""
+
+
+class DequantizePlan(Plan[DequantizeArgs]):
+    """Dequantisation of rows."""
+
+
+EXAMPLES = (
+    QuantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"),
+    QuantizeDescriptor(total_num_rows=7, hidden=256, dtype="f16", quant=Quant(scale_layout="column_padded4"), num_valid=True),
+    QuantizeDescriptor(total_num_rows=9, hidden=1000, dtype="f32", quant=Quant(dtype="i8", scale="token")),
+    QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="bf16", quant=Quant(dtype="f8_e5m2", scale="tensor")),
+    QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="bf16", quant=Quant(scale="static")),
+    DequantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"),
+    DequantizeDescriptor(total_num_rows=7, hidden=63, dtype="f32", quant=Quant(dtype="i8", scale="token")),
+    DequantizeDescriptor(
+        total_num_rows=7, hidden=256, dtype="f16", quant=Quant(dtype="f8_e5m2", scale="static"), num_valid=True
+    ),
+)

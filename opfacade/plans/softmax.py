@@ -1,0 +1,120 @@
+"""Softmax along one axis, with a temperature, a mask, and the row that has nothing to see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from opfacade.core.descriptor import Args
+from opfacade.core.model import Count, Integer, Single, contradiction
+from opfacade.plan import Plan
+from opfacade.plans._fold import FoldOutput, FoldProgram
+from opfacade.plans._named_fold import Axes, NamedFold
+from opfacade.programs.expression import MAX_AXES, apply, constant, scalar, stage, value
+from opfacade.programs.fields import Input, Number
+from opfacade.programs.stages import Stage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SoftmaxArgs", "SoftmaxDescriptor", "SoftmaxPlan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxArgs(Args):
+    """The tensors of one softmax, of any strides."""
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "x": "[shape] in dtype",
+        "mask": "bool [shape], with `mask`: true where an element is seen; it may be expanded",
+        "out": "written: [shape] in out_dtype",
+        "num_valid": "int32 [1]: entries of axis 0 at and past it are neither read nor written; with `num_valid`",
+    })  # fmt: skip
+
+    x: Tensor | None = None
+    mask: Tensor | None = None
+    out: Tensor | None = None
+    num_valid: Tensor | None = None
+
+
+class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
+    """out = exp(y - max) / sum of exp(y - max) along `axis`, with y = x / temperature; with `log` its logarithm.
+
+    mask: what is false has y = -inf. A row of -inf alone gives NaN; with `safe` it gives 0, or -inf with `log`. Arithmetic is
+    f32 (f64 of f64) and rounded once. Raises DescriptorError for an axis out of range or of no elements.
+    """
+
+    op: Literal["softmax"] = Field(default="softmax", description="The operator.")
+    category: ClassVar[str] = "softmax"
+    args_type: ClassVar[type[Args]] = SoftmaxArgs
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"temperature"})
+    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(
+        description="Extents, at most 8 axes."
+    )
+    axis: Integer = Field(default=-1, description="The axis along which results add up to 1; negative ones count from the end.")
+    dtype: Literal["f16", "bf16", "f32", "f64"] = Field(description="Element type of x.")
+    out_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
+        default=None, description="Element type of out; null: dtype."
+    )
+    log: bool = Field(default=False, description="Whether the result is the logarithm.")
+    temperature: Single = Field(default=1.0, description="What elements are divided by before.")
+    mask: bool = Field(default=False, description="Whether the operand mask hides elements.")
+    safe: bool = Field(default=False, description="Whether a row that sees nothing gives 0 in place of NaN.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the entries of axis 0.")
+
+    @property
+    def along(self) -> int:
+        return self.axis % len(self.shape)
+
+    def refuse(self) -> None:
+        rank = len(self.shape)
+        if not -rank <= self.axis < rank:
+            raise contradiction("axis", f"an axis of the {rank} of shape, {-rank} .. {rank - 1}", self.axis)
+        if self.temperature <= 0:
+            raise contradiction("temperature", "more than 0", self.temperature)
+        if (self.dtype == "f64") != ((self.out_dtype or self.dtype) == "f64"):
+            raise contradiction("out_dtype", "f64 of f64, and of nothing else", self.out_dtype)
+        if self.num_valid and self.along == 0:
+            raise contradiction("num_valid", "false along axis 0", True)
+
+    def program(self) -> FoldProgram:
+        kind: Any = "f64" if self.dtype == "f64" else "f32"
+        y = value("x", kind)
+        scaled = self.temperature != 1.0
+        y = y / scalar("temperature", kind) if scaled else y
+        y = apply("select", value("mask", "bool"), y, constant("-inf", kind)) if self.mask else y
+        most, total = stage(0, kind, "max"), stage(0, kind, "sum")
+        found = y - most - apply("log", total) if self.log else apply("exp", y - most) / total
+        if self.safe:
+            nothing = constant("-inf", kind) if self.log else constant(0.0, kind)
+            found = apply("select", apply("eq", most, constant("-inf", kind)), nothing, found)
+        inputs = (Input(name="x", dtype=self.dtype), *((Input(name="mask", dtype="bool"),) if self.mask else ()))
+        return FoldProgram(
+            shape=self.shape,
+            fold=(self.along,),
+            inputs=inputs,
+            scalars=(Number(name="temperature", value=self.temperature, type=kind),) if scaled else (),
+            stages=(Stage(reducer="expsum", value=y),),
+            outputs=(FoldOutput(name="out", dtype=self.out_dtype or self.dtype, value=found),),
+            num_valid=self.num_valid,
+        )
+
+    def dim_names(self) -> Mapping[Axes, str]:
+        return {(axis,): f"shape[{axis}]" for axis in range(len(self.shape))}
+
+
+class SoftmaxPlan(Plan[SoftmaxArgs]):
+    """Softmax along one axis."""
+
+
+EXAMPLES = (
+    SoftmaxDescriptor(shape=(64, 4096), dtype="bf16"),
+    SoftmaxDescriptor(shape=(7, 1000), dtype="f32", log=True),
+    SoftmaxDescriptor(shape=(3, 63, 5), axis=1, dtype="f32"),
+    SoftmaxDescriptor(shape=(5, 7, 130), dtype="f16", temperature=0.7, mask=True, safe=True, out_dtype="f32"),
+    SoftmaxDescriptor(shape=(9, 40), dtype="bf16", num_valid=True),
+)

@@ -1,0 +1,45 @@
+"""Norms from their formula, in numpy long doubles with the roundings that the fields name; shares no code with the library."""
+
+import numpy as np
+import torch
+
+LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0}
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def wide(tensor):
+    return None if tensor is None else tensor.double().numpy().astype(np.longdouble)
+
+
+def rounded(x, dtype):
+    """To the nearest of a dtype, through f64, whose own rounding is far below."""
+    return wide(torch.from_numpy(x.astype(np.float64)).to(TORCH[dtype]))
+
+
+def normed(d, x, weight=None, bias=None, residual=None, gate=None):
+    """(the sum as residual holds it, the result before it is quantised)."""
+    x, weight, bias, residual, gate = (wide(one) for one in (x, weight, bias, residual, gate))
+    total = x if residual is None else x + residual
+    kept = rounded(total, d.dtype)
+    if d.residual_sum == "rounded" and residual is not None:
+        total = kept
+    parts = total.reshape(total.shape[0], d.groups, d.hidden // d.groups)
+    if d.kind == "layer":
+        parts = parts - parts.mean(-1, keepdims=True)
+    y = (parts / np.sqrt((parts**2).mean(-1, keepdims=True) + np.longdouble(np.float32(d.eps)))).reshape(total.shape)
+    y = rounded(y, d.dtype) if d.normed == "rounded" else y
+    if weight is not None:
+        y = y * (weight if d.weight == "scale" else 1 + weight)
+    y = y if bias is None else y + bias
+    if gate is not None:
+        y = y / (1 + np.exp(-gate)) * (gate if d.gate == "silu" else 1)
+    return kept, y
+
+
+def scales(d, y):
+    """The scale of each element, and the scales as they are written, a row for each row."""
+    quant = d.quant
+    count = d.hidden // quant.group if quant.scale == "group" else 1
+    parts = np.abs(y).reshape(y.shape[0], count, -1)
+    found = np.maximum(parts.max(-1), np.longdouble(np.float32(quant.least))) / LARGEST[quant.dtype]
+    return np.repeat(found, d.hidden // count, axis=1), found

@@ -1,0 +1,161 @@
+"""Quantisation to the bit: exact division, nearest even, saturation, layouts of scales; and refusals."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from opfacade import Plan, load_descriptor
+from opfacade.core.dtypes import torch_dtype
+from opfacade.errors import ArgumentError, DescriptorError
+from opfacade.plans import quantize as q
+from opfacade.plans.quantize import (
+    EXAMPLES,
+    DequantizeArgs,
+    DequantizeDescriptor,
+    DequantizePlan,
+    Quant,
+    QuantizeArgs,
+    QuantizeDescriptor,
+    QuantizePlan,
+)
+from opfacade.testing import inputs, numerics
+from tests.support import naive_program
+
+LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0}
+
+
+def made(rows=5, hidden=256, dtype="bf16", num_valid=False, **fields):
+    return QuantizeDescriptor(total_num_rows=rows, hidden=hidden, dtype=dtype, quant=Quant(**fields), num_valid=num_valid)
+
+
+FORMS = {
+    **{f"example-{i}": one for i, one in enumerate(EXAMPLES)},
+    "column": made(scale_layout="column"),
+    "column_padded4": made(rows=6, scale_layout="column_padded4", group=64),
+    "token_f8": made(scale="token"),
+    "none_i8": QuantizeDescriptor(total_num_rows=3, hidden=40, dtype="f32", quant=Quant(dtype="i8", scale="none")),
+    "odd": QuantizeDescriptor(total_num_rows=3, hidden=21, dtype="f16", quant=Quant(group=7)),
+    "back_column": DequantizeDescriptor(total_num_rows=5, hidden=256, dtype="bf16", quant=Quant(scale_layout="column_padded4")),
+    "back_none": DequantizeDescriptor(total_num_rows=5, hidden=24, dtype="bf16", quant=Quant(dtype="f8_e5m2", scale="none")),
+    "empty": made(rows=0),
+}
+
+
+@pytest.fixture(params=FORMS)
+def problem(request):
+    return FORMS[request.param]
+
+
+def test_it_is_exact_and_travels(problem):
+    plan = Plan.select(problem)
+    assert plan.sku.precision_guarantee.error_model.id == "exact"
+    for seed in range(2):
+        args = inputs.make_args(problem, seed=seed)
+        before = numerics.snapshot(problem, args)
+        plan.run(args)
+        assert numerics.check(problem, args, plan.sku, before=before).worst <= 0
+    assert load_descriptor(problem.canonical_json()) == problem
+
+
+def scale_of(row, quant):
+    most = np.float32(max((abs(np.float32(x)) for x in row), default=0.0))
+    return np.float32(max(most, np.float32(quant.least)) / np.float32(LARGEST[quant.dtype]))
+
+
+def stored(x, scale, quant):
+    """One element, from numpy's correctly rounded division."""
+    with np.errstate(all="ignore"):
+        found = float(np.float32(x) / np.float32(scale))
+    if quant.dtype != "i8":
+        return naive_program.narrowed(found, quant.dtype)
+    return 0.0 if math.isnan(found) else max(-128.0, min(127.0, float(np.rint(found))))
+
+
+@pytest.mark.parametrize("name", [name for name, one in FORMS.items() if one.op == "quantize" and one.total_num_rows])
+def test_every_element_is_the_nearest(name):
+    d = FORMS[name]
+    quant, args = d.quant, inputs.make_args(d, seed=7)
+    args.x[0, :3] = torch.tensor([0.0, -0.0, 3.0e-30]).to(args.x.dtype)
+    Plan.select(d).run(args)
+    rows = d.total_num_rows if args.num_valid is None else int(args.num_valid[0])
+    x = args.x.float().numpy()
+    whole = scale_of(x.ravel(), quant) if quant.scale == "tensor" else None
+    width = quant.group if quant.scale == "group" else d.hidden
+    for row in range(min(rows, 2)):
+        for part in range(d.hidden // width):
+            cells = slice(part * width, (part + 1) * width)
+            given = float(args.scale[0]) if quant.scale == "static" else 1.0 if quant.scale == "none" else whole
+            scale = scale_of(x[row, cells], quant) if given is None else given
+            if quant.dynamic:
+                told = args.scale if quant.scale_layout == "row" else args.scale.t()
+                told = (
+                    told.reshape(-1)[0] if quant.scale == "tensor" else told[row] if quant.scale == "token" else told[row, part]
+                )
+                assert float(told) == scale
+            for at in range(part * width, min((part + 1) * width, part * width + 40)):
+                assert float(args.out[row, at].float()) == stored(x[row, at], scale, quant)
+
+
+def test_nan_stays_and_infinity_is_the_largest():
+    x = torch.tensor([[math.nan, math.inf, -math.inf, 1.0]])
+    for dtype in ("f8_e4m3", "f8_e5m2", "i8"):
+        d = QuantizeDescriptor(total_num_rows=1, hidden=4, dtype="f32", quant=Quant(dtype=dtype, scale="none"))
+        out = torch.zeros(1, 4, dtype=torch_dtype(dtype))
+        QuantizePlan.select(d).run(QuantizeArgs(x=x, out=out))
+        got = out.float()[0].tolist()
+        assert got[1:] == [LARGEST[dtype], -128.0 if dtype == "i8" else -LARGEST[dtype], 1.0]
+        assert math.isnan(got[0]) == (dtype != "i8")
+
+
+def test_a_group_of_zeros_has_the_least_scale():
+    d = made(rows=1, hidden=128)
+    out, scale = torch.ones(1, 128).to(torch.float8_e4m3fn), torch.empty(1, 1)
+    QuantizePlan.select(d).run(QuantizeArgs(x=torch.zeros(1, 128).bfloat16(), out=out, scale=scale))
+    assert scale.item() == float(np.float32(1e-10) / np.float32(448))
+    assert bool((out.float() == 0).all())
+
+
+def test_back_and_forth_is_within_half_a_step():
+    d = made(rows=9, hidden=512)
+    x = torch.randn(9, 512).bfloat16()
+    out, scale, back = torch.empty(9, 512).to(torch.float8_e4m3fn), torch.empty(9, 4), torch.empty(9, 512).bfloat16()
+    QuantizePlan.select(d).run(QuantizeArgs(x=x, out=out, scale=scale))
+    DequantizePlan.select(DequantizeDescriptor(total_num_rows=9, hidden=512, dtype="bf16")).run(
+        DequantizeArgs(x=out, scale=scale, out=back)
+    )
+    assert bool(
+        ((back - x).abs().float() <= 2.0**-4 * 1.01 * x.abs().float() + scale.repeat_interleave(128, 1) * 2.0**-9).all()
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "path", "word"),
+    [
+        (lambda: made(hidden=100), "quant.group", "a divisor of hidden=100"),
+        (lambda: made(scale="token", scale_layout="column"), "scale_layout", "have a layout"),
+        (lambda: made(rows=0, scale="tensor"), "total_num_rows", "1 or more"),
+        (lambda: Quant(group=0), "group", "greater than or equal to 1"),
+        (lambda: Quant(scale="row"), "scale", "'none'"),
+        (lambda: Quant(least=-1.0), "least", "greater than or equal to 0"),
+        (lambda: made(scale="tensor", num_valid=True), "num_valid", "one scale"),
+    ],
+)  # fmt: skip
+def test_fields_that_contradict_each_other_are_refused(make, path, word):
+    with pytest.raises(DescriptorError) as caught:
+        make()
+    assert caught.value.issues[0].argument == path
+    assert word in str(caught.value)
+
+
+def test_a_scale_of_the_wrong_layout_is_refused():
+    d = made(scale_layout="column")
+    args = inputs.make_args(d, seed=0)
+    with pytest.raises(ArgumentError, match="scale"):
+        QuantizePlan.select(d).run(QuantizeArgs(x=args.x, out=args.out, scale=torch.empty(5, 2)))
+
+
+def test_the_names():
+    assert issubclass(q.QuantizePlan, Plan)
+    assert issubclass(q.DequantizePlan, Plan)

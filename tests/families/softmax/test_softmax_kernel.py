@@ -1,0 +1,55 @@
+"""Softmax on the fold kernels."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference
+from opfacade.core.descriptor import operands_of
+from opfacade.plans.softmax import SoftmaxDescriptor
+from opfacade.testing import inputs, numerics
+from opfacade.testing.families.elementwise import differs
+from tests import emulator
+from tests.families.elementwise.forms import laid_out
+from tests.families.softmax.test_reference import FORMS
+
+
+def checked(subject, args):
+    before = numerics.snapshot(subject.descriptor, args)
+    subject.run(args)
+    assert numerics.check(subject.descriptor, args, subject.plan.sku, before=before).worst <= 1
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", FORMS)
+def test_it_keeps_its_bound_and_strides_do_not_matter(name):
+    problem = FORMS[name]
+    subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
+    names = [one for one in operands_of(problem) if one != "num_valid"]
+    other = replace(args, **{one: laid_out(getattr(args, one), "transposed") for one in names})
+    checked(subject, args)
+    checked(subject, other)
+    assert not bool(differs(args.out, other.out).any())
+
+
+@emulator.needed
+def test_a_mask_of_all_rows_and_rows_that_see_nothing():
+    problem = SoftmaxDescriptor(shape=(4, 300), dtype="bf16", mask=True, safe=True)
+    args = inputs.make_args(problem, 1)
+    mask = (torch.arange(300) % 3 == 0).expand(4, 300)
+    checked(emulator.subject(problem), replace(args, mask=mask))
+    none = torch.zeros(4, 300, dtype=torch.bool)
+    checked(emulator.subject(problem), replace(args, mask=none))
+    assert bool((args.out == 0).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [100, 1000, 4096, 32768, 50257, 131072, 262144])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_it_keeps_its_bound_on_a_gpu(width, dtype):
+    problem = SoftmaxDescriptor(shape=(5, width), dtype=dtype)
+    args = inputs.make_args(problem, 3, "cuda")
+    plan = Plan.select(problem, Preference(backend="cuda"))
+    plan.run(args)
+    assert numerics.check(problem, args, plan.sku).worst <= 1
