@@ -32,6 +32,8 @@ GENERAL |= {"slots"}
 GENERAL |= {"fold"}
 # Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too.
 GENERAL |= {"kind", "x", "out", "log", "least", "group", "groups", "axis"}
+# Operands and fields of sampling that are words of every program: a random seed, a CUDA stream, a sample of rows, a report.
+GENERAL |= {"indices", "order", "report", "sample", "seed", "stream", "token"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 

@@ -40,6 +40,20 @@ __device__ __forceinline__ float cluster_load(uint32_t address) {
 #endif
   return value;
 }
+__device__ __forceinline__ uint32_t cluster_load_word(uint32_t address) {
+  uint32_t value = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+#endif
+  return value;
+}
+__device__ __forceinline__ uint64_t cluster_load_two_words(uint32_t address) {
+  uint64_t value = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
+#endif
+  return value;
+}
 __device__ __forceinline__ float4 cluster_load_4(uint32_t address) {
   float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
 #if __CUDA_ARCH__ >= 900

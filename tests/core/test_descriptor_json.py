@@ -96,7 +96,7 @@ def test_the_json_schema_names_every_field_and_closes_the_rest(descriptor):
 
 
 def test_every_op_has_its_own_name_and_type():
-    assert len(descriptor_types()) == len({type(e) for e in EXAMPLES}) == 11
+    assert len(descriptor_types()) == len({type(e) for e in EXAMPLES})
     assert all(kind.model_fields["op"].default == op for op, kind in descriptor_types().items())
 
 

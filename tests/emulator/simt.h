@@ -19,6 +19,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
@@ -310,6 +311,18 @@ inline int __reduce_add_sync(unsigned, int value) {
   for (int i = 0; i < 32; ++i) sum += simt::from_bits<int>(all[i][0]);
   return sum;
 }
+// Threads switch only where they wait, so a plain access is atomic.
+inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
+  const uint32_t before = *address;
+  *address += value;
+  return before;
+}
+inline uint32_t atomicMax(uint32_t* address, uint32_t value) {
+  const uint32_t before = *address;
+  *address = std::max(before, value);
+  return before;
+}
+inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value)); }
 inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
@@ -324,6 +337,10 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline uint32_t __float2uint_rz(float a) {
+  return !(a > 0.f) ? 0 : a >= 4294967296.f ? UINT32_MAX : static_cast<uint32_t>(a);
+}
+inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32); }
 inline int __float2int_rz(float a) {
   return std::isnan(a) ? 0 : a >= 2147483648.f ? INT32_MAX : a <= -2147483648.f ? INT32_MIN : static_cast<int>(a);
 }

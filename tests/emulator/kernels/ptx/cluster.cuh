@@ -13,6 +13,16 @@ inline float cluster_load(uint32_t address) {
   memcpy(&value, simt::at(address), 4);
   return value;
 }
+inline uint32_t cluster_load_word(uint32_t address) {
+  uint32_t value;
+  memcpy(&value, simt::at(address), 4);
+  return value;
+}
+inline uint64_t cluster_load_two_words(uint32_t address) {
+  uint64_t value;
+  memcpy(&value, simt::at(address), 8);
+  return value;
+}
 inline float4 cluster_load_4(uint32_t address) {
   float4 value;
   memcpy(&value, simt::at(address), 16);

@@ -1,0 +1,69 @@
+// Values of a row that the CTAs of its cluster reduce together. Every operation is on integers and has no order.
+#pragma once
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/cp_async.cuh"
+#include "kernels/sampling/sample_params.h"
+
+namespace opfacade {
+
+// Both halves of a word have their own maximum.
+struct Larger {
+  __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
+};
+struct LargerHalves {
+  __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const {
+    const uint32_t high = max(static_cast<uint32_t>(a >> 32), static_cast<uint32_t>(b >> 32));
+    return uint64_t{high} << 32 | max(static_cast<uint32_t>(a), static_cast<uint32_t>(b));
+  }
+};
+struct Sum {
+  __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const { return a + b; }
+};
+
+struct ReduceShared {
+  uint64_t warp[kSampleThreads / 32], cta[2];
+};
+
+class ClusterRow {
+ public:
+  __device__ __forceinline__ ClusterRow(ReduceShared& shared, int ctas) : shared_(shared), ctas_(ctas) {}
+
+  __device__ __forceinline__ int ctas() const { return ctas_; }
+  __device__ __forceinline__ void sync() const {
+    if (ctas_ == 1) __syncthreads();
+    else cluster_sync();
+  }
+  __device__ __forceinline__ uint32_t word_of(int rank, const uint32_t* own) const {
+    return ctas_ == 1 ? *own : cluster_load_word(cluster_address(smem_address(own), rank));
+  }
+  __device__ __forceinline__ uint64_t words_of(int rank, const uint64_t* own) const {
+    return ctas_ == 1 ? *own : cluster_load_two_words(cluster_address(smem_address(own), rank));
+  }
+
+  // The value of all threads of the row, in every thread. Two slots: a peer may still read the other one.
+  template <class Op>
+  __device__ __forceinline__ uint64_t reduce(uint64_t value, Op op) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, step));
+    if (threadIdx.x % 32 == 0) shared_.warp[threadIdx.x / 32] = value;
+    __syncthreads();
+    slot_ ^= 1;
+    if (threadIdx.x < 32) {
+      value = shared_.warp[threadIdx.x % (kSampleThreads / 32)];
+#pragma unroll
+      for (int step = kSampleThreads / 64; step > 0; step /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, step));
+      if (threadIdx.x == 0) shared_.cta[slot_] = value;
+    }
+    sync();
+    value = words_of(0, &shared_.cta[slot_]);
+#pragma unroll 1
+    for (int rank = 1; rank < ctas_; ++rank) value = op(value, words_of(rank, &shared_.cta[slot_]));
+    return value;
+  }
+
+ private:
+  ReduceShared& shared_;
+  int ctas_, slot_ = 0;
+};
+
+}  // namespace opfacade

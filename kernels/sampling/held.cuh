@@ -1,0 +1,173 @@
+// Sampling with filters or a report: a cluster holds a row in shared memory, so that the row is read once from HBM; tokens past
+// what is held are read again, through L2. The kept set is a prefix of the order, so each filter is a cut and the earliest holds.
+#pragma once
+#include "kernels/sampling/noise.cuh"
+#include "kernels/sampling/row.cuh"
+#include "kernels/sampling/select.cuh"
+#include "kernels/sampling/stream.cuh"
+
+namespace opfacade {
+
+struct alignas(16) HeldShared {
+  ReduceShared reduce;
+  SelectShared select;
+  uint8_t flags[kBiasFlags];
+};
+
+static_assert(sizeof(HeldShared) <= kHeldShared, "held logits follow");
+
+constexpr float kOctaves = 41.f;  // below the most likely token, where masses end
+
+// What `narrow` looks for: values, or the ids of tokens with one value in reverse, so that the lowest is the largest.
+struct Sought {
+  bool ids;
+  uint32_t value;
+  __device__ __forceinline__ uint32_t of(uint32_t token, float a) const {
+    return !ids ? ordered(a) : ordered(a) == value ? ~token : 0u;
+  }
+};
+
+// The adjusted logit of any token, read from the row. A call: many loops have it, and few rows need it.
+template <class C>
+__device__ __noinline__ float read_again(const SampleParams& p, int64_t row, const uint8_t* flags, uint32_t token) {
+  const Row<C> logits(p, row, flags);
+  float a[1];
+  logits.load(token, a);
+  logits.adjust(token, a);
+  return logits.heated(a[0]);
+}
+
+template <class C>
+class HeldRow {
+ public:
+  __device__ __forceinline__ HeldRow(const Row<C>& row, HeldShared& shared, float* held)
+      : row_(row), held_(held), cluster_(shared.reduce, row.p.ctas), select_(shared.select), shared_(shared.select) {
+    first_ = blockIdx.x % row.p.ctas * row.p.slice;
+    end_ = min(row.vocab(), first_ + row.p.slice);
+    past_ = min(end_, first_ + row.p.held);
+  }
+
+  // Reads the row; the first of its order, in every thread.
+  __device__ __forceinline__ uint64_t hold() {
+    uint64_t first = 0;
+#pragma unroll 2
+    for (uint32_t token = first_ + 4 * threadIdx.x; token < end_; token += 4 * kSampleThreads) {
+      float a[4];
+      row_.load(token, a);
+      row_.adjust(token, a);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) a[j] = row_.heated(a[j]);
+      if (token < past_) *reinterpret_cast<Run<float, 4>*>(held_ + (token - first_)) = {a[0], a[1], a[2], a[3]};
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (is_candidate(a[j])) first = Larger()(first, ranked(a[j], token + j));
+    }
+    first = cluster_.reduce(first, Larger());
+    top_ = __fmul_rn(key_of(first), kLog2E);
+    return first;
+  }
+
+  // Octaves of probability below the most likely token; not negative.
+  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top_, __fmul_rn(a, kLog2E)); }
+
+  // f(token, adjusted logit) of every candidate of this thread.
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+#pragma unroll 1
+    for (uint32_t token = first_ + threadIdx.x; token < end_; token += kSampleThreads) {
+      const float a = logit(token);
+      if (is_candidate(a)) f(token, a);
+    }
+  }
+  // f(first token, four adjusted logits) of every group of this thread.
+  template <class F>
+  __device__ __forceinline__ void each_group(F f) const {
+#pragma unroll 1
+    for (uint32_t token = first_ + 4 * threadIdx.x; token < end_; token += 4 * kSampleThreads) {
+      float a[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) a[j] = token + j < end_ ? logit(token + j) : minus_infinity();
+      f(token, a);
+    }
+  }
+
+  __device__ __forceinline__ int coarse(float a) const {
+    return static_cast<int>(fminf(below(a) * ((kBuckets - 1) / kOctaves), kBuckets - 1.f));
+  }
+  // Counts and masses of the whole row by distance from the most likely token.
+  __device__ __forceinline__ Amount survey() {
+    select_.begin();
+    each([&](uint32_t, float a) { select_.add(coarse(a), mass_below(below(a))); });
+    select_.end(cluster_, shared_.coarse);
+    Amount total{0, 0};
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < kBuckets; i += 32) total = total + Amount{shared_.coarse.count[i], shared_.coarse.mass[i]};
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+      total = total + Amount{__shfl_xor_sync(0xffffffffu, total.count, step), __shfl_xor_sync(0xffffffffu, total.mass, step)};
+    return total;
+  }
+
+  // The cut of a target that the row reaches, and what is kept by it. `survey` came before.
+  __device__ __forceinline__ Cut cut(const Target& target, Amount& kept) {
+    const Crossing rough = select_.crossing(shared_.coarse, target, {0, 0});
+    uint64_t ends = 0;  // the largest value of the bucket, and the complement of the smallest
+    each([&](uint32_t, float a) {
+      if (coarse(a) == rough.bucket) ends = LargerHalves()(ends, uint64_t{ordered(a)} << 32 | ~ordered(a));
+    });
+    ends = cluster_.reduce(ends, LargerHalves());
+    Range range{~static_cast<uint32_t>(ends), static_cast<uint32_t>(ends >> 32)};
+    Target need = target;
+    Amount before = rough.before;
+    Sought sought{false, 0};
+#pragma unroll 1
+    for (;;) {
+      const Crossing found = narrow(range, need, before, sought);
+      if (sought.ids) return {sought.value, ~range.low};
+      const uint64_t mass = found.here.mass / found.here.count, lack = target.need - target.of(found.before);
+      const uint64_t ties = target.by_mass ? (lack + mass - 1) / mass : lack;
+      kept = found.before + Amount{ties, ties * mass};
+      sought = {true, range.low};
+      if (ties == found.here.count) return {sought.value, ~0u};
+      range = {~(row_.vocab() - 1), ~0u}, need = {false, ties}, before = {0, 0};
+    }
+  }
+
+  // The adjusted logit of a token of this CTA.
+  __device__ __forceinline__ float logit(uint32_t token) const {
+    return token < past_ ? held_[token - first_] : again(token);
+  }
+  __device__ __forceinline__ float again(uint32_t token) const { return read_again<C>(row_.p, row_.row, row_.flags, token); }
+
+  __device__ __forceinline__ ClusterRow& cluster() { return cluster_; }
+
+ private:
+  // Afterwards `range` is the value at which the target is crossed.
+  __device__ __forceinline__ Crossing narrow(Range& range, const Target& target, const Amount& before, const Sought& sought) {
+    Crossing at{0, before, before};
+    bool last;
+#pragma unroll 1
+    do {
+      last = range.shift() == 0;
+      select_.begin();
+      each([&](uint32_t token, float a) {
+        const uint32_t own = sought.of(token, a);
+        if (range.has(own)) select_.add(range.bucket(own), mass_below(below(a)));
+      });
+      select_.end(cluster_, shared_.sums);
+      at = select_.crossing(shared_.sums, target, at.before);
+      range = range.inside(at.bucket);
+    } while (!last);
+    return at;
+  }
+
+  const Row<C>& row_;
+  float* held_;
+  ClusterRow cluster_;
+  BucketPass select_;
+  SelectShared& shared_;
+  uint32_t first_, end_, past_;
+  float top_ = 0.f;
+};
+
+}  // namespace opfacade

@@ -1,0 +1,40 @@
+// Noise of a race: a pure function of (seed; token, offset, stream), never of where the row lies in the batch.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+// Words of tokens 4 * group to 4 * group + 3: Philox4x32-10 with the seed as key.
+struct Philox {
+  uint32_t key[2], offset[2], stream;
+
+  __device__ __forceinline__ Philox(int64_t seed, int64_t position, uint32_t stream)
+      : key{static_cast<uint32_t>(seed), static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)},
+        offset{static_cast<uint32_t>(position), static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)},
+        stream(stream) {}
+
+  __device__ __forceinline__ void words(uint32_t group, uint32_t (&c)[4]) const {
+    c[0] = group, c[1] = offset[0], c[2] = offset[1], c[3] = stream;
+    uint32_t k0 = key[0], k1 = key[1];
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t first = uint64_t{0xD2511F53u} * c[0], third = uint64_t{0xCD9E8D57u} * c[2];
+      const uint32_t even = static_cast<uint32_t>(third >> 32) ^ c[1] ^ k0;
+      const uint32_t odd = static_cast<uint32_t>(first >> 32) ^ c[3] ^ k1;
+      c[0] = even, c[1] = static_cast<uint32_t>(third), c[2] = odd, c[3] = static_cast<uint32_t>(first);
+      k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+  }
+};
+
+constexpr float kMostNoise = 33.f;  // of word 0
+
+// -log2 E with E = -ln(1 - (word + 1/2) 2^-32), from -4.6 to 33: a series near 0, where 1 - u would round to 1, and the
+// logarithm of the complement elsewhere. Error at most 4e-6.
+__device__ __forceinline__ float minus_log2_exponential(uint32_t word) {
+  const float v = fmaf(static_cast<float>(word), 0x1p-32f, 0x1p-33f), rest = fmaf(static_cast<float>(~word), 0x1p-32f, 0x1p-33f);
+  const float e = word < 1u << 26 ? fmaf(v * v, fmaf(v, fmaf(v, 0.25f, 0x1.555556p-2f), 0.5f), v) : -logf(rest);
+  return -log2f(e);
+}
+
+}  // namespace opfacade

@@ -1,0 +1,52 @@
+// Parameters of sampling, shared by the kernel and its binding.
+// Launch: grid rows * ctas in clusters of `ctas`, each of which has one row; kSampleThreads threads a CTA. CTA r of a cluster
+// has tokens [r * slice, (r + 1) * slice). Pointers of operands that a descriptor does not have are null. Strides in elements.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+constexpr int kSampleThreads = 512;
+// Bytes of shared memory besides held logits.
+constexpr int kStreamShared = 3072, kHeldShared = 16384;
+
+struct AdjustParams {
+  const int32_t* bitmask;       // [rows, ceil(vocab / 32)]
+  const float* bias;            // [rows, vocab]
+  const int32_t* bias_tokens;   // [rows, num_biases]
+  const float* bias_values;     // [rows, num_biases]
+  const uint8_t* prompt_mask;   // [rows, vocab]
+  const int32_t* output_counts; // [rows, vocab]
+  const float* repetition;      // [rows], as the next two
+  const float* frequency;
+  const float* presence;
+  int64_t bitmask_row, bias_row, bias_tokens_row, bias_values_row, prompt_mask_row, output_counts_row;
+  int32_t num_biases;
+  float soft_cap;
+};
+
+struct SampleParams {
+  const void* logits;      // [num_logits, vocab]
+  const int32_t* indices;  // [rows]
+  const float* temperature;
+  const int32_t* top_k;
+  const float* top_p;
+  const float* min_p;
+  const int64_t* seed;
+  const int64_t* offset;
+  const int32_t* num_valid;  // [1]
+  AdjustParams adjust;
+  int32_t* token;
+  uint8_t* valid;
+  float* logprob;
+  int32_t* rank;
+  int32_t* top_tokens;  // [rows, top_n]
+  float* top_logprobs;  // [rows, top_n]
+  float* probs;         // [rows, vocab]
+  int64_t logits_row, top_tokens_row, top_logprobs_row, probs_row;
+  int64_t rows, num_logits;
+  int32_t vocab, top_n, max_top_k, ctas;
+  uint32_t slice, held, stream;  // held: tokens of a slice that are kept in shared memory
+};
+
+}  // namespace opfacade

@@ -1,0 +1,148 @@
+// Where a row's order is cut: after k candidates, or where their mass reaches a share. The row lies in the shared memory of its
+// cluster. A pass counts candidates and mass in 256 buckets of a range of values, most likely first, and the bucket in which the
+// target is crossed is the next range, until it is one value. Equal values are cut by id in the same way. Counts and masses are
+// integers, so that no order of additions and no number of CTAs changes a bit.
+#pragma once
+#include "kernels/sampling/cluster_row.cuh"
+#include "kernels/sampling/order.cuh"
+
+namespace opfacade {
+
+constexpr int kBuckets = 256;
+
+struct Buckets {
+  uint32_t count[kBuckets], low[kBuckets], high[kBuckets];
+};
+struct BucketSums {
+  uint32_t count[kBuckets];
+  uint64_t mass[kBuckets];
+};
+
+struct Amount {
+  uint64_t count, mass;
+  __device__ __forceinline__ Amount operator+(const Amount& other) const { return {count + other.count, mass + other.mass}; }
+};
+
+// The crossing is where the amount before it is below `need`, and that with it is not.
+struct Target {
+  bool by_mass;
+  uint64_t need;
+  __device__ __forceinline__ uint64_t of(const Amount& amount) const { return by_mass ? amount.mass : amount.count; }
+};
+
+// Bucket -1: the whole row is below the target.
+struct Crossing {
+  int bucket;
+  Amount before, here;
+};
+
+struct SelectShared {
+  Buckets buckets[2];  // a peer may still read those of the previous pass
+  BucketSums coarse;   // of the whole row, kept for a second target
+  BucketSums sums;
+  Amount warp[kBuckets / 32];
+  Crossing crossing;
+};
+
+class BucketPass {
+ public:
+  __device__ __forceinline__ explicit BucketPass(SelectShared& shared) : shared_(shared) { clear(0), clear(1); }
+
+  // In front of the adds of a pass, by all threads.
+  __device__ __forceinline__ void begin() {
+    at_ ^= 1;
+    __syncthreads();
+  }
+  // Low words carry into high ones: native 32-bit atomics.
+  __device__ __forceinline__ void add(int bucket, uint64_t mass) {
+    Buckets& to = shared_.buckets[at_];
+    atomicAdd(&to.count[bucket], 1u);
+    const uint32_t low = static_cast<uint32_t>(mass);
+    uint32_t high = static_cast<uint32_t>(mass >> 32);
+    if (low != 0) high += atomicAdd(&to.low[bucket], low) > ~low;
+    if (high != 0) atomicAdd(&to.high[bucket], high);
+  }
+  // Sums over the cluster, in every CTA.
+  __device__ __forceinline__ void end(const ClusterRow& cluster, BucketSums& sums) {
+    cluster.sync();
+    const Buckets& from = shared_.buckets[at_];
+    if (threadIdx.x < kBuckets) {
+      uint32_t count = 0;
+      uint64_t mass = 0;
+#pragma unroll 1
+      for (int rank = 0; rank < cluster.ctas(); ++rank) {
+        count += cluster.word_of(rank, &from.count[threadIdx.x]);
+        mass += uint64_t{cluster.word_of(rank, &from.high[threadIdx.x])} << 32;
+        mass += cluster.word_of(rank, &from.low[threadIdx.x]);
+      }
+      sums.count[threadIdx.x] = count, sums.mass[threadIdx.x] = mass;
+    }
+    clear(at_ ^ 1);  // every CTA has read it: it was summed before this pass
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ Crossing crossing(const BucketSums& sums, const Target& target, const Amount& above) {
+    if (threadIdx.x == 0) shared_.crossing.bucket = -1;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Amount own{0, 0}, sum{0, 0};
+    if (threadIdx.x < kBuckets) {
+      own = sum = {sums.count[threadIdx.x], sums.mass[threadIdx.x]};
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const Amount left{__shfl_up_sync(0xffffffffu, sum.count, step), __shfl_up_sync(0xffffffffu, sum.mass, step)};
+        if (lane >= step) sum = sum + left;
+      }
+      if (lane == 31) shared_.warp[warp] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < kBuckets) {
+      Amount before = above;
+#pragma unroll 1
+      for (int i = 0; i < warp; ++i) before = before + shared_.warp[i];
+      before = before + Amount{sum.count - own.count, sum.mass - own.mass};
+      if (target.of(before) < target.need && target.of(before + own) >= target.need)
+        shared_.crossing = {static_cast<int>(threadIdx.x), before, own};
+    }
+    __syncthreads();
+    const Crossing found = shared_.crossing;
+    __syncthreads();
+    return found;
+  }
+
+ private:
+  __device__ __forceinline__ void clear(int which) {
+    uint32_t* const words = shared_.buckets[which].count;
+    for (int i = threadIdx.x; i < 3 * kBuckets; i += kSampleThreads) words[i] = 0;
+  }
+
+  SelectShared& shared_;
+  int at_ = 0;
+};
+
+// The last candidate that is kept, as a value and the last id that is kept of those with it; 0 and any id: all are kept.
+struct Cut {
+  uint32_t value, token;
+  __device__ __forceinline__ bool keeps(uint32_t value_, uint32_t token_) const {
+    return value_ > value || (value_ == value && token_ <= token);
+  }
+  __device__ __forceinline__ Cut earlier(const Cut& other) const {
+    return value > other.value || (value == other.value && token < other.token) ? *this : other;
+  }
+};
+
+// A range of integers that the crossing is in, halved eight times a pass; the largest is first.
+struct Range {
+  uint32_t low, high;
+  __device__ __forceinline__ int shift() const {
+    const int bits = 32 - __clz(static_cast<int>(high - low));
+    return bits > 8 ? bits - 8 : 0;
+  }
+  __device__ __forceinline__ bool has(uint32_t value) const { return value >= low && value <= high; }
+  __device__ __forceinline__ int bucket(uint32_t value) const { return static_cast<int>((high - value) >> shift()); }
+  __device__ __forceinline__ Range inside(int bucket) const {
+    const uint32_t top = high - (static_cast<uint32_t>(bucket) << shift()), width = (1u << shift()) - 1;
+    return {top - low > width ? top - width : low, top};
+  }
+};
+
+}  // namespace opfacade

@@ -1,0 +1,5 @@
+"""CUDA sampling."""
+
+from opfacade.backends.cuda.sampling.sample import SAMPLE
+
+CANDIDATES = (SAMPLE.candidate,)

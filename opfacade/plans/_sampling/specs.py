@@ -1,0 +1,42 @@
+"""Operands that sampling ops have in common: rows, adjustments of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.operands import Dim, Role, TensorSpec
+
+
+class Rows:
+    """Specs of one call. count: its rows; valid: the operand that counts valid rows, or ""."""
+
+    def __init__(self, descriptor: Any) -> None:
+        self.rows = Dim("total_num_rows", descriptor.total_num_rows)
+        self.vocab = Dim("vocab", descriptor.vocab)
+        self.valid = "num_valid" if descriptor.num_valid else ""
+
+    def each(self, dtype: str, role: Role = "in") -> TensorSpec:
+        """An entry for each row."""
+        return TensorSpec((self.rows,), dtype, role, "contiguous", ITEMSIZE[dtype], valid_rows=self.valid)
+
+    def table(self, dtype: str, columns: Dim | None = None, role: Role = "in") -> TensorSpec:
+        """A row of `columns`, by default the vocabulary, for each row."""
+        return TensorSpec((self.rows, columns or self.vocab), dtype, role, "rows", ITEMSIZE[dtype], valid_rows=self.valid)
+
+
+def adjustments(descriptor: Any, rows: Rows) -> dict[str, TensorSpec]:
+    """The operands of a descriptor's adjustments, in the order of their application."""
+    found: dict[str, TensorSpec] = {}
+    if descriptor.bitmask:
+        words = (descriptor.vocab + 31) // 32
+        found["bitmask"] = rows.table("i32", Dim("ceil(vocab / 32)", words))
+    if descriptor.bias == "dense":
+        found["bias"] = rows.table("f32")
+    if descriptor.bias == "sparse":
+        entries = Dim("num_biases", descriptor.num_biases)
+        found |= {"bias_tokens": rows.table("i32", entries), "bias_values": rows.table("f32", entries)}
+    if descriptor.penalties:
+        found |= {"prompt_mask": rows.table("bool"), "output_counts": rows.table("i32")}
+        found |= {name: rows.each("f32") for name in ("repetition", "frequency", "presence")}
+    return found

@@ -1,0 +1,147 @@
+"""Sampling: from logits to a token in one launch. docs/ops/sampling.md has the contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.model import Count, Single, Size, contradiction
+from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from opfacade.plan import Plan
+from opfacade.plans._sampling.args import SampleArgs as SampleArgs
+from opfacade.plans._sampling.specs import Rows, adjustments
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SampleArgs", "SampleDescriptor", "SamplePlan"]
+
+LogitsDType = Literal["f32", "bf16", "f16"]
+MAX_TOP_N = 128
+
+
+class SampleDescriptor(Descriptor[SampleArgs]):
+    """One token of each row of logits, drawn from its filtered distribution.
+
+    Adjusted logits: f32, by the operations that are selected, in this order: bitmask, bias, repetition, frequency and presence
+    penalty, soft cap, division by the temperature. NaN and -inf are no candidates; values beyond 2^127 in magnitude, +inf too,
+    count as 2^127. Order of candidates: larger adjusted logit first, then the lower id.
+    Filters keep a prefix of that order. top_k: the first k. top_p: the shortest prefix whose mass is at least p times the sum,
+    in masses round(2^40 exp(a - max)). min_p: candidates with a probability of at least min_p times the largest.
+    Token: argmax over the kept set of a / ln 2 - log2 E, with E from a Philox4x32-10 word of (seed; token, offset, stream); the
+    batch slot has no influence. A temperature of 0 takes the first candidate. A row without candidates has token -1, valid 0.
+    """
+
+    op: Literal["sample"] = Field(default="sample", description="The operator.")
+    category: ClassVar[str] = "sampling"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "race-f32")
+    sizes: ClassVar[frozenset[str]] = frozenset(
+        {"total_num_rows", "vocab", "num_logits", "num_biases", "max_top_k", "top_n", "stream"}
+    )
+    tuning_flags: ClassVar[frozenset[str]] = frozenset({"soft_cap"})
+    args_type: ClassVar[type[Args]] = SampleArgs
+    total_num_rows: Count = Field(description="Tokens to draw.")
+    vocab: Size = Field(description="Logits of a row.")
+    dtype: LogitsDType = Field(default="f32", description="Element type of the logits.")
+    top_k: bool = Field(default=False, description="Rows have a top_k.")
+    top_p: bool = Field(default=False, description="Rows have a top_p.")
+    min_p: bool = Field(default=False, description="Rows have a min_p.")
+    order: Literal["top_k_first", "joint"] = Field(
+        default="top_k_first",
+        description='Mass that top_p refers to: "top_k_first" of the top_k kept, "joint" of all candidates.',
+    )
+    max_top_k: Size | None = Field(default=None, description="At most so many tokens of a row are kept, whatever its top_k.")
+    temperature: bool = Field(default=True, description="Rows have a temperature; without, it is 1.")
+    penalties: bool = Field(default=False, description="Rows have repetition, frequency and presence penalties.")
+    bias: Literal["none", "dense", "sparse"] = Field(
+        default="none", description='Values added to the logits: "dense" for each token, "sparse" for a list of tokens.'
+    )
+    num_biases: Count = Field(default=0, description="Entries of a row's sparse bias.")
+    bitmask: bool = Field(default=False, description="Rows have a bit for each token that is a candidate.")
+    soft_cap: Single = Field(default=0.0, ge=0.0, description="Logits a become soft_cap * tanh(a / soft_cap); 0 is off.")
+    indices: bool = Field(default=False, description="Rows name their row of logits, so that several draw from one.")
+    num_logits: Count | None = Field(default=None, description="Rows of logits with indices; by default total_num_rows.")
+    report: Literal["none", "logprob", "top_n"] = Field(
+        default="none", description='"logprob": of the token, with its rank; "top_n": also of the top_n most likely tokens.'
+    )
+    top_n: int = Field(default=0, ge=0, le=MAX_TOP_N, description='Tokens of report="top_n", 1 to 128.')
+    probs_out: Literal["none", "filtered"] = Field(default="none", description='"filtered": write the distribution drawn from.')
+    num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
+    stream: int = Field(
+        default=0, ge=0, le=2**32 - 1, description="Word of the counter: 0 for a target model, 1 + i for draft model i."
+    )
+
+    @model_validator(mode="after")
+    def _coherent(self) -> SampleDescriptor:
+        if (self.report == "top_n") != (self.top_n > 0):
+            raise contradiction("top_n", '1 or more with report="top_n", and 0 otherwise', self.top_n)
+        if (self.bias == "sparse") != (self.num_biases > 0):
+            raise contradiction("num_biases", '1 or more with bias="sparse", and 0 otherwise', self.num_biases)
+        if self.num_logits is not None and not self.indices:
+            raise contradiction("num_logits", "None without indices", self.num_logits, "Set indices=True.")
+        if self.max_top_k is not None and not self.top_k:
+            raise contradiction("max_top_k", "None without top_k", self.max_top_k, "Set top_k=True.")
+        return self
+
+    @property
+    def filters(self) -> bool:
+        """Whether a row may keep less than its candidates."""
+        return self.top_k or self.top_p or self.min_p
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Logits and biases may hold anything; numbers of a row must be numbers."""
+        if name in ("logits", "bias", "bias_values"):
+            return None
+        found = super().wrong_values(name, args)
+        if found is None or name not in ("temperature", "repetition"):
+            return found
+        least = 0.0 if name == "temperature" else 2.0**-126
+        wrong = ~(getattr(args, name) >= least)
+        if self.num_valid:
+            wrong[int(args.num_valid[0]) :] = False
+        return found[0] | wrong, f"finite values of at least {least:.3g}"
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows = Rows(self)
+        logits = rows.table(self.dtype)
+        found = {"logits": logits}
+        if self.indices:
+            count = self.total_num_rows if self.num_logits is None else self.num_logits
+            found["logits"] = logits._replace(shape=(Dim("num_logits", count), rows.vocab), valid_rows="")
+            found["indices"] = index_spec(rows.rows, values=(0, count), valid_rows=rows.valid)
+        controls = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
+        found |= {name: rows.each(dtype) for name, dtype in controls.items() if getattr(self, name)}
+        found |= {"seed": rows.each("i64"), "offset": rows.each("i64")} | adjustments(self, rows)
+        if self.num_valid:
+            found["num_valid"] = num_valid_spec(self.total_num_rows)
+        return found | self._outputs(rows)
+
+    def _outputs(self, rows: Rows) -> dict[str, TensorSpec]:
+        found = {"token": rows.each("i32", "out"), "valid": rows.each("u8", "out")}
+        if self.report != "none":
+            found |= {"logprob": rows.each("f32", "out"), "rank": rows.each("i32", "out")}
+        if self.report == "top_n":
+            count = Dim("top_n", self.top_n)
+            found |= {"top_tokens": rows.table("i32", count, "out"), "top_logprobs": rows.table("f32", count, "out")}
+        if self.probs_out == "filtered":
+            found["probs"] = rows.table("f32", role="out")
+        return found
+
+
+class SamplePlan(Plan[SampleArgs]):
+    """One token of each row of logits."""
+
+
+EXAMPLES = (
+    SampleDescriptor(total_num_rows=64, vocab=4099, dtype="bf16"),
+    SampleDescriptor(total_num_rows=7, vocab=1000, top_k=True, top_p=True, min_p=True, order="joint", num_valid=True),
+    SampleDescriptor(
+        total_num_rows=7, vocab=1003, dtype="f16", penalties=True, bias="sparse", num_biases=9, bitmask=True, soft_cap=30.0
+    ),
+    SampleDescriptor(
+        total_num_rows=5, vocab=515, top_p=True, bias="dense", indices=True, num_logits=3, report="top_n", top_n=4
+    ),
+    SampleDescriptor(total_num_rows=5, vocab=2050, dtype="bf16", top_k=True, max_top_k=64, top_p=True, probs_out="filtered"),
+)
