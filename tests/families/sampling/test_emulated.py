@@ -37,6 +37,15 @@ def test_every_token_is_proven(kind):
     hold(of(kind, 3, 5), 3)
 
 
+def test_random_streams_and_bounds_of_k_are_proven_too():
+    logits = torch.randn(9, 500, generator=torch.Generator().manual_seed(6))
+    offsets = list(range(9))
+    first, second = (run(logits, offset=offsets, stream=stream).token for stream in (1, 2**32 - 1))
+    assert (first != second).sum() >= 5
+    args = run(logits, offset=offsets, top_k=[0, 7, 600, 2, 1, 9, 10, 11, -1], max_top_k=9, probs_out="filtered")
+    assert (args.probs > 0).sum(-1).tolist() == [9, 7, 9, 2, 1, 9, 9, 9, 9]
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(30))
 def test_random_problems(seed):
