@@ -14,8 +14,10 @@ struct RowSplit {
     held = static_cast<uint32_t>(most < slice ? most : slice);
   }
 
-  Launch launch(int64_t rows, bool holds) const {
-    const int64_t bytes = holds ? kHeldShared + 4 * int64_t{held} : kStreamShared;
+  Launch streams(int64_t rows) const { return launch(rows, kStreamShared); }
+  // beside: bytes of shared memory besides logits.
+  Launch holds(int64_t rows, int64_t beside) const { return launch(rows, beside + 4 * int64_t{held}); }
+  Launch launch(int64_t rows, int64_t bytes) const {
     return Launch(rows * ctas, kSampleThreads).shared(bytes).cluster(ctas);
   }
 

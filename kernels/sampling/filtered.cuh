@@ -4,7 +4,7 @@
 
 namespace opfacade {
 
-// What is kept of one row. min_p is a compare of its own: a_i >= a_max + log2(min_p).
+// The kept set of one row. min_p is a compare of its own: a_i >= a_max + log2(min_p).
 struct Kept {
   Cut cut;
   float most_below;
@@ -62,7 +62,7 @@ class Reporter {
   }
   static __device__ __forceinline__ float log2_of(uint64_t mass) { return log2f(static_cast<float>(mass) * 0x1p-40f); }
 
-  // Of the drawn token, and how many candidates precede it.
+  // Logprob of the drawn token, and how many candidates precede it.
   __device__ __forceinline__ void token(uint64_t drawn, float a, const Amount& all) {
     const uint64_t own = ranked(a, token_of(drawn));
     uint64_t before = 0;
@@ -108,7 +108,7 @@ class Reporter {
     });
   }
 
-  // Of a row without candidates.
+  // Outputs of a row without candidates.
   __device__ __forceinline__ void nothing() {
     if (writes()) {
       if (C::kReport) p_.logprob[row_] = __uint_as_float(0x7fc00000u), p_.rank[row_] = -1;

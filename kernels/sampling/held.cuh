@@ -18,7 +18,7 @@ static_assert(sizeof(HeldShared) <= kHeldShared, "held logits follow");
 
 constexpr float kOctaves = 41.f;  // below the most likely token, where masses end
 
-// What `narrow` looks for: values, or the ids of tokens with one value in reverse, so that the lowest is the largest.
+// `narrow` looks for values, or the ids of tokens with one value in reverse, so that the lowest is the largest.
 struct Sought {
   bool ids;
   uint32_t value;
@@ -63,12 +63,12 @@ class HeldRow {
         if (is_candidate(a[j])) first = Larger()(first, ranked(a[j], token + j));
     }
     first = cluster_.reduce(first, Larger());
-    top_ = __fmul_rn(key_of(first), kLog2E);
+    top_ = __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
     return first;
   }
 
   // Octaves of probability below the most likely token; not negative.
-  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top_, __fmul_rn(a, kLog2E)); }
+  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top_, __fmul_rn(Row<C>::finite(a), kLog2E)); }
 
   // f(token, adjusted logit) of every candidate of this thread.
   template <class F>
@@ -145,10 +145,9 @@ class HeldRow {
   // Afterwards `range` is the value at which the target is crossed.
   __device__ __forceinline__ Crossing narrow(Range& range, const Target& target, const Amount& before, const Sought& sought) {
     Crossing at{0, before, before};
-    bool last;
+    int passes = 1 + (range.shift() + 7) / 8;
 #pragma unroll 1
     do {
-      last = range.shift() == 0;
       select_.begin();
       each([&](uint32_t token, float a) {
         const uint32_t own = sought.of(token, a);
@@ -157,7 +156,7 @@ class HeldRow {
       select_.end(cluster_, shared_.sums);
       at = select_.crossing(shared_.sums, target, at.before);
       range = range.inside(at.bucket);
-    } while (!last);
+    } while (--passes > 0);
     return at;
   }
 

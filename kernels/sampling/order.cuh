@@ -8,7 +8,7 @@ constexpr float kLn2 = 0.693147181f;
 constexpr float kLargest = 0x1p127f;  // magnitude of an adjusted logit; its product with log2(e) is finite
 constexpr float kMassUnit = 0x1p40f;
 
-__device__ __forceinline__ bool is_candidate(float a) { return a >= -kLargest; }
+__device__ __forceinline__ bool is_candidate(float a) { return a > minus_infinity(); }
 
 // Monotone; at least 1 for a number, so that 0 can mean none.
 __device__ __forceinline__ uint32_t ordered(float a) {

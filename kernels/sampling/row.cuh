@@ -51,6 +51,11 @@ struct Row {
   template <int kCount>
   __device__ __forceinline__ void adjust(uint32_t token, float (&a)[kCount]) const {
     const AdjustParams& by = p.adjust;
+    if constexpr (C::kRaw) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? __fadd_rn(a[j], 0.f) : minus_infinity();
+      return;
+    }
     if constexpr (C::kBitmask) {
       if (token < vocab()) {
         const uint32_t allowed = static_cast<uint32_t>(by.bitmask[row * by.bitmask_row + token / 32]) >> token % 32;
@@ -68,6 +73,9 @@ struct Row {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? capped(a[j]) : minus_infinity();
   }
+
+  // Within what products with log2(e) can be.
+  __device__ __forceinline__ static float finite(float a) { return C::kRaw ? fminf(fmaxf(a, -kLargest), kLargest) : a; }
 
   __device__ __forceinline__ float heated(float a) const {
     if (!C::kTemperature || greedy() || !is_candidate(a)) return a;

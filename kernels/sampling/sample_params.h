@@ -9,6 +9,8 @@ namespace opfacade {
 constexpr int kSampleThreads = 512;
 // Bytes of shared memory besides held logits.
 constexpr int kStreamShared = 3072, kHeldShared = 16384;
+constexpr int kMostTopK = 2048;
+constexpr int kTopKShared = kHeldShared + 2 * 8 * kMostTopK;  // with the lists of a top-k
 
 struct AdjustParams {
   const int32_t* bitmask;       // [rows, ceil(vocab / 32)]
@@ -43,6 +45,8 @@ struct SampleParams {
   int32_t* top_tokens;  // [rows, top_n]
   float* top_logprobs;  // [rows, top_n]
   float* probs;         // [rows, vocab]
+  void* values;         // [rows, top_n] of a top-k, as the logits
+  int64_t values_row;
   int64_t logits_row, top_tokens_row, top_logprobs_row, probs_row;
   int64_t rows, num_logits;
   int32_t vocab, top_n, max_top_k, ctas;

@@ -54,7 +54,7 @@ class Stream {
   }
 
   __device__ __forceinline__ void race(const Philox& philox, uint32_t token, const float (&a)[4]) {
-    if (!(fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])) >= -kLargest)) return;
+    if (!is_candidate(fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])))) return;
     const uint32_t known = *static_cast<volatile uint32_t*>(&shared_.best);
     const float need = (known == 0 ? minus_infinity() : of_ordered(known)) - reach(a);  // noise that a winner has
     if (need > kMostNoise) return;

@@ -12,11 +12,19 @@ from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._sampling.args import SampleArgs as SampleArgs
 from opfacade.plans._sampling.specs import Rows, adjustments
+from opfacade.plans._sampling.top_k import TopKArgs as TopKArgs
+from opfacade.plans._sampling.top_k import TopKDescriptor, TopKPlan
+from opfacade.plans._sampling.verify import VerifyDraftsArgs as VerifyDraftsArgs
+from opfacade.plans._sampling.verify import VerifyDraftsDescriptor, VerifyDraftsPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SampleArgs", "SampleDescriptor", "SamplePlan"]
+__all__ = [
+    "SampleArgs", "SampleDescriptor", "SamplePlan",
+    "TopKArgs", "TopKDescriptor", "TopKPlan",
+    "VerifyDraftsArgs", "VerifyDraftsDescriptor", "VerifyDraftsPlan",
+]  # fmt: skip
 
 LogitsDType = Literal["f32", "bf16", "f16"]
 MAX_TOP_N = 128
@@ -144,4 +152,10 @@ EXAMPLES = (
         total_num_rows=5, vocab=515, top_p=True, bias="dense", indices=True, num_logits=3, report="top_n", top_n=4
     ),
     SampleDescriptor(total_num_rows=5, vocab=2050, dtype="bf16", top_k=True, max_top_k=64, top_p=True, probs_out="filtered"),
+    TopKDescriptor(total_num_rows=7, vocab=1000, k=50, dtype="bf16"),
+    TopKDescriptor(total_num_rows=3, vocab=63, k=70, num_valid=True),
+    VerifyDraftsDescriptor(kind="chain", batch_size=7, num_drafts=4, vocab=1000),
+    VerifyDraftsDescriptor(kind="tree", batch_size=3, num_drafts=7, vocab=515, threshold_acc=0.75, threshold_single=0.5),
+    VerifyDraftsDescriptor(kind="greedy", batch_size=63, num_drafts=3, vocab=1000, num_valid=True),
+    VerifyDraftsDescriptor(kind="coupled", batch_size=5, num_drafts=7, vocab=1000),
 )

@@ -18,9 +18,9 @@ from tests.families.attention import test_prefill_cut
 from tests.support.assert_guarantee import hold
 
 RANDOM_CPU = 12
-RANDOM_GPU = {
+RANDOM_GPU = {op: 40 for op in problems.OPS} | {
     "paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60,
-    "mla_decode": 80, "pack_mask": 40, "map": 40, "sample": 80,
+    "mla_decode": 80, "sample": 80,
 }  # fmt: skip
 SPECIAL_GPU = 120
 # Candidates that are chosen only where others decline: their ops, and the others.

@@ -1,10 +1,13 @@
 """Calls of sampling from a few values, and a slow sampler of one row in plain Python."""
 
 import math
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 import torch
 
 from opfacade import Plan, Target
+from opfacade.backends.cuda.sampling import sample, top_k, verify
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -35,6 +38,17 @@ def call(logits, *, rows=None, **given):
         fields["num_logits"] = len(logits)
     descriptor = SampleDescriptor(total_num_rows=rows, vocab=logits.shape[1], dtype=NAMES[logits.dtype], **fields)
     return descriptor, SampleArgs(**{n: column(v, n, rows) for n, v in tensors.items()}, **outputs(descriptor))
+
+
+@contextmanager
+def split_as(ctas, held):
+    """Kernels split a row over so many CTAs, and hold so many bytes of it in each."""
+    with ExitStack() as stack:
+        for module in (sample, top_k, verify):
+            stack.enter_context(patch.object(module, "ctas_of", lambda *_: ctas))
+            if hasattr(module, "held_bytes"):
+                stack.enter_context(patch.object(module, "held_bytes", lambda *_: held))
+        yield
 
 
 def column(value, name, rows):

@@ -1,17 +1,16 @@
 """The kernels on the host: every token is proven, and no bit depends on how rows are split or what else is in the batch."""
 
 import math
-from unittest.mock import patch
 
 import pytest
 import torch
 
-from opfacade.backends.cuda.sampling import sample as kernels
+from opfacade.backends.cuda.sampling import split
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor
 from opfacade.testing import determinism, numerics, problems
 from opfacade.testing.bits import same_bits
 from tests import emulator
-from tests.families.sampling.calls import call
+from tests.families.sampling.calls import call, split_as
 from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
@@ -75,16 +74,16 @@ def test_no_number_of_ctas_changes_a_bit(kind):
     args = subject.args(5)
     want = outputs(subject, args)
     for ctas, held in ((2, 10**5), (4, 10**5), (1, 0), (2, 256)):
-        with patch.object(kernels, "ctas_of", lambda *_: ctas), patch.object(kernels, "held_bytes", lambda *_: held):  # noqa: B023
+        with split_as(ctas, held):
             got = outputs(of(kind, 2, 1003), args)
         assert all(map(same_bits, got, want)), (ctas, held)
 
 
 def test_sizes_choose_the_split():
-    wide, old = emulator.subject(SampleDescriptor(total_num_rows=1, vocab=8))._target, kernels.Target.parse("sm_80")
-    assert [kernels.ctas_of(v, wide) for v in (1, 8191, 8192, 16384, 32768, 2**31 - 1)] == [1, 1, 2, 4, 8, 8]
-    assert kernels.ctas_of(151936, old) == 1
-    assert kernels.held_bytes(wide) * 8 >= 4 * 262144
+    wide, old = emulator.subject(SampleDescriptor(total_num_rows=1, vocab=8))._target, split.Target.parse("sm_80")
+    assert [split.ctas_of(v, wide) for v in (1, 8191, 8192, 16384, 32768, 2**31 - 1)] == [1, 1, 2, 4, 8, 8]
+    assert split.ctas_of(151936, old) == 1
+    assert split.held_bytes(wide, 16384) * 8 >= 4 * 262144
 
 
 def run(logits, **given):
@@ -101,8 +100,8 @@ def test_equal_logits_are_cut_by_id():
         args = run(torch.zeros(1, 701), top_k=k, probs_out="filtered")
         assert (args.probs[0] > 0).tolist() == [i < k for i in range(701)]
         torch.testing.assert_close(args.probs[0, :k], torch.full((k,), 1 / k))
-    args = run(torch.zeros(1, 700), top_p=0.5, probs_out="filtered")
-    assert (args.probs[0] > 0).sum() == 350
+    args = run(torch.zeros(1, 701), top_p=0.5, probs_out="filtered")
+    assert (args.probs[0] > 0).sum() == 351
 
 
 def test_neighbouring_numbers_are_told_apart():
@@ -114,7 +113,15 @@ def test_neighbouring_numbers_are_told_apart():
         logits = (start + torch.arange(64, dtype=torch.int32)).view(torch.float32)[torch.randperm(64)][None]
         args = run(logits, top_k=9, probs_out="filtered")
         assert sorted(args.probs[0].nonzero()[:, 0].tolist()) == sorted(logits[0].topk(9).indices.tolist())
-    assert run(torch.tensor([[-1e-45, 1e-45, 0.0, -0.0]]), top_k=2, probs_out="filtered").probs[0].tolist() == [0, 0.5, 0.5, 0]
+    args = run(torch.tensor([[-1e-45, -0.0, 0.0, 1e-45]]), top_k=2, probs_out="filtered")
+    assert args.probs[0].tolist() == [0, 0.5, 0, 0.5]
+
+
+def test_every_entry_of_a_list_counts():
+    for count in (1, 2, 700):
+        listed = torch.arange(count, dtype=torch.int32)[None] * 7, torch.zeros(1, count)
+        listed[1][0, -1] = 30.0
+        assert run(torch.randn(1, 5000), bias_tokens=listed[0], bias_values=listed[1]).token.item() == 7 * (count - 1)
 
 
 def test_extreme_numbers():

@@ -1,4 +1,4 @@
-"""Statistics of draws: seeds are fixed, so a verdict never changes. What one draw must be is proven elsewhere (test_race.py)."""
+"""Statistics of draws: seeds are fixed, so a verdict never changes. test_race.py proves each draw."""
 
 import math
 
@@ -27,7 +27,7 @@ def draws(logits, seeds, offsets, device="cpu", **given):
     """Tokens of one row of logits at each seed and offset."""
     count = len(seeds)
     backend = {"cpu": "reference", "cuda": "cuda"}[device]
-    fields = {name: True for name in given} | {"temperature": "temperature" in given}
+    fields = dict.fromkeys(given, True) | {"temperature": "temperature" in given}
     descriptor = SampleDescriptor(total_num_rows=count, vocab=len(logits), indices=True, num_logits=1, **fields)
     make = {"top_k": torch.int32}
     args = SampleArgs(

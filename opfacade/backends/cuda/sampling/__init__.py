@@ -1,5 +1,7 @@
 """CUDA sampling."""
 
 from opfacade.backends.cuda.sampling.sample import SAMPLE
+from opfacade.backends.cuda.sampling.top_k import TOP_K
+from opfacade.backends.cuda.sampling.verify import VERIFY
 
-CANDIDATES = (SAMPLE.candidate,)
+CANDIDATES = (SAMPLE.candidate, TOP_K.candidate, VERIFY.candidate)

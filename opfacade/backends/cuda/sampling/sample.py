@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.core.candidate import Launcher
-from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.backends.cuda.sampling.guarantee import promised
+from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, held_bytes
 from opfacade.core.model import INT32_MAX
-from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.sampling import SampleDescriptor
 
-_HERE = "tests/families/sampling"
-_GUARANTEE = PrecisionGuarantee(
-    math_precision="f32",
-    accumulator="u64",
-    deterministic=True,
-    bit_stable_on_same_hardware=True,
-    batch_invariant="composition",
-    error_model=ErrorModel(
-        id="race-f32", constants=(("exp2", 2.0**-22), ("key", 2.0**-17), ("roundoff", 2.0**-24), ("tanh", 2.0**-21))
-    ),
-    evidence=(
-        f"{_HERE}/test_emulated.py::test_a_row_has_its_bits_in_any_batch",
-        f"{_HERE}/test_emulated.py::test_no_number_of_ctas_changes_a_bit",
-        f"{_HERE}/test_sampling_gpu.py::test_runs_repeat_bitwise",
-        f"{_HERE}/test_sampling_gpu.py::test_a_row_has_its_bits_in_any_batch",
-    ),
-)
 _FIELDS = (
     "top_k", "top_p", "min_p", "temperature", "penalties", "bias", "bitmask", "indices", "report", "probs_out", "num_valid",
 )  # fmt: skip
-_MIN_SLICE, _MAX_CTAS = 4096, 8
-_BESIDE_LOGITS = 17 * 1024  # bytes of a CTA's shared memory, some reserved by the driver
-
-
-def ctas_of(vocab: int, target: Target) -> int:
-    """CTAs of a row, a power of two: clusters exist from sm_90 on."""
-    most = _MAX_CTAS if target.sm_version >= 90 else 1
-    return next(ctas for ctas in (8, 4, 2, 1) if ctas <= most and (ctas == 1 or vocab >= ctas * _MIN_SLICE))
-
-
-def held_bytes(target: Target) -> int:
-    """Shared memory of a CTA that logits may fill."""
-    return max(0, target.max_shared_memory - _BESIDE_LOGITS)
+_BESIDE_LOGITS = 16 * 1024  # kHeldShared
 
 
 def _facts(descriptor: SampleDescriptor) -> dict[str, bool | int | str]:
@@ -60,27 +28,19 @@ def _facts(descriptor: SampleDescriptor) -> dict[str, bool | int | str]:
     return facts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleKernel(CudaKernel):
-    """Its scalars depend on the target: how many CTAs a row has, and what they can hold."""
-
-    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-        from opfacade.backends.cuda import support
-
-        if self.is_empty(descriptor):
-            return support.nothing_to_do
-        limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
-        split = (ctas_of(descriptor.vocab, target), held_bytes(target))
-        scalars = (descriptor.stream, limit, descriptor.soft_cap, *split)
-        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)
+def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
+    limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
+    split = (ctas_of(descriptor.vocab, target), held_bytes(target, _BESIDE_LOGITS))
+    return descriptor.stream, limit, descriptor.soft_cap, *split
 
 
-SAMPLE = SampleKernel(
+SAMPLE = RowKernel(
     descriptor=SampleDescriptor,
     template="sampling/sample",
     impl="race",
     constants=_facts,
     dtypes=lambda descriptor: (("logits", descriptor.dtype),),
     in_dtypes=("dtype",),
-    guarantee=_GUARANTEE,
+    guarantee=promised("test_emulated.py", "test_sampling_gpu.py"),
+    numbers=_numbers,
 )

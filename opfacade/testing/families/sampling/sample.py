@@ -70,7 +70,7 @@ def _fields(rng: random.Random, vocab: int) -> dict[str, Any]:
     return found | ({"soft_cap": rng.choice((5.0, 30.0))} if odds(0.2) else {})
 
 
-def _logits(draw: Draw, like: Tensor) -> Tensor:
+def logits(draw: Draw, like: Tensor) -> Tensor:
     """Rows of any sharpness; ties, NaN and infinities in some, some without a candidate."""
     import torch
 
@@ -106,7 +106,7 @@ def _biases(draw: Draw, like: Tensor) -> Tensor:
 
 
 _VALUES: dict[str, Any] = {
-    "logits": _logits,
+    "logits": logits,
     "temperature": _one_of(0.0, 0.3, 0.7, 1.0, 1.0, 2.5),
     "top_k": _one_of(-1, 0, 1, 2, 5, 40, 50, 300, 10**9),
     "top_p": _one_of(-0.1, 0.0, 1e-3, 0.3, 0.5, 0.9, 0.95, 0.999, 1.0, 1.5),

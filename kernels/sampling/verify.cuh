@@ -1,0 +1,174 @@
+// Verification of drafted tokens. Few numbers decide what is accepted, so every CTA of a request computes it; then the cluster
+// races one token over the vocabulary, which is what takes time.
+#pragma once
+#include "kernels/common/run.cuh"
+#include "kernels/sampling/cluster_row.cuh"
+#include "kernels/sampling/noise.cuh"
+#include "kernels/sampling/order.cuh"
+#include "kernels/sampling/verify_params.h"
+
+namespace opfacade {
+
+struct VerifyShared {
+  ReduceShared reduce;
+  int32_t tokens[kMostDrafts], nodes[kMostDrafts], rejected[kMostDrafts];
+  int32_t accepted, node, num_rejected;
+  uint8_t takes[kMostDrafts];
+};
+static_assert(sizeof(VerifyShared) <= kVerifyShared, "as the binding launches it");
+
+// A wrong count leaves no request valid.
+__device__ __forceinline__ bool is_valid_request(const VerifyParams& p, int64_t request) {
+  if (p.num_valid == nullptr) return request < p.rows;
+  const int64_t count = *p.num_valid;
+  return count <= p.rows && request < count;
+}
+
+class Request {
+ public:
+  __device__ __forceinline__ Request(const VerifyParams& p, int64_t at, VerifyShared& shared)
+      : p_(p), at_(at), shared_(shared), drafts_(p.draft_tokens + at * p.drafts), target_(p.target_probs + at * p.target_request) {}
+
+  // A multiple of 2^-24 in [0, 1).
+  __device__ __forceinline__ float coin(int depth) const {
+    uint32_t words[4];
+    Philox(p_.seed[at_], p_.offset[at_] + depth, p_.stream + 0x80000000u).words(0, words);
+    return static_cast<float>(words[0] >> 8) * 0x1p-24f;
+  }
+  __device__ __forceinline__ bool has(int32_t token) const { return token >= 0 && token < p_.vocab; }
+
+  __device__ __forceinline__ void chain() {
+    if (threadIdx.x < p_.drafts) {
+      const int i = threadIdx.x;
+      const int32_t token = drafts_[i];
+      bool takes = false;
+      if (has(token)) takes = __fmul_rn(coin(i), draft(i)[token]) < target_[i * p_.target_row + token];
+      shared_.takes[i] = takes, shared_.tokens[i] = token;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int count = 0;
+      while (count < p_.drafts && shared_.takes[count]) ++count;
+      shared_.accepted = shared_.node = count, shared_.num_rejected = 0;
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void tree() {
+    if (threadIdx.x == 0) walk();
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ const float* target() const { return target_ + shared_.node * p_.target_row; }
+  // Of the draft that a chain rejected; null without one.
+  __device__ __forceinline__ const float* rejected_draft() const {
+    return shared_.node < p_.drafts ? draft(shared_.node) : nullptr;
+  }
+  __device__ __forceinline__ bool is_rejected(int32_t token) const {
+    bool found = false;
+#pragma unroll 1
+    for (int i = 0; i < shared_.num_rejected; ++i) found |= shared_.rejected[i] == token;
+    return found;
+  }
+
+  __device__ __forceinline__ void write(uint64_t raced, bool tree) {
+    const int count = shared_.accepted, emitted = count + (raced != 0);
+    for (int i = threadIdx.x; i <= p_.drafts; i += kSampleThreads) {
+      const int64_t to = at_ * (p_.drafts + 1) + i;
+      p_.tokens[to] = i < count ? shared_.tokens[i] : i < emitted ? static_cast<int32_t>(token_of(raced)) : -1;
+      if (tree) p_.nodes[to] = i < count ? shared_.nodes[i] : -1;
+    }
+    if (threadIdx.x == 0) p_.accepted[at_] = count, p_.emitted[at_] = emitted;
+  }
+
+ private:
+  __device__ __forceinline__ const float* draft(int i) const {
+    return p_.draft_probs + at_ * p_.draft_request + i * p_.draft_row;
+  }
+  // A node that exists, or 0.
+  __device__ __forceinline__ int linked(const int32_t* links, int node) const {
+    const int found = links[at_ * (p_.drafts + 1) + node];
+    return found >= 1 && found <= p_.drafts ? found : 0;
+  }
+
+  // Links may be wrong, so no more steps than there are drafts.
+  __device__ __forceinline__ void walk() {
+    int node = 0, accepted = 0, rejected = 0, child = linked(p_.first_child, 0);
+    float mass = 0.f, toss = coin(0);
+#pragma unroll 1
+    for (int steps = 0; child != 0 && steps < p_.drafts; ++steps) {
+      const int32_t token = drafts_[child - 1];
+      const float own = has(token) ? target_[node * p_.target_row + token] : 0.f;
+      mass = __fadd_rn(mass, own);
+      if (own > 0.f && (toss < __fdiv_rn(mass, p_.threshold_acc) || own >= p_.threshold_single)) {
+        shared_.tokens[accepted] = token, shared_.nodes[accepted++] = child;
+        node = child, rejected = 0, mass = 0.f, toss = coin(accepted);
+        child = linked(p_.first_child, child);
+      } else {
+        shared_.rejected[rejected++] = token;
+        child = linked(p_.next_sibling, child);
+      }
+    }
+    shared_.accepted = accepted, shared_.node = node, shared_.num_rejected = rejected;
+  }
+
+  const VerifyParams& p_;
+  int64_t at_;
+  VerifyShared& shared_;
+  const int32_t* drafts_;
+  const float* target_;
+};
+
+// weight(token) of all tokens of this CTA's slice, raced.
+template <class F>
+__device__ __forceinline__ uint64_t race_weights(const VerifyParams& p, const Philox& philox, F weight) {
+  const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
+  uint64_t best = 0;
+#pragma unroll 1
+  for (uint32_t token = first + 4 * threadIdx.x; token < end; token += 4 * kSampleThreads) {
+    float w[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) w[j] = token + j < end ? weight(token + j) : 0.f;
+    if (!(w[0] > 0.f || w[1] > 0.f || w[2] > 0.f || w[3] > 0.f)) continue;
+    uint32_t words[4];
+    philox.words(token / 4, words);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (w[j] > 0.f) best = Larger()(best, ranked(__fadd_rn(log2f(w[j]), minus_log2_exponential(words[j])), token + j));
+  }
+  return best;
+}
+
+template <bool kTree>
+__device__ __forceinline__ void verify_by_race(const VerifyParams& p) {
+  VerifyShared& shared = *reinterpret_cast<VerifyShared*>(dynamic_shared());
+  const int64_t at = blockIdx.x / p.ctas;
+  if (!is_valid_request(p, at)) return;
+  Request request(p, at, shared);
+  if constexpr (kTree) request.tree();
+  else request.chain();
+  ClusterRow cluster(shared.reduce, p.ctas);
+  const Philox philox(p.seed[at], p.offset[at] + shared.accepted, p.stream);
+  const float *const target = request.target(), *const draft = kTree ? nullptr : request.rejected_draft();
+  uint64_t best = race_weights(p, philox, [&](uint32_t token) {
+    if (kTree) return request.is_rejected(static_cast<int32_t>(token)) ? 0.f : target[token];
+    return draft == nullptr ? target[token] : __fsub_rn(target[token], draft[token]);
+  });
+  best = cluster.reduce(best, Larger());
+  if (best == 0) best = cluster.reduce(race_weights(p, philox, [&](uint32_t token) { return target[token]; }), Larger());
+  if (blockIdx.x % p.ctas == 0) request.write(best, kTree);
+  cluster.sync();  // no CTA exits while others read its shared memory
+}
+
+__device__ __forceinline__ void verify_by_equality(const VerifyParams& p) {
+  const int64_t at = int64_t{blockIdx.x} * kSampleThreads + threadIdx.x;
+  if (at >= p.rows || !is_valid_request(p, at)) return;
+  const int32_t *const drafts = p.draft_tokens + at * p.drafts, *const target = p.target_tokens + at * (p.drafts + 1);
+  int count = 0;
+  while (count < p.drafts && drafts[count] >= 0 && drafts[count] == target[count]) ++count;
+  const int emitted = count + (target[count] >= 0);
+  for (int i = 0; i <= p.drafts; ++i) p.tokens[at * (p.drafts + 1) + i] = i < emitted ? target[i] : -1;
+  p.accepted[at] = count, p.emitted[at] = emitted;
+}
+
+}  // namespace opfacade

@@ -1,0 +1,39 @@
+"""How a row is split: kernels whose scalars depend on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.core.candidate import Launcher
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+
+_MIN_SLICE, _MAX_CTAS = 4096, 8
+
+
+def ctas_of(vocab: int, target: Target) -> int:
+    """CTAs of a row, a power of two: clusters exist from sm_90 on."""
+    most = _MAX_CTAS if target.sm_version >= 90 else 1
+    return next(ctas for ctas in (8, 4, 2, 1) if ctas <= most and (ctas == 1 or vocab >= ctas * _MIN_SLICE))
+
+
+def held_bytes(target: Target, beside: int) -> int:
+    """Shared memory of a CTA that logits may fill; the driver reserves 1 KiB."""
+    return max(0, target.max_shared_memory - beside - 1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKernel(CudaKernel):
+    """numbers: (descriptor, target) -> the scalars of a call."""
+
+    numbers: Callable[[Any, Target], tuple[Any, ...]]
+
+    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if self.is_empty(descriptor):
+            return support.nothing_to_do
+        scalars = self.numbers(descriptor, target)
+        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)

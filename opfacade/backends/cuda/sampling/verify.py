@@ -1,0 +1,32 @@
+"""CUDA verification of drafts: acceptance in f32, as the contract has it, and one race."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.backends.cuda.sampling.guarantee import promised
+from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of
+from opfacade.core.target import Target
+from opfacade.plans.sampling import VerifyDraftsDescriptor
+
+
+def _facts(descriptor: VerifyDraftsDescriptor) -> dict[str, bool | int | str]:
+    """One kernel compares for greedy and coupled."""
+    kind = descriptor.kind if descriptor.races else "equal"
+    return {"kind": kind} | ({"num_valid": True} if descriptor.num_valid else {})
+
+
+def _numbers(descriptor: VerifyDraftsDescriptor, target: Target) -> tuple[Any, ...]:
+    ctas = ctas_of(descriptor.vocab, target) if descriptor.races else 1
+    return descriptor.stream, descriptor.threshold_single, descriptor.threshold_acc, ctas
+
+
+VERIFY = RowKernel(
+    descriptor=VerifyDraftsDescriptor,
+    template="sampling/verify_drafts",
+    impl="accept_and_race",
+    constants=_facts,
+    dtypes=lambda descriptor: (),
+    guarantee=lambda d: promised("test_verify.py", "test_verify.py", exact=not d.races),
+    numbers=_numbers,
+)

@@ -1,0 +1,69 @@
+"""Top-k: the largest values of each row, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from opfacade.core.descriptor import Args
+from opfacade.core.model import Count, Size
+from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.plan import Plan
+from opfacade.plans._sampling.family import LogitsDType, SamplingOp
+from opfacade.plans._sampling.specs import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_K = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKArgs(Args):
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "x": "[rows, vocab] in dtype, of any row stride",
+        "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
+        "values": "written: [rows, k] in dtype, falling; -inf past the last",
+        "positions": "written: i32 [rows, k]; -1 past the last",
+    })  # fmt: skip
+    x: Tensor
+    num_valid: Tensor | None = None
+    values: Tensor
+    positions: Tensor
+
+
+class TopKDescriptor(SamplingOp[TopKArgs]):
+    """The k largest values of each row and their positions: larger values first, then the lower position.
+
+    NaN and -inf are left out; a row with less than k others ends in values -inf and positions -1. -0 equals 0.
+    """
+
+    op: Literal["topk"] = Field(default="topk", description="The operator.")
+    error_models: ClassVar[tuple[str, ...]] = ("exact",)
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "k"})
+    args_type: ClassVar[type[Args]] = TopKArgs
+    total_num_rows: Count = Field(description="Rows.")
+    vocab: Size = Field(description="Values of a row.")
+    k: int = Field(default=1, ge=1, le=MAX_K, description="Values of a row to find, 1 to 2048.")
+    dtype: LogitsDType = Field(default="f32", description="Element type.")
+    num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Rows may hold anything."""
+        return None
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows = Rows(self)
+        found = {"x": rows.table(self.dtype)}
+        if self.num_valid:
+            found["num_valid"] = num_valid_spec(self.total_num_rows)
+        k = Dim("k", self.k)
+        return found | {"values": rows.table(self.dtype, k, "out"), "positions": rows.table("i32", k, "out")}
+
+
+class TopKPlan(Plan[TopKArgs]):
+    """The largest values of each row."""

@@ -1,0 +1,137 @@
+"""Verification of drafted tokens: which of them a target model accepts, and the token that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args
+from opfacade.core.model import Count, Size, contradiction
+from opfacade.core.operands import Dim, Role, TensorSpec, num_valid_spec
+from opfacade.plan import Plan
+from opfacade.plans._sampling.family import SamplingOp
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_DRAFTS = 128
+COINS = 2**31  # of the stream word: coins of acceptance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyDraftsArgs(Args):
+    """The tensors of one verification. n: num_drafts."""
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "draft_tokens": "i32 [batch_size, n]; a token outside the vocabulary is rejected",
+        "draft_probs": 'f32 [batch_size, n, vocab], the distributions that the drafts were drawn from; with kind="chain"',
+        "target_probs": 'f32 [batch_size, n + 1, vocab], after the same filters; with kind="chain" and "tree"',
+        "target_tokens": 'i32 [batch_size, n + 1], the target\'s own tokens; with kind="greedy" and "coupled"',
+        "first_child": 'i32 [batch_size, n + 1]: node 0 is the last token, node 1 + i draft i; -1 is none; with kind="tree"',
+        "next_sibling": 'i32 [batch_size, n + 1], as first_child; with kind="tree"',
+        "seed": 'i64 [batch_size]; with kind="chain" and "tree"',
+        "offset": 'i64 [batch_size], the position of the first drafted token; with kind="chain" and "tree"',
+        "num_valid": "i32 [1] on the device: requests from this one on are neither read nor written; with num_valid",
+        "tokens": "written: i32 [batch_size, n + 1], accepted drafts and the token that follows; -1 past them",
+        "accepted": "written: i32 [batch_size], how many drafts are accepted",
+        "emitted": "written: i32 [batch_size], how many tokens there are",
+        "nodes": 'written: i32 [batch_size, n + 1], the accepted nodes, -1 past them; with kind="tree"',
+    })  # fmt: skip
+    draft_tokens: Tensor
+    draft_probs: Tensor | None = None
+    target_probs: Tensor | None = None
+    target_tokens: Tensor | None = None
+    first_child: Tensor | None = None
+    next_sibling: Tensor | None = None
+    seed: Tensor | None = None
+    offset: Tensor | None = None
+    num_valid: Tensor | None = None
+    tokens: Tensor
+    accepted: Tensor
+    emitted: Tensor
+    nodes: Tensor | None = None
+
+
+class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
+    """Accepted drafts of each request and the token that follows them.
+
+    chain: draft t at position i is accepted iff u q(t) < p(t), strictly, with a coin u in [0, 1) of 24 bits; the first rejected
+    one is replaced by a race over max(p - q, 0), and after the last accepted one a token is raced over p.
+    tree: children of an accepted node in their order: accepted iff u < (mass of the children so far) / threshold_acc or
+    p >= threshold_single, one coin for each depth; else a race over p without the rejected children.
+    greedy, coupled: a draft is accepted iff it equals the target's token of its position; then the target's next token follows.
+    For coupled these are what `sample` draws with the noise of their positions, so the output is that without drafts.
+    Coins and races are words of (seed; position, stream): coins of stream + 2^31, races of stream.
+    """
+
+    op: Literal["verify_drafts"] = Field(default="verify_drafts", description="The operator.")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "race-f32")
+    sizes: ClassVar[frozenset[str]] = frozenset(
+        {"batch_size", "num_drafts", "vocab", "threshold_single", "threshold_acc", "stream", "draft_stream"}
+    )
+    args_type: ClassVar[type[Args]] = VerifyDraftsArgs
+    kind: Literal["chain", "tree", "greedy", "coupled"] = Field(description="The rule of acceptance.")
+    batch_size: Count = Field(description="Requests.")
+    num_drafts: int = Field(ge=1, le=MAX_DRAFTS, description="Drafted tokens of a request, 1 to 128.")
+    vocab: Size = Field(description="Tokens there are.")
+    threshold_single: float = Field(default=1.0, gt=0.0, le=1.0, description="A child with so much probability is accepted.")
+    threshold_acc: float = Field(default=1.0, gt=0.0, le=1.0, description="Divides the mass that a coin is compared with.")
+    stream: int = Field(default=0, ge=0, lt=COINS, description="Word of the counter of races.")
+    draft_stream: int = Field(default=1, ge=0, lt=COINS, description="Word of the counter that drafts were drawn with.")
+    num_valid: bool = Field(default=False, description="An operand on the device counts the valid requests.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> VerifyDraftsDescriptor:
+        if self.kind == "chain" and self.stream == self.draft_stream:
+            hint = "Draw drafts with a stream of their own, or verify with kind='coupled'."
+            raise contradiction("draft_stream", f"another stream than the target's {self.stream}", self.draft_stream, hint)
+        if self.kind != "tree" and (self.threshold_single, self.threshold_acc) != (1.0, 1.0):
+            raise contradiction("threshold_single", "thresholds of 1 unless kind is tree", self.threshold_single)
+        return self
+
+    @property
+    def races(self) -> bool:
+        return self.kind in ("chain", "tree")
+
+    def operands(self) -> dict[str, TensorSpec]:
+        drafts, tokens = Dim("num_drafts", self.num_drafts), Dim("num_drafts+1", self.num_drafts + 1)
+        found = {"draft_tokens": self._spec("i32", drafts)}
+        if self.kind == "chain":
+            found["draft_probs"] = self._spec("f32", drafts, Dim("vocab", self.vocab))
+        if self.races:
+            found["target_probs"] = self._spec("f32", tokens, Dim("vocab", self.vocab))
+        else:
+            found["target_tokens"] = self._spec("i32", tokens)
+        if self.kind == "tree":
+            found |= {"first_child": self._spec("i32", tokens), "next_sibling": self._spec("i32", tokens)}
+        if self.races:
+            found |= {"seed": self._spec("i64"), "offset": self._spec("i64")}
+        if self.num_valid:
+            found["num_valid"] = num_valid_spec(self.batch_size)
+        found |= {"tokens": self._spec("i32", tokens, role="out")}
+        found |= {name: self._spec("i32", role="out") for name in ("accepted", "emitted")}
+        return found | ({"nodes": self._spec("i32", tokens, role="out")} if self.kind == "tree" else {})
+
+    def _spec(self, dtype: str, *dims: Dim, role: Role = "in") -> TensorSpec:
+        shape = (Dim("batch_size", self.batch_size), *dims)
+        size = 8 if dtype == "i64" else 4
+        valid = "num_valid" if self.num_valid else ""
+        return TensorSpec(shape, dtype, role, "rows" if len(shape) == 3 else "contiguous", size, valid_rows=valid)
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Probabilities are finite and not negative."""
+        found = super().wrong_values(name, args)
+        if found is None:
+            return None
+        wrong = ~(getattr(args, name) >= 0)
+        if self.num_valid:
+            wrong[int(args.num_valid[0]) :] = False
+        return found[0] | wrong, "finite values of at least 0"
+
+
+class VerifyDraftsPlan(Plan[VerifyDraftsArgs]):
+    """Acceptance of drafted tokens."""

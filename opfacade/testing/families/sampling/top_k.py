@@ -1,0 +1,47 @@
+"""Harness: top-k."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from opfacade.plans.sampling import TopKDescriptor
+from opfacade.testing.bounds import Bounded
+from opfacade.testing.families.sampling.sample import logits
+from opfacade.testing.harness import Harness
+from opfacade.testing.inputs import Draw
+
+
+class TopKHarness(Harness):
+    unit = "total_num_rows"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        return TopKDescriptor(
+            total_num_rows=rng.choice((1, 2, 5, 9)),
+            vocab=rng.choice((1, 5, 64, 1000, 5000, 12801)),
+            k=rng.choice((1, 2, 8, 50, 333, 2048)),
+            dtype=rng.choice(("f32", "bf16", "f16")),
+            num_valid=rng.random() < 0.3,
+        )
+
+    def small(self, op: str, rng: random.Random) -> Any:
+        sizes = {"total_num_rows": rng.randint(0, 3), "vocab": rng.randint(1, 40), "k": rng.randint(1, 9)}
+        return TopKDescriptor(**sizes, dtype=rng.choice(("f32", "bf16", "f16")))
+
+    def inputs(self, draw: Draw) -> None:
+        draw.values["x"] = logits(draw, draw.values["x"]).to(draw.values["x"].dtype)
+
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        """By numpy's stable sort."""
+        import numpy as np
+        import torch
+
+        x = args.x.double().cpu().numpy()
+        x = np.where(np.isnan(x), -np.inf, x)
+        at = np.argsort(-x, axis=-1, kind="stable")[:, : descriptor.k]
+        values = np.take_along_axis(x, at, -1)
+        missing = ((0, 0), (0, descriptor.k - at.shape[1]))
+        at = np.pad(np.where(values == -np.inf, -1, at), missing, constant_values=-1)
+        found = [torch.from_numpy(part).to(args.x.device) for part in (np.pad(values, missing, constant_values=-np.inf), at)]
+        zero = torch.zeros_like(found[0])
+        return [Bounded("values", found[0], zero, zero), Bounded("positions", found[1].int(), zero, zero)]
