@@ -113,11 +113,15 @@ LINES = (
     Line("elementwise programs", "MapPlan", ANY, unrecorded),
     Line("gated activations", "GatedActivationPlan", ANY, unrecorded),
     Line("rotary positions", "RotaryPlan", ANY, unrecorded),
+    Line("norm, rotation and append of q, k, v", "QkvPreparePlan", ANY, unrecorded),
     Line("row programs", "FoldPlan", ANY, unrecorded),
     Line("RMS and layer norm", "NormPlan", ANY, unrecorded),
     Line("softmax", "SoftmaxPlan", ANY, unrecorded),
     Line("quantisation", "QuantizePlan", ANY, unrecorded),
     Line("dequantisation", "DequantizePlan", ANY, unrecorded),
+    Line("sampling", "SamplePlan", ANY, unrecorded),
+    Line("top-k", "TopKPlan", ANY, unrecorded),
+    Line("verification of drafts", "VerifyDraftsPlan", ANY, unrecorded),
     Line("packing of masks", "PackMaskPlan", ANY, unrecorded),
 )
 

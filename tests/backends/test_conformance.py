@@ -18,7 +18,7 @@ from tests.families.attention import test_prefill_cut
 from tests.support.assert_guarantee import hold
 
 RANDOM_CPU = 12
-RANDOM_GPU = {op: 40 for op in problems.OPS} | {
+RANDOM_GPU = dict.fromkeys(problems.OPS, 40) | {
     "paged_prefill": 160, "paged_decode": 160, "ragged_prefill": 80, "paged_kv_append": 60, "merge_states": 60,
     "mla_decode": 80, "sample": 80,
 }  # fmt: skip
