@@ -103,7 +103,7 @@ def host_lines(family: str) -> int:
     """Lines of a family on the host, by whole files: descriptors, backends and templates; no device code, harness or test."""
     places = [PACKAGE / "plans", *(path for path in (PACKAGE / "backends").iterdir() if path.is_dir())]
     own = [path for place in places for path in (place / f"{family}.py", *(place / family).glob("*.py")) if path.exists()]
-    return sum(len(path.read_text().splitlines()) for path in (*own, *(ROOT / "csrc" / family).iterdir()))
+    return sum(len(path.read_text().splitlines()) for path in (*own, *(ROOT / "csrc" / family).glob("*")))
 
 
 def _text_of(node: ast.AST) -> str:

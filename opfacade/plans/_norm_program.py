@@ -84,7 +84,7 @@ def _rounded(x: Node, dtype: str) -> Node:
 
 
 def _summed(norm: Any) -> tuple[Node, Node]:
-    """What residual holds afterwards, and what the norm is of."""
+    """The sum that residual holds afterwards, and the one that the norm is of."""
     x = value("x", "f32")
     if not norm.residual:
         return x, x

@@ -298,6 +298,8 @@ def grid():
 
 def test_ids_do_not_depend_on_the_size_of_a_call():
     for example in examples():
+        if not example.sizes or getattr(example, "folds_rows", lambda: False)():
+            continue  # a size that is folded chooses the kernel
         sizes = {"batch_size": example.batch_size + 1} if hasattr(example, "batch_size") else {"total_num_rows": 1}
         if "shape" in example.sizes:
             sizes = {"shape": tuple(size + 1 for size in example.shape)}
