@@ -17,7 +17,7 @@ from opfacade.plan import Plan
 from opfacade.select.decision import summary
 from opfacade.testing import inputs
 from opfacade.testing.harness import harness_of
-from opfacade.tools.verify import machine
+from opfacade.tools.machine import machine
 from opfacade.tools.workload import Work, lengths_of
 from opfacade.tune.measure import MeasureEffort, Timer, race
 from opfacade.tune.tune import eligible, proven

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject, invariant
 from opfacade.tools import kernel_digests
 from opfacade.tools.exhaustive import proven
+from opfacade.tools.machine import machine
 
 Say = Callable[[str], None]
 _MOST_ON_CPU = 24  # rows, pages, requests of a problem that --quick proves there
@@ -269,30 +267,6 @@ def sass_digest(library: Path) -> str | None:
     except OpfacadeError:
         return None
     return hashlib.sha256(text.encode()).hexdigest() if text else None
-
-
-def machine(device: str) -> dict[str, Any]:
-    """Facts of this machine that a record must contain."""
-    import torch
-
-    from opfacade import __version__
-
-    facts: dict[str, Any] = {"opfacade": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    if device == "cpu":
-        return facts | {"device": "cpu", "machine": platform.machine(), "threads": torch.get_num_threads()}
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    gpu = {"device": found.name, "sm_count": found.multi_processor_count, "capability": f"{found.major}.{found.minor}"}
-    return facts | gpu | {"cuda": torch.version.cuda, "driver": _driver()}
-
-
-@lru_cache(maxsize=1)
-def _driver() -> str | None:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
 
 
 def seal(record: dict[str, Any]) -> str:

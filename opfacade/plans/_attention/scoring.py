@@ -201,8 +201,7 @@ class ScaledQuery(Model):
         return self
 
     def _query_scale(self) -> dict[str, TensorSpec]:
-        heads = getattr(self, "kv_heads", 1)
-        size = Dim("num_kv_heads", heads) if self.q_scale == "head" else Dim("1", 1)
+        size = Dim("num_kv_heads", getattr(self, "kv_heads", 1)) if self.q_scale == "head" else Dim("1", 1)
         return {} if self.q_scale == "none" else {"q_scale": scale_spec(size)}
 
 
