@@ -33,7 +33,7 @@ GENERAL |= {"fold"}
 # Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too.
 GENERAL |= {"kind", "x", "out", "log", "least", "group", "groups", "axis"}
 # Operands and fields of sampling that are words of every program: a random seed, a CUDA stream, a sample of rows, a report.
-GENERAL |= {"accepted", "indices", "kind", "order", "report", "sample", "seed", "stream", "token", "tokens", "x"}
+GENERAL |= {"accepted", "form", "indices", "kind", "order", "report", "sample", "seed", "out", "stream", "token", "tokens", "x"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 

@@ -7,9 +7,10 @@ namespace opfacade {
 // The kept set of one row. min_p is a compare of its own: a_i >= a_max + log2(min_p).
 struct Kept {
   Cut cut;
-  float most_below;
-  __device__ __forceinline__ bool has(uint32_t token, float a, float below) const {
-    return below <= most_below && cut.keeps(ordered(a), token);
+  float most;  // distance from the most likely token
+  template <class Held>
+  __device__ __forceinline__ bool has(uint32_t token, float a, const Held& held) const {
+    return held.distance(a) <= most && cut.keeps(ordered(a), token);
   }
 };
 
@@ -46,7 +47,7 @@ __device__ __forceinline__ Kept kept_of(const SampleParams& p, int64_t row, Held
   }
   if constexpr (C::kMinP) {
     const float least = fminf(p.min_p[row], 1.f);
-    if (least > 0.f) kept.most_below = -log2f(least);
+    if (least > 0.f) kept.most = HeldRow<C>::distance_of(least);
   }
   return kept;
 }
@@ -94,7 +95,7 @@ class Reporter {
 
   __device__ __forceinline__ void probabilities(const Kept& kept) {
     uint64_t mass = 0;
-    held_.each([&](uint32_t token, float a) { mass += kept.has(token, a, held_.below(a)) ? mass_below(held_.below(a)) : 0; });
+    held_.each([&](uint32_t token, float a) { mass += kept.has(token, a, held_) ? held_.mass(a) : 0; });
     mass = held_.cluster().reduce(mass, Sum());
     const float scale = __fdiv_rn(kMassUnit, static_cast<float>(max(mass, uint64_t{1})));
     float* const probs = p_.probs + row_ * p_.probs_row;
@@ -102,8 +103,8 @@ class Reporter {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if (first + j >= static_cast<uint32_t>(p_.vocab)) continue;
-        const bool has = is_candidate(a[j]) && kept.has(first + j, a[j], held_.below(a[j]));
-        probs[first + j] = has ? exp2_approx(-held_.below(a[j])) * scale : 0.f;
+        const bool has = is_candidate(a[j]) && kept.has(first + j, a[j], held_);
+        probs[first + j] = has ? held_.weight(a[j]) * scale : 0.f;
       }
     });
   }
@@ -138,7 +139,7 @@ __device__ __forceinline__ uint64_t raced(const Row<C>& row, HeldRow<C>& held, c
   held.each_group([&](uint32_t first, const float (&a)[4]) {
     bool has[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) has[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held.below(a[j]));
+    for (int j = 0; j < 4; ++j) has[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held);
     if (!(has[0] || has[1] || has[2] || has[3])) return;
     uint32_t words[4];
     philox.words(first / 4, words);

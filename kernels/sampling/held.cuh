@@ -63,12 +63,22 @@ class HeldRow {
         if (is_candidate(a[j])) first = Larger()(first, ranked(a[j], token + j));
     }
     first = cluster_.reduce(first, Larger());
-    top_ = __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
+    top_ = C::kShares ? key_of(first) : __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
     return first;
   }
 
   // Octaves of probability below the most likely token; not negative.
   __device__ __forceinline__ float below(float a) const { return __fsub_rn(top_, __fmul_rn(Row<C>::finite(a), kLog2E)); }
+
+  // The weight of a candidate, where the most likely one has 1.
+  __device__ __forceinline__ float weight(float a) const {
+    return C::kShares ? __fdiv_rn(a, top_) : exp2_approx(-below(a));
+  }
+  // In units of 2^-40: an integer, so that sums have no order.
+  __device__ __forceinline__ uint64_t mass(float a) const { return static_cast<uint64_t>(fmaf(weight(a), kMassUnit, 0.5f)); }
+  // Grows as a candidate gets less likely: min_p bounds it.
+  __device__ __forceinline__ float distance(float a) const { return C::kShares ? -weight(a) : below(a); }
+  static __device__ __forceinline__ float distance_of(float share) { return C::kShares ? -share : -log2f(share); }
 
   // f(token, adjusted logit) of every candidate of this thread.
   template <class F>
@@ -91,13 +101,15 @@ class HeldRow {
     }
   }
 
+  // A bucket of `survey`; falling in a. Shares have 32 buckets an octave.
   __device__ __forceinline__ int coarse(float a) const {
+    if constexpr (C::kShares) return static_cast<int>(min((ordered(top_) - ordered(a)) >> 18, kBuckets - 1u));
     return static_cast<int>(fminf(below(a) * ((kBuckets - 1) / kOctaves), kBuckets - 1.f));
   }
   // Counts and masses of the whole row by distance from the most likely token.
   __device__ __forceinline__ Amount survey() {
     select_.begin();
-    each([&](uint32_t, float a) { select_.add(coarse(a), mass_below(below(a))); });
+    each([&](uint32_t, float a) { select_.add(coarse(a), mass(a)); });
     select_.end(cluster_, shared_.coarse);
     Amount total{0, 0};
 #pragma unroll 1
@@ -151,7 +163,7 @@ class HeldRow {
       select_.begin();
       each([&](uint32_t token, float a) {
         const uint32_t own = sought.of(token, a);
-        if (range.has(own)) select_.add(range.bucket(own), mass_below(below(a)));
+        if (range.has(own)) select_.add(range.bucket(own), mass(a));
       });
       select_.end(cluster_, shared_.sums);
       at = select_.crossing(shared_.sums, target, at.before);

@@ -24,9 +24,4 @@ __device__ __forceinline__ uint64_t ranked(float key, uint32_t token) { return u
 __device__ __forceinline__ uint32_t token_of(uint64_t ranked) { return ~static_cast<uint32_t>(ranked); }
 __device__ __forceinline__ float key_of(uint64_t ranked) { return of_ordered(static_cast<uint32_t>(ranked >> 32)); }
 
-// Mass of a candidate `below` octaves under the most likely one, in units of 2^-40: an integer, so that sums have no order.
-__device__ __forceinline__ uint64_t mass_below(float below) {
-  return static_cast<uint64_t>(fmaf(exp2_approx(-below), kMassUnit, 0.5f));
-}
-
 }  // namespace opfacade

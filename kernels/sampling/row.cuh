@@ -53,7 +53,10 @@ struct Row {
     const AdjustParams& by = p.adjust;
     if constexpr (C::kRaw) {
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? __fadd_rn(a[j], 0.f) : minus_infinity();
+      for (int j = 0; j < kCount; ++j) {
+        if constexpr (C::kShares) a[j] = a[j] > 0.f ? fminf(a[j], 0x1.fffffep127f) : minus_infinity();
+        else a[j] = a[j] > minus_infinity() ? __fadd_rn(a[j], 0.f) : minus_infinity();
+      }
       return;
     }
     if constexpr (C::kBitmask) {
@@ -74,7 +77,7 @@ struct Row {
     for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? capped(a[j]) : minus_infinity();
   }
 
-  // Within what products with log2(e) can be.
+  // Numbers whose products with log2(e) are finite.
   __device__ __forceinline__ static float finite(float a) { return C::kRaw ? fminf(fmaxf(a, -kLargest), kLargest) : a; }
 
   __device__ __forceinline__ float heated(float a) const {

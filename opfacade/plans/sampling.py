@@ -10,7 +10,11 @@ from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
+from opfacade.plans._sampling.adjust import AdjustLogitsArgs as AdjustLogitsArgs
+from opfacade.plans._sampling.adjust import AdjustLogitsDescriptor, AdjustLogitsPlan
 from opfacade.plans._sampling.args import SampleArgs as SampleArgs
+from opfacade.plans._sampling.probabilities import ProbabilitiesArgs as ProbabilitiesArgs
+from opfacade.plans._sampling.probabilities import ProbabilitiesDescriptor, ProbabilitiesPlan
 from opfacade.plans._sampling.specs import Rows, adjustments
 from opfacade.plans._sampling.top_k import TopKArgs as TopKArgs
 from opfacade.plans._sampling.top_k import TopKDescriptor, TopKPlan
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "AdjustLogitsArgs", "AdjustLogitsDescriptor", "AdjustLogitsPlan",
+    "ProbabilitiesArgs", "ProbabilitiesDescriptor", "ProbabilitiesPlan",
     "SampleArgs", "SampleDescriptor", "SamplePlan",
     "TopKArgs", "TopKDescriptor", "TopKPlan",
     "VerifyDraftsArgs", "VerifyDraftsDescriptor", "VerifyDraftsPlan",
@@ -143,6 +149,12 @@ class SamplePlan(Plan[SampleArgs]):
 
 
 EXAMPLES = (
+    AdjustLogitsDescriptor(total_num_rows=64, vocab=1003, dtype="bf16", penalties=True, bitmask=True, temperature=True),
+    AdjustLogitsDescriptor(total_num_rows=7, vocab=515, soft_cap=30.0, bias="dense", num_valid=True),
+    AdjustLogitsDescriptor(total_num_rows=5, vocab=1000, dtype="f16", bias="sparse", num_biases=9),
+    ProbabilitiesDescriptor(total_num_rows=64, vocab=1003, dtype="bf16", temperature=True, top_k=True),
+    ProbabilitiesDescriptor(total_num_rows=7, vocab=515, form="renorm", top_p=True, min_p=True, num_valid=True),
+    ProbabilitiesDescriptor(total_num_rows=5, vocab=1000, dtype="f16", form="mask", top_k=True, top_p=True, order="joint"),
     SampleDescriptor(total_num_rows=64, vocab=4099, dtype="bf16"),
     SampleDescriptor(total_num_rows=7, vocab=1000, top_k=True, top_p=True, min_p=True, order="joint", num_valid=True),
     SampleDescriptor(

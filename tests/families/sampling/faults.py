@@ -56,7 +56,7 @@ FAULTS = (
         "if (!by_mass) mass",
         "joint",
     ),
-    _kernel("min_p is a natural logarithm", "filtered.cuh", "-log2f(least)", "-logf(least)"),
+    _kernel("min_p is a natural logarithm", "held.cuh", "-log2f(share)", "-logf(share)"),
     _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(a[j])", "a[j]"),
     _kernel(
         "a carry of masses is lost",

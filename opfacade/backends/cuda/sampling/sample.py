@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from opfacade.backends.cuda.sampling.guarantee import promised
 from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, held_bytes
@@ -10,17 +10,22 @@ from opfacade.core.model import INT32_MAX
 from opfacade.core.target import Target
 from opfacade.plans.sampling import SampleDescriptor
 
+Facts: TypeAlias = dict[str, bool | int | str]
 _FIELDS = (
     "top_k", "top_p", "min_p", "temperature", "penalties", "bias", "bitmask", "indices", "report", "probs_out", "num_valid",
 )  # fmt: skip
-_BESIDE_LOGITS = 16 * 1024  # kHeldShared
+BESIDE_LOGITS = 16 * 1024  # kHeldShared
 
 
-def _facts(descriptor: SampleDescriptor) -> dict[str, bool | int | str]:
+def set_facts(descriptor: Any, fields: tuple[str, ...]) -> Facts:
     """Fields that are set: what is off is absent."""
-    found = {name: getattr(descriptor, name) for name in _FIELDS}
-    facts: dict[str, bool | int | str] = {name: value for name, value in found.items() if value not in (False, "none")}
-    facts["dtype"] = descriptor.dtype
+    found = {name: getattr(descriptor, name) for name in fields}
+    facts: Facts = {name: value for name, value in found.items() if value not in (False, "none")}
+    return facts | {"dtype": descriptor.dtype}
+
+
+def _facts(descriptor: SampleDescriptor) -> Facts:
+    facts = set_facts(descriptor, _FIELDS)
     if descriptor.soft_cap:
         facts["soft_cap"] = True
     if descriptor.top_k and descriptor.top_p:
@@ -30,7 +35,7 @@ def _facts(descriptor: SampleDescriptor) -> dict[str, bool | int | str]:
 
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
-    split = (ctas_of(descriptor.vocab, target), held_bytes(target, _BESIDE_LOGITS))
+    split = (ctas_of(descriptor.vocab, target), held_bytes(target, BESIDE_LOGITS))
     return descriptor.stream, limit, descriptor.soft_cap, *split
 
 

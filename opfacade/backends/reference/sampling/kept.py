@@ -15,10 +15,12 @@ UNIT = 2.0**40  # mass of the most likely token
 
 @dataclass(frozen=True)
 class Ordered:
-    """Rows in their order. ids: of tokens; a: adjusted logits; masses: int64; count: candidates of each row."""
+    """Rows in their order. ids: of tokens; a: adjusted logits; below: octaves under the first; masses: int64; count: of
+    candidates."""
 
     ids: Tensor
     a: Tensor
+    below: Tensor
     masses: Tensor
     count: Tensor
 
@@ -28,8 +30,23 @@ class Ordered:
 
         values, ids = a.sort(dim=-1, descending=True, stable=True)
         b = values.double() * LOG2_E
-        above = torch.where(values > -torch.inf, b - b[:, :1], -torch.inf)
-        return cls(ids, values, (UNIT * above.exp2()).round().long(), (values > -torch.inf).sum(-1))
+        below = torch.where(values > -torch.inf, b[:, :1] - b, torch.inf)
+        return cls(ids, values, below, (UNIT * (-below).exp2()).round().long(), (values > -torch.inf).sum(-1))
+
+    @classmethod
+    def of_shares(cls, shares: Tensor) -> Ordered:
+        """shares: probabilities; those that are not above 0 are no candidates."""
+        values, ids = _positive(shares).sort(dim=-1, descending=True, stable=True)
+        part = values.double() / values[:, :1].double()
+        part = part.masked_fill(values <= 0, 0.0)
+        return cls(ids, values, -part.log2(), (UNIT * part).round().long(), (values > 0).sum(-1))
+
+
+def _positive(shares: Tensor) -> Tensor:
+    """0 in place of what is no candidate; infinity is the largest number."""
+    import torch
+
+    return torch.where(shares > 0, shares.float(), 0.0).clamp(max=torch.finfo(torch.float32).max)
 
 
 def kept_counts(descriptor: Any, args: Any, rows: Ordered) -> Tensor:
@@ -65,6 +82,5 @@ def _by_ratio(rows: Ordered, min_p: Tensor) -> Tensor:
     """Candidates with at least min_p of the largest probability; the largest is one."""
     import torch
 
-    b = rows.a.double() * LOG2_E
-    found = (b >= b[:, :1] + min_p.double().clamp(max=1)[:, None].log2()).sum(-1)
+    found = (rows.below <= -min_p.double().clamp(max=1)[:, None].log2()).sum(-1)
     return torch.where(min_p > 0, found, rows.a.shape[1])

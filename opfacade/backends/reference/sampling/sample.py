@@ -19,11 +19,11 @@ _BLOCK = 2**23  # elements that are sorted at a time
 
 def sample(descriptor: Any, args: Any) -> None:
     """The outputs of all valid rows, some rows at a time."""
-    for part in _blocks(descriptor, args):
+    for part in blocks(descriptor, args):
         _sample(descriptor, part)
 
 
-def _blocks(descriptor: Any, args: Any) -> Iterator[Any]:
+def blocks(descriptor: Any, args: Any) -> Iterator[Any]:
     """The call cut into rows, those that are not valid left out."""
     rows = descriptor.total_num_rows
     counted = int(args.num_valid[0]) if descriptor.num_valid else rows
@@ -57,9 +57,15 @@ def _sample(descriptor: Any, args: Any) -> None:
     if descriptor.report != "none":
         _report(descriptor, args, rows, first, none)
     if descriptor.probs_out == "filtered":
-        mass = (rows.a.double() * LOG2_E - rows.a[:, :1].double() * LOG2_E).exp2().masked_fill(~inside, 0)
-        share = mass / mass.sum(-1, keepdim=True).clamp(min=1)
-        args.probs.copy_(torch.empty_like(share).scatter_(1, rows.ids, share))
+        args.probs.copy_(shares(rows, inside))
+
+
+def shares(rows: Ordered, inside: Tensor) -> Tensor:
+    """f64 [rows, vocab]: probabilities of the kept places of the order, by token."""
+    import torch
+
+    mass = (-rows.below).exp2().masked_fill(~inside, 0)
+    return torch.zeros_like(mass).scatter_(1, rows.ids, mass / mass.sum(-1, keepdim=True).clamp(min=1))
 
 
 def _race(descriptor: Any, args: Any, rows: Ordered) -> Tensor:

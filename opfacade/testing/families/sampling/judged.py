@@ -23,7 +23,7 @@ def judged(row: RaceRow, got: dict[str, Any]) -> dict[str, float]:
     if "top_tokens" in got:
         found |= _top(row, got)
     if "probs" in got:
-        found["probs"] = _probs(row, got["probs"])
+        found["probs"] = probabilities_error(row, got["probs"])
     return found
 
 
@@ -84,7 +84,7 @@ def _top(row: RaceRow, got: dict[str, Any]) -> dict[str, float]:
     return {"top_tokens": 0.0, "top_logprobs": max(past, _logprob_error(row, own, logprobs[:count]))}
 
 
-def _probs(row: RaceRow, got: Any) -> float:
+def probabilities_error(row: RaceRow, got: Any) -> float:
     """Each probability against its share of the kept mass; a token that may be kept may also be 0."""
     may, must = row.kept
     most, least = float(row.masses[may].sum()), float(row.masses[must].sum())

@@ -30,14 +30,14 @@ class SampleHarness(Harness):
         return SampleDescriptor(total_num_rows=rng.randint(0, 4), vocab=vocab, **_fields(rng, vocab))
 
     def inputs(self, draw: Draw) -> None:
-        for name, values in _VALUES.items():
+        for name, values in VALUES.items():
             if name in draw.values:
                 draw.values[name] = values(draw, draw.values[name]).to(draw.values[name].dtype)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         """Every valid row, whatever the sample."""
         call, specs = valid_part(ran.descriptor, ran.args), operands_of(ran.descriptor)
-        arrays = {name: _array(getattr(call, name)) for name in specs}
+        arrays = {name: array_of(getattr(call, name)) for name in specs}
         margins = Margins(**constants(ran.sku))
         report = Report(0.0, 0.0, "", 0)
         for at in range(len(arrays["token"])):
@@ -105,7 +105,7 @@ def _biases(draw: Draw, like: Tensor) -> Tensor:
     return torch.where(draw.uniform(like.shape) < 0.1, -torch.inf, found)
 
 
-_VALUES: dict[str, Any] = {
+VALUES: dict[str, Any] = {
     "logits": logits,
     "temperature": _one_of(0.0, 0.3, 0.7, 1.0, 1.0, 2.5),
     "top_k": _one_of(-1, 0, 1, 2, 5, 40, 50, 300, 10**9),
@@ -125,5 +125,5 @@ _VALUES: dict[str, Any] = {
 }
 
 
-def _array(tensor: Tensor) -> Any:
+def array_of(tensor: Tensor) -> Any:
     return (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()

@@ -1,0 +1,41 @@
+// The kept set of a row written as probabilities, or as the logits that it leaves.
+#pragma once
+#include "kernels/sampling/filtered.cuh"
+
+namespace opfacade {
+
+// x where a token is kept, -inf elsewhere. Without a candidate nothing is kept.
+template <class C>
+__device__ __forceinline__ void write_masked(const SampleParams& p, int64_t row, HeldRow<C>& held, const Kept& kept) {
+  using Bits = typename Element<typename C::T>::Bits;
+  const Bits* const x = static_cast<const Bits*>(p.logits) + row * p.logits_row;
+  Bits* const out = static_cast<Bits*>(p.values) + row * p.values_row;
+  held.each_group([&](uint32_t first, const float (&a)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (first + j >= static_cast<uint32_t>(p.vocab)) continue;
+      const bool has = is_candidate(a[j]) && kept.has(first + j, a[j], held);
+      out[first + j] = has ? x[first + j] : Element<typename C::T>::store(minus_infinity());
+    }
+  });
+}
+
+template <class C>
+__device__ __forceinline__ void probabilities(const SampleParams& p) {
+  HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
+  const int64_t at = blockIdx.x / p.ctas;
+  if (!is_valid_row(p, at)) return;
+  const Row<C> row(p, at, shared.flags);
+  HeldRow<C> held(row, shared, reinterpret_cast<float*>(dynamic_shared() + kHeldShared));
+  const bool any = held.hold() != 0;
+  Kept kept{{0, ~0u}, -minus_infinity()};
+  if (any) {
+    const bool surveys = C::kTopK || (C::kTopP && p.top_p[at] < 1.f);
+    kept = kept_of<C>(p, at, held, surveys ? held.survey() : Amount{0, 0});
+  }
+  if constexpr (C::kMask) write_masked(p, at, held, kept);
+  else Reporter<C>(p, at, held).probabilities(kept);
+  held.cluster().sync();  // no CTA exits while others read its shared memory
+}
+
+}  // namespace opfacade

@@ -1,0 +1,93 @@
+"""Filtered distributions of rows: softmax, renormalised probabilities, masked logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args
+from opfacade.core.model import Count, Size, contradiction
+from opfacade.core.operands import TensorSpec, num_valid_spec
+from opfacade.plan import Plan
+from opfacade.plans._sampling.family import LogitsDType, SamplingOp
+from opfacade.plans._sampling.specs import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbabilitiesArgs(Args):
+    """The tensors of one call. rows: total_num_rows."""
+
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "x": '[rows, vocab] in dtype: logits, or with form="renorm" probabilities of any sum',
+        "temperature": "f32 [rows]; at most 0 is 1; with temperature",
+        "top_k": "i32 [rows]; at most 0, or at least vocab, is off; with top_k",
+        "top_p": "f32 [rows]; at least 1 is off, at most 0 keeps the most likely token; with top_p",
+        "min_p": "f32 [rows]; at most 0 is off; with min_p",
+        "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
+        "out": 'written: f32 [rows, vocab]; with form="mask" in dtype',
+    })  # fmt: skip
+    x: Tensor
+    temperature: Tensor | None = None
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
+    num_valid: Tensor | None = None
+    out: Tensor
+
+
+class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
+    """The kept set of each row, by the filters of `sample`, as a distribution.
+
+    softmax: probabilities of the kept tokens of logits, 0 elsewhere. renorm: the same of probabilities; those of 0 and NaN are
+    no candidates. mask: the logits of the kept tokens as they are, -inf elsewhere. A row without candidates is 0, or -inf.
+    """
+
+    op: Literal["probabilities"] = Field(default="probabilities", description="The operator.")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "race-f32")
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "max_top_k"})
+    args_type: ClassVar[type[Args]] = ProbabilitiesArgs
+    total_num_rows: Count = Field(description="Rows.")
+    vocab: Size = Field(description="Entries of a row.")
+    form: Literal["softmax", "renorm", "mask"] = Field(default="softmax", description="Logits or probabilities, in and out.")
+    dtype: LogitsDType = Field(default="f32", description="Element type of x.")
+    temperature: bool = Field(default=False, description="Rows of logits have a temperature; without, it is 1.")
+    top_k: bool = Field(default=False, description="Rows have a top_k.")
+    top_p: bool = Field(default=False, description="Rows have a top_p.")
+    min_p: bool = Field(default=False, description="Rows have a min_p.")
+    order: Literal["top_k_first", "joint"] = Field(
+        default="top_k_first", description="Mass that top_p refers to, as in sample."
+    )
+    max_top_k: Size | None = Field(default=None, description="At most so many tokens of a row are kept, whatever its top_k.")
+    num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> ProbabilitiesDescriptor:
+        if self.form == "renorm" and self.temperature:
+            raise contradiction("temperature", "False for probabilities", self.temperature)
+        if self.max_top_k is not None and not self.top_k:
+            raise contradiction("max_top_k", "None without top_k", self.max_top_k, "Set top_k=True.")
+        return self
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Rows may hold anything."""
+        return None if name == "x" else super().wrong_values(name, args)
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows = Rows(self)
+        found = {"x": rows.table(self.dtype)}
+        controls = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
+        found |= {name: rows.each(dtype) for name, dtype in controls.items() if getattr(self, name)}
+        if self.num_valid:
+            found["num_valid"] = num_valid_spec(self.total_num_rows)
+        return found | {"out": rows.table(self.dtype if self.form == "mask" else "f32", role="out")}
+
+
+class ProbabilitiesPlan(Plan[ProbabilitiesArgs]):
+    """Filtered distributions of rows."""

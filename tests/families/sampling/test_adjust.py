@@ -1,0 +1,66 @@
+"""Adjusted logits in place: the numbers that `sample` draws from."""
+
+import math
+
+import pytest
+import torch
+
+from opfacade import Plan, Target
+from opfacade.plans.sampling import AdjustLogitsArgs, AdjustLogitsDescriptor
+from opfacade.testing import determinism, problems
+from opfacade.testing.subject import Subject
+from tests import emulator
+from tests.support.assert_guarantee import hold
+
+PLACES = [pytest.param("host", marks=emulator.needed), pytest.param("gpu", marks=pytest.mark.gpu)]
+KINDS = {
+    "penalties": {"penalties": True, "temperature": True, "dtype": "bf16"},
+    "list": {"bias": "sparse", "num_biases": 9, "bitmask": True},
+    "capped": {"bias": "dense", "soft_cap": 5.0, "dtype": "f16"},
+}
+
+
+def of(place, kind, rows=4, vocab=1003):
+    descriptor = AdjustLogitsDescriptor(total_num_rows=rows, vocab=vocab, **KINDS[kind])
+    return emulator.subject(descriptor) if place == "host" else Subject(descriptor, "cuda", "cuda")
+
+
+@pytest.mark.parametrize("subject", [None, pytest.param(emulator.subject, marks=emulator.needed)])
+def test_each_operation_comes_in_its_order(subject):
+    """(((4 + 1) / 2) - 0.5 * 3) - 0.25, capped at 2, divided by 0.5; NaN is no candidate."""
+    fields = {"bias": "dense", "penalties": True, "soft_cap": 2.0, "temperature": True}
+    descriptor = AdjustLogitsDescriptor(total_num_rows=1, vocab=4, **fields)
+    args = AdjustLogitsArgs(
+        logits=torch.tensor([[4.0, -1.0, 0.5, math.nan]]), bias=torch.tensor([[1.0, 0.0, 0.0, 0.0]]),
+        prompt_mask=torch.tensor([[False, True, False, False]]), output_counts=torch.tensor([[3, 0, 0, 0]], dtype=torch.int32),
+        temperature=torch.tensor([0.5]), repetition=torch.tensor([2.0]), frequency=torch.tensor([0.5]),
+        presence=torch.tensor([0.25]),
+    )  # fmt: skip
+    (subject(descriptor) if subject else Plan.select(descriptor, target=Target.cpu())).run(args)
+    want = torch.tensor([[math.tanh(x / 2) * 2 / 0.5 for x in (0.75, -2.0, 0.5)] + [-math.inf]])
+    torch.testing.assert_close(args.logits, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_it_keeps_its_guarantee(place, kind):
+    for seed in range(3):
+        hold(of(place, kind), seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_problems_on_the_reference(seed):
+    hold(Subject(problems.random_descriptor("adjust_logits", seed), "reference", "cpu"), seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_row_has_its_bits_in_any_batch(place, kind):
+    shown = determinism.batch_invariance(of(place, kind), determinism.Campaign(2, 2, 4, 1), seed=1)
+    assert shown.different == 0 < shown.compared
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_repeat_bitwise(kind):
+    assert determinism.run_to_run(of("gpu", kind), 40, seed=1).different == 0
