@@ -120,6 +120,8 @@ LINES = (
     Line("quantisation", "QuantizePlan", ANY, unrecorded),
     Line("dequantisation", "DequantizePlan", ANY, unrecorded),
     Line("sampling", "SamplePlan", ANY, unrecorded),
+    Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded),
+    Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded),
     Line("top-k", "TopKPlan", ANY, unrecorded),
     Line("verification of drafts", "VerifyDraftsPlan", ANY, unrecorded),
     Line("packing of masks", "PackMaskPlan", ANY, unrecorded),

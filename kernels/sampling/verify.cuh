@@ -60,7 +60,7 @@ class Request {
   }
 
   __device__ __forceinline__ const float* target() const { return target_ + shared_.node * p_.target_row; }
-  // The draft that a chain rejected; null without one.
+  // Distribution of the draft that a chain rejected; null without one.
   __device__ __forceinline__ const float* rejected_draft() const {
     return shared_.node < p_.drafts ? draft(shared_.node) : nullptr;
   }

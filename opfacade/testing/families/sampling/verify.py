@@ -1,4 +1,4 @@
-"""Harness: verification of drafts. Accepted drafts are exact; the token that follows is held as a race of its own."""
+"""Harness: verification of drafts. Acceptance is exact; the token that follows is held as a race of its own."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _shares(draw: Draw, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The expectation for one request: accepted drafts with their nodes, the weights of the race, its place."""
+    """The required result of one request: accepted drafts with their nodes, the weights of the race, its place."""
 
     tokens: list[int]
     nodes: list[int]
