@@ -128,7 +128,13 @@ LINES = (
 )
 
 
+def _row(lines: list[Line]) -> str:
+    """Operators of the same status and figures share a row."""
+    names, plans = ", ".join(line.operator for line in lines), ", ".join(f"`{line.plan}`" for line in lines)
+    return f"| {names} | {plans} | {lines[0].status} | {' | '.join(lines[0].figures())} |"
+
+
 def table() -> list[str]:
     devices = {record(kind)["machine"]["device"] for kind in ("prefill", "decode", "mla", "append")}
-    lines = [f"| {line.operator} | `{line.plan}` | {line.status} | {' | '.join(line.figures())} |" for line in LINES]
+    lines = [_row(list(found)) for _, found in groupby(LINES, key=lambda line: (line.status, line.figures()))]
     return [f"Measured on one {', one '.join(sorted(devices))}, each range over the shapes of its record.", "", *HEAD, *lines]
