@@ -13,6 +13,7 @@ import json
 import platform
 import struct
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -118,6 +119,7 @@ def _libm():
     return digest.hexdigest()[:16]
 
 
+@cache
 def device_name():
     """This GPU and the compilers of its kernels: another compiler may give other bits."""
     spec = next(iter(gpu_problems().values())).plan.jit_spec
