@@ -71,7 +71,7 @@ class KernelSku(Model):
                 self.backend,
                 self.arch,
                 f"{self.impl}@{self.revision}",
-                _pairs(self.dtypes),
+                _pairs(self.dtypes) or "-",
                 self.layout,
                 _pairs(self.spec) or "-",
                 f"{_PROMISE}{_digest(self.precision_guarantee)[:16]}",
