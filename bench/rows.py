@@ -1,8 +1,8 @@
 """Norms, quantisation, softmax and sums of rows on one GPU: `python -m bench.rows [--only WORD] [--without PEER] [--out FILE]`.
 
 Beside torch eager, torch.compile and FlashInfer, where it can be imported. Timing, ceilings and refusals of wrong results are
-those of `bench.maps`: large problems with L2 dirty and clean, up to 128 rows as one launch of a CUDA graph of many. A record has
-the machine, its date and the commit. torch.compile takes seconds a problem: `--without torch.compile` leaves it out.
+those of `bench.maps`: large problems with L2 dirty and clean, up to 128 rows as one launch of a CUDA graph. A record has the
+machine, its date and the commit. torch.compile takes seconds a problem: `--without torch.compile` leaves it out.
 """
 
 from __future__ import annotations
