@@ -110,7 +110,7 @@ class NamedFold(Descriptor[ArgsT]):
             if len(own) == 1:
                 tensor = tensor.narrow(at, 0, sizes[0])
             else:
-                tensor = tensor.unflatten(at, sizes) if own else tensor.select(at, 0)
+                tensor = tensor.unflatten(at, sizes) if own else tensor.select(at, 0)  # type: ignore[no-untyped-call]
             at += len(own)
         order = [axis for own in self._dims_of(name, axes) for axis in own]
         return tensor if order == list(axes) else tensor.permute([order.index(axis) for axis in axes])

@@ -67,7 +67,7 @@ class NormDescriptor(NamedFold[NormArgs]):
     args_type: ClassVar[type[Args]] = NormArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
-    kind: Literal["rms", "layer"] = Field(description="RMS norm, or layer norm, which subtracts the mean.")  # type: ignore[assignment]
+    kind: Literal["rms", "layer"] = Field(description="RMS norm, or layer norm, which subtracts the mean.")
     total_num_rows: Count = Field(description="Rows.")
     hidden: Size = Field(description="Elements of a row.")
     groups: Size = Field(default=1, description="Equal parts of a row, each with a norm of its own, such as heads.")

@@ -142,7 +142,7 @@ class QuantizeDescriptor(_Quantised):
         own = (2,) if quant.scale == "group" else None
         stages = (Stage(reducer="max", value=abs(x), axes=own),) if quant.dynamic else ()
         scale = quant.scale_of(stage(0, "f32"))
-        inputs = (Input(name="x", dtype=self.dtype),)
+        inputs: tuple[Input, ...] = (Input(name="x", dtype=self.dtype),)
         outputs = (FoldOutput(name="scale", dtype="f32", value=scale, over=self._scaled),) if quant.dynamic else ()
         if quant.scale == "static":
             inputs, scale = (*inputs, Input(name="scale", dtype="f32", over=())), value("scale", "f32")

@@ -61,7 +61,7 @@ def _moments(shape: tuple[int, ...], fold: tuple[int, ...]) -> FoldDescriptor:
         ("spread", "f32", stage(1, "f32", "m2")),
         ("place", "i64", stage(2, "i64", "index")),
     )
-    outputs = tuple(FoldOutput(name=name, dtype=dtype, value=made, over=kept) for name, dtype, made in found)  # type: ignore[arg-type]
+    outputs = tuple(FoldOutput(name=name, dtype=dtype, value=made, over=kept) for name, dtype, made in found)
     return FoldDescriptor(shape=shape, fold=fold, inputs=(Input(name="x", dtype="f32"),), stages=stages, outputs=outputs)
 
 

@@ -21,7 +21,8 @@ class Output:
     """One output. axes: for each dimension the input axes with its size, of which the first present one is used; empty if the
     caller must pass the shape. dtype: the same in all problems, or None; then it is the dtype of the first of `like`, the
     inputs that most often have the output's dtype. An output in a list may have any shape and dtype: the caller passes
-    both. optional: it may be missing. says_dtype: false where the caller must pass the dtype."""
+    both, as it passes the shape of an output that only some problems have. optional: it may be missing. says_dtype: false where
+    the caller must pass the dtype, for no input has it in all problems."""
 
     name: str
     axes: tuple[tuple[Place, ...], ...]
@@ -52,15 +53,23 @@ def output_of(form: Form, name: str) -> Output:
     if any(name in names for names in form.kind.lists.values()):
         return Output(name, ((),), None, form.inputs, optional=len(problems) < len(form.problems), says_dtype=False)
     sources = [n for n in form.inputs if any(n in p and p[n].role != "index" for p in problems)]
-    axes = tuple(
-        tuple(place for source in sources for place in _places(problems, name, axis, source))
-        for axis in range(len(problems[0][name].shape))
+    ranks = {len(p[name].shape) for p in problems}
+    axes = (
+        tuple(
+            tuple(place for source in sources for place in _places(problems, name, axis, source)) for axis in range(max(ranks))
+        )
+        if len(ranks) == 1
+        else ((),)
     )
     dtypes = {p[name].dtype for p in problems}
     unlike = {n: sum(p[n].dtype != p[name].dtype for p in problems if n in p) for n in sources}
     like = tuple(sorted(sources, key=lambda n: (n not in form.required, unlike[n])))
-    known = all(_is_in_every(problems, places) for places in axes)
-    return Output(name, axes if known else ((),), dtypes.pop() if len(dtypes) == 1 else None, like)
+    without = [p for p in form.problems if name not in p]
+    absent = name not in form.flags and any(all(_is_in_every([p], places) for places in axes if places) for p in without)
+    known = not absent and all(_is_in_every(problems, places) for places in axes)
+    alike = len(dtypes) == 1 or any(count == 0 for count in unlike.values())
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    return Output(name, axes if known else ((),), dtype, like, optional=absent, says_dtype=alike)
 
 
 def _places(problems: Sequence[Problem], name: str, axis: int, source: str) -> list[Place]:

@@ -31,7 +31,7 @@ class Printer:
 
     def uniform(self, values: Sequence[Node]) -> tuple[Node, ...]:
         """The largest parts that are the same for all elements."""
-        same = {}
+        same: dict[Node, bool] = {}
         for node in ordered(values):
             same[node] = self._is_uniform(node) and all(same[arg] for arg in node.args)
         used = {arg for node in ordered(values) if not same[node] for arg in node.args} | set(values)
