@@ -94,7 +94,7 @@ def _counted(rows: int, width: int) -> FoldDescriptor:
 def _many(rows: int, width: int) -> FoldDescriptor:
     """As many inputs and outputs as there may be."""
     kinds: tuple[Any, ...] = ("f32", "f16", "bf16", "f32", "bf16", "f16", "f32", "f16")
-    overs: tuple[Any, ...] = (None, None, (1,), (0,), None, (), (1,), None)
+    overs: tuple[Any, ...] = (None, None, (1,), (0,), None, (0,), (1,), None)
     inputs = tuple(Input(name=f"x{i}", dtype=kind, over=over) for i, (kind, over) in enumerate(zip(kinds, overs, strict=True)))
     parts = [value(one.name, "f32") for one in inputs]
     total = parts[0]

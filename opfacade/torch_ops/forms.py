@@ -45,8 +45,9 @@ class Form:
 
     @cached_property
     def made(self) -> tuple[str, ...]:
-        """Operands that are only written: the functional form makes them."""
-        return tuple(n for n in self.fields if any(p[n].role == "out" for p in self.problems if n in p))
+        """Operands that are only written, in every problem: the functional form makes them."""
+        roles = {n: {p[n].role for p in self.problems if n in p} for n in self.fields}
+        return tuple(n for n in self.fields if "out" in roles[n] and "in" not in roles[n])
 
     @property
     def is_in_place(self) -> bool:

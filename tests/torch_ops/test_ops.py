@@ -94,15 +94,17 @@ def test_both_forms_give_the_bits_of_run(descriptor):
         kept = {n: getattr(args, n) for n in form_of(descriptor).inputs}
         before = {n: t.clone() for n, t in kept.items() if t is not None}
         dtype = {"o_dtype": wanted.o.dtype} if getattr(descriptor, "o_dtype", "none") != "none" and wanted.o is not None else {}
+        dtype |= {"out_dtype": wanted.out.dtype} if getattr(descriptor, "out_dtype", None) else {}
         dtype |= dtypes_of(descriptor, args)
         made = op(f"{name}_functional")(plan.handle, *made_of(descriptor, args), **dtype)
         assert all(torch.equal(t.view(torch.uint8), kept[n].view(torch.uint8)) for n, t in before.items())
     plan.run(wanted)
     op(name)(*given)
-    for i, (n, t) in enumerate(results(descriptor, wanted, name).items()):
+    order = form_of(descriptor, name).results
+    for n, t in results(descriptor, wanted, name).items():
         assert torch.equal(getattr(args, n), t), n
         if not in_place:
-            found = made if isinstance(made, torch.Tensor) else made[i]
+            found = made if isinstance(made, torch.Tensor) else made[order.index(n)]
             assert torch.equal(*(valid(descriptor, args, n, each) for each in (found, t))), n
 
 
