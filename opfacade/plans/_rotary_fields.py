@@ -1,4 +1,4 @@
-"""Parts that rotations share: groups of pairs, their checks, and the operands of their angles."""
+"""Parts that rotations have in common: groups of pairs, their checks, and the operands of their angles."""
 
 from __future__ import annotations
 

@@ -35,5 +35,13 @@ def test_lengths_add_up_to_the_bounds(example):
 
 def test_operands_that_are_overwritten_are_found_by_their_role():
     found = {(e.op, inout(e)) for e in examples() if inout(e)}
-    cache, states, in_place = ("k_data", "v_data"), ("states_o", "states_lse"), ("in_0",)
-    assert found == {("paged_kv_append", cache), ("merge_states", states), ("map", in_place)}
+    assert found == {
+        ("paged_kv_append", ("k_data", "v_data")),
+        ("merge_states", ("states_o", "states_lse")),
+        ("map", ("in_0",)),
+        ("gated_activation", ("x",)),
+        ("rotary", ("q",)),
+        ("rotary", ("q", "k")),
+        ("qkv_prepare", ("k_data", "v_data")),
+        ("qkv_prepare", ("q", "k_data", "v_data")),
+    }

@@ -126,7 +126,7 @@ def left_out(form):
     lists = {"inputs", "outputs"}
     unused = {*(f"in_{i}" for i in range(2, 8)), *(f"out_{i}" for i in range(4))}
     found = {"merge_states_": {"o", "lse"}, "map": lists, "map_": lists | unused, "gated_activation_": {"out"}}
-    found["rotary_"] = {"q_out", "k_out"}
+    found |= {"rotary_": {"q_out", "k_out"}, "qkv_prepare_": {"q_out"}}
     return found.get(form.name, set())
 
 

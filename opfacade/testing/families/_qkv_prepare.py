@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import torch_dtype
 from opfacade.programs.evaluate import stored
+from opfacade.select.registry import examples
+from opfacade.testing.batches import changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Bounded, Report, compare, join
 from opfacade.testing.families._request_inputs import paged
@@ -40,9 +42,10 @@ class QkvPrepareHarness(RequestsHarness):
     rows, rows_are_keys = "append_indptr", True
 
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
-        from opfacade.select.registry import examples
-
-        return rng.choice([example for example in examples() if example.op == op])
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        pages = max(0, example.paged_kv.num_total_pages - example.batch_size)
+        rows = rng.randint(0, min(tokens, pages * example.paged_kv.page_size // 2))
+        return changed(example, total_num_rows=rows, num_qo_heads=rng.choice((1, 3, 8, 17)))
 
     def inputs(self, draw: Draw) -> None:
         if draw.descriptor.page_table != "slots":
