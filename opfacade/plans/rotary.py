@@ -163,7 +163,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
         default="slots",
         description='"csr" and "block": the tables of requests that count the new rows; "slots": a slot for each row.',
     )
-    batch_size: Count = Field(default=0, description="Requests of the batch; 0 with slots.")
+    batch_size: Count = Field(default=0, description="Requests of the batch; with slots no operand depends on it.")
     max_kv_indices: Count | None = Field(
         default=None, description="Bound on the pages of all requests together; None is num_total_pages."
     )
@@ -185,8 +185,6 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
         check_scale(self.kv_scale, self.paged_kv.dtype)
         if self.paged_kv.dtype not in (self.dtype, *FP8):
             raise contradiction("paged_kv.dtype", f"{self.dtype}, that of q, or {' or '.join(FP8)}", self.paged_kv.dtype)
-        if self.page_table == "slots" and self.batch_size:
-            raise contradiction("batch_size", "0 with slots, which know no request", self.batch_size)
         if self.norm == "none" and self.weight_dtype is not None:
             raise contradiction("weight_dtype", "None without a norm", self.weight_dtype)
         return self

@@ -88,8 +88,8 @@ LANGUAGE_FAULTS = (
     cpu(
         "values: the bound itself passes",
         "opfacade/validation/values.py",
-        "tensor >= one.stop",
-        "tensor > one.stop",
+        "tensor >= one.end(args)",
+        "tensor > one.end(args)",
         f"{TOYS} {VALUES}",
     ),
     cpu(

@@ -78,7 +78,7 @@ def _prepare(descriptor: QkvPrepareDescriptor, args: Any) -> None:
 
 
 def _prepared(descriptor: QkvPrepareDescriptor, args: Any, name: str, rows: Tensor) -> Tensor:
-    x = getattr(args, name)[rows].double()
+    x: Tensor = getattr(args, name)[rows].double()
     if name == "v":
         return x
     if descriptor.norm != "none":

@@ -85,7 +85,7 @@ class QkvPrepareHarness(RequestsHarness):
                 oracle.by_token(one, problem) for one in (getattr(args, f"{name}_data"), ran.before[f"{name}_data"])
             )
             want = expected(problem, args, name, getattr(args, name)[rows], rows)
-            report = join(report, near(name, problem.paged_kv.dtype, tuple(one[kept] for one in want), pool[place]))
+            report = join(report, near(name, problem.paged_kv.dtype, (want[0][kept], want[1][kept]), pool[place]))
             rest = pool.clone()
             rest[place] = before[place]
             if not same_bits(rest, before):
@@ -116,7 +116,7 @@ def destinations(problem: Any, args: Any) -> tuple[Tensor, Tensor, tuple[Tensor,
     if args.slots is not None:
         total = problem.paged_kv.num_total_pages * size
         where = torch.where((args.slots >= 0) & (args.slots < total), args.slots, -1)
-    for request in range(problem.batch_size):
+    for request in range(0 if args.slots is not None else problem.batch_size):
         first, stop = args.append_indptr[request : request + 2].tolist()
         page, token = oracle.token_places(problem, args, request)
         start = page.numel() - (stop - first)

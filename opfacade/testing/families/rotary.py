@@ -75,7 +75,8 @@ def _rows(args: Any, positions: Tensor, count: int) -> Tensor:
 
     valid = count if args.num_valid is None else int(args.num_valid[0])
     chosen = (positions >= 0).all(0) & (torch.arange(count, device=positions.device) < (valid if 0 <= valid <= count else 0))
-    return (chosen & (args.cos_sin_cache.shape[0] > 0)).nonzero()[:, 0]
+    found: Tensor = (chosen & (args.cos_sin_cache.shape[0] > 0)).nonzero()[:, 0]
+    return found
 
 
 def _kept(out: Tensor, given: Tensor, rows: Tensor) -> bool:

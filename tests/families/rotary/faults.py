@@ -44,9 +44,9 @@ FAULTS = (
         tests=f"{_TESTS} -k offset",
     ),
     Mutant(
-        "rotary: heads of k take the stride of q's rows",
-        _KERNEL,
-        (("static_cast<char*>(x.to) + row * x.to_row", "static_cast<char*>(x.to) + row * p.q.to_row"),),
+        "rotary: all rows take the position of the first",
+        _ANGLES,
+        (("[s * rows + row]", "[s * rows]"),),
         tests=f"{_TESTS} -k bits_of_the_reference",
     ),
     Mutant(

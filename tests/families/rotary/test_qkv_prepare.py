@@ -213,7 +213,6 @@ def test_validation_reads_slots_and_positions(monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "argument", "word"),
     [
-        ({"batch_size": 1}, "batch_size", "0 with slots"),
         ({"kv": "f16"}, "paged_kv.dtype", "bf16, that of q"),
         ({"kv_scale": "tensor"}, "kv_scale", "'none' for a cache of bf16"),
         ({"norm": "none", "weight_dtype": "f32"}, "weight_dtype", "None without a norm"),
