@@ -9,7 +9,7 @@ from opfacade.programs.activations import gelu, gelu_tanh, relu2, sigmoid, silu
 from opfacade.programs.expression import Node, apply, scalar, value
 from opfacade.programs.fields import Number
 
-GATE, UP = value("gate", "f32"), value("up", "f32")
+GATE, UP, SCALE = value("gate", "f32"), value("up", "f32"), value("scale", "f32")
 _SLOPED = ("silu", "swiglu_oai")
 _PLAIN: Mapping[str, Callable[[Node], Node]] = MappingProxyType(
     {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu2": relu2, "identity": lambda x: x}

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
-from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans import _gated as gated
 from opfacade.plans._gated_checks import check_expression
+from opfacade.plans._quant import Quant
 from opfacade.programs import text
 from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault
@@ -24,7 +25,7 @@ from opfacade.programs.fields import Expression, Number, ProgramDescriptor, refu
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["GatedActivationArgs", "GatedActivationDescriptor", "GatedActivationPlan"]
+__all__ = ["GatedActivationArgs", "GatedActivationDescriptor", "GatedActivationPlan", "Quant"]
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "swiglu_oai", "identity"]
 _OAI_ALPHA, _OAI_LIMIT = 1.702, 7.0
@@ -34,11 +35,13 @@ _OAI_ALPHA, _OAI_LIMIT = 1.702, 7.0
 class GatedActivationArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, 2 * width], or [total_num_rows, width] without a gate; overwritten with in_place",
-        "out": "written: [total_num_rows, width]; absent with in_place",
+        "out": "written: [total_num_rows, width], in the dtype of quant where it is set; absent with in_place",
+        "scale": "f32 [1], positive: out is divided by it; with quant of a static scale",
         "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
     x: Tensor
     out: Tensor | None = None
+    scale: Tensor | None = None
     num_valid: Tensor | None = None
 
 
@@ -51,6 +54,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     swiglu_oai. swiglu_oai is gate * sigmoid(alpha * gate) * (up + 1), by default with alpha 1.702 and limit 7.
     expression: the value of out instead, an f32 program of the inputs gate and up and, where they are set, of the scalars
     limit and alpha. in_place: the first `width` elements of each row of x are overwritten; the rest stays.
+    quant: out is divided by scale [1], or by nothing, and cast to an 8-bit type; other scales are refused.
     All arithmetic is f32, rounded once into out. Rows of x and out may have any strides; pairs that are interleaved lie
     side by side.
     Raises DescriptorError for fields that contradict each other, with the path to the node for an expression.
@@ -78,17 +82,22 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(
         default=None, description="Slope of the sigmoid; another value takes the same kernel."
     )
-    quant: None = Field(default=None, description="No quantisation of out yet: null.")
+    quant: Quant | None = Field(
+        default=None, description="How out is quantised, without a scale or by a static one; null: it is not."
+    )
     in_place: bool = Field(default=False, description="Whether the first half of each row of x is overwritten.")
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_quant(cls, raw: Any) -> Any:
-        if isinstance(raw, dict) and raw.get("quant") is not None:
-            hint = "Quantise out by an op of its own."
-            raise contradiction("quant", "None: no kernel quantises out on the way", raw["quant"], hint)
-        return raw
+    @model_validator(mode="after")
+    def _quantised(self) -> GatedActivationDescriptor:
+        if self.quant is None:
+            return self
+        if self.quant.dynamic:
+            hint = "Quantise out with a descriptor of its own: such scales are made of all of a row."
+            raise contradiction("quant.scale", "none or static", self.quant.scale, hint)
+        if self.in_place:
+            raise contradiction("in_place", "false with quant: out has another dtype", True)
+        return self
 
     @model_validator(mode="after")
     def _meaningful(self) -> GatedActivationDescriptor:
@@ -135,11 +144,21 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         return (self.limit is not None) + (self.alpha is not None)
 
     def program(self) -> dict[str, Node]:
-        """{"out": its value}, of the inputs gate and up."""
-        if self.expression is not None:
-            return {"out": self.expression}
+        """{"out": its value}, of the inputs gate and up, and of scale where it is static."""
         names = [number.name for number in self.scalars]
-        return {"out": gated.gated(self.activation, self.gated, "limit" in names, "alpha" in names)}
+        made = self.expression
+        if made is None:
+            made = gated.gated(self.activation, self.gated, "limit" in names, "alpha" in names)
+        return {"out": made if self.quant is None else self.quant.quotient(made, gated.SCALE if self.has_scale else None)}
+
+    @property
+    def has_scale(self) -> bool:
+        return self.quant is not None and self.quant.scale == "static"
+
+    @property
+    def out_dtype(self) -> DType:
+        """Element type of out."""
+        return self.dtype if self.quant is None else self.quant.dtype
 
     @property
     def key(self) -> str:
@@ -170,8 +189,11 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         if self.interleaved:  # a pair is one access
             x = x._replace(layout="rows", alignment=2 * size, step=2 * size)
         found = {"x": x}
+        if self.has_scale:
+            found["scale"] = TensorSpec((Dim("1", 1),), "f32", "in", "contiguous", alignment=4)
         if not self.in_place:
-            found["out"] = TensorSpec((rows, Dim("width", self.width)), self.dtype, "out", "strided", size, valid_rows=valid)
+            shape, own = (rows, Dim("width", self.width)), ITEMSIZE[self.out_dtype]
+            found["out"] = TensorSpec(shape, self.out_dtype, "out", "strided", own, valid_rows=valid)
         return found | ({"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {})
 
 
@@ -190,4 +212,5 @@ EXAMPLES = (
     GatedActivationDescriptor(
         total_num_rows=6, width=24, dtype="f16", expression=gated.GATE * gated.UP / (1.0 + abs(gated.GATE))
     ),
+    GatedActivationDescriptor(total_num_rows=7, width=48, dtype="bf16", quant=Quant(scale="static")),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
 from opfacade.backends.cuda.map_engine import MapForm, engine_constants, paired
+from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.target import Target
@@ -21,9 +23,10 @@ _EVIDENCE = (
 
 
 def _form(descriptor: GatedActivationDescriptor) -> MapForm:
-    inputs = tuple((name, descriptor.dtype) for name in descriptor.parts)
+    inputs = tuple((name, str(descriptor.dtype)) for name in descriptor.parts)
+    inputs += (("scale", "f32"),) if descriptor.has_scale else ()
     values = tuple(descriptor.program().values())
-    return MapForm(inputs, (("out", descriptor.dtype),), values, descriptor.scalars)
+    return MapForm(inputs, (("out", descriptor.out_dtype),), values, descriptor.scalars)
 
 
 def _facts(descriptor: GatedActivationDescriptor) -> dict[str, bool | int | str]:
@@ -37,11 +40,14 @@ def _constants(descriptor: GatedActivationDescriptor) -> dict[str, Any]:
     form, size = _form(descriptor), ITEMSIZE[descriptor.dtype]
     more = {"in_place": descriptor.in_place, "num_valid": descriptor.num_valid, "row_parts": len(descriptor.parts)}
     more["pairs"] = descriptor.interleaved
+    scale = ("f32",) if descriptor.has_scale else ()
+    more["has_scale"] = descriptor.has_scale
     if not descriptor.interleaved:
-        return form.constants() | more | {"own": (False,) * len(descriptor.parts)}
-    found = engine_constants(form, [2 * size])
-    nodes = paired(found["nodes"], {0: (0, "first"), 1: (0, "second")})
-    return found | more | {"nodes": nodes, "inputs": (f"pair_{descriptor.dtype}",), "own": (False,)}
+        return form.constants() | more | {"own": (False,) * len(form.inputs)}
+    found = engine_constants(form, [2 * size, *(4 for _ in scale)])
+    nodes = paired(found["nodes"], {0: (0, "first"), 1: (0, "second"), 2: (1,)})
+    inputs = (f"pair_{descriptor.dtype}", *scale)
+    return found | more | {"nodes": nodes, "inputs": inputs, "own": (False,) * len(inputs)}
 
 
 def _guarantee(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:
@@ -54,6 +60,16 @@ def _guarantee(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:
         error_model=error_model(descriptor.program().values(), _form(descriptor).math, "map"),
         evidence=_EVIDENCE,
     )
+
+
+def _dtypes(descriptor: GatedActivationDescriptor) -> tuple[tuple[str, str], ...]:
+    out = (("out", descriptor.out_dtype),) if descriptor.quant is not None else ()
+    return (*out, ("x", descriptor.dtype))
+
+
+def _lacks(descriptor: GatedActivationDescriptor, target: Target) -> Iterator[Reason]:
+    if descriptor.out_dtype in ("f8_e4m3", "f8_e5m2"):
+        yield from support.fp8_reasons(target, f"a result of {descriptor.out_dtype}")
 
 
 class _Gated(CudaKernel):
@@ -71,7 +87,8 @@ _GATED = _Gated(
     template="activation/gated_activation",
     impl="loops",
     constants=_facts,
-    dtypes={"x": "dtype"},
+    accepts=_lacks,
+    dtypes=_dtypes,
     guarantee=_guarantee,
     scalars=source.numbers,
 )

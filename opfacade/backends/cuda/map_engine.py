@@ -82,6 +82,6 @@ def _tile(sizes: Sequence[int]) -> tuple[int, tuple[int, ...], int]:
     return 0, (0,) * len(sizes), 0
 
 
-def paired(nodes: Sequence[source.Statement], halves: Mapping[int, tuple[int, str]]) -> tuple[source.Statement, ...]:
-    """Statements whose inputs are halves of pairs: input -> (operand of the kernel, "first" or "second")."""
+def paired(nodes: Sequence[source.Statement], halves: Mapping[int, tuple[int | str, ...]]) -> tuple[source.Statement, ...]:
+    """Statements whose inputs are halves of pairs: input -> (operand of the kernel, "first" or "second" of a pair)."""
     return tuple((*node[:2], *halves[node[2]]) if node[0] == "input" else node for node in nodes)

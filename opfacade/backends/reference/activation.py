@@ -18,9 +18,10 @@ def _run(descriptor: GatedActivationDescriptor, args: Any) -> None:
     count = None if args.num_valid is None else int(args.num_valid[0])
     rows = count if count is None or 0 <= count <= descriptor.total_num_rows else 0
     leaves: dict[Any, Any] = {("input", name): part for name, part in descriptor.views(args.x[:rows]).items()}
+    leaves |= {("input", "scale"): args.scale} if descriptor.has_scale else {}
     values = Values(leaves | numbers_of(descriptor.scalars, args.x.device), args.x.device)
     out = args.x[:, : descriptor.width] if descriptor.in_place else args.out
-    out[:rows].copy_(stored(Evaluation(values, torch.float64)(descriptor.program()["out"]), descriptor.dtype))
+    out[:rows].copy_(stored(Evaluation(values, torch.float64)(descriptor.program()["out"]), descriptor.out_dtype))
 
 
 def _promise(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:
@@ -28,11 +29,16 @@ def _promise(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:
     return PrecisionGuarantee(math_precision="f64", accumulator="none", error_model=model)
 
 
+def sku_dtypes(descriptor: GatedActivationDescriptor) -> tuple[tuple[str, str], ...]:
+    out = (("out", descriptor.out_dtype),) if descriptor.quant is not None else ()
+    return (*out, ("x", descriptor.dtype))
+
+
 CANDIDATES = (
     reference(
         GatedActivationDescriptor,
         _promise,
-        lambda descriptor: (("x", descriptor.dtype),),
+        sku_dtypes,
         _run,
         lambda descriptor: (("expr", descriptor.key),),
     ),

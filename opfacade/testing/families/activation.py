@@ -15,8 +15,10 @@ from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report, constants, join
+from opfacade.testing.families.attention.inputs import positive
 from opfacade.testing.families.elementwise import compared
 from opfacade.testing.harness import Harness, HasLengths, Ran, Sample, kept, valid_part
+from opfacade.testing.inputs import Draw
 
 
 class _Result(NamedTuple):
@@ -34,14 +36,18 @@ class GatedActivationHarness(Harness):
         example: Any = rng.choice([example for example in examples() if example.op == op])
         return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), width=rng.randint(1, 90))
 
+    def inputs(self, draw: Draw) -> None:
+        positive(draw, ("scale",))
+
     def judge(self, ran: Ran, sample: Sample) -> Report:
         problem = ran.descriptor
         given, after = valid_part(problem, replace(ran.args, **ran.before)), valid_part(problem, ran.args)
         leaves: dict[Any, Any] = {("input", name): part for name, part in problem.views(given.x).items()}
+        leaves |= {("input", "scale"): given.scale} if problem.has_scale else {}
         values = Values(leaves | numbers_of(problem.scalars, given.x.device), given.x.device)
         bounds = bound.Bounds(values, bound.machine_of(constants(ran.sku)))
         got = after.x[:, : problem.width] if problem.in_place else after.out
-        report = compared(_Result("out", problem.dtype, problem.program()["out"]), got, bounds)
+        report = compared(_Result("out", problem.out_dtype, problem.program()["out"]), got, bounds)
         if problem.in_place and not same_bits(after.x[:, problem.width :], given.x[:, problem.width :]):
             return Report(math.inf, math.inf, "x past its first width elements was written", given.x.numel())
         return join(report, kept(ran))

@@ -10,7 +10,7 @@ from opfacade import Plan, load_descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.errors import ArgumentError, DescriptorError
 from opfacade.plans._gated import GATE, UP
-from opfacade.plans.activation import EXAMPLES, GatedActivationArgs, GatedActivationDescriptor, GatedActivationPlan
+from opfacade.plans.activation import EXAMPLES, GatedActivationArgs, GatedActivationDescriptor, GatedActivationPlan, Quant
 from opfacade.programs.expression import apply, coord, scalar, value
 from opfacade.testing import inputs, numerics
 
@@ -137,6 +137,21 @@ def test_in_place_is_out_of_place_and_the_second_half_stays():
         assert torch.equal(kept[:, 15:], x[:, 15:])
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("f8_e4m3", 448.0), ("f8_e5m2", 57344.0), ("i8", 127.0)])
+def test_a_static_scale_divides_and_the_result_saturates(dtype, most):
+    x = 4 * torch.randn(4, 38, generator=torch.Generator().manual_seed(2))
+    x[0, 0], x[0, 19] = 1e6, 1e6
+    scale = torch.tensor([0.37])
+    descriptor = problem(quant=Quant(dtype=dtype, scale="static"))
+    out = torch.zeros(4, 19, dtype=torch_dtype(dtype))
+    Plan.select(descriptor).run(GatedActivationArgs(x=x, scale=scale, out=out))
+    gate, up = x.double().chunk(2, 1)
+    quotient = (torch.nn.functional.silu(gate) * up / scale.double()).clamp(-128 if dtype == "i8" else -most, most)
+    want = quotient.round().to(torch.int8) if dtype == "i8" else quotient.to(out.dtype)
+    assert torch.equal(out.float(), want.float())
+    assert float(out[0, 0]) == most
+
+
 def test_an_expression_replaces_the_activation():
     x = torch.randn(4, 38)
     descriptor = problem(expression=GATE * UP * scalar("alpha") + scalar("limit"), alpha=0.5, limit=3.0)
@@ -180,7 +195,9 @@ def test_a_shared_part_of_an_expression_travels():
         ({"alpha": -1.0}, "alpha", "greater than or equal to"),
         ({"width": 0}, "width", "greater than or equal to 1"),
         ({"dtype": "f8_e4m3"}, "dtype", "f16"),
-        ({"quant": {"dtype": "f8_e4m3"}}, "quant", "no kernel quantises"),
+        ({"quant": Quant(scale="group")}, "quant.scale", "none or static"),
+        ({"quant": Quant(scale="token")}, "quant.scale", "none or static"),
+        ({"quant": Quant(scale="static"), "in_place": True}, "in_place", "false with quant"),
         ({"expression": GATE * UP, "activation": "gelu"}, "activation", "beside an expression"),
         ({"expression": GATE * 2.0}, "expression", "none of up"),
         ({"expression": GATE * UP, "alpha": 1.0}, "expression", "none of alpha"),
