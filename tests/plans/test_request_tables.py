@@ -7,8 +7,12 @@ from opfacade.select.registry import examples
 from opfacade.testing.families.attention.requests import changed
 
 EXAMPLES = examples()
-WITHOUT = ("merge_states", "pack_mask", "map", "gated_activation", "rotary")
-WITH_TABLES = [e for e in EXAMPLES if e.op not in WITHOUT and getattr(e, "page_table", "") != "slots"]
+WITH_TABLES = [e for e in EXAMPLES if e.request_tables() is not None]
+OPS = {"paged_prefill", "ragged_prefill", "paged_decode", "mla_decode", "paged_kv_append", "qkv_prepare"}
+
+
+def test_ops_over_requests_have_tables():
+    assert {e.op for e in WITH_TABLES} == OPS
 
 
 def ids(descriptor):
