@@ -30,20 +30,28 @@ __device__ __forceinline__ uint64_t limit_of(const SampleParams& p, int64_t row)
   return static_cast<uint64_t>(min(k, int64_t{p.max_top_k}));
 }
 
+// Whether a share of the mass of all candidates is needed, or may be: a k may keep all of them.
+template <class C>
+__device__ __forceinline__ bool needs_mass(const SampleParams& p, int64_t row) {
+  if constexpr (!C::kTopP) return false;
+  return p.top_p[row] < 1.f;
+}
+
 // One body for both targets: count, then mass.
 template <class C>
-__device__ __forceinline__ Kept kept_of(const SampleParams& p, int64_t row, HeldRow<C>& held, const Amount& all) {
+__device__ __forceinline__ Kept kept_of(const SampleParams& p, int64_t row, HeldRow<C>& held, uint64_t mass) {
   Kept kept{{0, ~0u}, -minus_infinity()};
-  uint64_t mass = all.mass;
+  bool surveyed = false;
   float share = 1.f;
   if constexpr (C::kTopP) share = p.top_p[row];
 #pragma unroll 1
   for (int by_mass = C::kTopK ? 0 : 1; by_mass < (C::kTopP ? 2 : 1); ++by_mass) {
     const Target target{by_mass != 0, by_mass ? need_of(share, mass) : limit_of<C>(p, row)};
-    if (by_mass ? !(share < 1.f) : target.need >= all.count) continue;
-    Amount own{0, 0};
+    if (by_mass ? !(share < 1.f) : target.need >= static_cast<uint64_t>(p.vocab)) continue;
+    if (!surveyed) held.survey(target);
+    Amount own{0, mass};
     kept.cut = kept.cut.earlier(held.cut(target, own));
-    if (!by_mass && !C::kJoint) mass = own.mass;
+    if (!by_mass && !C::kJoint) mass = own.mass, surveyed = kept.cut.value != 0;
   }
   if constexpr (C::kMinP) {
     const float least = fminf(p.min_p[row], 1.f);
@@ -64,25 +72,25 @@ class Reporter {
   static __device__ __forceinline__ float log2_of(uint64_t mass) { return log2f(static_cast<float>(mass) * 0x1p-40f); }
 
   // Logprob of the drawn token, and how many candidates precede it.
-  __device__ __forceinline__ void token(uint64_t drawn, float a, const Amount& all) {
+  __device__ __forceinline__ void token(uint64_t drawn, float a, uint64_t mass) {
     const uint64_t own = ranked(a, token_of(drawn));
     uint64_t before = 0;
     held_.each([&](uint32_t token, float other) { before += ranked(other, token) > own; });
     before = held_.cluster().reduce(before, Sum());
     if (!writes()) return;
-    p_.logprob[row_] = logprob(a, log2_of(all.mass));
+    p_.logprob[row_] = logprob(a, log2_of(mass));
     p_.rank[row_] = static_cast<int32_t>(before);
   }
 
   // The next of the order, again and again: few tokens.
-  __device__ __forceinline__ void most_likely(uint64_t first, const Amount& all) {
+  __device__ __forceinline__ void most_likely(uint64_t first, uint64_t mass) {
     uint64_t last = first;
 #pragma unroll 1
     for (int i = 0; i < p_.top_n; ++i) {
       if (writes()) {
         p_.top_tokens[row_ * p_.top_tokens_row + i] = last == 0 ? -1 : static_cast<int32_t>(token_of(last));
         p_.top_logprobs[row_ * p_.top_logprobs_row + i] =
-            last == 0 ? minus_infinity() : logprob(key_of(last), log2_of(all.mass));
+            last == 0 ? minus_infinity() : logprob(key_of(last), log2_of(mass));
       }
       uint64_t next = 0;
       held_.each([&](uint32_t token, float a) {
@@ -159,8 +167,7 @@ __device__ __forceinline__ void draw_held(const SampleParams& p, const Row<C>& r
     return report.nothing();
   }
   const bool filters = C::kProbs || !row.greedy();
-  const bool surveys = C::kReport || (filters && (C::kTopK || (C::kTopP && p.top_p[row.row] < 1.f)));
-  const Amount all = surveys ? held.survey() : Amount{0, 0};
+  const uint64_t all = C::kReport || (filters && needs_mass<C>(p, row.row)) ? held.total_mass() : 0;
   const Kept kept = filters ? kept_of<C>(p, row.row, held, all) : Kept{{0, ~0u}, 0.f};
   const uint64_t drawn = row.greedy() ? first : raced<C>(row, held, kept);
   if (report.writes()) write_token(p, row.row, drawn);

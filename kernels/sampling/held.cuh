@@ -62,6 +62,7 @@ class HeldRow {
       for (int j = 0; j < 4; ++j)
         if (is_candidate(a[j])) first = Larger()(first, ranked(a[j], token + j));
     }
+    own_ = first;
     first = cluster_.reduce(first, Larger());
     top_ = C::kShares ? key_of(first) : __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
     return first;
@@ -106,23 +107,32 @@ class HeldRow {
     if constexpr (C::kShares) return static_cast<int>(min((ordered(top_) - ordered(a)) >> 18, kBuckets - 1u));
     return static_cast<int>(fminf(below(a) * ((kBuckets - 1) / kOctaves), kBuckets - 1.f));
   }
-  // Counts and masses of the whole row by distance from the most likely token.
-  __device__ __forceinline__ Amount survey() {
-    select_.begin();
-    each([&](uint32_t, float a) { select_.add(coarse(a), mass(a)); });
-    select_.end(cluster_, shared_.coarse);
-    Amount total{0, 0};
-#pragma unroll 1
-    for (int i = threadIdx.x % 32; i < kBuckets; i += 32) total = total + Amount{shared_.coarse.count[i], shared_.coarse.mass[i]};
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-      total = total + Amount{__shfl_xor_sync(0xffffffffu, total.count, step), __shfl_xor_sync(0xffffffffu, total.mass, step)};
-    return total;
+  __device__ __forceinline__ uint64_t total_mass() {
+    uint64_t sum = 0;
+    each([&](uint32_t, float a) { sum += mass(a); });
+    return cluster_.reduce(sum, Sum());
   }
 
-  // The cut of a target that the row reaches, and what is kept by it. `survey` came before.
+  // Counts and masses by distance from the most likely token, as far as the target needs them. Atomics are what takes time, so
+  // the first of each thread is counted before: if these reach the target, no candidate behind the bucket where they do counts.
+  __device__ __forceinline__ void survey(const Target& target) {
+    select_.begin();
+    if (own_ != 0) select_.add(coarse(key_of(own_)), mass(key_of(own_)));
+    select_.end(cluster_, shared_.coarse);
+    const int bound = select_.crossing(shared_.coarse, target, {0, 0}).bucket, last = bound < 0 ? kBuckets : bound;
+    select_.begin();
+    each([&](uint32_t, float a) {
+      const int bucket = coarse(a);
+      if (bucket <= last) select_.add(bucket, mass(a));
+    });
+    select_.end(cluster_, shared_.coarse);
+  }
+
+  // The cut of a target, and what is kept by it if the row reaches the target. `survey` came before, for this target or for a
+  // later one.
   __device__ __forceinline__ Cut cut(const Target& target, Amount& kept) {
     const Crossing rough = select_.crossing(shared_.coarse, target, {0, 0});
+    if (rough.bucket < 0) return {0, ~0u};
     uint64_t ends = 0;  // the largest value of the bucket, and the complement of the smallest
     each([&](uint32_t, float a) {
       if (coarse(a) == rough.bucket) ends = LargerHalves()(ends, uint64_t{ordered(a)} << 32 | ~ordered(a));
@@ -178,6 +188,7 @@ class HeldRow {
   BucketPass select_;
   SelectShared& shared_;
   uint32_t first_, end_, past_;
+  uint64_t own_ = 0;  // the first of this thread
   float top_ = 0.f;
 };
 

@@ -30,8 +30,7 @@ __device__ __forceinline__ void probabilities(const SampleParams& p) {
   const bool any = held.hold() != 0;
   Kept kept{{0, ~0u}, -minus_infinity()};
   if (any) {
-    const bool surveys = C::kTopK || (C::kTopP && p.top_p[at] < 1.f);
-    kept = kept_of<C>(p, at, held, surveys ? held.survey() : Amount{0, 0});
+    kept = kept_of<C>(p, at, held, needs_mass<C>(p, at) ? held.total_mass() : 0);
   }
   if constexpr (C::kMask) write_masked(p, at, held, kept);
   else Reporter<C>(p, at, held).probabilities(kept);

@@ -82,10 +82,10 @@ __device__ __forceinline__ void top_k(const SampleParams& p) {
   const Row<C> row(p, at, shared.flags);
   HeldRow<C> held(row, shared, reinterpret_cast<float*>(dynamic_shared() + kTopKShared));
   held.hold();
-  const Amount all = held.survey();
+  const Target target{false, static_cast<uint64_t>(p.top_n)};
+  held.survey(target);
   Amount kept{0, 0};
-  Cut cut{0, ~0u};
-  if (static_cast<uint64_t>(p.top_n) < all.count) cut = held.cut({false, static_cast<uint64_t>(p.top_n)}, kept);
+  const Cut cut = held.cut(target, kept);
   TopK<C> found(p, at, held, reinterpret_cast<uint32_t*>(shared.flags));
   found.list(cut);
   if (blockIdx.x % p.ctas == 0) found.write();
