@@ -66,8 +66,9 @@ class Form:
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
-        """Results that a field of the descriptor, `return_<name>`, can leave out."""
-        return tuple(name for name in self.results if f"return_{name}" in self.kind.model_fields)
+        """Results that a problem can leave out, by a field `return_<name>` of the descriptor or by another one."""
+        fields = self.kind.model_fields
+        return tuple(name for name in self.results if f"return_{name}" in fields or name not in self.required)
 
     @cached_property
     def order(self) -> tuple[str, ...]:

@@ -51,10 +51,12 @@ def call_of(descriptor, name=None, seed=1):
 
 
 def made_of(descriptor, args):
-    """The arguments of the functional form behind the plan: shapes that no input has, then the inputs."""
+    """The arguments of the functional form behind the plan: shapes that no input has, the inputs, and which results to make."""
     functional = Functional(form_of(descriptor))
     shapes = (getattr(args, n) for n in functional.shapes)
-    return [*(None if t is None else list(t.shape) for t in shapes), *(getattr(args, n) for n in functional.form.inputs)]
+    flags = [getattr(args, n) is not None for n in functional.flags]
+    inputs_of = (getattr(args, n) for n in functional.form.inputs)
+    return [*(None if t is None else list(t.shape) for t in shapes), *inputs_of, *flags]
 
 
 def dtypes_of(descriptor, args):

@@ -31,7 +31,8 @@ class ProbabilitiesArgs(Args):
         "top_p": "f32 [rows]; at least 1 is off, at most 0 keeps the most likely token; with top_p",
         "min_p": "f32 [rows]; at most 0 is off; with min_p",
         "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
-        "out": 'written: f32 [rows, vocab]; with form="mask" in dtype',
+        "out": 'written: f32 [rows, vocab] probabilities; not with form="mask"',
+        "masked": 'written: [rows, vocab] in dtype; with form="mask"',
     })  # fmt: skip
     x: Tensor
     temperature: Tensor | None = None
@@ -39,7 +40,8 @@ class ProbabilitiesArgs(Args):
     top_p: Tensor | None = None
     min_p: Tensor | None = None
     num_valid: Tensor | None = None
-    out: Tensor
+    out: Tensor | None = None
+    masked: Tensor | None = None
 
 
 class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
@@ -86,7 +88,13 @@ class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
         found |= {name: rows.each(dtype) for name, dtype in controls.items() if getattr(self, name)}
         if self.num_valid:
             found["num_valid"] = num_valid_spec(self.total_num_rows)
-        return found | {"out": rows.table(self.dtype if self.form == "mask" else "f32", role="out")}
+        masks = self.form == "mask"
+        return found | {self.output: rows.table(self.dtype if masks else "f32", role="out")}
+
+    @property
+    def output(self) -> str:
+        """The operand that is written."""
+        return "masked" if self.form == "mask" else "out"
 
 
 class ProbabilitiesPlan(Plan[ProbabilitiesArgs]):

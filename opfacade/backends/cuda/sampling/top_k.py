@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opfacade.backends.cuda.sampling.guarantee import promised
+from opfacade.backends.cuda.sampling.sample import Facts, set_facts
 from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, held_bytes
 from opfacade.core.target import Target
 from opfacade.plans.sampling import TopKDescriptor
@@ -10,8 +11,8 @@ from opfacade.plans.sampling import TopKDescriptor
 _BESIDE_ROW = 48 * 1024  # kTopKShared
 
 
-def _facts(descriptor: TopKDescriptor) -> dict[str, bool | int | str]:
-    return {"dtype": descriptor.dtype} | ({"num_valid": True} if descriptor.num_valid else {})
+def _facts(descriptor: TopKDescriptor) -> Facts:
+    return set_facts(descriptor, ("num_valid",))
 
 
 def _numbers(descriptor: TopKDescriptor, target: Target) -> tuple[int, int]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from opfacade.backends.cuda.sampling.guarantee import promised
+from opfacade.backends.cuda.sampling.sample import Facts
 from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of
 from opfacade.core.target import Target
 from opfacade.plans.sampling import VerifyDraftsDescriptor
 
 
-def _facts(descriptor: VerifyDraftsDescriptor) -> dict[str, bool | int | str]:
+def _facts(descriptor: VerifyDraftsDescriptor) -> Facts:
     """One kernel compares for greedy and coupled."""
-    kind = descriptor.kind if descriptor.races else "equal"
-    return {"kind": kind} | ({"num_valid": True} if descriptor.num_valid else {})
+    facts: Facts = {"kind": descriptor.kind if descriptor.races else "equal"}
+    return facts | ({"num_valid": True} if descriptor.num_valid else {})
 
 
 def _numbers(descriptor: VerifyDraftsDescriptor, target: Target) -> tuple[Any, ...]:

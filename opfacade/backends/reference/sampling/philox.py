@@ -32,10 +32,14 @@ def words(seed: Tensor, offset: Tensor, stream: int, vocab: int) -> Tensor:
     import torch
 
     groups = torch.arange((vocab + 3) // 4, dtype=torch.int64, device=seed.device)[None]
-    low, high = ((x & _MASK)[:, None] for x in (offset, seed)), ((x >> 32 & _MASK)[:, None] for x in (offset, seed))
-    (offset_low, seed_low), (offset_high, seed_high) = low, high
+    (offset_low, offset_high), (seed_low, seed_high) = _halves(offset), _halves(seed)
     four = philox((groups, offset_low, offset_high, torch.full_like(groups, stream)), (seed_low, seed_high))
-    return torch.stack(torch.broadcast_tensors(*four), -1).flatten(1)[:, :vocab]
+    return torch.stack([word.expand(len(seed), -1) for word in four], -1).flatten(1)[:, :vocab]
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower and upper words, as columns."""
+    return (x & _MASK)[:, None], (x >> 32 & _MASK)[:, None]
 
 
 def minus_log2_exponential(word: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def _probabilities(descriptor: Any, args: Any) -> None:
     inside = torch.arange(x.shape[1], device=x.device) < kept_counts(descriptor, args, rows)[:, None]
     if descriptor.form == "mask":
         keeps = torch.zeros_like(inside).scatter_(1, rows.ids, inside)
-        args.out.copy_(torch.where(keeps, args.x, -torch.inf))
+        args.masked.copy_(torch.where(keeps, args.x, -torch.inf))
         return
     args.out.copy_(shares(rows, inside))
 

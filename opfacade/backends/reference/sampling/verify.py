@@ -76,7 +76,8 @@ def _tree(descriptor: Any, args: Any, request: int) -> Found:
         own = p[node, token] if 0 <= token < descriptor.vocab else p.new_zeros(())
         mass = mass + own
         if bool(own > 0) and bool((coin < mass / total) | (own >= single)):
-            accepted.append(token), nodes.append(child)
+            accepted.append(token)
+            nodes.append(child)
             node, rejected, mass = child, set(), p.new_zeros(())
             coin = _coin(descriptor, args, request, len(accepted))
             child = _step(descriptor, args.first_child[request, child])

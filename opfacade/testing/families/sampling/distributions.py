@@ -45,7 +45,7 @@ class ProbabilitiesHarness(Harness):
         for at in range(len(arrays["x"])):
             values = {name: array[at] for name, array in arrays.items()}
             ratio = _judged(ran.descriptor, values, margins)
-            report = join(report, Report(ratio, ratio, f"out[{at}]", values["out"].size))
+            report = join(report, Report(ratio, ratio, f"{ran.descriptor.output}[{at}]", values["x"].size))
         return report
 
 
@@ -68,7 +68,7 @@ class _Uncapped:
 
 
 def _judged(descriptor: Any, values: dict[str, Any], margins: Margins) -> float:
-    x, out = values["x"], values["out"]
+    x, out = values["x"], values[descriptor.output]
     row = RaceRow(Row(_Uncapped(descriptor), values | {"logits": x}), margins)
     if descriptor.form == "renorm":
         with np.errstate(all="ignore"):

@@ -96,7 +96,7 @@ class RaceRow:
         descriptor, vocab = self.row.descriptor, self.row.descriptor.vocab
         k = int(self.row.number("top_k", 0))
         k = k if 0 < k < vocab else vocab
-        return min(k, descriptor.max_top_k or vocab)
+        return int(min(k, descriptor.max_top_k or vocab))
 
     def _by_count(self) -> tuple[Any, Any]:
         surely, maybe = self.before

@@ -56,7 +56,10 @@ class SampleHarness(Harness):
 
 def _fields(rng: random.Random, vocab: int) -> dict[str, Any]:
     """Any set of filters, adjustments and outputs."""
-    odds = lambda share: rng.random() < share  # noqa: E731
+
+    def odds(share: float) -> bool:
+        return rng.random() < share
+
     bias, report = rng.choice(("none", "none", "dense", "sparse")), rng.choice(("none", "none", "logprob", "top_n"))
     found: dict[str, Any] = {name: odds(0.5) for name in ("top_k", "top_p", "min_p")}
     found |= {name: odds(0.25) for name in ("penalties", "bitmask", "num_valid")}

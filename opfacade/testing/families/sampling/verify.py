@@ -164,7 +164,8 @@ def _tree(descriptor: Any, row: dict[str, Any]) -> Verdict:
             weights = p.copy()
             weights[[token for token in rejected if 0 <= token < p.size]] = 0
             return Verdict(verdict.tokens, verdict.nodes, weights if np.any(weights > 0) else p)
-        verdict.tokens.append(token), verdict.nodes.append(child)
+        verdict.tokens.append(token)
+        verdict.nodes.append(child)
         node = child
 
 
