@@ -19,7 +19,7 @@ namespace opfacade {
 
 enum Verdict : int64_t { kDone = 0, kRefused = 1, kUnknownExtent = 2 };
 
-constexpr int kMaxFields = 24;
+constexpr int kMaxFields = 32;
 constexpr int kMaxRank = 8;
 constexpr int kMaxScalars = 24;
 constexpr int64_t kWorkspaceAlignment = 256;

@@ -91,7 +91,7 @@ class Functional:
         self.outputs = tuple(output_of(form, name) for name in form.made)
         self.shapes = {o.name: f"{o.name}_shape" for o in self.outputs if not o.says_shape}
         self.optional = frozenset(o.name for o in self.outputs if o.name in self.shapes and o.optional)
-        self.flags = {name: f"return_{name}" for name in form.flags if name not in self.optional}
+        self.flags = {name: f"return_{name}" for name in form.flags}
         self.dtypes = {
             o.name: f"{o.name}_dtype" for o in self.outputs if f"{o.name}_dtype" in form.kind.model_fields or not o.says_dtype
         }

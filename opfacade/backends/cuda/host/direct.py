@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CUDA = 2  # kDLCUDA
 _DONE, _REFUSED, _UNKNOWN_EXTENT = 0, 1, 2  # as in call_signature.h
 _MAX_GUARDS = 4  # as in replay_path.h
-_MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 24, 8, 24
+_MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 32, 8, 24  # as in call_signature.h
 # Errors that OPFACADE_VALIDATE=off does not report.
 _UNCHECKED = ("AliasError", "GradNotSupportedError")
 _LAYOUTS = ("rows", "contiguous", "strided")  # as in call_signature.h
