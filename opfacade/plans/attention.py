@@ -15,7 +15,7 @@ from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
-from opfacade.plans._attention.operand_docs import AttentionArgs
+from opfacade.plans._attention.number_scales import ScaledArgs
 from opfacade.plans._attention.paging import KvScale, check_scale, page_table_operands, scale_operands
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor as PagedKvCacheDescriptor
 from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
@@ -65,7 +65,7 @@ class PagedKvAttention(PagedAttention[ArgsT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPagedPrefillArgs(AttentionArgs):
+class BatchPagedPrefillArgs(ScaledArgs):
     q: Tensor
     q_indptr: Tensor
     k_data: Tensor
@@ -75,9 +75,9 @@ class BatchPagedPrefillArgs(AttentionArgs):
     last_page_len: Tensor | None = None
     block_table: Tensor | None = None
     kv_lens: Tensor | None = None
-    k_scale: Tensor | None = None
-    v_scale: Tensor | None = None
-    q_scale: Tensor | None = None
+    k_scale: Tensor | float | None = None
+    v_scale: Tensor | float | None = None
+    q_scale: Tensor | float | None = None
     sinks: Tensor | None = None
     head_params: Tensor | None = None
     row_params: Tensor | None = None
@@ -114,7 +114,7 @@ class BatchPagedPrefillPlan(Plan[BatchPagedPrefillArgs]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPagedDecodeArgs(AttentionArgs):
+class BatchPagedDecodeArgs(ScaledArgs):
     q: Tensor
     k_data: Tensor
     v_data: Tensor
@@ -123,8 +123,8 @@ class BatchPagedDecodeArgs(AttentionArgs):
     last_page_len: Tensor | None = None
     block_table: Tensor | None = None
     kv_lens: Tensor | None = None
-    k_scale: Tensor | None = None
-    v_scale: Tensor | None = None
+    k_scale: Tensor | float | None = None
+    v_scale: Tensor | float | None = None
     sinks: Tensor | None = None
     o: Tensor
     lse: Tensor | None = None
@@ -146,13 +146,13 @@ class BatchPagedDecodePlan(Plan[BatchPagedDecodeArgs]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRaggedPrefillArgs(AttentionArgs):
+class BatchRaggedPrefillArgs(ScaledArgs):
     q: Tensor
     q_indptr: Tensor
     k: Tensor
     v: Tensor
     kv_indptr: Tensor
-    q_scale: Tensor | None = None
+    q_scale: Tensor | float | None = None
     sinks: Tensor | None = None
     head_params: Tensor | None = None
     row_params: Tensor | None = None

@@ -137,7 +137,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         o, lse = zip(*((getattr(args, o), getattr(args, lse)) for o, lse in self.state_names), strict=True)
         return (o, lse) if self.states == "list" else (o[0], lse[0])
 
-    def _padded(self, args: Any) -> tuple[Tensor, Tensor]:
+    def _padded(self, args: Any) -> tuple[Any, Any]:
         """Ragged states as stacked ones: as many as the longest row has."""
         import torch
 
@@ -158,7 +158,8 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     def wrong_values(self, name: str, args: MergeStatesArgs) -> tuple[Tensor, str] | None:
         """The o of an empty state may hold anything, and any lse is one. An indptr does not fall."""
         if name == "states_indptr":
-            return args.states_indptr.diff(prepend=args.states_indptr[:1]) < 0, "an entry not below the one before"
+            indptr: Tensor = getattr(args, name)
+            return indptr.diff(prepend=indptr[:1]) < 0, "an entry not below the one before"
         found = super().wrong_values(name, args)
         if found is None or name.startswith(("states_lse", "state_lse")):
             return None

@@ -15,7 +15,7 @@ from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
-from opfacade.plans._attention.operand_docs import AttentionArgs
+from opfacade.plans._attention.number_scales import ScaledArgs
 from opfacade.plans._attention.page_tables import block_of_csr as block_of_csr
 from opfacade.plans._attention.page_tables import even_indptr as even_indptr
 from opfacade.plans._attention.page_tables import even_page_table as even_page_table
@@ -53,7 +53,8 @@ RopeDType = Literal["f32", "bf16", "f16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PagedKvAppendArgs(AttentionArgs):
+class PagedKvAppendArgs(ScaledArgs):
+    beside: ClassVar[str] = "k_data"
     k_new: Tensor
     v_new: Tensor
     append_indptr: Tensor
@@ -64,8 +65,8 @@ class PagedKvAppendArgs(AttentionArgs):
     last_page_len: Tensor | None = None
     block_table: Tensor | None = None
     kv_lens: Tensor | None = None
-    k_scale: Tensor | None = None
-    v_scale: Tensor | None = None
+    k_scale: Tensor | float | None = None
+    v_scale: Tensor | float | None = None
     cos_sin_cache: Tensor | None = None
 
 

@@ -139,8 +139,8 @@ OPERAND_FAULTS = (
     cpu(
         "merge: an indptr of states may fall",
         "opfacade/plans/cascade.py",
-        "diff(prepend=args.states_indptr[:1]) < 0",
-        "diff(prepend=args.states_indptr[:1]) < -1000",
+        "diff(prepend=indptr[:1]) < 0",
+        "diff(prepend=indptr[:1]) < -1000",
         f"{RAGGED} -k full",
     ),
     cpu(

@@ -115,9 +115,9 @@ def test_bad_input_is_refused_by_type():
         page_table(i32([1, 2]), 4, block_table=i32([[1, 2, 3]]))
     with pytest.raises(ShapeError, match=r"kv_indptr expected shape \[2\], got \[3\]"):
         block_of_csr(i32([0, 1, 2]), i32([0, 1]), i32([1]), 4, max_pages=1)
-    with pytest.raises(ArgumentTypeError, match=r"max_pages expected an int, got None.*OPF-A060"):
+    with pytest.raises(ArgumentTypeError, match=r"max_pages expected an int, got None.*OPF-A065"):
         page_table(i32([1]), 4)
-    with pytest.raises(ArgumentError, match=r"form expected 'block' or 'csr', got 'CSR'.*OPF-A061"):
+    with pytest.raises(ArgumentError, match=r"form expected 'block' or 'csr', got 'CSR'.*OPF-A064"):
         page_table(i32([1]), 4, max_pages=1, form="CSR")
     with pytest.raises(ArgumentError, match="page_size expected at least 1, got 0"):
         even_page_table(1, 4, 0, device="cpu")

@@ -69,7 +69,7 @@ def page_table(
     import torch
 
     if form not in get_args(PageTable):
-        raise from_issues("page_table", "indices", [Issue("OPF-A061", "form", "'block' or 'csr'", repr(form))])
+        raise from_issues("page_table", "indices", [Issue("OPF-A064", "form", "'block' or 'csr'", repr(form))])
     _require("page_table", "kv_lens", kv_lens, 1)
     if block_table is None:
         _require_count("page_table", page_size=page_size, max_pages=max_pages)
@@ -137,7 +137,7 @@ def _require_count(op: str, **given: Any) -> None:
     """Host integers: 0 and more, a page at least 1."""
     for name, value in given.items():
         if type(value) is not int:
-            issue = Issue("OPF-A060", name, "an int", repr(value), kind="ArgumentTypeError")
+            issue = Issue("OPF-A065", name, "an int", repr(value), kind="ArgumentTypeError")
             raise from_issues(op, "indices", [issue])
         if value < (name == "page_size"):
-            raise from_issues(op, "indices", [Issue("OPF-A060", name, f"at least {int(name == 'page_size')}", str(value))])
+            raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at least {int(name == 'page_size')}", str(value))])

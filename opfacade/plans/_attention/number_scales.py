@@ -1,0 +1,58 @@
+"""Factors of fp8 tensors that a call gives as numbers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from opfacade.errors import Issue, from_issues
+from opfacade.plans._attention.operand_docs import AttentionArgs
+from opfacade.plans._attention.paging import SCALES
+
+if TYPE_CHECKING:
+    import torch
+
+_F32_MAX = 3.4028234663852886e38
+
+
+class ScaledArgs(AttentionArgs):
+    """Base of the bundles with factors. A number becomes a tensor [1] on the device of the operand `beside`."""
+
+    __slots__ = ()
+    beside: ClassVar[str] = "o"
+
+    def __post_init__(self) -> None:
+        for name in SCALES:
+            value = getattr(self, name, None)
+            if value is not None and isinstance(value, (int, float)):
+                self._set_number(name, value)
+
+    def _set_number(self, name: str, value: float) -> None:
+        """Where `beside` is no tensor the number stays, and the call is refused."""
+        if isinstance(value, bool) or not 0 < value <= _F32_MAX:
+            issue = Issue("OPF-A063", name, "a positive finite f32, or a tensor", str(value), kind="ArgumentError")
+            raise from_issues(type(self).__name__, "", [issue])
+        device: Any = getattr(getattr(self, self.beside), "device", None)
+        if device is not None:
+            object.__setattr__(self, name, factor(float(value), device))
+
+
+def is_capturing(device: torch.device) -> bool:
+    import torch
+
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def factor(value: float, device: torch.device) -> torch.Tensor:
+    """[1] f32, shared by all calls of a value; a new one while a CUDA graph is captured, which must keep its memory alive."""
+    return _factor(value, device) if is_capturing(device) else _kept(value, device)
+
+
+def _factor(value: float, device: torch.device) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode(False):
+        return torch.full((1,), value, dtype=torch.float32, device=device)
+
+
+_kept = lru_cache(maxsize=512)(_factor)
