@@ -15,8 +15,9 @@ def refuse(way: str, code: str, argument: str, *, expected: str, got: object, hi
     """Raise the error of `code` for a call through the adapter `way`.
 
     OPF-I001: a request that no plan takes (UnsupportedError). OPF-I002, I003: a tensor of another shape or dtype.
-    OPF-I004: an argument is missing. OPF-I005: a version that the adapter does not know (UnsupportedError). OPF-I007: a
-    tensor requires a gradient (GradNotSupportedError).
+    OPF-I004: an argument is missing. OPF-I005: a version that the adapter does not know (UnsupportedError). OPF-I006: the
+    framework is not installed (UnsupportedError). OPF-I007: a tensor requires a gradient (GradNotSupportedError). OPF-I008: a
+    model that cannot be served so (UnsupportedError).
     """
     issue = Issue(code, argument, expected, str(got), hint, KINDS.get(code, UNSUPPORTED))
-    raise from_issues(way, "attention" if code != "OPF-I005" else "register", [issue])
+    raise from_issues(way, "register" if code in ("OPF-I005", "OPF-I006", "OPF-I008") else "attention", [issue])

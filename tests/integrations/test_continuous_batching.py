@@ -98,6 +98,30 @@ def test_a_release_that_is_not_known_is_refused_with_the_reason(monkeypatch):
     assert model.config._attn_implementation == "sdpa"
 
 
+def without_a_paged_path():
+    import transformers
+
+    sizes = {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 4}
+    encoder = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 99}
+    return {
+        "T5ForConditionalGeneration": transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)),
+        "BertModel": transformers.BertModel(transformers.BertConfig(**encoder)),
+        "NoneType": None,
+    }
+
+
+@pytest.mark.parametrize("kind", ["T5ForConditionalGeneration", "BertModel", "NoneType"])
+def test_a_model_without_a_paged_path_is_refused_by_its_class(kind):
+    from opfacade import errors
+    from opfacade.integrations.transformers import use_continuous_batching
+
+    model = without_a_paged_path()[kind]
+    before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    with pytest.raises(errors.UnsupportedError, match=rf"model expected a decoder with generate_batch, got {kind}.*OPF-I008"):
+        use_continuous_batching(model)
+    assert getattr(getattr(model, "config", None), "_attn_implementation", None) == before
+
+
 @pytest.mark.parametrize("family", ["deepseek_v3"])
 def test_a_model_without_pages_for_its_values_says_so(family, registered):
     from opfacade.integrations.transformers import use_continuous_batching

@@ -156,3 +156,21 @@ def test_an_older_release_is_refused():
         errors.UnsupportedError, match=r"transformers\.register: transformers expected 5\.17 or later, got 4\.57"
     ):
         release_of("4.57.6")
+
+
+@pytest.mark.parametrize("call", ["register", "names", "use_continuous_batching"])
+def test_without_transformers_each_entry_says_how_to_get_it(monkeypatch, call):
+    import sys
+
+    import opfacade.integrations.transformers as ours
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    given = (object(),) if call == "use_continuous_batching" else ()
+    with pytest.raises(errors.UnsupportedError, match=r"transformers expected to be installed.*pip install.*OPF-I006"):
+        getattr(ours, call)(*given)
+
+
+@pytest.mark.parametrize("version", ["", "unknown", "5", "five.18"])
+def test_a_version_that_is_no_version_is_refused(version):
+    with pytest.raises(errors.UnsupportedError, match=r"transformers expected 5\.17 or later.*OPF-I005"):
+        release_of(version)

@@ -4,6 +4,20 @@ from tests.mutation.mutant import FP8_PRODUCTS, C, K, cpu, gpu
 
 FP8_FAULTS = (
     cpu(
+        "factors: a graph that is captured shares the factor of other calls",
+        "opfacade/plans/_attention/number_scales.py",
+        "if is_capturing(device) else",
+        "if False else",
+        "tests/families/attention/test_number_scales.py -k captured",
+    ),
+    cpu(
+        "factors: a number of no sign is a factor",
+        "opfacade/plans/_attention/number_scales.py",
+        "not 0 < value",
+        "not 0 <= value",
+        "tests/families/attention/test_number_scales.py -k no_factor",
+    ),
+    cpu(
         "prefill of fp8 products: all heads take the first factor of q",
         f"{K}/prefill_sm90/fp8/kernel.cuh",
         "q_scale[work.head * q_scale_stride]",

@@ -8,6 +8,20 @@ _AT = "opfacade/integrations"
 
 INTEGRATION_FAULTS = (
     cpu(
+        "transformers: an encoder-decoder is given to continuous batching",
+        f"{_AT}/transformers/registration.py",
+        'getattr(config, "is_encoder_decoder", False)',
+        "False",
+        "tests/integrations/test_continuous_batching.py -k without",
+    ),
+    cpu(
+        "transformers: a version that is no number is an error of Python",
+        f"{_AT}/transformers/releases.py",
+        "if found else (0, 0)",
+        "if found else (int(version), 0)",
+        f"{_CALL} -k no_version",
+    ),
+    cpu(
         "transformers: a mask of the last pass serves the next one",
         f"{_AT}/pass_memo.py",
         "return same and layer > self.maker and",

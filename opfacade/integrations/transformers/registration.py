@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from opfacade.base.installation import install
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.releases import WAY, Release, release_of
 
@@ -27,8 +28,9 @@ def names() -> Names:
 def register() -> Names:
     """Enter the attention functions and their mask function; calling it again changes nothing.
 
-    Raises UnsupportedError (OPF-I005) for a transformers older than 5.17.
+    Raises UnsupportedError for a transformers older than 5.17 (OPF-I005), and without one (OPF-I006).
     """
+    release = _installed()
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -36,7 +38,6 @@ def register() -> Names:
     from opfacade.integrations.transformers.paged import paged_attention
     from opfacade.integrations.transformers.standard import attention
 
-    release = _installed()
     # Without a mask function transformers passes no mask, also for padded batches.
     AttentionInterface.register(STANDARD, attention)
     AttentionMaskInterface.register(STANDARD, sdpa_mask)
@@ -53,9 +54,12 @@ def use_continuous_batching(model: Any) -> Any:
 
     5.17 and 5.18 attend over the pages of the cache. 5.19 and later give each layer one copy of the keys and values of all
     requests; they give the pages to no attention of another package.
-    Raises UnsupportedError (OPF-I005) where the release permits none.
+    Raises UnsupportedError where the release permits none (OPF-I005) and for a model that cannot generate so (OPF-I008).
     """
     release = _installed()
+    if not _is_decoder(model):
+        hint = "attn_implementation='opfacade' serves its forward and generate."
+        refuse(WAY, "OPF-I008", "model", expected="a decoder with generate_batch", got=type(model).__name__, hint=hint)
     register()
     if release.contract == "none":
         hint = "attn_implementation='opfacade' serves model.generate."
@@ -68,11 +72,21 @@ def use_continuous_batching(model: Any) -> Any:
     return model
 
 
+def _is_decoder(model: Any) -> bool:
+    config = getattr(model, "config", None)
+    if config is None or getattr(config, "is_encoder_decoder", False) or not hasattr(model, "generate_batch"):
+        return False
+    return bool(model.can_generate())
+
+
 def _installed() -> Release:
     return release_of(_version())
 
 
 def _version() -> str:
-    import transformers
-
+    try:
+        import transformers
+    except ImportError as error:
+        hint = f"{install('transformers')} brings it."
+        refuse(WAY, "OPF-I006", "transformers", expected="to be installed", got=error, hint=hint)
     return str(transformers.__version__)

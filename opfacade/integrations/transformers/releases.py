@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,9 +32,9 @@ _RELEASES = (
 
 
 def parse(version: str) -> tuple[int, int]:
-    """Major and minor number of a release."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+    """Major and minor number of a release; of a text that is none, those of the oldest."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def release_of(version: str) -> Release:
