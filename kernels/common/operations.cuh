@@ -100,6 +100,12 @@ OPF_OP double mod_(double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? add_(rest, b) : rest;
 }
 
+// Bit patterns; every NaN has one.
+OPF_OP int32_t as_bits_(float a) { return a != a ? 0x7fc00000 : static_cast<int32_t>(__float_as_uint(a)); }
+OPF_OP int64_t as_bits_(double a) { return a != a ? 0x7ff8000000000000 : static_cast<int64_t>(bits_of_double(a)); }
+OPF_OP float from_bits_(int32_t a) { return __uint_as_float(static_cast<uint32_t>(a)); }
+OPF_OP double from_bits_(int64_t a) { return double_of_bits(static_cast<uint64_t>(a)); }
+
 template <class T> OPF_OP float rounded_to(float a) { return Stored<T>::load(Stored<T>::store(a)); }
 OPF_OP float round_f16_(float a) { return rounded_to<F16>(a); }
 OPF_OP float round_bf16_(float a) { return rounded_to<BF16>(a); }

@@ -94,6 +94,8 @@ class Bounds:
             return self._rounded(node, Ball(*args[0]))
         if node.op in jumps.STEPS:
             return self._rounded(node, jumps.STEPS[node.op](*args)) if node.type in FLOATS else jumps.STEPS[node.op](*args)
+        if node.op in ("as_bits", "from_bits"):
+            return self._reinterpreted(node, args[0])
         if node.op in INTEGERS or node.type in INTEGERS or node.op == "bool":
             return self._integer(node, args)
         return self._float(node, args)
@@ -126,6 +128,12 @@ class Bounds:
             r = r + self.machine.absolute.get(node.op, 0.0)
         r = r.nan_to_num(nan=math.inf, posinf=math.inf)
         return Ball(v, r.masked_fill(v.isfinite() & (v.abs() + r > LARGEST[node.type]), math.inf))
+
+    def _reinterpreted(self, node: Node, arg: Ball) -> Ball:
+        """Nothing is known of the bits of an inexact number."""
+        whole = arg.v if node.args[0].type in FLOATS else arg.v.nan_to_num(0.0).long()
+        v = _real(applied(node.op, node, [whole], None), node.type)
+        return Ball(v, arg.r.new_zeros(v.shape).masked_fill(arg.r > 0, math.inf))
 
     def _integer(self, node: Node, args: list[Ball]) -> Ball:
         """Conversions jump; sums and products keep their radii; of others nothing is known beside exact arguments."""

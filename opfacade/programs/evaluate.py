@@ -180,6 +180,8 @@ def applied(op: str, node: Node, args: list[Tensor], real: torch.dtype | None) -
         return integers.compared(op, *args)
     if op == "bits":
         return integers.philox(*args)
+    if op in ("as_bits", "from_bits"):
+        return integers.reinterpreted(args[0].to(torch_type(given)), node.type)
     if given in INTEGERS:
         return integers.OPERATIONS[op](*args) if op in COMPARISONS else integers.wrapped(op, given, args)
     return reals.OPERATIONS[op](*args)

@@ -59,6 +59,17 @@ def as_float(value: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(value < 0, half.to(dtype) * 2, value.to(dtype))
 
 
+def reinterpreted(value: Tensor, type: str) -> Tensor:
+    """The bit pattern of an f32 or f64 as a signed integer, or the float of one; every NaN has one pattern."""
+    import torch
+
+    narrow = type in ("f32", "i32")
+    if value.dtype.is_floating_point:
+        quiet = 0x7FC00000 if narrow else 0x7FF8000000000000
+        return value.view(torch.int32 if narrow else torch.int64).long().masked_fill(value.isnan(), quiet)
+    return value.int().view(torch.float32) if narrow else value.view(torch.float64)
+
+
 def compared(op: str, a: Tensor, b: Tensor) -> Tensor:
     """A comparison of u64, carried as bit patterns."""
     return OPERATIONS[op](_ordered(a), _ordered(b))

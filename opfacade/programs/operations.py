@@ -63,6 +63,8 @@ def _operations() -> dict[str, Operation]:
     put(ROUNDINGS, _over(("f32",), 1))
     put(UNARY_FUNCTIONS, _over(FLOATS, 1), exact=False)
     put(BINARY_FUNCTIONS, _over(FLOATS, 2), exact=False)
+    put(("as_bits",), {("f32",): "i32", ("f64",): "i64"}, jumps=True)
+    put(("from_bits",), {("i32",): "f32", ("i64",): "f64"}, jumps=True)
     put(("bits",), {("u64",) * 4: "u32"}, jumps=True)
     for kind in TYPES:
         put((kind,), {(other,): kind for other in TYPES if other != kind}, jumps=kind not in FLOATS)

@@ -31,6 +31,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     moves,
     padding,
     parts,
+    patterns,
     stacks,
     windows,
 )

@@ -54,7 +54,6 @@ special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_poly
 special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v
 special.shifted_chebyshev_polynomial_w
 """
-BITS = "nextafter frexp"
 VIEWS = """
 item broadcast_to broadcast_shapes broadcast_tensors chunk unsafe_chunk expand expand_as as_strided as_strided_copy split
 split_with_sizes split_with_sizes_copy unsafe_split tensor_split hsplit vsplit dsplit view view_as reshape_as unflatten
@@ -95,7 +94,6 @@ WAITING: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "waits for sorting and compaction": ORDER,
             "waits for random draws: `bits` of the language is there": DRAWS,
             "waits for a function or a loop that the language lacks": FUNCTIONS,
-            "waits for the bits of a float as an integer": BITS,
             "waits for results of different shapes, or a masked index": SEVERAL,
             "no kernel: a view of torch, or memory alone": VIEWS,
             "no complex types": COMPLEX,

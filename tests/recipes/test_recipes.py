@@ -124,3 +124,21 @@ def test_a_kernel_of_a_recipe_computes_what_torch_does(name):
             compare(recipe, info, *first, backend="emulator")
             count += 1
     assert count
+
+
+def test_nextafter_and_frexp_are_those_of_the_library_at_all_edges():
+    edges = torch.tensor([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-40, 1.1754944e-38, 3.4028235e38, float("inf"), float("nan"), 0.1])
+    for dtype in (torch.float32, torch.float64):
+        a, b = (one.flatten().to(dtype) for one in torch.meshgrid(edges, edges, indexing="ij"))
+        assert torch.equal(ran(recipes.nextafter, a, b)[0].nan_to_num(77), torch.nextafter(a, b).nan_to_num(77))
+        fraction, exponent = ran(recipes.frexp, a)
+        want = torch.frexp(a)
+        assert torch.equal(fraction.nan_to_num(77), want[0].nan_to_num(77))
+        assert torch.equal(exponent[a.isfinite()], want[1][a.isfinite()])
+
+
+def ran(recipe, *tensors):
+    made = recipe(*tensors)
+    args = opinfo.bundle(made, opinfo.Call(tensors, {}).tensors(recipe))
+    MapPlan.select(made, Preference(backend="reference")).run(args)
+    return made.written(args)

@@ -43,6 +43,8 @@ class Element:
             return "bool", exact
         if op == "bits":
             return "u32", exact
+        if op in ("as_bits", "from_bits"):
+            return {"f32": "i32", "f64": "i64", "i32": "f32", "i64": "f64"}[given[0][0]], exact
         return (op if op in INTEGRAL or op in ("bool", "f32", "f64") else given[-1][0]), exact
 
     def exact(self, node):
@@ -115,6 +117,13 @@ def operation(op, types, args):
         return args[1] if args[0] else args[2]
     if op == "bits":
         return philox(*args)
+    if op == "as_bits":
+        shape = "<f" if kind == "f32" else "<d"
+        number = FLOAT[kind](math.nan if np.isnan(args[0]) else args[0])
+        return int.from_bytes(struct.pack(shape, number), "little", signed=True)
+    if op == "from_bits":
+        shape, size, made = ("<f", 4, "f32") if kind == "i32" else ("<d", 8, "f64")
+        return FLOAT[made](struct.unpack(shape, int(args[0]).to_bytes(size, "little", signed=True))[0])
     if op in FLOAT or op in INTEGRAL or op == "bool":
         return cast(args[0], types[0], op)
     if op.startswith("round_") and op != "round_away":
