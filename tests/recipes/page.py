@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opfacade import recipes
+from opfacade.recipes import lax
 from opfacade.recipes.waiting import WAITING
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/ops/recipes.md"
@@ -23,6 +24,8 @@ def rows() -> Iterator[str]:
         known = distinct[name]
         others = ", ".join(f"`{one}`" for one in known.names if one != name)
         yield f"| `{name}` | {others} | {known.note} |"
+    yield "\n## Operators of lax\n"
+    yield "`from opfacade.recipes import lax`: " + ", ".join(f"`{name}`" for name in sorted(lax.LAX)) + "."
     yield "\n## Operators without a recipe\n"
     yield "| reason | operators |"
     yield "|---|---|"

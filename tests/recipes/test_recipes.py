@@ -107,6 +107,7 @@ def test_every_name_is_that_of_one_recipe():
     assert len(set(names)) == len(names)
     assert all(recipe.name == known or known in map(attribute, recipe.names) for known, recipe in recipes.RECIPES.items())
     assert all(recipes.RECIPES[recipe.name] is recipe for recipe in recipes.RECIPES.values())
+    assert [name for name in recipes.RECIPES if getattr(recipes, name) is not recipes.RECIPES[name]] == []
     assert recipes.unfold.names == ("nn.functional.unfold",)
 
 

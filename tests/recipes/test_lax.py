@@ -1,0 +1,111 @@
+"""Recipes with lax's names: what they compute, against torch or numpy where they mean the same, against numbers where not."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from opfacade import Preference
+from opfacade.errors import DescriptorError
+from opfacade.plans.elementwise import MapPlan
+from opfacade.recipes import lax, shaped
+from tests.recipes import opinfo
+from tests.recipes.test_recipes import ran
+
+X = torch.tensor([-2.5, -1.0, -0.3, 0.0, 0.25, 0.5, 0.75, 1.5, 2.5, 7.0])
+Y = torch.tensor([2.0, -3.0, 0.5, 1.0, -0.25, 4.0, 0.75, -1.5, 3.0, 2.0])
+N = torch.tensor([-7, -1, 0, 1, 2, 6, 255, 2**31 - 1, -(2**31), 40], dtype=torch.int32)
+M = torch.tensor([2, 3, 5, -2, 1, 4, 8, 31, 1, 2], dtype=torch.int32)
+TORCH = {"neg": "neg", "is_finite": "isfinite", "logistic": "sigmoid", "pow": "pow", "rem": "fmod", "max": "maximum",
+         "min": "minimum",
+         "shift_left": "bitwise_left_shift", "shift_right_arithmetic": "bitwise_right_shift", "cbrt": None, "round": None,
+         "sign": None, "population_count": None, "clz": None, "shift_right_logical": None}  # fmt: skip
+SAME = sorted({*lax.UNARY, *lax.BINARY} - {name for name, other in TORCH.items() if other is None})
+OF_INTEGERS = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic"}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_function_is_that_of_torch(name):
+    a, b = (N, M) if name in OF_INTEGERS else (X, Y)
+    given = (a, b) if name in lax.BINARY else (a,)
+    (got,) = ran(lax.LAX[name], *given)
+    want = getattr(torch, TORCH.get(name, name))(*given)
+    torch.testing.assert_close(got, want, rtol=3e-6, atol=1e-6, equal_nan=True)
+
+
+def words(x):
+    return [int(n) % 2**32 for n in x]
+
+
+def test_bits_are_counted_and_shifted_as_words():
+    assert ran(lax.population_count, N)[0].tolist() == [n.bit_count() for n in words(N)]
+    assert ran(lax.clz, N)[0].tolist() == [32 - n.bit_length() for n in words(N)]
+    small = torch.tensor([0, 1, 128, 255], dtype=torch.uint8)
+    assert ran(lax.clz, small)[0].tolist() == [8, 7, 0, 0]
+    assert ran(lax.population_count, small)[0].tolist() == [0, 1, 1, 8]
+    shifted = [(n >> m if 0 <= m < 32 else 0) for n, m in zip(words(N), M.tolist(), strict=True)]
+    assert words(ran(lax.shift_right_logical, N, M)[0]) == shifted
+
+
+def test_lax_means_otherwise_than_torch():
+    assert ran(lax.round, X)[0].tolist() == [-3, -1, 0, 0, 0, 1, 1, 2, 3, 7]
+    signs = ran(lax.sign, torch.tensor([math.nan, -0.0, 0.0, -3.0]))[0]
+    assert signs.isnan().tolist() == [True, False, False, False]
+    assert signs.signbit().tolist()[1:] == [True, False, True]
+    assert ran(lax.div, N[:4], M[:4])[0].tolist() == [-3, 0, 0, 0]
+    assert ran(lax.cbrt, torch.tensor([-8.0]))[0].tolist() == [-2.0]
+
+
+def made(descriptor, **tensors):
+    args = opinfo.bundle(descriptor, tensors)
+    MapPlan.select(descriptor, Preference(backend="reference")).run(args)
+    return descriptor.written(args)[0]
+
+
+A = torch.arange(12.0).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "given", "want"),
+    [
+        (lax.clamp(0.0, X, 1.0), {"x": X}, X.clamp(0, 1)),
+        (lax.integer_pow(X, 3), {"x": X}, X * (X * X)),
+        (lax.integer_pow(X, -2), {"x": X}, 1 / (X * X)),
+        (lax.rev(A, (1,)), {"input": A}, A.flip(1)),
+        (lax.transpose(A, (1, 0)), {"input": A}, A.T),
+        (lax.reshape(A, (2, 6)), {"input": A}, A.reshape(2, 6)),
+        (lax.expand_dims(A, (1,)), {"input": A}, A[:, None]),
+        (lax.slice(A, (1, 0), (3, 4), (1, 2)), {"operand": A}, A[1:, ::2]),
+        (lax.concatenate([A, A], 1), {"tensors0": A, "tensors1": A}, torch.cat([A, A], 1)),
+        (lax.broadcast_in_dim(X, (3, 10), (1,)), {"operand": X}, X.expand(3, 10)),
+        (lax.broadcast_in_dim(A[:, :1], (3, 4), (0, 1)), {"operand": A[:, :1]}, A[:, :1].expand(3, 4)),
+        (lax.broadcast(X, (2,)), {"operand": X}, X.expand(2, 10)),
+        (lax.iota("i32", 5), {}, torch.arange(5, dtype=torch.int32)),
+        (lax.broadcasted_iota("f32", (2, 3), 1), {}, torch.arange(3.0).expand(2, 3)),
+        (lax.full((2, 2), 1.5), {}, torch.full((2, 2), 1.5)),
+        (lax.bitcast_convert_type(X, "i32"), {"operand": X}, X.view(torch.int32)),
+        (lax.bitcast_convert_type(N, "f32"), {"operand": N}, N.view(torch.float32)),
+        (lax.convert_element_type(X, "i32"), {"input": X}, X.int()),
+        (lax.select(X > 0, X, Y), {"condition": X > 0, "on_true": X, "on_false": Y}, torch.where(X > 0, X, Y)),
+        (lax.select_n(X > 0, X, Y), {"condition": X > 0, "case0": X, "case1": Y}, torch.where(X > 0, Y, X)),
+        (lax.pad(A, 9.0, [(1, 0, 1), (-1, 2, 0)]), {"operand": A}, None),
+    ],
+)  # fmt: skip
+def test_a_move_is_that_of_lax(descriptor, given, want):
+    if want is None:  # a row before, one between each two; a column less, two behind
+        want = torch.full((6, 5), 9.0)
+        want[1::2, :3] = A[:, 1:]
+    got = made(descriptor, **given)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+def test_tensors_of_lax_have_one_shape():
+    with pytest.raises(DescriptorError, match="one shape") as caught:
+        lax.add(shaped(3, 4, dtype="f32"), shaped(4, dtype="f32"))
+    assert caught.value.code == "OPF-D050"
+    assert lax.add(shaped(3, 4, dtype="f32"), 2.0).shape == (3, 4)
+    assert [name for name in lax.LAX if getattr(lax, name) is not lax.LAX[name]] == []
+    with pytest.raises(AttributeError, match=r"lax\.fft"):
+        _ = lax.fft
