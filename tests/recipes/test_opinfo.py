@@ -5,6 +5,7 @@ rounds each of its operations and constants: torch's in f64 too, from the same i
 wrong is outside of it.
 """
 
+import types
 from contextlib import suppress
 
 import pytest
@@ -127,3 +128,35 @@ def compare(recipe, info, sample, call, descriptor, backend="reference"):
     other = opinfo.Call.of(info, sample.noncontiguous())
     for got, again in zip(found, run(recipe, other, descriptor, backend)[1], strict=True):
         assert not bool(differs(got, again).any()), call
+
+
+X = torch.linspace(-4, 4, 41)
+F = torch.nn.functional
+# Arguments that torch's samples leave at their defaults.
+PARAMETERS = [
+    ("elu", F.elu, {"alpha": 0.7}), ("celu", F.celu, {"alpha": 0.7}), ("leaky_relu", F.leaky_relu, {"negative_slope": 0.3}),
+    ("softshrink", F.softshrink, {"lambd": 1.2}), ("hardshrink", F.hardshrink, {"lambd": 1.2}),
+    ("hardtanh", F.hardtanh, {"min_val": -0.4, "max_val": 2.2}), ("threshold", F.threshold, {"threshold": 0.5, "value": 7.0}),
+    ("rrelu", F.rrelu, {"lower": 0.1, "upper": 0.9}), ("softplus", F.softplus, {"beta": 0.5}),
+    ("logit", torch.logit, {"eps": 0.3}),
+    ("softplus", F.softplus, {"threshold": 1.0}), ("nan_to_num", torch.nan_to_num, {"nan": 2.0, "posinf": 3.0, "neginf": 4.0}),
+    ("round", torch.round, {"decimals": 1}), ("round", torch.round, {"decimals": -1}), ("clamp", torch.clamp, {"max": 1.5}),
+    ("glu", F.glu, {"dim": 0}), ("diag", torch.diag, {"diagonal": -3}), ("tril", torch.tril, {"diagonal": 1}),
+    ("roll", torch.roll, {"shifts": 5}), ("repeat_interleave", torch.repeat_interleave, {"repeats": 3}),
+    ("one_hot", F.one_hot, {"num_classes": 5}), ("diff", torch.diff, {}),
+    ("unfold", F.unfold, {"kernel_size": (2, 3), "stride": 2}),
+]  # fmt: skip
+SHAPES = {"glu": (4, 10), "tril": (5, 8), "roll": (5, 8), "unfold": (2, 1, 5, 4)}
+
+
+@pytest.mark.parametrize(("name", "function", "options"), PARAMETERS, ids=lambda x: x if isinstance(x, str) else "")
+def test_arguments_that_samples_leave_out(name, function, options):
+    opinfo.infos()
+    from torch.testing._internal.opinfo.core import SampleInput
+
+    x = X.abs().long() if name == "one_hot" else X[1:].reshape(SHAPES[name]) if name in SHAPES else X
+    x = torch.cat([x, torch.tensor([torch.inf, -torch.inf, torch.nan])]) if name == "nan_to_num" else x
+    sample = SampleInput(x, args=(), kwargs=options)
+    info = types.SimpleNamespace(name=name, op=function)
+    call = opinfo.Call.of(info, sample)
+    compare(DISTINCT[name], info, sample, call, call.descriptor(DISTINCT[name]))
