@@ -109,3 +109,12 @@ def test_tensors_of_lax_have_one_shape():
     assert [name for name in lax.LAX if getattr(lax, name) is not lax.LAX[name]] == []
     with pytest.raises(AttributeError, match=r"lax\.fft"):
         _ = lax.fft
+
+
+@pytest.mark.parametrize(("whole", "quiet"), [(torch.int32, 0x7FC00000), (torch.int64, 0x7FF8000000000000)])
+def test_every_nan_has_one_pattern(whole, quiet):
+    nans = torch.tensor([-1, quiet + 5, quiet]).to(whole)
+    name = str(whole).removeprefix("torch.").replace("int", "i")
+    x = nans.view(torch.float32 if name == "i32" else torch.float64)
+    got = made(lax.bitcast_convert_type(x, name), operand=x)
+    assert got.tolist() == [quiet] * 3
