@@ -164,7 +164,7 @@ EXAMPLES = (
         hidden=1024,
         dtype="bf16",
         residual=True,
-        quant=Quant(scale_layout="column_padded4"),
+        quant=Quant(scale_layout="column"),
         full_out=True,
     ),
     vllm(total_num_rows=7, hidden=768, dtype="bf16", residual=True, quant=Quant(dtype="i8", scale="token")),
