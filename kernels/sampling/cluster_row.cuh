@@ -30,8 +30,9 @@ class ClusterRow {
 
   __device__ __forceinline__ int ctas() const { return ctas_; }
   __device__ __forceinline__ void sync() const {
-    if (ctas_ == 1) __syncthreads();
-    else cluster_sync();
+    if (ctas_ == 1) return __syncthreads();
+    __syncwarp();  // loops end at different times, and the barrier takes whole warps
+    cluster_sync();
   }
   __device__ __forceinline__ uint32_t word_of(int rank, const uint32_t* own) const {
     return ctas_ == 1 ? *own : cluster_load_word(cluster_address(smem_address(own), rank));

@@ -146,8 +146,8 @@ class HeldRow {
     for (;;) {
       const Crossing found = narrow(range, need, before, sought);
       if (sought.ids) return {sought.value, ~range.low};
-      const uint64_t mass = found.here.mass / found.here.count, lack = target.need - target.of(found.before);
-      const uint64_t ties = target.by_mass ? (lack + mass - 1) / mass : lack;
+      const uint64_t mass = found.here.mass / max(found.here.count, uint64_t{1}), lack = target.need - target.of(found.before);
+      const uint64_t ties = target.by_mass ? (lack + mass - 1) / max(mass, uint64_t{1}) : lack;
       kept = found.before + Amount{ties, ties * mass};
       sought = {true, range.low};
       if (ties == found.here.count) return {sought.value, ~0u};

@@ -31,7 +31,7 @@ FAULTS = (
         ),
         tests=f"{_HERE}/test_emulated.py -k proven",
     ),
-    _kernel("the token at the boundary of p is lost", "held.cuh", "(lack + mass - 1) / mass", "lack / mass", "equal"),
+    _kernel("the token at the boundary of p is lost", "held.cuh", "(lack + mass - 1) / max", "lack / max", "equal"),
     _kernel(
         "the mass after a token decides",
         "select.cuh",
