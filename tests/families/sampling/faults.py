@@ -49,7 +49,9 @@ FAULTS = (
     _kernel("the upper word of the offset is lost", "noise.cuh", "c[2] = offset[1]", "c[2] = 0"),
     _kernel("the upper word of the seed is lost", "noise.cuh", "k1 = key[1];", "k1 = 0;"),
     _kernel("the bucket that bounds a survey is left out", "held.cuh", "if (bucket <= last)", "if (bucket < last)", "joint"),
-    _kernel("the mass of the k kept is that of all", "filtered.cuh", "mass = own.mass, surveyed", "surveyed"),
+    _kernel(
+        "the mass of the k kept is that of all", "filtered.cuh", "mass = own.mass, surveyed", "surveyed", "order_of_filters"
+    ),
     _kernel("nine rounds of Philox", "noise.cuh", "round < 10", "round < 9"),
     _kernel(
         "p refers to the k kept, whatever the order",

@@ -94,6 +94,13 @@ def run(logits, **given):
     return args
 
 
+def test_the_order_of_filters_says_which_mass_p_refers_to():
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    for order, kept in (("top_k_first", 1), ("joint", 2)):
+        args = run(logits, top_k=2, top_p=0.5, order=order, probs_out="filtered")
+        assert (args.probs[0] > 0).sum() == kept
+
+
 def test_equal_logits_are_cut_by_id():
     """All values are in one bucket, then in one value: ids decide, in several passes."""
     for k in (1, 31, 300, 301, 700):
