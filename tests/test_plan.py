@@ -1,6 +1,7 @@
 """Plans: one for a value, immutable, kept and carried."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,3 +91,24 @@ def test_messages_tell_a_class_from_its_instance():
         Plan.select(BatchPagedDecodeDescriptor, None, SM_90A)
     with pytest.raises(TypeError, match=r"Write BatchPagedDecodePlan.select"):
         BatchPagedDecodePlan(fresh())
+
+
+def test_a_check_raises_what_earlier_runs_left():
+    plan, asked = Plan.select(fresh(), None, CPU), []
+    plan.check()
+    object.__setattr__(plan, "_guard", SimpleNamespace(check=lambda: asked.append(1)))
+    plan.check()
+    assert asked == [1]
+
+
+def test_a_guard_stands_around_every_launch():
+    descriptor, args = decode([9, 5])
+    plan, guarded = Plan._select(descriptor, None, CPU), []
+
+    def wrap(launch):
+        return lambda *call: (guarded.append(call), launch(*call))[1]
+
+    object.__setattr__(plan, "_guard", SimpleNamespace(wrap=wrap, check=lambda: None))
+    for _ in range(2):
+        plan.run(args)
+    assert guarded == [(args, None)] * 2

@@ -54,3 +54,10 @@ def test_source_root_is_the_checkout_unless_given(monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_SOURCE_ROOT", str(tmp_path))
     with pytest.raises(errors.ToolchainError, match="OPF-J002"):
         source_root()
+
+
+@pytest.mark.parametrize("value", [("ok", "no; word"), (1, (2, float("inf"))), (None,), ((), (2**64,)), (b"x",)])
+def test_what_lies_in_a_tuple_is_held_to_the_same_rules(value):
+    with pytest.raises(errors.ArgumentError, match="OPF-J001"):
+        JitSpec.of("name", "a/template", "sm_90a", value=value)
+    assert JitSpec.of("name", "a/template", "sm_90a", value=("ok", (1, (True, 0.5)))).params

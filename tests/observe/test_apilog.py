@@ -230,3 +230,9 @@ def test_a_place_for_dumps_that_cannot_be_written_is_named(log, monkeypatch, tmp
     with pytest.warns(DroppedWarning, match=r"OPFACADE_DUMP_DIR: NotADirectoryError: .*OPF-E002"):
         _, (line,) = log("dump")
     assert "dump" not in line
+
+
+def test_a_tensor_is_told_with_its_shape_strides_dtype_and_address():
+    tensor = torch.zeros(4, 6, dtype=torch.float16)[1:, ::2]
+    facts = {"shape": [3, 3], "stride": [6, 2], "dtype": "float16", "device": "cpu", "address": hex(tensor.data_ptr())}
+    assert apilog._metadata(tensor) == facts

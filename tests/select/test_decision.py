@@ -45,6 +45,13 @@ def test_what_makes_another_kernel_is_in_the_key(update):
     assert tuning_key(changed(**update)) != tuning_key(DECODE)
 
 
+@pytest.mark.parametrize("update", [{"page_size": 32}, {"head_dim": 64}, {"dtype": "f16"}, {"layout": "NHD"}])
+def test_what_makes_another_kernel_in_a_model_inside_is_in_the_key(update):
+    inside = {name: value for name, value in update.items() if getattr(DECODE.paged_kv, name) != value}
+    assert inside, "the example has this value"
+    assert tuning_key(changed(paged_kv=DECODE.paged_kv.model_copy(update=inside).revalidated())) != tuning_key(DECODE)
+
+
 def test_every_size_of_a_call_is_bucketed():
     """A field with such a name counts something of a call; a kernel is not made for it."""
     sizes = re.compile(r"batch_size|total_\w+|max_\w+|num_(total_\w+|states|rows|tokens|requests)")

@@ -6,6 +6,7 @@ import pytest
 
 from opfacade import Plan, Preference, SkuManifest, Target, errors, explain, telemetry
 from opfacade.errors import UnsupportedError
+from opfacade.select import measurements
 from opfacade.select.decision import Measured
 from opfacade.select.manifest import same_kernel
 from opfacade.select.pins import NO_PINS, Pins, Tuned
@@ -148,3 +149,24 @@ def test_one_kernel_has_one_op_backend_architecture_and_types():
         assert not same_kernel(one, "/".join([*parts[:index], "other", *parts[index + 1 :]])), index
     for index in (4, 6, 7, 8):
         assert same_kernel(one, "/".join([*parts[:index], "other", *parts[index + 1 :]])), index
+
+
+def test_a_row_of_what_is_required_comes_before_one_of_nothing(monkeypatch):
+    """Each applies where the other is not; of two of one requirement the later, which is this machine's own, counts."""
+    use = Preference(autotune="use")
+    strict = Preference(autotune="use", require="deterministic")
+    skus = [o.sku.id for o in considered(DECODE, use, SM90) if not o.reasons][:3]
+    rows = {sku: row(DECODE, prefer, SM90, [(sku, 1.0)]) for sku, prefer in zip(skus, (use, strict, strict), strict=True)}
+    loose, older, newer = rows.values()
+    key = loose.key
+
+    def applied(found, prefer):
+        monkeypatch.setattr(measurements, "table", lambda: found)
+        tuned = measurements.tuned_for(DECODE, prefer, SM90)
+        return tuned.row and tuned.row.winner
+
+    none, own = (prefer.require.canonical_json() for prefer in (use, strict))
+    assert applied({(key, none): [loose], (key, own): [older, newer]}, strict) == skus[2]
+    assert applied({(key, none): [loose], (key, own): [older, newer]}, use) == skus[0]
+    assert applied({(key, none): [loose]}, strict) == skus[0]
+    assert applied({(key, own): [older]}, use) is None

@@ -135,6 +135,7 @@ def test_neighbours_of_dense_units_are_nan_and_infinite_and_outputs_hold_neither
     assert bool(states[:, 4::2].isnan().all())
     assert bool(states[:, 5::2].isinf().all())
     assert states.shape[1] == 4 + NEIGHBOURS
+    dense.args.o.zero_()
     _, args = dense.batch([2, 0])
     assert bool(args.o.isnan().all())
     assert same_bits(args.states_lse, dense.args.states_lse[:, [2, 0]])

@@ -9,7 +9,7 @@ import torch
 from opfacade.core.request_tables import RequestTables
 from opfacade.errors import IndexDataError, PlanStateError
 from opfacade.validation import Guards, capture_and_fork, device, device_values, full, values
-from opfacade.validation.host import findings
+from opfacade.validation.host import findings, used_keys
 from opfacade.validation.rules import (
     ALL_PAGES,
     FALLS,
@@ -109,6 +109,16 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_last_right_value_is_right(name):
     assert found(*RIGHT[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("window", "rows", "wanted"),
+    [(-1, 2, (0, 10)), (3, 2, (5, 10)), (0, 2, (8, 10)), (9, 2, (0, 10)), (3, 0, (10, 10)), (3, 1, (6, 10))],
+)
+def test_the_keys_in_use_are_those_that_some_row_sees(window, rows, wanted):
+    """Of 10 keys; the first of the rows is at 10 - rows, and sees `window` keys before itself."""
+    tables = RequestTables(op="prefill", requests=1, limit=9, max_len=99, window=window)
+    assert used_keys(tables, 10, rows) == range(*wanted)
 
 
 def test_a_page_that_stands_twice_in_a_request_is_refused_where_it_is_appended_to():

@@ -234,7 +234,6 @@ FAULTS = (
         "if False:",
         USED,
     ),
-    host("bundle: members of any kind are read", TAR, "if header[156:157] not in _REGULAR:", "if False:", MEMBERS),
     host(
         "bundle: a member of another size is read",
         BUNDLE,

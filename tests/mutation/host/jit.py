@@ -106,7 +106,7 @@ FAULTS = (
         SPEC,
         "        for part in value:\n            _check_param(name, part)",
         "        pass",
-        f"{SPECS} tests/jit/test_cache_injection.py",
+        SPECS,
     ),
     host("codegen: an unknown variable renders as nothing", CODEGEN, "undefined=jinja2.StrictUndefined,", "", TEXTS),
     host(

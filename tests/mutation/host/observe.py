@@ -95,7 +95,13 @@ FAULTS = (
         LOGGED,
     ),
     host("log: calls have one number", LOG, "call = _Call(next(_calls),", "call = _Call(0,", LOGGED),
-    host("log: strides are not reported", LOG, '"stride": list(tensor.stride())', '"stride": []', LOGGED),
+    host(
+        "log: strides are not reported",
+        LOG,
+        '"stride": list(tensor.stride())',
+        '"stride": []',
+        "tests/observe/test_apilog.py -k strides_dtype",
+    ),
     host(
         "log: outputs are those of before",
         LOG,
@@ -159,13 +165,6 @@ FAULTS = (
     host(
         "dump files: one dump too many", FILES, "if _used[0] >= self.count:", "if _used[0] > self.count:", f"{STORED} {DUMPED}"
     ),
-    host(
-        "dump files: bytes have no limit",
-        FILES,
-        "if _used[1] + size > self.megabytes * 10**6:",
-        "if False:",
-        f"{STORED} {DUMPED}",
-    ),
     host("dump files: a megabyte is larger", FILES, "self.megabytes * 10**6:", "self.megabytes * 2**20:", f"{STORED} {DUMPED}"),
     host(
         "dump files: half a dump stays",
@@ -181,7 +180,6 @@ FAULTS = (
         "    aside = path\n",
         STORED,
     ),
-    host("dump files: others may read them", FILES, "os.O_NOFOLLOW, 0o600)", "os.O_NOFOLLOW, 0o644)", DUMPED),
     host(
         "dump files: links are written through",
         FILES,

@@ -84,7 +84,7 @@ FAULTS = (
         MEASUREMENTS,
         "(prefer.require.canonical_json(), Require().canonical_json())",
         "(Require().canonical_json(), prefer.require.canonical_json())",
-        TUNED,
+        "tests/select/test_locks.py",
     ),
     host(
         "store: rows of other hardware apply",

@@ -123,14 +123,14 @@ FAULTS = (
         f"{EDGES} {VALIDATION}",
     ),
     host(
-        "indices: a window hides no page", HOST, "length - row_count - tables.window if tables.window >= 0 else 0", "0", UNOWNED
+        "indices: a window hides no page", HOST, "length - row_count - tables.window if tables.window >= 0 else 0", "0", EDGES
     ),
     host(
         "indices: a window hides one key too many",
         HOST,
         "length - row_count - tables.window if",
         "length - row_count - tables.window + 1 if",
-        UNOWNED,
+        EDGES,
     ),
     host(
         "indices: entries past the pages are used",
