@@ -65,11 +65,27 @@ def test_a_dump_keeps_only_the_pages_that_a_call_names(problem):
     kept = pages.ids.numel()
     assert kept < descriptor.paged_kv.num_total_pages
     assert found.inputs["k_data"].shape[0] == json.loads(found.descriptor)["paged_kv"]["num_total_pages"] == kept
+    name = call_pages.table_name(descriptor)
+    assert torch.equal(found.inputs[name], call_pages.renumbered(tensors[name], pages))
+    read = found.inputs[name][found.inputs[name] >= 0]
+    assert sorted(set(read.tolist())) == list(range(kept))
     assert json.loads((found.place / "call.json").read_text())["pages"] == pages.ids.tolist()
     assert json.loads(found.descriptor)["max_kv_indices"] == descriptor.paged_kv.num_total_pages
     size = sum(t.nbytes for t in found.inputs.values())
     written = [name for name, spec in descriptor.operands().items() if spec.written]
     assert dump_files._used == [1, size + sum(found.inputs[name].nbytes for name in written)]
+
+
+@pytest.mark.parametrize(("more", "narrowed"), [({}, False), ({"max_kv_indices": 99}, True)])
+def test_a_pool_stays_whole_where_its_size_may_not_be_the_bound_of_the_call(more, narrowed):
+    """Requests that share pages name more entries than the pool has pages: without a bound of their own none holds them."""
+    descriptor, _ = decode([6, 8], **more)
+    ids = torch.arange(4)
+    many = call_pages.Pages(ids, ids + 1, torch.ones(2, descriptor.paged_kv.num_total_pages, dtype=torch.bool))
+    few = call_pages.Pages(ids, ids + 1, torch.ones(2, 2, dtype=torch.bool))
+    assert dumps._narrowable(descriptor, many) is narrowed
+    assert dumps._narrowable(descriptor, few) is True
+    assert dumps._narrowable(descriptor, None) is False
 
 
 def test_a_dump_that_fails_leaves_nothing_and_takes_no_room(monkeypatch, tmp_path):

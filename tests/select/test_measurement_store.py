@@ -10,7 +10,7 @@ import pytest
 
 from opfacade import telemetry
 from opfacade.errors import DescriptorError
-from opfacade.select.decision import Measured, TuningRow
+from opfacade.select.decision import Measured, TuningRow, decide
 from opfacade.select.measurement_store import MeasurementStore, export, on_network, parse, sound
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
@@ -260,3 +260,13 @@ def test_poisoned_rows_of_a_table_are_passed_over():
 
 def test_a_sound_row_is_itself():
     assert sound(row().model_dump_json()) == row()
+
+
+def test_a_sku_that_was_measured_twice_makes_no_row():
+    """The choice follows from the measurements, and of one SKU there are two."""
+    twice = sound(row().model_dump_json())
+    assert twice is not None
+    doubled = twice.model_copy(update={"measured": (*twice.measured, twice.measured[-1])})
+    decision = decide(doubled.measured, doubled.incumbent)
+    assert (decision.winner, decision.incumbent) == (doubled.winner, doubled.incumbent)
+    assert sound(doubled.model_dump_json()) is None

@@ -76,3 +76,16 @@ def test_a_quotient_beside_a_tie_has_one_nearest_number(name):
     assert worst(descriptor, right, plan.sku, before) <= 1
     slot[0, 0] = 1.0
     assert worst(descriptor, right, plan.sku, before) > 1
+
+
+@pytest.mark.parametrize("rope", ["half", "interleaved"])
+def test_the_reference_turns_f32_in_f64_and_rounds_once(rope):
+    descriptor, args, _, _ = ran(rope=rope, paged_kv={"dtype": "f32"})
+    x, angles = args.k_new[-1].double(), args.cos_sin_cache[8].double()
+    count = angles.numel() // 2
+    pairs = [(2 * i, 2 * i + 1) if rope == "interleaved" else (i, i + count) for i in range(count)]
+    want = x.clone()
+    for i, (a, b) in enumerate(pairs):
+        cos, sin = angles[i], angles[count + i]
+        want[:, a], want[:, b] = x[:, a] * cos - x[:, b] * sin, x[:, b] * cos + x[:, a] * sin
+    assert torch.equal(new_slot(args, descriptor, args.k_data), want.float())
