@@ -6,6 +6,7 @@ import torch
 from opfacade.core.checks import check, check_workspace, has_memory
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.operands import Dim, TensorSpec, index_spec, nbytes, numel
+from opfacade.plans._attention.paging import page_table_operands
 
 ROWS = TensorSpec((Dim("n", 4), Dim("heads", 2), Dim("dim", 8)), "f16")
 OUT = TensorSpec((Dim("n", 4), Dim("heads", 2), Dim("dim", 8)), "f16", "out")
@@ -113,6 +114,16 @@ def test_an_expanded_input_has_storage_for_what_it_reaches_and_shares_none_with_
 
 def test_index_tensors_need_only_their_own_alignment():
     assert issues(INDEX, torch.zeros(4, dtype=torch.int32)[1:]) == []
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_an_index_tensor_between_two_of_its_elements_is_refused(offset):
+    flat = torch.frombuffer(bytearray(32), dtype=torch.int32, offset=offset, count=4)
+    assert codes(INDEX, flat[:3]) == ["OPF-A025"]
+    for name, spec in page_table_operands("block", 2).items():
+        tensor = flat[:2] if name == "kv_lens" else flat.view(2, 2)
+        [issue] = check({name: spec}, {name: tensor}, None)
+        assert (issue.code, issue.argument, issue.got) == ("OPF-A025", name, f"address mod 4 = {tensor.data_ptr() % 4}")
 
 
 class Wrapped(torch.Tensor):

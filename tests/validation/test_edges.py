@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from opfacade.core.request_tables import RequestTables
-from opfacade.errors import IndexDataError, PlanStateError
+from opfacade.errors import IndexDataError, OpfacadeError, PlanStateError
+from opfacade.testing.inputs import make_args
+from opfacade.testing.matrix import matrix
 from opfacade.validation import Guards, capture_and_fork, device, device_values, full, values
 from opfacade.validation.host import findings, used_keys
 from opfacade.validation.rules import (
@@ -132,6 +134,18 @@ def test_a_page_that_stands_twice_in_a_request_is_refused_where_it_is_appended_t
     with pytest.raises(IndexDataError, match="OPF-V002") as caught:
         guard._judge(args)
     assert (caught.value.argument, caught.value.request) == (tables.pages, 0)
+
+
+def test_level_full_refuses_what_the_family_refuses_before_anything_runs():
+    """A packed mask without a bit for each pair of row and key."""
+    descriptor = matrix()["ragged-fixed-mask"]
+    args, launched = make_args(descriptor, seed=1), []
+    guarded = full.FullGuard(descriptor).wrap(lambda args, workspace: launched.append(1))
+    guarded(args, None)
+    args.mask_indptr[-1] -= 1
+    with pytest.raises(OpfacadeError, match="mask"):
+        guarded(args, None)
+    assert launched == [1]
 
 
 # -- guards ----------------------------------------------------------------------------------------------------------

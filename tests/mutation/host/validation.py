@@ -208,7 +208,7 @@ FAULTS = (
         FULL,
         "            self._descriptor.refuse_requests(args, host.request_sizes(tables, args))\n",
         "",
-        f"{EDGES} tests/families/kv_cache/test_computed_append.py tests/families/attention/test_variants.py",
+        EDGES,
     ),
     host("levels: full is metadata", LEVELS, 'if level == "full":', 'if level == "fuller":', VALIDATION),
     host("levels: indices is metadata", LEVELS, 'if level != "indices":', "if True:", f"{VALIDATION} {BOUNDS}"),
