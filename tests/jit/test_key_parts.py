@@ -110,3 +110,30 @@ def test_a_compiler_of_the_same_size_at_another_time_is_read_again(tmp_path):
         facts.save()
     assert found[0] != found[1]
     assert toolchain._Memo(memo).facts(program)["sha256"] == found[1]
+
+
+PROGRAMS = {
+    "nvcc": "bin/nvcc", "cicc": "nvvm/bin/cicc", "ptxas": "bin/ptxas", "cudafe++": "bin/cudafe++", "cuda.h": "include/cuda.h",
+    "c++": "g++",
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path):
+    for path in (*PROGRAMS.values(), "include/cuda_runtime.h"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    return tmp_path
+
+
+def identity_of(home):
+    return toolchain.Toolchain(home / "bin/nvcc", home / "g++", home / "memo.json").identity
+
+
+@pytest.mark.parametrize("label", PROGRAMS)
+def test_every_program_of_a_toolkit_is_in_its_identity(home, label):
+    before = identity_of(home)
+    assert set(before) == set(PROGRAMS)
+    (home / PROGRAMS[label]).write_text("another release")
+    after = identity_of(home)
+    assert {name for name in PROGRAMS if before[name] != after[name]} == {label}

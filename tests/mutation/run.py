@@ -288,8 +288,10 @@ def recorded(device: str) -> list[dict]:
 def record(device: str, result: dict, out: Path | None) -> None:
     results = loaded() | {device: result}
     json_path, page_path = (out / "mutation.json", out / "mutation.md") if out else (RESULTS, PAGE)
-    json_path.write_text(json.dumps(results, indent=1) + "\n")
-    page_path.write_text(page(results))
+    for path, text in ((json_path, json.dumps(results, indent=1) + "\n"), (page_path, page(results))):
+        aside = path.with_name(f".{path.name}")
+        aside.write_text(text)
+        aside.replace(path)
 
 
 if __name__ == "__main__":

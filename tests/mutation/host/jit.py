@@ -201,7 +201,7 @@ FAULTS = (
         TOOLCHAIN,
         '"nvvm/bin/cicc", "bin/ptxas",',
         '"nvvm/bin/cicc",',
-        "tests/jit/test_toolchain.py -k identity",
+        DEPENDS,
     ),
     host(
         "toolchain: a wrapper is taken for the compiler",
