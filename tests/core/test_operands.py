@@ -126,6 +126,12 @@ def test_an_index_tensor_between_two_of_its_elements_is_refused(offset):
         assert (issue.code, issue.argument, issue.got) == ("OPF-A025", name, f"address mod 4 = {tensor.data_ptr() % 4}")
 
 
+def test_issues_of_several_operands_are_told_together():
+    wrong = torch.zeros(4, 2, 8, dtype=torch.float32)
+    found = check({"x": ROWS, "y": OUT, "z": INDEX}, {"x": wrong, "y": wrong.clone(), "z": torch.zeros(3)}, None)
+    assert [(issue.code, issue.argument) for issue in found] == [("OPF-A010", name) for name in "xyz"]
+
+
 class Wrapped(torch.Tensor):
     pass
 

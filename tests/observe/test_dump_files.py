@@ -73,3 +73,20 @@ def test_a_directory_of_a_name_nobody_foresees_is_made_with_its_parents(tmp_path
     assert made[0] != made[1]
     assert {place.stat().st_mode & 0o777 for place in made} == {0o700}
     assert os.stat(made[0].parent).st_mode & 0o777 == 0o700
+
+
+class Runs:
+    """A pickle that makes a directory when it is read."""
+
+    def __init__(self, place):
+        self.place = str(place)
+
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
+def test_a_file_of_tensors_runs_no_code(tmp_path):
+    torch.save({"q": Runs(tmp_path / "made")}, tmp_path / "inputs.pt")
+    with pytest.raises(dump_files.UNREADABLE):
+        dump_files.load(tmp_path / "inputs.pt", "cpu")
+    assert not (tmp_path / "made").exists()

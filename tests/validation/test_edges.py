@@ -27,6 +27,7 @@ from opfacade.validation.rules import (
     STARTS,
     TOO_LONG,
     Finding,
+    error_of,
 )
 from opfacade.validation.values import Bounded
 from tests.support.problems import append, decode
@@ -94,6 +95,14 @@ WRONG = {
 def test_a_wrong_entry_is_found_with_its_numbers(name):
     tables, operands, wanted = WRONG[name]
     assert found(tables, operands) == wanted
+
+
+@pytest.mark.parametrize(("place", "name"), [(ROWS, "rows"), (STARTS, "starts"), (LENS, "lens"), (PAGES, "pages")])
+def test_an_error_names_the_operand_the_request_and_every_finding(place, name):
+    error = error_of(CSR, [Finding(RANGE, place, 1, 2, 9, 4), Finding(RANGE, ROWS, 0, 1, -1, 4)])
+    assert (error.argument, error.request, error.position, error.value) == (name, 1, 2, 9)
+    assert [issue.argument for issue in error.issues] == [f"{name}[2]", "rows[1]"]
+    assert "a value in [0, 4]" in str(error)
 
 
 RIGHT = {

@@ -187,7 +187,7 @@ FAULTS = (
         UPKEEP,
         '(store.root / "quarantine", store.root / "failed", store.root / FOLDER):\n        for path',
         '(store.root / "quarantine", store.root / FOLDER):\n        for path',
-        USED,
+        ENTRIES,
     ),
     host(
         "verify: broken entries are sound",

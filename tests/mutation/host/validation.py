@@ -264,7 +264,7 @@ FAULTS = (
         RULES,
         "ALLOWED[found.rule].format(limit=found.limit), tables.names[found.place]",
         "ALLOWED[found.rule].format(limit=found.limit), tables.names[0]",
-        FINDINGS,
+        EDGES,
     ),
     host(
         "rules: one finding alone is attached",

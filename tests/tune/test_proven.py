@@ -1,0 +1,47 @@
+"""A candidate is timed only after one call of it was right: on spoiled outputs, with states as they were."""
+
+import math
+
+import pytest
+import torch
+
+from opfacade import Plan, Target, errors
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.testing import numerics
+from opfacade.testing.bits import same_bits
+from opfacade.testing.inputs import make_args
+from opfacade.testing.numerics import Report
+from opfacade.tune.tune import proven
+
+MERGE = MergeStatesDescriptor(num_states=3, total_num_rows=5, num_heads=2, head_dim=64, dtype="f32")
+IN_PLACE = MERGE.model_copy(update={"in_place": True}).revalidated()
+
+
+@pytest.mark.parametrize("worst", [1.01, math.inf, math.nan])
+def test_a_candidate_beyond_its_bound_is_refused(monkeypatch, worst):
+    monkeypatch.setattr(numerics, "check", lambda *given, **more: Report(worst, worst, "o[3]", 1))
+    with pytest.raises(errors.OpfacadeError, match="OPF-T002"):
+        proven(Plan.select(MERGE, target=Target.cpu()), make_args(MERGE, seed=1))
+
+
+@pytest.mark.parametrize("descriptor", [MERGE, IN_PLACE], ids=["apart", "in place"])
+def test_every_candidate_is_judged_on_the_same_call(monkeypatch, descriptor):
+    plan, args = Plan.select(descriptor, target=Target.cpu()), make_args(descriptor, seed=1)
+    given = args.states_o.clone()
+    for _ in range(2):
+        call, worst = proven(plan, args)
+        assert worst <= 1
+        assert same_bits(args.states_o, given)
+    call()
+    assert descriptor is MERGE or not same_bits(args.states_o, given)
+
+
+def test_what_another_candidate_wrote_is_spoiled_first(monkeypatch):
+    """A plan that writes nothing is wrong, though the right result was there before it ran."""
+    plan, args = Plan.select(MERGE, target=Target.cpu()), make_args(MERGE, seed=1)
+    proven(plan, args)
+    assert bool(args.o.isfinite().all())
+    monkeypatch.setattr(Plan, "run", lambda self, args, workspace=None: None)
+    with pytest.raises(errors.OpfacadeError, match="OPF-T002"):
+        proven(plan, args)
+    assert bool(torch.isnan(args.o).all())
