@@ -200,7 +200,7 @@ FAULTS = (
         REPLAY,
         "dump.inputs | dump.outputs, where), dump)",
         "dump.inputs, where), dump)",
-        REPLAYED,
+        "tests/tools/test_replay.py -k runs_again_to and paged_decode",
     ),
     host(
         "replay: twice the bound is sound",
