@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import opfacade
-from opfacade.jit import JitSpec, codegen, identity, toolchain
+from opfacade.jit import JitSpec, codegen, identity, reload, toolchain
 from opfacade.jit.codegen import Sources
 
 SPEC = JitSpec.of("name", "a/template", "sm_90a", ("-DX",), value=1)
@@ -137,3 +137,18 @@ def test_every_program_of_a_toolkit_is_in_its_identity(home, label):
     (home / PROGRAMS[label]).write_text("another release")
     after = identity_of(home)
     assert {name for name in PROGRAMS if before[name] != after[name]} == {label}
+
+
+def test_the_signature_of_sources_follows_each_stamp(tmp_path, monkeypatch):
+    path = tmp_path / "csrc" / "a.h"
+    path.parent.mkdir()
+    path.write_text("one")
+    monkeypatch.setattr(reload, "source_root", lambda: tmp_path)
+    found = [reload.signature()]
+    os.utime(path, ns=(0, 5))
+    found.append(reload.signature())
+    path.write_text("longer")
+    os.utime(path, ns=(0, 5))
+    found.append(reload.signature())
+    assert len(set(found)) == 3
+    assert reload.signature() == found[-1]

@@ -7,7 +7,7 @@ import pytest
 
 from opfacade import Plan, Preference, Target, jit
 from opfacade.errors import JitDisabledError, ToolchainError
-from opfacade.jit import JitSpec, rendered, toolchain
+from opfacade.jit import JitSpec, rendered, runner, toolchain
 from opfacade.jit.codegen import Sources
 from opfacade.plans.cascade import EXAMPLES
 
@@ -86,3 +86,12 @@ def test_without_a_compiler_what_another_machine_built_is_found(monkeypatch):
     monkeypatch.setattr(toolchain, "find", missing)
     monkeypatch.setattr(jit, "_portable", lambda spec, sources: FOUND)
     assert jit._ready(SPEC, SOURCES) == FOUND
+
+
+def test_a_build_has_the_time_that_the_variable_says(monkeypatch, tmp_path):
+    waited = []
+    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "77")
+    monkeypatch.setattr(runner, "_wait", lambda process, seconds: (waited.append(seconds), process.wait())[1])
+    assert runner.run(tmp_path, (runner.BuildStep("out", (), ("/usr/bin/touch", "out")),)) == 0
+    assert waited == [77]
+    assert (tmp_path / "out").exists()

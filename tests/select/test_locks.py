@@ -170,3 +170,12 @@ def test_a_row_of_what_is_required_comes_before_one_of_nothing(monkeypatch):
     assert applied({(key, none): [loose], (key, own): [older, newer]}, use) == skus[0]
     assert applied({(key, none): [loose]}, strict) == skus[0]
     assert applied({(key, own): [older]}, use) is None
+
+
+@pytest.mark.parametrize("update", [{"revision": 7}, {"impl": "other"}, {"arch": "sm_80"}, {"layout": "other"}, {"spec": ()}])
+def test_every_fact_of_a_sku_is_in_its_id(update):
+    sku = explain(DECODE, None, SM90, NO_PINS).chosen.sku
+    assert sku.spec
+    other = sku.model_copy(update=update).revalidated()
+    assert other.id != sku.id
+    assert f"{other.impl}@{other.revision}" in other.id

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from opfacade.observe import crosscheck, dump_files
 from opfacade.plans.cascade import EXAMPLES as MERGES
 from opfacade.select.registry import examples
 from opfacade.testing import inputs
+from opfacade.testing.bounds import Report
 from opfacade.testing.subject import Subject
 from opfacade.tools.crosscheck import replay as replay_crosscheck
 from tests.support.problems import append, bits, decode, prefill, ragged
@@ -222,3 +224,14 @@ def test_kernels_pass_and_a_graph_is_captured_without_the_check(monkeypatch, des
         plan.run(args)
     graph.replay()
     torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize(("worst", "beyond"), [(1.0, False), (1.01, True), (float("inf"), True), (float("nan"), True)])
+def test_a_ratio_above_1_or_of_nan_is_a_violation(monkeypatch, worst, beyond):
+    told = []
+    monkeypatch.setattr(crosscheck, "judge", lambda *given: Report(worst, worst, "o[3]", 1))
+    monkeypatch.setattr(crosscheck, "_dump", lambda *given: "nowhere")
+    monkeypatch.setattr(crosscheck, "_violation", lambda *given: told.append(1) or GuaranteeViolation("x", code="OPF-G001"))
+    with pytest.raises(GuaranteeViolation) if beyond else nullcontext():
+        crosscheck._compare(None, None, crosscheck.Evidence(None, {}, {}))
+    assert bool(told) is beyond

@@ -60,6 +60,16 @@ def test_preferences_are_kept_apart_and_equal_plans_together(path):
     assert {w.preference: w.selects for w in read(path.read_text())} == {REFERENCE: 1, strict: 1}
 
 
+def test_runs_of_equal_plans_are_added(path):
+    descriptor, args = decode([3])
+    with record(path):
+        for runs in (2, 3):
+            plan = Plan._select(descriptor, REFERENCE, Target.cpu())
+            for _ in range(runs):
+                plan.run(args)
+    assert [work.runs for work in read(path.read_text())] == [5]
+
+
 def test_eight_threads_lose_no_run(path):
     descriptor, args = decode([], page_table="block")
     plan = on_reference(descriptor)

@@ -12,6 +12,7 @@ from opfacade import errors
 from opfacade import plan as plans
 from opfacade.cli.main import main
 from opfacade.observe import dump_files
+from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.select.registry import examples
 from opfacade.testing.inputs import make_args
 from opfacade.testing.matrix import matrix
@@ -96,6 +97,14 @@ def test_one_output_of_other_bits_is_another_result(dumped, name):
     torch.save(outputs, path)
     (call,) = replay(place)
     assert call.same is False
+
+
+def test_a_state_that_was_overwritten_is_judged_by_what_it_was(dumped):
+    merge = MergeStatesDescriptor(num_states=3, total_num_rows=5, num_heads=2, head_dim=64, dtype="f32", in_place=True)
+    (call,) = replay(dumped("", merge))
+    assert call.same
+    assert call.worst <= 1
+    assert call.dumped_worst <= 1
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 
-from opfacade import Plan, Target, errors
+from opfacade import Plan, Preference, Target, errors
 from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.select.registry import examples
 from opfacade.testing import numerics
 from opfacade.testing.bits import same_bits
 from opfacade.testing.inputs import make_args
 from opfacade.testing.numerics import Report
-from opfacade.tune.tune import proven
+from opfacade.tune.tune import eligible, proven
 
 MERGE = MergeStatesDescriptor(num_states=3, total_num_rows=5, num_heads=2, head_dim=64, dtype="f32")
 IN_PLACE = MERGE.model_copy(update={"in_place": True}).revalidated()
@@ -45,3 +46,10 @@ def test_what_another_candidate_wrote_is_spoiled_first(monkeypatch):
     with pytest.raises(errors.OpfacadeError, match="OPF-T002"):
         proven(plan, args)
     assert bool(torch.isnan(args.o).all())
+
+
+def test_the_reference_is_measured_where_no_kernel_fits_and_nowhere_else():
+    decode = next(e for e in examples() if e.op == "paged_decode")
+    odd = decode.model_copy(update={"paged_kv": decode.paged_kv.model_copy(update={"head_dim": 65})}).revalidated()
+    found = [eligible(problem, Preference(), Target.parse("sm_90a")) for problem in (decode, odd)]
+    assert [{option.candidate.backend for option in options} for options in found] == [{"cuda"}, {"reference"}]

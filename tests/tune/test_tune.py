@@ -199,6 +199,13 @@ def test_a_row_of_a_requirement_says_nothing_about_none(field):
     assert used(prefer=Preference(autotune="use", require="deterministic")) == "strict"
 
 
+def test_one_problem_under_two_requirements_is_measured_for_each(field):
+    field(candidate("plain", deterministic=True), candidate("loose"), candidate("strict", deterministic=True))
+    one, two = tuned((Work(DECODE, Preference(require="deterministic")), DECODE), plain=100.0, loose=50.0, strict=80.0)
+    assert (one.reused, way(one.row.winner)) == (False, "strict")
+    assert (two.reused, way(two.row.winner)) == (False, "loose")
+
+
 def test_the_requirement_of_a_recording_is_kept(field):
     field(candidate("plain", deterministic=True), candidate("loose"), candidate("strict", deterministic=True))
     work = Work(DECODE, Preference(require="deterministic"))

@@ -210,6 +210,15 @@ def test_all_findings_come_once_in_the_order_of_calls_and_requests():
     assert made.drain() == []
 
 
+def test_a_channel_that_serves_again_is_as_new(monkeypatch):
+    told = []
+    spare = SimpleNamespace(reset=lambda: told.append("reset"))
+    monkeypatch.setattr(device, "_spare", {3: [spare]})
+    assert device._take(3) is spare
+    assert told == ["reset"]
+    assert device._spare == {3: []}
+
+
 @pytest.mark.parametrize("value", [5, -5, 2**31, -(2**31) - 1, 2**40 + 3, -(2**40) - 3])
 def test_a_value_of_64_bits_comes_back_from_the_device_with_its_sign(value):
     bounded = (Bounded("a", 0, 4, "", False), Bounded("b", 0, 4, "", False))

@@ -3,7 +3,9 @@
 import pytest
 
 from opfacade import Plan, Preference, Target
+from opfacade.backends.reference.declared import reference
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
+from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.testing.matrix import matrix
 from opfacade.variant import Variant, score
 
@@ -43,3 +45,10 @@ def test_what_changes_a_result_is_a_fact_of_the_sku():
     assert dict(ragged(sinks=True).spec)["sinks"] is True
     scaled = sku_of(matrix()["prefill-off-fp8-products"])
     assert (dict(scaled.spec)["q_scale"], dict(scaled.spec)["kv_scale"]) == ("tensor", "head")
+
+
+@pytest.mark.parametrize("revision", [1, 3])
+def test_a_declared_reference_has_the_revision_that_it_declares(revision):
+    made = reference(MergeStatesDescriptor, "merge-f32", (("o", "f16"),), lambda descriptor, args: None, revision=revision)
+    problem = MergeStatesDescriptor(num_states=2, total_num_rows=3, num_heads=1, head_dim=8, dtype="f16")
+    assert made.sku(problem, Target.cpu()).revision == revision

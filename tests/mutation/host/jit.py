@@ -245,7 +245,7 @@ FAULTS = (
         RUNNER,
         "return _wait(process, env.jit_timeout())",
         "return _wait(process, 30.0)",
-        f"{BUILT} -k too_long",
+        "tests/jit/test_when_built.py",
     ),
     host(
         "build: the environment of the user reaches compilers",
@@ -259,7 +259,7 @@ FAULTS = (
         RELOAD,
         "stat.st_size, stat.st_mtime_ns, stat.st_ino",
         "stat.st_size, 0, 0",
-        "tests/jit/test_options.py -k signature",
+        DEPENDS,
     ),
     host(
         "load: a build that is not allowed is made",

@@ -222,9 +222,15 @@ FAULTS = (
         REPLAY,
         "were = {name: dump.inputs[name] for",
         "were = {name: getattr(here, name) for",
-        "tests/tools/test_replay.py -k runs_again_to",
+        "tests/tools/test_replay.py -k overwritten",
     ),
-    host("cross-check: a ratio of NaN passes", CROSSCHECK, "if not report.worst <= 1.0:", "if report.worst > 1.0:", CHECKED),
+    host(
+        "cross-check: a ratio of NaN passes",
+        CROSSCHECK,
+        "if not report.worst <= 1.0:",
+        "if report.worst > 1.0:",
+        "tests/tools/test_crosscheck.py -k ratio",
+    ),
     host("cross-check: one row is compared", CROSSCHECK, "ROWS = 64 ", "ROWS = 1 ", CHECKED),
     host(
         "cross-check: every call is due",

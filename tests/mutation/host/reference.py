@@ -285,6 +285,6 @@ FAULTS = (
         DECLARED,
         "revision=revision,",
         "revision=1,",
-        "tests/families/test_toy.py tests/backends/test_declared.py",
+        PROMISED,
     ),
 )

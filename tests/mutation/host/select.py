@@ -332,8 +332,8 @@ FAULTS = (
         "for candidate in configs_for(descriptor))",
         VARIANTS,
     ),
-    host("sku: a spec is not in the id", "core/sku.py", '_pairs(self.spec) or "-"', '"-"', IDS),
-    host("sku: the revision is not in the id", "core/sku.py", 'f"{self.impl}@{self.revision}"', 'f"{self.impl}@1"', IDS),
+    host("sku: a spec is not in the id", "core/sku.py", '_pairs(self.spec) or "-"', '"-"', LOCKED),
+    host("sku: the revision is not in the id", "core/sku.py", 'f"{self.impl}@{self.revision}"', 'f"{self.impl}@1"', LOCKED),
     host("sku: element types are not in the id", "core/sku.py", "_pairs(self.dtypes),\n", '"-",\n', IDS),
     host(
         "sku: text that reads like a bool passes",

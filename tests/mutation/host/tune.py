@@ -210,7 +210,7 @@ FAULTS = (
         TUNE,
         "if not o.reasons and o.candidate.backend == default.candidate.backend)",
         "if not o.reasons)",
-        TUNED,
+        "tests/tune/test_proven.py",
     ),
     host(
         "tune: the incumbent before is forgotten",
@@ -225,7 +225,7 @@ FAULTS = (
         TUNE,
         "name = (tuning_key(work.descriptor), prefer.require.canonical_json())",
         'name = (tuning_key(work.descriptor), "")',
-        TUNED,
+        "tests/tune/test_tune.py -k two_requirements",
     ),
     host("tune: a problem is measured again and again", TUNE, "        seen.setdefault(name, tuned)\n", "", TUNED),
     host(

@@ -301,7 +301,7 @@ FAULTS = (
         "_spare.setdefault(device, [])",
         CHANNELS,
     ),
-    host("device: a channel serves again with its findings", DEVICE, "    channel.reset()\n", "", CHANNELS),
+    host("device: a channel serves again with its findings", DEVICE, "    channel.reset()\n", "", EDGES),
     host(
         "device: an operator gets the tables of the caller",
         DEVICE,
