@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,3 +136,14 @@ def test_queries_and_keys_of_one_tensor_do_not_overlap():
     assert overlaps(q, both)
     assert overlaps(both, k)
     assert overlaps(q, qkv.view(2, 16, 16)[:, 9:])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"), [(2, 0, True), (0, 2, True), (1, 0, True), (4, 0, False), (0, 8, False)]
+)
+def test_elements_that_share_a_part_of_themselves_overlap(first, second, wanted):
+    """Elements of 4 bytes, 16 apart, begin at these bytes."""
+    memory = bytearray(128)
+    one, other = (torch.frombuffer(memory, dtype=torch.float32, offset=at, count=20)[::4] for at in (first, second))
+    assert overlaps(one, other) is wanted
+    assert overlaps(other, one) is wanted

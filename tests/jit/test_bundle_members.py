@@ -159,3 +159,12 @@ def test_a_file_that_ends_without_an_end_is_refused(contents, tmp_path):
     end = len(data.rstrip(b"\0")) + 511 & -512
     path.write_bytes(data[:end])
     assert refused(tmp_path, path, "without an end")
+
+
+def test_a_file_that_only_the_manifest_has_is_missing(contents, tmp_path):
+    """Library and record are there, so that the entry alone would pass."""
+
+    def change(told):
+        told["entries"][KEY]["build.log"] = bundle._digest(b"log")
+
+    assert refused(tmp_path, packed(tmp_path / "b.tar", manifest_of(contents, change)), "build.log is missing")

@@ -95,3 +95,10 @@ def test_a_build_has_the_time_that_the_variable_says(monkeypatch, tmp_path):
     assert runner.run(tmp_path, (runner.BuildStep("out", (), ("/usr/bin/touch", "out")),)) == 0
     assert waited == [77]
     assert (tmp_path / "out").exists()
+
+
+def test_a_build_that_another_process_made_is_not_counted(monkeypatch, fresh_telemetry):
+    monkeypatch.setattr(jit.identity, "key", lambda *given: "key")
+    monkeypatch.setattr(jit.cache, "obtain", lambda key, output, make: FOUND)
+    assert jit._Build(SPEC, SOURCES, None, "label").run() == FOUND
+    assert fresh_telemetry.snapshot().get("label", {}).get("builds", 0) == 0

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from opfacade import Plan, Preference, SkuManifest, Target, errors, explain, telemetry
+from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.errors import UnsupportedError
 from opfacade.select import measurements
 from opfacade.select.decision import Measured
@@ -179,3 +180,17 @@ def test_every_fact_of_a_sku_is_in_its_id(update):
     other = sku.model_copy(update=update).revalidated()
     assert other.id != sku.id
     assert f"{other.impl}@{other.revision}" in other.id
+
+
+def test_a_condition_is_part_of_a_promise_and_its_wording_is_not():
+    promise = PrecisionGuarantee(math_precision="f32", accumulator="f32", error_model=ErrorModel(id="exact"))
+    texts = []
+    for conditions in (
+        (),
+        (Condition(id="a", text="one"),),
+        (Condition(id="a", text="two"),),
+        (Condition(id="b", text="one"),),
+    ):
+        texts.append(promise.model_copy(update={"conditions": conditions}).revalidated().promised())
+    assert texts[1] == texts[2]
+    assert len(set(texts)) == 3

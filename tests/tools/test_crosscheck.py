@@ -235,3 +235,32 @@ def test_a_ratio_above_1_or_of_nan_is_a_violation(monkeypatch, worst, beyond):
     with pytest.raises(GuaranteeViolation) if beyond else nullcontext():
         crosscheck._compare(None, None, crosscheck.Evidence(None, {}, {}))
     assert bool(told) is beyond
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_nothing_is_due_while_a_graph_is_captured(monkeypatch, capturing):
+    descriptor, args = decode([9])
+    plan, compared = plan_of(descriptor), []
+    monkeypatch.setattr(crosscheck.moment, "capturing", lambda: capturing)
+    monkeypatch.setattr(crosscheck, "_compare", lambda *given: compared.append(1))
+    launched = []
+    checked = crosscheck.wrap(lambda args, workspace: launched.append(1), 1.0, (descriptor, plan.sku, plan.target))
+    checked(args, None)
+    assert (len(launched), len(compared)) == (1, 0 if capturing else 1)
+
+
+def test_a_replay_runs_the_sku_that_was_dumped(monkeypatch, tmp_path):
+    descriptor, args = decode([9])
+    before = {name: getattr(args, name) for name in args.__slots__}
+    content = {"descriptor": descriptor.canonical_json(), "sku": "a/b", "target": ("cpu", 0, 0), "before": before}
+    asked = []
+
+    def select(problem, prefer, target):
+        asked.append((prefer.pin, target))
+        raise ArgumentError("enough")
+
+    monkeypatch.setattr(dump_files, "load", lambda path, device: content)
+    monkeypatch.setattr(Plan, "select", select)
+    with pytest.raises(ArgumentError, match="enough"):
+        replay_crosscheck(tmp_path)
+    assert asked == [("a/b", Target.cpu())]

@@ -287,7 +287,7 @@ FAULTS = (
         JIT,
         "if built and self.label:",
         "if self.label:",
-        "tests/jit/test_load.py -k counted",
+        "tests/jit/test_when_built.py",
     ),
     host(
         "state: one of two kernels is enough",

@@ -240,7 +240,11 @@ FAULTS = (
         CHECKED,
     ),
     host(
-        "cross-check: a call during capture is due", CROSSCHECK, "if not due() or moment.capturing():", "if not due():", CHECKED
+        "cross-check: a call during capture is due",
+        CROSSCHECK,
+        "if not due() or moment.capturing():",
+        "if not due():",
+        "tests/tools/test_crosscheck.py -k captured",
     ),
     host(
         "cross-check: inputs are those of after the run",
@@ -256,7 +260,13 @@ FAULTS = (
         "report = judge(plan, evidence, evidence.reference)",
         CHECKED,
     ),
-    host("cross-check replay: any kernel may run", "tools/crosscheck.py", "Preference(pin=pin)", "Preference()", CHECKED),
+    host(
+        "cross-check replay: any kernel may run",
+        "tools/crosscheck.py",
+        "Preference(pin=pin)",
+        "Preference()",
+        "tests/tools/test_crosscheck.py -k that_was_dumped",
+    ),
     host("problems: the seed is ignored", HARNESS, 'random.Random(f"{op} {seed}")', "random.Random(op)", DRAWN),
     host(
         "problems: special ones are plain", HARNESS, "return changed(plain, **self.special(rng, plain))", "return plain", DRAWN

@@ -356,7 +356,7 @@ FAULTS = (
         "core/guarantee.py",
         '"conditions": {"__all__": {"text"}}',
         '"conditions": True',
-        IDS,
+        LOCKED,
     ),
     host("guarantee: constants need no order", "core/guarantee.py", "if names != sorted(set(names)):", "if False:", IDS),
     host(
