@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from opfacade.core import call_memo as memo
+from opfacade.core.candidate import FastPaths, fast_paths_of
 from opfacade.errors import (
     AliasError,
     ArgumentError,
@@ -166,3 +167,22 @@ def test_a_bundle_of_another_type_is_refused_also_when_its_tensors_are_known():
     plan.run(args)
     other = Other(**{name: getattr(args, name) for name in BatchPagedDecodeArgs.__slots__})
     assert_refused(plan, other, ArgumentTypeError, "OPF-A000", "Other")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_fast_paths_launch_nothing_where_something_must_see_each_call(wrapped):
+    """The check alone stays: an answer without a launch."""
+    made = []
+
+    def launch(args, workspace):
+        raise AssertionError("the launcher itself is not called here")
+
+    def paths(workspace_bytes, operands):
+        return FastPaths(lambda *call: made.append("replay"), lambda args, workspace, run: not (run and made.append("fast")))
+
+    launch.fast_paths = paths
+    found = fast_paths_of(launch, wrapped, 0, {})
+    assert found.fast(None, None, False)
+    assert made == []
+    found.replay(1, 2), found.fast(None, None, True)
+    assert made == ([] if wrapped else ["replay", "fast"])

@@ -90,10 +90,10 @@ def test_pages_lie_in_any_order():
 
 
 def test_requests_are_empty_and_last_pages_full_now_and_then():
-    found = [inputs.make_args(DECODE, seed) for seed in range(100)]
+    found = [inputs.make_args(DECODE, seed) for seed in range(300)]
     counts = torch.stack([args.kv_indptr.diff() for args in found])
     last = torch.stack([args.last_page_len for args in found])[counts > 0]
-    assert 0.01 < float((counts == 0).double().mean()) < 0.3
+    assert 0.11 < float((counts == 0).double().mean()) < 0.3
     assert set(last.tolist()) == {1, 2, 3, 4}
     assert 0.3 < float((last == 4).double().mean()) < 0.9
 

@@ -285,8 +285,8 @@ FAULTS = (
         "        if store.valid(key):\n            return True\n",
         USED,
     ),
-    host("bundle: files are not synced", BUNDLE, "            files.fsync(file)\n", "            pass\n", MEMBERS),
-    host("bundle: the written file is not synced", BUNDLE, "        files.fsync(aside)\n", "", MEMBERS),
+    host("bundle: files are not synced", BUNDLE, "            files.fsync(file)\n", "            pass\n", ENTRIES),
+    host("bundle: the written file is not synced", BUNDLE, "        files.fsync(aside)\n", "", ENTRIES),
     host("bundle: broken entries are exported", BUNDLE, "return found.library is not None and (arch", "return (arch", USED),
     host("bundle: other architectures are exported", BUNDLE, 'found.meta.get("arch") in (arch, HOST_ARCH))', "True)", USED),
     host(

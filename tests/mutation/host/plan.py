@@ -300,7 +300,7 @@ FAULTS = (
         CANDIDATE,
         "    if not wrapped:\n        return paths",
         "    if True:\n        return paths",
-        "tests/jit/test_quick.py",
+        "tests/core/test_call_memo.py -k fast_paths",
     ),
     host(
         "config: one that is the default is another SKU",
