@@ -11,11 +11,11 @@ template <class C>
 constexpr int64_t kPanelWidth = 128 / C::Tile::kElementBytes;
 template <class C>
 constexpr MapElement kMapElement = C::Tile::kElementBytes == 1 ? MapElement::kByte : C::kBf16 ? MapElement::kBf16 : MapElement::kF16;
-// True if memory holds K and V as the products read them. Otherwise raw parts of a tile are loaded and converted.
+// True if K and V have the element type of the products in memory. Otherwise raw parts of a tile are loaded and dequantised.
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 template <class C>
-constexpr int32_t kMostBox = kAsStored<C> ? C::Tile::kKeys : C::Tile::kRawRows;  // tokens
+constexpr int32_t kMostBox = kAsStored<C> ? C::Tile::kKeys : C::Tile::kRawRows;  // tokens of a box, at most
 // Paged: four boxes of 32 tokens arrive sooner than one of 128.
 template <class C>
 constexpr int32_t kMostPageBox = kAsStored<C> && kMostBox<C> > 32 ? 32 : kMostBox<C>;
@@ -83,7 +83,8 @@ void require_maps(const WgmmaPrefillParams& params, int64_t places) {
             "q, k and v expected strides of whole 16 bytes, and of k and v pages a whole number of heads apart");
 }
 
-// Both derive their fields from params.base; if TMA cannot load, threads copy.
+// set_paged and set_ragged set the maps and sizes that follow from params.base. If TMA cannot load, `mapped` is false and
+// threads copy.
 template <class C>
 void set_paged(WgmmaPrefillParams& params, int64_t pages) {
   const PrefillParams& p = params.base;
@@ -100,7 +101,8 @@ void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
   require_maps<C>(params, rows);
 }
 
-// Where the parts of cut tiles go, and the counters of those that are there.
+// split=pieces: divides the workspace into partials of the parts of cut tiles, two slots a CTA, and arrival counters of the
+// parts.
 template <class C>
 void set_pieces(PrefillParams& params, void* workspace) {
   const int64_t packed = int64_t{params.total_rows} * C::kGroup, blocks = params.num_splits;
@@ -111,7 +113,7 @@ void set_pieces(PrefillParams& params, void* workspace) {
   params.stamp = process_stamp();
 }
 
-// Blocks that take shares of a batch which lengths cut, so many as the plan has workspace for.
+// split=pieces: one CTA for each share of the cut line, as many as the workspace of the plan has slots for (num_splits).
 template <class C>
 Launch pieces_launch(const WgmmaPrefillParams& params) {
   require(int64_t{params.slots} * params.kv_heads <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");

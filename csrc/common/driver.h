@@ -31,7 +31,7 @@ class Driver {
   OPF_DRIVER_FUNCTIONS(OPF_MEMBER)
 #undef OPF_MEMBER
 
-  // A failed look-up throws, is not remembered, and is tried again by the next call.
+  // A failed look-up throws; the next call tries again.
   static const Driver& get() {
     static const Driver driver;
     return driver;

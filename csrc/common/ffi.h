@@ -1,4 +1,4 @@
-// Functions for Python, on tvm-ffi's C ABI only: its C++ headers take g++ two to three seconds. A function
+// Functions for Python, on tvm-ffi's C ABI only: g++ takes two to three seconds to compile its C++ headers. A function
 // that throws an FfiError raises that kind of Python exception with that message.
 //
 //   int64_t twice(int64_t x) {
@@ -147,7 +147,7 @@ class ArgReader {
   int count_ = 0;
 };
 
-// One argument, of the type that the parameter has.
+// Reads one argument of the type of its parameter.
 template <class T>
 struct ReadArg {
   explicit ReadArg(ArgReader& from) { from.read(value); }
@@ -193,7 +193,7 @@ struct OrderedCall {
   throw FfiError("TypeError") << name << " expected " << wanted << " arguments, got " << got << ". [OPF-C009]";
 }
 
-// The body of an exported function: 0, or -1 with the error left in tvm-ffi.
+// The body of an exported function: returns 0, or -1 after passing the error to tvm-ffi.
 template <class R, class... P>
 int guarded(const char* name, R (*function)(P...), const TVMFFIAny* args, int count, TVMFFIAny* result) {
   try {

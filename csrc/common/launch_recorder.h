@@ -9,14 +9,16 @@
 
 namespace opfacade {
 
-// Launches records on a stream of a device; 0, or the CUresult. A function of the kernel library, which found the driver.
+// Launches records on a stream of a device; returns 0 or the CUresult. It is in the kernel library, which has opened the
+// driver.
 using ReplayFunction = int (*)(const void* const* records, int count, int device, void* stream);
 
 struct LaunchRecorder {
-  static constexpr uint64_t kAbi = 1;  // changes with this file: an edit of it may meet older libraries in one process
+  // Increment it if this file changes: one process may load libraries built from both versions.
+  static constexpr uint64_t kAbi = 1;
   static constexpr size_t kAlignment = 64;
   uint64_t abi;
-  // Memory for one more record, which `replay` will read; null where no more fits.
+  // Memory for one more record, which `replay` will read; null if no more fits.
   void* (*allocate)(LaunchRecorder* self, size_t bytes, ReplayFunction replay);
 };
 

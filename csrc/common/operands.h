@@ -1,7 +1,7 @@
 // The arguments of a kernel's `run`: tensors in the order of the descriptor's operands(), the workspace if there is one, scalars.
 //
-// A binding turns them into kernel parameters and launches. It checks no tensor: the host library holds each call to operands()
-// (csrc/host/call_signature.h), at every level of validation.
+// A binding turns them into kernel parameters and launches. It checks no tensor: the host library checks each call against
+// operands() (csrc/host/call_signature.h), at every level of validation.
 //
 //   void run(Operands& in) {
 //     ScaleParams params{};

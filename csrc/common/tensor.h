@@ -1,6 +1,6 @@
-// Checks of tensors for bindings without a plan (validation, probes): rank, shape, dtype, device, layout. Every failure names the
-// argument, the expectation and the finding, ends in a stable code, and precedes any launch. Operands of a plan are checked by
-// the host library: see operands.h.
+// Checks of tensors for bindings without a plan (validation, probes): rank, shape, dtype, device, layout. Every message names
+// the argument, what was expected and what was passed, and ends in a stable code; nothing is launched before all checks pass.
+// Operands of a plan are checked by the host library: see operands.h.
 //
 //   #include "csrc/common/launch.h"
 //   #include "csrc/common/tensor.h"
@@ -60,7 +60,7 @@ class Dim {
   int64_t value_ = -1;
 };
 
-// One place of an expected shape: a Dim, a constant, or any size (kAny).
+// One dimension of an expected shape: a Dim, a constant, or any size (kAny).
 struct Extent {
   Extent(Dim& dim) : dim(&dim), size(0) {}  // NOLINT: shape({rows, 128}) is the point
   Extent(int64_t size) : dim(nullptr), size(size) {}  // NOLINT
@@ -76,7 +76,7 @@ class Args;
 // A binding calls each check a dozen times; inlined, g++ would compile a dozen copies.
 #define OPF_NOINLINE [[gnu::noinline]]
 
-// The checks of one tensor, each returning itself.
+// The checks of one tensor; each returns *this.
 class Arg {
  public:
   Arg(const char* op, const char* name, TensorView tensor) : op_(op), name_(name), tensor_(tensor) {}

@@ -29,7 +29,7 @@ inline bool operator==(const TensorShape& a, const TensorShape& b) {
          memcmp(a.stride, b.stride, sizeof(a.stride)) == 0 && memcmp(a.box, b.box, sizeof(a.box)) == 0;
 }
 
-// cuTensorMapEncodeTiled, or null where the driver has none.
+// cuTensorMapEncodeTiled, or null if the driver does not have it.
 inline decltype(&::cuTensorMapEncodeTiled) tensor_map_encoder() {
   static const auto found = [] {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -39,7 +39,8 @@ inline decltype(&::cuTensorMapEncodeTiled) tensor_map_encoder() {
   return found;
 }
 
-// Limits of TMA: 16-byte alignment and steps, and strides that fit its fields. An axis of size 1 needs no step.
+// Limits of TMA: address and strides are multiples of 16 bytes, and sizes and strides fit their fields. The stride of an axis
+// of size 1 is free.
 inline bool mappable(const TensorShape& t) {
   if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return false;
   for (int axis = 0; axis < 5; ++axis)

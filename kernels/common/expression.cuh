@@ -1,5 +1,5 @@
 // Operations of user expressions (docs/variants.md). Exact: every f32 operation is rounded once, to nearest, and never fused.
-// Fused: the compiler may contract operations, which is never less accurate.
+// Fused: the compiler may contract a multiplication and an addition, which then have one rounding instead of two.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 

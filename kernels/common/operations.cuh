@@ -20,7 +20,7 @@ template <class T> OPF_OP T max_(T a, T b) { return a < b ? b : a; }
 template <class T> OPF_OP T minimum_(T a, T b) { return min_(a, b); }
 template <class T> OPF_OP T maximum_(T a, T b) { return max_(a, b); }
 template <class T> constexpr bool kSigned = static_cast<T>(-1) < static_cast<T>(0);
-// By 0 it is 0, and the least number over -1 is itself.
+// A division by 0 gives 0, and the least integer divided by -1 gives itself.
 template <class T> OPF_OP T truncdiv_(T a, T b) {
   if (b == T(0)) return T(0);
   if (kSigned<T> && b == static_cast<T>(-1)) return neg_(a);
@@ -32,7 +32,7 @@ template <class T> OPF_OP T floordiv_(T a, T b) {
   return static_cast<T>(truncdiv_(a, b) - (rest != T(0) && (rest < T(0)) != (b < T(0))));
 }
 template <class T> OPF_OP T mod_(T a, T b) { return b == T(0) ? T(0) : sub_(a, mul_(floordiv_(a, b), b)); }
-// A count at or past the width, or below 0, leaves nothing, or the sign.
+// A shift by a count outside [0, width) gives 0; shr of a negative number gives -1.
 template <class T> OPF_OP bool within_(T by) { return by >= T(0) && static_cast<uint64_t>(by) < 8 * sizeof(T); }
 template <class T> OPF_OP T shl_(T a, T by) { return within_(by) ? static_cast<T>(static_cast<uint64_t>(a) << by) : T(0); }
 template <class T> OPF_OP T shr_(T a, T by) { return within_(by) ? static_cast<T>(a >> by) : a < T(0) ? static_cast<T>(-1) : T(0); }
@@ -112,7 +112,7 @@ OPF_OP float round_bf16_(float a) { return rounded_to<BF16>(a); }
 OPF_OP float round_f8_e4m3_(float a) { return rounded_to<E4M3>(a); }
 OPF_OP float round_f8_e5m2_(float a) { return rounded_to<E5M2>(a); }
 
-// Conversions: integers wrap; a float goes toward zero and stays in the range; NaN is 0, and true.
+// Conversions: integers wrap; a float is truncated toward zero and saturates; NaN becomes 0 as an integer and true as a bool.
 template <class To, class From>
 struct Cast {
   static __device__ __forceinline__ To of(From a) { return static_cast<To>(a); }
@@ -147,7 +147,7 @@ struct Cast<bool, double> {
 };
 template <class To, class From> OPF_OP To cast_(From a) { return Cast<To, From>::of(a); }
 
-// Approximations of f32: `programs/ulps.py` has their errors.
+// Approximate f32 operations; `programs/ulps.py` has their error bounds.
 OPF_OP float exp_approx_(float a) { return exp2_approx(mul_rounded(a, 1.44269504f)); }
 OPF_OP float exp2_approx_(float a) { return exp2_approx(a); }
 OPF_OP float div_approx_(float a, float b) { return quotient_full(a, b); }

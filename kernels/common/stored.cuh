@@ -1,4 +1,4 @@
-// Elements of every dtype in memory, and the values that they widen to: what loads and stores of a program mean.
+// Conversion between the elements of every dtype in memory (Bits) and the values that programs compute with (Value).
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/ptx/float_math.cuh"
@@ -18,7 +18,7 @@ template <> struct UnsignedOf<2> { using Type = uint16_t; };
 template <> struct UnsignedOf<4> { using Type = uint32_t; };
 template <> struct UnsignedOf<8> { using Type = uint64_t; };
 
-// 16-bit floats; an 8-bit float has a half of a word.
+// 16-bit floats. NarrowFloat: 8-bit floats, which are widened to f16 first.
 template <class T>
 struct Stored {
   using Bits = uint16_t;
@@ -36,7 +36,7 @@ struct NarrowFloat {
 template <> struct Stored<E4M3> : NarrowFloat<E4M3> {};
 template <> struct Stored<E5M2> : NarrowFloat<E5M2> {};
 template <>
-struct Stored<E8M0> {  // a power of two; read alone
+struct Stored<E8M0> {  // a power of two; it is never stored
   using Bits = uint8_t;
   using Value = float;
   static __device__ __forceinline__ float load(Bits x) {

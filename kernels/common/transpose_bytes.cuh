@@ -3,7 +3,7 @@
 //
 // The order of the reduction dimension is free if both operands share it. The other operand is an accumulator after packing:
 // thread t of a quad holds, as elements 16 c + 4 t + 2 b + e of 32, columns 16 c + 8 b + 2 t + e. ldmatrix delivers the same
-// order to a thread that reads byte pairs transposed, so no byte moves further on either side.
+// order to a thread that reads byte pairs transposed, so neither side needs a shuffle between threads.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -20,7 +20,8 @@ __device__ __forceinline__ int transposed_place(int row) {
 // a thread's accumulators of 16 rows four contiguous columns.
 __device__ __forceinline__ int transposed_column(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
 
-// This thread's first read and write address in a tile. The address 16 columns or rows further is the XOR with 16.
+// This thread's first read and write address in a tile. The address n columns (read) or rows (write) further, n a multiple of
+// 16, is the XOR with n.
 __device__ __forceinline__ uint32_t read_place(uint32_t tile) {
   const int lane = threadIdx.x % 32;
   return tile + lane / 8 * 1024 + panel_address(lane % 8, 0);

@@ -1,6 +1,6 @@
 // Work queue in shared memory: one warp publishes work items a few steps ahead, the others read them in place (sm_90). Shared
 // holds work[kQueue], work_full[kQueue] with one arrival, and work_empty[kQueue] with one arrival a reading thread. One arrival
-// a warp would be correct, but racecheck could not follow it.
+// a warp would be correct, but compute-sanitizer's racecheck could not follow it.
 #pragma once
 #include "kernels/ptx/mbarrier.cuh"
 
@@ -19,7 +19,8 @@ __device__ __forceinline__ void warp_arrive_at(uint32_t barrier) {
   mbarrier_arrive_if(threadIdx.x % 32 == 0, barrier);
 }
 
-// publish: the producer adds an item. peek: a consumer reads the current item. advance: the producer moves on; release: a consumer does.
+// publish: the producer adds an item. peek: waits for the current item and returns it. advance: goes to the next item without
+// releasing this one. release: returns the current item to the producer and goes to the next one.
 template <class Shared, class Work>
 struct WorkQueueIn {
   Shared& smem;

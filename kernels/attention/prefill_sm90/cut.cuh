@@ -1,21 +1,25 @@
-// Decides which row tiles of an uneven batch are cut, and where (split=pieces). Every CTA computes the same; host tests run it too.
-// The keys of all cut tiles form one sequence, the cut line. Each CTA takes an equal share of it, so a tile is cut where a share
-// ends, and a CTA has at most two parts of tiles: the end of one and the beginning of another.
+// Decides which row tiles of an uneven batch may be cut, and where (split=pieces). Every CTA computes the same; host tests run
+// it too. The visible keys of these tiles form one sequence, the cut line. Each CTA computes an equal share of it, so a tile
+// is cut where a share ends. A share has whole tiles and at most two parts of cut tiles: one that continues a tile of an
+// earlier CTA, and one that begins a tile.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
+// Rows of q and keys of one request.
 struct Lengths {
   int q;
   int kv;
 };
 
 constexpr int kMinShareKeys = 512;  // storing and merging partials takes as long as about 512 keys
-// Keys of all tiles and heads. A larger batch is not cut: sums have 32 bits, and no tile is long against the load of a CTA.
+// Sum of the visible keys over all row tiles and kv heads. A batch with more is not cut: sums have 32 bits, and no tile is then
+// long compared with the load of a CTA.
 constexpr float kMaxCutKeys = 1 << 30;
 
-// Row tiles of one request, kTokens rows of q each. Under a causal mask each tile sees more keys than the previous one.
+// Row tiles of one request, kTokens rows of q each. Under a causal mask no tile sees fewer keys than the previous one. A
+// window is ignored: it changes neither ranks nor cuts.
 template <int kTokens, int kTileKv, bool kCausal>
 struct RequestTiles {
   Lengths n;
@@ -34,15 +38,16 @@ struct RequestTiles {
     if (n.kv <= limit * kTileKv) return count();
     return kCausal ? max(limit * kTileKv - n.kv + n.q, 0) / kTokens : 0;
   }
-  // Visible keys of the tiles [first, last), at least one each. Intermediate values may wrap, the sum does not: see kMaxCutKeys.
+  // Sum of the visible keys of the tiles [first, last), each of which must see a key. Intermediate values may wrap, the sum
+  // does not: see kMaxCutKeys.
   __device__ __forceinline__ int keys_of(int first, int last) const {
-    const uint32_t tiles = max(last - first, 0), twice = first + last + 1;  // one of them is even
+    const uint32_t tiles = max(last - first, 0), twice = first + last + 1;  // tiles or twice is even
     if constexpr (!kCausal) return static_cast<int>(tiles * n.kv);
     const uint32_t steps = tiles % 2 == 0 ? tiles / 2 * twice : twice / 2 * tiles;
     const uint32_t past = tiles != 0 && last == count() ? last * kTokens - n.q : 0;  // rows that the last tile lacks
     return static_cast<int>(tiles * (n.kv - n.q) + steps * kTokens - past);
   }
-  // Visible keys of all tiles, without the limit of 32 bits.
+  // Sum of the visible keys of all tiles, as an approximate float: it may exceed 32 bits, and the last tile counts as full.
   __device__ __forceinline__ float all_keys() const {
     const float first = count_cheap(0), last = count();
     if constexpr (!kCausal) return (last - first) * n.kv;
@@ -50,11 +55,13 @@ struct RequestTiles {
   }
 };
 
-// Estimates how unevenly CTAs finish if whole tiles are dealt in rounds, the costliest first, in alternating direction: the largest
-// difference in a round between the costliest tile and the mean. Up to a quarter of the load of a CTA no tile is cut.
+// Estimates how unevenly CTAs finish if whole tiles are dealt in rounds, the costliest first, in alternating direction: the
+// excess, which is the largest difference in a round between the costliest tile and the mean. Costs are divided into layers of
+// equal height. Where a fraction x of the tiles of a round reaches into a layer, the costliest tile exceeds the mean by 1 - x
+// layers.
 class Rounds {
  public:
-  // Adds one of several layers of equal cost. rounds: number of rounds that the tiles of at least this cost fill.
+  // Adds one layer. rounds: number of rounds that the tiles which reach into the layer fill.
   __device__ __forceinline__ void add_layer(float rounds) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round, rounds -= 1.f)
@@ -72,9 +79,12 @@ class Rounds {
   static constexpr int kRounds = 4;  // tiles of later rounds cost less than a quarter of the load of a CTA
   float excess_[kRounds] = {};
 };
+// Whether an excess justifies cuts: more than a quarter of the mean load of a CTA, plus the smallest useful share. In key
+// tiles.
 __device__ __forceinline__ bool is_uneven(float excess, float load, float least) { return excess > load / 4.f + least; }
 
-// The parts of a tile of the cut line. at: its start on the line; keys: its visible keys; share: keys of a CTA.
+// The parts of a tile of the cut line. at: its start on the line; keys: its visible keys; share: length of a CTA's share, in
+// keys.
 template <int kTileKv>
 struct TileCut {
   uint32_t at;
@@ -88,7 +98,7 @@ struct TileCut {
   __device__ __forceinline__ int begin(int cta) const { return (cta * share - at) / kTileKv; }
 };
 
-// Index and number (at least two) of the parts of a tile, packed into Work::split; 0 there is a whole tile.
+// Index of a part and count of the parts of its tile (at least two), packed into Work::split, where 0 means a whole tile.
 struct TilePart {
   int index;
   int count;
@@ -100,7 +110,7 @@ struct TilePart {
 // Workspace slot of a part. A CTA has two: first is true for the first part of a tile.
 __device__ __forceinline__ int part_slot(int cta, bool first) { return 2 * cta + first; }
 
-// Keys of each CTA.
+// Length of each CTA's share of the line, in keys.
 __device__ __forceinline__ int share_of(int line, int ctas) { return max((line + ctas - 1) / ctas, kMinShareKeys); }
 
 }  // namespace opfacade

@@ -1,6 +1,6 @@
 // Dequantisation of an fp8 cache: raw parts of tiles arrive in a ring, and warps 1 to 3 convert them to f16, exactly, into
 // operand tiles. Warp 0 issues the loads by TMA; without TMA it publishes row addresses, and each thread copies the bytes that
-// it converts. The conversion of a part limits the CTA, so the converting warps do no lookups.
+// it converts. The conversion limits the throughput of the CTA, so the converting warps read no page table.
 #pragma once
 #include "kernels/attention/prefill_sm90/gather.cuh"
 #include "kernels/ptx/fp8.cuh"
@@ -44,7 +44,8 @@ struct RawLoader : RowCopier<C> {
         const PageBox* at = smem.boxes[values] + (later ? __popc(early) : 0);
         const uint32_t full = smem_address(&smem.raw.full[ring.stage]);
         uint32_t dst = smem_address(smem.raw.slots[ring.stage]);
-        // At least one iteration, even without boxes: the destination is read before the slot is empty.
+        // The boxes are read before the wait for an empty slot, to hide their latency. So the wait and the arrival are inside
+        // the loop, which has at least one iteration, even without boxes.
         for (int i = 0; i == 0 || i < boxes; i += kAtOnce, at += kAtOnce) {
           PageBox box[kAtOnce];
 #pragma unroll
@@ -100,19 +101,21 @@ struct Dequantiser {
   using Raw = RawTile<C>;
   using Shared = WgmmaShared<C>;
   static constexpr int kWarps = kTileWarps<C>;
-  static constexpr int kMost = (Raw::kSteps + kWarps - 1) / kWarps;             // steps of a warp in a part
+  static constexpr int kMost = (Raw::kSteps + kWarps - 1) / kWarps;             // steps of a warp in a part, at most
   static constexpr int kBatch = kMapped && C::kHeadDim < 256 ? kMost : kMost / 2;  // loads in flight, limited by registers
-  static constexpr int kPlaces = 8 / Raw::kStepRows;  // steps of a warp until one is three groups of eight rows further
+  // After kPlaces steps a warp has the same rows of an eight-row group again, kWarps groups further.
+  static constexpr int kPlaces = 8 / Raw::kStepRows;
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  Ring<C::Tile::kRawSlots> ahead{}, current{};
+  Ring<C::Tile::kRawSlots> ahead{}, current{};  // the part to copy next (without TMA), and the one to convert
 
   // This warp's first step. phase: 0 or 1 for alternating parts, because the steps of a part are no multiple of the warps.
   __device__ __forceinline__ static int first_step(int phase) {
     const int step = threadIdx.x / 32 - 1 + (kMapped ? phase * (kWarps - Raw::kSteps % kWarps) : 0);
     return step < kWarps ? step : step - kWarps;
   }
+  // True if the part has a step for iteration i of this warp.
   __device__ __forceinline__ static bool takes(int phase, int i) {
     return i < kMost - 1 || first_step(phase) + i * kWarps < Raw::kSteps;
   }
@@ -124,8 +127,8 @@ struct Dequantiser {
   // Converts the next part of the ring into its place in the tile.
   __device__ __forceinline__ void convert(uint32_t tile, int phase) {
     const int lane = threadIdx.x % 32, chunk = lane % Raw::kChunks;
-    // Two stores of eight bytes; some lanes store the second half first, so that eight lanes write all banks and sixteen read
-    // all.
+    // A lane converts 16 bytes in two halves, each an 8-byte load and a 16-byte store. Some lanes start with the second half,
+    // so that the stores of eight lanes and the loads of sixteen lanes hit every bank once.
     const int swap = (lane / 8 + (Raw::kChunks > 4 ? lane / 4 : 0)) % 2;
     const uint32_t src = place(current.stage, phase) + swap * 8, other = src + 8 - swap * 16;
     if constexpr (kMapped) mbarrier_wait(smem_address(&smem.raw.full[current.stage]), current.parity);

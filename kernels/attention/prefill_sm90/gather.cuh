@@ -37,7 +37,8 @@ struct RowCopier {
     cp_async_wait<0>();
     publish_pending();
   }
-  // Associates the copies since the last call with `full`; copied: threads have stored them by ordinary stores.
+  // Announces the writes since the last call on `full`. copied: cp.async wrote them, so the arrival follows when they have
+  // arrived (publish_pending); otherwise ordinary stores wrote them, and this thread arrives at once.
   __device__ __forceinline__ void committed(uint64_t& full, bool copied) {
     if (!copied) return publish_writes(smem_address(&full));
     cp_async_commit();
@@ -45,6 +46,7 @@ struct RowCopier {
     publish_pending();
     pending = smem_address(&full);
   }
+  // Before it blocks, it publishes the pending copies: the consumers may need them to release what this thread waits for.
   __device__ __forceinline__ void wait(const uint64_t& barrier, uint32_t parity) {
     if (!mbarrier_is_over(smem_address(&barrier), parity)) flush();
     mbarrier_wait(smem_address(&barrier), parity);
@@ -68,7 +70,7 @@ struct RowCopier {
     nonfinite.publish(stage, found != 0);
   }
 
-  // Queries: threads share the chunks of a row, as many at once as the largest power of two divides.
+  // Queries: kQChunks threads copy one row; it is the largest power of two that divides the number of 16-byte chunks of a row.
   static constexpr int kQChunks = C::kHeadDim / 8 & -(C::kHeadDim / 8), kQStep = kQueryCopiers<C> / kQChunks;
 
   __device__ __forceinline__ const char* q_row(const Work& work, int row, int chunk) const {
@@ -102,7 +104,7 @@ struct RowCopier {
     for (int i = 0; i < kLookups; ++i)
       page[i] = pages.entry_of(min(start + own_row(i), end - 1));
   }
-  // Byte offsets of the rows of a K or V tile from the first one. Rows outside the range are never read.
+  // Writes smem.rows: byte offsets of the rows of a K or V tile from token 0 of page 0. Rows outside the range are never read.
   template <bool kValues>
   __device__ __forceinline__ void resolve(const Pages<C>& pages, int start, const Entries& page) {
     const PoolTensor& pool = kValues ? p.base.v : p.base.k;
@@ -118,8 +120,9 @@ struct RowCopier {
     __syncwarp();
   }
 
-  // Copies rows of K or V, `rows` bytes from `from`. In batches, because a copy that waits for its address blocks the next one.
-  // kWhole: all rows are inside the range.
+  // Copies rows of K or V; rows[i] is the byte offset of a row from `from`. In batches, because a copy that waits for its
+  // address blocks the next one. kWhole: all rows are inside the range; otherwise rows outside it become zeros, with `any` as
+  // a valid address.
   template <bool kWhole>
   __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
                                             int begin, int end) const {
@@ -181,7 +184,7 @@ struct RowCopier {
     if (begins) {
       wait(empty, ring.parity ^ 1);
     } else {
-      flush();  // the previous tile has arrived meanwhile; the queries of a work have not
+      flush();  // does not wait long: the previous tile has arrived; the queries before the first tile of a work have not
       mbarrier_wait(smem_address(&empty), ring.parity ^ 1);
     }
     copy_tile(work, kValues, start, kValues ? smem.v[stage] : smem.k[stage]);

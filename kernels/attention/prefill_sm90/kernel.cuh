@@ -1,7 +1,8 @@
 // Attention of many query rows for sm_90a. Persistent CTAs: each processes row tiles from a queue. Warpgroup 0 is the producer
-// (TMA if possible); two or three consumer warpgroups compute 64 rows each with wgmma. While one runs its softmax, another uses
-// the tensor cores; within one, the scores of the next tile overlap the values of this one. Keys go from last to first, so that
-// masked tiles come first. Query heads of one kv head are packed into rows, so tiles are full for any group size.
+// (TMA if possible); two or three consumer warpgroups compute 64 rows each with wgmma. While one runs its softmax, another
+// uses the tensor cores; within one, the scores of the next tile (Q K^T) overlap the values of this one (weights times V). Key
+// tiles are processed from last to first, so that the masked tiles of the diagonal come first. Query heads of one kv head are
+// packed into rows, so tiles are full for any group size.
 #pragma once
 #include "kernels/attention/prefill_sm90/producer.cuh"
 #include "kernels/attention/prefill_sm90/join.cuh"
@@ -26,14 +27,14 @@ struct Consumer {
 
   const PrefillParams& p;
   WgmmaShared<C>& smem;
-  bool mapped;
+  bool mapped;  // TMA loads V as stored, so tile warps check masked tiles after v_full
   int group;  // index among the consumer warpgroups
   WorkQueue<C> queue, current;  // the next work, and the current one
   Ring<C::kStages> keys, values;  // a tile's V has the stage of its K, so `values` repeats `keys` one step later
   Ring<Shared::kQStages> queries;
   bool keys_ready = false, values_ready = true;  // for the next step; the first step has no values
   uint32_t checked_parity = 0;  // one bit a stage
-  WgmmaShown shown = {};      // if more than a range hides keys: visible elements of the last scored tile
+  WgmmaShown shown = {};      // if a mask hides keys too (kHidesMore): visible elements of the last scored tile
 
   __device__ __forceinline__ void wait_pingpong() const {
     if constexpr (C::kHasPingPong) named_sync(kPingPong + group, kPingPongThreads);
@@ -42,7 +43,7 @@ struct Consumer {
     if constexpr (C::kHasPingPong) named_arrive(kPingPong + (group + 1) % kConsumers<C>, kPingPongThreads);
   }
 
-  // Returns null at the end of the work.
+  // Returns null if no work is left.
   __device__ __forceinline__ const Work* next_work() {
     const Work& work = queue.peek();
     queue.advance();
@@ -75,7 +76,8 @@ struct Consumer {
     values_ready = __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.v_full[values.stage]), values.parity));
     keys_ready = __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
   }
-  // True if the next step needs rare work. left: remaining tiles of the work; masked: the tile whose values are added next.
+  // True if the next step must leave the inner loop. left: remaining tiles of the work; masked: the last scored tile, whose
+  // values are added next, is masked.
   __device__ __forceinline__ bool is_special(int left, bool masked) const {
     return left == 0 || masked || !values_ready || !keys_ready;
   }
@@ -113,10 +115,10 @@ struct Consumer {
     if constexpr (kHidesMore<C>) hide_keys<C>(shown, s);
   }
 
-  // One step computes the scores of a tile and adds the values of the previous one, which may belong to the previous work, so
-  // that the tensor cores stay busy across works. The first step has no values to add, the last no scores to compute. One code
-  // instance per phase keeps compile time down (0.1 s per softmax copy). Rare work is grouped before and after the loop: an
-  // untaken branch costs about 10 cycles a step, a taken one about 30.
+  // One step (an iteration) computes the scores of a tile and adds the values of the previous one, which may belong to the
+  // previous work, so that the tensor cores stay busy across works. The first step has no values to add, the last no scores to
+  // compute. One copy of the code of each phase keeps compile time down (0.1 s per softmax copy). Rare cases are grouped
+  // before and after the inner loop: an untaken branch costs about 10 cycles a step, a taken one about 30.
   __device__ __forceinline__ void run() {
     const Work* next = next_work();  // work whose scores are computed
     if (next == nullptr) return;
@@ -125,17 +127,17 @@ struct Consumer {
     int left = 0, start = 0;  // remaining tiles of `next`, and the current one's first key
     bool hides = false;       // the current tile is masked
     WgmmaRows<C> rows;
-    RowScale ended;
+    RowScale ended;  // bases and sums of `work` when it ends; rows.scale is then that of `next`
     Scores s;
     Weights weights = {}, early;
-    // V tile and its empty barrier for the next step. The first step multiplies by zero weights and arrives on a dummy barrier,
-    // to avoid a branch that would serialise the wgmma groups.
+    // V tile and its empty barrier for the next step. The first step multiplies any tile by zero weights and arrives on a dummy
+    // barrier, to avoid a branch that would serialise the wgmma groups; its o is cleared.
     uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.dummy);
     ScoreLine<C> line;  // linear term of the last scored tile
     LargeSlopeRows<C> large_slope;  // rows of `next` with a large slope
 #pragma unroll 1
     for (;;) {
-      const bool ends = left == 0, first = work == nullptr;
+      const bool ends = left == 0, first = work == nullptr;  // ends: `work` ends with this step, and `next` begins
       bool more = true, needs_rescale = false, has[2] = {};
       if (rarely(ends || hides || !values_ready)) {
         wait_values(work, start, hides, rows);
@@ -218,8 +220,8 @@ struct Consumer {
       }
       if (rarely(needs_rescale || ends)) {
         if (needs_rescale) {
-          // Rare: the base moves with the tile's maximum, so the weights are computed again. Not at the end of a work, when o
-          // belongs to the previous work: the new base is the maximum of this tile already.
+          // Rare: the base moves with the tile's maximum, so the weights are computed again. This never happens in the first
+          // step of a work, when o still belongs to the previous work: the base is then the maximum of this tile already.
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           float sum[2], shrunk[2];
           update_base<C>(rows.scale, s, exponent, has, shrunk, line);
@@ -244,7 +246,7 @@ struct Consumer {
 template <class C>
 __device__ __forceinline__ void consume(const WgmmaPrefillParams& p, WgmmaShared<C>& smem) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0) - 1;
-  if (C::kHasPingPong && group == 0) named_arrive(kPingPong, kPingPongThreads);  // the first section
+  if (C::kHasPingPong && group == 0) named_arrive(kPingPong, kPingPongThreads);  // lets group 0 begin
   Consumer<C>{p.base, smem, C::kKvBytes == 2 && p.mapped, group, WorkQueue<C>(smem), WorkQueue<C>(smem), {}, {}, {}}.run();
   if constexpr (kCutsByLengths<C>) merge_parts<C>(p.base, smem);
 }

@@ -23,7 +23,7 @@ struct WgmmaRows {
   }
 };
 
-// Tile row of accumulator element 2 * half (or + 1).
+// Row of the row tile that accumulator elements 2 * half and 2 * half + 1 of this thread belong to.
 __device__ __forceinline__ int wgmma_row(int half) {
   return (threadIdx.x - kWarpgroup) / 32 * 16 + half * 8 + threadIdx.x % 32 / 4;
 }
@@ -89,7 +89,8 @@ __device__ __forceinline__ void mask_keys(const PrefillParams& p, const Work& wo
   }
 }
 
-// Applies the query expression to the rows of this warpgroup; each thread handles the words that it transforms next.
+// Applies the query expression to the rows of this warpgroup. A thread handles the same words as in transform_queries, so no
+// barrier is needed between them.
 template <class C>
 __device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work& work, unsigned char* rows, int group) {
   for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
@@ -111,7 +112,7 @@ __device__ __forceinline__ void variant_rows(const PrefillParams& p, const Work&
   }
 }
 
-// A logits expression that is linear in the key is folded into the softmax.
+// The linear term of a logits expression that is linear in the key position; the softmax adds it to the exponents.
 template <class C>
 using ScoreLine = Line<Variant<C>::kLine>;
 template <class C>
@@ -125,9 +126,9 @@ __device__ __forceinline__ void score_line(const PrefillParams& p, const Variant
     }
   }
 }
-// Rows with a large slope: if the linear term exceeds 2^20, its rounding would be a visible part of an exponent, so that the
-// weight at the maximum is not 1 and that of a masked key not 0. Slopes of common models never are that large. The property
-// holds for all tiles of a work or none: it is tested at both ends.
+// Rows with a large slope: if the linear term exceeds 2^20, its rounding error is a visible part of an exponent; the weight at
+// the maximum would not be 1, and that of a masked key not 0. Slopes of common models are never that large. A row has a large
+// slope in all tiles of a work or in none: the term is tested at the first and the last key tile.
 template <bool kAny>
 struct LargeSlope {
   static constexpr bool any = false;
@@ -157,7 +158,7 @@ __device__ __forceinline__ void find_large_slopes(const PrefillParams& p, const 
     large_slope.any = __any_sync(0xffffffffu, large_slope.row[0] || large_slope.row[1]);
   }
 }
-// For such rows the term is added to the scores and removed from `line`; masked scores stay -inf. Each row decides on its own.
+// For such rows the term is added to the scores and removed from `line`; masked scores stay -inf. Other rows are unchanged.
 template <class C>
 __device__ __forceinline__ void apply_line(const LargeSlopeRows<C>& large_slope, ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
   if constexpr (Variant<C>::kLine) {
@@ -188,12 +189,14 @@ __device__ __forceinline__ void vary_scores(const PrefillParams& p, const Varian
   }
 }
 
-// If more than a range hides keys: mask of this thread's visible elements, bit i of a row for its i-th element.
+// If a packed mask or a variant's mask hides keys too (kHidesMore): bit i of a word tells whether element i of this thread's
+// row is visible.
 using WgmmaShown = uint32_t[2];
 
 template <class C>
 __device__ __forceinline__ void find_shown(const PrefillParams& p, const Work& work, int start, WgmmaShown& shown) {
   static_assert(C::kTileKv <= 128, "a word is the elements of a row");
+  // `shown` is shifted instead of indexed, so that it stays in registers.
 #pragma unroll 1
   for (int half = 1; half >= 0; --half) {
     shown[1] = shown[0];

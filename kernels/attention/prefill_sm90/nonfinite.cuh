@@ -11,8 +11,8 @@ __device__ __forceinline__ uint32_t pair_address(int key, int block) {
 }
 
 // Calls add(block, key, sees, four) for each 8-column block of the output and each key of a tile: `sees` tells which of this
-// thread's rows see the key, `four` are its elements of the block. Each block is rotated into the registers of the first: an
-// unrolled copy would be a twelfth of the kernel.
+// thread's rows see the key, `four` are its elements of the block. o is rotated so that each block is once in the registers of
+// the first: an unrolled loop would be a twelfth of the kernel's code.
 template <class C, class Add>
 __device__ __forceinline__ void add_by_key(const PrefillParams& p, const Work& work, int start, const WgmmaShown& shown,
                                            float (&o)[C::kHeadDimVo / 2], Add add) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
   add_by_key<C>(p, work, start, shown, o, [&](int block, int key, const bool(&sees)[2], float(&four)[4]) {
     const uint32_t pair = *reinterpret_cast<const uint32_t*>(v + pair_address<C>(key, block));
     const uint32_t nonfinite = halves_mask(nonfinite_halves<T>(pair));
-    const uint32_t kept = (pair & nonfinite) | (0x80008000u & ~nonfinite);  // -0 is neutral
+    const uint32_t kept = (pair & nonfinite) | (0x80008000u & ~nonfinite);  // adding -0 changes nothing
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (sees[i / 2]) four[i] += T::unpack(static_cast<uint16_t>(kept >> i % 2 * 16));

@@ -54,6 +54,7 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
     if (row >= work.tile.rows) continue;
     const int64_t at = partial_row<C>(p, work, row);
     if (threadIdx.x % 4 == 0) p.partial_lse[at] = lse[half];
+    // The merge launch never reads o of an empty partial; add_partials reads it and multiplies by 0, so it must be finite.
     if (kMergesLater<C> && lse[half] == minus_infinity()) continue;
     float* dst = p.partial_o + at * C::kHeadDimVo + threadIdx.x % 4 * (kFp8Products<C> ? 4 : 2);
 #pragma unroll

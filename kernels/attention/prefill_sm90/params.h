@@ -1,8 +1,9 @@
 // Parameters of a prefill launch for sm_90a; shared by the kernel and its binding.
 //
-// Launch: grid min(SMs, slots * kv_heads * splits), or num_splits = SMs of the target with split=pieces; Tile::kThreads threads a CTA,
-// dynamic shared memory WgmmaShared<head_dim>::kBytes.
-// slots = total_rows * group / kTileRows + batch; kTileRows = Tile::kRows / group * group.
+// Launch: min(SMs, slots * kv_heads * num_splits) CTAs; with split=pieces num_splits CTAs, which is the number of SMs of the
+// target. Tile::kThreads threads a CTA, Tile::kSharedBytes of dynamic shared memory.
+// slots = total_rows * group / kTileRows + batch; kTileRows = Tile::kRows / group * group. This is an upper bound of the row
+// tiles of all requests, known without their lengths. A slot is a place for one row tile; some slots have no rows.
 // Workspace, splits and the merge launch: see prefill/params.h.
 #pragma once
 #include "kernels/attention/prefill/params.h"
@@ -10,23 +11,23 @@
 
 namespace opfacade {
 
-// Upper bound of the keys of a tile, a power of two: lanes find boxes as if every tile had so many.
+// Upper bound of the keys of a tile, a power of two. kBoxSpan / box lanes find the boxes of one tile, even if it has fewer.
 constexpr int kBoxSpan = 128;
 
 struct WgmmaPrefillParams {
-  // Dimensions are innermost first. Q: 64 columns, group, kv head, row. K and V, paged: 64 columns, 8 tokens, 64-column panel,
-  // 8-token group of a page, head of a page; ragged: 64 columns, row, head. A box is 64 columns of a row tile of Q, or `box`
-  // tokens of K or V: one page with all columns, or 64 columns of a ragged tensor. fp8 cache to be dequantised: all columns,
-  // token, head of a page or of a ragged tensor.
+  // Dimensions are innermost first. Q: column, query head of the group, kv head, row. K and V, paged: column of a panel, token
+  // of 8, panel, 8-token group of a page, head of a page; ragged: column, row, head. A box is one panel of a row tile of Q, or
+  // `box` tokens of K or V: paged with all columns, ragged with one panel. A panel is 128 bytes wide: 64 columns, or 128 with
+  // fp8 products. fp8 cache to be dequantised: column, token, head of a page or of a ragged tensor; a box has all columns.
   TensorMap q_map;
   TensorMap k_map;
   TensorMap v_map;
   PrefillParams base;
-  int32_t slots;
+  int32_t slots;      // row tiles of one kv head, at most
   int32_t kv_heads;
   int32_t box;        // tokens
   int32_t box_lanes;  // lanes that find the boxes of one tile
-  int32_t k_page;   // step from page to page in the last dimension of k_map
+  int32_t k_page;   // step from page to page in the dimension of k_map that counts heads of pages
   int32_t v_page;
   bool mapped;      // TMA loads; otherwise the maps are unset and threads copy
 };
@@ -43,7 +44,8 @@ struct WgmmaBlock {
 
 // Tile shapes by head dimension; sizes in bytes. fp8 cache (kKvBytes 1): raw parts of tiles wait in a ring to be dequantised.
 // kHeadDimVo: of V and o, if different from Q and K. kTileKeys: fewer keys give more stages in the same memory.
-// Short steps: three warpgroups hide each other's waits better than two; tiles of 128 keys leave them too few registers.
+// At head_dim 64 a step is short, so three consumer warpgroups hide each other's waits better than two; tiles of 128 keys would
+// leave them too few registers.
 constexpr bool has_three_consumers(int head_dim, int kv_bytes) { return head_dim == 64 && kv_bytes == 2; }
 constexpr int default_keys(int head_dim, int kv_bytes) { return head_dim == 256 ? 64 : has_three_consumers(head_dim, kv_bytes) ? 96 : 128; }
 template <int kHeadDim, int kKvBytes = 2, int kHeadDimVo = kHeadDim, int kTileKeys = default_keys(kHeadDim, kKvBytes)>

@@ -11,7 +11,7 @@ struct Producer {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
   WorkQueue<C> queue, current;  // the next work, and the current one
-  RawLoader<C> threads;  // copies if TMA does not load
+  RawLoader<C> threads;  // copies by threads, if TMA does not load whole tiles; also loads raw tiles
   BoxLoader<C, C::kHeadDim> loader;
   Ring<C::kStages> ring{};
   Ring<WgmmaShared<C>::kQStages> q_ring{};
@@ -91,7 +91,7 @@ struct Producer {
     for (int i = 0; i < RowCopier<C>::kLookups; ++i) page[i] = next[i];
   }
 
-  // Work is found one item ahead, while the first tile of the current work is loading.
+  // The search for the next work starts when the first tile of the current work was issued, and overlaps its load.
   __device__ __forceinline__ void run() {
     if (!kValues && threadIdx.x < 32) {
       Scheduler<C> scheduler(p, smem.lengths, smem.pieces.line);

@@ -15,8 +15,8 @@ __device__ __forceinline__ void transform_queries(unsigned char* rows, QTransfor
   }
 }
 
-// fp8 cache: converts each of 64 bf16 rows to f16 times a power of two; `factors` receives the score factors. Two threads a
-// row.
+// fp8 cache: converts bf16 rows (kNarrowQuery) to f16 times a power of two for each row, because the dequantised K is f16.
+// `factors` receives the score factors, which restore the scores: factor of K / that power. 64 rows, two threads a row.
 template <class C>
 __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned char* rows, float* factors, int kv_head) {
   constexpr int kWords = C::kHeadDim / 4;  // words of a thread
@@ -39,13 +39,13 @@ __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned c
   if (half == 0) factors[row] = never_zero(key * power_of_two(-shift));
 }
 
-// Score factor of a thread's row; 1 if Q and K are stored unscaled. It stays in shared memory, because registers are scarcer.
+// Score factor of a thread's row; 1 without an fp8 cache. It stays in shared memory, because registers are scarcer.
 template <class C>
 __device__ __forceinline__ float score_factor(const WgmmaShared<C>& smem, int half) {
   if constexpr (C::kKvBytes != 1) return 1.f;
   else return smem.raw.factor[wgmma_row(half)];
 }
-// The factor in the softmax; a soft cap has applied the score factor already.
+// The score factor that the softmax must apply; with a soft cap it is applied already.
 template <class C>
 __device__ __forceinline__ float softmax_factor(const WgmmaShared<C>& smem, int half) {
   return C::kSoftCap ? 1.f : score_factor<C>(smem, half);

@@ -6,41 +6,42 @@
 
 namespace opfacade {
 
-// Assigns work to this CTA, by one full warp. An item is one row tile, head and split. Row tiles are ranked by cost (their key
-// tiles), costliest first, and dealt to the CTAs in rounds of alternating direction, so that all end at about the same time; no
-// plan, no atomics. The heads of one tile are consecutive, and so are its splits: they share keys in L2. Items of as many heads as
-// fit in L2 with their K and V form a head round. Head rounds alternate between rising and falling cost, the last one falling: a
-// jump from few keys to many would unbalance the CTAs. With more requests than fit in shared memory, tiles keep their order, last
-// first.
+// Assigns work to this CTA, by one full warp, without a plan from the host and without atomics. An item is one row tile, kv
+// head and split. Row tiles are ranked by cost (their key tiles), costliest first. A round gives one item to each CTA; every
+// second round gives them in reverse order of the CTAs, so that all end at about the same time. The heads of one row tile are
+// consecutive, and so are its splits: they share keys in L2. The items of as many heads as fit in L2 with their K and V form a
+// head round. Head rounds alternate between rising and falling cost, the last one falling: a jump from few keys to many would
+// unbalance the CTAs. More than kMaxRanked requests are not ranked: their row tiles are processed from the last to the first.
 constexpr int kMaxRanked = 256;
-constexpr int kManyHeads = 16;         // kv heads of a head round if lengths are unknown; eight of 132 CTAs then work on one head
-constexpr float kL2 = 32 * 1048576.f;  // bytes of K and V in a head round
-constexpr int kMinRounds = 3;          // rounds of a head round, at least; fewer would be dealt unevenly
+constexpr int kManyHeads = 16;         // kv heads of a head round without ranks; about eight of 132 CTAs then work on one head
+constexpr float kL2 = 32 * 1048576.f;  // bytes of K and V in a head round, at most: the part of L2 that they may use
+constexpr int kMinRounds = 3;          // a head round has at least so many rounds; fewer would balance the CTAs badly
 
 // Position of a CTA in its schedule.
 struct Progress {
-  int round = 0;       // items dealt to this CTA so far
-  int heads = 0;       // heads of a head round
+  int round = 0;       // the next round; this CTA has at most one item in each
+  int heads = 0;       // kv heads of a head round
   int items = 0;       // items of a head round
-  int head_round = 0;  // the current head round
-  int max_cost = 0;    // the highest cost of an item
-  int cost = 0;        // no remaining item of this head round costs more
-  int above = 0;       // row tiles that cost more
+  int head_round = 0;  // index of the current head round
+  int max_cost = 0;    // upper bound of the cost of an item
+  int cost = 0;        // upper bound of the cost of the next item; a search starts here
+  int above = 0;       // row tiles that cost more than `cost`
 };
 
-// The cut line of an uneven batch: see cut.cuh. Its tiles come first; all others are dealt whole. It stays in shared memory: see
-// Scheduler::resume.
+// This CTA's share of the cut line of an uneven batch: see cut.cuh. It is processed before all other tiles, which stay whole.
+// It stays in shared memory: see Scheduler::resume.
 struct CutLine {
-  int at = 0, end = 0;  // the rest of this CTA's share
-  int share = 1;        // keys of a CTA
-  int limit = 1 << 30;  // row tiles that cost more are cut
-  int cut = 0;          // number of cut tiles, for each head
+  int at = 0, end = 0;  // the rest of this CTA's share, as positions on the line
+  int share = 1;        // length of each CTA's share, in keys
+  int limit = 1 << 30;  // row tiles that cost more are on the line
+  int cut = 0;          // number of these, for one head
 };
 
 template <class C>
 struct Scheduler : Progress {
   using Tiles = RequestTiles<C::kTileRows / C::kGroup, C::kTileKv, C::kCausal>;
-  static constexpr int kMinShare = kMinShareKeys / C::kTileKv, kNoEnd = 0x7fffffff;  // kMinShare: in key tiles
+  // kMinShare: in key tiles. kNoEnd: end of the last part of a tile.
+  static constexpr int kMinShare = kMinShareKeys / C::kTileKv, kNoEnd = 0x7fffffff;
 
   const WgmmaPrefillParams& p;
   Lengths* lengths;  // in shared memory
@@ -51,10 +52,10 @@ struct Scheduler : Progress {
   // Called once, before the first work.
   __device__ __forceinline__ void survey() {
     items = p.slots, heads = p.kv_heads;
-    float bytes = kL2 / kManyHeads;  // bytes of a head
-    float min_load = 0.f;            // lower bound of the key tiles of a CTA, if no request has fewer keys than rows
+    float bytes = kL2 / kManyHeads;  // bytes of K and V of one head
+    float min_load = 0.f;            // lower bound of the mean key tiles of a CTA, if no request has fewer keys than rows
     if (ranked()) {
-      int longest = 0, tiles = 0, tokens = 0, pairs = 0;
+      int longest = 0, tiles = 0, tokens = 0, pairs = 0;  // pairs: of a row tile and a key tile
 #pragma unroll 1
       for (int r = threadIdx.x % 32; r < p.base.batch; r += 32) {
         const Lengths n = read_lengths(r);
@@ -75,7 +76,7 @@ struct Scheduler : Progress {
     if constexpr (kCutsByLengths<C>) {
       if (threadIdx.x % 32 == 0) line = CutLine();
       __syncwarp();
-      // For most batches of ranked requests the bound excludes a cut, without fetching the code of plan_cut.
+      // For most ranked batches this bound shows that nothing is cut, and the code of plan_cut need not be fetched.
       if (rarely(!ranked() || is_uneven(max_cost, min_load, kMinShare))) plan_cut();
       __syncwarp();
     }
@@ -107,7 +108,7 @@ struct Scheduler : Progress {
   // Sums over the tiles of all requests, for one head.
   struct Totals {
     int costlier = 0;  // tiles that cost more than `limit`
-    int line = 0;      // their visible keys
+    int line = 0;      // visible keys of these: the length of the cut line
     int max_cost = 0;  // the highest cost of the other tiles
     float keys = 0.f;  // visible keys of all tiles
   };
@@ -128,18 +129,20 @@ struct Scheduler : Progress {
     return seen;
   }
 
-  // Decides which tiles are cut, and the share of this CTA. Nothing is cut if whole tiles end evenly (stage kAll). Otherwise tiles
-  // of up to half the highest cost stay whole (kHalf); if these end unevenly too, tiles of up to a quarter of the mean load
-  // (kQuarter). One loop for all stages, because each copy of it multiplies the code size.
+  // Decides which tiles are on the cut line, and the share of this CTA. Stage kAll: nothing is cut if the CTAs would finish
+  // evenly with all tiles whole. kHalf: otherwise tiles of up to half the highest cost stay whole; if the CTAs would finish
+  // unevenly with these too, the limit falls to a quarter of the mean load. kQuarter: sets the share for the limit that was
+  // found, either one. One loop for all stages, because a copy of it for each stage would multiply the code size.
   __device__ __forceinline__ void plan_cut() {
     enum { kAll, kHalf, kQuarter } stage = kAll;
-    // limit: highest cost of a whole tile; most: highest cost among these; beyond: number of costlier items.
+    // limit: highest cost of a whole tile; most: highest cost among these; beyond: number of items that cost more than limit.
     int limit = 0x7fffffff / C::kTileKv, most = 0, beyond = 0;
     float load = 0.f;  // mean key tiles of a CTA
     const float ctas = gridDim.x, each = 1.f / ctas;
     Rounds rounds;
 #pragma unroll 1
-    for (int layer = -1;; layer += 2) {  // -1: totals of a stage; 1, 3, 5, 7: middles of four layers of equal cost, in eighths of `most`
+    // layer -1: totals of a stage; 1, 3, 5, 7: middles of the four layers (see Rounds), in eighths of `most`.
+    for (int layer = -1;; layer += 2) {
       const Totals seen = add_up(layer < 0 ? limit : most * layer / 8);
       if (layer < 0) {
         most = seen.max_cost, beyond = seen.costlier * p.kv_heads;
@@ -171,12 +174,13 @@ struct Scheduler : Progress {
     if (threadIdx.x % 32 == 0) line = {at, min(keys, at + share), share, limit, seen.costlier};
   }
 
-  // This CTA's part of the tile at line.at: its keys; none if the tile begins less than a key tile before the end of the share.
-  // Advances line.at to the next tile.
+  // Returns the key range of this CTA's part of the tile at line.at, and sets its request, head, split and number (the index
+  // of the tile in its request). The range is empty if the tile begins less than a key tile before the end of the share: the
+  // next CTA then has its first part. Advances line.at to the next tile.
   __device__ __forceinline__ KvRange next_part(Work& work, int& number) {
     int& request = work.tile.request;
     const int at = line.at;
-    int offset = at, own = 0;  // offset: of `at` in the keys not yet passed
+    int offset = at, own = 0;  // offset: of `at` from the first request, head or tile not yet passed; own: keys of one head
     Lengths n{0, 0};
     request = 0;
 #pragma unroll 1
@@ -184,7 +188,7 @@ struct Scheduler : Progress {
       const int r = first + threadIdx.x % 32;
       n = r < p.base.batch ? known(r) : Lengths{0, 0};
       own = Tiles{n}.keys_of(count_cheap(n, line.limit), tiles_of(n));
-      int until = own * p.kv_heads;  // inclusive prefix sum over lanes
+      int until = own * p.kv_heads;  // becomes the inclusive prefix sum over lanes
 #pragma unroll 1
       for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(0xffffffffu, until, step);
@@ -214,7 +218,7 @@ struct Scheduler : Progress {
     number = low;
     const int begin = at - offset + tiles.keys_of(first, low), keys = max(tiles.keys(low), 1);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) line.at = max(begin + keys, at + 1);  // advances even if lengths have changed since
+    if (threadIdx.x % 32 == 0) line.at = max(begin + keys, at + 1);  // advances even if the lengths were changed meanwhile
     __syncwarp();
     return part_of_tile({static_cast<uint32_t>(begin), static_cast<uint32_t>(keys), static_cast<uint32_t>(line.share)}, work);
   }
@@ -225,11 +229,11 @@ struct Scheduler : Progress {
     return {cta > first ? cut.begin(cta) * C::kTileKv : 0, cta < last ? cut.begin(cta + 1) * C::kTileKv : kNoEnd};
   }
 
-  // Finds the request and tile number of a rank.
+  // Finds the request of the row tile with this rank, and the index of the tile in its request.
   __device__ __forceinline__ void find_ranked(int rank, int& request, int& tile) {
     int low = 0;
 #pragma unroll 1
-    while (low < cost) {  // the least cost that at most `rank` tiles exceed
+    while (low < cost) {  // finds the cost of this rank: the least one that at most `rank` tiles exceed
       const int middle = (low + cost) / 2, count = count_costlier(middle);
       if (count <= rank) cost = middle, above = count; else low = middle + 1;
     }
@@ -240,7 +244,7 @@ struct Scheduler : Progress {
       const int r = first + threadIdx.x % 32;
       const Lengths n = r < p.base.batch ? lengths[r] : Lengths{0, 0};
       const int cheaper = count_cheap(n, cost - 1), same = count_cheap(n, cost) - cheaper;
-      int until = same;  // sum over this and earlier lanes
+      int until = same;  // becomes the inclusive prefix sum over lanes
       for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(0xffffffffu, until, step);
         if (threadIdx.x % 32 >= step) until += other;
@@ -261,7 +265,7 @@ struct Scheduler : Progress {
     tile = slot - slot_start<C>(p.base, request);
   }
 
-  // False if the item is no work: a slot without rows, or a tile of the cut line.
+  // False if the item is no work: a slot without rows (see params.h), or a tile that is on the cut line.
   __device__ __forceinline__ bool find(int item, Work& work) {
     const int now = item / items;
     const bool rises = ranked() && (p.kv_heads / heads - now) % 2 == 0;
@@ -284,7 +288,7 @@ struct Scheduler : Progress {
     return !kCutsByLengths<C> || ranked() || work.tiles <= line.limit;
   }
 
-  // State kept in shared memory between works: registers are scarce in copying threads.
+  // Loads and stores the state, which is in shared memory between two searches: registers are scarce in copying threads.
   __device__ __forceinline__ void resume(const Progress& kept) { static_cast<Progress&>(*this) = kept; }
   __device__ __forceinline__ void keep(Progress& kept) const {
     __syncwarp();
@@ -307,7 +311,7 @@ struct Scheduler : Progress {
     return false;
   }
 
-  // The next work of this CTA, in every lane; rows 0 at the end.
+  // The next work of this CTA, in every lane; tile.rows is 0 if none is left.
   __device__ __forceinline__ Work next() {
     Work work{};
     if constexpr (kCutsByLengths<C>)
@@ -321,7 +325,7 @@ struct Scheduler : Progress {
       if (work.tiles > 0) return ++round, work;
       write_empty<C>(p.base, work);
     }
-    if constexpr (kCutsByLengths<C>) work.split = 0;  // otherwise keep_part would take the number of a skipped tile
+    if constexpr (kCutsByLengths<C>) work.split = 0;  // otherwise keep_part would keep a skipped tile as a part
     work.tile.rows = 0;
     return work;
   }

@@ -2,7 +2,7 @@
 // warpgroup computes 64 rows. K and V of one key tile have the same stage number.
 //
 // Q and ragged K and V are stored panel by panel; paged K and V store eight tokens with all their panels together, so that one
-// box is one page.
+// box has all columns of its tokens.
 #pragma once
 #include "kernels/attention/prefill_sm90/scheduler.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -20,14 +20,15 @@ constexpr int kConsumerWarps = kConsumers<C> * 4;  // one arrival each
 template <class C>
 constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that read published work
 
-// Named barriers. kPingPong + group: a consumer warpgroup may issue products. kOwnGroup + group: the threads of one consumer
-// warpgroup.
+// Named barriers. kPingPong + i: consumer warpgroup i may issue products. kConsumerBarrier: all consumers. kTileWarpBarrier:
+// the tile warps. kOwnGroup + i: the threads of consumer warpgroup i.
 enum : int { kPingPong = 1, kConsumerBarrier = 4, kTileWarpBarrier = 5, kOwnGroup = 6 };
 constexpr int kPingPongThreads = 2 * kWarpgroup;  // one warpgroup waits, one arrives
 
+// Coordinates of a box in the map of K or V.
 struct PageBox {
-  int group;  // index of the eight-token group in its page
-  int place;  // last coordinate of the map: page and head
+  int group;  // index in its page of the eight-token group; raw fp8: of the first token
+  int place;  // page and head: page * page_step + head
 };
 
 // Raw fp8 tiles, and the score factor of each row.
@@ -41,8 +42,8 @@ struct RawShared {
 template <int kSlotBytes, int kRawRows, int kRows>
 struct RawShared<0, kSlotBytes, kRawRows, kRows> {};
 
-// Raw V of fp8 products before its transpose; and the bases and sums of a thread's rows that end (they would exceed the
-// registers).
+// Raw V of fp8 products before its transpose. ended: base and sum of both rows of each consumer thread, of the work that ends;
+// registers do not suffice for them.
 template <int kStages, int kBytes, bool kTransposes>
 struct RawValues {};
 template <int kStages, int kBytes>
@@ -60,7 +61,8 @@ struct RawValuesOf<Tile, true> {
   using Shared = RawValues<Tile::kRawStages, Tile::kTileBytes, true>;
 };
 
-// fp8 products: V is transposed; memory holds K and V in the products' type.
+// kFp8Products: the products are fp8, and V is transposed. kAsStored: K and V have the element type of the products in memory;
+// otherwise they are dequantised.
 template <class C>
 constexpr bool kFp8Products = C::Tile::kElementBytes == 1;
 template <class C>
@@ -70,8 +72,8 @@ constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 template <class C>
 constexpr int kTileWarps = kAsStored<C> ? 2 : 3;
 
-// Threads that copy without TMA: half of them K, half V, all of them Q. fp8 cache: one warp looks up the rows of both; the
-// dequantising warps copy, Q too.
+// Without TMA: kCopiers threads of warpgroup 0 copy K, the other half copy V, and all (kQueryCopiers) copy Q. fp8 cache to be
+// dequantised: one warp (kCopiers) looks up the rows of K and V, and the dequantising warps (kQueryCopiers) copy K, V and Q.
 template <class C>
 constexpr int kCopiers = kAsStored<C> ? kWarpgroup / 2 : 32;
 template <class C>
@@ -118,7 +120,8 @@ struct WgmmaShared {
   Lengths lengths[kMaxRanked];
   Progress progress;                           // of the warp that finds work
   alignas(16) PageBox boxes[2][32];            // [K, V]
-  // [K, V][token % 8][token / 8], if threads copy without dequantisation. Padding of two spreads a warp's reads over all banks.
+  // Byte offsets of rows, if threads copy without dequantisation: [K, V][token % 8][token / 8]. Padding of two spreads a warp's
+  // reads over all banks.
   static constexpr bool kFindsRows = kAsStored<C> && !kFp8Products<C>;
   alignas(16) uint64_t rows[2][kFindsRows ? 8 : 1][kFindsRows ? C::kTileKv / 8 + 2 : 2];
   RawShared<Tile::kRawSlots, Tile::kRawBytes, Tile::kRawRows, Tile::kRows> raw;
@@ -134,7 +137,8 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps<C>);
   }
-  // One arrival too many, so that no phase completes: a completed phase would hide a missing wait from synccheck.
+  // One arrival more than ever comes, so that no phase completes: a completed phase would hide a missing wait from
+  // compute-sanitizer's synccheck.
   mbarrier_init(smem_address(&smem.dummy), kConsumerWarps<C> + 1);
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
@@ -166,8 +170,8 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   mbarrier_init_fence();
 }
 
-// Report of the warps that check V of masked tiles, and its readers. v_empty with one arrival a warp would suffice, but
-// racecheck cannot follow it.
+// Report of the tile warps to the consumers: a masked tile of V has non-finite values. nonfinite_read protects it from being
+// overwritten early; v_empty, with one arrival a warp, would suffice, but compute-sanitizer's racecheck cannot follow it.
 template <class C>
 struct NonfiniteReport {
   WgmmaShared<C>& smem;

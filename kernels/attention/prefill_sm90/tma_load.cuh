@@ -44,7 +44,7 @@ struct BoxLoader {
   __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, const TensorMap& map, int page_step, PageBox* found)
       : p(params), map(map), page_step(page_step), found(found) {}
 
-  // `entry`: of this lane's box of tiles that are not yet in `found`.
+  // Called once for each work. `entry`: page table entry of this lane's box of the next tiles, which are not yet in `found`.
   __device__ __forceinline__ void begin(const Pages<C>& pages, const Work& work, int& entry) {
     if constexpr (Shared::kPaged) {
       count(work, work.last);
@@ -83,8 +83,8 @@ struct BoxLoader {
     const int own = threadIdx.x % 32 * p.box;
     boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - start, C::kTileKv)));
   }
-  // First token of this lane's box, relative to the current tile: the first lanes serve this tile, the next lanes the preceding
-  // tile in memory, which follows in time.
+  // First token of this lane's box, relative to the current tile: the first lanes find boxes of this tile, the next lanes
+  // those of the tile before it in memory, which is issued next.
   __device__ __forceinline__ int offset() const {
     const int spans = threadIdx.x % 32 * p.box;
     return kSeveral ? spans % kBoxSpan - spans / kBoxSpan * C::kTileKv : spans;
@@ -94,7 +94,7 @@ struct BoxLoader {
   }
   __device__ __forceinline__ void find(const Pages<C>& pages, const Work& work, int own, int& entry) {
     if constexpr (kSeveral) at = found;
-    __syncwarp();  // the leader has read the previous boxes
+    __syncwarp();  // the issuing lane has read the previous boxes
     found[threadIdx.x % 32] = {pages.slot_of(own) >> 3, pages.checked(entry) * page_step + work.head};
     __syncwarp();
     entry = look_up(pages, work, own - (kSeveral ? 32 * p.box / kBoxSpan : 1) * C::kTileKv);
@@ -168,8 +168,9 @@ __device__ __forceinline__ bool check(uint32_t v, int begin, int end, KvRange in
   constexpr int kChunks = C::kHeadDimVo / 8, kThreads = kTileWarps<C> * 32;
   uint32_t found = 0;
   int own = threadIdx.x - (4 - kTileWarps<C>) * 32;
-  asm volatile("" : "+r"(own));  // nothing stays in registers where tiles are dequantised: masked tiles are few
-  // Each thread has the same places in every tile: otherwise racecheck, which ignores v_empty, reports a race between two tiles.
+  asm volatile("" : "+r"(own));  // no address stays in registers of the dequantising loop: masked tiles are few
+  // Each thread has the same addresses in every tile: otherwise compute-sanitizer's racecheck, which ignores v_empty, reports
+  // a race between two tiles.
 #pragma unroll 2
   for (int i = begin * kChunks / kThreads * kThreads + own; i < end * kChunks; i += kThreads) {
     const int token = i / kChunks;
@@ -184,7 +185,7 @@ __device__ __forceinline__ bool check(uint32_t v, int begin, int end, KvRange in
   return found != 0;
 }
 
-// The same for a masked tile: only tokens that some row does not see; tokens between are seen by all rows.
+// The same for a masked tile, but only for tokens that some row does not see; the tokens between them are seen by all rows.
 template <class C>
 __device__ __forceinline__ bool check_masked(const Work& work, int start, uint32_t v) {
   const MaskedTiles masked = work.masked;

@@ -10,13 +10,15 @@
 
 namespace opfacade {
 
-// Masked tiles: some row does not see some key, or the tile exceeds the range. All tiles if more than a range hides keys.
+// Masked tiles: some row does not see some key, or the tile exceeds the range. All tiles are masked if a packed mask or a
+// variant's mask hides keys too (kHidesMore).
 struct MaskedTiles {
-  int above;  // masked: tiles that start later
-  int below;  // masked: tiles that start earlier
+  int above;  // tiles that start after this key are masked
+  int below;  // tiles that start before this key are masked
 
   __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
-  // Number of the `left` tiles that remain when the next masked one comes. The first of them, at `start`, is not masked.
+  // `left` tiles remain, and the first of them, at `start`, is not masked. Returns how many remain when the next masked tile
+  // comes; 0 if none is masked.
   __device__ __forceinline__ int plain_until(int start, int left, int tile) const {
     const int64_t plain = (static_cast<int64_t>(start) - below) / tile + 1;
     return plain < left ? left - static_cast<int>(plain) : 0;
@@ -24,10 +26,10 @@ struct MaskedTiles {
 };
 
 struct Work {
-  RowTile tile;  // rows 0: end of the work
+  RowTile tile;  // rows == 0: no work is left for this CTA
   KvRange range;
   int head;      // kv head
-  int split;     // split=pieces: see TilePart
+  int split;     // index of the split; split=pieces: TilePart::number()
   int tiles;     // key tiles
   int last;      // start of the last tile, which is processed first
   MaskedTiles masked;
@@ -38,7 +40,7 @@ __device__ __forceinline__ void keep_part(Work (&parts)[2], const Work& found) {
   if (found.split != 0) parts[TilePart::of(found.split).index == 0] = found;
 }
 
-// Key tiles start at multiples of kTileKv for any range, so that a page fills whole boxes.
+// Key tiles start at multiples of kTileKv for any range, so that each box lies in one page and in one tile.
 template <class C>
 __device__ __forceinline__ int first_start(const KvRange& range) {
   return range.begin / C::kTileKv * C::kTileKv;
@@ -48,7 +50,7 @@ __device__ __forceinline__ int tile_count(const KvRange& range) {
   return range.end <= range.begin ? 0 : (range.end - first_start<C>(range) + C::kTileKv - 1) / C::kTileKv;
 }
 
-// The visible range of a split. A fixed chunk depends on the split's number only.
+// The keys of a row tile that belong to a split. The boundaries of a fixed chunk depend on the index of the split only.
 template <class C>
 __device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range, int split) {
   if constexpr (C::kSplit == SplitMode::kFixed) {
@@ -81,6 +83,7 @@ __device__ __forceinline__ void set_tiles(const PrefillParams& p, Work& work) {
   work.masked = masked_tiles<C>(p, work);
 }
 
+// Offset of a row of the tile in a tensor of shape [row, head], such as o or lse, from its strides.
 template <class C>
 __device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& work, int row, int64_t row_stride,
                                             int64_t head_stride) {
@@ -88,7 +91,7 @@ __device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& 
   return (work.tile.q_start + packed / C::kGroup) * row_stride + (work.head * C::kGroup + packed % C::kGroup) * head_stride;
 }
 
-// Writes a row tile that sees no key, by one warp; the consumers do not receive it.
+// Writes the output of a row tile that sees no key, by one warp; the consumers do not receive such a tile.
 template <class C>
 __device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& work) {
 #pragma unroll 1

@@ -45,7 +45,8 @@ struct Fp8Consumer : Consumer<C> {
     }
   }
   __device__ __forceinline__ float4& ended() const { return smem.raw_v.ended[threadIdx.x - kWarpgroup]; }
-  // Saves the state with bases in the units of p.score.
+  // Saves bases and sums of the work that ends. shift is minus the base as an exponent of 2; a saved base is a score before
+  // p.score.scale.
   __device__ __forceinline__ void save_state(const RowScale& scale, const float (&shift)[2]) const {
     const float unit = -1.f / p.score.log2_scale;
     ended() = make_float4(shift[0] * unit, shift[1] * unit, scale.sum[0], scale.sum[1]);
@@ -83,7 +84,7 @@ struct Fp8Consumer : Consumer<C> {
     // See Consumer.
     uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.dummy);
     WgmmaRows<C> rows;
-    float shift[2] = {0.f, 0.f};
+    float shift[2] = {0.f, 0.f};  // minus the base of each row, as an exponent of 2
     Scores s;
     TileOutput<C> t;
     Weights weights = {};
@@ -113,7 +114,7 @@ struct Fp8Consumer : Consumer<C> {
       if (more) {
         if (rarely(!ready)) this->wait(smem.k_full[keys.stage], keys.parity);
         hides = masked(start - C::kTileKv);
-        // The inner loop runs until so many tiles are left, or until the next tile has not arrived.
+        // The inner loop runs until `until` tiles are left, or until the next tile has not arrived in time.
         const int until = ends || hides ? left - 1 : masked.plain_until(start - C::kTileKv, left, C::kTileKv);
 #pragma unroll 1
         for (;;) {

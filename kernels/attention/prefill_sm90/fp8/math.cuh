@@ -1,5 +1,6 @@
-// Tile math of a consumer warpgroup with fp8 products: a tile's values go to separate registers and are added in f32. Tensor
-// cores would truncate them to 13 bits below a sum that grows with the context.
+// Tile math of a consumer warpgroup with fp8 products: a tile's values go to separate registers and are added to o in f32. The
+// accumulator of fp8 tensor cores keeps about 13 bits below its largest term, so a sum that grows with the context would lose
+// bits.
 #pragma once
 #include "kernels/attention/prefill_sm90/nonfinite.cuh"
 #include "kernels/attention/prefill_sm90/fp8/transpose.cuh"
@@ -23,7 +24,7 @@ __device__ __forceinline__ void issue_fp8_scores(uint32_t q, uint32_t k, float (
   wgmma_commit();
 }
 
-// v: transposed, one row for each column.
+// v: the transposed tile, one row for each column of V.
 template <class C>
 __device__ __forceinline__ void issue_tile(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, TileOutput<C>& t) {
   wgmma_fence();

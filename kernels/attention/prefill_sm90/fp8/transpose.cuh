@@ -41,8 +41,8 @@ __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int
   return found != 0;
 }
 
-// Transposes half of an unmasked tile. Loads run ahead of the stores, because two warps hide little latency and a load takes
-// longest.
+// Transposes half of an unmasked tile. Loads are issued kAhead steps before their stores, because two warps hide little
+// latency and a load takes longest.
 template <class C>
 __device__ __forceinline__ void transpose_half(uint32_t from, uint32_t to, int first) {
   constexpr int kAhead = 2, kAcross = C::kHeadDim / 16, kSteps = C::kTileKv / kTileWarps<C> / 32 * kAcross;
