@@ -4,7 +4,7 @@ from tests.mutation.mutant import host
 
 BOUNDS = "testing/bounds.py"
 ATTENTION = "testing/families/attention/bound.py"
-EXPRESSIONS = "testing/families/attention/expression_bound.py"
+RADII, STEPS = "programs/propagation.py", "programs/bound.py"
 ORACLE = "testing/families/attention/oracle.py"
 APPEND = "testing/families/kv_cache/oracle.py"
 COMPARED = "tests/testing/test_compare.py"
@@ -182,27 +182,37 @@ FAULTS = (
     ),
     host(
         "expression bound: a product forgets the second factor",
-        EXPRESSIONS,
-        "a.v.abs() * b.r + a.r * b.v.abs() + a.r * b.r",
-        "a.r * b.v.abs()",
+        RADII,
+        "_product(a.v.abs(), b.r) + _product(b.v.abs(), a.r) + _product(a.r, b.r)",
+        "_product(b.v.abs(), a.r)",
         EXPRESSION,
     ),
-    host("expression bound: a divisor may be 0", EXPRESSIONS, '.masked_fill(least <= 0, float("inf"))', "", EXPRESSION),
+    host("expression bound: a divisor may be 0", RADII, ".masked_fill(least <= 0, INF)", "", EXPRESSION),
     host(
         "expression bound: a minimum has the error of its first",
-        EXPRESSIONS,
-        "torch.where(b.v < a.v, b.v, a.v), torch.maximum(a.r, b.r)",
-        "torch.where(b.v < a.v, b.v, a.v), a.r",
+        RADII,
+        "(a.v, b.v), torch.maximum(a.r, b.r))",
+        "(a.v, b.v), a.r + 0 * b.r)",
         EXPRESSION,
     ),
     host(
-        "expression bound: exp2 grows as its argument", EXPRESSIONS, "v * (a.r * 0.6931471805599454).expm1()", "a.r", EXPRESSION
+        "expression bound: exp2 grows as its argument",
+        RADII,
+        "(v * (a.r * math.log(base)).expm1())",
+        "(a.r + 0 * v)",
+        EXPRESSION,
     ),
-    host("expression bound: no step is rounded", EXPRESSIONS, "r = (r + u * (v.abs() + r) +", "r = (r +", EXPRESSION),
+    host(
+        "expression bound: no step is rounded",
+        STEPS,
+        "r = (r + self.machine.relative(node.op, node.type) * (v.abs() + r) + least)",
+        "r = (r + least)",
+        EXPRESSION,
+    ),
     host(
         "expression bound: a value past f32 has a bound",
-        EXPRESSIONS,
-        'return Ball(v, r.masked_fill(v.abs() + r > _LARGEST, float("inf")))',
+        STEPS,
+        "return Ball(v, r.masked_fill(v.isfinite() & (v.abs() + r > LARGEST[node.type]), math.inf))",
         "return Ball(v, r)",
         EXPRESSION,
     ),

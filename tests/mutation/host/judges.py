@@ -145,7 +145,13 @@ FAULTS = (
     ),
     host("verify: one seed", VERIFY, "for seed in range(2):", "for seed in range(1):", VERIFIED),
     host("verify: strided tensors are never tried", VERIFY, "interleaved=seed % 2 == 1", "interleaved=False", VERIFIED),
-    host("verify: random problems do not count", VERIFY, "for row in [*rows, *random])", "for row in rows)", VERIFIED),
+    host(
+        "verify: random problems do not count",
+        VERIFY,
+        "for row in [*rows, *random, *exhaustive])",
+        "for row in [*rows, *exhaustive])",
+        VERIFIED,
+    ),
     host("verify: one random problem", VERIFY, "for seed in range(how.problems):", "for seed in range(1):", VERIFIED),
     host(
         "verify: a random problem that fails is reported and passed",

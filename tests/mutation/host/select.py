@@ -248,8 +248,8 @@ FAULTS = (
     host(
         "manifest: a difference is no difference",
         MANIFEST,
-        "return bool(self.added or self.removed or self.changed)",
-        "return bool(self.added or self.removed)",
+        "return bool(self.added or self.removed or self.changed or self.rebuilt)",
+        "return bool(self.added or self.removed or self.rebuilt)",
         MANIFESTS,
     ),
     host(
@@ -334,7 +334,7 @@ FAULTS = (
     ),
     host("sku: a spec is not in the id", "core/sku.py", '_pairs(self.spec) or "-"', '"-"', LOCKED),
     host("sku: the revision is not in the id", "core/sku.py", 'f"{self.impl}@{self.revision}"', 'f"{self.impl}@1"', LOCKED),
-    host("sku: element types are not in the id", "core/sku.py", "_pairs(self.dtypes),\n", '"-",\n', IDS),
+    host("sku: element types are not in the id", "core/sku.py", '_pairs(self.dtypes) or "-",', '"-",', IDS),
     host(
         "sku: text that reads like a bool passes",
         "core/sku.py",

@@ -49,8 +49,8 @@ FAULTS = (
         "return True",
         f"{DECIDED} {TIMED}",
     ),
-    host("key: sizes are exact", DECISION, "1 << (value - 1).bit_length()", "value", DECIDED),
-    host("key: sizes are rounded down", DECISION, "1 << (value - 1).bit_length()", "1 << value.bit_length() - 1", DECIDED),
+    host("key: sizes are exact", DECISION, "1 << (size - 1).bit_length()", "size", DECIDED),
+    host("key: sizes are rounded down", DECISION, "1 << (size - 1).bit_length()", "1 << size.bit_length() - 1", DECIDED),
     host(
         "key: fields inside a model are left out",
         DECISION,

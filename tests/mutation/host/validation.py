@@ -226,7 +226,7 @@ FAULTS = (
         "        for one in self._guards[:1]:\n",
         f"{EDGES} {BOUNDS}",
     ),
-    host("values: the end is inside", VALUES, "(tensor >= one.stop)", "(tensor > one.stop)", f"{BOUNDS} {TOYS}"),
+    host("values: the end is inside", VALUES, "(tensor >= one.end(args))", "(tensor > one.end(args))", f"{BOUNDS} {TOYS}"),
     host("values: the first is outside", VALUES, "(tensor < one.first)", "(tensor <= one.first)", f"{BOUNDS} {TOYS}"),
     host(
         "values: rows that are not valid are looked at",
