@@ -187,7 +187,7 @@ class DequantizePlan(Plan[DequantizeArgs]):
 EXAMPLES = (
     QuantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"),
     QuantizeDescriptor(total_num_rows=7, hidden=256, dtype="f16", quant=Quant(scale_layout="column")),
-    QuantizeDescriptor(total_num_rows=9, hidden=1000, dtype="f32", quant=Quant(dtype="i8", scale="token")),
+    QuantizeDescriptor(total_num_rows=9, hidden=1000, dtype="f32", quant=Quant(dtype="i8", scale="token"), num_valid=True),
     QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="bf16", quant=Quant(dtype="f8_e5m2", scale="tensor")),
     QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="bf16", quant=Quant(scale="static")),
     DequantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"),
