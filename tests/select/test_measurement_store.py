@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import random
 import sqlite3
 from pathlib import Path
 
@@ -51,7 +52,11 @@ def test_the_database_is_in_wal_mode(store):
     assert sqlite3.connect(store.path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-@pytest.mark.parametrize("content", [b"rubbish" * 100, b"SQLite format 3\0" + b"\xff" * 5000, os.urandom(4096)])
+@pytest.mark.parametrize(
+    "content",
+    [b"rubbish" * 100, b"SQLite format 3\0" + b"\xff" * 5000, random.Random(1).randbytes(4096)],
+    ids=["words", "header", "noise"],
+)
 def test_a_file_that_is_no_database_is_put_aside_and_a_new_one_made(store, content):
     store.path.parent.mkdir()
     store.path.write_bytes(content)
