@@ -232,7 +232,13 @@ FAULTS = (
         'apply("i8", found)',
         QUANT,
     ),
-    cpu("quantise: a product with the reciprocal", "opfacade/plans/_quant.py", "None else x / scale", "None else x * (1.0 / scale)", QUANT),
+    cpu(
+        "quantise: a product with the reciprocal",
+        "opfacade/plans/_quant.py",
+        "None else x / scale",
+        "None else x * (1.0 / scale)",
+        QUANT,
+    ),
     cpu(
         "quantise: padding of scales is written",
         "opfacade/plans/_named_fold.py",
