@@ -27,7 +27,7 @@ FAULTS = (
     Mutant(
         "activation: gates and ups that alternate are exchanged",
         "opfacade/backends/cuda/activation.py",
-        (('{0: (0, "first"), 1: (0, "second")}', '{0: (0, "second"), 1: (0, "first")}'),),
+        (('{0: (0, "first"), 1: (0, "second"), 2: (1,)}', '{0: (0, "second"), 1: (0, "first"), 2: (1,)}'),),
         tests=_KERNEL,
     ),
     Mutant(
