@@ -246,7 +246,7 @@ def test_a_failed_launch_is_left_to_the_full_check(module):
 
 def test_a_signature_refuses_what_it_cannot_hold(module):
     with pytest.raises(ValueError, match="OPF-C031"):
-        module.signature(module.run, HOST, False, 0, 25)
+        module.signature(module.run, HOST, False, 0, 33)
     with pytest.raises(ValueError, match="OPF-C031"):
         module.signature(module.run, HOST, False, 0, 1, 1, 0, 0, 0, 1, -1, -1, 16, 2, 16, 9)
     with pytest.raises(TypeError, match="OPF-C009"):
@@ -264,7 +264,7 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
 def test_what_the_host_library_cannot_hold_has_no_launcher():
     require_fit(DECODE, (1, 2.5, True))
     for scalars in ((1, "text"), (1,) * 25):
-        with pytest.raises(TypeError, match="paged_decode: the host library holds 24 fields"):
+        with pytest.raises(TypeError, match="paged_decode: the host library holds 32 fields of rank 8 at most and 24 scalars"):
             require_fit(DECODE, scalars)
 
 
