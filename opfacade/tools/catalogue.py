@@ -141,8 +141,7 @@ def schema(op: str) -> dict[str, Any]:
     kind = descriptor_types().get(op)
     if kind is None:
         known = sorted(descriptor_types())
-        issue = Issue(
-            "OPF-D020", "op", f"one of {', '.join(known)}", shown(op), did_you_mean(op, known), kind="DescriptorError"
-        )
+        hint = did_you_mean(op, known) if isinstance(op, str) else ""
+        issue = Issue("OPF-D020", "op", f"one of {', '.join(known)}", shown(op), hint, kind="DescriptorError")
         raise from_issues("schema", "", [issue])
     return kind.model_json_schema()
