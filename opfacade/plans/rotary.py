@@ -152,7 +152,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
 
     op: Literal["qkv_prepare"] = Field(default="qkv_prepare", description="The operator.")
     category: ClassVar[str] = "rotary"
-    error_models: ClassVar[tuple[str, ...]] = ("qkv-f32",)
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "qkv-f32")
     args_type: ClassVar[type[Args]] = QkvPrepareArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "num_qo_heads", "max_kv_indices"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
