@@ -273,7 +273,19 @@ def _of_other_sizes(example, rng):
     if hasattr(example, "paged_kv"):
         fields["paged_kv"] = example.paged_kv.model_dump() | {"num_total_pages": rng.choice((1, 40, 600, 5000, 100000))}
         fields["max_kv_indices"] = None
+    if example.category == "sampling":
+        fields |= _of_sampling(example, several, rng)
     return type(example).model_validate(example.model_dump() | fields)
+
+
+def _of_sampling(example, several, rng):
+    """Two streams, few drafts and reported tokens, thresholds for a tree. A size that the problem lacks stays 0 or None."""
+    stream, draft_stream = rng.sample(range(2**31), 2)
+    own = {"stream": stream, "draft_stream": draft_stream, "num_drafts": rng.randint(1, 128), "top_n": rng.randint(1, 128)}
+    for name in ("threshold_single", "threshold_acc"):
+        own[name] = 1.0 - rng.random() if getattr(example, "kind", "") == "tree" else 1.0
+    lacking = {name: value for name, value in several.items() if not value and name != "stream"}
+    return {name: value for name, value in (own | lacking).items() if name in several}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.op)
