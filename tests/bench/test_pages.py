@@ -87,7 +87,7 @@ def test_a_figure_of_speed_stands_in_the_table_alone(page):
 
 def test_every_family_has_a_page_which_names_its_ops_and_candidates():
     families = {path.stem for path in (ROOT / "opfacade/plans").glob("[a-z]*.py")}
-    assert {page.stem for page in OPS} == families
+    assert {page.stem for page in OPS} == families | {"recipes"}  # descriptors of maps, no family of their own
     texts = "".join(page.read_text() for page in OPS)
     for row in catalogue.candidates(Target.parse("sm_90a")):
         assert f"`{row.op}`" in texts, row.op

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from opfacade.recipes import lax
 from opfacade.recipes.waiting import WAITING
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/ops/recipes.md"
+WIDTH = 128
 BEGIN = "<!-- the rest is written by scripts/recipes -->"
 
 
@@ -25,7 +27,8 @@ def rows() -> Iterator[str]:
         others = ", ".join(f"`{one}`" for one in known.names if one != name)
         yield f"| `{name}` | {others} | {known.note} |"
     yield "\n## Operators of lax\n"
-    yield "`from opfacade.recipes import lax`: " + ", ".join(f"`{name}`" for name in sorted(lax.LAX)) + "."
+    names = "`from opfacade.recipes import lax`: " + ", ".join(f"`{name}`" for name in sorted(lax.LAX)) + "."
+    yield textwrap.fill(names, WIDTH, break_long_words=False, break_on_hyphens=False)
     yield "\n## Operators without a recipe\n"
     yield "| reason | operators |"
     yield "|---|---|"
