@@ -23,6 +23,7 @@ class Line(NamedTuple):
     plan: str
     status: str
     figures: Callable[[], tuple[str, str]]
+    group: str = ""
 
 
 def record(kind: str) -> Record:
@@ -110,31 +111,31 @@ LINES = (
     Line("latent decode (MLA)", "BatchMlaDecodePlan", HOPPER, latent),
     Line("append to the cache", "PagedKvAppendPlan", ANY, lambda: copied("append")),
     Line("merge of partial results", "MergeStatesPlan", ANY, lambda: copied("merge")),
-    Line("elementwise programs", "MapPlan", ANY, unrecorded),
-    Line("gated activations", "GatedActivationPlan", ANY, unrecorded),
-    Line("rotary positions", "RotaryPlan", ANY, unrecorded),
-    Line("norm, rotation and append of q, k, v", "QkvPreparePlan", ANY, unrecorded),
-    Line("row programs", "FoldPlan", ANY, unrecorded),
-    Line("RMS and layer norm", "NormPlan", ANY, unrecorded),
-    Line("softmax", "SoftmaxPlan", ANY, unrecorded),
-    Line("quantisation", "QuantizePlan", ANY, unrecorded),
-    Line("dequantisation", "DequantizePlan", ANY, unrecorded),
-    Line("sampling", "SamplePlan", ANY, unrecorded),
-    Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded),
-    Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded),
-    Line("top-k", "TopKPlan", ANY, unrecorded),
-    Line("verification of drafts", "VerifyDraftsPlan", ANY, unrecorded),
+    Line("elementwise programs", "MapPlan", ANY, unrecorded, "elements"),
+    Line("gated activations", "GatedActivationPlan", ANY, unrecorded, "elements"),
+    Line("rotary positions", "RotaryPlan", ANY, unrecorded, "elements"),
+    Line("norm, rotation and append of q, k, v", "QkvPreparePlan", ANY, unrecorded, "elements"),
+    Line("row programs", "FoldPlan", ANY, unrecorded, "rows"),
+    Line("RMS and layer norm", "NormPlan", ANY, unrecorded, "rows"),
+    Line("softmax", "SoftmaxPlan", ANY, unrecorded, "rows"),
+    Line("quantisation", "QuantizePlan", ANY, unrecorded, "rows"),
+    Line("dequantisation", "DequantizePlan", ANY, unrecorded, "rows"),
+    Line("sampling", "SamplePlan", ANY, unrecorded, "tokens"),
+    Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded, "tokens"),
+    Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),
+    Line("top-k", "TopKPlan", ANY, unrecorded, "tokens"),
+    Line("verification of drafts", "VerifyDraftsPlan", ANY, unrecorded, "tokens"),
     Line("packing of masks", "PackMaskPlan", ANY, unrecorded),
 )
 
 
 def _row(lines: list[Line]) -> str:
-    """Operators of the same status and figures share a row."""
+    """Operators of the same group, status and figures share a row."""
     names, plans = ", ".join(line.operator for line in lines), ", ".join(f"`{line.plan}`" for line in lines)
     return f"| {names} | {plans} | {lines[0].status} | {' | '.join(lines[0].figures())} |"
 
 
 def table() -> list[str]:
     devices = {record(kind)["machine"]["device"] for kind in ("prefill", "decode", "mla", "append")}
-    lines = [_row(list(found)) for _, found in groupby(LINES, key=lambda line: (line.status, line.figures()))]
+    lines = [_row(list(found)) for _, found in groupby(LINES, key=lambda line: (line.group, line.status, line.figures()))]
     return [f"Measured on one {', one '.join(sorted(devices))}, each range over the shapes of its record.", "", *HEAD, *lines]
