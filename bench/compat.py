@@ -138,8 +138,8 @@ def main(argv: list[str] | None = None) -> None:
         "commit": options.commit or commit or None,
     }
     record = {"machine": machine, "us": measure(options.batch, options.number)}
-    print(json.dumps(record, indent=1))
     records.write(records.place(options.out, "compat"), record)
+    print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

@@ -188,8 +188,9 @@ class Harness:
         return Amount(float(nbytes(fixed) + nbytes([spec for spec in fixed if spec.role == "inout"])), 0.0)
 
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
-        """The problem in a few words, with its sizes."""
-        fields = [(name, value) for name, value in descriptor if name not in ("op", "schema_version")]
+        """The problem in a few words, with its sizes; fields that have their default are left out."""
+        known = type(descriptor).model_fields
+        fields = [(name, value) for name, value in descriptor if value != known[name].default and name != "op"]
         sizes = [f"{name}={value}" for name, value in fields if type(value) is int]
         return " ".join([descriptor.op, *sizes, *(value for _, value in fields if isinstance(value, str))])
 

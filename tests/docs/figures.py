@@ -133,11 +133,10 @@ FACTS = {
     "docs/cache.md": ["| ended within 2 s |"],
     "CHANGELOG.md": [
         "marks what is known to no better than 10 %",
-        "GPUs with 99 KB of shared memory a block",
     ],
     "docs/design.md": [
         "The cache holds 4096 calls of all plans, at most 8 MB.",
-        "32768 tokens and 4 times the rows of the batch",
+        "request of 32768 tokens and of 4 times the rows of the batch",
     ],
     "docs/measuring.md": [
         "half the width of the 95 % interval of the median",

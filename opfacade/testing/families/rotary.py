@@ -50,6 +50,10 @@ class RotaryHarness(Harness):
         size = torch_dtype(descriptor.dtype).itemsize
         return Amount(2.0 * descriptor.total_num_rows * heads * dim * size, 0.0)
 
+    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+        heads = f"{descriptor.num_qo_heads}/{descriptor.num_kv_heads}x{descriptor.head_dim}"
+        return f"{descriptor.op} {descriptor.total_num_rows} rows {heads}, {descriptor.rotary_dim} rotated, {descriptor.dtype}"
+
 
 def expected(problem: Any, args: Any, given: Tensor) -> tuple[Tensor, Tensor]:
     """(the rotated rows of a tensor, which rows these are)."""
