@@ -266,4 +266,6 @@ def _kind(options: tuple[Option, ...]) -> tuple[type[UnsupportedError], str]:
     might = [o for o in options if not any(r.code in ("OPF-S010", "OPF-S011") for r in o.reasons)]
     if might and all(any(r.code == "OPF-S001" for r in o.reasons) for o in might):
         return UnsupportedDeviceError, "OPF-S001"
-    return UnsupportedError, next((r.code for o in (*might, *options) for r in o.reasons), "OPF-S000")
+    # A candidate that takes the descriptor is refused by the preference or the lock: that is what the caller can change.
+    able = [o for o in might if o.sku is not None]
+    return UnsupportedError, next((r.code for o in (*able, *might, *options) for r in o.reasons), "OPF-S000")

@@ -200,3 +200,15 @@ def test_a_path_may_be_text_and_one_descriptor_stand_alone(tmp_path):
 def test_a_place_that_cannot_be_written_is_a_typed_error(tmp_path, place):
     with pytest.raises(errors.FileError, match="OPF-M002"):
         SkuManifest(skus=()).save(tmp_path / place)
+
+
+def test_the_code_of_a_refusal_by_a_lock_is_the_locks_own(locked):
+    """Not that of a candidate that declines the descriptor before (OPF-S023: wgmma_tile with split=pieces)."""
+    prefill = next(e for e in examples() if e.op == "paged_prefill")
+    assert [reason.code for reason in explain(prefill, target=SM90).options[0].reasons] == ["OPF-S023"]
+    with pytest.raises(errors.UnsupportedError) as caught:
+        Plan._select(prefill, None, SM90)
+    assert caught.value.code == "OPF-S016"
+    with pytest.raises(errors.UnsupportedError) as caught:
+        Plan._select(prefill, Preference(allow=()), SM90)
+    assert caught.value.code == "OPF-S015"
