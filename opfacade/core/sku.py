@@ -29,7 +29,8 @@ SpecValue = Annotated[bool | int | Word, AfterValidator(_no_literal)]
 class KernelSku(Model):
     """Identity of one compiled specialisation: other compile-time facts or another promise are a different id.
 
-    Nothing here depends on the size of a call: no batch size, no tensor, no address. `spec` holds the compile-time
+    No batch size, number of rows, tensor or address is in it; but sizes and bounds select a split, and `spec` names that
+    split, so descriptors that differ in sizes alone may have different SKUs. `spec` holds the compile-time
     facts as sorted (name, value) pairs; `dtypes` the element types by operand; `revision` counts the changes of an
     implementation that changed output bits. The binary of an id may change without its bits (edited sources, another
     compiler): a manifest has digests of both beside each id.
