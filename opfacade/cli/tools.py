@@ -126,7 +126,8 @@ def clangd(directory: Path | None, arch: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def replay(ctx: click.Context, place: Path, device: str | None, as_json: bool) -> None:
-    """Run the calls that OPFACADE_LOG=dump left in PLACE, a dump or a folder of them, again; compare with what they wrote and with the error bound."""
+    """Run the calls of PLACE again, a dump of OPFACADE_LOG=dump or a folder of them; compare with what they wrote and with the
+    error bound."""
     from opfacade.tools.replay import replay as run_again
 
     calls = run_again(place, device)

@@ -25,7 +25,8 @@ OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
     "kpe": "pool of rotated keys [num_total_pages, page_size, rope_dim]",
     "kv_indptr": "int32 [batch_size + 1]: pages of request b (rows of k and v in ragged prefill); with page_table='csr'",
     "kv_indices": "int32 [n]: page ids of all requests, padded with anything; with page_table='csr'",
-    "last_page_len": "int32 [batch_size]: tokens on the last page of each request, 1 to page_size (ignored without pages); with page_table='csr'",
+    "last_page_len": "int32 [batch_size]: tokens on the last page of each request, 1 to page_size; ignored for a request "
+                     "without pages; with page_table='csr'",
     "block_table": "int32 [batch_size, max_pages]: page ids of each request, padded with anything; with page_table='block'",
     "kv_lens": "int32 [batch_size]: tokens of each request; with page_table='block'",
     "k_scale": "f32 [1] or [num_kv_heads], positive, or a number for all heads: K is k_scale * k_data; with kv_scale",

@@ -84,7 +84,7 @@ class Attention(Descriptor[ArgsT]):
     )
     max_kv_len: Count | None = Field(
         default=None,
-        description="Bound on the tokens of one request, from which split and workspace follow; None is what its page table can hold.",
+        description="Bound on the tokens of one request; split and workspace follow it. None is what its page table can hold.",
     )
 
     @model_validator(mode="after")
