@@ -138,12 +138,12 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         return (o, lse) if self.states == "list" else (o[0], lse[0])
 
     def _padded(self, args: Any) -> tuple[Any, Any]:
-        """Ragged states as stacked ones: as many as the longest row has."""
+        """Ragged states as stacked ones: as many as the longest row has, and at least one."""
         import torch
 
         indptr = args.states_indptr.long().clamp(0, self.num_states)
         first, counts = indptr[:-1], indptr.diff().clamp(min=0)
-        place = torch.arange(max(counts.tolist(), default=0), device=indptr.device)[:, None]
+        place = torch.arange(max([1, *counts.tolist()]), device=indptr.device)[:, None]
         state = (first + place).clamp(max=self.num_states - 1)
         lse = torch.where((place < counts)[..., None], args.states_lse[state], -math.inf)
         return args.states_o[state], lse

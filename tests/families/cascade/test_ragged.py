@@ -11,7 +11,7 @@ from opfacade import Plan, Preference, Target
 from opfacade import plan as plans
 from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
-from opfacade.testing import numerics
+from opfacade.testing import inputs, numerics
 from opfacade.testing.subject import Subject
 from tests import emulator
 from tests.support.problems import noise, on_reference, poison
@@ -140,3 +140,14 @@ def test_on_a_gpu_too(dim, dtype):
     Subject(descriptor, "cuda", "cuda").run(here)
     args.o.copy_(here.o), args.lse.copy_(here.lse)
     assert_right(descriptor, args, exact=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_rows_that_all_have_no_state_are_empty(rows):
+    sizes = {"num_states": 2, "total_num_rows": rows, "num_heads": 2, "head_dim": 8, "dtype": "f32"}
+    descriptor = MergeStatesDescriptor(**sizes, states="ragged")
+    args = inputs.make_args(descriptor, seed=1)
+    args.states_indptr.zero_()
+    Plan.select(descriptor, target=Target.cpu()).run(args)
+    assert torch.equal(args.o, torch.zeros(rows, 2, 8))
+    assert torch.equal(args.lse, torch.full((rows, 2), -torch.inf))
