@@ -98,6 +98,26 @@ def copied(word: str) -> tuple[str, str]:
     return f"{spread((row['of_copying'] for row in rows), '{:.2f}')} of the speed of a copy", beside(())
 
 
+def programs(kind: str, *words: str) -> tuple[str, str]:
+    """The problems of a record of programs whose names begin with one of the words."""
+    pairs = []
+    for name, found in groupby(record(kind)["rows"], key=lambda row: row["problem"]):
+        if name.startswith(words):
+            rows = [row | {"impl": row["who"]} for row in found]
+            pairs.append((rows[0], rows[1:]))
+    large = [ours["of_copying"] for ours, _ in pairs if "of_copying" in ours]
+    return f"{spread(large, '{:.2f}')} of the speed of a copy", beside(pairs)
+
+
+def sampling() -> tuple[str, str]:
+    """A row of that record has its peers in it; a peer whose token was wrong has no time."""
+    pairs = [
+        (row, [{"us": us, "impl": name} for name, us in row.get("peers", {}).items() if "median" in us])
+        for row in record("sampling")["rows"]
+    ]
+    return f"{spread((row['us']['median'] for row, _ in pairs), '{:.0f}')} us", beside(pairs)
+
+
 def unrecorded() -> tuple[str, str]:
     return "not recorded", "not recorded"
 
@@ -111,16 +131,16 @@ LINES = (
     Line("latent decode (MLA)", "BatchMlaDecodePlan", HOPPER, latent),
     Line("append to the cache", "PagedKvAppendPlan", ANY, lambda: copied("append")),
     Line("merge of partial results", "MergeStatesPlan", ANY, lambda: copied("merge")),
-    Line("elementwise programs", "MapPlan", ANY, unrecorded, "elements"),
-    Line("gated activations", "GatedActivationPlan", ANY, unrecorded, "elements"),
-    Line("rotary positions", "RotaryPlan", ANY, unrecorded, "elements"),
+    Line("elementwise programs", "MapPlan", ANY, lambda: programs("maps", "map"), "elements"),
+    Line("gated activations", "GatedActivationPlan", ANY, lambda: programs("maps", "silu", "swiglu"), "elements"),
+    Line("rotary positions", "RotaryPlan", ANY, lambda: programs("rope", "rope"), "elements"),
     Line("norm, rotation and append of q, k, v", "QkvPreparePlan", ANY, unrecorded, "elements"),
-    Line("row programs", "FoldPlan", ANY, unrecorded, "rows"),
-    Line("RMS and layer norm", "NormPlan", ANY, unrecorded, "rows"),
-    Line("softmax", "SoftmaxPlan", ANY, unrecorded, "rows"),
-    Line("quantisation", "QuantizePlan", ANY, unrecorded, "rows"),
-    Line("dequantisation", "DequantizePlan", ANY, unrecorded, "rows"),
-    Line("sampling", "SamplePlan", ANY, unrecorded, "tokens"),
+    Line("row programs", "FoldPlan", ANY, lambda: programs("rows", "sum"), "rows"),
+    Line("RMS and layer norm", "NormPlan", ANY, lambda: programs("rows", "rms", "add", "layer"), "rows"),
+    Line("softmax", "SoftmaxPlan", ANY, lambda: programs("rows", "softmax"), "rows"),
+    Line("quantisation", "QuantizePlan", ANY, lambda: programs("rows", "quantise"), "rows"),
+    Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
+    Line("sampling", "SamplePlan", ANY, sampling, "tokens"),
     Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded, "tokens"),
     Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),
     Line("top-k", "TopKPlan", ANY, unrecorded, "tokens"),
