@@ -29,7 +29,7 @@ def test_a_shipped_program_has_a_finite_relative_bound(name, machine):
     normal = found.v.abs() > 2.0**-100
     assert bool(found.r[normal].isfinite().all()), name
     relative = float((found.r / found.v.abs())[normal].max()) * 2**23
-    assert relative <= MOST.get(name, 10), relative
+    assert relative <= MOST.get(name, 10) + (2 * APPROXIMATE["exp"] if machine == "approx" else 0), relative
     if root.exact:
         assert not bool(found.r.any())
     got = Evaluation(Values({("input", "x"): x})).own(root).double()

@@ -20,14 +20,13 @@ from opfacade.core.target import Target
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math, error_model
 from opfacade.programs.stages import REDUCERS
+from opfacade.programs.ulps import APPROXIMATE
 
 EVIDENCE = (
     "tests/families/reduction/test_fold_kernel.py::test_it_keeps_its_bound_on_every_layout",
     "tests/families/reduction/test_fold_kernel.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
 )
 _MAX_ROW = 2**31 - 1
-# exp as exp2 of a rounded product: the rounding moves an argument of up to 88 in size.
-_APPROXIMATE_EXP = 64.0
 _TREE = 2 + 2 + 5 + 8  # of an uneven vector, chains, lanes and warps
 
 
@@ -176,7 +175,7 @@ def _error_model(program: Any, shape: Config) -> ErrorModel:
     summed = any(stage.reducer == "expsum" for stage in program.stages)
     found |= {"lanes": float(shape.lanes * (1 if summed else min(4, shape.vector))), "tree": float(_TREE)}
     if math == "approx" and (summed or "ulp.exp" in found):
-        found["ulp.exp"] = _APPROXIMATE_EXP
+        found["ulp.exp"] = float(APPROXIMATE["exp"])
     elif summed:
         found.setdefault("ulp.exp", 2.0)
     return ErrorModel(id=model.id, constants=tuple(sorted(found.items())))
