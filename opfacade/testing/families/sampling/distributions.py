@@ -32,7 +32,7 @@ class ProbabilitiesHarness(Harness):
         return _distribution(rng, rng.randint(0, 3), rng.randint(1, 9))
 
     def inputs(self, draw: Draw) -> None:
-        for name in draw.values.keys() & VALUES.keys():
+        for name in (name for name in VALUES if name in draw.values):
             draw.values[name] = VALUES[name](draw, draw.values[name]).to(draw.values[name].dtype)
         x = logits(draw, draw.values["x"])
         x = x.clamp(-60, 60).exp() if draw.descriptor.form == "renorm" else x
@@ -101,7 +101,7 @@ class AdjustHarness(Harness):
         return _adjustment(rng, rng.randint(0, 3), rng.randint(1, 9))
 
     def inputs(self, draw: Draw) -> None:
-        for name in draw.values.keys() & VALUES.keys():
+        for name in (name for name in VALUES if name in draw.values):
             draw.values[name] = VALUES[name](draw, draw.values[name]).to(draw.values[name].dtype)
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
