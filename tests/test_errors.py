@@ -98,7 +98,7 @@ def test_every_kind_an_issue_names_in_the_code_exists():
     from pathlib import Path
 
     text = "".join(p.read_text() for p in Path(errors.__file__).parent.rglob("*.py"))
-    named = set(re.findall(r'kind="(\w+)"', text))
+    named = set(re.findall(r'kind="([A-Z]\w+)"', text))
     assert named
     assert named <= {c.__name__ for c in CLASSES}
 

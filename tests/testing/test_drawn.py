@@ -37,7 +37,7 @@ PLAIN = {
     "ragged_prefill": {"causal": {True, False}, "dtype": {"f16", "bf16"}, "total_kv_rows": {0, 1, 100, 640, 2000}},
     "mla_decode": {"page_table": TABLES, "dtype": {"f16", "bf16"}, "num_qo_heads": {16, 32, 64, 96, 128}},
     "paged_kv_append": {"layout": LAYOUTS, "page_table": TABLES, "dtype": {"f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"}},
-    "merge_states": {"dtype": {"f16", "bf16", "f32"}, "in_place": {True, False}, "states": {"stacked", "list"}},
+    "merge_states": {"dtype": {"f16", "bf16", "f32"}, "in_place": {True, False}, "states": {"stacked", "list", "ragged"}},
     "pack_mask": {"segments": {"indptr", "even"}, "bit_order": {"little", "big"}},
 }  # fmt: skip
 SPECIAL = {

@@ -152,7 +152,7 @@ def test_rows_that_are_not_valid_stay(count):
     assert [bool((row != 1.5).any()) for row in args.q] == [i < rows for i in range(5)]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if example.op == "rotary"], ids=str)
 def test_a_descriptor_travels_and_the_examples_are_right(example):
     assert load_descriptor(example.canonical_json()) == example
     plan = RotaryPlan.select(example, target=CPU)

@@ -206,4 +206,5 @@ def test_examples_have_a_kernel_and_keep_their_bits():
         args = inputs.make_args(example, seed=1)
         before = numerics.snapshot(example, args)
         subject.run(args)
-        assert numerics.check(example, args, subject.plan.sku, before=before).worst == 0
+        exact = subject.plan.precision_guarantee.error_model.id == "exact"
+        assert numerics.check(example, args, subject.plan.sku, before=before).worst <= (0 if exact else 1)
