@@ -29,7 +29,8 @@ def test_a_shipped_program_has_a_finite_relative_bound(name, machine):
     normal = found.v.abs() > 2.0**-100
     assert bool(found.r[normal].isfinite().all()), name
     relative = float((found.r / found.v.abs())[normal].max()) * 2**23
-    assert relative <= MOST.get(name, 10) + (2 * APPROXIMATE["exp"] if machine == "approx" else 0), relative
+    of_exp = 4 * APPROXIMATE["exp"] if machine == "approx" else 0  # mish has a quotient of squares of 1 + exp(x)
+    assert relative <= MOST.get(name, 10) + of_exp, relative
     if root.exact:
         assert not bool(found.r.any())
     got = Evaluation(Values({("input", "x"): x})).own(root).double()
