@@ -16,6 +16,7 @@ from opfacade.core.in_place import in_place
 from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plans._fold_checks import check
+from opfacade.plans._program_args import IN, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs, spread_lists
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node
 from opfacade.programs.fault import Fault
@@ -25,9 +26,7 @@ from opfacade.programs.stages import Stage, resolved
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, MAX_STAGES = 8, 4, 16, 8
-IN = tuple(f"in_{i}" for i in range(MAX_INPUTS))
-OUT = tuple(f"out_{i}" for i in range(MAX_OUTPUTS))
+MAX_STAGES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +37,7 @@ class FoldArgs(Args):
     An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
     """
 
-    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "inputs": "a list of the inputs, in the order of the descriptor",
-        "outputs": "a list of the outputs, in the order of the descriptor",
-        **{name: f"set by a list in inputs: input {i}, of the shape less the axes that it lacks" for i, name in enumerate(IN)},
-        **{name: f"written; set by a list in outputs: output {i}, of its axes" for i, name in enumerate(OUT)},
-        "num_valid": "int32 [1]: rows of axis 0 at and past it are neither read nor written; with `num_valid`",
-    })  # fmt: skip
+    docs: ClassVar[Mapping[str, str]] = program_docs("its axes")
 
     inputs: Sequence[Tensor] | None = None
     outputs: Sequence[Tensor] | None = None
@@ -63,13 +56,7 @@ class FoldArgs(Args):
     num_valid: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """A list is spread over its operands; one that is too long stays, and is refused with the call."""
-        for name, operands in (("inputs", IN), ("outputs", OUT)):
-            given = getattr(self, name)
-            if isinstance(given, (list, tuple)) and len(given) <= len(operands):
-                object.__setattr__(self, name, None)
-                for operand, tensor in zip(operands, given, strict=False):
-                    object.__setattr__(self, operand, tensor)
+        spread_lists(self)
 
 
 class FoldOutput(Output):

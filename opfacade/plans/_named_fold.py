@@ -13,7 +13,8 @@ from opfacade.core.descriptor import ArgsT, Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
-from opfacade.plans._fold import IN, OUT, FoldArgs, FoldProgram
+from opfacade.plans._fold import FoldArgs, FoldProgram
+from opfacade.plans._program_args import IN, OUT
 
 if TYPE_CHECKING:
     from torch import Tensor

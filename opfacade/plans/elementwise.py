@@ -17,6 +17,7 @@ from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._map_checks import check
+from opfacade.plans._program_args import IN, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs, spread_lists
 from opfacade.plans._traced import Elementwise
 from opfacade.programs import text
 from opfacade.programs.activations import silu
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MapArgs", "MapDescriptor", "MapPlan", "elementwise"]
 
-MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS = 8, 4, 16
-IN = tuple(f"in_{i}" for i in range(MAX_INPUTS))
-OUT = tuple(f"out_{i}" for i in range(MAX_OUTPUTS))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapArgs(Args):
@@ -42,13 +39,7 @@ class MapArgs(Args):
     An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
     """
 
-    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "inputs": "a list of the inputs, in the order of the descriptor",
-        "outputs": "a list of the outputs, in the order of the descriptor",
-        **{name: f"set by a list in inputs: input {i}, of the shape less the axes that it lacks" for i, name in enumerate(IN)},
-        **{name: f"written; set by a list in outputs: output {i}, of the shape" for i, name in enumerate(OUT)},
-        "num_valid": "int32 [1]: rows of axis 0 at and past it are neither read nor written; with `num_valid`",
-    })  # fmt: skip
+    docs: ClassVar[Mapping[str, str]] = program_docs("the shape")
 
     inputs: Sequence[Tensor] | None = None
     outputs: Sequence[Tensor] | None = None
@@ -67,13 +58,7 @@ class MapArgs(Args):
     num_valid: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """A list is spread over its operands; one that is too long stays, and is refused with the call."""
-        for name, operands in (("inputs", IN), ("outputs", OUT)):
-            given = getattr(self, name)
-            if isinstance(given, (list, tuple)) and len(given) <= len(operands):
-                object.__setattr__(self, name, None)
-                for operand, tensor in zip(operands, given, strict=False):
-                    object.__setattr__(self, operand, tensor)
+        spread_lists(self)
 
 
 class MapDescriptor(ProgramDescriptor[MapArgs]):

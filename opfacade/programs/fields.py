@@ -139,8 +139,8 @@ class ProgramDescriptor(Descriptor[ArgsT]):
 
     @model_serializer(mode="wrap")
     def _as_before(self, fields: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        unsaid = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
-        found = {name: value for name, value in fields(self).items() if name not in unsaid}
+        at_default = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
+        found = {name: value for name, value in fields(self).items() if name not in at_default}
         values = self.values()
         if info.mode == "json" and values:
             told = text.text_of(list(values.values()))

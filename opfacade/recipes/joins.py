@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opfacade.plans.elementwise import MAX_INPUTS, MapDescriptor
+from opfacade.plans._program_args import MAX_INPUTS
+from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
 from opfacade.programs.expression import Node, coord
 from opfacade.recipes._draft import Draft, zero

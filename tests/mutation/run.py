@@ -145,7 +145,7 @@ def tree(subject: Mutant, place: Place, number: int) -> Iterator[Path]:
 
 
 def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
-    """Who caught a mutant. One without edits is the sound source, which must pass everything."""
+    """The test that caught a mutant. A mutant without edits is the sound source, which must pass everything."""
     end = warm.ended if place.device == "host" else ended
     with tree(subject, place, number) as root:
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the reference computes, against an oracle of numpy and mpmath: every operation at its edges, random programs, reads."""
+"""The reference evaluator against an oracle of numpy and mpmath: every operation at its edges, random programs, reads."""
 
 import math
 

@@ -92,8 +92,8 @@ class CudaKernel:
             return support.pairs(**self.constants(descriptor))
         kind = type(descriptor)
         named = {name: getattr(descriptor, name) for name in self.constants}
-        unsaid = {name for name in kind.later & named.keys() if named[name] == kind.model_fields[name].default}
-        return support.pairs(**{name: value for name, value in named.items() if name not in unsaid})
+        at_default = {name for name in kind.later & named.keys() if named[name] == kind.model_fields[name].default}
+        return support.pairs(**{name: value for name, value in named.items() if name not in at_default})
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
         return support.spec_of(_for(descriptor, self.template), self.facts(descriptor), target)

@@ -1,4 +1,4 @@
-"""What only a GPU can show of attention: repeatability, batch invariance, graphs, streams, strides, wild values."""
+"""GPU tests of attention: repeatability, batch invariance, graphs, streams, strides, wild values."""
 
 import math
 

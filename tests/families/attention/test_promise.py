@@ -1,4 +1,4 @@
-"""What the reference of attention promises: the roundoff of the type that it computes in, its conditions, its facts."""
+"""The guarantee of the reference of attention: the roundoff of the type that it computes in, its conditions, its facts."""
 
 import pytest
 

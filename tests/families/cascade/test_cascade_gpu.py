@@ -1,4 +1,4 @@
-"""What only a GPU can show of the merge of states."""
+"""GPU tests of the merge of states."""
 
 import pytest
 import torch

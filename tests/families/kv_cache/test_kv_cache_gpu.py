@@ -1,4 +1,4 @@
-"""What only a GPU can show of the paged append."""
+"""GPU tests of the paged append."""
 
 import pytest
 import torch

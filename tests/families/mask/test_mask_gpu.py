@@ -1,4 +1,4 @@
-"""What only a GPU can show of packing masks."""
+"""GPU tests of packing masks."""
 
 import pytest
 import torch

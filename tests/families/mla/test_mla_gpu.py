@@ -1,4 +1,4 @@
-"""What only a GPU can show of latent attention: repeatability, batch invariance, graphs, and what its tiles share."""
+"""GPU tests of latent attention: repeatability, batch invariance, graphs, and what its tiles share."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What only a GPU can show of sampling: every token proven at real sizes, the bits of batches, runs and graphs."""
+"""GPU tests of sampling: every token proven at real sizes, the bits of batches, runs and graphs."""
 
 from dataclasses import replace
 
