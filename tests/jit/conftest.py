@@ -138,3 +138,8 @@ def toolkit(_toolkit_home, root, tmp_path, monkeypatch):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(private, "_store", None)
     return Toolkit(tmp_path / "kit")
+
+
+@pytest.fixture(scope="session")
+def module(beside_host):
+    return beside_host(lambda: jit.load(JitSpec.of("contract", "testing/contract", "sm_90a")), "called", "arguments")

@@ -184,14 +184,14 @@ CPU_KERNEL_FAULTS = (
         "opfacade/core/candidate.py",
         "    if not wrapped:\n        return paths\n",
         "    if paths:\n        return paths\n",
-        "tests/jit/test_contract.py",
+        "tests/jit/test_plan_paths.py",
     ),
     cpu(
         "level off: a call that its binding cannot take is launched",
         "opfacade/core/candidate.py",
         "        refuse(args, workspace)\n",
         "",
-        "tests/jit/test_contract.py",
+        "tests/jit/test_plan_paths.py",
     ),
     cpu(
         "binding: an argument too many is ignored",
