@@ -82,6 +82,7 @@ __device__ __forceinline__ void map_tile(const Params& p) {
     if (r < rows && c < columns) M::turn(shared, p, at, r, c);
   }
   __syncthreads();
+#pragma unroll 1  // unrolled, ptxas 13.0 spills
   for (int i = threadIdx.x; i < kTile * kTile; i += kMapThreads) {
     const int r = i / kTile, c = i % kTile;
     if (r >= rows || c >= columns) continue;

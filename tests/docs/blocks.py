@@ -47,6 +47,7 @@ def lacking(block):
         "needs a GPU": lambda: "" if torch.cuda.is_available() else "need a GPU",
         "needs transformers": without_transformers,
         "needs a compiler": _without_compiler,
+        "needs a newer compiler": lambda: _without_compiler((13, 3)),
         "needs minutes": lambda: "take minutes",
         "": lambda: "",
         "fails": lambda: "",
@@ -54,13 +55,13 @@ def lacking(block):
     return needs[block.mark]()
 
 
-def _without_compiler():
+def _without_compiler(release=(0, 0)):
     with tempfile.TemporaryDirectory() as folder:
         try:
-            toolchain.find(Path(folder) / "toolchain.json")
+            found = toolchain.find(Path(folder) / "toolchain.json")
         except OpfacadeError:
             return "need a CUDA compiler"
-    return ""
+    return "" if found.ptxas_release >= release else f"need ptxas {release[0]}.{release[1]}"
 
 
 def run(block, names, folder):
