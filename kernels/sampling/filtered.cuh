@@ -1,64 +1,8 @@
 // The kernel of rows that are held: cuts, race over the kept, and what is reported.
 #pragma once
-#include "kernels/sampling/held.cuh"
+#include "kernels/sampling/kept.cuh"
 
 namespace opfacade {
-
-// The kept set of one row. min_p is a compare of its own: a_i >= a_max + log2(min_p).
-struct Kept {
-  Cut cut;
-  float most;  // distance from the most likely token
-  template <class Held>
-  __device__ __forceinline__ bool has(uint32_t token, float a, const Held& held) const {
-    return held.distance(a) <= most && cut.keeps(ordered(a), token);
-  }
-};
-
-// The amount below which a prefix of share p is cut, at least 1, so that the first candidate is kept.
-__device__ __forceinline__ uint64_t need_of(float p, uint64_t mass) {
-  const double need = static_cast<double>(mass) * static_cast<double>(fmaxf(p, 0.f));
-  const uint64_t whole = static_cast<uint64_t>(need);
-  return max(uint64_t{1}, whole + (static_cast<double>(whole) < need));
-}
-
-// The candidates that the k of a row keeps, at most.
-template <class C>
-__device__ __forceinline__ uint64_t limit_of(const SampleParams& p, int64_t row) {
-  int64_t k = p.vocab;
-  if constexpr (C::kTopK) k = p.top_k[row];
-  if (k <= 0 || k > p.vocab) k = p.vocab;
-  return static_cast<uint64_t>(min(k, int64_t{p.max_top_k}));
-}
-
-// Whether a share of the mass of all candidates is needed, or may be: a k may keep all of them.
-template <class C>
-__device__ __forceinline__ bool needs_mass(const SampleParams& p, int64_t row) {
-  if constexpr (!C::kTopP) return false;
-  return p.top_p[row] < 1.f;
-}
-
-// One body for both targets: count, then mass.
-template <class C>
-__device__ __forceinline__ Kept kept_of(const SampleParams& p, int64_t row, HeldRow<C>& held, uint64_t mass) {
-  Kept kept{{0, ~0u}, -minus_infinity()};
-  bool surveyed = false;
-  float share = 1.f;
-  if constexpr (C::kTopP) share = p.top_p[row];
-#pragma unroll 1
-  for (int by_mass = C::kTopK ? 0 : 1; by_mass < (C::kTopP ? 2 : 1); ++by_mass) {
-    const Target target{by_mass != 0, by_mass ? need_of(share, mass) : limit_of<C>(p, row)};
-    if (by_mass ? !(share < 1.f) : target.need >= static_cast<uint64_t>(p.vocab)) continue;
-    if (!surveyed) held.survey(target);
-    Amount own{0, mass};
-    kept.cut = kept.cut.earlier(held.cut(target, own));
-    if (!by_mass && !C::kJoint) mass = own.mass, surveyed = kept.cut.value != 0;
-  }
-  if constexpr (C::kMinP) {
-    const float least = fminf(p.min_p[row], 1.f);
-    if (least > 0.f) kept.most = HeldRow<C>::distance_of(least);
-  }
-  return kept;
-}
 
 template <class C>
 class Reporter {
@@ -139,41 +83,98 @@ class Reporter {
   HeldRow<C>& held_;
 };
 
-// The largest key of the kept tokens. A word serves four tokens, so a group computes them once.
+// The largest key of the kept tokens. A word serves four tokens, so a group computes them once; a group skips what no noise or
+// none of its words makes the largest.
 template <class C>
-__device__ __forceinline__ uint64_t raced(const Row<C>& row, HeldRow<C>& held, const Kept& kept) {
-  const Philox philox(row.p.seed[row.row], row.p.offset[row.row], row.p.stream);
+__device__ __forceinline__ uint64_t raced(HeldRow<C>& held, const Kept& kept) {
+  const SampleParams& p = held.row().p;
+  const Philox philox(p.seed[held.row().row], p.offset[held.row().row], p.stream);
   uint64_t best = 0;
   held.each_group([&](uint32_t first, const float (&a)[4]) {
     bool has[4];
+    float most = minus_infinity();
 #pragma unroll
-    for (int j = 0; j < 4; ++j) has[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held);
-    if (!(has[0] || has[1] || has[2] || has[3])) return;
+    for (int j = 0; j < 4; ++j) {
+      has[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held);
+      if (has[j]) most = fmaxf(most, a[j]);
+    }
+    if (!is_candidate(most)) return;
+    const Lead lead(&held.shared().best, most * kLog2E);
+    if (lead.is_lost()) return;
     uint32_t words[4];
     philox.words(first / 4, words);
+    if (lead.is_lost(words)) return;
+    const uint64_t before = best;
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       if (has[j]) best = Larger()(best, ranked(fmaf(a[j], kLog2E, minus_log2_exponential(words[j])), first + j));
+    if (best != before) atomicMax(&held.shared().best, static_cast<uint32_t>(best >> 32));
   });
   return held.cluster().reduce(best, Larger());
 }
 
+// Of a list, by one CTA.
 template <class C>
-__device__ __forceinline__ void draw_held(const SampleParams& p, const Row<C>& row, HeldRow<C>& held) {
-  const uint64_t first = held.hold();
-  Reporter<C> report(p, row.row, held);
-  if (first == 0) {
-    if (report.writes()) write_token(p, row.row, 0);
-    return report.nothing();
+__device__ __forceinline__ uint64_t raced_of_list(HeldRow<C>& held, int count, const Kept& kept) {
+  const SampleParams& p = held.row().p;
+  const Philox philox(p.seed[held.row().row], p.offset[held.row().row], p.stream);
+  uint64_t best = 0;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += kSampleThreads) {
+    const uint32_t token = token_of(held.listed().all[i]);
+    const float a = key_of(held.listed().all[i]);
+    if (!kept.has(token, a, held)) continue;
+    best = Larger()(best, ranked(fmaf(a, kLog2E, minus_log2_exponential(philox.word(token))), token));
   }
-  const bool filters = C::kProbs || !row.greedy();
-  const uint64_t all = C::kReport || (filters && needs_mass<C>(p, row.row)) ? held.total_mass() : 0;
-  const Kept kept = filters ? kept_of<C>(p, row.row, held, all) : Kept{{0, ~0u}, 0.f};
-  const uint64_t drawn = row.greedy() ? first : raced<C>(row, held, kept);
-  if (report.writes()) write_token(p, row.row, drawn);
+  return ClusterRow(held.shared().reduce, 1).reduce(best, Larger());
+}
+
+// Whether the first CTA ends a row whose candidates are listed: others are left for other rows.
+template <class C>
+constexpr bool kEndsAlone = !C::kReport && !C::kProbs;
+
+// Cuts and race on a list of candidates. Returns false if the cuts need more than a list has room
+// for.
+template <class C>
+__device__ __forceinline__ bool draw_listed(HeldRow<C>& held, const Filters<C>& filters, uint64_t all, Kept& kept, uint64_t& drawn) {
+  const bool ends = !kEndsAlone<C> || blockIdx.x % held.row().p.ctas == 0;
+  const int count = held.list_of(filters.first(all), ends);
+  if (count == 0) return false;
+  if (kEndsAlone<C>) held.cluster().sync();  // the lists are copied
+  if (!ends) return true;
+  kept = filters.kept_of_list(held, count, all);
+  drawn = raced_of_list<C>(held, count, kept);
+  return true;
+}
+
+// Returns whether other CTAs may still read this one's shared memory.
+template <class C>
+__device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
+  const Row<C>& row = held.row();
+  const uint64_t first = held.hold();
+  Reporter<C> report(row.p, row.row, held);
+  if (first == 0) {
+    if (report.writes()) write_token(row.p, row.row, 0);
+    report.nothing();
+    return true;
+  }
+  const Filters<C> filters(row.p, row.row);
+  const bool cuts = (C::kProbs || !row.greedy()) && filters.cuts();
+  const uint64_t all = C::kReport || (cuts && filters.of_all()) ? held.total_mass() : 0;
+  Kept kept{{0, ~0u}, row.greedy() && !C::kProbs ? 0.f : filters.most()};
+  uint64_t drawn = 0;
+  bool listed = false;
+  if constexpr (C::kTopK || C::kTopP) listed = cuts && draw_listed<C>(held, filters, all, kept, drawn);
+  if (!listed) {
+    if (cuts) kept = filters.kept(held, all);
+    if (!row.greedy()) drawn = raced<C>(held, kept);
+  }
+  if (row.greedy()) drawn = first;
+  if (report.writes()) write_token(row.p, row.row, drawn);
   if constexpr (C::kReport) report.token(drawn, held.again(token_of(drawn)), all);
   if constexpr (C::kTopN) report.most_likely(first, all);
   if constexpr (C::kProbs) report.probabilities(kept);
+  return !(listed && kEndsAlone<C>);
 }
 
 template <class C>
@@ -183,9 +184,8 @@ __device__ __forceinline__ void sample_filtered(const SampleParams& p) {
   if (!is_valid_row(p, at)) return;
   flag_biases<C>(p, at, shared.flags);
   const Row<C> row(p, at, shared.flags);
-  HeldRow<C> held(row, shared, reinterpret_cast<float*>(dynamic_shared() + kHeldShared));
-  draw_held<C>(p, row, held);
-  held.cluster().sync();  // no CTA exits while others read its shared memory
+  HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
+  if (draw_held<C>(held)) held.cluster().sync();  // no CTA exits while others read its shared memory
 }
 
 }  // namespace opfacade

@@ -1,9 +1,10 @@
 // Sampling with filters or a report: a cluster holds a row in shared memory, so that the row is read once from HBM; tokens past
 // what is held are read again, through L2. The kept set is a prefix of the order, so each filter is a cut and the earliest holds.
 #pragma once
+#include "kernels/sampling/candidate_list.cuh"
+#include "kernels/sampling/narrowing.cuh"
 #include "kernels/sampling/noise.cuh"
 #include "kernels/sampling/row.cuh"
-#include "kernels/sampling/select.cuh"
 #include "kernels/sampling/stream.cuh"
 
 namespace opfacade {
@@ -11,21 +12,15 @@ namespace opfacade {
 struct alignas(16) HeldShared {
   ReduceShared reduce;
   SelectShared select;
+  uint32_t listed;  // candidates that this CTA has listed
+  uint32_t best;    // ordered key that some thread of the CTA has found
   uint8_t flags[kBiasFlags];
 };
 
-static_assert(sizeof(HeldShared) <= kHeldShared, "held logits follow");
+static_assert(sizeof(HeldShared) <= kHeldShared, "lists follow");
 
 constexpr float kOctaves = 41.f;  // below the most likely token, where masses end
-
-// `narrow` looks for values, or the ids of tokens with one value in reverse, so that the lowest is the largest.
-struct Sought {
-  bool ids;
-  uint32_t value;
-  __device__ __forceinline__ uint32_t of(uint32_t token, float a) const {
-    return !ids ? ordered(a) : ordered(a) == value ? ~token : 0u;
-  }
-};
+constexpr int kSample = 8;        // one candidate of so many says where a target may be crossed
 
 // The adjusted logit of any token, read from the row. A call: many loops have it, and few rows need it.
 template <class C>
@@ -37,11 +32,20 @@ __device__ __noinline__ float read_again(const SampleParams& p, int64_t row, con
   return logits.heated(a[0]);
 }
 
+// Sums of coarse buckets: those from first to last are exact, and that before the first has all that comes before it.
+struct Surveyed {
+  int first = 0, last = -1;
+  __device__ __forceinline__ bool exact(const Crossing& found) const {
+    return found.bucket < 0 ? last == kBuckets - 1 : found.bucket >= first;
+  }
+};
+
 template <class C>
 class HeldRow {
  public:
-  __device__ __forceinline__ HeldRow(const Row<C>& row, HeldShared& shared, float* held)
-      : row_(row), held_(held), cluster_(shared.reduce, row.p.ctas), select_(shared.select), shared_(shared.select) {
+  // held: where logits are kept, behind the lists.
+  __device__ __forceinline__ HeldRow(const Row<C>& row, HeldShared& shared, CandidateList list, float* held)
+      : row_(row), held_(held), cluster_(shared.reduce, row.p.ctas), pass_(shared.select), shared_(shared), list_(list) {
     first_ = blockIdx.x % row.p.ctas * row.p.slice;
     end_ = min(row.vocab(), first_ + row.p.slice);
     past_ = min(end_, first_ + row.p.held);
@@ -63,6 +67,7 @@ class HeldRow {
         if (is_candidate(a[j])) first = Larger()(first, ranked(a[j], token + j));
     }
     own_ = first;
+    if (threadIdx.x == 0) shared_.best = 0;
     first = cluster_.reduce(first, Larger());
     top_ = C::kShares ? key_of(first) : __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
     return first;
@@ -81,115 +86,159 @@ class HeldRow {
   __device__ __forceinline__ float distance(float a) const { return C::kShares ? -weight(a) : below(a); }
   static __device__ __forceinline__ float distance_of(float share) { return C::kShares ? -share : -log2f(share); }
 
-  // f(token, adjusted logit) of every candidate of this thread.
-  template <class F>
-  __device__ __forceinline__ void each(F f) const {
-#pragma unroll 1
-    for (uint32_t token = first_ + threadIdx.x; token < end_; token += kSampleThreads) {
-      const float a = logit(token);
-      if (is_candidate(a)) f(token, a);
-    }
-  }
-  // f(first token, four adjusted logits) of every group of this thread.
+  // f(first token, four adjusted logits) of every group of this thread; -inf past the row.
   template <class F>
   __device__ __forceinline__ void each_group(F f) const {
 #pragma unroll 1
     for (uint32_t token = first_ + 4 * threadIdx.x; token < end_; token += 4 * kSampleThreads) {
-      float a[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) a[j] = token + j < end_ ? logit(token + j) : minus_infinity();
-      f(token, a);
+      Run<float, 4> four;
+      if (token < past_) four = *reinterpret_cast<const Run<float, 4>*>(held_ + (token - first_));
+      else read_group(token, four.e);
+      f(token, four.e);
     }
   }
+  // f(token, adjusted logit) of every candidate of this thread: one at a time, for a long f.
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+#pragma unroll 1
+    for (uint32_t token = first_ + threadIdx.x; token < end_; token += kSampleThreads) {
+      const float a = token < past_ ? held_[token - first_] : again(token);
+      if (is_candidate(a)) f(token, a);
+    }
+  }
+  // Four at a time, for a short f.
+  template <class F>
+  __device__ __forceinline__ void each_of_four(F f) const {
+    each_group([&](uint32_t first, const float (&a)[4]) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (is_candidate(a[j])) f(first + j, a[j]);
+    });
+  }
 
-  // A bucket of `survey`; falling in a. Shares have 32 buckets an octave.
+  // A bucket by the distance from the most likely token. Shares have 32 buckets an octave.
   __device__ __forceinline__ int coarse(float a) const {
     if constexpr (C::kShares) return static_cast<int>(min((ordered(top_) - ordered(a)) >> 18, kBuckets - 1u));
     return static_cast<int>(fminf(below(a) * ((kBuckets - 1) / kOctaves), kBuckets - 1.f));
   }
   __device__ __forceinline__ uint64_t total_mass() {
     uint64_t sum = 0;
-    each([&](uint32_t, float a) { sum += mass(a); });
+    each_of_four([&](uint32_t, float a) { sum += mass(a); });
     return cluster_.reduce(sum, Sum());
   }
 
-  // Counts and masses by distance from the most likely token, as far as the target needs them. Atomics are what takes time, so
-  // the first of each thread is counted before: if these reach the target, no candidate behind the bucket where they do counts.
-  __device__ __forceinline__ void survey(const Target& target) {
-    select_.begin();
-    if (own_ != 0) select_.add(coarse(key_of(own_)), mass(key_of(own_)));
-    select_.end(cluster_, shared_.coarse);
-    const int bound = select_.crossing(shared_.coarse, target, {0, 0}).bucket, last = bound < 0 ? kBuckets : bound;
-    select_.begin();
-    each([&](uint32_t, float a) {
-      const int bucket = coarse(a);
-      if (bucket <= last) select_.add(bucket, mass(a));
-    });
-    select_.end(cluster_, shared_.coarse);
+  // Lists all candidates up to the bucket where the first ones of all threads reach the target: the crossing is not behind it.
+  // Returns how many there are; 0: the first ones do not reach it, or too many. copies: whether this CTA gets the list.
+  __device__ __forceinline__ int list_of(const Target& target, bool copies) {
+    pass_.begin();
+    if (own_ != 0) pass_.add(coarse(key_of(own_)), mass(key_of(own_)));
+    pass_.end(cluster_, shared_.select.sums);
+    bound_ = pass_.crossing(shared_.select.sums, target, {0, 0}).bucket;
+    if (bound_ < 0) return 0;
+    return list([&](uint32_t, float a) { return coarse(a) <= bound_; }, copies);
   }
 
-  // The cut of a target, and what is kept by it if the row reaches the target. `survey` came before, for this target or for a
-  // later one.
-  __device__ __forceinline__ Cut cut(const Target& target, Amount& kept) {
-    const Crossing rough = select_.crossing(shared_.coarse, target, {0, 0});
-    if (rough.bucket < 0) return {0, ~0u};
-    uint64_t ends = 0;  // the largest value of the bucket, and the complement of the smallest
-    each([&](uint32_t, float a) {
-      if (coarse(a) == rough.bucket) ends = LargerHalves()(ends, uint64_t{ordered(a)} << 32 | ~ordered(a));
+  // The candidates that `takes` wants, of all CTAs; 0 if there is no room for them. Between two lists of a row is a cut, whose
+  // barriers keep the lists apart.
+  template <class F>
+  __device__ __forceinline__ int list(F takes, bool copies) {
+    if (threadIdx.x == 0) shared_.listed = 0;
+    __syncthreads();
+    bool room = true;
+    each_of_four([&](uint32_t token, float a) {
+      if (!room || !takes(token, a)) return;
+      const uint32_t at = atomicAdd(&shared_.listed, 1u);
+      room = at < list_.own_room;
+      if (room) list_.own[at] = ranked(a, token);
     });
-    ends = cluster_.reduce(ends, LargerHalves());
-    Range range{~static_cast<uint32_t>(ends), static_cast<uint32_t>(ends >> 32)};
-    Target need = target;
-    Amount before = rough.before;
-    Sought sought{false, 0};
+    cluster_.sync();
+    return list_.collect(cluster_, &shared_.listed, copies);
+  }
+  __device__ __forceinline__ const CandidateList& listed() const { return list_; }
+
+  // The cut of a target, and what is kept by it if the row reaches the target.
+  __device__ __forceinline__ Cut cut(const Target& target, Amount& kept) {
+    const Crossing rough = crossing(target);
+    if (rough.bucket < 0) return {0, ~0u};
+    Narrowing<HeldRow> narrowing(*this, cluster_, pass_, shared_.select);
+    return narrowing.cut([&](float a) { return coarse(a) == rough.bucket; }, row_.vocab(), target, rough.before, kept);
+  }
+
+  // The adjusted logit of a token of any CTA.
+  __device__ __forceinline__ float again(uint32_t token) const { return read_again<C>(row_.p, row_.row, row_.flags, token); }
+  __device__ __forceinline__ ClusterRow& cluster() { return cluster_; }
+  __device__ __forceinline__ BucketPass& pass() { return pass_; }
+  __device__ __forceinline__ HeldShared& shared() { return shared_; }
+  __device__ __forceinline__ const Row<C>& row() const { return row_; }
+
+ private:
+  __device__ __forceinline__ void read_group(uint32_t token, float (&a)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) a[j] = token + j < end_ ? again(token + j) : minus_infinity();
+  }
+
+  // The coarse bucket of a crossing. Atomics are what takes time, so a sample says in which buckets it may be, and candidates
+  // before them are summed in registers. Where the sample is wrong, all buckets are counted.
+  __device__ __forceinline__ Crossing crossing(const Target& target) {
+    SelectShared& shared = shared_.select;
+    Surveyed wanted = surveyed_.last >= 0 ? surveyed_ : bound_ >= 0 ? Surveyed{0, bound_} : likely(target);
+    Crossing found;
 #pragma unroll 1
-    for (;;) {
-      const Crossing found = narrow(range, need, before, sought);
-      if (sought.ids) return {sought.value, ~range.low};
-      const uint64_t mass = found.here.mass / max(found.here.count, uint64_t{1}), lack = target.need - target.of(found.before);
-      const uint64_t ties = target.by_mass ? (lack + mass - 1) / max(mass, uint64_t{1}) : lack;
-      kept = found.before + Amount{ties, ties * mass};
-      sought = {true, range.low};
-      if (ties == found.here.count) return {sought.value, ~0u};
-      range = {~(row_.vocab() - 1), ~0u}, need = {false, ties}, before = {0, 0};
+    for (;; wanted = {0, kBuckets - 1}) {
+      if (wanted.first != surveyed_.first || wanted.last != surveyed_.last) survey(wanted);
+      found = pass_.crossing(shared.coarse, target, {0, 0});
+      if (surveyed_.exact(found)) return found;
     }
   }
 
-  // The adjusted logit of a token of this CTA.
-  __device__ __forceinline__ float logit(uint32_t token) const {
-    return token < past_ ? held_[token - first_] : again(token);
+  // Counts and masses by distance from the most likely token.
+  __device__ __forceinline__ void survey(const Surveyed& wanted) {
+    Amount before{0, 0};
+    pass_.begin();
+    each([&](uint32_t, float a) {
+      const int bucket = coarse(a);
+      if (bucket < wanted.first) before = before + Amount{1, mass(a)};
+      else if (bucket <= wanted.last) pass_.add(bucket, mass(a));
+    });
+    if (wanted.first > 0) pass_.add_of_warp(wanted.first - 1, before);
+    pass_.end(cluster_, shared_.select.coarse);
+    surveyed_ = wanted;
   }
-  __device__ __forceinline__ float again(uint32_t token) const { return read_again<C>(row_.p, row_.row, row_.flags, token); }
 
-  __device__ __forceinline__ ClusterRow& cluster() { return cluster_; }
-
- private:
-  // Afterwards `range` is the value at which the target is crossed.
-  __device__ __forceinline__ Crossing narrow(Range& range, const Target& target, const Amount& before, const Sought& sought) {
-    Crossing at{0, before, before};
-    int passes = 1 + (range.shift() + 7) / 8;
+  __device__ __forceinline__ Surveyed likely(const Target& target) {
+    pass_.begin();
+    for (uint32_t token = first_ + 4 * threadIdx.x; token < past_; token += kSample * kSampleThreads) {
+      const float a = held_[token - first_];
+      if (is_candidate(a)) pass_.add(coarse(a), mass(a));
+    }
+    pass_.end(cluster_, shared_.select.sums);
+    const uint64_t need = target.need / kSample, slack = need / 16 + 1;
+    Surveyed found;
 #pragma unroll 1
-    do {
-      select_.begin();
-      each([&](uint32_t token, float a) {
-        const uint32_t own = sought.of(token, a);
-        if (range.has(own)) select_.add(range.bucket(own), mass(a));
-      });
-      select_.end(cluster_, shared_.sums);
-      at = select_.crossing(shared_.sums, target, at.before);
-      range = range.inside(at.bucket);
-    } while (--passes > 0);
-    return at;
+    for (int end = 0; end < 2; ++end) {
+      const Target about{target.by_mass, end == 0 ? need - need / 16 : need + slack};
+      (end == 0 ? found.first : found.last) = pass_.crossing(shared_.select.sums, about, {0, 0}).bucket;
+    }
+    return found.first < 0 || found.last < 0 ? Surveyed{max(found.first, 0), kBuckets - 1} : found;
   }
 
   const Row<C>& row_;
   float* held_;
   ClusterRow cluster_;
-  BucketPass select_;
-  SelectShared& shared_;
+  BucketPass pass_;
+  HeldShared& shared_;
+  CandidateList list_;
+  Surveyed surveyed_;
   uint32_t first_, end_, past_;
+  int bound_ = -1;    // a bucket that the crossing of the listed target is not behind
   uint64_t own_ = 0;  // the first of this thread
   float top_ = 0.f;
 };
+
+// Lists of a row whose filters keep few.
+__device__ __forceinline__ CandidateList filter_lists() {
+  uint64_t* const own = reinterpret_cast<uint64_t*>(dynamic_shared() + kHeldShared);
+  return {own, own + kOwnListed, kOwnListed, kListed};
+}
 
 }  // namespace opfacade

@@ -1,6 +1,6 @@
 // Noise of a race: a pure function of (seed; token, offset, stream), never of where the row lies in the batch.
 #pragma once
-#include <stdint.h>
+#include "kernels/sampling/order.cuh"
 
 namespace opfacade {
 
@@ -25,6 +25,12 @@ struct Philox {
       k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
     }
   }
+  __device__ __forceinline__ uint32_t word(uint32_t token) const {
+    uint32_t words[4];
+    this->words(token / 4, words);
+    const uint32_t even = token & 2 ? words[2] : words[0], odd = token & 2 ? words[3] : words[1];
+    return token & 1 ? odd : even;
+  }
 };
 
 constexpr float kMostNoise = 33.f;  // of word 0
@@ -36,5 +42,26 @@ __device__ __forceinline__ float minus_log2_exponential(uint32_t word) {
   const float e = word < 1u << 26 ? fmaf(v * v, fmaf(v, fmaf(v, 0.25f, 0x1.555556p-2f), 0.5f), v) : -logf(rest);
   return -log2f(e);
 }
+
+// How far the best key so far, as an ordered integer in shared memory, is ahead of tokens whose largest key without noise is
+// about `most`. The margins cover the rounding of a key.
+class Lead {
+ public:
+  __device__ __forceinline__ Lead(const uint32_t* best, float most) {
+    const uint32_t known = *static_cast<const volatile uint32_t*>(best);
+    const float reach = fabsf(most) < kLargest ? fmaf(fabsf(most), 0x1p-20f, most + 0x1p-6f) : -minus_infinity();
+    need_ = (known == 0 ? minus_infinity() : of_ordered(known)) - reach;
+  }
+  // Whatever the noise.
+  __device__ __forceinline__ bool is_lost() const { return need_ > kMostNoise; }
+  // With the noise of these words: E is at least u, so noise above `need_` has a word below 2^(32 - need_).
+  __device__ __forceinline__ bool is_lost(const uint32_t (&words)[4]) const {
+    const uint32_t least = min(min(words[0], words[1]), min(words[2], words[3]));
+    return need_ > 0.f && least > __float2uint_rz(exp2_approx(32.f - need_));
+  }
+
+ private:
+  float need_;  // noise that a winner has
+};
 
 }  // namespace opfacade

@@ -26,12 +26,10 @@ __device__ __forceinline__ void probabilities(const SampleParams& p) {
   const int64_t at = blockIdx.x / p.ctas;
   if (!is_valid_row(p, at)) return;
   const Row<C> row(p, at, shared.flags);
-  HeldRow<C> held(row, shared, reinterpret_cast<float*>(dynamic_shared() + kHeldShared));
+  HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
   const bool any = held.hold() != 0;
   Kept kept{{0, ~0u}, -minus_infinity()};
-  if (any) {
-    kept = kept_of<C>(p, at, held, needs_mass<C>(p, at) ? held.total_mass() : 0);
-  }
+  if (any) kept = kept_of<C>(held);
   if constexpr (C::kMask) write_masked(p, at, held, kept);
   else Reporter<C>(p, at, held).probabilities(kept);
   held.cluster().sync();  // no CTA exits while others read its shared memory

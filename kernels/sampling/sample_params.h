@@ -10,6 +10,9 @@ constexpr int kSampleThreads = 512;
 // Bytes of shared memory besides held logits.
 constexpr int kStreamShared = 3072, kHeldShared = 16384;
 constexpr int kMostTopK = 2048;
+// Candidates in a list, of one CTA and of a row; with these, rows of 151936 leave room for two CTAs.
+constexpr int kOwnListed = 768, kListed = 2048;
+constexpr int kFilterShared = kHeldShared + 8 * (kOwnListed + kListed);
 constexpr int kTopKShared = kHeldShared + 2 * 8 * kMostTopK;  // with the lists of a top-k
 
 struct AdjustParams {

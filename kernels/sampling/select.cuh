@@ -1,7 +1,5 @@
-// Where a row's order is cut: after k candidates, or where their mass reaches a share. The row lies in the shared memory of its
-// cluster. A pass counts candidates and mass in 256 buckets of a range of values, most likely first, and the bucket in which the
-// target is crossed is the next range, until it is one value. Equal values are cut by id in the same way. Counts and masses are
-// integers, so that no order of additions and no number of CTAs changes a bit.
+// A pass over candidates: it counts them and their mass in 256 buckets, most likely first, and finds the bucket in which a target
+// is crossed. Counts and masses are integers, so that no order of additions and no number of CTAs changes a bit.
 #pragma once
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/order.cuh"
@@ -38,7 +36,7 @@ struct Crossing {
 
 struct SelectShared {
   Buckets buckets[2];  // a peer may still read those of the previous pass
-  BucketSums coarse;   // of the whole row, kept for a second target
+  BucketSums coarse;   // of the row, kept for a second target
   BucketSums sums;
   Amount warp[kBuckets / 32];
   Crossing crossing;
@@ -54,13 +52,22 @@ class BucketPass {
     __syncthreads();
   }
   // Low words carry into high ones: native 32-bit atomics.
-  __device__ __forceinline__ void add(int bucket, uint64_t mass) {
+  __device__ __forceinline__ void add(int bucket, uint64_t mass, uint32_t count = 1) {
     Buckets& to = shared_.buckets[at_];
-    atomicAdd(&to.count[bucket], 1u);
+    atomicAdd(&to.count[bucket], count);
     const uint32_t low = static_cast<uint32_t>(mass);
     uint32_t high = static_cast<uint32_t>(mass >> 32);
     if (low != 0) high += atomicAdd(&to.low[bucket], low) > ~low;
     if (high != 0) atomicAdd(&to.high[bucket], high);
+  }
+  // What all lanes of a warp have found, at once.
+  __device__ __forceinline__ void add_of_warp(int bucket, Amount amount) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      amount.count += __shfl_xor_sync(0xffffffffu, amount.count, step);
+      amount.mass += __shfl_xor_sync(0xffffffffu, amount.mass, step);
+    }
+    if (threadIdx.x % 32 == 0) add(bucket, amount.mass, static_cast<uint32_t>(amount.count));
   }
   // Sums over the cluster, in every CTA.
   __device__ __forceinline__ void end(const ClusterRow& cluster, BucketSums& sums) {
@@ -117,32 +124,6 @@ class BucketPass {
 
   SelectShared& shared_;
   int at_ = 0;
-};
-
-// The last candidate that is kept, as a value and the last id that is kept of those with it; 0 and any id: all are kept.
-struct Cut {
-  uint32_t value, token;
-  __device__ __forceinline__ bool keeps(uint32_t value_, uint32_t token_) const {
-    return value_ > value || (value_ == value && token_ <= token);
-  }
-  __device__ __forceinline__ Cut earlier(const Cut& other) const {
-    return value > other.value || (value == other.value && token < other.token) ? *this : other;
-  }
-};
-
-// A range of integers that the crossing is in, halved eight times a pass; the largest is first.
-struct Range {
-  uint32_t low, high;
-  __device__ __forceinline__ int shift() const {
-    const int bits = 32 - __clz(static_cast<int>(high - low));
-    return bits > 8 ? bits - 8 : 0;
-  }
-  __device__ __forceinline__ bool has(uint32_t value) const { return value >= low && value <= high; }
-  __device__ __forceinline__ int bucket(uint32_t value) const { return static_cast<int>((high - value) >> shift()); }
-  __device__ __forceinline__ Range inside(int bucket) const {
-    const uint32_t top = high - (static_cast<uint32_t>(bucket) << shift()), width = (1u << shift()) - 1;
-    return {top - low > width ? top - width : low, top};
-  }
 };
 
 }  // namespace opfacade

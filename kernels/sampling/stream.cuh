@@ -46,23 +46,14 @@ class Stream {
   }
 
  private:
-  // An upper bound of the keys of a group without noise: a product instead of the division, with a margin for its rounding.
-  __device__ __forceinline__ float reach(const float (&a)[4]) const {
-    const float scaled = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])) * scale_;
-    if (!(fabsf(scaled) < kLargest)) return -minus_infinity();
-    return fmaf(fabsf(scaled), 0x1p-20f, scaled + 0x1p-6f);
-  }
-
   __device__ __forceinline__ void race(const Philox& philox, uint32_t token, const float (&a)[4]) {
-    if (!is_candidate(fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])))) return;
-    const uint32_t known = *static_cast<volatile uint32_t*>(&shared_.best);
-    const float need = (known == 0 ? minus_infinity() : of_ordered(known)) - reach(a);  // noise that a winner has
-    if (need > kMostNoise) return;
+    const float most = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));
+    if (!is_candidate(most)) return;
+    const Lead lead(&shared_.best, most * scale_);  // a product instead of the division
+    if (lead.is_lost()) return;
     uint32_t words[4];
     philox.words(token / 4, words);
-    // E is at least u, so noise above `need` has a word below 2^(32 - need).
-    const uint32_t least = min(min(words[0], words[1]), min(words[2], words[3]));
-    if (need > 0.f && least > __float2uint_rz(exp2_approx(32.f - need))) return;
+    if (lead.is_lost(words)) return;
     take<true>(token, a, words);
   }
 

@@ -10,6 +10,10 @@ def _kernel(name, file, old, new, words="proven"):
     return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_emulated.py -k {words}")
 
 
+def _wide(name, file, old, new, words):
+    return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_wide_sets.py -k {words}")
+
+
 def _host(name, file, old, new, tests="test_reference.py"):
     return Mutant(f"sampling: {name}", file, ((old, new),), tests=f"{_HERE}/{tests}")
 
@@ -21,7 +25,13 @@ FAULTS = (
         "p.offset[row_.row], p.stream)",
         "p.offset[row_.row], p.stream + row_.row)",
     ),
-    _kernel("the slot is in the counter of a held row", "filtered.cuh", "row.p.stream)", "row.p.stream + row.row)"),
+    _wide(
+        "the slot is in the counter of a held row",
+        "filtered.cuh",
+        "p.stream);\n  uint64_t best = 0;\n  held",
+        "p.stream + blockIdx.x);\n  uint64_t best = 0;\n  held",
+        "raced",
+    ),
     Mutant(
         "sampling: ties go to the higher id",
         f"{_K}/order.cuh",
@@ -31,42 +41,52 @@ FAULTS = (
         ),
         tests=f"{_HERE}/test_emulated.py -k proven",
     ),
-    _kernel("the token at the boundary of p is lost", "held.cuh", "(lack + mass - 1) / max", "lack / max", "equal"),
+    _wide("the token at the boundary of p is lost", "narrowing.cuh", "(lack + mass - 1) / max", "lack / max", "misleads"),
+    _wide("a sample is believed", "held.cuh", "found.bucket >= first;", "true;", "misleads"),
+    _wide("what precedes the likely buckets is lost", "held.cuh", "if (wanted.first > 0)", "if (wanted.first < 0)", "exact"),
+    _wide("a list that overflows is taken", "candidate_list.cuh", "fits && count <= own_room", "true", "overflows"),
+    _kernel("a list overwrites the one before", "candidate_list.cuh", "filled += count;", "filled += 0;", "number_of_ctas"),
+    _kernel("the bucket that bounds a list is left out", "held.cuh", "coarse(a) <= bound_;", "coarse(a) < bound_;", "joint"),
     _kernel(
+        "the mass after a listed one decides", "candidate_list.cuh", "before + own >= need", "before + own > need", "equal"
+    ),
+    _kernel("masses of other warps are lost", "candidate_list.cuh", "before_ += warp_[i];", "before_ += 0;", "equal"),
+    _wide(
         "the mass after a token decides",
         "select.cuh",
         "target.of(before + own) >= target.need",
         "target.of(before + own) > target.need",
-        "equal",
+        "misleads",
     ),
-    _kernel(
+    _wide(
         "the mass before a token is that with it",
         "select.cuh",
         "before = before + Amount{sum.count - own.count, sum.mass - own.mass};",
         "before = before + sum;",
+        "exact",
     ),
     _kernel("streams share their noise", "noise.cuh", "c[3] = stream;", "c[3] = 0;", "random_streams"),
     _kernel("the upper word of the offset is lost", "noise.cuh", "c[2] = offset[1]", "c[2] = 0"),
     _kernel("the upper word of the seed is lost", "noise.cuh", "k1 = key[1];", "k1 = 0;"),
-    _kernel("the bucket that bounds a survey is left out", "held.cuh", "if (bucket <= last)", "if (bucket < last)", "joint"),
-    _kernel(
-        "the mass of the k kept is that of all", "filtered.cuh", "mass = own.mass, surveyed", "surveyed", "order_of_filters"
-    ),
+    _wide("the last bucket of a survey is left out", "held.cuh", "bucket <= wanted.last", "bucket < wanted.last", "exact"),
+    _wide("the mass of the k kept is that of all", "kept.cuh", "? own.mass :", "? held.total_mass() :", "exact"),
+    _kernel("the mass of a list is that of all", "kept.cuh", "masses.total()));", "held.total_mass()));", "order_of_filters"),
     _kernel("nine rounds of Philox", "noise.cuh", "round < 10", "round < 9"),
     _kernel(
         "p refers to the k kept, whatever the order",
-        "filtered.cuh",
-        "if (!by_mass && !C::kJoint) mass",
-        "if (!by_mass) mass",
-        "joint",
+        "kept.cuh",
+        "by_mass && (C::kJoint || !by_count)",
+        "by_mass && !by_count",
+        "order_of_filters",
     ),
     _kernel("min_p is a natural logarithm", "held.cuh", "-log2f(share)", "-logf(share)"),
     _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(a[j])", "a[j]"),
-    _kernel(
+    _wide(
         "a carry of masses is lost",
         "select.cuh",
         "high += atomicAdd(&to.low[bucket], low) > ~low;",
         "atomicAdd(&to.low[bucket], low);",
+        "exact",
     ),
     _kernel(
         "what is not held is read without its temperature",
@@ -102,12 +122,12 @@ FAULTS = (
         "neighbouring",
     ),
     _kernel("noise is at most 3", "noise.cuh", "kMostNoise = 33.f", "kMostNoise = 3.f"),
-    _kernel("words that win are skipped", "stream.cuh", "exp2_approx(32.f - need)", "exp2_approx(29.f - need)"),
+    _kernel("words that win are skipped", "noise.cuh", "exp2_approx(32.f - need_)", "exp2_approx(29.f - need_)"),
     _kernel("the row past the valid ones is written", "stream.cuh", "row < count;", "row <= count;", "wrong_index"),
     _kernel("the most likely token is listed again and again", "filtered.cuh", "if (own < last) next", "if (own <= last) next"),
     _kernel("a rank counts the token itself", "filtered.cuh", "ranked(other, token) > own", "ranked(other, token) >= own"),
-    _kernel("the last token of equal ones is lost", "select.cuh", "token_ <= token)", "token_ < token)", "equal"),
-    _kernel("a k above max_top_k is kept", "filtered.cuh", "min(k, int64_t{p.max_top_k})", "k", "random_streams"),
+    _kernel("the last token of equal ones is lost", "narrowing.cuh", "token_ <= token)", "token_ < token)", "equal"),
+    _kernel("a k above max_top_k is kept", "kept.cuh", "min(k, int64_t{p.max_top_k})", "k", "random_streams"),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),
     _host("a k of 0 keeps nothing", f"{_R}/kept.py", "(top_k <= 0)", "(top_k < 0)"),
     _host(

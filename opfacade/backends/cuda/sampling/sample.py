@@ -14,7 +14,7 @@ Facts: TypeAlias = dict[str, bool | int | str]
 _FIELDS = (
     "top_k", "top_p", "min_p", "temperature", "penalties", "bias", "bitmask", "indices", "report", "probs_out", "num_valid",
 )  # fmt: skip
-BESIDE_LOGITS = 16 * 1024  # kHeldShared
+BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
 def set_facts(descriptor: Any, fields: tuple[str, ...]) -> Facts:

@@ -1,0 +1,123 @@
+// Candidates of a row, taken out of it: each CTA of the cluster lists its own, and all of them are copied to where they are sorted
+// and the row goes on without the cluster. The order of a list depends on the schedule until it is sorted.
+#pragma once
+#include "kernels/sampling/cluster_row.cuh"
+#include "kernels/sampling/order.cuh"
+
+namespace opfacade {
+
+struct CandidateList {
+  uint64_t *own, *all;  // ranked
+  uint32_t own_room, room;
+
+  // Those of all CTAs, in `all` of the CTAs that copy: how many, 0 if some list is too short. All threads of the cluster.
+  __device__ __forceinline__ int collect(const ClusterRow& cluster, const uint32_t* listed, bool copies) const {
+    uint32_t total = 0;
+    bool fits = true;
+#pragma unroll 1
+    for (int rank = 0; rank < cluster.ctas(); ++rank) {
+      const uint32_t count = cluster.word_of(rank, listed);
+      fits = fits && count <= own_room;
+      total += count;
+    }
+    if (!fits || total > room) return 0;
+    if (copies) copy(cluster, listed);
+    return static_cast<int>(total);
+  }
+
+ private:
+  __device__ __forceinline__ void copy(const ClusterRow& cluster, const uint32_t* listed) const {
+    uint32_t filled = 0;
+#pragma unroll 1
+    for (int rank = 0; rank < cluster.ctas(); ++rank) {
+      const uint32_t count = cluster.word_of(rank, listed);
+      for (uint32_t i = threadIdx.x; i < count; i += kSampleThreads) all[filled + i] = cluster.words_of(rank, own + i);
+      filled += count;
+    }
+    __syncthreads();
+  }
+};
+
+// Descending, by all threads of a CTA; count is a power of two.
+__device__ __forceinline__ void sort_descending(uint64_t* list, int count) {
+#pragma unroll 1
+  for (int size = 2; size <= count; size *= 2) {
+#pragma unroll 1
+    for (int step = size / 2; step > 0; step /= 2) {
+      for (int i = threadIdx.x; i < count / 2; i += kSampleThreads) {
+        const int low = i / step * step * 2 + i % step, high = low + step;
+        const uint64_t a = list[low], b = list[high];
+        if ((a < b) == ((low & size) == 0)) list[low] = b, list[high] = a;
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// All of a list, at least `least` entries: what is not a candidate is 0, and last. By all threads of a CTA.
+__device__ __forceinline__ void sort_list(uint64_t* list, int count, int least) {
+  int padded = 1;
+  while (padded < max(least, count)) padded *= 2;
+  for (int i = count + threadIdx.x; i < padded; i += kSampleThreads) list[i] = 0;
+  __syncthreads();
+  sort_descending(list, padded);
+}
+
+// The masses of the first `count` entries of a sorted list, each with what comes before it. By all threads of a CTA.
+template <class Held>
+class SortedMasses {
+ public:
+  __device__ __forceinline__ SortedMasses(Held& held, int count) : held_(held), warp_(held.shared().reduce.warp), count_(count) {
+    uint64_t sum = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) sum += mass(j);
+    before_ = sum;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const uint64_t left = __shfl_up_sync(0xffffffffu, before_, step);
+      if (lane >= step) before_ += left;
+    }
+    if (lane == 31) warp_[threadIdx.x / 32] = before_;
+    __syncthreads();
+    before_ -= sum;
+#pragma unroll 1
+    for (int i = 0; i < kSampleThreads / 32; ++i) {
+      if (i < static_cast<int>(threadIdx.x) / 32) before_ += warp_[i];
+      total_ += warp_[i];
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ uint64_t total() const { return total_; }
+
+  // How many entries reach `need`; all, if they do not.
+  __device__ __forceinline__ int reach(uint64_t need) const {
+    if (threadIdx.x == 0) warp_[0] = count_;
+    __syncthreads();
+    uint64_t before = before_;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const uint64_t own = mass(j);
+      if (before < need && before + own >= need) warp_[0] = threadIdx.x * kEach + j + 1;
+      before += own;
+    }
+    __syncthreads();
+    const int found = static_cast<int>(warp_[0]);
+    __syncthreads();
+    return found;
+  }
+
+ private:
+  static constexpr int kEach = kListed / kSampleThreads;
+  __device__ __forceinline__ uint64_t mass(int j) const {
+    const int at = threadIdx.x * kEach + j;
+    return at < count_ ? held_.mass(key_of(held_.listed().all[at])) : 0;
+  }
+
+  Held& held_;
+  uint64_t* warp_;
+  int count_;
+  uint64_t before_, total_ = 0;
+};
+
+}  // namespace opfacade
