@@ -61,10 +61,8 @@ class Draft:
     def map(self, *values: Node, dtype: DType | None = None, names: Sequence[str] = ()) -> MapDescriptor:
         """The descriptor. dtype: of results that are computed in its type; others have their own type. names: of the results,
         else out, or out0, out1 and so on."""
-        told = list(names) or (["out"] if len(values) == 1 else [f"out{i}" for i in range(len(values))])
-        outputs = tuple(
-            Output(name=name, dtype=_kept(node, dtype), value=node) for name, node in zip(told, values, strict=True)
-        )
+        told = list(names) or named(values)
+        outputs = tuple(Output(name=name, dtype=kept(node, dtype), value=node) for name, node in zip(told, values, strict=True))
         used = used_names(dict(zip(told, values, strict=True)))
         numbers = tuple(number for number in self.numbers if number.name in used)
         if len(self.inputs) > 8:
@@ -100,5 +98,11 @@ def one(type: Type) -> Node:
     return constant(True if type == "bool" else 1, type)
 
 
-def _kept(node: Node, dtype: DType | None) -> DType:
+def named(values: Sequence[Node]) -> list[str]:
+    """The names of results: out, or out0, out1 and so on."""
+    return ["out"] if len(values) == 1 else [f"out{i}" for i in range(len(values))]
+
+
+def kept(node: Node, dtype: DType | None) -> DType:
+    """The dtype of a result: `dtype` where that holds its value."""
     return dtype if dtype is not None and storable(dtype) == node.type else node.type

@@ -29,12 +29,17 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., MapDescriptor]:
             refuse(next(iter(signature.parameters)), "a tensor, or a Shaped with its shape and dtype", "none")
         dtype = common(tensors)
         draft = Draft(broadcast(one.shape for one in tensors.values()))
-        made = function(**{name: _as_node(draft, name, one, widened(dtype)) for name, one in given.items()})
+        made = function(**as_nodes(draft, given, dtype))
         values = made if isinstance(made, tuple) else (made,)
         return draft.map(*values, dtype=dtype)
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make
+
+
+def as_nodes(draft: Draft, given: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
+    """Arguments as expressions: tensors as inputs, numbers as numbers of the plan."""
+    return {name: _as_node(draft, name, one, widened(dtype)) for name, one in given.items()}
 
 
 def common(tensors: Mapping[str, Shaped]) -> DType:

@@ -107,24 +107,6 @@ def one_hot(input: Shaped, num_classes: int = -1) -> MapDescriptor:
     return draft.map(w.select(here, constant(1, "i64"), constant(0, "i64")))
 
 
-@recipe("nn.functional.nll_loss", 'reduction="none"; others wait for folds')
-def nll_loss(
-    input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
-    reduction: str = "mean",
-) -> MapDescriptor:  # fmt: skip
-    """input: log-probabilities [N, C, ...] or [C]; 0 where the target is ignore_index."""
-    if reduction != "none":
-        refuse("reduction", '"none"', reduction)
-    draft = Draft(target.shape)
-    source = draft.source("input", input)
-    at, places = index_of(draft.element("target", target)), draft.here()
-    found = -source.at([*places[: input.rank - 1 and 1], at, *places[1:]])
-    if weight is not None:
-        found = draft.source("weight", weight).at([at]) * found
-    ignored = w.eq(at, draft.number("ignore_index", ignore_index, "i64"))
-    return draft.map(w.select(ignored, constant(0.0, input.type), found), dtype=input.dtype)
-
-
 @recipe("unravel_index", "one output for each axis: out0, out1 and so on; at most 4")
 def unravel_index(input: Shaped, shape: Any) -> MapDescriptor:
 

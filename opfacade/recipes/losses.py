@@ -1,7 +1,8 @@
-"""Losses of elements, without a reduction; with one they wait for folds."""
+"""Losses of elements: a map without a reduction, a fold over all elements with one."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +10,16 @@ from typing import Any
 from opfacade.programs import words as w
 from opfacade.programs.activations import softplus
 from opfacade.programs.expression import Node, constant
-from opfacade.recipes._pointwise import floats, pointwise
+from opfacade.recipes._draft import Draft
+from opfacade.recipes._folding import FoldDraft, as_float
+from opfacade.recipes._pointwise import as_nodes, common, floats
 from opfacade.recipes._recipe import add
-from opfacade.recipes._tensors import refuse
+from opfacade.recipes._tensors import Shaped, broadcast, refuse
 from opfacade.recipes.functions import xlogy
 
-NOTE = 'reduction="none"; others wait for folds'
-
-
-def unreduced(reduction: Any) -> None:
-    if reduction != "none":
-        refuse("reduction", '"none"', reduction, "Sums and means of losses are folds.")
+NOTE = 'reduction="none" gives a map, others a fold'
+REDUCTIONS = ("none", "mean", "sum")
+WEIGHTS = ("mse_loss", "l1_loss", "huber_loss")  # a mean of these is divided by the sum of the weights
 
 
 def _weighted(loss: Node, weight: Any) -> Node:
@@ -27,44 +27,37 @@ def _weighted(loss: Node, weight: Any) -> Node:
 
 
 def mse(input: Node, target: Node, reduction: Any = "mean", weight: Any = None) -> Node:
-    unreduced(reduction)
     apart = floats(input) - target
     return _weighted(apart * apart, weight)
 
 
 def l1(input: Node, target: Node, reduction: Any = "mean", weight: Any = None) -> Node:
-    unreduced(reduction)
     return _weighted(w.abs_(input - target), weight)
 
 
 def smooth_l1(input: Node, target: Node, reduction: Any = "mean", beta: Any = 1.0) -> Node:
-    unreduced(reduction)
     apart = w.abs_(floats(input) - target)
     return w.select(apart < beta, 0.5 * apart * apart / beta, apart - 0.5 * beta)
 
 
 def huber(input: Node, target: Node, reduction: Any = "mean", delta: Any = 1.0, weight: Any = None) -> Node:
-    unreduced(reduction)
     apart = w.abs_(floats(input) - target)
     return _weighted(w.select(apart <= delta, 0.5 * apart * apart, delta * (apart - 0.5 * delta)), weight)
 
 
 def bce(input: Node, target: Node, weight: Any = None, reduction: Any = "mean") -> Node:
     """Logarithms below -100 count as -100."""
-    unreduced(reduction)
     least = constant(-100.0, input.type)
     yes, no = w.maximum(w.log(floats(input)), least), w.maximum(w.log1p(-input), least)
     return _weighted((target - 1.0) * no - target * yes, weight)
 
 
 def bce_with_logits(input: Node, target: Node, weight: Any = None, reduction: Any = "mean", pos_weight: Any = None) -> Node:
-    unreduced(reduction)
     factor = 1.0 if pos_weight is None else (pos_weight - 1.0) * target + 1.0
     return _weighted((1.0 - target) * input + softplus(-floats(input)) * factor, weight)
 
 
 def kl_div(input: Node, target: Node, reduction: Any = "mean", log_target: Any = False) -> Node:
-    unreduced(reduction)
     if log_target:
         return w.exp(target) * (target - input)
     return xlogy(target, target) - target * input
@@ -74,7 +67,6 @@ def poisson_nll(
     input: Node, target: Node, log_input: Any = True, full: Any = False, eps: Any = 1e-8, reduction: Any = "mean"
 ) -> Node:
     """full: with Stirling's approximation for targets above 1."""
-    unreduced(reduction)
     found = w.exp(input) - target * input if log_input else input - target * w.log(input + eps)
     if not full:
         return found
@@ -83,7 +75,6 @@ def poisson_nll(
 
 
 def gaussian_nll(input: Node, target: Node, var: Node, full: Any = False, eps: Any = 1e-6, reduction: Any = "mean") -> Node:
-    unreduced(reduction)
     wide = w.maximum(var, eps)
     apart = floats(input) - target
     found = 0.5 * (w.log(wide) + apart * apart / wide)
@@ -91,19 +82,16 @@ def gaussian_nll(input: Node, target: Node, var: Node, full: Any = False, eps: A
 
 
 def hinge_embedding(input: Node, target: Node, margin: Any = 1.0, reduction: Any = "mean") -> Node:
-    unreduced(reduction)
     zero = constant(0.0, floats(input).type)
     near = w.select(w.ne(target, 1.0), w.maximum(margin - input, 0.0), zero)
     return near + w.select(w.ne(target, -1.0), input, zero)
 
 
 def margin_ranking(input1: Node, input2: Node, target: Node, margin: Any = 0.0, reduction: Any = "mean") -> Node:
-    unreduced(reduction)
     return w.maximum(-target * (floats(input1) - input2) + margin, 0.0)
 
 
 def soft_margin(input: Node, target: Node, reduction: Any = "mean") -> Node:
-    unreduced(reduction)
     return softplus(-target * floats(input))
 
 
@@ -114,5 +102,43 @@ LOSSES: dict[str, Callable[..., Node]] = {
     "soft_margin_loss": soft_margin,
 }  # fmt: skip
 
-for _name, _loss in LOSSES.items():
-    add(f"nn.functional.{_name}", pointwise(_loss), NOTE)
+
+def checked(reduction: Any, more: tuple[str, ...] = ()) -> str:
+    if reduction not in (*REDUCTIONS, *more):
+        refuse("reduction", f"one of {', '.join((*REDUCTIONS, *more))}", reduction)
+    found: str = reduction
+    return found
+
+
+def _loss(name: str, function: Callable[..., Node]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    def make(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options).arguments
+        reduction = checked(given.get("reduction", "mean"), ("batchmean",) if name == "kl_div" else ())
+        tensors = {one: value for one, value in given.items() if isinstance(value, Shaped)}
+        shape = broadcast(one.shape for one in tensors.values())
+        draft = Draft(shape) if reduction == "none" else FoldDraft(shape, range(len(shape)))
+        nodes = as_nodes(draft, given, common(tensors))
+        loss = function(**nodes)
+        if not isinstance(draft, FoldDraft):
+            return draft.map(loss, dtype=common(tensors))
+        weight = nodes.get("weight") if name in WEIGHTS else None
+        return draft.rows(_joined(draft, loss, reduction, weight), dtype=common(tensors))
+
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make
+
+
+def _joined(draft: FoldDraft, loss: Node, reduction: str, weight: Any) -> Node:
+    """The sum; the mean of elements, by weight, or of the entries of axis 0."""
+    total = draft.join("sum", loss)
+    if reduction == "sum":
+        return total
+    if reduction == "batchmean":
+        return total / as_float(draft.count(draft.folded[:1]), loss)
+    return total / (as_float(draft.count(), loss) if weight is None else draft.join("sum", weight))
+
+
+for _name, _function in LOSSES.items():
+    add(f"nn.functional.{_name}", _loss(_name, _function), NOTE)

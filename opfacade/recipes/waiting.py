@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-FOLDS = """
-max min sum nansum prod mean nanmean amax amin aminmax any all argmax argmin count_nonzero std std_mean var var_mean norm dist
-trace logsumexp dot vdot inner equal allclose hash_tensor isin cov corrcoef sum_to_size trapz trapezoid linalg.vecdot
-linalg.norm linalg.vector_norm linalg.matrix_norm softmax log_softmax _softmax_backward_data nn.functional.softmin
-torch.ops.aten._safe_softmax.default native_group_norm native_layer_norm native_batch_norm _native_batch_norm_legit
-_batch_norm_with_update nn.functional.batch_norm nn.functional.group_norm nn.functional.instance_norm nn.functional.layer_norm
-nn.functional.rms_norm nn.functional.local_response_norm nn.functional.normalize nn.functional.cosine_similarity renorm cdist
-nn.functional.pairwise_distance nn.functional.pdist nn.functional.cross_entropy nn.functional.multi_margin_loss
-nn.functional.multilabel_margin_loss nn.functional.multilabel_soft_margin_loss nn.functional.cosine_embedding_loss
-nn.functional.triplet_margin_loss nn.functional.triplet_margin_with_distance_loss nn.functional.bilinear masked.sum masked.prod
-masked.amax masked.amin masked.argmax masked.argmin masked.mean masked.norm masked.var masked.std masked.softmax
-masked.log_softmax masked.softmin masked.normalize masked.logsumexp index_fill
-"""
+REDUCERS = "hash_tensor"
+PAIRS = "nn.functional.pdist"
 WINDOWS = """
 nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
 nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d nn.functional.avg_pool1d
@@ -60,7 +49,7 @@ split_with_sizes split_with_sizes_copy unsafe_split tensor_split hsplit vsplit d
 atleast_1d atleast_2d atleast_3d squeeze unsqueeze unbind T H mT mH imag view_as_real view_as_complex __getitem__ resize_
 resize_as_ empty empty_like empty_strided empty_permuted new_empty new_empty_strided
 """
-SEVERAL = "gradient cartesian_prod _chunk_cat _unsafe_masked_index"
+SEVERAL = "gradient cartesian_prod _chunk_cat _unsafe_masked_index _batch_norm_with_update"
 COMPLEX = "complex polar cdouble cfloat chalf"
 PRODUCTS = """
 mm bmm mv matmul __rmatmul__ addmm addmv addbmm baddbmm addr einsum tensordot linalg.multi_dot linalg.matrix_power
@@ -87,7 +76,8 @@ WAITING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         reason: tuple(names.split())
         for reason, names in {
-            "waits for folds: reductions, softmaxes, norms, reduced losses": FOLDS,
+            "waits for a reducer that folds lack: exclusive or": REDUCERS,
+            "waits for places of pairs, which need an exact root": PAIRS,
             "waits for folds over windows": WINDOWS,
             "waits for scans": SCANS,
             "waits for scatters": SCATTERS,

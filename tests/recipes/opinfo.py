@@ -84,8 +84,8 @@ class Call:
             items = value[0] if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], (list, tuple)) else value
             if isinstance(items, (list, tuple)):
                 found |= {f"{name}{i}": item for i, item in enumerate(items)}
-            else:
-                found[name] = items
+            else:  # the second tensor of max(a, b) stands where an axis may
+                found["other" if name == "dim" and isinstance(items, torch.Tensor) else name] = items
         return found
 
 
@@ -94,6 +94,7 @@ def bundle(descriptor, tensors):
     specs, found = descriptor.operands(), {}
     for i, given in enumerate(descriptor.inputs):
         found[given.name] = tensors[given.name].reshape([dim.size for dim in specs[f"in_{i}"].shape])
-    for output in descriptor.outputs:
-        found[output.name] = torch.full(descriptor.shape, 77).to(torch_dtype(output.dtype))
+    for i, output in enumerate(descriptor.outputs):
+        shape = [dim.size for dim in specs[f"out_{i}"].shape]
+        found[output.name] = torch.full(shape, 77).to(torch_dtype(output.dtype))
     return descriptor.args(**found)

@@ -13,8 +13,9 @@ import torch
 
 from opfacade import Preference, recipes
 from opfacade.errors import DescriptorError
+from opfacade.plan import Plan
 from opfacade.plans._program_values import values_of
-from opfacade.plans.elementwise import MapPlan
+from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import bound
 from opfacade.programs.ball import Ball
 from opfacade.programs.operations import FUNCTIONS
@@ -22,7 +23,7 @@ from opfacade.programs.types import FLOATS
 from opfacade.programs.ulps import DEVICE
 from opfacade.testing.families.elementwise import differs
 from tests import emulator
-from tests.recipes import opinfo
+from tests.recipes import folds, opinfo
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.uint8, torch.bfloat16)
 MOST = 6  # samples of an operator and a dtype
@@ -33,7 +34,8 @@ MACHINE = bound.machine_of(
 )
 ROUNDOFF = {"f32": 2.0**-24, "f64": 2.0**-52}
 DISTINCT = {recipe.name: recipe for recipe in recipes.RECIPES.values()}
-OWN = {"cbrt", "relu2", "to", "unbind_copy"}  # without samples, or with none that is taken
+OWN = {"cbrt", "relu2", "to", "triplet_margin_with_distance_loss", "unbind_copy"}  # without samples, or with none that is taken
+RESHAPED = {"group_norm", "native_group_norm", "native_layer_norm"}  # results with other axes than torch's
 TORCH = {"ndtr": 2.0**-51}  # errors of torch's f64
 
 
@@ -56,7 +58,7 @@ def accepted(recipe, info, dtype, most=MOST):
 def run(recipe, call, descriptor, backend="reference"):
     args = opinfo.bundle(descriptor, call.tensors(recipe))
     if backend == "reference":
-        MapPlan.select(descriptor, Preference(backend="reference")).run(args)
+        Plan.select(descriptor, Preference(backend="reference")).run(args)
     else:
         emulator.subject(descriptor).run(args)
     return args, descriptor.written(args)
@@ -66,15 +68,22 @@ def listed(result):
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
-def ball_of(output, args, descriptor):
+def amend(node, ball):
     """Exact operations and constants have radii too: their rounding is that of this order."""
+    inexact = node.kind == "constant" and node.type in FLOATS and node.data not in (0.0, 0.5, 1.0, 2.0)
+    return Ball(ball.v, ball.v.abs().nan_to_num(0.0, 0.0, 0.0) * ROUNDOFF[node.type]) if inexact else ball
 
-    def amend(node, ball):
-        inexact = node.kind == "constant" and node.type in FLOATS and node.data not in (0.0, 0.5, 1.0, 2.0)
-        return Ball(ball.v, ball.v.abs().nan_to_num(0.0, 0.0, 0.0) * ROUNDOFF[node.type]) if inexact else ball
 
-    bounds = bound.Bounds(values_of(descriptor, args), MACHINE, fused=True, amend=amend)
-    return bound.stored(bounds(output.value), output.dtype)
+def balls_of(descriptor, args, steps=lambda n: 1.0):
+    """Each result with its radius; of what is no float None."""
+    if isinstance(descriptor, FoldDescriptor):
+        found = folds.bounds(descriptor, args, MACHINE, steps, amend)
+        balls = [folds.over(descriptor, output, found(output.value)) for output in descriptor.outputs]
+    else:
+        bounds = bound.Bounds(values_of(descriptor, args), MACHINE, fused=True, amend=amend)
+        balls = [bounds(output.value) for output in descriptor.outputs]
+    pairs = zip(descriptor.outputs, balls, strict=True)
+    return [bound.stored(ball, output.dtype) if output.value.type in FLOATS else None for output, ball in pairs]
 
 
 def in_f64(info, sample):
@@ -116,12 +125,17 @@ def test_a_recipe_computes_what_torch_does(name):
 
 def compare(recipe, info, sample, call, descriptor, backend="reference"):
     args, found = run(recipe, call, descriptor, backend)
-    want = listed(info.op(sample.input, *sample.args, **sample.kwargs))
+    want = [torch.as_tensor(one) for one in listed(info.op(sample.input, *sample.args, **sample.kwargs))]
     assert len(found) == len(want)
-    for output, got, narrow, exact in zip(descriptor.outputs, found, want, in_f64(info, sample), strict=True):
+    balls = balls_of(descriptor, args, (lambda n: 1.0) if backend == "reference" else (lambda n: n + 17.0))
+    for ball, got, narrow, exact in zip(balls, found, want, in_f64(info, sample), strict=True):
+        narrow, exact = (
+            torch.as_tensor(one).reshape(got.shape) if recipe.name in RESHAPED else torch.as_tensor(one)
+            for one in (narrow, exact)
+        )
         assert (got.shape, got.dtype) == (narrow.shape, narrow.dtype), call
         if got.is_floating_point():
-            fine = agrees(got, narrow, exact.double(), ball_of(output, args, descriptor), TORCH.get(recipe.name, 0.0))
+            fine = agrees(got, narrow, exact.double(), ball, TORCH.get(recipe.name, 0.0))
         else:
             fine = got == narrow
         assert bool(fine.all()), (call, got[~fine][:4], narrow[~fine][:4])

@@ -5,7 +5,6 @@ import torch
 
 from opfacade import Plan, Preference, Target, recipes
 from opfacade.errors import DescriptorError
-from opfacade.plans.elementwise import MapPlan
 from opfacade.recipes import Shaped, shaped
 from opfacade.recipes._recipe import attribute
 from tests import emulator
@@ -33,7 +32,30 @@ SM_90A = Target.parse("sm_90a")
         (lambda: recipes.cat([X, shaped(4, 5, dtype="f32")]), "tensors[1]", "the extents of the first"),
         (lambda: recipes.gather(X, 0, X), "index", "integers"),
         (lambda: recipes.view_copy(X, (5, 5)), "size", "24 elements"),
-        (lambda: recipes.mse_loss(X, X), "reduction", '"none"'),
+        (lambda: recipes.mse_loss(X, X, reduction="max"), "reduction", "one of none, mean, sum"),
+        (lambda: recipes.kl_div(X, X, reduction="batch"), "reduction", "none, mean, sum, batchmean"),
+        (lambda: recipes.sum(X, 2), "dim", "an axis, -2 .. 1"),
+        (lambda: recipes.sum(X, (0, -2)), "dim", "each axis once"),
+        (lambda: recipes.mean(WHOLE), "input", "a dtype of floats"),
+        (lambda: recipes.var(X, 0, True, correction=2), "correction", "None beside unbiased"),
+        (lambda: recipes.amax(shaped(3, 0, dtype="f32"), 1), "tensors", "at least one element"),
+        (lambda: recipes.argmax(X, (0, 1)), "dim", "an axis"),
+        (lambda: recipes.sum(shaped(*[2] * 6, dtype="f32"), keepdim=True), "keepdim", "at most 8 axes"),
+        (lambda: recipes.norm(X, "nuc"), "p", 'a number or "fro"'),
+        (lambda: recipes.linalg_norm(X, 1), "ord", '"fro"'),
+        (lambda: recipes.softmax(X, 0, dtype="i32"), "input", "a dtype of floats"),
+        (lambda: recipes.layer_norm(X, 4), "normalized_shape", "the last of the extents (4, 6)"),
+        (lambda: recipes.layer_norm(X, 6, weight=shaped(4, dtype="f32")), "weight", "a tensor of the extents (6,)"),
+        (lambda: recipes.layer_norm(X, 6, weight=shaped(6, dtype="bf16")), "weight", "f32, the dtype of input"),
+        (lambda: recipes.group_norm(X, 4), "num_groups", "a divisor of axis 1"),
+        (lambda: recipes.batch_norm(X, None, None), "running_mean", "a tensor of [6]"),
+        (lambda: recipes.masked_sum(X, 0, mask=X), "mask", "bool of a shape that expands to (4, 6)"),
+        (lambda: recipes.cross_entropy(X, shaped(4, 5, dtype="f32")), "target", "classes"),
+        (lambda: recipes.cross_entropy(shaped(2, 3, 4, dtype="f32"), shaped(2, 4, dtype="i64")), "input", "[N, C] or [C]"),
+        (lambda: recipes.multi_margin_loss(X, shaped(4, dtype="i64"), p=3), "input", "p of 1 or 2"),
+        (lambda: recipes.cosine_embedding_loss(X, X, X), "target", "a number for each row"),
+        (lambda: recipes.dot(X, X), "tensor", "two tensors of one axis"),
+        (lambda: recipes.cov(X, fweights=X), "fweights", "None"),
         (lambda: recipes.gelu(X, approximate="fast"), "approximate", "tanh"),
         (lambda: recipes.one_hot(shaped(3, dtype="i64")), "num_classes", "a number"),
         (lambda: recipes.to(X, "f12"), "dtype", "one of f16"),
@@ -51,8 +73,8 @@ def test_an_argument_without_a_meaning_is_refused_by_name(make, argument, words)
 
 
 def test_a_name_without_a_recipe_says_where_the_reason_is():
-    with pytest.raises(AttributeError, match=r"waits for folds.*docs/ops/recipes\.md"):
-        _ = recipes.sum
+    with pytest.raises(AttributeError, match=r"waits for scans.*docs/ops/recipes\.md"):
+        _ = recipes.cumsum
     with pytest.raises(TypeError, match="unexpected"):
         recipes.silu(X, inplace=True)
 
@@ -88,7 +110,7 @@ def test_to_converts_as_the_language_does(dtype):
     x = torch.tensor([0.0, 1.5, -2.7, 300.0])
     made = recipes.to(x, dtype)
     args = opinfo.bundle(made, {"input": x})
-    MapPlan.select(made, Preference(backend="reference")).run(args)
+    Plan.select(made, Preference(backend="reference")).run(args)
     want = {"f8_e4m3": [0, 1.5, -2.75, 288], "i8": [0, 1, -2, 127], "u64": [0, 1, 0, 300], "bool": [0, 1, 1, 1]}
     near = {"bf16": [0, 1.5, -2.703125, 300], "f16": [0, 1.5, -2.69921875, 300], "f64": x.double().tolist()}
     assert made.written(args)[0].double().tolist() == (want | near)[dtype]
@@ -98,7 +120,7 @@ def test_unbind_gives_a_result_for_each_element_of_an_axis():
     x = torch.arange(12.0).reshape(2, 3, 2)
     made = recipes.unbind_copy(x, 1)
     args = opinfo.bundle(made, {"input": x})
-    MapPlan.select(made, Preference(backend="reference")).run(args)
+    Plan.select(made, Preference(backend="reference")).run(args)
     assert all(torch.equal(a, b) for a, b in zip(made.written(args), x.unbind(1), strict=True))
 
 
@@ -141,5 +163,5 @@ def test_nextafter_and_frexp_are_those_of_the_library_at_all_edges():
 def ran(recipe, *tensors):
     made = recipe(*tensors)
     args = opinfo.bundle(made, opinfo.Call(tensors, {}).tensors(recipe))
-    MapPlan.select(made, Preference(backend="reference")).run(args)
+    Plan.select(made, Preference(backend="reference")).run(args)
     return made.written(args)

@@ -1,0 +1,71 @@
+"""The largest and the least elements along axes, and their places. NaN wins; of equal elements the first is the place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.plans.reduction import FoldDescriptor
+from opfacade.programs import words as w
+from opfacade.programs.expression import Node
+from opfacade.recipes._folding import FoldDraft, begun
+from opfacade.recipes._recipe import RECIPES, recipe
+from opfacade.recipes._tensors import Shaped, axis_of
+
+
+def extreme(draft: FoldDraft, x: Node, word: str) -> Node:
+    """word: max or min; of truths whether any is, or all are."""
+    if x.type == "bool":
+        return draft.join("any" if word == "max" else "all", x)
+    return draft.join(word, x)
+
+
+def placed(draft: FoldDraft, x: Node, word: str) -> tuple[Node, Node]:
+    """The largest or least and its place."""
+    number = w.u8(x) if x.type == "bool" else x
+    found, place = (draft.join(f"arg{word}", number, part) for part in ("value", "index"))
+    return (w.bool(found) if x.type == "bool" else found), place
+
+
+def _amount(word: str) -> Any:
+    def make(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+        draft = begun(input, dim)
+        return draft.rows(extreme(draft, draft.element("input", input), word), dtype=input.dtype, keepdim=keepdim)
+
+    return make
+
+
+def _place(word: str) -> Any:
+    def make(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+        """Without dim the place among all elements, counted row by row."""
+        draft = begun(input, None if dim is None else axis_of("dim", dim, input.rank))
+        return draft.rows(placed(draft, draft.element("input", input), word)[1], keepdim=keepdim)
+
+    return make
+
+
+def _either(word: str) -> Any:
+    def make(input: Shaped, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
+        """Of all elements, or along dim with the places as out1, or of two tensors."""
+        second = dim if isinstance(dim, Shaped) else other
+        if isinstance(second, Shaped):
+            return RECIPES[f"{word}imum"].make(input, second)
+        if dim is None:
+            return _amount(word)(input, keepdim=keepdim)
+        draft = begun(input, axis_of("dim", dim, input.rank))
+        return draft.rows(*placed(draft, draft.element("input", input), word), dtype=input.dtype, keepdim=keepdim)
+
+    return make
+
+
+for _word in ("max", "min"):
+    recipe(f"a{_word}")(_amount(_word))
+    recipe(f"arg{_word}", "i64")(_place(_word))
+    recipe(_word, "with dim out0 is the value, out1 the place; of two tensors a map")(_either(_word))
+
+
+@recipe("aminmax", "out0 is the least, out1 the largest")
+def aminmax(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+    draft = begun(input, dim)
+    x = draft.element("input", input)
+    found = [extreme(draft, x, word) for word in ("min", "max")]
+    return draft.rows(*found, dtype=input.dtype, keepdim=keepdim)

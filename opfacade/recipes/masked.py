@@ -1,0 +1,172 @@
+"""torch.masked: reductions, softmaxes and norms of the elements where a mask is true. Without a mask, of all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from opfacade.core.dtypes import DType
+from opfacade.plans.reduction import FoldDescriptor
+from opfacade.programs import words as w
+from opfacade.programs.expression import Node, constant
+from opfacade.programs.types import range_of
+from opfacade.recipes._draft import Draft, one, zero
+from opfacade.recipes._folding import FoldDraft, as_float, begun, cast
+from opfacade.recipes._pointwise import floats, is_float
+from opfacade.recipes._recipe import recipe
+from opfacade.recipes._tensors import Shaped, broadcast, refuse
+from opfacade.recipes.extremes import extreme, placed
+from opfacade.recipes.lengths import length
+from opfacade.recipes.reductions import WIDE, corrected, counted, log_of_sum, summand
+from opfacade.recipes.softmaxes import along, log_share, share
+
+
+def seen(draft: Draft, mask: Any) -> Node | None:
+    """Whether an element counts; None: all do."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Shaped) or mask.dtype != "bool" or broadcast([draft.shape, mask.shape]) != draft.shape:
+        refuse("mask", f"bool of a shape that expands to {draft.shape}", mask)
+    return draft.element("mask", mask)
+
+
+def hidden(x: Node, there: Node | None, instead: Node) -> Node:
+    return x if there is None else w.select(there, x, instead)
+
+
+def least(x: Node, sign: int) -> Node:
+    """The end of a type below (sign 1) or above (sign -1) all others."""
+    if is_float(x):
+        return constant("-inf" if sign > 0 else "inf", x.type)
+    if x.type == "bool":
+        return constant(sign < 0, "bool")
+    return constant(range_of(x.type)[0 if sign > 0 else 1], x.type)
+
+
+def _summed(word: str, identity: Any) -> Any:
+    def make(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
+        draft = begun(input, dim)
+        x, wanted = summand(draft.element("input", input), input.dtype, dtype)
+        return draft.rows(draft.join(word, hidden(x, seen(draft, mask), identity(x.type))), dtype=wanted, keepdim=bool(keepdim))
+
+    return make
+
+
+recipe("masked.sum", WIDE)(_summed("sum", zero))
+recipe("masked.prod", WIDE)(_summed("prod", one))
+
+
+def _amount(word: str, sign: int) -> Any:
+    def make(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
+        draft = begun(input, dim)
+        x, wanted = cast(draft.element("input", input), input.dtype, dtype)
+        found = extreme(draft, hidden(x, seen(draft, mask), least(x, sign)), word)
+        return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
+
+    return make
+
+
+def _place(word: str, sign: int) -> Any:
+    def make(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
+        draft = begun(input, dim)
+        x = draft.element("input", input)
+        place = placed(draft, hidden(x, seen(draft, mask), least(x, sign)), word)[1]
+        found, wanted = cast(place, "i64", input.dtype if dtype is None else dtype)
+        return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
+
+    return make
+
+
+for _word, _sign in (("max", 1), ("min", -1)):
+    recipe(f"masked.a{_word}")(_amount(_word, _sign))
+    recipe(f"masked.arg{_word}", "the place has the dtype of the input, as torch has it")(_place(_word, _sign))
+
+
+@recipe("masked.mean")
+def masked_mean(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
+    """NaN where no element counts."""
+    draft, x, there, wanted = _begun(input, dim, dtype, mask)
+    found = draft.join("sum", hidden(x, there, zero(x.type))) / _number(draft, x, there)
+    return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
+
+
+def _begun(input: Shaped, dim: Any, dtype: Any, mask: Any) -> tuple[FoldDraft, Node, Node | None, DType]:
+    draft = begun(input, dim)
+    x, wanted = cast(draft.element("input", input), input.dtype, dtype)
+    return draft, floats(x), seen(draft, mask), wanted
+
+
+def _number(draft: FoldDraft, x: Node, there: Node | None) -> Node:
+    """How many elements count."""
+    return as_float(draft.count() if there is None else counted(draft, there), x)
+
+
+@recipe("masked.norm", "ord is a number")
+def masked_norm(
+    input: Shaped, ord: Any = 2.0, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None
+) -> FoldDescriptor:
+    draft, x, there, wanted = _begun(input, dim, dtype, mask)
+    found = length(draft, hidden(x, there, _no_length(x, ord)), 2.0 if ord is None else ord)
+    return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
+
+
+def _no_length(x: Node, ord: Any) -> Node:
+    """An element that leaves a norm as it is, as torch has it: 0, or inf for the least."""
+    return constant("inf", x.type) if ord == -math.inf else zero(x.type)
+
+
+def _spread(take_root: bool) -> Any:
+    def make(
+        input: Shaped, dim: Any = None, unbiased: Any = None, correction: Any = None, keepdim: bool = False,
+        dtype: Any = None, mask: Any = None,
+    ) -> FoldDescriptor:  # fmt: skip
+        dim, correction = corrected(dim, unbiased, correction)
+        draft, x, there, wanted = _begun(input, dim, dtype, mask)
+        count, none = _number(draft, x, there), zero(x.type)
+        apart = x - draft.join("sum", hidden(x, there, none)) / count
+        total = draft.join("sum", hidden(apart * apart, there, none))
+        found = total / w.maximum(count - draft.number("correction", correction, x.type), 0.0)
+        return draft.rows(w.sqrt(found) if take_root else found, dtype=wanted, keepdim=bool(keepdim))
+
+    return make
+
+
+recipe("masked.var")(_spread(False))
+recipe("masked.std")(_spread(True))
+
+
+@recipe("masked.logsumexp")
+def masked_logsumexp(
+    input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None
+) -> FoldDescriptor:
+    """-inf where no element counts."""
+    draft, x, there, wanted = _begun(input, dim, dtype, mask)
+    found = log_of_sum(draft, hidden(x, there, constant("-inf", x.type)))
+    return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
+
+
+def _along(function: Any, hide: str) -> Any:
+    def make(input: Shaped, dim: int, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
+        """NaN where no element counts."""
+        draft = along(input, dim)
+        x, wanted = cast(draft.element("input", input), input.dtype, dtype)
+        found = function(draft, hidden(floats(x), seen(draft, mask), constant(hide, x.type)))
+        return draft.elements(found, dtype=wanted)
+
+    return make
+
+
+recipe("masked.softmax")(_along(share, "-inf"))
+recipe("masked.log_softmax")(_along(log_share, "-inf"))
+recipe("masked.softmin")(_along(lambda draft, x: share(draft, -x), "inf"))
+
+
+@recipe("masked.normalize", "ord is a number")
+def masked_normalize(
+    input: Shaped, ord: Any, dim: Any, eps: Any = 1e-12, dtype: Any = None, mask: Any = None
+) -> FoldDescriptor:
+    """0 where an element does not count."""
+    draft, x, there, wanted = _begun(input, dim, dtype, mask)
+    size = length(draft, hidden(x, there, _no_length(x, ord)), ord)
+    x = hidden(x, there, zero(x.type))
+    return draft.elements(x / w.maximum(size, draft.number("eps", eps, x.type)), dtype=wanted)
