@@ -10,6 +10,7 @@ from opfacade.plans.reduction import FoldDescriptor, FoldOutput, Stage
 from opfacade.programs import words as w
 from opfacade.programs.expression import MAX_AXES, Node, apply, constant, extent, stage
 from opfacade.programs.fields import Input, used_names
+from opfacade.programs.stages import REDUCERS
 from opfacade.programs.types import NARROW
 from opfacade.recipes._draft import Draft, kept, named
 from opfacade.recipes._tensors import Shape, Shaped, axes_of, dtype_of, refuse
@@ -26,7 +27,10 @@ class FoldDraft(Draft):
 
     def join(self, reducer: Any, value: Node, part: str = "value", axes: Sequence[int] | None = None) -> Node:
         """A result of a stage, which is added if there is none like it. axes: the last ones of the folded axes; None: all."""
-        made = Stage(reducer=reducer, value=value, axes=None if axes is None or tuple(axes) == self.folded else tuple(axes))
+        over = self.folded if axes is None else tuple(axes)
+        if not REDUCERS[reducer].of_empty and 0 in [self.shape[axis] for axis in over]:
+            refuse("input", f"at least one element along the axes {over}: none have no {reducer}", self.shape)
+        made = Stage(reducer=reducer, value=value, axes=None if over == self.folded else over)
         if made not in self.stages:
             self.stages.append(made)
         return stage(self.stages.index(made), made.part(part), part)

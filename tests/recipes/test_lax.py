@@ -8,7 +8,7 @@ import torch
 
 from opfacade import Preference
 from opfacade.errors import DescriptorError
-from opfacade.plans.elementwise import MapPlan
+from opfacade.plan import Plan
 from opfacade.recipes import lax, shaped
 from tests.recipes import opinfo
 from tests.recipes.test_recipes import ran
@@ -59,7 +59,7 @@ def test_lax_means_otherwise_than_torch():
 
 def made(descriptor, **tensors):
     args = opinfo.bundle(descriptor, tensors)
-    MapPlan.select(descriptor, Preference(backend="reference")).run(args)
+    Plan.select(descriptor, Preference(backend="reference")).run(args)
     return descriptor.written(args)[0]
 
 
@@ -118,3 +118,59 @@ def test_every_nan_has_one_pattern(whole, quiet):
     x = nans.view(torch.float32 if name == "i32" else torch.float64)
     got = made(lax.bitcast_convert_type(x, name), operand=x)
     assert got.tolist() == [quiet] * 3
+
+
+FOLDED = torch.tensor([[3, -7, 3], [-(2**31), 2**31 - 1, 5], [2, 2, -9]], dtype=torch.int32)
+TRUTHS = torch.tensor([[True, False], [True, True], [False, False]])
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "operand", "want"),
+    [
+        (lax.reduce_sum(A, (1,)), A, A.sum(1)),
+        (lax.reduce_sum(A, (0, 1)), A, A.sum()),
+        (lax.reduce_sum(A, ()), A, A),
+        (lax.reduce_sum(FOLDED, (0,)), FOLDED, FOLDED.sum(0).int()),
+        (lax.reduce_prod(FOLDED, (1,)), FOLDED, FOLDED.long().prod(1).int()),
+        (lax.reduce_max(FOLDED, (0,)), FOLDED, FOLDED.amax(0)),
+        (lax.reduce_min(A, (0,)), A, A.amin(0)),
+        (lax.reduce_max(TRUTHS, (1,)), TRUTHS, TRUTHS.any(1)),
+        (lax.reduce_min(TRUTHS, (1,)), TRUTHS, TRUTHS.all(1)),
+        (lax.reduce_and(TRUTHS, (0, 1)), TRUTHS, TRUTHS.all()),
+        (lax.reduce_or(TRUTHS, (1,)), TRUTHS, TRUTHS.any(1)),
+        (lax.argmax(FOLDED, 1), FOLDED, torch.tensor([0, 1, 0], dtype=torch.int32)),
+        (lax.argmin(FOLDED, 0, "i64"), FOLDED, torch.tensor([1, 0, 2])),
+        (lax.argmax(TRUTHS, 0), TRUTHS, torch.tensor([0, 1], dtype=torch.int32)),
+        (lax.argmin(X / (X - 0.5), 0), X / (X - 0.5), torch.tensor(4, dtype=torch.int32)),
+    ],
+)
+def test_a_reduction_is_that_of_lax(descriptor, operand, want):
+    """Its dtype stays, integers wrap."""
+    got = made(descriptor, operand=operand)
+    assert got.dtype == want.dtype
+    assert torch.equal(got, want)
+
+
+def test_a_reduction_of_lax_takes_what_lax_does():
+    with pytest.raises(DescriptorError, match="Bits of integers"):
+        lax.reduce_and(FOLDED, (0,))
+    with pytest.raises(DescriptorError, match="each axis once"):
+        lax.reduce_sum(A, (0, -2))
+    with pytest.raises(DescriptorError, match=r"exponent_bits expected 1 \.\. 8"):
+        lax.reduce_precision(X, 9, 7)
+    with pytest.raises(DescriptorError, match="operand expected f32"):
+        lax.reduce_precision(X.double(), 5, 10)
+
+
+def test_a_float_of_fewer_bits():
+    spread = torch.arange(0, 2**32, 7919 * 65537).to(torch.uint32).view(torch.float32)
+    spread = torch.cat([spread, torch.arange(2**16).to(torch.uint16).view(torch.float16).float() * (1 + 2.0**-11)])
+    half = spread.half().float()
+    smallest = 2.0**-14  # normal number of f16; what rounds to less is 0 with its sign
+    want = torch.where(spread.abs() < smallest * (1 - 2.0**-12), torch.copysign(torch.tensor(0.0), spread), half)
+    assert torch.equal(made(lax.reduce_precision(spread, 5, 10), operand=spread).nan_to_num(77.0), want.nan_to_num(77.0))
+    assert torch.equal(made(lax.reduce_precision(spread, 8, 7), operand=spread).nan_to_num(77.0),
+                       spread.bfloat16().float().nan_to_num(77.0))  # fmt: skip
+    small = torch.tensor([1.0625, 1.1875, -247.9, -248.0, 2.0**-6, 2.0**-7, math.inf, 1e-45])
+    assert made(lax.reduce_precision(small, 4, 3), operand=small).tolist() == [1, 1.25, -240, -math.inf, 2.0**-6, 0, math.inf, 0]
+    assert torch.equal(made(lax.reduce_precision(small, 8, 23), operand=small), small)

@@ -38,7 +38,7 @@ SM_90A = Target.parse("sm_90a")
         (lambda: recipes.sum(X, (0, -2)), "dim", "each axis once"),
         (lambda: recipes.mean(WHOLE), "input", "a dtype of floats"),
         (lambda: recipes.var(X, 0, True, correction=2), "correction", "None beside unbiased"),
-        (lambda: recipes.amax(shaped(3, 0, dtype="f32"), 1), "tensors", "at least one element"),
+        (lambda: recipes.amax(shaped(3, 0, dtype="f32"), 1), "input", "at least one element along the axes (1,)"),
         (lambda: recipes.argmax(X, (0, 1)), "dim", "an axis"),
         (lambda: recipes.sum(shaped(*[2] * 6, dtype="f32"), keepdim=True), "keepdim", "at most 8 axes"),
         (lambda: recipes.norm(X, "nuc"), "p", 'a number or "fro"'),
