@@ -49,9 +49,11 @@ class Draft:
             fixed = constant(number, type)
             if isinstance(number, float) and not math.isfinite(number):
                 return fixed
-            self.numbers.append(Number(name=name, value=number, type=type))
+            made = Number(name=name, value=number, type=type)
         except Fault as fault:
             raise Refusal(name, f"{type}, as which the tensors are computed", number, fault.hint_text) from None
+        if made not in self.numbers:
+            self.numbers.append(made)
         return scalar(name, type)
 
     def here(self, axes: Sequence[int] | None = None) -> list[Node]:

@@ -19,7 +19,7 @@ from opfacade.recipes.functions import xlogy
 
 NOTE = 'reduction="none" gives a map, others a fold'
 REDUCTIONS = ("none", "mean", "sum")
-WEIGHTS = ("mse_loss", "l1_loss", "huber_loss")  # a mean of these is divided by the sum of the weights
+WEIGHTS = ("mse_loss", "l1_loss")  # a mean of these is divided by the sum of the weights
 
 
 def _weighted(loss: Node, weight: Any) -> Node:

@@ -172,5 +172,14 @@ def test_a_float_of_fewer_bits():
     assert torch.equal(made(lax.reduce_precision(spread, 8, 7), operand=spread).nan_to_num(77.0),
                        spread.bfloat16().float().nan_to_num(77.0))  # fmt: skip
     small = torch.tensor([1.0625, 1.1875, -247.9, -248.0, 2.0**-6, 2.0**-7, math.inf, 1e-45])
-    assert made(lax.reduce_precision(small, 4, 3), operand=small).tolist() == [1, 1.25, -240, -math.inf, 2.0**-6, 0, math.inf, 0]
+    assert made(lax.reduce_precision(small, 4, 3), operand=small).tolist() == [
+        1,
+        1.25,
+        -240,
+        -math.inf,
+        2.0**-6,
+        0,
+        math.inf,
+        0,
+    ]
     assert torch.equal(made(lax.reduce_precision(small, 8, 23), operand=small), small)
