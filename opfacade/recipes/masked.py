@@ -11,13 +11,13 @@ from opfacade.programs import words as w
 from opfacade.programs.expression import Node, constant
 from opfacade.programs.types import range_of
 from opfacade.recipes._draft import Draft, one, zero
-from opfacade.recipes._folding import FoldDraft, as_float, begun, cast
+from opfacade.recipes._folding import FoldDraft, begun, cast
 from opfacade.recipes._pointwise import floats, is_float
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, broadcast, refuse
 from opfacade.recipes.extremes import extreme, placed
 from opfacade.recipes.lengths import length
-from opfacade.recipes.reductions import WIDE, corrected, counted, log_of_sum, summand
+from opfacade.recipes.reductions import WIDE, corrected, hidden, log_of_sum, number_of, spread, summand
 from opfacade.recipes.softmaxes import along, log_share, share
 
 
@@ -28,10 +28,6 @@ def seen(draft: Draft, mask: Any) -> Node | None:
     if not isinstance(mask, Shaped) or mask.dtype != "bool" or broadcast([draft.shape, mask.shape]) != draft.shape:
         refuse("mask", f"bool of a shape that expands to {draft.shape}", mask)
     return draft.element("mask", mask)
-
-
-def hidden(x: Node, there: Node | None, instead: Node) -> Node:
-    return x if there is None else w.select(there, x, instead)
 
 
 def least(x: Node, sign: int) -> Node:
@@ -86,7 +82,7 @@ for _word, _sign in (("max", 1), ("min", -1)):
 def masked_mean(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
     """NaN where no element counts."""
     draft, x, there, wanted = _begun(input, dim, dtype, mask)
-    found = draft.join("sum", hidden(x, there, zero(x.type))) / _number(draft, x, there)
+    found = draft.join("sum", hidden(x, there, zero(x.type))) / number_of(draft, x, there)
     return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
 
 
@@ -94,11 +90,6 @@ def _begun(input: Shaped, dim: Any, dtype: Any, mask: Any) -> tuple[FoldDraft, N
     draft = begun(input, dim)
     x, wanted = cast(draft.element("input", input), input.dtype, dtype)
     return draft, floats(x), seen(draft, mask), wanted
-
-
-def _number(draft: FoldDraft, x: Node, there: Node | None) -> Node:
-    """How many elements count."""
-    return as_float(draft.count() if there is None else counted(draft, there), x)
 
 
 @recipe("masked.norm", "ord is a number")
@@ -122,10 +113,7 @@ def _spread(take_root: bool) -> Any:
     ) -> FoldDescriptor:  # fmt: skip
         dim, correction = corrected(dim, unbiased, correction)
         draft, x, there, wanted = _begun(input, dim, dtype, mask)
-        count, none = _number(draft, x, there), zero(x.type)
-        apart = x - draft.join("sum", hidden(x, there, none)) / count
-        total = draft.join("sum", hidden(apart * apart, there, none))
-        found = total / w.maximum(count - draft.number("correction", correction, x.type), 0.0)
+        found = spread(draft, x, correction, there)[0]
         return draft.rows(w.sqrt(found) if take_root else found, dtype=wanted, keepdim=bool(keepdim))
 
     return make

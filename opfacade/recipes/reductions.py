@@ -94,11 +94,24 @@ recipe("any", "of u8 it is u8, as torch has it")(_truths("any"))
 recipe("all", "of u8 it is u8, as torch has it")(_truths("all"))
 
 
-def _spread(draft: FoldDraft, x: Node, correction: Any) -> tuple[Node, Node]:
-    """The variance and the mean. correction: what the divisor is less than the number of elements; it is never below 0."""
-    count = as_float(draft.count(), floats(x))
-    less = w.maximum(count - draft.number("correction", correction, x.type), 0.0)
-    return draft.join("welford", x, "m2") / less, draft.join("welford", x, "mean")
+def spread(draft: FoldDraft, x: Node, correction: Any, there: Node | None = None) -> tuple[Node, Node]:
+    """The variance of deviations from the mean, and the mean, of the elements that are there.
+
+    correction: what the divisor is less than their number; it is never below 0.
+    """
+    count, none = number_of(draft, floats(x), there), zero(x.type)
+    mean = draft.join("sum", hidden(x, there, none)) / count
+    total = draft.join("sum", hidden((x - mean) * (x - mean), there, none))
+    return total / w.maximum(count - draft.number("correction", correction, x.type), 0.0), mean
+
+
+def number_of(draft: FoldDraft, like: Node, there: Node | None = None) -> Node:
+    """How many elements are there, as a float."""
+    return as_float(draft.count() if there is None else counted(draft, there), like)
+
+
+def hidden(x: Node, there: Node | None, instead: Node) -> Node:
+    return x if there is None else w.select(there, x, instead)
 
 
 def corrected(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
@@ -116,8 +129,8 @@ def _moments(take_root: bool, with_mean: bool) -> Any:
     ) -> FoldDescriptor:
         dim, correction = corrected(dim, unbiased, correction)
         draft = begun(input, dim)
-        spread, center = _spread(draft, draft.element("input", input), correction)
-        found = (w.sqrt(spread) if take_root else spread, *([center] if with_mean else []))
+        variance, center = spread(draft, draft.element("input", input), correction)
+        found = (w.sqrt(variance) if take_root else variance, *([center] if with_mean else []))
         return draft.rows(*found, dtype=input.dtype, keepdim=keepdim)
 
     return make

@@ -17,7 +17,7 @@ nn.functional.grid_sample grid_sampler_2d grid_sampler_3d
 """
 SCANS = """
 cumsum cumprod cummax cummin logcumsumexp cumulative_trapezoid masked.cumsum masked.cumprod masked_scatter linalg.vander
-tril_indices triu_indices
+tril_indices triu_indices nn.functional.ctc_loss
 """
 SCATTERS = """
 scatter scatter_add scatter_reduce index_add index_copy index_put index_reduce put _unsafe_masked_index_put_accumulate
@@ -66,7 +66,7 @@ linalg.slogdet linalg.solve linalg.solve_ex linalg.solve_triangular linalg.svd l
 """
 OTHERS = """
 nn.functional.scaled_dot_product_attention torch.ops.aten._flash_attention_forward torch.ops.aten._efficient_attention_forward
-nn.functional.multi_head_attention_forward nn.functional.ctc_loss nn.functional.linear_cross_entropy
+nn.functional.multi_head_attention_forward nn.functional.linear_cross_entropy
 """
 USERS = """
 jiterator_unary jiterator_binary jiterator_4inputs_with_extra_args jiterator_binary_return_by_ref jiterator_2inputs_2outputs

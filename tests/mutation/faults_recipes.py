@@ -7,6 +7,7 @@ OPINFO = "tests/recipes/test_opinfo.py"
 EDGES = "tests/recipes/test_edges.py"
 OWN = "tests/recipes/test_recipes.py"
 LAX = "tests/recipes/test_lax.py"
+FOLDS = "tests/recipes/test_folds.py"
 FUNCTIONS = "tests/families/elementwise/test_functions.py"
 
 RECIPE_FAULTS = (
@@ -26,6 +27,34 @@ RECIPE_FAULTS = (
         "w.sign(x)", EDGES),
     cpu("recipes: a right shift keeps the sign", f"{R}/lax.py", "w.apply(x.type, w.shr(_unsigned(x), _unsigned(y)))",
         "w.shr(x, y)", LAX),
+    cpu("recipes: a variance ignores its correction", f"{R}/reductions.py",
+        'w.maximum(count - draft.number("correction", correction, x.type), 0.0)', "count", f"{OPINFO} -k var"),
+    cpu("recipes: a mean counts the kept axes too", f"{R}/_folding.py", "for axis in self.folded if axes is None else axes:",
+        "for axis in range(len(self.shape)) if axes is None else axes:", f"{FOLDS} -k any_axes"),
+    cpu("recipes: nanmean counts NaN", f"{R}/reductions.py", "as_float(counted(draft, there), x)", "as_float(draft.count(), x)",
+        f"{OPINFO} -k nanmean"),
+    cpu("recipes: a sum of integers wraps in their type", f"{R}/reductions.py",
+        '"i64" if dtype is None and x.type not in FLOATS else dtype', "dtype", EDGES),
+    cpu("recipes: keepdim has its ones behind the other axes", f"{R}/_folding.py",
+        "over = tuple(place[axis] for axis in range(rank) if axis in place)", "over = tuple(sorted(place.values()))",
+        f"{FOLDS} -k any_axes"),
+    cpu("recipes: elements are joined before they are converted", f"{R}/_folding.py",
+        "w.round_to(made, wanted) if wanted in NARROW and wanted != given else made", "made", f"{FOLDS} -k converts"),
+    cpu("recipes: eps is added to the root", f"{R}/norms.py", '/ count + draft.number("eps", eps, x.type))',
+        '/ count) + draft.number("eps", eps, x.type)', f"{FOLDS} -k norms"),
+    cpu("recipes: a mean of cross entropies is not by weight", f"{R}/class_losses.py", "w.select(hit, factor, none)",
+        "w.select(hit, one(loss.type), none)", f"{FOLDS} -k cross_entropy"),
+    cpu("recipes: an ignored class counts", f"{R}/class_losses.py", 'at = w.select(used, at, constant(-1, "i64"))', "pass",
+        f"{FOLDS} -k cross_entropy"),
+    cpu("recipes: smoothing takes all of a class", f"{R}/class_losses.py", "(1.0 - smoothing) * loss + smoothing",
+        "loss + smoothing", f"{FOLDS} -k cross_entropy"),
+    cpu("recipes: a label behind the end counts", f"{R}/class_losses.py", "given = label < end", "given = at >= 0",
+        f"{FOLDS} -k each_reduction"),
+    cpu("recipes: a mask hides what it shows", f"{R}/reductions.py", "else w.select(there, x, instead)",
+        "else w.select(there, instead, x)", f"{OPINFO} -k masked"),
+    cpu("recipes: the place of a minimum is that of a maximum", f"{R}/extremes.py", 'draft.join(f"arg{word}", number, part)',
+        'draft.join("argmax", number, part)', f"{OPINFO} -k argmin"),
+    cpu("recipes: bits are cut, not rounded", f"{R}/lax_folds.py", "size + (odd + ((1 << (cut - 1)) - 1))", "size", LAX),
     cpu("bits: NaN keeps its payload", "opfacade/programs/integers.py", ".long().masked_fill(value.isnan(), quiet)", ".long()",
         LAX),
     cpu("functions: an error beyond the documented is fine", "opfacade/testing/families/_functions.py",
