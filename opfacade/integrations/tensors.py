@@ -13,6 +13,7 @@ from opfacade.integrations.refusal import refuse
 from opfacade.plans.kv_cache import even_indptr, even_page_table
 
 _NAMES: dict[torch.dtype, FloatDType] = {torch_dtype(name): name for name in get_args(FloatDType)}
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def dtype_of(way: str, name: str, tensor: Tensor) -> FloatDType:
@@ -21,6 +22,11 @@ def dtype_of(way: str, name: str, tensor: Tensor) -> FloatDType:
     if found is None:
         refuse(way, "OPF-I003", name, expected=" or ".join(_NAMES.values()), got=tensor.dtype)
     return found
+
+
+def takes(tensor: Tensor) -> bool:
+    """Whether norms, activations and rotations take a tensor: 16 or 32 bits, on the CPU or a CUDA device."""
+    return tensor.dtype in _FLOATS and tensor.device.type in ("cpu", "cuda")
 
 
 def rows_of(x: Tensor) -> Tensor:

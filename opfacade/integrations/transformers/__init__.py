@@ -5,8 +5,11 @@ register()
 model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="opfacade")
 model.generate(...)
 use_continuous_batching(model).generate_batch(prompts, ...)
+
+Norms, gated activations and rotary embeddings of a model run by plans after `use_ops(model)`; `.undo()` of the result reverts it.
 """
 
 from opfacade.integrations.transformers.registration import Names, names, register, use_continuous_batching
+from opfacade.integrations.transformers.use_ops import Replaced, use_ops
 
-__all__ = ["Names", "names", "register", "use_continuous_batching"]
+__all__ = ["Names", "Replaced", "names", "register", "use_continuous_batching", "use_ops"]

@@ -1,0 +1,199 @@
+"""The modules of transformers whose arithmetic is known, and the methods that compute it by plans.
+
+A module is known by its code: that of a class from which transformers copies it. A method leaves a call to transformers' own
+code if the call wants gradients, if the module is in training mode, or if no plan takes its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from opfacade.integrations.tensors import takes
+from opfacade.integrations.transformers import layer_ops
+from opfacade.integrations.transformers.layer_ops import Rounding
+from opfacade.integrations.transformers.same_code import globals_of, rebound, same_code, same_method
+
+Kind = Literal["norm", "activation", "rotary"]
+# Activations by the name of their module, of torch or of transformers.
+ACTIVATIONS: Mapping[str, str] = MappingProxyType({
+    "SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "GELUActivation": "gelu",
+    "ReLUSquaredActivation": "relu2",
+})  # fmt: skip
+_ROTARY = "rotary"  # part of the names of functions that rotate
+
+
+class Method(NamedTuple):
+    """A method in place of one of a module."""
+
+    kind: Kind
+    name: str
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Why a module keeps its own code."""
+
+    kind: Kind
+    reason: str
+
+
+class _Originals(NamedTuple):
+    """The classes and functions that others are copies of."""
+
+    norms: Mapping[type, Rounding]
+    mlp: type
+    fused_mlp: type
+    pairs: type
+    halves: Callable[..., Any]
+    rotations: tuple[Any, ...]
+
+
+@lru_cache(maxsize=1)
+def _originals() -> _Originals:
+    from transformers.integrations import moe
+    from transformers.models.gemma2 import modeling_gemma2 as gemma2
+    from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
+    from transformers.models.llama import modeling_llama as llama
+    from transformers.models.phi3 import modeling_phi3 as phi3
+
+    norms: dict[type, Rounding] = {
+        llama.LlamaRMSNorm: "llama", gemma2.Gemma2RMSNorm: "gemma", gpt_oss.GptOssRMSNorm: "gpt_oss",
+    }  # fmt: skip
+    rotations = (llama.apply_rotary_pos_emb, gpt_oss.apply_rotary_pos_emb)
+    return _Originals(norms, llama.LlamaMLP, phi3.Phi3MLP, gpt_oss.GptOssExperts, moe._default_apply_gate, rotations)
+
+
+def found_in(module: nn.Module) -> Method | Unknown | None:
+    """The method for a module, why there is none, or None for a module without norm, gated activation and rotation."""
+    kind = type(module)
+    if kind.__name__.endswith("Norm"):
+        return _norm(module)
+    if hasattr(module, "_apply_gate"):
+        return _experts(module)
+    if kind.__name__.endswith("MLP") and hasattr(module, "down_proj"):
+        return _mlp(module)
+    return _attention(module) if globals_of(kind.forward, _ROTARY) else None
+
+
+def _norm(module: nn.Module) -> Method | Unknown:
+    for kind, rounding in _originals().norms.items():
+        if same_method(type(module), kind, "forward"):
+            return Method("norm", "forward", _NORMS[rounding])
+    return Unknown("norm", "its forward is none of the RMS norms that are known")
+
+
+def _mlp(module: nn.Module) -> Method | Unknown:
+    originals = _originals()
+    for kind, field, function in ((originals.mlp, "act_fn", _two), (originals.fused_mlp, "activation_fn", _fused)):
+        if same_method(type(module), kind, "forward"):
+            return _activated(module, field, Method("activation", "forward", function))
+    return Unknown("activation", "its forward is none of the gated MLPs that are known")
+
+
+def _experts(module: nn.Module) -> Method | Unknown:
+    if same_code(type(module)._apply_gate, _originals().pairs._apply_gate):
+        return Method("activation", "_apply_gate", _gate_of_pairs)
+    if same_code(type(module)._apply_gate, _originals().halves):
+        return _activated(module, "act_fn", Method("activation", "_apply_gate", _gate_of_halves))
+    return Unknown("activation", "its _apply_gate is none of those that are known")
+
+
+def _activated(module: nn.Module, field: str, method: Method) -> Method | Unknown:
+    name = type(getattr(module, field)).__name__
+    if name in ACTIVATIONS:
+        return method
+    return Unknown("activation", f"its {field} {name} is none of {', '.join(ACTIVATIONS)}")
+
+
+def _attention(module: nn.Module) -> Method | Unknown:
+    forward = type(module).forward
+    reached = globals_of(forward, _ROTARY)
+    for name, function in reached.items():
+        if not any(same_code(function, known) for known in _originals().rotations):
+            return Unknown("rotary", f"its {name} is none of the rotations that are known")
+    layer = int(getattr(module, "layer_idx", None) or 0)
+    own = {name: _rotation(function, layer) for name, function in reached.items()}
+    return Method("rotary", "forward", rebound(forward, own))
+
+
+def _serves(module: Any, *tensors: Tensor) -> bool:
+    """Whether a plan takes a call: no gradients, and tensors of one device and dtype that have plans."""
+    if module.training or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+        return False
+    first = tensors[0]
+    return all(takes(x) and x.dtype == first.dtype and x.device == first.device for x in tensors)
+
+
+def _norm_of(rounding: Rounding, eps: str) -> Callable[..., Tensor]:
+    def forward(self: Any, hidden_states: Tensor) -> Tensor:
+        x, weight = hidden_states, self.weight
+        wide = rounding == "llama" and torch.promote_types(weight.dtype, x.dtype) != x.dtype  # the result is wider than x
+        if wide or not takes(weight) or (torch.is_grad_enabled() and weight.requires_grad) or not _serves(self, x):
+            return type(self).forward(self, x)  # type: ignore[no-any-return]
+        if x.ndim == 4 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous():  # heads before rows
+            return _called("norm", x.transpose(1, 2), weight, getattr(self, eps), rounding).transpose(1, 2)
+        return _called("norm", x, weight, getattr(self, eps), rounding)
+
+    return forward
+
+
+_NORMS: Mapping[Rounding, Callable[..., Tensor]] = MappingProxyType({
+    "llama": _norm_of("llama", "variance_epsilon"), "gemma": _norm_of("gemma", "eps"),
+    "gpt_oss": _norm_of("gpt_oss", "variance_epsilon"),
+})  # fmt: skip
+
+
+def _two(self: Any, x: Tensor) -> Tensor:
+    """down(act(gate(x)) * up(x))."""
+    gate, up = self.gate_proj(x), self.up_proj(x)
+    if _serves(self, gate, up):
+        return self.down_proj(_called("product", gate, up, ACTIVATIONS[type(self.act_fn).__name__]))  # type: ignore[no-any-return]
+    return self.down_proj(self.act_fn(gate) * up)  # type: ignore[no-any-return]
+
+
+def _fused(self: Any, hidden_states: Tensor) -> Tensor:
+    both = self.gate_up_proj(hidden_states)
+    if _serves(self, both):
+        name = ACTIVATIONS[type(self.activation_fn).__name__]
+        return self.down_proj(_called("gated", both, name, None, None))  # type: ignore[no-any-return]
+    gate, up = both.chunk(2, dim=-1)
+    return self.down_proj(up * self.activation_fn(gate))  # type: ignore[no-any-return]
+
+
+def _gate_of_pairs(self: Any, gate_up: Tensor) -> Tensor:
+    if _serves(self, gate_up):
+        return _called("gated", gate_up, "swiglu_oai", self.limit, self.alpha)
+    return type(self)._apply_gate(self, gate_up)  # type: ignore[no-any-return]
+
+
+def _gate_of_halves(self: Any, gate_up_out: Tensor) -> Tensor:
+    if _serves(self, gate_up_out):
+        return _called("gated", gate_up_out, ACTIVATIONS[type(self.act_fn).__name__], None, None)
+    return type(self)._apply_gate(self, gate_up_out)  # type: ignore[no-any-return]
+
+
+def _rotation(own: Callable[..., Any], layer: int) -> Callable[..., Any]:
+    def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, cos, sin))
+        known = all(takes(x) for x in (q, k, cos)) and q.dtype == k.dtype and cos.dtype == sin.dtype
+        fits = unsqueeze_dim == 1 and q.ndim == 4 and cos.ndim == 3 and q.shape[-1] in (cos.shape[-1], 2 * cos.shape[-1])
+        if wanted or not known or not fits:
+            return own(q, k, cos, sin, unsqueeze_dim)
+        return _called("rotary", q, k, cos, sin, layer)
+
+    return apply_rotary_pos_emb
+
+
+def _called(name: str, *given: Any) -> Any:
+    """An op: itself in a graph that is traced, else its function."""
+    if torch.compiler.is_compiling():
+        return getattr(torch.ops.opfacade_transformers, name)(*given)
+    return getattr(layer_ops, name)(*given)

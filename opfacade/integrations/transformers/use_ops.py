@@ -1,0 +1,90 @@
+"""use_ops(model): norms, gated activations and rotations of a model run by plans, until they are undone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any, get_args
+
+from opfacade.errors import Issue, from_issues
+from opfacade.integrations.refusal import UNSUPPORTED
+from opfacade.integrations.transformers import registration
+from opfacade.integrations.transformers.known_layers import Kind, Method, Unknown, found_in
+from opfacade.integrations.transformers.releases import WAY
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Names of modules that run by plans, of each kind, and of those that keep their own code, with the reason."""
+
+    norm: tuple[str, ...]
+    activation: tuple[str, ...]
+    rotary: tuple[str, ...]
+    left: Mapping[str, str]
+    _methods: tuple[tuple[Any, str, Any], ...] = field(repr=False)
+
+    def undo(self) -> None:
+        """Give each module its own code again. A second call changes nothing."""
+        for module, name, method in self._methods:
+            if module.__dict__.get(name) is method:
+                delattr(module, name)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in KINDS)
+        return "\n".join([f"replaced: {counts}", *(f"left: {name}: {reason}" for name, reason in self.left.items())])
+
+
+def use_ops(model: Any, *, only: Collection[Kind] = KINDS, strict: bool = False) -> Replaced:
+    """Run the RMS norms, gated activations and rotary embeddings of a model by plans; `undo` of the result reverts it.
+
+    Each is a method set on an instance, so other models of the family keep their own. A module is taken if its code is that of
+    a layer of Llama, Gemma, gpt-oss or Phi 3, of which most families have a copy; norms round where that layer rounds. Calls
+    in training mode or with gradients run transformers' own code. Works in eager mode and under torch.compile.
+    only: the kinds "norm", "activation" and "rotary" that are replaced. strict: refuse a model with a module of these kinds
+    that is not known, or whose method something else has replaced, before anything changes; else `left` names them.
+    Raises ArgumentTypeError (OPF-I010) for a model that is no module, UnsupportedError for unknown modules with strict
+    (OPF-I009), and without a known transformers (OPF-I005, OPF-I006).
+    """
+    registration.names()
+    _check(model, only)
+    chosen, left = _survey(model, only)
+    if strict and left:
+        hint = "Without strict it keeps its own code."
+        expected = "a module that use_ops knows"
+        _raise([Issue("OPF-I009", name, expected, reason, hint, UNSUPPORTED) for name, reason in left.items()])
+    bound = []
+    for _, module, method in chosen:
+        bound.append((module, method.name, MethodType(method.function, module)))
+        setattr(*bound[-1])
+    by_kind = {kind: tuple(name for name, _, method in chosen if method.kind == kind) for kind in KINDS}
+    return Replaced(**by_kind, left=left, _methods=tuple(bound))
+
+
+def _survey(model: Any, only: Collection[Kind]) -> tuple[list[tuple[str, Any, Method]], dict[str, str]]:
+    chosen, left = [], {}
+    for name, module in model.named_modules():
+        found = found_in(module)
+        if found is None or found.kind not in only:
+            continue
+        if isinstance(found, Method) and found.name in module.__dict__:
+            found = Unknown(found.kind, f"its {found.name} is replaced already")
+        if isinstance(found, Method):
+            chosen.append((name, module, found))
+        else:
+            left[name] = f"{type(module).__name__}: {found.reason}"
+    return chosen, left
+
+
+def _check(model: Any, only: Collection[Kind]) -> None:
+    if not callable(getattr(model, "named_modules", None)):
+        _raise([Issue("OPF-I010", "model", "a model of transformers", type(model).__name__, kind="ArgumentTypeError")])
+    unknown = [kind for kind in only if kind not in KINDS]
+    if unknown:
+        _raise([Issue("OPF-I010", "only", f"some of {', '.join(KINDS)}", repr(unknown[0]), kind="ArgumentTypeError")])
+
+
+def _raise(issues: Sequence[Issue]) -> None:
+    raise from_issues(WAY, "use_ops", issues)
