@@ -60,3 +60,22 @@ def equal_or_tied(exact, prompt, ours, theirs):
     with torch.no_grad():
         last = exact(input_ids=ids).logits[0, -1]
     return bool((last[ours[place]] - last[theirs[place]]).abs() < 0.08 * last.std())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3", "gpt_oss"])
+def test_layers_by_plans_are_as_near_to_f32_as_the_peer_without_the_reference(family, fresh_telemetry):
+    from opfacade.integrations.transformers import use_ops
+    from tests.integrations.tiny_models import FAMILIES
+
+    inputs = {name: x.to("cuda") for name, x in padded(prompts(5, 23, 17)).items()}
+    peer = FAMILIES[family][2]
+    exact, model = logits(on_gpu(family, peer, torch.float32), inputs), on_gpu(family, peer)
+    theirs = logits(model, inputs)
+    use_ops(model, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.FallbackWarning)
+        ours = logits(model, inputs)
+    assert (ours - exact).square().mean().sqrt() <= 1.25 * (theirs - exact).square().mean().sqrt()
+    ran = [name for name, counted in fresh_telemetry.snapshot().items() if counted["runs"]]
+    assert {"norm", "rotary"} <= {name.split("/")[1] for name in ran}
+    assert all("/cuda/" in name for name in ran)

@@ -3,6 +3,7 @@
 from tests.mutation.mutant import cpu
 
 _CALL = "tests/integrations/test_transformers_call.py"
+_OPS = "tests/integrations/test_use_ops.py"
 _VLLM, _SGLANG = "tests/integrations/test_vllm.py", "tests/integrations/test_sglang.py"
 _AT = "opfacade/integrations"
 
@@ -55,6 +56,34 @@ INTEGRATION_FAULTS = (
         "return min(query.shape[2], key.shape[2]) if fills else key.shape[2]",
         "return key.shape[2]",
         _CALL,
+    ),
+    cpu(
+        "transformers: a norm of Llama rounds as one of gpt-oss does",
+        f"{_AT}/transformers/layer_ops.py",
+        '"llama": huggingface',
+        '"llama": flashinfer',
+        f"{_OPS} -k rounds",
+    ),
+    cpu(
+        "transformers: a rotation is known by its own code, not by that of what it calls",
+        f"{_AT}/transformers/same_code.py",
+        "found.append((one.__globals__.get(name), other.__globals__.get(name)))",
+        "pass",
+        "tests/integrations/test_same_code.py",
+    ),
+    cpu(
+        "transformers: a rotation in training mode runs by a plan",
+        f"{_AT}/transformers/known_layers.py",
+        "if self.training else evaluated",
+        "if False else evaluated",
+        f"{_OPS} -k training",
+    ),
+    cpu(
+        "transformers: requests with positions of their own take those of the first",
+        f"{_AT}/transformers/layer_ops.py",
+        "cos.shape[0] == 1)",
+        "True)",
+        f"{_OPS} -k f32",
     ),
     cpu(
         "vllm: a layer that shares another one's cache writes it",

@@ -6,7 +6,7 @@ model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="opfacade
 model.generate(...)
 use_continuous_batching(model).generate_batch(prompts, ...)
 
-Norms, gated activations and rotary embeddings of a model run by plans after `use_ops(model)`; `.undo()` of the result reverts it.
+After `use_ops(model)` norms, gated activations and rotary embeddings run by plans; `.undo()` of the result reverts it.
 """
 
 from opfacade.integrations.transformers.registration import Names, names, register, use_continuous_batching

@@ -51,8 +51,8 @@ class _Originals(NamedTuple):
     norms: Mapping[type, Rounding]
     mlp: type
     fused_mlp: type
-    pairs: type
-    halves: Callable[..., Any]
+    pairs: Any
+    halves: Callable[..., Any] | None
     rotations: tuple[Any, ...]
 
 
@@ -68,7 +68,9 @@ def _originals() -> _Originals:
         llama.LlamaRMSNorm: "llama", gemma2.Gemma2RMSNorm: "gemma", gpt_oss.GptOssRMSNorm: "gpt_oss",
     }  # fmt: skip
     rotations = (llama.apply_rotary_pos_emb, gpt_oss.apply_rotary_pos_emb)
-    return _Originals(norms, llama.LlamaMLP, phi3.Phi3MLP, gpt_oss.GptOssExperts, moe._default_apply_gate, rotations)
+    return _Originals(
+        norms, llama.LlamaMLP, phi3.Phi3MLP, gpt_oss.GptOssExperts, getattr(moe, "_default_apply_gate", None), rotations
+    )
 
 
 def found_in(module: nn.Module) -> Method | Unknown | None:
@@ -98,7 +100,7 @@ def _mlp(module: nn.Module) -> Method | Unknown:
     return Unknown("activation", "its forward is none of the gated MLPs that are known")
 
 
-def _experts(module: nn.Module) -> Method | Unknown:
+def _experts(module: Any) -> Method | Unknown:
     if same_code(type(module)._apply_gate, _originals().pairs._apply_gate):
         return Method("activation", "_apply_gate", _gate_of_pairs)
     if same_code(type(module)._apply_gate, _originals().halves):
@@ -114,14 +116,21 @@ def _activated(module: nn.Module, field: str, method: Method) -> Method | Unknow
 
 
 def _attention(module: nn.Module) -> Method | Unknown:
-    forward = type(module).forward
+    forward: Any = type(module).forward
     reached = globals_of(forward, _ROTARY)
     for name, function in reached.items():
         if not any(same_code(function, known) for known in _originals().rotations):
             return Unknown("rotary", f"its {name} is none of the rotations that are known")
     layer = int(getattr(module, "layer_idx", None) or 0)
     own = {name: _rotation(function, layer) for name, function in reached.items()}
-    return Method("rotary", "forward", rebound(forward, own))
+    return Method("rotary", "forward", _unless_training(rebound(forward, own)))
+
+
+def _unless_training(evaluated: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return type(self).forward(self, *args, **kwargs) if self.training else evaluated(self, *args, **kwargs)
+
+    return forward
 
 
 def _serves(module: Any, *tensors: Tensor) -> bool:
@@ -132,12 +141,12 @@ def _serves(module: Any, *tensors: Tensor) -> bool:
     return all(takes(x) and x.dtype == first.dtype and x.device == first.device for x in tensors)
 
 
-def _norm_of(rounding: Rounding, eps: str) -> Callable[..., Tensor]:
-    def forward(self: Any, hidden_states: Tensor) -> Tensor:
+def _norm_of(rounding: Rounding, eps: str) -> Callable[..., Any]:
+    def forward(self: Any, hidden_states: Tensor) -> Any:
         x, weight = hidden_states, self.weight
         wide = rounding == "llama" and torch.promote_types(weight.dtype, x.dtype) != x.dtype  # the result is wider than x
         if wide or not takes(weight) or (torch.is_grad_enabled() and weight.requires_grad) or not _serves(self, x):
-            return type(self).forward(self, x)  # type: ignore[no-any-return]
+            return type(self).forward(self, x)
         if x.ndim == 4 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous():  # heads before rows
             return _called("norm", x.transpose(1, 2), weight, getattr(self, eps), rounding).transpose(1, 2)
         return _called("norm", x, weight, getattr(self, eps), rounding)
@@ -145,39 +154,39 @@ def _norm_of(rounding: Rounding, eps: str) -> Callable[..., Tensor]:
     return forward
 
 
-_NORMS: Mapping[Rounding, Callable[..., Tensor]] = MappingProxyType({
+_NORMS: Mapping[Rounding, Callable[..., Any]] = MappingProxyType({
     "llama": _norm_of("llama", "variance_epsilon"), "gemma": _norm_of("gemma", "eps"),
     "gpt_oss": _norm_of("gpt_oss", "variance_epsilon"),
 })  # fmt: skip
 
 
-def _two(self: Any, x: Tensor) -> Tensor:
+def _two(self: Any, x: Tensor) -> Any:
     """down(act(gate(x)) * up(x))."""
     gate, up = self.gate_proj(x), self.up_proj(x)
     if _serves(self, gate, up):
-        return self.down_proj(_called("product", gate, up, ACTIVATIONS[type(self.act_fn).__name__]))  # type: ignore[no-any-return]
-    return self.down_proj(self.act_fn(gate) * up)  # type: ignore[no-any-return]
+        return self.down_proj(_called("product", gate, up, ACTIVATIONS[type(self.act_fn).__name__]))
+    return self.down_proj(self.act_fn(gate) * up)
 
 
-def _fused(self: Any, hidden_states: Tensor) -> Tensor:
+def _fused(self: Any, hidden_states: Tensor) -> Any:
     both = self.gate_up_proj(hidden_states)
     if _serves(self, both):
         name = ACTIVATIONS[type(self.activation_fn).__name__]
-        return self.down_proj(_called("gated", both, name, None, None))  # type: ignore[no-any-return]
+        return self.down_proj(_called("gated", both, name, None, None))
     gate, up = both.chunk(2, dim=-1)
-    return self.down_proj(up * self.activation_fn(gate))  # type: ignore[no-any-return]
+    return self.down_proj(up * self.activation_fn(gate))
 
 
-def _gate_of_pairs(self: Any, gate_up: Tensor) -> Tensor:
+def _gate_of_pairs(self: Any, gate_up: Tensor) -> Any:
     if _serves(self, gate_up):
         return _called("gated", gate_up, "swiglu_oai", self.limit, self.alpha)
-    return type(self)._apply_gate(self, gate_up)  # type: ignore[no-any-return]
+    return type(self)._apply_gate(self, gate_up)
 
 
-def _gate_of_halves(self: Any, gate_up_out: Tensor) -> Tensor:
+def _gate_of_halves(self: Any, gate_up_out: Tensor) -> Any:
     if _serves(self, gate_up_out):
         return _called("gated", gate_up_out, ACTIVATIONS[type(self.act_fn).__name__], None, None)
-    return type(self)._apply_gate(self, gate_up_out)  # type: ignore[no-any-return]
+    return type(self)._apply_gate(self, gate_up_out)
 
 
 def _rotation(own: Callable[..., Any], layer: int) -> Callable[..., Any]:

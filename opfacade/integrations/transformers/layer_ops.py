@@ -1,4 +1,4 @@
-"""Norm, gated activation and rotation of a model's layer as ops of torch: each selects a plan for the sizes of its call.
+"""Norm, gated activation and rotation of a layer of a model as ops of torch: each selects a plan for the sizes of its call.
 
 Eager calls run the function itself. Under torch.compile they are `torch.ops.opfacade_transformers.<name>`, which one graph with
 symbolic sizes serves.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from opfacade import Plan, Target
-from opfacade.core.dtypes import FloatDType
+from opfacade.core.descriptor import Descriptor
 from opfacade.integrations.pass_memo import PassMemo
 from opfacade.integrations.tensors import capturing, dtype_of
 from opfacade.integrations.transformers.releases import WAY
@@ -25,65 +25,59 @@ from opfacade.plans.norm import NormArgs, NormDescriptor, flashinfer, gemma, hug
 from opfacade.plans.rotary import RotaryArgs, RotaryDescriptor
 from opfacade.programs.fields import Input, Output
 
-MOST_PLANS = 1024  # of each op: batch sizes and lengths vary, and a model has few other sizes
+KEPT = 1024  # descriptors of each op: batch sizes and lengths vary, and a model has few other sizes
 # Where a norm of transformers rounds, by the class of which others are copies.
 Rounding = Literal["llama", "gemma", "gpt_oss"]
 PRESETS: dict[Rounding, Callable[..., NormDescriptor]] = {"llama": huggingface, "gemma": gemma, "gpt_oss": flashinfer}
 _tables: PassMemo[Tensor] = PassMemo()
 
 
-def _target(like: Tensor) -> Target:
-    return Target.cpu() if like.device.type == "cpu" else Target.current()
+def _plan(descriptor: Descriptor[Any], like: Tensor) -> Plan[Any]:
+    return Plan.select(descriptor, target=Target.cpu() if like.device.type == "cpu" else None)
 
 
-@lru_cache(maxsize=MOST_PLANS)
-def norm_plan(target: Target, rounding: Rounding, sizes: tuple[int, int], dtypes: tuple[Any, Any], eps: float) -> Plan[Any]:
-    rows, hidden = sizes
-    descriptor = PRESETS[rounding](total_num_rows=rows, hidden=hidden, dtype=dtypes[0], weight_dtype=dtypes[1], eps=eps)
-    return Plan.select(descriptor, target=target)
+@lru_cache(maxsize=KEPT)
+def norm_descriptor(rounding: Rounding, rows: int, hidden: int, dtypes: tuple[Any, Any], eps: float) -> NormDescriptor:
+    return PRESETS[rounding](total_num_rows=rows, hidden=hidden, dtype=dtypes[0], weight_dtype=dtypes[1], eps=eps)
 
 
-@lru_cache(maxsize=MOST_PLANS)
-def product_plan(target: Target, count: int, dtype: Any, activation: Any) -> Plan[Any]:
+@lru_cache(maxsize=KEPT)
+def product_descriptor(count: int, dtype: Any, activation: Any) -> MapDescriptor:
     """activation(gate) * up of tensors of their own: the program of the gated activation over two inputs."""
     value = GatedActivationDescriptor(total_num_rows=1, width=1, dtype=dtype, activation=activation).program()["out"]
     inputs = (Input(name="gate", dtype=dtype), Input(name="up", dtype=dtype))
-    descriptor = MapDescriptor(shape=(count,), inputs=inputs, outputs=(Output(name="out", dtype=dtype, value=value),))
-    return Plan.select(descriptor, target=target)
+    return MapDescriptor(shape=(count,), inputs=inputs, outputs=(Output(name="out", dtype=dtype, value=value),))
 
 
-@lru_cache(maxsize=MOST_PLANS)
-def gated_plan(target: Target, sizes: tuple[int, int], dtype: Any, activation: Any, numbers: tuple[Any, Any]) -> Plan[Any]:
-    """Of rows that hold gate and up: two halves, or pairs for swiglu_oai. numbers: limit and alpha."""
-    fields = {"interleaved": True, "limit": numbers[0], "alpha": numbers[1]} if activation == "swiglu_oai" else {}
-    made = GatedActivationDescriptor(total_num_rows=sizes[0], width=sizes[1], dtype=dtype, activation=activation, **fields)
-    return Plan.select(made, target=target)
+@lru_cache(maxsize=KEPT)
+def gated_descriptor(sizes: tuple[int, int], dtype: Any, activation: Any, limit: Any, alpha: Any) -> GatedActivationDescriptor:
+    """Of rows that hold gate and up: two halves, or pairs for swiglu_oai."""
+    fields = {"interleaved": True, "limit": limit, "alpha": alpha} if activation == "swiglu_oai" else {}
+    return GatedActivationDescriptor(total_num_rows=sizes[0], width=sizes[1], dtype=dtype, activation=activation, **fields)
 
 
-@lru_cache(maxsize=MOST_PLANS)
-def rotary_plan(target: Target, sizes: tuple[int, int, int, int], dtype: Any, table_dtype: Any) -> Plan[Any]:
-    rows, heads, kv_heads, dim = sizes
-    descriptor = RotaryDescriptor(
-        total_num_rows=rows, num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=dim, rotary_dim=dim, dtype=dtype,
+@lru_cache(maxsize=KEPT)
+def rotary_descriptor(rows: int, heads: tuple[int, int], dim: int, dtype: Any, table_dtype: Any) -> RotaryDescriptor:
+    return RotaryDescriptor(
+        total_num_rows=rows, num_qo_heads=heads[0], num_kv_heads=heads[1], head_dim=dim, rotary_dim=dim, dtype=dtype,
         table_dtype=table_dtype, positions="i32", in_place=False,
     )  # fmt: skip
-    return Plan.select(descriptor, target=target)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
     """The norm of the last axis of x, contiguous, in the dtype of x. weight [hidden]."""
     rows, out = x.reshape(-1, x.shape[-1]), x.new_empty(x.shape)
     dtypes = (dtype_of(WAY, "x", x), dtype_of(WAY, "weight", weight))
-    plan = norm_plan(_target(x), rounding, (rows.shape[0], rows.shape[1]), dtypes, eps)
-    plan.run(NormArgs(x=rows, weight=weight, out=out.view(rows.shape)))
+    descriptor = norm_descriptor(rounding, rows.shape[0], rows.shape[1], dtypes, eps)
+    _plan(descriptor, x).run(NormArgs(x=rows, weight=weight, out=out.view(rows.shape)))
     return out
 
 
 def product(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """activation(gate) * up, contiguous. gate, up: tensors of one shape."""
     out, flat = gate.new_empty(gate.shape), (gate.reshape(-1), up.reshape(-1))
-    plan = product_plan(_target(gate), out.numel(), dtype_of(WAY, "gate", gate), activation)
-    plan.run(plan.descriptor.args(gate=flat[0], up=flat[1], out=out.view(-1)))
+    descriptor = product_descriptor(out.numel(), dtype_of(WAY, "gate", gate), activation)
+    _plan(descriptor, gate).run(descriptor.args(gate=flat[0], up=flat[1], out=out.view(-1)))
     return out
 
 
@@ -92,23 +86,26 @@ def gated(x: Tensor, activation: str, limit: float | None, alpha: float | None) 
     rows = x.reshape(-1, x.shape[-1])
     out = x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
     sizes = (rows.shape[0], rows.shape[1] // 2)
-    plan = gated_plan(_target(x), sizes, dtype_of(WAY, "x", x), activation, (limit, alpha))
-    plan.run(GatedActivationArgs(x=rows, out=out.view(sizes)))
+    descriptor = gated_descriptor(sizes, dtype_of(WAY, "x", x), activation, limit, alpha)
+    _plan(descriptor, x).run(GatedActivationArgs(x=rows, out=out.view(sizes)))
     return out
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """q, k [batch, heads, length, dim], rotated. cos, sin [batch or 1, length, dim or dim / 2]: a second half repeats the first."""
+    """q, k [batch, heads, length, dim], rotated.
+
+    cos, sin [batch or 1, length, dim / 2], or dim, of which the second half repeats the first.
+    """
     batch, heads, length, dim = q.shape
     key = (id(cos), id(sin), dim)
     table = _tables.get(SimpleNamespace(layer_idx=layer), (cos, sin), key, lambda: table_of(cos, sin, dim // 2))
     make = _positions.__wrapped__ if capturing(q) else _positions
-    sizes = (batch * length, heads, k.shape[1], dim)
-    plan = rotary_plan(_target(q), sizes, dtype_of(WAY, "query", q), dtype_of(WAY, "cos", cos))
+    dtypes = (dtype_of(WAY, "query", q), dtype_of(WAY, "cos", cos))
+    descriptor = rotary_descriptor(batch * length, (heads, k.shape[1]), dim, *dtypes)
     rows = {"q": q.transpose(1, 2).flatten(0, 1), "k": k.transpose(1, 2).flatten(0, 1)}
     out = {f"{name}_out": x.new_empty(x.shape) for name, x in rows.items()}
     positions = make(q.device, batch, length, cos.shape[0] == 1)
-    plan.run(RotaryArgs(**rows, **out, positions=positions, cos_sin_cache=table))
+    _plan(descriptor, q).run(RotaryArgs(**rows, **out, positions=positions, cos_sin_cache=table))
     return tuple(x.view(batch, length, -1, dim).transpose(1, 2) for x in out.values())  # type: ignore[return-value]
 
 
