@@ -28,6 +28,7 @@ LAYERS = (
     "programs",
     "plans",
     "recipes",
+    "models",
     "backends",
     "torch_ops",
     "testing",

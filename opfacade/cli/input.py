@@ -41,6 +41,21 @@ def works(file: IO[bytes]) -> tuple[Work, ...]:
     return works_in(content(file), name(file))
 
 
+def models() -> tuple[str, ...]:
+    """The names that `of_model` takes."""
+    from opfacade.models import MODELS
+
+    return tuple(MODELS)
+
+
+def of_model(model: str | None) -> tuple[Work, ...]:
+    """The problems of a named model. DescriptorError for a name that is none."""
+    from opfacade.models import descriptors
+    from opfacade.tools.workload import Work
+
+    return tuple(map(Work, descriptors(model or "")))
+
+
 def works_in(text: bytes, origin: str) -> tuple[Work, ...]:
     """The problems in the text of a file. Where there are none the command says so and ends with status 1: a step of a
     deployment that did nothing must not look like one that is done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -14,11 +14,12 @@ import click
 
 from opfacade.base import json_text
 from opfacade.base.pace import Pace
-from opfacade.cli.input import works
+from opfacade.cli.input import models, of_model, works
 
 if TYPE_CHECKING:
     from opfacade.tools.doctor import Diagnosis
     from opfacade.tools.warmup import WarmupStep
+    from opfacade.tools.workload import Work
 
     Report = Callable[[WarmupStep], None]
 
@@ -50,17 +51,36 @@ def _plain(value: Any) -> str:
 
 
 @click.command()
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=click.File("rb"), required=False)
+@click.option("--model", help="Instead of FILE: the usual problems of a model; --list names the models.")
+@click.option("--list", "listed", is_flag=True, help="Print the problems as JSON lines, or the models, and build nothing.")
 @click.option("--target", help='An architecture such as "sm_90a"; the current device by default.')
 @click.option("--jobs", type=click.IntRange(1), help="Builds at a time. [default: CPUs]")
 @click.pass_context
-def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | None) -> None:
-    """Build the kernels of all descriptors in FILE (JSON lines, an array, or a recording; - is standard input)."""
+def warmup(ctx: click.Context, file: IO[bytes] | None, model: str | None, listed: bool, **options: Any) -> None:
+    """Build the kernels of all descriptors in FILE (JSON lines, an array, or a recording; - is standard input), or of a
+    model."""
+    if file is not None and model is not None:
+        raise click.UsageError("Give FILE or --model, not both.")
+    if listed and file is None and model is None:
+        click.echo("\n".join(models()))
+        return
+    if file is None and model is None:
+        raise click.UsageError("Missing FILE or --model.")
+    problems = of_model(model) if file is None else works(file)
+    if listed:
+        click.echo("\n".join(work.descriptor.model_dump_json() for work in problems))
+        return
+    ctx.exit(_built(problems, **options))
+
+
+def _built(problems: Sequence[Work], target: str | None, jobs: int | None) -> int:
+    """The status of a warm-up: 1 if a build failed."""
     from opfacade import Target
     from opfacade.tools.warmup import warm
 
     machine, started = Target.parse(target) if target else None, time.monotonic()
-    plans = [work.plan(target=machine) for work in works(file)]
+    plans = [work.plan(target=machine) for work in problems]
     kernels = len({plan.jit_spec for plan in plans} - {None})
     pace = Pace(kernels)
     click.echo(f"warmup: {len(plans)} problems, {kernels} kernels", err=True)
@@ -76,7 +96,7 @@ def warmup(ctx: click.Context, file: IO[bytes], target: str | None, jobs: int | 
     steps = _with_progress(run) if sys.stdout.isatty() else run(_log)
     counts = ", ".join(f"{sum(s.state == state for s in steps)} {state}" for state in ("built", "cached", "failed"))
     click.echo(f"{counts} in {time.monotonic() - started:.1f} s")
-    ctx.exit(1 if any(step.error for step in steps) else 0)
+    return 1 if any(step.error for step in steps) else 0
 
 
 def _line(step: WarmupStep) -> str:

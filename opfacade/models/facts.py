@@ -1,0 +1,76 @@
+"""Sizes of named models, as their configurations have them. Tests compare them with transformers where it has a default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from opfacade.base.nearest import did_you_mean
+from opfacade.base.shown import shown
+from opfacade.errors import Issue, from_issues
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Latent attention: elements of the part of a head with and without a rotated key, and of a value."""
+
+    nope_dim: int = 128
+    rope_dim: int = 64
+    value_dim: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """One model. hidden, intermediate, vocab: elements of a row; width: of an expert's activation, for `top` experts a token.
+
+    rounding: whose norms it has. qk_norm: whether heads of q and k have a norm. windows: window_left of its kinds of layers.
+    """
+
+    name: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    eps: float
+    rounding: Literal["huggingface", "flashinfer"] = "huggingface"
+    qk_norm: bool = False
+    windows: tuple[int, ...] = (-1,)
+    sinks: bool = False
+    activation: Literal["silu", "swiglu_oai"] = "silu"
+    width: int | None = None
+    top: int = 0
+    scale: Literal["token", "group"] = "token"  # of fp8 rows
+    latent: Latent | None = None
+
+
+_ALL = (
+    ModelFacts(
+        name="llama3-8b", hidden=4096, heads=32, kv_heads=8, head_dim=128, intermediate=14336, vocab=128256, eps=1e-5,
+    ),
+    ModelFacts(
+        name="qwen3-30b", hidden=2048, heads=32, kv_heads=4, head_dim=128, intermediate=6144, vocab=151936, eps=1e-6,
+        qk_norm=True, width=768, top=8,
+    ),
+    ModelFacts(
+        name="deepseek-v3", hidden=7168, heads=128, kv_heads=128, head_dim=192, intermediate=18432, vocab=129280, eps=1e-6,
+        width=2048, top=8, scale="group", latent=Latent(),
+    ),
+    ModelFacts(
+        name="gpt-oss", hidden=2880, heads=64, kv_heads=8, head_dim=64, intermediate=2880, vocab=201088, eps=1e-5,
+        rounding="flashinfer", windows=(127, -1), sinks=True, activation="swiglu_oai", width=2880, top=4,
+    ),
+)  # fmt: skip
+MODELS: Mapping[str, ModelFacts] = MappingProxyType({model.name: model for model in _ALL})
+
+
+def facts_of(name: str) -> ModelFacts:
+    """The model of a name. Raises DescriptorError (OPF-D060) for an unknown one, with the one that was probably meant."""
+    if name in MODELS:
+        return MODELS[name]
+    hint = did_you_mean(name, MODELS, {}) if isinstance(name, str) else ""
+    issue = Issue("OPF-D060", "name", f"one of {', '.join(MODELS)}", shown(name), hint, kind="DescriptorError")
+    raise from_issues("model", "", [issue])
