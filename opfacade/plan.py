@@ -199,7 +199,7 @@ class Plan(Generic[ArgsT]):
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
         given = {name: getattr(args, name) for name in wanted.__slots__}
         device_type = "cuda" if self.sku.backend == "cuda" else None
-        issues = check(self._operands, given, device_type, self.descriptor.lists)
+        issues = check(self._operands, given, device_type, wanted.lists)
         if workspace is not None:
             faulty = {issue.argument for issue in issues}
             sound = {name: given[name] for name in self._operands if name not in faulty}

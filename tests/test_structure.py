@@ -186,7 +186,7 @@ def test_every_op_has_two_examples_of_which_one_is_odd():
 def test_args_fields_are_the_operands_over_the_examples():
     for kind in {type(e) for e in examples()}:
         named = {name for e in examples() if type(e) is kind for name in e.operands()}
-        assert named | set(kind.lists) == {f.name for f in dataclasses.fields(kind.args_type)}
+        assert named | set(kind.args_type.lists) == {f.name for f in dataclasses.fields(kind.args_type)}
         parameters = kind.args_type.__dataclass_params__
         assert parameters.frozen
         assert "__dict__" not in dir(kind.args_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from inspect import get_annotations
@@ -14,6 +15,7 @@ from opfacade.core.construction import Spelled
 from opfacade.core.model import INT64_MAX, Model, Version, contradiction
 from opfacade.core.operands import TensorSpec, is_finite, nbytes
 from opfacade.core.request_tables import RequestTables
+from opfacade.core.tensor_lists import add_elements
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,15 +23,21 @@ if TYPE_CHECKING:
 
 
 class Args(metaclass=Spelled):
-    """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names."""
+    """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names.
+
+    lists: fields that take a list of tensors, each with the operands that its elements become. These are fields too.
+    """
 
     __slots__ = ("__weakref__",)
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its operands
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what each of its fields is
+    lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lists the fields in the docstring. dataclass creates a class with slots a second time: the list may be there."""
         super().__init_subclass__(**kwargs)
+        if cls.lists:
+            add_elements(cls)
         known, text = [name for name in get_annotations(cls) if name in cls.docs], cls.__doc__ or ""
         if known and "Fields:" not in text:
             lines = "".join(f"\n    {name}: {cls.docs[name]}." for name in known)
@@ -59,9 +67,8 @@ class Descriptor(Model, Generic[ArgsT]):
     compiled; descriptors that differ only in these have one specialization key.
     Problems share a measurement of `tune` if they differ only in sizes within a power of two, and likewise in `tuning_rounds`;
     in fields without influence on the time, `tuning_ignores`; and in numbers of which only the sign matters, `tuning_flags`.
-    `owners`: for an operand, the indptr past whose end its rows belong to no request. `lists`: args fields that take a list of
-    tensors, each with the operands that its elements become. The hints name the fields to change if no kernel without a
-    workspace, or no batch invariant kernel, exists.
+    `owners`: for an operand, the indptr past whose end its rows belong to no request. The hints name the fields to change if no
+    kernel without a workspace, or no batch invariant kernel, exists.
     """
 
     __slots__ = ("_operands", "_specialization")
@@ -77,7 +84,6 @@ class Descriptor(Model, Generic[ArgsT]):
     tuning_ignores: ClassVar[frozenset[str]] = frozenset()
     tuning_flags: ClassVar[frozenset[str]] = frozenset()
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
     workspace_hint: ClassVar[str] = ""
     invariance_hint: ClassVar[str] = ""
     schema_version: Version = Field(default=1, description="Version of the JSON form.")
@@ -93,19 +99,24 @@ class Descriptor(Model, Generic[ArgsT]):
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
         """The elements that validation level full refuses: (mask of an operand's elements, expected values).
 
-        None: the operand is not checked. Default: a floating point operand that is read must be finite in the rows that belong
-        to a request and are valid.
+        None: the operand is not checked. Default: a floating point operand that is read must be as its spec says (`finite`,
+        `least`, `marked_by`) in the rows that belong to a request and are valid, and an index operand `rising` if its spec is.
         """
-        spec = operands_of(self)[name]
-        tensor, read = getattr(args, name), spec.role in ("in", "inout")
-        if not read or spec.paged is not None or not tensor.is_floating_point():
+        spec, tensor = operands_of(self)[name], getattr(args, name)
+        if spec.rising:
+            return tensor.diff(prepend=tensor[:1]) < 0, "an entry not below the one before"
+        if spec.role not in ("in", "inout") or spec.paged is not None or not spec.finite or not tensor.is_floating_point():
             return None
         wrong: Tensor = ~is_finite(tensor)
+        if spec.least is not None:
+            wrong |= ~(tensor >= spec.least)
+        if spec.marked_by:
+            wrong &= (getattr(args, spec.marked_by) != -math.inf)[..., None]
         if name in self.owners:
             wrong[int(getattr(args, self.owners[name])[-1]) :] = False
         if spec.valid_rows:
             wrong[int(getattr(args, spec.valid_rows)[0]) :] = False
-        return wrong, "finite values"
+        return wrong, "finite values" if spec.least is None else f"finite values of at least {spec.least:.3g}"
 
     def request_tables(self) -> RequestTables | None:
         """The operands that say which rows, keys and pages are a request's; None for an op without requests."""

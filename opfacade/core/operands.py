@@ -45,6 +45,9 @@ class TensorSpec(NamedTuple):
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
     paged: (pages, tokens), the axes of an operand that has an entry for each token of a pool of pages. Only tokens of requests
     are read or written.
+    finite, least, marked_by, rising: what validation level full refuses. finite: NaN and infinities, in the rows that are read;
+    least: also values below it; marked_by: an operand of the shape without the last axis, whose -inf marks rows of any values,
+    which are not read. rising: of an index operand, an entry below the one before.
     """
 
     shape: tuple[Dim, ...]
@@ -60,6 +63,10 @@ class TensorSpec(NamedTuple):
     replaces: str = ""
     paged: tuple[int, int] | None = None
     below: str = ""
+    finite: bool = True
+    least: float | None = None
+    marked_by: str = ""
+    rising: bool = False
 
     @property
     def written(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -16,7 +15,7 @@ from opfacade.core.in_place import in_place
 from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plans._fold_checks import check
-from opfacade.plans._program_args import IN, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs, spread_lists
+from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node
 from opfacade.programs.fault import Fault
@@ -37,26 +36,12 @@ class FoldArgs(Args):
     An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
     """
 
+    lists: ClassVar[Mapping[str, tuple[str, ...]]] = LISTS
     docs: ClassVar[Mapping[str, str]] = program_docs("its axes")
 
     inputs: Sequence[Tensor] | None = None
     outputs: Sequence[Tensor] | None = None
-    in_0: Tensor | None = None
-    in_1: Tensor | None = None
-    in_2: Tensor | None = None
-    in_3: Tensor | None = None
-    in_4: Tensor | None = None
-    in_5: Tensor | None = None
-    in_6: Tensor | None = None
-    in_7: Tensor | None = None
-    out_0: Tensor | None = None
-    out_1: Tensor | None = None
-    out_2: Tensor | None = None
-    out_3: Tensor | None = None
     num_valid: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        spread_lists(self)
 
 
 class FoldOutput(Output):
@@ -75,7 +60,6 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     args_type: ClassVar[type[Args]] = FoldArgs
     sizes: ClassVar[frozenset[str]] = frozenset()  # a kernel is of a class of row lengths
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"inputs": IN, "outputs": OUT})
     shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(
         description="Extents of all axes, at most 8."
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+
+from opfacade.core.tensor_lists import elements
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS = 8, 4, 16
-IN = tuple(f"in_{i}" for i in range(MAX_INPUTS))
-OUT = tuple(f"out_{i}" for i in range(MAX_OUTPUTS))
+IN, OUT = elements("in", MAX_INPUTS), elements("out", MAX_OUTPUTS)
+LISTS = MappingProxyType({"inputs": IN, "outputs": OUT})
 
 
 def program_docs(shape: str) -> Mapping[str, str]:
@@ -20,13 +21,3 @@ def program_docs(shape: str) -> Mapping[str, str]:
         **{name: f"written; set by a list in outputs: output {i}, of {shape}" for i, name in enumerate(OUT)},
         "num_valid": "int32 [1]: rows of axis 0 at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
-
-
-def spread_lists(args: Any) -> None:
-    """A list is spread over its operands; one that is too long stays, and is refused with the call."""
-    for name, operands in (("inputs", IN), ("outputs", OUT)):
-        given = getattr(args, name)
-        if isinstance(given, (list, tuple)) and len(given) <= len(operands):
-            object.__setattr__(args, name, None)
-            for operand, tensor in zip(operands, given, strict=False):
-                object.__setattr__(args, operand, tensor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -17,7 +16,7 @@ from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._map_checks import check
-from opfacade.plans._program_args import IN, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs, spread_lists
+from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs
 from opfacade.plans._traced import Elementwise
 from opfacade.programs import text
 from opfacade.programs.activations import silu
@@ -39,26 +38,12 @@ class MapArgs(Args):
     An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
     """
 
+    lists: ClassVar[Mapping[str, tuple[str, ...]]] = LISTS
     docs: ClassVar[Mapping[str, str]] = program_docs("the shape")
 
     inputs: Sequence[Tensor] | None = None
     outputs: Sequence[Tensor] | None = None
-    in_0: Tensor | None = None
-    in_1: Tensor | None = None
-    in_2: Tensor | None = None
-    in_3: Tensor | None = None
-    in_4: Tensor | None = None
-    in_5: Tensor | None = None
-    in_6: Tensor | None = None
-    in_7: Tensor | None = None
-    out_0: Tensor | None = None
-    out_1: Tensor | None = None
-    out_2: Tensor | None = None
-    out_3: Tensor | None = None
     num_valid: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        spread_lists(self)
 
 
 class MapDescriptor(ProgramDescriptor[MapArgs]):
@@ -77,7 +62,6 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
     args_type: ClassVar[type[Args]] = MapArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"shape"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"inputs": IN, "outputs": OUT})
     shape: Annotated[tuple[Count, ...], Field(max_length=MAX_AXES)] = Field(
         description="Extents of the result, at most 8 axes."
     )

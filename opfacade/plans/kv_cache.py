@@ -142,10 +142,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         return self
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """A cache may hold anything before it is written, and so may angles of positions that are not."""
-        if name in SCALES:
-            return wrong_scale(getattr(args, name))
-        return super().wrong_values(name, args) if name in ("k_new", "v_new") else None
+        return wrong_scale(getattr(args, name)) if name in SCALES else super().wrong_values(name, args)
 
     def request_tables(self) -> RequestTables:
         return replace(page_tables(self), rows="append_indptr", total_rows=self.total_num_rows, appends=True)
@@ -200,7 +197,8 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     def _angles(self) -> dict[str, TensorSpec]:
         shape = (Dim("max_positions"), Dim("rotary_dim", self.rotated))
-        return {"cos_sin_cache": TensorSpec(shape, self.rope_dtype)} if self.rotated else {}
+        # Angles of positions that no new row has may be anything.
+        return {"cos_sin_cache": TensorSpec(shape, self.rope_dtype, finite=False)} if self.rotated else {}
 
 
 class PagedKvAppendPlan(Plan[PagedKvAppendArgs]):

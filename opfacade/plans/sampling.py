@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ from opfacade.plans._sampling.verify import VerifyDraftsArgs as VerifyDraftsArgs
 from opfacade.plans._sampling.verify import VerifyDraftsDescriptor, VerifyDraftsPlan
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 __all__ = [
     "AdjustLogitsArgs", "AdjustLogitsDescriptor", "AdjustLogitsPlan",
@@ -34,6 +34,7 @@ __all__ = [
 
 LogitsDType = Literal["f32", "bf16", "f16"]
 MAX_TOP_N = 128
+_LEAST = {"temperature": 0.0, "repetition": 2.0**-126}  # values that validation level full accepts
 
 
 class SampleDescriptor(Descriptor[SampleArgs]):
@@ -104,19 +105,6 @@ class SampleDescriptor(Descriptor[SampleArgs]):
         """Whether a row may keep less than its candidates."""
         return self.top_k or self.top_p or self.min_p
 
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """Logits and biases may hold anything; numbers of a row must be numbers."""
-        if name in ("logits", "bias", "bias_values"):
-            return None
-        found = super().wrong_values(name, args)
-        if found is None or name not in ("temperature", "repetition"):
-            return found
-        least = 0.0 if name == "temperature" else 2.0**-126
-        wrong = ~(getattr(args, name) >= least)
-        if self.num_valid:
-            wrong[int(args.num_valid[0]) :] = False
-        return found[0] | wrong, f"finite values of at least {least:.3g}"
-
     def operands(self) -> dict[str, TensorSpec]:
         rows = Rows(self)
         logits = rows.table(self.dtype)
@@ -128,6 +116,7 @@ class SampleDescriptor(Descriptor[SampleArgs]):
         controls = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
         found |= {name: rows.each(dtype) for name, dtype in controls.items() if getattr(self, name)}
         found |= {"seed": rows.each("i64"), "offset": rows.each("i64")} | adjustments(self, rows)
+        found |= {name: found[name]._replace(least=least) for name, least in _LEAST.items() if name in found}
         if self.num_valid:
             found["num_valid"] = num_valid_spec(self.total_num_rows)
         return found | self._outputs(rows)

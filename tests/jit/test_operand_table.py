@@ -21,11 +21,10 @@ from tests.jit.test_quick import Path, module  # noqa: F401
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableArgs(Args):
+    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"many": ("many_0", "many_1")})
     x: Any = None
     out: Any = None
     many: Any = None
-    many_0: Any = None
-    many_1: Any = None
 
 
 class TableDescriptor(Descriptor[TableArgs]):
@@ -33,7 +32,6 @@ class TableDescriptor(Descriptor[TableArgs]):
 
     op: Literal["table"] = "table"
     args_type: ClassVar[type[Args]] = TableArgs
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"many": ("many_0", "many_1")})
     row: str
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -240,7 +238,7 @@ CALLS = [(row, name) for row in TABLE for name in TABLE[row].calls]
 
 def codes(descriptor, args):
     given = {name: getattr(args, name) for name in TableArgs.__slots__}
-    return [issue.code for issue in check(descriptor.operands(), given, "cpu", descriptor.lists)]
+    return [issue.code for issue in check(descriptor.operands(), given, "cpu", descriptor.args_type.lists)]
 
 
 @pytest.mark.parametrize(("row", "name"), CALLS, ids=lambda text: text.replace(" ", "-"))

@@ -169,8 +169,8 @@ CPU_FAULTS = (
     cpu(
         "level full: an operand that is overwritten is not looked at",
         "opfacade/core/descriptor.py",
-        'spec.role in ("in", "inout")',
-        'spec.role in ("in",)',
+        'spec.role not in ("in", "inout")',
+        'spec.role not in ("in",)',
         TOY,
     ),
     cpu(

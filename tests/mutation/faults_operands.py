@@ -138,9 +138,9 @@ OPERAND_FAULTS = (
     ),
     cpu(
         "merge: an indptr of states may fall",
-        "opfacade/plans/cascade.py",
-        "diff(prepend=indptr[:1]) < 0",
-        "diff(prepend=indptr[:1]) < -1000",
+        "opfacade/core/descriptor.py",
+        "diff(prepend=tensor[:1]) < 0",
+        "diff(prepend=tensor[:1]) < -1000",
         f"{RAGGED} -k full",
     ),
     cpu(
@@ -160,8 +160,29 @@ OPERAND_FAULTS = (
     cpu(
         "merge: state 0 is only read",
         "opfacade/plans/cascade.py",
-        '"inout" if self.in_place and i == 0 else "in"',
-        '"in"',
+        'self.state_names[0] if self.in_place else ("", "")',
+        '("", "")',
         MERGES,
+    ),
+    cpu(
+        "operands: the elements of a list begin at its second tensor",
+        "opfacade/core/tensor_lists.py",
+        "zip(operands, given, strict=False)",
+        "zip(operands, given[1:], strict=False)",
+        "tests/core/test_tensor_lists.py",
+    ),
+    cpu(
+        "operands: rows that a mark hides must be finite",
+        "opfacade/core/descriptor.py",
+        "(getattr(args, spec.marked_by) != -math.inf)[..., None]",
+        "(getattr(args, spec.marked_by) <= math.inf)[..., None]",
+        "tests/validation/test_contents.py",
+    ),
+    cpu(
+        "operands: no value is below the least",
+        "opfacade/core/descriptor.py",
+        "~(tensor >= spec.least)",
+        "~(tensor >= -1e30)",
+        "tests/validation/test_contents.py",
     ),
 )

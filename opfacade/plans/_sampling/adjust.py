@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -72,10 +72,6 @@ class AdjustLogitsDescriptor(SamplingOp[AdjustLogitsArgs]):
         if (self.bias == "sparse") != (self.num_biases > 0):
             raise contradiction("num_biases", '1 or more with bias="sparse", and 0 otherwise', self.num_biases)
         return self
-
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """Logits and biases may hold anything."""
-        return None if name in ("logits", "bias", "bias_values") else super().wrong_values(name, args)
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Rows(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -76,10 +76,6 @@ class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
         if self.max_top_k is not None and not self.top_k:
             raise contradiction("max_top_k", "None without top_k", self.max_top_k, "Set top_k=True.")
         return self
-
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """Rows may hold anything."""
-        return None if name == "x" else super().wrong_values(name, args)
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Rows(self)

@@ -21,8 +21,9 @@ class Rows:
         return TensorSpec((self.rows,), dtype, role, "contiguous", ITEMSIZE[dtype], valid_rows=self.valid)
 
     def table(self, dtype: str, columns: Dim | None = None, role: Role = "in") -> TensorSpec:
-        """A row of `columns`, by default the vocabulary, for each row."""
-        return TensorSpec((self.rows, columns or self.vocab), dtype, role, "rows", ITEMSIZE[dtype], valid_rows=self.valid)
+        """A row of `columns`, by default the vocabulary, for each row. Logits and biases may hold anything."""
+        spec = TensorSpec((self.rows, columns or self.vocab), dtype, role, "rows", ITEMSIZE[dtype], valid_rows=self.valid)
+        return spec._replace(finite=False)
 
 
 def adjustments(descriptor: Any, rows: Rows) -> dict[str, TensorSpec]:

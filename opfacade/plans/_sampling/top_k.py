@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -51,10 +51,6 @@ class TopKDescriptor(SamplingOp[TopKArgs]):
     k: int = Field(default=1, ge=1, le=MAX_K, description="Values of a row to find, 1 to 2048.")
     dtype: LogitsDType = Field(default="f32", description="Element type.")
     num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
-
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """Rows may hold anything."""
-        return None
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Rows(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -120,17 +120,8 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
         shape = (Dim("batch_size", self.batch_size), *dims)
         size = 8 if dtype == "i64" else 4
         valid = "num_valid" if self.num_valid else ""
-        return TensorSpec(shape, dtype, role, "rows" if len(shape) == 3 else "contiguous", size, valid_rows=valid)
-
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """Probabilities are finite and not negative."""
-        found = super().wrong_values(name, args)
-        if found is None:
-            return None
-        wrong = ~(getattr(args, name) >= 0)
-        if self.num_valid:
-            wrong[int(args.num_valid[0]) :] = False
-        return found[0] | wrong, "finite values of at least 0"
+        spec = TensorSpec(shape, dtype, role, "rows" if len(shape) == 3 else "contiguous", size, valid_rows=valid)
+        return spec._replace(least=0.0)  # of probabilities; other operands are integers
 
 
 class VerifyDraftsPlan(Plan[VerifyDraftsArgs]):

@@ -107,7 +107,7 @@ class Direct:
         if type(args) is not wanted:
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
         given = {name: getattr(args, name) for name in wanted.__slots__}
-        issues = check(self._operands, given, device, self._descriptor.lists)
+        issues = check(self._operands, given, device, wanted.lists)
         return issues + check_beside({}, workspace, self._kernel.workspace_bytes, WORKSPACE_ALIGNMENT)
 
 

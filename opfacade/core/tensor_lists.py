@@ -1,0 +1,35 @@
+"""Args fields that take a list of tensors: each element becomes an operand of its own."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+
+def elements(name: str, count: int) -> tuple[str, ...]:
+    """The operands of the elements of a list: name_0, name_1 and so on."""
+    return tuple(f"{name}_{i}" for i in range(count))
+
+
+def add_elements(cls: Any) -> None:
+    """Gives an Args class the fields and the descriptions of its elements, and spreads its lists when one is made.
+
+    For `__init_subclass__`, before dataclass reads the fields. The copy with slots that dataclass creates has them.
+    """
+    docs = {element: f"set by a list in {name}" for name, some in cls.lists.items() for element in some}
+    cls.docs = MappingProxyType({**docs, **cls.docs})
+    for element in docs:
+        if element not in cls.__annotations__:
+            cls.__annotations__[element] = "Tensor | None"
+            setattr(cls, element, None)
+    cls.__post_init__ = _spread
+
+
+def _spread(args: Any) -> None:
+    """A list that is too long stays, and is refused with the call."""
+    for name, operands in args.lists.items():
+        given = getattr(args, name)
+        if isinstance(given, (list, tuple)) and len(given) <= len(operands):
+            object.__setattr__(args, name, None)
+            for operand, tensor in zip(operands, given, strict=False):
+                object.__setattr__(args, operand, tensor)
