@@ -11,6 +11,8 @@ DType = Literal[
     "f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "f8_e8m0",
     "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool",
 ]  # fmt: skip
+# The floating types that programs compute with.
+RealDType = Literal["f16", "bf16", "f32", "f64"]
 # The floating types that attention and its caches store.
 FloatDType = Literal["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"]
 

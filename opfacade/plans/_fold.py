@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_STAGES = 8
+Extents = Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     args_type: ClassVar[type[Args]] = FoldArgs
     sizes: ClassVar[frozenset[str]] = frozenset()  # a kernel is of a class of row lengths
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
-    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(
-        description="Extents of all axes, at most 8."
-    )
+    shape: Extents = Field(description="Extents of all axes, at most 8.")
     fold: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(description="Folded axes, rising.")
     inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = Field(
         default=(), description="Tensors that are read, at most 8."

@@ -41,7 +41,7 @@ class NamedFold(Descriptor[ArgsT]):
 
     def dim_names(self) -> Mapping[Axes, str]:
         """Names of dimensions in messages, by their axes."""
-        return {}
+        return {(axis,): f"shape[{axis}]" for axis in range(len(self.folded().shape))}
 
     def extents(self) -> Mapping[tuple[str, int], int]:
         """Sizes of dimensions that are larger than the axis, by tensor and dimension: padding, which is not written."""

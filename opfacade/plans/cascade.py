@@ -29,7 +29,7 @@ MAX_LISTED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStatesArgs(Args):
-    """The tensors of one merge. o, lse: None with `in_place`. A list in states_o or states_lse, of up to 8, becomes the operands
+    """The tensors of one merge. o, lse: None with `in_place`. A list in states_o or states_lse, of up to 8, becomes operands
     state_o_0, state_lse_0 and so on, by which errors and dumps name its tensors."""
 
     lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from opfacade.core.descriptor import Args
-from opfacade.core.model import Count, Integer, Single, contradiction
+from opfacade.core.dtypes import RealDType
+from opfacade.core.model import Integer, Single, contradiction
 from opfacade.plan import Plan
-from opfacade.plans._fold import FoldOutput, FoldProgram
-from opfacade.plans._named_fold import Axes, NamedFold
-from opfacade.programs.expression import MAX_AXES, apply, constant, scalar, stage, value
+from opfacade.plans._fold import Extents, FoldOutput, FoldProgram
+from opfacade.plans._named_fold import NamedFold
+from opfacade.programs.expression import apply, constant, scalar, stage, value
 from opfacade.programs.fields import Input, Number
 from opfacade.programs.stages import Stage
 
@@ -52,14 +53,10 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
     category: ClassVar[str] = "softmax"
     args_type: ClassVar[type[Args]] = SoftmaxArgs
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"temperature"})
-    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(
-        description="Extents, at most 8 axes."
-    )
+    shape: Extents = Field(description="Extents, at most 8 axes.")
     axis: Integer = Field(default=-1, description="The axis along which results add up to 1; negative ones count from the end.")
-    dtype: Literal["f16", "bf16", "f32", "f64"] = Field(description="Element type of x.")
-    out_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
-        default=None, description="Element type of out; null: dtype."
-    )
+    dtype: RealDType = Field(description="Element type of x.")
+    out_dtype: RealDType | None = Field(default=None, description="Element type of out; null: dtype.")
     log: bool = Field(default=False, description="Whether the result is the logarithm.")
     temperature: Single = Field(default=1.0, description="What elements are divided by before.")
     mask: bool = Field(default=False, description="Whether the operand mask hides elements.")
@@ -83,9 +80,8 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
 
     def program(self) -> FoldProgram:
         kind: Any = "f64" if self.dtype == "f64" else "f32"
-        y = value("x", kind)
         scaled = self.temperature != 1.0
-        y = y / scalar("temperature", kind) if scaled else y
+        y = value("x", kind) / scalar("temperature", kind) if scaled else value("x", kind)
         y = apply("select", value("mask", "bool"), y, constant("-inf", kind)) if self.mask else y
         most, total = stage(0, kind, "max"), stage(0, kind, "sum")
         found = y - most - apply("log", total) if self.log else apply("exp", y - most) / total
@@ -102,9 +98,6 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
             outputs=(FoldOutput(name="out", dtype=self.out_dtype or self.dtype, value=found),),
             num_valid=self.num_valid,
         )
-
-    def dim_names(self) -> Mapping[Axes, str]:
-        return {(axis,): f"shape[{axis}]" for axis in range(len(self.shape))}
 
 
 class SoftmaxPlan(Plan[SoftmaxArgs]):

@@ -1,7 +1,5 @@
 """Softmax on CUDA: folds under a name."""
 
-from __future__ import annotations
-
 from opfacade.backends.cuda.fold_engine import fold_kernel
 from opfacade.plans.softmax import SoftmaxDescriptor
 
