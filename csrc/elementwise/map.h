@@ -63,6 +63,22 @@ class MapAxes {
     return true;
   }
 
+  // Cuts rows into vectors of `count` elements, and gives a thread `unroll` of them where that leaves enough blocks for a GPU.
+  // Returns how many blocks there are; 0 where vectors do not fit 31 bits.
+  int64_t cut_rows(int64_t count, int unroll) {
+    const int64_t width = p_.extent[p_.rank - 1], lines = p_.rank > 1 ? p_.extent[p_.rank - 2] : 1, outer = p_.total / width / lines;
+    const int64_t vectors = ceil_div(width, count);
+    if (ceil_div(p_.total, count) >= kMapNarrow / 2 || vectors >= kMapNarrow / 2 / ceil_div(p_.total, width)) return 0;
+    while (p_.rank > 1 && vectors << p_.band < kMapThreads) ++p_.band;  // rows that are read at once lie beside each other
+    const bool many = outer * lines * vectors >= int64_t{kMapThreads} * unroll * kEnoughBlocks;
+    p_.each = many && (p_.rank == 1 || lines >= int64_t{unroll} << p_.band) ? unroll : 1;
+    if (p_.each == 1) p_.band = 0;
+    const int64_t rows = ceil_div(lines, int64_t{p_.each} << p_.band) << p_.band;
+    p_.vectors = static_cast<uint32_t>(vectors), p_.by_vectors = divider_of(vectors);
+    p_.rows = static_cast<uint32_t>(rows), p_.by_rows = divider_of(rows);
+    return ceil_div(p_.rank == 1 ? ceil_div(vectors, p_.each) : outer * rows * vectors, kMapThreads);
+  }
+
   // Operands whose vectors of `count` elements are aligned in every row.
   void find_wide(const int (&size)[kOperands], int count) {
     for (int k = 0; k < kOperands; ++k) {
@@ -71,6 +87,10 @@ class MapAxes {
       for (int axis = 0; axis < p_.rank - 1; ++axis) fits = fits && p_.stride[k][axis] * size[k] % whole == 0;
       if (fits) p_.wide |= 1u << k;
     }
+    find_shared();
+    p_.whole = 1;
+    for (int k = 0; k < kOperands; ++k)
+      if (!(p_.wide >> k & 1) && (k >= first_output_ || p_.stride[k][p_.rank - 1] != 0)) p_.whole = 0;
   }
 
   // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the outputs
@@ -92,6 +112,13 @@ class MapAxes {
   }
 
  private:
+  static constexpr int64_t kEnoughBlocks = 264;  // two of each SM of an H100
+
+  // Inputs that are the same in all rows of a thread.
+  void find_shared() {
+    for (int k = 0; k < first_output_ && p_.rank > 1; ++k)
+      if (p_.stride[k][p_.rank - 2] == 0) p_.shared |= 1u << k;
+  }
   void drop() {
     int rank = 0;
     for (int axis = 0; axis < p_.rank; ++axis)

@@ -5,6 +5,7 @@
 namespace opfacade {
 
 constexpr int kMapAxes = 8, kMapThreads = 256;
+constexpr int64_t kMapNarrow = int64_t{1} << 31;  // numbers below it are divided by a product
 
 // n / extent for 32-bit n: a product and a shift.
 struct MapDivider {
@@ -20,8 +21,14 @@ struct MapParams {
   int32_t rank;
   uint32_t wide;     // operands whose vectors are aligned
   uint32_t turned;   // operands that the tile path loads along axis rank - 2
-  uint32_t vectors;  // of a row, rounded up
+  uint32_t shared;   // inputs that are the same in all rows of a thread
+  uint32_t whole;    // 1 where each operand has aligned vectors, or one element along a row
+  uint32_t vectors;  // of a row, rounded up; of tiles, how many lie beside each other
   MapDivider by_vectors;
+  uint32_t rows;     // first rows of a thread along axis rank - 2; of tiles, how many lie below each other
+  MapDivider by_rows;
+  uint32_t each;  // vectors of a thread
+  uint32_t band;  // rows of a thread are 2^band apart
   int64_t extent[kMapAxes];
   MapDivider divider[kMapAxes];
   int64_t stride[kOperands][kMapAxes];  // in elements; 0 where the operand does not have the axis

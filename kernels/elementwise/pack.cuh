@@ -1,6 +1,7 @@
 // A few neighbours of one operand in registers, as they lie in memory. In words, which stay whole until an element is needed.
 #pragma once
 #include "kernels/common/stored.cuh"
+#include "kernels/ptx/store.cuh"
 
 namespace opfacade {
 
@@ -36,6 +37,17 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i] : Bits(0));
   }
+  // A whole vector that is aligned, or the one element that all are: `spread` puts it everywhere once it is there.
+  __device__ __forceinline__ void load_whole(const void* base, int64_t at, bool wide) {
+    const Bits* from = static_cast<const Bits*>(base) + at;
+    if (wide) copy<true>(const_cast<Bits*>(from));
+    else set_bits(0, *from);
+  }
+  __device__ __forceinline__ void spread() {
+    const Bits only = bits(0);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) set_bits(i, only);
+  }
   __device__ __forceinline__ void store(void* base, int64_t at, bool wide, int count) {
     Bits* to = static_cast<Bits*>(base) + at;
     if (wide && count == kCount) return copy<false>(to);
@@ -56,7 +68,7 @@ struct Pack {
           const uint4 x = pieces[i];
           word[4 * i] = x.x, word[4 * i + 1] = x.y, word[4 * i + 2] = x.z, word[4 * i + 3] = x.w;
         } else {
-          pieces[i] = make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]);
+          store_vector(pieces + i, make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]));
         }
       }
     } else if constexpr (kWords % 2 == 0) {
@@ -67,7 +79,7 @@ struct Pack {
           const uint2 x = pieces[i];
           word[2 * i] = x.x, word[2 * i + 1] = x.y;
         } else {
-          pieces[i] = make_uint2(word[2 * i], word[2 * i + 1]);
+          store_vector(pieces + i, make_uint2(word[2 * i], word[2 * i + 1]));
         }
       }
     } else {

@@ -5,8 +5,6 @@
 
 namespace opfacade {
 
-constexpr int64_t kMapNarrow = int64_t{1} << 31;
-
 __device__ __forceinline__ uint32_t quotient(uint32_t n, MapDivider by) {
   return static_cast<uint32_t>((uint64_t{n} * by.multiplier >> 32) + n) >> by.shift;
 }
@@ -31,6 +29,24 @@ __device__ __forceinline__ void locate(const Params& p, int64_t n, int axes, int
 #pragma unroll
     for (int k = 0; k < kOperands; ++k) at[k] += place[axis] * p.stride[k][axis];
   }
+}
+
+// The same for n below 2^31 and axes that are not known when this is compiled; `first` is the place along axis 0. Returns what is
+// left of n: not 0 where n is beyond the last place.
+template <int kOperands, class Params>
+__device__ __forceinline__ uint32_t locate_outer(const Params& p, uint32_t n, int axes, int64_t (&at)[kOperands], uint32_t& first) {
+#pragma unroll
+  for (int k = 0; k < kOperands; ++k) at[k] = 0;
+  first = 0;
+#pragma unroll 1
+  for (int axis = axes - 1; axis >= 0; --axis) {
+    const uint32_t whole = quotient(n, p.divider[axis]);
+    first = n - whole * static_cast<uint32_t>(p.extent[axis]);
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k) at[k] += first * p.stride[k][axis];
+    n = whole;
+  }
+  return n;
 }
 
 // Rows of axis 0 that are read and written; none where the count is wrong.

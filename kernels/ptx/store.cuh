@@ -1,4 +1,5 @@
-// Predicated stores to global memory, without a branch: they are inlined many times in a kernel.
+// Stores to global memory: vectors that no compiler takes apart, and predicated ones without a branch, because they are inlined
+// many times in a kernel.
 #pragma once
 #include <stdint.h>
 
@@ -28,6 +29,14 @@ __device__ __forceinline__ void store_words_4(char* dst, uint4 v, int any) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"l"(dst), "r"(v.x),
                "r"(v.y), "r"(v.z), "r"(v.w), "r"(any)
                : "memory");
+}
+
+// Stores 16 and 8 bytes; always aligned.
+__device__ __forceinline__ void store_vector(void* dst, uint4 v) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void store_vector(void* dst, uint2 v) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(dst), "r"(v.x), "r"(v.y) : "memory");
 }
 
 }  // namespace opfacade

@@ -6,10 +6,10 @@
 // Stages along whole rows come first; those along segments are made with the outputs, wave by wave.
 #pragma once
 #include "kernels/elementwise/map.cuh"
+#include "kernels/elementwise/pairs.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/reduction/fold_params.h"
 #include "kernels/reduction/join.cuh"
-#include "kernels/reduction/pairs.cuh"
 #include "kernels/reduction/row.cuh"
 
 namespace opfacade {

@@ -26,7 +26,7 @@ def _form(descriptor: GatedActivationDescriptor) -> MapForm:
     inputs = tuple((name, str(descriptor.dtype)) for name in descriptor.parts)
     inputs += (("scale", "f32"),) if descriptor.has_scale else ()
     values = tuple(descriptor.program().values())
-    return MapForm(inputs, (("out", descriptor.out_dtype),), values, descriptor.scalars)
+    return MapForm(inputs, (("out", descriptor.out_dtype),), values, descriptor.scalars, ("scale",))
 
 
 def _facts(descriptor: GatedActivationDescriptor) -> dict[str, bool | int | str]:
@@ -47,7 +47,11 @@ def _constants(descriptor: GatedActivationDescriptor) -> dict[str, Any]:
     found = engine_constants(form, [2 * size, *(4 for _ in scale)])
     nodes = paired(found["nodes"], {0: (0, "first"), 1: (0, "second"), 2: (1,)})
     inputs = (f"pair_{descriptor.dtype}", *scale)
-    return found | more | {"nodes": nodes, "inputs": inputs, "own": (False,) * len(inputs)}
+    return (
+        found
+        | more
+        | {"nodes": nodes, "inputs": inputs, "own": (False,) * len(inputs), "shared": (False,) + (True,) * len(scale)}
+    )
 
 
 def _guarantee(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:

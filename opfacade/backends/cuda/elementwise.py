@@ -27,6 +27,7 @@ def _form(descriptor: MapDescriptor) -> MapForm:
         tuple((made.name, made.dtype) for made in descriptor.outputs),
         tuple(descriptor.program().values()),
         descriptor.scalars,
+        tuple(given.name for given in descriptor.inputs if given.over is not None),
     )
 
 

@@ -12,19 +12,20 @@ from opfacade.programs.expression import Node, ordered
 from opfacade.programs.fields import Number
 from opfacade.programs.guarantees import Math
 
-_CODE = 768  # instructions of the unrolled loop, about
-_FEW_OPERANDS = 4  # beyond, one vector of each is enough in flight
+_CODE = 768  # instructions of the unrolled loops, about
+_IN_FLIGHT = 128  # bytes that a thread loads before it uses the first
 _TILE_BYTES = 24 * 1024  # so that several blocks share an SM
 
 
 @dataclass(frozen=True, slots=True)
 class MapForm:
-    """A map as its kernel sees it. inputs, outputs: (name, dtype); values: of the outputs."""
+    """A map as its kernel sees it. inputs, outputs: (name, dtype); values: of the outputs; partial: inputs that lack axes."""
 
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
     values: tuple[Node, ...]
     scalars: tuple[Number, ...] = ()
+    partial: tuple[str, ...] = ()
 
     @property
     def dtypes(self) -> list[str]:
@@ -48,7 +49,7 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
     """input_sizes: bytes of an element of each input of the kernel, which may hold several of the program."""
     sizes = [*input_sizes, *(ITEMSIZE[dtype] for _, dtype in form.outputs)]
     placed = source.is_placed(form.values)
-    vector, unroll = _vector(sizes, source.weight(form.values))
+    vector, unroll = _vector(sizes, len(input_sizes), source.weight(form.values, form.math))
     side, tile_at, tile_bytes = (0, (0,) * len(input_sizes), 0) if placed else _tile(input_sizes)
     nodes = ordered(form.values)
     names = [name for name, _ in form.inputs]
@@ -60,17 +61,21 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
         "scalars": tuple(number.type for number in form.scalars),
         "sizes": tuple(sizes),
         "vector": vector, "unroll": unroll, "tile": side, "tile_at": tile_at, "tile_bytes": tile_bytes, "placed": placed,
+        "shared": tuple(name in form.partial for name in names),
     }  # fmt: skip
 
 
-def _vector(sizes: Sequence[int], weight: int) -> tuple[int, int]:
-    """Elements of a vector and vectors of a thread: 16 bytes of the narrowest operand, as long as the code stays small."""
-    vector, unroll = min(16 // min(sizes), 16 if max(sizes) <= 2 else 8), 2 if len(sizes) <= _FEW_OPERANDS else 1
-    while vector * unroll * weight > _CODE and unroll > 1:
-        unroll -= 1
+def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
+    """Elements of a vector and vectors of a thread: 16 bytes of the narrowest operand, as long as the code stays small, which
+    has all vectors and one more."""
+    vector = min(16 // min(sizes), 16 if max(sizes) <= 2 else 8)
     while vector * weight > _CODE and vector * min(sizes) > 4:
         vector //= 2
-    return vector, unroll
+    loaded = vector * sum(sizes[:inputs])
+    for unroll in (4, 2):
+        if unroll * loaded <= _IN_FLIGHT and vector * (unroll + 1) * weight <= _CODE:
+            return vector, unroll
+    return vector, 1
 
 
 def _tile(sizes: Sequence[int]) -> tuple[int, tuple[int, ...], int]:

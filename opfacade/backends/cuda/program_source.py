@@ -14,6 +14,7 @@ from opfacade.programs.ulps import APPROXIMATE
 Statement = tuple[Any, ...]
 _SPECIAL = {"inf": "inf", "-inf": "neg_inf", "nan": "nan", "-0": "neg_zero"}
 _HEAVY, _HEAVY_F64 = 16, 256  # instructions of a function, about; of f64 also for the registers they take
+_APPROXIMATE = 6  # of one that is approximated
 
 
 def math_of(outputs: Sequence[tuple[str, Node]]) -> Math:
@@ -44,8 +45,7 @@ def statement(node: Node, place: Mapping[Node, int], names: Mapping[str, Sequenc
         return ("read", node.type, names["input"].index(name), outside, args)
     if node.op in TYPES and node.op != node.args[0].type:
         return ("cast", node.type, *args)
-    approximate = math == "approx" and node.op in APPROXIMATE and not node.exact and node.type == "f32"
-    return (f"{node.op}_approx_" if approximate else f"{node.op}_", node.type, *args)
+    return (f"{node.op}_approx_" if _is_approximated(node, math) else f"{node.op}_", node.type, *args)
 
 
 def _number(node: Node) -> Any:
@@ -64,13 +64,19 @@ def numbers(program: Any) -> tuple[float, ...]:
     return tuple(found)
 
 
-def weight(values: Sequence[Node]) -> int:
+def weight(values: Sequence[Node], math: Math) -> int:
     """About how many instructions an element takes."""
     nodes = [node for node in ordered(values) if node.kind in ("apply", "read")]
-    return sum(_instructions(node) for node in nodes)
+    return sum(_instructions(node, math) for node in nodes)
 
 
-def _instructions(node: Node) -> int:
+def _is_approximated(node: Node, math: Math) -> bool:
+    return math == "approx" and node.op in APPROXIMATE and not node.exact and node.type == "f32"
+
+
+def _instructions(node: Node, math: Math) -> int:
+    if _is_approximated(node, math):
+        return _APPROXIMATE
     if node.op in FUNCTIONS or node.op in ("div", "rem", "mod"):
         return _HEAVY_F64 if node.type == "f64" else _HEAVY
     return 1

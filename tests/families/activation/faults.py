@@ -1,4 +1,4 @@
-"""Faults planted in gated activations: in their programs, their binding, and the engine's ends of vectors."""
+"""Faults planted in gated activations: in their programs and their binding."""
 
 from tests.mutation.mutant import Mutant
 
@@ -53,22 +53,5 @@ FAULTS = (
         _PROGRAM,
         (('apply("maximum", gate, scalar("least")) *', "gate *"),),
         tests=_REFERENCE,
-    ),
-    Mutant(
-        "map: the last element of a row whose end is within a vector is left out",
-        "kernels/elementwise/map.cuh",
-        (
-            (
-                "static_cast<int>(min(width - column, int64_t{kVec}))",
-                "static_cast<int>(min(width - column - (column + kVec > width), int64_t{kVec}))",
-            ),
-        ),
-        tests=_KERNEL,
-    ),
-    Mutant(
-        "map: rows that are not valid are written",
-        "kernels/elementwise/map.cuh",
-        (("if (place[0] >= valid) continue;", ""),),
-        tests=_KERNEL,
     ),
 )

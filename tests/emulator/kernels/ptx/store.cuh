@@ -18,4 +18,10 @@ inline void store_words_4(char* dst, uint4 v, int any) {
   if (any) memcpy(dst, &v, 16);
 }
 
+template <class V>
+void store_vector(void* dst, V v) {
+  if (reinterpret_cast<uintptr_t>(dst) % sizeof(V) != 0) throw std::runtime_error("a store of a vector is not aligned");
+  memcpy(dst, &v, sizeof(V));
+}
+
 }  // namespace opfacade

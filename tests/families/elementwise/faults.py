@@ -1,0 +1,63 @@
+"""Faults planted in the paths of maps: ends of vectors, reuse across rows, counts of valid rows."""
+
+from tests.mutation.mutant import Mutant
+
+_KERNEL, _HOST = "kernels/elementwise/map.cuh", "csrc/elementwise/map.h"
+_PATHS, _GATED = "tests/families/elementwise/test_map_paths.py", "tests/families/activation/test_activation_kernel.py"
+
+FAULTS = (
+    Mutant(
+        "map: the last element of a row whose end is within a vector is left out",
+        _KERNEL,
+        (("return min(width - int64_t{kFlat ?", "return min(width - 1 - int64_t{kFlat ?"),),
+        tests=_GATED,
+    ),
+    Mutant(
+        "map: a thread takes several vectors though the last is not whole",
+        _KERNEL,
+        (("item.count(M::kUnroll - 1) == M::kVec", "item.count(M::kUnroll - 1) > 0"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: an input that changes from row to row is read once",
+        _HOST,
+        (("if (p_.stride[k][p_.rank - 2] == 0) p_.shared", "if (p_.stride[k][p_.rank - 1] != 0) p_.shared"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: rows of a thread overlap those of the next",
+        _KERNEL,
+        (("(own - within) * p.each + within", "own"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: the outer axes of a row are those of the first",
+        _KERNEL,
+        (("(p, outer, p.rank - 2, at, first) != 0", "(p, 0, p.rank - 2, at, first) != 0"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: rows that are not valid are written",
+        _KERNEL,
+        ((": p.rank > 2 ? lines : min(lines, valid))", ": lines)"),),
+        tests=_GATED,
+    ),
+    Mutant(
+        "map: planes that are not valid are written",
+        _KERNEL,
+        ((" || (p.rank > 2 && first >= valid)", ""),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: of one axis, elements that are not valid are written",
+        _KERNEL,
+        ((", width = min(width, valid);", ";"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: a vector is taken for aligned because its first row is",
+        _HOST,
+        (("fits = fits && p_.stride[k][axis] * size[k] % whole == 0;", "fits = fits && true;"),),
+        tests=_PATHS,
+    ),
+)

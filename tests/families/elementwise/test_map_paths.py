@@ -1,0 +1,77 @@
+"""Paths of maps that only large problems take: several vectors a thread, and tiles with their ends, in the emulator."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade.testing.families.elementwise import differs
+from tests import emulator
+from tests.families.elementwise.forms import X, Y, binary, unary
+from tests.families.elementwise.test_map_kernel import filled, held
+
+pytestmark = emulator.needed
+GAP = 77  # what lies between rows, and must stay
+ENOUGH = 264 * 256  # threads with which one thread takes several vectors
+
+
+def padded(tensor, width, start=0, gap=GAP):
+    """The same values as part of wider rows of the gap."""
+    wide = torch.full((*tensor.shape[:-1], width), gap).to(tensor.dtype)
+    view = wide[..., start : start + tensor.shape[-1]]
+    return view.copy_(tensor), wide
+
+
+def kept(wide, width, start=0):
+    return bool((wide[..., :start] == GAP).all()) and bool((wide[..., start + width :] == GAP).all())
+
+
+def checked(problem, args, width, start=0):
+    """A call whose output is part of wider rows, against the bound, and against one with an element a thread."""
+    subject = emulator.subject(problem)
+    out, wide = padded(args.out_0, width, start)
+    held(subject, replace(args, out_0=out))
+    assert kept(wide, args.out_0.shape[-1], start)
+    return out
+
+
+ROWS = {
+    "bias": (binary(X + Y, (1061, 2051), ("bf16", "bf16"), (None, (1,)), "bf16"), 2064),
+    "column": (binary(X * Y, (1100, 1024), ("f32", "f32"), (None, (0,))), 1028),
+    "both": (binary(X * Y, (1050, 2056), ("bf16", "bf16"), ((0,), (1,)), "bf16"), 2064),
+    "narrow": (binary(X + Y, (24001, 100), ("bf16", "bf16"), (None, (1,)), "bf16"), 104),
+    "planes": (binary(X + Y, (7, 400, 780), ("bf16", "bf16"), (None, (1, 2)), "bf16"), 784),
+    "planes_bias": (binary(X + Y, (7, 401, 780), ("bf16", "bf16"), (None, (0, 2)), "bf16"), 784),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_which_a_thread_has_several(name):
+    problem, width = ROWS[name]
+    args = filled(problem, 3)
+    inner = problem.shape[-1]
+    x = padded(args.in_0, width, gap=5)[0] if args.in_0.shape[-1] == inner else args.in_0
+    made = checked(problem, replace(args, in_0=x), width)
+    other = checked(problem, args, width + 3, 1)  # vectors that are not aligned
+    assert not bool(differs(made, other).any())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("more", [0, 1, 255 * 8 + 5])
+def test_flat_vectors_of_which_a_thread_has_several(dtype, more):
+    problem = unary(X * 2.0, (ENOUGH * 16 * (2 if dtype == "bf16" else 1) + more,), dtype)
+    checked(problem, filled(problem, 4), problem.shape[0] + 9)
+
+
+@pytest.mark.parametrize("shape", [(40,), (9, 40), (3, 5, 12), (ENOUGH * 16 + 40,), (1100, 1024), (9, 130, 1024)])
+@pytest.mark.parametrize("valid", [0, 1, 2, 0.6])
+def test_only_valid_rows_are_read_and_written(shape, valid):
+    problem = unary(X * 2.0, shape, num_valid=True)
+    count = int(valid * shape[0]) if valid == 0.6 else valid
+    args = filled(problem, 5, valid=count)
+    args.in_0.nan_to_num_(1.0)
+    out, wide = padded(torch.full(shape, float(GAP)), shape[-1] + 4)
+    emulator.subject(problem).run(replace(args, out_0=out))
+    assert kept(wide, shape[-1])
+    assert torch.equal(out[:count], args.in_0[:count] * 2)
+    assert bool((out[count:] == GAP).all())
