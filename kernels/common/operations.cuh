@@ -111,6 +111,7 @@ OPF_OP float round_f16_(float a) { return rounded_to<F16>(a); }
 OPF_OP float round_bf16_(float a) { return rounded_to<BF16>(a); }
 OPF_OP float round_f8_e4m3_(float a) { return rounded_to<E4M3>(a); }
 OPF_OP float round_f8_e5m2_(float a) { return rounded_to<E5M2>(a); }
+OPF_OP float round_f8_e8m0_(float a) { return rounded_to<E8M0>(a); }
 
 // Conversions: integers wrap; a float is truncated toward zero and saturates; NaN becomes 0 as an integer and true as a bool.
 template <class To, class From>

@@ -75,7 +75,7 @@ def _inputs(norm: Any, layout: Layout) -> list[Input]:
     found += [Input(name="residual", dtype=norm.dtype)] if norm.residual else []
     found += [Input(name="gate", dtype=norm.dtype)] if norm.gate != "none" else []
     return found + (
-        [Input(name="scale", dtype="f32", over=())] if norm.quant is not None and norm.quant.scale == "static" else []
+        [Input(name="scale", dtype=norm.quant.scale_dtype, over=())] if norm.quant is not None and norm.quant.scale == "static" else []
     )
 
 
@@ -130,4 +130,4 @@ def _quantised(norm: Any, layout: Layout, stages: tuple[Stage, ...], x: Node) ->
     outer = layout.inner[:-1] if quant.scale == "group" else ()
     over = (0, *outer) if quant.scale_layout == "row" else (*outer, 0)
     out = FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, scale))
-    return stages, [out, *found, FoldOutput(name="scale", dtype="f32", value=scale, over=over)]
+    return stages, [out, *found, FoldOutput(name="scale", dtype=quant.scale_dtype, value=scale, over=over)]

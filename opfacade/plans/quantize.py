@@ -32,7 +32,7 @@ __all__ = [
     "QuantizePlan",
 ]
 
-_SCALE = "f32: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as quant.scale_layout has it"
+_SCALE = "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as quant.scale_layout has it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +143,9 @@ class QuantizeDescriptor(_Quantised):
         stages = (Stage(reducer="max", value=abs(x), axes=own),) if quant.dynamic else ()
         scale = quant.scale_of(stage(0, "f32"))
         inputs: tuple[Input, ...] = (Input(name="x", dtype=self.dtype),)
-        outputs = (FoldOutput(name="scale", dtype="f32", value=scale, over=self._scaled),) if quant.dynamic else ()
+        outputs = (FoldOutput(name="scale", dtype=quant.scale_dtype, value=scale, over=self._scaled),) if quant.dynamic else ()
         if quant.scale == "static":
-            inputs, scale = (*inputs, Input(name="scale", dtype="f32", over=())), value("scale", "f32")
+            inputs, scale = (*inputs, Input(name="scale", dtype=quant.scale_dtype, over=())), value("scale", "f32")
         found = FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, None if quant.scale == "none" else scale))
         return FoldProgram(
             shape=self._shape, fold=every, inputs=inputs, stages=stages, outputs=(found, *outputs), num_valid=self.num_valid
@@ -165,7 +165,7 @@ class DequantizeDescriptor(_Quantised):
         inputs: tuple[Input, ...] = (Input(name="x", dtype=self.quant.dtype),)
         if self.quant.scale != "none":
             order = self._scaled
-            inputs = (*inputs, Input(name="scale", dtype="f32", over=tuple(sorted(order))))
+            inputs = (*inputs, Input(name="scale", dtype=self.quant.scale_dtype, over=tuple(sorted(order))))
             x = x * value("scale", "f32")
         return FoldProgram(
             shape=self._shape,
@@ -190,6 +190,9 @@ EXAMPLES = (
     QuantizeDescriptor(total_num_rows=9, hidden=1000, dtype="f32", quant=Quant(dtype="i8", scale="token"), num_valid=True),
     QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="bf16", quant=Quant(dtype="f8_e5m2", scale="tensor")),
     QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="bf16", quant=Quant(scale="static")),
+    QuantizeDescriptor(
+        total_num_rows=7, hidden=512, dtype="bf16", quant=Quant(scale_dtype="f8_e8m0", scale_layout="column_padded4")
+    ),
     DequantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"),
     DequantizeDescriptor(total_num_rows=7, hidden=63, dtype="f32", quant=Quant(dtype="i8", scale="token")),
     DequantizeDescriptor(

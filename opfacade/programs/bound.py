@@ -180,6 +180,8 @@ def stored(ball: Ball, dtype: str) -> Ball:
     from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 
     v, r = ball
+    if dtype == "f8_e8m0":
+        return jumps.to_powers(ball)
     if dtype in SATURATING:
         v = v.clamp(-LARGEST[dtype], LARGEST[dtype])
     exact = r == 0

@@ -145,9 +145,11 @@ def stored(value: Tensor, dtype: str) -> Tensor:
 
 
 def narrowed(value: Tensor, dtype: str) -> Tensor:
-    """The nearest value of a storage type, in the dtype of `value`."""
+    """As a store rounds it, in the dtype of `value`: to the nearest value of a storage type; of f8_e8m0 to the one above."""
     from opfacade.core.dtypes import torch_dtype
 
+    if dtype == "f8_e8m0":
+        return reals.power_above(value)
     if dtype in SATURATING:
         value = value.clamp(-LARGEST[dtype], LARGEST[dtype])
     if value.dtype.itemsize == 8 and dtype not in ("f32", "f64"):

@@ -21,7 +21,7 @@ from opfacade.core.model import Count, Model, contradiction
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node, ordered
 from opfacade.programs.fault import Fault
-from opfacade.programs.types import Type, storable, widened
+from opfacade.programs.types import Type, widened
 
 Name = Annotated[str, Field(pattern=r"\A[A-Za-z][A-Za-z0-9_]{0,31}\z")]
 Axis = Annotated[int, Field(ge=0, lt=MAX_AXES)]
@@ -182,9 +182,7 @@ def paths(values: Mapping[str, Node]) -> Iterator[tuple[str, Node]]:
 
 def stores(output: Output, path: str) -> None:
     """Raises Fault where the value of an output is not what its dtype holds."""
-    wanted = storable(output.dtype)
-    if wanted is None:
-        raise Fault(f"{path}.dtype", "a dtype that a value can be stored as", output.dtype)
+    wanted = widened(output.dtype)
     if output.value.type != wanted:
         hint = f"Convert with {wanted}(x): a store converts nothing."
         raise Fault(f"{path}.value", f"a value of type {wanted} for {output.dtype}", output.value.type, hint)

@@ -75,6 +75,14 @@ def truncated(a: Ball, integer: str) -> Ball:
     return _ball(v, torch.maximum(*ends).masked_fill(a.r == 0, 0.0).masked_fill(a.r.isinf(), math.inf))
 
 
+def to_powers(a: Ball) -> Ball:
+    """Rounded up to a power of two: the ball around those of both ends, so that a quotient by it keeps a bound."""
+    least, most = (reals.power_above(a.v + sign * a.r) for sign in (-1, 1))
+    certain = (a.r == 0) | a.v.isnan()
+    r = ((most - least) / 2).masked_fill(certain, 0.0).masked_fill(a.r.isinf(), math.inf)
+    return _ball(reals.power_above(a.v).where(certain, (most + least) / 2), r)
+
+
 def _sign(a: Ball) -> Ball:
     return _ball(reals.OPERATIONS["sign"](a.v), 2.0 * ((a.v.abs() <= a.r) & (a.r > 0)))
 

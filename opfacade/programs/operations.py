@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from opfacade.programs.types import FLOATS, INTEGERS, NARROW, NUMBERS, TYPES, Type
+from opfacade.programs.types import FLOATS, INTEGERS, NUMBERS, ROUNDED, TYPES, Type
 
 Signatures = Mapping[tuple[Type, ...], Type]
 
@@ -31,7 +31,7 @@ UNARY_FUNCTIONS = (
 BINARY_FUNCTIONS = ("pow", "atan2", "hypot")
 FUNCTIONS = (*UNARY_FUNCTIONS, *BINARY_FUNCTIONS)
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-ROUNDINGS = tuple(f"round_{dtype}" for dtype in NARROW)
+ROUNDINGS = tuple(f"round_{dtype}" for dtype in ROUNDED)
 TO_INTEGRAL = ("floor", "ceil", "trunc", "rint", "round_away")
 TESTS = ("isnan", "isinf", "isfinite", "signbit")
 
@@ -61,6 +61,7 @@ def _operations() -> dict[str, Operation]:
     put(TESTS, _over(FLOATS, 1, "bool"), jumps=True)
     put(("sqrt",), _over(FLOATS, 1))
     put(ROUNDINGS, _over(("f32",), 1))
+    put(("round_f8_e8m0",), _over(("f32",), 1), jumps=True)
     put(UNARY_FUNCTIONS, _over(FLOATS, 1), exact=False)
     put(BINARY_FUNCTIONS, _over(FLOATS, 2), exact=False)
     put(("as_bits",), {("f32",): "i32", ("f64",): "i64"}, jumps=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from opfacade.programs.ball import aligned
+from opfacade.programs.types import LARGEST, LEAST_POWER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,6 +104,16 @@ def _lgamma(a: Tensor) -> Tensor:
 
     pole = (a <= 0) & (a == a.floor())
     return torch.lgamma(a).masked_fill(pole | a.isinf(), float("inf"))
+
+
+def power_above(value: Tensor) -> Tensor:
+    """The least number of f8_e8m0 that is not below, the largest of what is above it, NaN of NaN; in the dtype of `value`."""
+    import torch
+
+    inside = value.double().clamp(LEAST_POWER, LARGEST["f8_e8m0"])
+    part, exponent = torch.frexp(inside)  # part is in [0.5, 1)
+    found = ((exponent.long() - (part == 0.5).long() + 1023) << 52).view(torch.float64)
+    return _where(inside.isnan(), inside, found).to(value.dtype)
 
 
 def odd(value: Tensor) -> Tensor:

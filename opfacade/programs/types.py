@@ -1,6 +1,7 @@
 """The types that a node computes in, and which of them holds the values of a storage type.
 
-f16, bf16 and the 8-bit floats are storage alone: a load widens them to f32, exactly, and a store rounds an f32 once.
+f16, bf16 and the 8-bit floats are storage alone: a load widens them to f32, exactly, and a store rounds an f32 once, to the
+nearest; to f8_e8m0, whose numbers are powers of two, it rounds up.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ INTEGERS: tuple[Type, ...] = (*SIGNED, *UNSIGNED)
 FLOATS: tuple[Type, ...] = ("f32", "f64")
 NUMBERS: tuple[Type, ...] = (*INTEGERS, *FLOATS)
 TYPES: tuple[Type, ...] = ("bool", *NUMBERS)
-NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # what a store of an f32 rounds to
+NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # a store of an f32 rounds to the nearest
+ROUNDED = (*NARROW, "f8_e8m0")  # all types to which a store of an f32 rounds
 SATURATING = ("f8_e4m3", "f8_e5m2")  # the largest finite number stands for all that is beyond it, infinity included
 
 _WIDE: dict[str, Type] = {**dict.fromkeys((*NARROW, "f8_e8m0"), FLOATS[0]), **{name: name for name in TYPES}}
+LEAST_POWER = 2.0**-127  # of f8_e8m0, which has neither 0 nor a sign
 LARGEST = {
     "f16": 65504.0, "bf16": (2 - 2.0**-7) * 2.0**127, "f8_e4m3": 448.0, "f8_e5m2": 57344.0,
-    "f32": (2 - 2.0**-23) * 2.0**127, "f64": (2 - 2.0**-52) * 2.0**1023,
+    "f8_e8m0": 2.0**127, "f32": (2 - 2.0**-23) * 2.0**127, "f64": (2 - 2.0**-52) * 2.0**1023,
 }  # fmt: skip
 
 
@@ -31,7 +34,7 @@ def widened(dtype: str) -> Type:
 
 
 def storable(dtype: str) -> Type | None:
-    """The type of a value that a tensor of `dtype` takes; None where no value is stored as it."""
+    """The type of a value that a store rounds to the nearest of `dtype`; None for f8_e8m0, and for what is no dtype."""
     return None if dtype == "f8_e8m0" else _WIDE.get(dtype)
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def round_to(x: Node, dtype: str) -> Node:
-    """x rounded to a storage type, f16, bf16, f8_e4m3 or f8_e5m2, and widened again; no compiler removes it."""
+    """x rounded to f16, bf16, f8_e4m3, f8_e5m2 or, up, to f8_e8m0, and widened again; no compiler removes it."""
     return apply(f"round_{dtype}", x)
 
 

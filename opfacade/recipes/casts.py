@@ -25,7 +25,7 @@ def converted(node: Node, dtype: DType) -> Node:
     """As a value that a tensor of the dtype takes."""
     wanted = storable(dtype)
     if wanted is None:
-        refuse("dtype", "a dtype that a value can be stored as", dtype)
+        refuse("dtype", "a dtype that a value is stored as to the nearest", dtype)
     return node if node.type == wanted else apply(wanted, node)
 
 

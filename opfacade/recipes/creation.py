@@ -20,7 +20,7 @@ def type_of(dtype: Any) -> tuple[DType, Type]:
     wanted = dtype_of(dtype)
     type = storable(wanted)
     if type is None:
-        refuse("dtype", "a dtype that a value can be stored as", dtype)
+        refuse("dtype", "a dtype that a value is stored as to the nearest", dtype)
     return wanted, type
 
 

@@ -53,6 +53,17 @@ def test_a_function_of_every_f16_is_within_its_bound(op):
     assert inside(root, in_f32(root, x=x), ball(root, x=x)) > 0.2
 
 
+def test_a_power_of_two_above_an_inexact_number_is_either_of_two_near_one():
+    root = apply("round_f8_e8m0", apply("exp", Y))
+    y = torch.tensor([0.0, 0.2, 1.0, math.nan])
+    found, got = ball(root, y=y), in_f32(root, y=y)
+    assert (found.r > 0).tolist()[:3] == [True, False, False]
+    assert inside(root, got, found) == 0.75
+    assert float(found.v[0] - found.r[0]) <= 1 < 2 <= float(found.v[0] + found.r[0])
+    quotient = ball(1.0 / root, y=y)
+    assert bool(quotient.r[:3].isfinite().all())
+
+
 @pytest.mark.parametrize("op", UNARY_FUNCTIONS)
 def test_an_error_of_the_argument_passes_through_a_function(op):
     """The argument is exp(y) as f32 has it; the radius covers the function at both ends of its interval."""

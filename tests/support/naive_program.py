@@ -166,7 +166,10 @@ def nearest(value, digits):
 
 
 def narrowed(value, dtype):
-    """The nearest value of a narrow type, ties to even, by counting its steps."""
+    """The nearest value of a narrow type, ties to even, by counting its steps; of f8_e8m0 the one above."""
+    if dtype == "f8_e8m0":
+        powers = (2.0**exponent for exponent in range(-127, 128))
+        return value if math.isnan(value) else next((power for power in powers if power >= value), 2.0**127)
     digits, least, largest = {"f16": (11, -14, 65504.0), "bf16": (8, -126, 3.3895313892515355e38), "f8_e4m3": (4, -6, 448.0),
                               "f8_e5m2": (3, -14, 57344.0)}[dtype]  # fmt: skip
     if math.isnan(value) or value == 0:

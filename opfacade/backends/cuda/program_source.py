@@ -8,7 +8,7 @@ from typing import Any
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math
 from opfacade.programs.operations import FUNCTIONS
-from opfacade.programs.types import NARROW, TYPES
+from opfacade.programs.types import ROUNDED, TYPES
 from opfacade.programs.ulps import APPROXIMATE
 
 Statement = tuple[Any, ...]
@@ -20,7 +20,7 @@ _APPROXIMATE = 6  # of one that is approximated
 def math_of(outputs: Sequence[tuple[str, Node]]) -> Math:
     """Approximate where all that is inexact is stored in 16 or 8 bits: the store rounds far more than the instructions err."""
     rough = [dtype for dtype, value in outputs if not value.exact]
-    return "approx" if rough and all(dtype in NARROW for dtype in rough) else "device"
+    return "approx" if rough and all(dtype in ROUNDED for dtype in rough) else "device"
 
 
 def statements(values: Sequence[Node], inputs: Sequence[str], scalars: Sequence[str], math: Math) -> tuple[Statement, ...]:

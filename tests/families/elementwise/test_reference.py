@@ -127,7 +127,6 @@ ONE = {"kind": "input", "name": "x", "type": "f32"}
         (lambda: unary(X, (2,), "i32", "f32"), "outputs.0.value.type", "i32, as which i32 is read"),
         (lambda: unary(X, (2,), "f32", "i32"), "outputs.0.value", "a value of type i32"),
         (lambda: unary(apply("f64", X), (2,), "f32", "bf16"), "outputs.0.value", "type f32 for bf16"),
-        (lambda: unary(X, (2,), "f32", "f8_e8m0"), "outputs.0.dtype", "can be stored"),
         (lambda: unary(X * apply("f32", coord(1)), (2,)), "outputs.0.value.args.1.args.0.axis", "an axis of the 1"),
         (lambda: unary(X * scalar("c"), (2,)), "outputs.0.value.args.1", "a scalar c of type f32"),
         (lambda: unary(X * stage(0, "f32"), (2,)), "outputs.0.value.args.1", "a map folds nothing"),

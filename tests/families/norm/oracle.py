@@ -42,4 +42,6 @@ def scales(d, y):
     count = d.hidden // quant.group if quant.scale == "group" else 1
     parts = np.abs(y).reshape(y.shape[0], count, -1)
     found = np.maximum(parts.max(-1), np.longdouble(np.float32(quant.least))) / LARGEST[quant.dtype]
+    if quant.scale_dtype == "f8_e8m0":
+        found = np.exp2(np.clip(np.ceil(np.log2(found)), -127, 127))
     return np.repeat(found, d.hidden // count, axis=1), found

@@ -26,8 +26,8 @@ from tests.support import naive_program
 LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0}
 
 
-def made(rows=5, hidden=256, dtype="bf16", num_valid=False, **fields):
-    return QuantizeDescriptor(total_num_rows=rows, hidden=hidden, dtype=dtype, quant=Quant(**fields), num_valid=num_valid)
+def made(rows=5, hidden=256, wide="bf16", num_valid=False, **fields):
+    return QuantizeDescriptor(total_num_rows=rows, hidden=hidden, dtype=wide, quant=Quant(**fields), num_valid=num_valid)
 
 
 FORMS = {
@@ -40,6 +40,15 @@ FORMS = {
     "back_column": DequantizeDescriptor(total_num_rows=5, hidden=256, dtype="bf16", quant=Quant(scale_layout="column_padded4")),
     "back_none": DequantizeDescriptor(total_num_rows=5, hidden=24, dtype="bf16", quant=Quant(dtype="f8_e5m2", scale="none")),
     "empty": made(rows=0),
+    "powers": made(scale_dtype="f8_e8m0", wide="f32"),
+    "powers_i8": made(scale_dtype="f8_e8m0", dtype="i8", group=32),
+    "powers_column": made(rows=6, scale_dtype="f8_e8m0", scale_layout="column_padded4", group=64),
+    "powers_token": made(scale_dtype="f8_e8m0", scale="token", hidden=200),
+    "powers_static": made(scale_dtype="f8_e8m0", scale="static"),
+    "powers_tensor": made(scale_dtype="f8_e8m0", scale="tensor", hidden=24),
+    "back_powers": DequantizeDescriptor(
+        total_num_rows=5, hidden=256, dtype="bf16", quant=Quant(scale_dtype="f8_e8m0", scale_layout="column")
+    ),
 }
 
 
@@ -61,7 +70,13 @@ def test_it_is_exact_and_travels(problem):
 
 def scale_of(row, quant):
     most = np.float32(max((abs(np.float32(x)) for x in row), default=0.0))
-    return np.float32(max(most, np.float32(quant.least)) / np.float32(LARGEST[quant.dtype]))
+    found = np.float32(max(most, np.float32(quant.least)) / np.float32(LARGEST[quant.dtype]))
+    return found if quant.scale_dtype == "f32" else power_above(found)
+
+
+def power_above(found):
+    """The least power of two that is not below, by comparison with all of them."""
+    return np.float32(next((2.0**k for k in range(-127, 128) if 2.0**k >= float(found)), 2.0**127))
 
 
 def stored(x, scale, quant):
@@ -117,6 +132,49 @@ def test_a_group_of_zeros_has_the_least_scale():
     assert bool((out.float() == 0).all())
 
 
+@pytest.mark.parametrize(
+    ("most", "byte"),
+    [
+        (448.0, 127),
+        (448.0 * (1 + 2.0**-22), 128),  # rounded up: 1 would saturate
+        (449.0, 128),
+        (896.0, 128),
+        (224.0, 126),
+        (0.0, 0),  # with least 0: values are 0, not 0 / 0
+        (448.0 * 2.0**-127, 0),
+        (448.0 * 2.0**-127 * 1.5, 1),
+        (math.inf, 254),
+        (-math.inf, 254),
+        (math.nan, 255),
+        (3.0e38, 247),
+    ],
+)
+def test_a_scale_of_powers_is_rounded_up_and_nothing_finite_saturates(most, byte):
+    d = made(rows=1, hidden=8, wide="f32", scale_dtype="f8_e8m0", group=8, least=0.0)
+    rest = most if math.isfinite(most) else 1.0
+    x = torch.tensor([[most, rest / 4, -rest / 3, 0.0, -0.0, rest, 0.0, most / 3]])
+    out, scale = torch.ones(1, 8).to(torch.float8_e4m3fn), torch.zeros(1, 1).to(torch.float8_e8m0fnu)
+    QuantizePlan.select(d).run(QuantizeArgs(x=x, out=out, scale=scale))
+    assert int(scale.view(torch.uint8)) == byte
+    values, bits = out.float()[0], x[0].double() / 2.0 ** (byte - 127)
+    if math.isfinite(most):
+        assert bool((bits.abs() <= 448.0 * (1 + 2.0**-5)).all())
+        assert torch.equal(values, bits.float().to(torch.float8_e4m3fn).float())
+    else:
+        assert math.isnan(float(values[0])) == math.isnan(most)
+        assert float(values[3]) == 0 or math.isnan(most)
+
+
+def test_a_scale_of_powers_is_what_the_formula_of_others_gives():
+    """2 ** ceil(log2(most / 448)), of numbers whose logarithm is not near an integer."""
+    d = made(rows=64, hidden=128, scale_dtype="f8_e8m0", least=1e-4)
+    x = torch.randn(64, 128, generator=torch.Generator().manual_seed(5)).bfloat16() * torch.logspace(-6, 6, 64)[:, None].bfloat16()
+    out, scale = torch.empty(64, 128).to(torch.float8_e4m3fn), torch.empty(64, 1).to(torch.float8_e8m0fnu)
+    QuantizePlan.select(d).run(QuantizeArgs(x=x, out=out, scale=scale))
+    want = torch.pow(2.0, torch.ceil(torch.log2(x.abs().float().amax(1).clamp(1e-4) / 448.0)))
+    assert torch.equal(scale.float()[:, 0], want)
+
+
 def test_back_and_forth_is_within_half_a_step():
     d = made(rows=9, hidden=512)
     x = torch.randn(9, 512).bfloat16()
@@ -140,6 +198,8 @@ def test_back_and_forth_is_within_half_a_step():
         (lambda: Quant(scale="row"), "scale", "'none'"),
         (lambda: Quant(least=-1.0), "least", "greater than or equal to 0"),
         (lambda: made(scale="tensor", num_valid=True), "num_valid", "one scale"),
+        (lambda: Quant(scale="none", scale_dtype="f8_e8m0"), "scale_dtype", "without a scale"),
+        (lambda: Quant(scale_dtype="bf16"), "scale_dtype", "f8_e8m0"),
     ],
 )  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(make, path, word):
