@@ -67,3 +67,21 @@ def _factor(device: torch.device, value: float) -> torch.Tensor:
 def _head_values(device: torch.device, values: tuple[float, ...]) -> torch.Tensor:
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+def filled_f32(count: int, value: float, device: torch.device) -> torch.Tensor:
+    """[count] f32, all equal to `value`."""
+    return _made(_filled_f32, device, count, value)
+
+
+def multiples(count: int, step: int, device: torch.device) -> torch.Tensor:
+    """[count] i64: 0, step, 2 * step and so on."""
+    return _made(_multiples, device, count, step)
+
+
+def _filled_f32(device: torch.device, count: int, value: float) -> torch.Tensor:
+    return torch.full((count,), value, dtype=torch.float32, device=device)
+
+
+def _multiples(device: torch.device, count: int, step: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.int64, device=device).mul_(step)

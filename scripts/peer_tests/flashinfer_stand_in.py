@@ -12,7 +12,7 @@ import torch
 
 import opfacade.compat.flashinfer as ours
 
-MODULES = ("attention", "cascade", "decode", "mla", "page", "prefill", "quantization")
+MODULES = ("attention", "cascade", "decode", "mla", "page", "prefill", "quantization", "sampling", "topk")
 
 
 class NotHere(NotImplementedError):

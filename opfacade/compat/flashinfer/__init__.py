@@ -1,4 +1,4 @@
-"""FlashInfer's attention on opfacade's plans: `import opfacade.compat.flashinfer as flashinfer`.
+"""FlashInfer's attention and sampling on opfacade's plans: `import opfacade.compat.flashinfer as flashinfer`.
 
 Names and order of arguments are those of FlashInfer 0.6 and 0.7. `lse` has base 2 and a mask replaces the causal
 one, as there. plan() of a wrapper computes nothing on the host. Arguments that select among FlashInfer's own
@@ -15,6 +15,8 @@ from opfacade.compat.flashinfer import mla as mla
 from opfacade.compat.flashinfer import page as page
 from opfacade.compat.flashinfer import prefill as prefill
 from opfacade.compat.flashinfer import quantization as quantization
+from opfacade.compat.flashinfer import sampling as sampling
+from opfacade.compat.flashinfer import topk as topk
 from opfacade.compat.flashinfer.attention import BatchAttention as BatchAttention
 from opfacade.compat.flashinfer.cascade import (
     BatchDecodeWithSharedPrefixPagedKVCacheWrapper as BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
@@ -46,6 +48,20 @@ from opfacade.compat.flashinfer.prefill import (
 )
 from opfacade.compat.flashinfer.quantization import packbits as packbits
 from opfacade.compat.flashinfer.quantization import segment_packbits as segment_packbits
+from opfacade.compat.flashinfer.sampling import chain_speculative_sampling as chain_speculative_sampling
+from opfacade.compat.flashinfer.sampling import min_p_sampling_from_probs as min_p_sampling_from_probs
+from opfacade.compat.flashinfer.sampling import sampling_from_logits as sampling_from_logits
+from opfacade.compat.flashinfer.sampling import sampling_from_probs as sampling_from_probs
+from opfacade.compat.flashinfer.sampling import softmax as softmax
+from opfacade.compat.flashinfer.sampling import top_k_mask_logits as top_k_mask_logits
+from opfacade.compat.flashinfer.sampling import top_k_renorm_probs as top_k_renorm_probs
+from opfacade.compat.flashinfer.sampling import top_k_sampling_from_probs as top_k_sampling_from_probs
+from opfacade.compat.flashinfer.sampling import top_k_top_p_sampling_from_logits as top_k_top_p_sampling_from_logits
+from opfacade.compat.flashinfer.sampling import top_k_top_p_sampling_from_probs as top_k_top_p_sampling_from_probs
+from opfacade.compat.flashinfer.sampling import top_p_renorm_probs as top_p_renorm_probs
+from opfacade.compat.flashinfer.sampling import top_p_sampling_from_probs as top_p_sampling_from_probs
+from opfacade.compat.flashinfer.topk import TopKTieBreak as TopKTieBreak
+from opfacade.compat.flashinfer.topk import top_k as top_k
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,91 @@
+"""FlashInfer's verification of drafted chains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opfacade.compat.flashinfer.noise import Noise, Value, noise_of
+from opfacade.compat.refusals import require_tensor, unmapped, wrong_shape
+from opfacade.compat.selecting import plan_for
+from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor
+
+OP = "chain_speculative_sampling"
+_MOST = 128  # drafts of a request
+Counts = torch.Tensor | None
+
+
+def chain_speculative_sampling(
+    draft_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    target_probs: torch.Tensor,
+    maybe_output_accepted_token_num: Counts = None,
+    maybe_output_emitted_draft_token_num: Counts = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    seed: Value = None,
+    offset: Value = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens `[batch, n + 1]` i32, -1 past the last, and two counts `[batch]`, which are added to the given tensors.
+
+    The first count takes each draft on its own, also past the first rejected one; the second one is of the drafts that stay.
+    """
+    sizes = _sizes(draft_probs, draft_token_ids, target_probs)
+    drafts, q, p = draft_token_ids.to(torch.int32).contiguous(), draft_probs.float(), target_probs.float()
+    noise = noise_of(OP, Noise(generator, seed, offset), sizes[0], drafts.device)
+    tokens, emitted = _verified(sizes, (drafts, q, p), noise)
+    accepted = _each_alone(sizes, (drafts, q, p), noise)
+    return tokens, _added(maybe_output_accepted_token_num, accepted), _added(maybe_output_emitted_draft_token_num, emitted)
+
+
+def _added(given: Counts, count: torch.Tensor) -> torch.Tensor:
+    return count if given is None else given.add_(count.to(given.dtype))
+
+
+def _sizes(draft_probs: torch.Tensor, drafts: torch.Tensor, target_probs: torch.Tensor) -> tuple[int, int, int]:
+    """batch, n, vocab."""
+    batch, n, vocab = require_tensor(OP, "draft_probs", draft_probs, "batch, n, vocab")
+    if require_tensor(OP, "draft_token_ids", drafts, "batch, n") != (batch, n):
+        raise wrong_shape(OP, "draft_token_ids", f"[{batch}, {n}]", list(drafts.shape))
+    if require_tensor(OP, "target_probs", target_probs, "batch, n + 1, vocab") != (batch, n + 1, vocab):
+        raise wrong_shape(OP, "target_probs", f"[{batch}, {n + 1}, {vocab}]", list(target_probs.shape))
+    if not 1 <= n <= _MOST:
+        raise unmapped(OP, "draft_token_ids", f"1 to {_MOST} drafts of a request", n)
+    return batch, n, vocab
+
+
+def _verified(
+    sizes: tuple[int, int, int], tensors: tuple[torch.Tensor, ...], noise: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens, and the number of accepted drafts."""
+    (batch, n, _), (drafts, q, p) = sizes, tensors
+    tokens = torch.empty(batch, n + 1, dtype=torch.int32, device=drafts.device)
+    accepted, emitted = (torch.empty(batch, dtype=torch.int32, device=drafts.device) for _ in range(2))
+    args = VerifyDraftsArgs(
+        draft_tokens=drafts, draft_probs=q, target_probs=p, seed=noise[0], offset=noise[1], tokens=tokens, accepted=accepted,
+        emitted=emitted,
+    )  # fmt: skip
+    plan_for(_descriptor, sizes, drafts.device).run(args)
+    return tokens, accepted
+
+
+def _each_alone(
+    sizes: tuple[int, int, int], tensors: tuple[torch.Tensor, ...], noise: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Each draft as a request of its own over a vocabulary of one token: its coin depends on seed and position alone."""
+    (batch, n, vocab), (drafts, q, p) = sizes, tensors
+    inside = (drafts >= 0) & (drafts < vocab)
+    at = drafts.clamp(0, vocab - 1).long()[..., None]
+    own = torch.where(inside[..., None], p[:, :n].gather(2, at), 0.0)
+    pair = own.view(-1, 1, 1).expand(-1, 2, 1).contiguous()
+    positions = noise[1][:, None] + torch.arange(n, device=drafts.device)
+    alone = noise[0].repeat_interleave(n), positions.flatten()
+    only = torch.zeros(batch * n, 1, dtype=torch.int32, device=drafts.device)
+    _, accepted = _verified((batch * n, 1, 1), (only, q.gather(2, at).view(-1, 1, 1), pair), alone)
+    return accepted.view(batch, n).sum(1, dtype=torch.int32)
+
+
+def _descriptor(facts: Any) -> VerifyDraftsDescriptor:
+    batch, n, vocab = facts
+    return VerifyDraftsDescriptor(kind="chain", batch_size=batch, num_drafts=n, vocab=vocab)

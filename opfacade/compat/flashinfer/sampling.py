@@ -1,0 +1,170 @@
+"""FlashInfer's sampling on opfacade's plans: names, order and defaults of its arguments.
+
+Filters see probabilities as they are; a token is then raced over their logarithms in f32. Tokens are not FlashInfer's for the
+same seed. `deterministic` and `enable_pdl` have no effect: every call is deterministic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opfacade.compat.flashinfer.chain import chain_speculative_sampling as chain_speculative_sampling
+from opfacade.compat.flashinfer.distributions import Controls, How, Number, checked_rows, drawn, formed, order_of
+from opfacade.compat.flashinfer.noise import Noise, Value
+from opfacade.compat.refusals import unmapped
+
+
+def softmax(logits: torch.Tensor, temperature: Number | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
+    """f32 probabilities of logits `[rows, vocab]` over temperature: a number above 0, or `[rows]`, where at most 0 is 1."""
+    op = "softmax"
+    x = checked_rows(op, "logits", logits)
+    if isinstance(temperature, (int, float)) and temperature <= 0:
+        raise unmapped(op, "temperature", "a number above 0", temperature)
+    return formed(op, x, "softmax", {} if temperature is None else {"temperature": temperature})
+
+
+def sampling_from_logits(
+    logits: torch.Tensor,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Value = None,
+    offset: Value = None,
+) -> torch.Tensor:
+    """A token of each row of logits `[rows, vocab]`; with indices of the rows that they name."""
+    op = "sampling_from_logits"
+    x = checked_rows(op, "logits", logits, check_nan)
+    tokens: torch.Tensor = drawn(op, x, How(Noise(generator, seed, offset), indices), {})
+    return tokens
+
+
+def sampling_from_probs(
+    probs: torch.Tensor,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Value = None,
+    offset: Value = None,
+    return_valid: bool = False,
+) -> Any:
+    """A token of each row of probabilities `[rows, vocab]`, of any sum. return_valid: also whether the row has a candidate."""
+    how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
+    return _from_probs("sampling_from_probs", probs, how, {})
+
+
+def top_p_sampling_from_probs(
+    probs: torch.Tensor,
+    top_p: torch.Tensor | float,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Value = None,
+    offset: Value = None,
+    return_valid: bool = False,
+) -> Any:
+    """As sampling_from_probs, of the shortest prefix of the most likely tokens with top_p of the mass."""
+    how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
+    return _from_probs("top_p_sampling_from_probs", probs, how, {"top_p": top_p})
+
+
+def top_k_sampling_from_probs(
+    probs: torch.Tensor,
+    top_k: torch.Tensor | int,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Value = None,
+    offset: Value = None,
+    return_valid: bool = False,
+) -> Any:
+    """As sampling_from_probs, of exactly the top_k most likely tokens."""
+    how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
+    return _from_probs("top_k_sampling_from_probs", probs, how, {"top_k": top_k})
+
+
+def min_p_sampling_from_probs(
+    probs: torch.Tensor,
+    min_p: torch.Tensor | float,
+    indices: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Value = None,
+    offset: Value = None,
+    return_valid: bool = False,
+) -> Any:
+    """As sampling_from_probs, of the tokens with at least min_p times the largest probability."""
+    how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
+    return _from_probs("min_p_sampling_from_probs", probs, how, {"min_p": min_p})
+
+
+def top_k_top_p_sampling_from_probs(
+    probs: torch.Tensor,
+    top_k: torch.Tensor | int,
+    top_p: torch.Tensor | float,
+    indices: torch.Tensor | None = None,
+    filter_apply_order: str = "top_k_first",
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Value = None,
+    offset: Value = None,
+    return_valid: bool = False,
+) -> Any:
+    """As sampling_from_probs with both filters: top_p of the mass of the top_k ("top_k_first"), or of all ("joint")."""
+    how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
+    controls = {"top_k": top_k, "top_p": top_p}
+    return _from_probs("top_k_top_p_sampling_from_probs", probs, how, controls, filter_apply_order)
+
+
+def top_k_top_p_sampling_from_logits(
+    logits: torch.Tensor,
+    top_k: torch.Tensor | int,
+    top_p: torch.Tensor | float,
+    indices: torch.Tensor | None = None,
+    filter_apply_order: str = "top_k_first",
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: Value = None,
+    offset: Value = None,
+) -> torch.Tensor:
+    """The same of logits, in one launch that reads them once."""
+    op = "top_k_top_p_sampling_from_logits"
+    x, order = checked_rows(op, "logits", logits, check_nan), order_of(op, filter_apply_order)
+    how = How(Noise(generator, seed, offset), indices)
+    tokens: torch.Tensor = drawn(op, x, how, {"top_k": top_k, "top_p": top_p}, order)
+    return tokens
+
+
+def _from_probs(op: str, probs: torch.Tensor, how: How, controls: Controls, order: str = "top_k_first") -> Any:
+    x, order = checked_rows(op, "probs", probs, how.check_nan), order_of(op, order)
+    kept = formed(op, x, "renorm", controls, order).log_() if controls else x.float().log()
+    return drawn(op, kept, how, {})
+
+
+def top_p_renorm_probs(probs: torch.Tensor, top_p: torch.Tensor | float, is_deterministic: bool = False) -> torch.Tensor:
+    """f32 probabilities of the shortest prefix with top_p of the mass, 0 elsewhere."""
+    op = "top_p_renorm_probs"
+    return formed(op, checked_rows(op, "probs", probs), "renorm", {"top_p": top_p})
+
+
+def top_k_renorm_probs(probs: torch.Tensor, top_k: torch.Tensor | int, is_deterministic: bool = False) -> torch.Tensor:
+    """Probabilities of exactly the top_k most likely tokens in the dtype of probs, 0 elsewhere."""
+    op = "top_k_renorm_probs"
+    return formed(op, checked_rows(op, "probs", probs), "renorm", {"top_k": top_k}).to(probs.dtype)
+
+
+def top_k_mask_logits(logits: torch.Tensor, top_k: torch.Tensor | int) -> torch.Tensor:
+    """Exactly the top_k largest logits as they are, -inf elsewhere."""
+    op = "top_k_mask_logits"
+    return formed(op, checked_rows(op, "logits", logits), "mask", {"top_k": top_k})
+
+
+top_p_renorm_prob, top_k_renorm_prob = top_p_renorm_probs, top_k_renorm_probs

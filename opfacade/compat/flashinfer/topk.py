@@ -1,0 +1,58 @@
+"""FlashInfer's top-k of rows."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from opfacade.compat.dtypes import name_of
+from opfacade.compat.flashinfer.distributions import checked_rows
+from opfacade.compat.refusals import unmapped, wrong
+from opfacade.compat.selecting import plan_for
+from opfacade.plans.sampling import TopKArgs, TopKDescriptor
+
+_MOST = 2048
+
+
+class TopKTieBreak(IntEnum):
+    """Which of equal values at the cut are kept."""
+
+    NONE = 0
+    SMALL = 1
+    LARGE = 2
+
+
+def top_k(
+    input: torch.Tensor,
+    k: int,
+    sorted: bool = False,
+    deterministic: bool = False,
+    tie_break: int = TopKTieBreak.NONE,
+    dsa_graph_safe: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest values of each row `[rows, n]` and their positions (int64), falling, equal ones by position.
+
+    NaN and -inf are no candidates: past the last one the value is -inf and the position -1. k: up to 2048, and up to n.
+    """
+    op = "top_k"
+    x = checked_rows(op, "input", input)
+    if tie_break == TopKTieBreak.LARGE:
+        raise unmapped(op, "tie_break", "0 or 1: of equal values the one with the lower position comes first", tie_break)
+    if not 1 <= k <= x.shape[1]:
+        raise wrong(op, "k", f"1 to {x.shape[1]}", k)
+    if k > _MOST:
+        raise unmapped(op, "k", f"at most {_MOST}", k)
+    plan = plan_for(_descriptor, (*x.shape, k, name_of(op, "input", x.dtype)), x.device)
+    values, positions = x.new_empty(x.shape[0], k), x.new_empty(x.shape[0], k, dtype=torch.int32)
+    plan.run(TopKArgs(x=x, values=values, positions=positions))
+    return values, positions.long()
+
+
+def _descriptor(facts: Any) -> TopKDescriptor:
+    rows, vocab, k, dtype = facts
+    return TopKDescriptor(total_num_rows=rows, vocab=vocab, k=k, dtype=dtype)
+
+
+topk = top_k
