@@ -10,7 +10,8 @@ struct CandidateList {
   uint64_t *own, *all;  // ranked
   uint32_t own_room, room;
 
-  // Those of all CTAs, in `all` of the CTAs that copy: how many, 0 if some list is too short. All threads of the cluster.
+  // Copies the lists of all CTAs to `all` of the CTAs that ask for it. Returns how many entries they have, 0 if some list is too
+  // short. By all threads of the cluster.
   __device__ __forceinline__ int collect(const ClusterRow& cluster, const uint32_t* listed, bool copies) const {
     uint32_t total = 0;
     bool fits = true;

@@ -113,7 +113,7 @@ __device__ __forceinline__ uint64_t raced(HeldRow<C>& held, const Kept& kept) {
   return held.cluster().reduce(best, Larger());
 }
 
-// Of a list, by one CTA.
+// The same on a list, by one CTA.
 template <class C>
 __device__ __forceinline__ uint64_t raced_of_list(HeldRow<C>& held, int count, const Kept& kept) {
   const SampleParams& p = held.row().p;

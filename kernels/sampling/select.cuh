@@ -60,7 +60,7 @@ class BucketPass {
     if (low != 0) high += atomicAdd(&to.low[bucket], low) > ~low;
     if (high != 0) atomicAdd(&to.high[bucket], high);
   }
-  // What all lanes of a warp have found, at once.
+  // The sum over the lanes of a warp, by all of them.
   __device__ __forceinline__ void add_of_warp(int bucket, Amount amount) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {

@@ -43,7 +43,7 @@ def works(file: IO[bytes]) -> tuple[Work, ...]:
 
 def models() -> tuple[str, ...]:
     """The names that `of_model` takes."""
-    from opfacade.models import MODELS
+    from opfacade.models.facts import MODELS
 
     return tuple(MODELS)
 

@@ -135,7 +135,7 @@ def multi_margin_loss(
 def multilabel_soft_margin_loss(
     input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Any:
-    """Of each label the loss of a logistic score; the mean over the last axis."""
+    """The logistic loss of each label, averaged over the last axis."""
     dtype = common({name: one for name, one in (("input", input), ("target", target), ("weight", weight)) if one is not None})
     if input.shape != target.shape or not input.rank:
         refuse("target", f"the shape of input, {input.shape}, of at least one axis", target.shape)

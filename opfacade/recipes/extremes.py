@@ -45,7 +45,7 @@ def _place(word: str) -> Any:
 
 def _either(word: str) -> Any:
     def make(input: Shaped, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
-        """Of all elements, or along dim with the places as out1, or of two tensors."""
+        """The largest or smallest of all elements, or along dim with the places as out1, or of two tensors."""
         second = dim if isinstance(dim, Shaped) else other
         if isinstance(second, Shaped):
             return RECIPES[f"{word}imum"].make(input, second)

@@ -3,7 +3,8 @@
 import pytest
 
 from opfacade import Plan, Target, errors
-from opfacade.models import MODELS, descriptors, facts_of
+from opfacade.models import descriptors, facts_of
+from opfacade.models.facts import MODELS
 
 HOPPER = Target.parse("sm_90a")
 # What a server runs; latent attention has no append and rotates by itself.

@@ -51,7 +51,7 @@ def product_descriptor(count: int, dtype: Any, activation: Any) -> MapDescriptor
 
 @lru_cache(maxsize=KEPT)
 def gated_descriptor(sizes: tuple[int, int], dtype: Any, activation: Any, limit: Any, alpha: Any) -> GatedActivationDescriptor:
-    """Of rows that hold gate and up: two halves, or pairs for swiglu_oai."""
+    """The descriptor of rows that hold gate and up: two halves, or pairs for swiglu_oai."""
     fields = {"interleaved": True, "limit": limit, "alpha": alpha} if activation == "swiglu_oai" else {}
     return GatedActivationDescriptor(total_num_rows=sizes[0], width=sizes[1], dtype=dtype, activation=activation, **fields)
 
