@@ -10,7 +10,7 @@ struct CandidateList {
   uint64_t *own, *all;  // ranked
   uint32_t own_room, room;
 
-  // Copies the lists of all CTAs to `all` of the CTAs that ask for it. Returns how many entries they have, 0 if some list is too
+  // Copies the lists of all CTAs to `all` of each CTA with copies set. Returns how many entries they have, 0 if some list is too
   // short. By all threads of the cluster.
   __device__ __forceinline__ int collect(const ClusterRow& cluster, const uint32_t* listed, bool copies) const {
     uint32_t total = 0;
