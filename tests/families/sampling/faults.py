@@ -43,14 +43,14 @@ FAULTS = (
     ),
     _wide("the token at the boundary of p is lost", "narrowing.cuh", "(lack + mass - 1) / max", "lack / max", "misleads"),
     _wide("a sample is believed", "held.cuh", "found.bucket >= first;", "true;", "misleads"),
-    _wide("what precedes the likely buckets is lost", "held.cuh", "if (wanted.first > 0)", "if (wanted.first < 0)", "exact"),
+    _wide(
+        "the mass before is moved", "held.cuh", "wanted.first - 1, before", "wanted.first, before", "exact"
+    ),
     _wide("a list that overflows is taken", "candidate_list.cuh", "fits && count <= own_room", "true", "overflows"),
     _kernel("a list overwrites the one before", "candidate_list.cuh", "filled += count;", "filled += 0;", "number_of_ctas"),
     _kernel("the bucket that bounds a list is left out", "held.cuh", "coarse(a) <= bound_;", "coarse(a) < bound_;", "joint"),
-    _kernel(
-        "the mass after a listed one decides", "candidate_list.cuh", "before + own >= need", "before + own > need", "equal"
-    ),
-    _kernel("masses of other warps are lost", "candidate_list.cuh", "before_ += warp_[i];", "before_ += 0;", "equal"),
+    _wide("the mass after a listed one decides", "candidate_list.cuh", "before + own >= need", "before + own > need", "equal"),
+    _wide("masses of other warps are lost", "candidate_list.cuh", "before_ += warp_[i];", "before_ += 0;", "equal"),
     _wide(
         "the mass after a token decides",
         "select.cuh",
@@ -68,9 +68,8 @@ FAULTS = (
     _kernel("streams share their noise", "noise.cuh", "c[3] = stream;", "c[3] = 0;", "random_streams"),
     _kernel("the upper word of the offset is lost", "noise.cuh", "c[2] = offset[1]", "c[2] = 0"),
     _kernel("the upper word of the seed is lost", "noise.cuh", "k1 = key[1];", "k1 = 0;"),
-    _wide("the last bucket of a survey is left out", "held.cuh", "bucket <= wanted.last", "bucket < wanted.last", "exact"),
     _wide("the mass of the k kept is that of all", "kept.cuh", "? own.mass :", "? held.total_mass() :", "exact"),
-    _kernel("the mass of a list is that of all", "kept.cuh", "masses.total()));", "held.total_mass()));", "order_of_filters"),
+    _wide("the mass of a list is that of all", "kept.cuh", "masses.total()));", "held.total_mass()));", "exact"),
     _kernel("nine rounds of Philox", "noise.cuh", "round < 10", "round < 9"),
     _kernel(
         "p refers to the k kept, whatever the order",

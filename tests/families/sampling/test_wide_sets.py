@@ -19,7 +19,7 @@ def normal(seed, *shape):
 FILTERS = [
     {"top_p": 0.9}, {"top_p": 0.02}, {"top_p": 0.999}, {"top_k": 3000}, {"top_k": 3000, "top_p": 0.5},
     {"top_k": 900, "top_p": 0.9}, {"top_k": 2500, "top_p": 0.4, "order": "joint"},
-    {"top_k": 60, "top_p": 0.9, "order": "joint"}, {"top_p": 0.9, "min_p": 0.01},
+    {"top_k": 60, "top_p": 0.9, "order": "joint"}, {"top_k": 60, "top_p": 0.5}, {"top_p": 0.9, "min_p": 0.01},
 ]  # fmt: skip
 
 
@@ -61,8 +61,16 @@ def test_a_list_of_one_cta_overflows():
     """Its likely tokens are neighbours, so the other CTAs list none."""
     logits = torch.full((1, 20000), -30.0)
     logits[:, 6000:8000] = normal(6, 1, 2000)
-    for given in ({"top_p": 0.9}, {"top_k": 1500}):
+    for given in ({"top_k": 480}, {"top_k": 480, "top_p": 0.9}, {"top_k": 1500}):
         run(logits, probs_out="filtered", **given)
+
+
+def test_equal_tokens_of_a_list_are_cut_by_id():
+    """Each thread has one of them first, so that their mass reaches p and they are listed; half of them is half of the mass."""
+    logits = torch.full((1, 2800), -50.0)
+    logits[:, ::4] = 0.0
+    args = run(logits, top_p=0.5, probs_out="filtered")
+    assert args.probs[0].nonzero()[:, 0].tolist() == list(range(0, 1400, 4))
 
 
 def test_a_k_above_the_candidates_keeps_all_of_them():
