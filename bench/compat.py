@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -126,16 +125,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 256])
     parser.add_argument("--number", type=int, default=1000, help="calls of one timing, of which the best of seven counts")
     records.add_out(parser, "compat")
-    parser.add_argument("--commit", help="recorded in place of git's answer")
+    records.add_commit(parser)
     options = parser.parse_args(argv)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     machine = {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
-        "commit": options.commit or commit or None,
+        "commit": records.commit(options.commit),
     }
     record = {"machine": machine, "us": measure(options.batch, options.number)}
     records.write(records.place(options.out, "compat"), record)

@@ -1,4 +1,4 @@
-"""Host time of the facade, in microseconds: `python -m bench.host [--out FILE]`. Needs no GPU.
+"""Host time of the facade, in microseconds: `python -m bench.host [--out FILE] [--commit REV]`. Needs no GPU.
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.
@@ -156,17 +156,17 @@ def measure() -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    records.add_commit(parser)
     records.add_out(parser, "host")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     out = records.place(options.out, "host")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     machine = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit,
+        "commit": records.commit(options.commit),
     }
     record = {"machine": machine, "us": measure()}
     print(json.dumps(record, indent=1))

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ import tvm_ffi
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench import records  # noqa: E402
 from bench.host import CACHE, stub_libraries  # noqa: E402
 from opfacade import Plan, Target, jit  # noqa: E402
 from opfacade.backends.cuda.host.direct import Direct, KernelCall  # noqa: E402
@@ -77,6 +77,7 @@ def called_kernels(place: Path, count: int, calls: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    records.add_commit(parser)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--kernels", type=int, default=100)
     parser.add_argument("--calls", type=int, default=1000)
@@ -85,14 +86,13 @@ def main() -> None:
         loaded = real_kernels(Path(place), options.kernels)
         called = called_kernels(Path(other), options.kernels, options.calls)
         whole = resident_mb()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     machine = {
         "cpu": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit,
+        "commit": records.commit(options.commit),
     }
     record = {"machine": machine, "kernels": options.kernels, "process_MB": whole, "real": loaded, "called": called}
     print(json.dumps(record, indent=1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,19 @@ def add_out(parser: argparse.ArgumentParser, kind: str) -> None:
         type=Path,
         help=f"a file, or a folder for {kind}.json; else bench/results/{kind}.json, but nothing where only a part is run",
     )
+
+
+def add_commit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--commit", help="recorded in place of git's answer, where the sources are no checkout")
+
+
+def commit(given: str | None) -> str | None:
+    """The commit of a record: the one given, else that of the checkout; None where the sources are no checkout."""
+    git = shutil.which("git")
+    if given or git is None:
+        return given
+    words = [git, "-C", str(RESULTS), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip() or None
 
 
 def place(out: Path | None, kind: str, whole: bool = True) -> Path | None:

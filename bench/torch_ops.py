@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import time
 import timeit
 
@@ -81,18 +80,18 @@ def measure() -> dict[str, float]:
     return found | {"op_over_run": round(found["op"] - found["run"], 3)}
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    records.add_commit(parser)
     records.add_out(parser, "torch_ops")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     out = records.place(options.out, "torch_ops")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     machine = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit,
+        "commit": records.commit(options.commit),
     }
     record = {"machine": machine, "us": measure()}
     print(json.dumps(record, indent=1))
