@@ -187,6 +187,14 @@ def ended(words: list[str], root: Path, env: dict[str, str], limit: float) -> tu
         return status, log.read()
 
 
+def origin(device: str, commit: str | None) -> dict[str, object]:
+    """What a record is of: its machine with the commit, and the kernels, as in other records (bench/records.py)."""
+    from bench import records
+    from opfacade.tools import kernel_digests
+
+    return {"machine": machine(device) | {"commit": records.commit(commit)}, "kernels": kernel_digests.stamp()}
+
+
 def machine(device: str) -> dict[str, object]:
     import torch
 
@@ -205,7 +213,8 @@ def page(results: dict[str, dict]) -> str:
         caught = sum(bool(row["caught_by"]) for row in rows)
         facts = result["machine"]
         lines += [f"## {where.upper()}: {caught} of {len(rows)} caught", ""]
-        lines += [f"{facts['device']}, torch {facts['torch']}, {facts['date']}, {result['seconds']} s.", ""]
+        commit = f", commit {facts['commit']}" if facts.get("commit") else ""
+        lines += [f"{facts['device']}, torch {facts['torch']}, {facts['date']}{commit}, {result['seconds']} s.", ""]
         lines += ["| fault | file | caught by |", "|---|---|---|"]
         for row in rows:
             by = f"`{row['caught_by']}`" if row["caught_by"] else f"**missed**{': ' + row['blind'] if row['blind'] else ''}"
@@ -246,6 +255,7 @@ def main() -> int:
     )
     parser.add_argument("--day", type=int, default=int(time.time() // 86400), help="which sample; default today's, since 1970")
     parser.add_argument("--again", type=int, default=0, help="so many of those that the record lacks or has as missed")
+    parser.add_argument("--commit", help="recorded in place of git's answer, where the sources are no checkout")
     parser.add_argument("--out", type=Path, help="a folder for mutation.json and mutation.md in place of the repository's")
     words = parser.parse_args()
     device = next(name for name in TIMEOUT if getattr(words, name))
@@ -259,22 +269,31 @@ def main() -> int:
                 print("the sound sources fail: nothing is shown")
                 return 2
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
+            of = origin(device, words.commit) if words.again else {}
             for job in as_completed(jobs) if words.again else ():
-                merge(device, job.result(), words.out)
+                merge(device, job.result(), of, words.out)
             rows = [job.result() for job in jobs]
     missed = [row["fault"] for row in rows if not row["caught_by"]]
     if not words.only and not words.quick and not words.again:
-        result = {"machine": machine(device), "seconds": round(time.monotonic() - started), "mutants": rows}
-        record(device, result, words.out)
+        record(device, origin(device, words.commit) | summary(rows, round(time.monotonic() - started)), words.out)
     print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")
     return 1 if any(not row["caught_by"] and not row["blind"] for row in rows) else 0
 
 
-def merge(device: str, row: dict, out: Path | None) -> None:
-    """Put one row into the record, in the order of the list; rows of faults that are listed no more go."""
+def summary(rows: list[dict], seconds: int) -> dict[str, object]:
+    return {"seconds": seconds, "mutants": rows}
+
+
+def merge(device: str, row: dict, of: dict[str, object], out: Path | None) -> None:
+    """Put one row into the record, in the order of the list; rows of faults that are listed no more go.
+
+    of: what the row is of. A record of other sources keeps its own origin, because most of its rows are of those.
+    """
+    known = loaded().get(device, of)
     rows = {row["fault"]: row for row in recorded(device)} | {row["fault"]: row}
     rows = [rows[m.name] for m in LISTS[device] if m.name in rows]
-    record(device, {"machine": machine(device), "seconds": round(sum(row["seconds"] for row in rows)), "mutants": rows}, out)
+    kept = {name: known[name] for name in ("machine", "kernels") if name in known}
+    record(device, kept | summary(rows, round(sum(row["seconds"] for row in rows))), out)
 
 
 def loaded() -> dict[str, dict]:

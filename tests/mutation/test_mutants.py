@@ -4,6 +4,9 @@ import shutil
 
 import pytest
 
+from bench import reliability
+from opfacade.tools import kernel_digests
+from tests.mutation import run
 from tests.mutation.mutants import CPU, GPU, HOST
 from tests.mutation.run import ROOT, SAMPLE, caught_on_host, command, mutated, page, sample
 
@@ -46,6 +49,21 @@ def test_a_missed_fault_is_shown_as_such():
     assert "1 of 2 caught" in text
     assert "**missed**: why" in text
     assert "`t.py::a[b]`" in text
+
+
+def test_a_record_names_its_commit_and_its_kernels_and_a_row_of_other_sources_changes_neither(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
+    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
+    first, second = ({"fault": m.name, "file": m.file, "caught_by": "t.py::a", "blind": "", "seconds": 2.0} for m in CPU[:2])
+    run.merge("cpu", second, run.origin("cpu", "0123abc"), None)
+    run.merge("cpu", first, {"machine": {"commit": "fffffff"}, "kernels": {}}, None)
+    found = run.loaded()["cpu"]
+    assert found["machine"]["commit"] == "0123abc"
+    assert kernel_digests.is_present(found["kernels"])
+    assert (found["seconds"], [row["fault"] for row in found["mutants"]]) == (4, [CPU[0].name, CPU[1].name])
+    assert "commit 0123abc, 4 s" in (tmp_path / "mutation.md").read_text()
+    assert reliability.outdated("mutation cpu", found) == ""
+    assert "older" in reliability.outdated("mutation cpu", found | {"kernels": {"digest": "other"}})
 
 
 def test_the_words_of_a_selection_stay_together():
