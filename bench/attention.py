@@ -1,7 +1,7 @@
 """Attention on one GPU beside its peers, in one run: `python -m bench.attention [--peers] [--out FILE]`.
 
 Random normal data, shuffled pages, L2 flushed; outputs are held to the SKU's bound first, and a wrong one is not timed. Ours
-and peers take turns (bench/turns.py).
+and peers alternate (bench/interleaved.py).
 Rates: TFLOP/s for prefill (masked products not counted), TB/s for decode (K and V once). Ceilings are measured here too.
 Peers: FlashInfer (fa2, fa3) where it is installed, torch SDPA with cuDNN for dense shapes.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench import records, turns
-from bench.turns import Contender
+from bench import interleaved, records
+from bench.interleaved import Contender
 from opfacade import Plan, Preference
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
@@ -222,7 +222,7 @@ def attempt(rows: list, shape: Shape, make) -> list[Contender]:
 
 
 def take_turns(rows: list, shape: Shape, contenders: list[Contender]) -> None:
-    for row in turns.timed(contenders, turns.DIRTY):
+    for row in interleaved.timed(contenders, interleaved.DIRTY):
         keep(rows, with_rate(row, shape))
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from bench import records, turns
+from bench import interleaved, records
 from bench.attention import CUDA, ceilings, machine
-from bench.turns import Contender
+from bench.interleaved import Contender
 from opfacade import Plan, Target
 from opfacade.bench import peers
 from opfacade.demo.lengths import from_trace
@@ -154,7 +154,7 @@ def rows(batch: Batch, beside: bool) -> Iterator[dict[str, Any]]:
     args = args_of(batch)
     found = [ours(batch, args), *(theirs(peer, batch, args) for peer in (peers.PEERS if beside else ()))]
     declined = [row for row in found if isinstance(row, dict)]
-    for row in (*turns.timed([one for one in found if isinstance(one, Contender)], turns.DIRTY), *declined):
+    for row in (*interleaved.timed([one for one in found if isinstance(one, Contender)], interleaved.DIRTY), *declined):
         yield with_rate(batch, row)
 
 
@@ -164,10 +164,10 @@ def with_rate(batch: Batch, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def variants_of_one(only: str) -> Iterator[dict[str, Any]]:
-    """Ours alone: plain and changed take turns."""
+    """Ours alone: plain and changed alternate."""
     batches = [batch for batch in changed() if re.search(only, batch.name)]
     contenders = [ours(batch, args_of(batch)) for batch in batches]
-    for batch, row in zip(batches, turns.timed(contenders, turns.DIRTY) if contenders else (), strict=True):
+    for batch, row in zip(batches, interleaved.timed(contenders, interleaved.DIRTY) if contenders else (), strict=True):
         yield with_rate(batch, row)
 
 

@@ -5,8 +5,8 @@ Random normal data, shuffled pages, L2 cold. Every output is held to the SKU's b
 p10 and p90, in microseconds, the bytes of K and V a second, and that as a fraction of the read ceiling measured here. Two
 ways of being cold: "dirty" (256 MB written before each call, so that write-backs fall into it; what bench/attention.py and
 most others do) and "clean" (another 256 MB read after that). Short contexts are timed as a CUDA graph of many launches, each
-on pages of its own, divided by their number. All other rows of ours and of a peer take turns (bench/turns.py). With
-`--variants` short contexts are timed with other teams of clusters too, which only a pin chooses.
+on pages of its own, divided by their number. All other rows of ours and of a peer alternate (bench/interleaved.py). With
+`--variants` short contexts are timed with other numbers of clusters too, which only a pin chooses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from bench import attention, records, turns
+from bench import attention, interleaved, records
 from bench.attention import machine
-from bench.turns import Contender
+from bench.interleaved import Contender
 from opfacade import Plan, Preference, Target
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._attention.paging import FP8
@@ -120,7 +120,7 @@ SHORT = (
     uniform(1, 4096, kv_heads=2, short=True),
     uniform(1, 8192, short=True),
 )
-TEAMS = ("", "cluster=8", "teams=2", "teams=4", "cluster=2,teams=8")
+SHARED = ("", "cluster=8", "teams=2", "teams=4", "cluster=2,teams=8")
 
 
 def traces(folder: Path, batch: int = 64) -> Iterator[Shape]:
@@ -184,7 +184,7 @@ def pinned(descriptor: BatchPagedDecodeDescriptor) -> dict[str, Preference]:
     """Preferences for the default and for its configs with several clusters, as far as they are eligible."""
     options = eligible(descriptor, CUDA, Target.current())
     return {
-        o.candidate.config: CUDA.model_copy(update={"pin": o.sku.id}) for o in options if o.sku and o.candidate.config in TEAMS
+        o.candidate.config: CUDA.model_copy(update={"pin": o.sku.id}) for o in options if o.sku and o.candidate.config in SHARED
     }
 
 
@@ -259,18 +259,18 @@ def shown(row: dict[str, Any]) -> str:
     return json.dumps(short)
 
 
-def rows(shapes: list[Shape], peers: bool, ceiling: float, teams: bool = False) -> Iterator[dict[str, Any]]:
+def rows(shapes: list[Shape], peers: bool, ceiling: float, clusters: bool = False) -> Iterator[dict[str, Any]]:
     for shape in shapes:
         make, beside = (ours_short, peer_short) if shape.short else (ours, peer)
         found: list[Any] = [make(shape)]
-        if teams and shape.short:
+        if clusters and shape.short:
             found += [ours_short(shape, variant) for variant in pinned(shape.descriptor(IN_A_GRAPH)) if variant]
         if peers:
             try:
                 found.append(beside(shape))
             except Exception as error:  # a peer that does not take a shape is recorded as such and never left out
                 yield {"shape": shape.name, "impl": "flashinfer-fa2", "failed": f"{type(error).__name__}: {error}"[:200]}
-        for row in found if shape.short else turns.timed(found, turns.BOTH):
+        for row in found if shape.short else interleaved.timed(found, interleaved.BOTH):
             yield with_rate(row, shape, ceiling)
         torch.cuda.empty_cache()
 
@@ -307,7 +307,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", default="", help="shapes whose name this regular expression finds")
-    parser.add_argument("--variants", action="store_true", help="other head dims, groups, splits and teams too")
+    parser.add_argument("--variants", action="store_true", help="other head dims, groups, splits and numbers of clusters too")
     parser.add_argument("--data", type=Path, help="folder with published request lengths")
     parser.add_argument("--commit", help="recorded in place of git's answer")
     records.add_out(parser, "decode")

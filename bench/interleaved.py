@@ -1,5 +1,5 @@
-"""Contenders for one problem take turns in a random order, so that clocks and temperature hit all alike: timed one behind the
-other, the same kernel differs by as much as 8 % where power is the limit.
+"""Contenders for one problem are timed alternately, in a random order, so that clocks and temperature hit all alike: timed one
+behind the other, the same kernel differs by as much as 8 % where power is the limit.
 """
 
 from __future__ import annotations

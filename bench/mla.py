@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from bench import records, turns
+from bench import interleaved, records
 from bench.attention import machine
 from bench.decode import ceilings, shown
-from bench.turns import Contender
+from bench.interleaved import Contender
 from opfacade import Plan, Preference
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.testing import inputs, numerics
@@ -122,7 +122,7 @@ def rows(shape: Shape, peers: bool) -> Iterator[dict[str, Any]]:
             found.append(Contender({"impl": name, "error_over_bound": error}, call))
         except Exception as failure:  # a peer that does not take a shape is recorded as such and never left out
             yield {"impl": name, "failed": f"{type(failure).__name__}: {failure}"[:200]}
-    yield from turns.timed(found, turns.BOTH)
+    yield from interleaved.timed(found, interleaved.BOTH)
 
 
 def product_ceiling() -> float:

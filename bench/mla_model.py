@@ -78,7 +78,7 @@ class Sm:
 
     def weigh(self, tile: int) -> Iterator[Condition]:
         yield lambda: self.came(tile)
-        # Panels of queries in registers, whose products wait for one another, and the others take turns.
+        # Panels of queries in registers, whose products wait for one another, and the others alternate.
         scores = [Product(*(_OTHER if step // 4 % 2 else _KEPT)) for step in range(36)]
         room = sum(product.left for product in scores) - self.asking
         for asked, product in enumerate(scores, 1):

@@ -16,7 +16,7 @@ import torch
 
 from bench import attention, records
 from bench.attention import CUDA, PREFILL, Shape
-from bench.turns import Contender
+from bench.interleaved import Contender
 from opfacade import Plan
 from opfacade.testing import numerics
 

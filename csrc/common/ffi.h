@@ -118,9 +118,9 @@ class ArgReader {
   }
   void read(double& out) {
     const TVMFFIAny& arg = next();
-    const bool whole = arg.type_index == kTVMFFIInt || arg.type_index == kTVMFFIBool;
-    if (arg.type_index != kTVMFFIFloat && !whole) refuse(arg, "a float");
-    out = whole ? static_cast<double>(arg.v_int64) : arg.v_float64;
+    const bool integer = arg.type_index == kTVMFFIInt || arg.type_index == kTVMFFIBool;
+    if (arg.type_index != kTVMFFIFloat && !integer) refuse(arg, "a float");
+    out = integer ? static_cast<double>(arg.v_int64) : arg.v_float64;
   }
 
  private:

@@ -82,9 +82,9 @@ class MapAxes {
   // Operands whose vectors of `count` elements are aligned in every row.
   void find_wide(const int (&size)[kOperands], int count) {
     for (int k = 0; k < kOperands; ++k) {
-      const int64_t bytes = int64_t{count} * size[k], whole = bytes < 16 ? bytes : 16;
-      bool fits = p_.stride[k][p_.rank - 1] == 1 && reinterpret_cast<uintptr_t>(p_.operand[k]) % whole == 0;
-      for (int axis = 0; axis < p_.rank - 1; ++axis) fits = fits && p_.stride[k][axis] * size[k] % whole == 0;
+      const int64_t bytes = int64_t{count} * size[k], access = bytes < 16 ? bytes : 16;
+      bool fits = p_.stride[k][p_.rank - 1] == 1 && reinterpret_cast<uintptr_t>(p_.operand[k]) % access == 0;
+      for (int axis = 0; axis < p_.rank - 1; ++axis) fits = fits && p_.stride[k][axis] * size[k] % access == 0;
       if (fits) p_.wide |= 1u << k;
     }
     find_shared();
@@ -95,7 +95,7 @@ class MapAxes {
 
   // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the outputs
   // are not contiguous along the last.
-  bool turn() {
+  bool transposes() {
     const int last = p_.rank - 1;
     if (last < 1) return false;
     for (int k = first_output_; k < kOperands; ++k)
@@ -107,7 +107,7 @@ class MapAxes {
     if (along < 0 || p_.extent[along] < 8 || p_.extent[last] < 8) return false;
     for (; along < last - 1; ++along) swap(along, along + 1);
     for (int k = 0; k < first_output_; ++k)
-      if (p_.stride[k][last] > 1 && p_.stride[k][last - 1] == 1) p_.turned |= 1u << k;
+      if (p_.stride[k][last] > 1 && p_.stride[k][last - 1] == 1) p_.transposed |= 1u << k;
     return true;
   }
 

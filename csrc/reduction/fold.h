@@ -55,10 +55,10 @@ class FoldAxes {
     if (p_.elements % count != 0) return false;
     for (int k = 0; k < kOperands; ++k) {
       if (level[k] != 0) continue;
-      const int64_t bytes = int64_t{count} * size[k], whole = bytes < 16 ? bytes : 16;
-      if (reinterpret_cast<uintptr_t>(p_.operand[k]) % whole != 0 || p_.step[k] * size[k] % whole != 0) return false;
+      const int64_t bytes = int64_t{count} * size[k], access = bytes < 16 ? bytes : 16;
+      if (reinterpret_cast<uintptr_t>(p_.operand[k]) % access != 0 || p_.step[k] * size[k] % access != 0) return false;
       for (int axis = 0; axis < p_.kept; ++axis)
-        if (p_.extent[axis] > 1 && p_.stride[k][axis] * size[k] % whole != 0) return false;
+        if (p_.extent[axis] > 1 && p_.stride[k][axis] * size[k] % access != 0) return false;
     }
     return true;
   }

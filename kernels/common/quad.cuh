@@ -5,9 +5,9 @@
 namespace opfacade {
 
 // A thread holds two columns of each of two neighbouring 8-column blocks. Thread pairs exchange halves, so that each gets four
-// contiguous columns of one block, from traded_column() of the first block on. kWords: words that hold two columns.
+// contiguous columns of one block, from exchanged_column() of the first block on. kWords: words that hold two columns.
 template <int kWords>
-__device__ __forceinline__ void trade_columns(const uint32_t (&first)[kWords], const uint32_t (&second)[kWords],
+__device__ __forceinline__ void exchange_columns(const uint32_t (&first)[kWords], const uint32_t (&second)[kWords],
                                               uint32_t (&four)[2 * kWords]) {
   const bool upper = threadIdx.x % 2;
 #pragma unroll
@@ -17,6 +17,6 @@ __device__ __forceinline__ void trade_columns(const uint32_t (&first)[kWords], c
     four[kWords + i] = upper ? second[i] : theirs;
   }
 }
-__device__ __forceinline__ int traded_column() { return threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4; }
+__device__ __forceinline__ int exchanged_column() { return threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4; }
 
 }  // namespace opfacade

@@ -9,8 +9,8 @@ namespace opfacade {
 template <int kChunks>
 __device__ __forceinline__ uint32_t swizzled(int row, int chunk) {
   static_assert(kChunks == 4 || kChunks % 8 == 0, "the XOR must stay inside the row");
-  const int turn = kChunks == 4 ? row >> 1 & 3 : row & 7;
-  return static_cast<uint32_t>((row * kChunks + (chunk ^ turn)) * 16);
+  const int swizzle = kChunks == 4 ? row >> 1 & 3 : row & 7;
+  return static_cast<uint32_t>((row * kChunks + (chunk ^ swizzle)) * 16);
 }
 
 }  // namespace opfacade

@@ -3,7 +3,7 @@
 //
 //   flat     one axis: each operand is dense or one element. Vectors, two a thread, all loads before the first is used.
 //   rows     the innermost axis as in flat, the others by division: a row begins where a vector does.
-//   tile     operands disagree which axis is contiguous: those that are turned pass through shared memory.
+//   tile     operands disagree which axis is contiguous: those that are transposed pass through shared memory.
 //   strided  anything else, and all that knows its place: an element a thread.
 #pragma once
 #include "kernels/common/operations.cuh"
@@ -141,7 +141,7 @@ __device__ __forceinline__ void map_tile(const Params& p) {
   unsigned char* const shared = dynamic_shared();
   for (int i = threadIdx.x; i < kTile * kTile; i += kMapThreads) {
     const int r = i % kTile, c = i / kTile;
-    if (r < rows && c < columns) M::turn(shared, p, at, r, c);
+    if (r < rows && c < columns) M::transpose(shared, p, at, r, c);
   }
   __syncthreads();
 #pragma unroll 1  // unrolled, ptxas 13.0 spills
@@ -151,7 +151,7 @@ __device__ __forceinline__ void map_tile(const Params& p) {
     int64_t here[M::kOperands];
 #pragma unroll
     for (int k = 0; k < M::kOperands; ++k) here[k] = at[k] + r * p.stride[k][p.rank - 2] + c * p.stride[k][p.rank - 1];
-    M::store_one(p, here, M::at(M::load_turned(shared, p, here, r, c), p, nowhere));
+    M::store_one(p, here, M::at(M::load_transposed(shared, p, here, r, c), p, nowhere));
   }
 }
 

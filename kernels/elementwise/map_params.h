@@ -20,7 +20,7 @@ struct MapParams {
   int64_t total;             // elements of a result
   int32_t rank;
   uint32_t wide;     // operands whose vectors are aligned
-  uint32_t turned;   // operands that the tile path loads along axis rank - 2
+  uint32_t transposed;  // operands that the tile path loads along axis rank - 2
   uint32_t shared;   // inputs that are the same in all rows of a thread
   uint32_t whole;    // 1 where each operand has aligned vectors, or one element along a row
   uint32_t vectors;  // of a row, rounded up; of tiles, how many lie beside each other

@@ -11,9 +11,9 @@ __device__ __forceinline__ uint32_t quotient(uint32_t n, MapDivider by) {
 
 // Splits n into a quotient, which is returned, and the rest.
 __device__ __forceinline__ int64_t split(int64_t n, int64_t extent, MapDivider by, int64_t& rest) {
-  const int64_t whole = n < kMapNarrow && extent < kMapNarrow ? int64_t{quotient(static_cast<uint32_t>(n), by)} : n / extent;
-  rest = n - whole * extent;
-  return whole;
+  const int64_t found = n < kMapNarrow && extent < kMapNarrow ? int64_t{quotient(static_cast<uint32_t>(n), by)} : n / extent;
+  rest = n - found * extent;
+  return found;
 }
 
 // Places and offsets over the axes before `axes`; `n` counts them, the last one fastest.

@@ -26,10 +26,10 @@ struct HeldUnits {
   static constexpr int kStep = 32 * kMany;
   static constexpr bool kOnce = kWide && sizeof(Raw) == 16 && kPerHead <= kStep;  // see heads_of_a_warp
   // all units of a lane have the same position in their heads
-  static constexpr bool kAsksAhead = kRotate && 32 % kPerHead == 0;
+  static constexpr bool kLoadsAhead = kRotate && 32 % kPerHead == 0;
   static constexpr bool kShort = sizeof(New) == 2 && !kRotate, kOneScale = C::kScaled && !C::kHeadScales;
   Raw raw[kMany][2];
-  Turn<C, Cut> turn;
+  Rotation<C, Cut> rotation;
   float scale;  // of all heads
 
   static __device__ __forceinline__ int index(int first, int j) { return first + j * 32 + threadIdx.x % 32; }
@@ -50,7 +50,7 @@ struct HeldUnits {
   // Issues the loads of the angles and of the factor early, so that they overlap the load of the page table's entry.
   __device__ __forceinline__ void prepare(const Change<C>& change) {
     const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);
-    if (kAsksAhead && unit.turns) turn.load(change.angles, unit), turn.keep_here();
+    if (kLoadsAhead && unit.rotates) rotation.load(change.angles, unit), rotation.keep_here();
     if constexpr (kOneScale) {
       scale = *change.scale;
       keep_load_here(scale);
@@ -68,9 +68,9 @@ struct HeldUnits {
       float x[2 * Cut::kRun];
 #pragma unroll
       for (int k = 0; k < 2 * Cut::kRun; ++k) x[k] = raw[j][k / Cut::kRun].at(k % Cut::kRun);
-      if (kRotate && unit.turns) {
-        if (!kAsksAhead) turn.load(change.angles, unit);
-        turn.apply(x);
+      if (kRotate && unit.rotates) {
+        if (!kLoadsAhead) rotation.load(change.angles, unit);
+        rotation.apply(x);
       }
       if constexpr (C::kScaled) {
         if (j == 0 || C::kHeadScales) by = Divisor(kOneScale ? scale : change.scale[share.head + i / kPerHead]);
@@ -118,7 +118,7 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
     append_rest(v, p.v_new, p.v, stored, place, of_v);
   };
   // Angles loaded ahead arrive while V is stored. Otherwise K is finished first, to free its registers.
-  if constexpr (decltype(k)::kAsksAhead) {
+  if constexpr (decltype(k)::kLoadsAhead) {
     put_v(), put_k();
   } else {
     put_k(), put_v();

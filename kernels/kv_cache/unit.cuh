@@ -20,7 +20,7 @@ __device__ __forceinline__ void keep_load_here(float& x) {
 struct Unit {
   int a;  // first elements of its two runs
   int b;
-  bool turns;
+  bool rotates;
 };
 
 // The first kTurned of the kUnits units are rotated.
@@ -41,7 +41,7 @@ struct UnitCut {
     }
     return kNeighbours ? Unit{2 * u, 2 * u + 1, true} : Unit{u * kRun, (kTurned + u) * kRun, true};
   }
-  // The pair of angles of element k of a run, as Turn has them.
+  // The pair of angles of element k of a run, as Rotation has them.
   static __device__ __forceinline__ int pair(const Unit& unit, int k) {
     if (C::kRope == Rope::kHalf || kRun == 1) return (C::kRope == Rope::kHalf ? unit.a : unit.a / 2) + k;
     return k < kRun / 2 ? unit.a / 2 + k : unit.b / 2 + k - kRun / 2;
@@ -52,7 +52,7 @@ struct UnitCut {
 
 // The angles of a unit's pairs: (x, y) becomes (x cos - y sin, y cos + x sin). 16-bit angles are converted exactly.
 template <class C, class Cut>
-struct Turn {
+struct Rotation {
   using Angle = Element<typename C::Angle>;
   using Bits = typename Angle::Bits;
   static constexpr int kPairs = Cut::kRun;

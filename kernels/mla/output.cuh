@@ -18,14 +18,14 @@ struct RowDestination {
 template <class C>
 __device__ __forceinline__ void write_row(const RowDestination& to, const MlaHalf& o) {
   const int element = to.partial ? 4 : 2;
-  char* dst = to.dst + traded_column() * element;
+  char* dst = to.dst + exchanged_column() * element;
 #pragma unroll
   for (int block = 0; block < kMlaLatent / 16; block += 2) {
     const float* own = o[block / 16] + block % 16 * 4;
     const uint32_t first[2] = {__float_as_uint(own[0]), __float_as_uint(own[1])};
     const uint32_t second[2] = {__float_as_uint(own[4]), __float_as_uint(own[5])};
     uint32_t four[4];
-    trade_columns(first, second, four);
+    exchange_columns(first, second, four);
     const float x = __uint_as_float(four[0]), y = __uint_as_float(four[1]);
     const float z = __uint_as_float(four[2]), w = __uint_as_float(four[3]);
     store_words_4(dst, make_uint4(four[0], four[1], four[2], four[3]), to.partial);
@@ -53,10 +53,10 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
     const bool mine = row < num_rows<C>(work.item), first = mine && half == 0 && threadIdx.x % 4 == 0;
     float factor = reciprocal_or_zero(sum[row]);
     const float lse = row_lse(base[row], sum[row], p.score.scale);
-    const bool whole = rows.whole();
+    const bool unsplit = rows.is_unsplit();
     const int valid = mine ? row : 0;
-    RowDestination to{StoredAs(mine && whole, p.o_aligned), mine && !whole, nullptr};
-    if (whole) {
+    RowDestination to{StoredAs(mine && unsplit, p.o_aligned), mine && !unsplit, nullptr};
+    if (unsplit) {
       const Sunk sunk = with_sink<C>(p, work.item, valid, lse);
       factor *= sunk.factor;
       to.dst = static_cast<char*>(p.o) + work.item.request * p.o_row_stride +

@@ -7,9 +7,9 @@ namespace opfacade {
 
 // Predicates of a store: as one vector, or element by element; both false: no store.
 struct StoredAs {
-  int whole;
+  int vector;
   int elements;
-  __device__ __forceinline__ StoredAs(bool any, bool aligned) : whole(any && aligned), elements(any && !aligned) {}
+  __device__ __forceinline__ StoredAs(bool any, bool aligned) : vector(any && aligned), elements(any && !aligned) {}
 };
 
 // Stores four 16-bit elements to global memory.
@@ -21,7 +21,7 @@ __device__ __forceinline__ void store_halves_4(char* dst, uint2 v, StoredAs as) 
       "@w st.global.v2.b32 [%0], {%1, %2};\n"
       "@e st.global.b16 [%0], h0;\n@e st.global.b16 [%0 + 2], h1;\n"
       "@e st.global.b16 [%0 + 4], h2;\n@e st.global.b16 [%0 + 6], h3;\n}"
-      ::"l"(dst), "r"(v.x), "r"(v.y), "r"(as.whole), "r"(as.elements)
+      ::"l"(dst), "r"(v.x), "r"(v.y), "r"(as.vector), "r"(as.elements)
       : "memory");
 }
 // Stores four f32; always aligned.

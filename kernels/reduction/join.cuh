@@ -53,7 +53,7 @@ constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_a
 template <class R, int kWarps, int kCluster>
 __device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
   using Words = StateWords<typename R::State>;
-  constexpr int kAll = kWarps * kCluster, kTurns = (kAll + 31) / 32, kWidth = power_of_two_above(kAll < 32 ? kAll : 32);
+  constexpr int kAll = kWarps * kCluster, kRounds = (kAll + 31) / 32, kWidth = power_of_two_above(kAll < 32 ? kAll : 32);
   const Words words = Words::of(mine);
   unsigned char* const shared = dynamic_shared() + at * kStateBytes;
   if (threadIdx.x % 32 == 0) {
@@ -67,8 +67,8 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
   typename R::State all = R::none();
   const int lane = static_cast<int>(threadIdx.x) % kWidth;
 #pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int one = turn * 32 + lane;
+  for (int round = 0; round < kRounds; ++round) {
+    const int one = round * 32 + lane;
     if (one >= kAll) continue;
     Words found;
     if constexpr (kCluster == 1) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
 #pragma unroll
       for (int i = 0; i < Words::kCount; ++i) found.word[i] = __float_as_uint(cluster_load(there + 4 * i));
     }
-    all = turn == 0 ? found.state() : R::join(all, found.state());
+    all = round == 0 ? found.state() : R::join(all, found.state());
   }
   return join_lanes<R, kWidth>(all);
 }

@@ -28,10 +28,10 @@ struct RowAngles {
     return !skips;
   }
   template <class Cut>
-  __device__ __forceinline__ void fetch(Turn<C, Cut>& turn, const AngleTable& table, const Unit& unit) const {
+  __device__ __forceinline__ void fetch(Rotation<C, Cut>& rotation, const AngleTable& table, const Unit& unit) const {
     const Bits* angles = static_cast<const Bits*>(table.data);
     if constexpr (C::kSections == 1) {
-      turn.load(angles + position[0] * table.stride, unit);
+      rotation.load(angles + position[0] * table.stride, unit);
     } else {
 #pragma unroll
       for (int k = 0; k < Cut::kRun; ++k) {
@@ -39,8 +39,8 @@ struct RowAngles {
         int64_t at = position[0];
 #pragma unroll
         for (int s = 1; s < C::kSections; ++s) at = section == s ? position[s] : at;
-        turn.cosines[k] = Angle::load(angles[at * table.stride + pair]);
-        turn.sines[k] = Angle::load(angles[at * table.stride + pair + Cut::kRotated / 2]);
+        rotation.cosines[k] = Angle::load(angles[at * table.stride + pair]);
+        rotation.sines[k] = Angle::load(angles[at * table.stride + pair + Cut::kRotated / 2]);
       }
     }
   }

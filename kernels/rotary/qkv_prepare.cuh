@@ -61,10 +61,10 @@ class PreparedHeads {
         if (u >= Cut::kUnits) continue;
         if (kChunks > 1) load(base, chunk);
         const Unit unit = Cut::unit(u);
-        Turn<C, Cut> turn;
-        if (unit.turns) angles.fetch(turn, p_.table, unit);
+        Rotation<C, Cut> rotation;
+        if (unit.rotates) angles.fetch(rotation, p_.table, unit);
 #pragma unroll
-        for (int j = 0; j < kMany; ++j) finish(head_of(base, j), raw_[j], unit, turn, C::kNorm ? factor[j] : 1.f, goes, place);
+        for (int j = 0; j < kMany; ++j) finish(head_of(base, j), raw_[j], unit, rotation, C::kNorm ? factor[j] : 1.f, goes, place);
       }
     }
   }
@@ -124,7 +124,7 @@ class PreparedHeads {
     const float found = W::load(static_cast<const typename W::Bits*>(weights)[at]);
     return C::kOnePlus ? 1.f + found : found;
   }
-  __device__ __forceinline__ void finish(const Head& head, const Raw (&raw)[2], const Unit& unit, const Turn<C, Cut>& turn, float factor,
+  __device__ __forceinline__ void finish(const Head& head, const Raw (&raw)[2], const Unit& unit, const Rotation<C, Cut>& rotation, float factor,
                                          Goes goes, const NewPlace& place) const {
     if (!head.present || (head.kind != kQ && goes != Goes::kStored)) return;
     const int a = H::element(unit, unit.a), b = H::element(unit, unit.b);
@@ -138,7 +138,7 @@ class PreparedHeads {
         for (int i = 0; i < 2 * kRun; ++i)
           if (i < kRun || Cut::has_b(unit)) x[i] = x[i] * factor * weight(weights, (i < kRun ? a : b) + i % kRun);
       }
-      if (unit.turns) turn.template apply_rounded<false>(x);
+      if (unit.rotates) rotation.template apply_rounded<false>(x);
     }
     if (head.kind == kQ) {
       char* to = static_cast<char*>(p_.q.to) + row_ * p_.q.to_row + head.index * p_.q.to_head;

@@ -16,7 +16,7 @@ struct HeadUnits {
 
   // The first element of a run in its head: rotated ones lie behind kOffset others.
   static __device__ __forceinline__ int element(const Unit& unit, int run) {
-    if (unit.turns) return C::kOffset + run;
+    if (unit.rotates) return C::kOffset + run;
     const int rest = run - Cut::kRotated;
     return rest < C::kOffset ? rest : run;
   }
@@ -34,7 +34,7 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
 #pragma unroll 1
   for (int u = lane % H::kLanes; u < Cut::kUnits; u += H::kLanes) {
     const Unit unit = Cut::unit(u);
-    Turn<C, Cut> turn;
+    Rotation<C, Cut> rotation;
 #pragma unroll 1
     for (int base = first; base < stop; base += H::kMany * H::kHeads) {
       typename H::Raw raw[H::kMany][2];
@@ -50,7 +50,7 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
       }
       if (base == first) {
         if (!angles.clamp(p.table.positions) || row >= valid || valid > p.rows) return;
-        if (unit.turns) angles.fetch(turn, p.table, unit);
+        if (unit.rotates) angles.fetch(rotation, p.table, unit);
       }
 #pragma unroll
       for (int j = 0; j < H::kMany; ++j) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
         float values[2 * Cut::kRun];
 #pragma unroll
         for (int i = 0; i < 2 * Cut::kRun; ++i) values[i] = raw[j][i / Cut::kRun].at(i % Cut::kRun);
-        if (unit.turns) turn.template apply_rounded<C::kInverse>(values);
+        if (unit.rotates) rotation.template apply_rounded<C::kInverse>(values);
         using Out = Stored<typename C::New, Cut::kRun>;
         *reinterpret_cast<typename Out::Packed*>(to + H::element(unit, unit.a)) = Out::pack(values);
         if (Cut::has_b(unit)) *reinterpret_cast<typename Out::Packed*>(to + H::element(unit, unit.b)) = Out::pack(values + Cut::kRun);

@@ -23,7 +23,7 @@ __device__ __forceinline__ void adjust_logits(const SampleParams& p) {
     Run<Bits, 4> four;
 #pragma unroll
     for (int j = 0; j < 4; ++j) four.e[j] = Element<typename C::T>::store(row.heated(a[j]));
-    if (row.whole && token + 4 <= end) *reinterpret_cast<Run<Bits, 4>*>(logits + token) = four;
+    if (row.aligned && token + 4 <= end) *reinterpret_cast<Run<Bits, 4>*>(logits + token) = four;
     else
 #pragma unroll
       for (int j = 0; j < 4; ++j)

@@ -16,7 +16,7 @@ struct Row {
   const Bits* logits;
   const uint8_t* flags;  // of the biases
   float temperature;
-  bool whole;  // groups of the row are aligned
+  bool aligned;  // groups of the row are aligned
 
   __device__ __forceinline__ Row(const SampleParams& p, int64_t row, const uint8_t* flags) : p(p), row(row), flags(flags) {
     int64_t from = row;
@@ -25,7 +25,7 @@ struct Row {
       from = from >= 0 && from < p.num_logits ? from : 0;
     }
     logits = static_cast<const Bits*>(p.logits) + from * p.logits_row;
-    whole = reinterpret_cast<uintptr_t>(logits) % (4 * sizeof(Bits)) == 0;
+    aligned = reinterpret_cast<uintptr_t>(logits) % (4 * sizeof(Bits)) == 0;
     temperature = 1.f;
     if constexpr (C::kTemperature) temperature = p.temperature[row];
   }
@@ -36,7 +36,7 @@ struct Row {
   // As stored; past the vocabulary -inf. One token, or the four of a group.
   template <int kCount>
   __device__ __forceinline__ void load(uint32_t token, float (&a)[kCount]) const {
-    if (kCount == 4 && whole && token + 4 <= vocab()) {
+    if (kCount == 4 && aligned && token + 4 <= vocab()) {
       const Fetched<typename C::T, 4> four = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + token);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) a[j] = four.at(j);

@@ -47,7 +47,7 @@ def measure(works: Iterable[Work], options: Options | None = None, say: Say | No
         "schema": 1,
         "machine": machine(device) | {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())},
         "timer": name,
-        "how": "contenders took turns, each call cold, outputs held to their bound first",
+        "how": "contenders alternated, each call cold, outputs held to their bound first",
         "ceilings": ceilings.of(device),
         "rows": [],
     }

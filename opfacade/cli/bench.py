@@ -70,7 +70,7 @@ def _measured(found: Sequence[Work], most: int, given: dict[str, Any]) -> dict[s
     effort = MeasureEffort(least=min(MeasureEffort().least, most), most=most, hopeless=1e9, early=False)
     peers = None if given["peers"] else ()
     options = Options(backends=given["backends"], variants=given["variants"], peers=peers, effort=effort)
-    click.echo(f"bench: {len(works)} problems; every contender is checked, then timed in turns", err=True)
+    click.echo(f"bench: {len(works)} problems; every contender is checked, then timed alternately", err=True)
     return measure(works, options, _saying(len(works)))
 
 

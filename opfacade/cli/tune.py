@@ -33,7 +33,7 @@ def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool
     effort = MeasureEffort() if rounds is None else MeasureEffort(least=min(MeasureEffort().least, rounds), most=rounds)
     problems = works(file)
     report = None if as_json else _saying(len(problems))
-    click.echo(f"tune: {len(problems)} problems; kernels are built first, then timed in turns", err=True)
+    click.echo(f"tune: {len(problems)} problems; kernels are built first, then timed alternately", err=True)
     found = measure(problems, require=require, setup=Setup(effort=effort), report=report)
     if as_json:
         click.echo(json.dumps([_facts(tuning) for tuning in found], indent=1))

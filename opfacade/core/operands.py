@@ -36,8 +36,8 @@ class TensorSpec(NamedTuple):
     "strided" has any stride. Strides of what is written are positive and its elements do not overlap.
     alignment: of the first byte, a power of two.
     broadcast: the axes of an operand that is only read which may be expanded (stride 0); None is all that the layout permits.
-    step: strides are multiples of so many bytes, the stride 1 of rows excepted. whole: (outer, inner), two axes; the stride of
-    the outer one is a multiple of that of the inner one. TMA needs both.
+    step: strides are multiples of so many bytes, the stride 1 of rows excepted. multiple: (outer, inner), two axes; the stride
+    of the outer one is a multiple of that of the inner one. TMA needs both.
     values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
     below: an operand of which each value names an entry of axis 0: values are also below its size, which the caller decides.
     valid_rows: the operand, i32 [1], that counts the valid entries of axis 0; those at and past it are neither read nor
@@ -57,7 +57,7 @@ class TensorSpec(NamedTuple):
     alignment: int = 16
     broadcast: tuple[int, ...] | None = None
     step: int = 1
-    whole: tuple[int, int] | None = None
+    multiple: tuple[int, int] | None = None
     values: tuple[int, int] | None = None
     valid_rows: str = ""
     replaces: str = ""
@@ -77,7 +77,7 @@ class TensorSpec(NamedTuple):
         """The rule for its strides."""
         axes = tuple(range(len(self.shape))) if self.broadcast is None else self.broadcast
         expandable = () if self.written or self.layout == "contiguous" else axes
-        return StrideRule(self.layout, self.written, expandable, self.step, self.whole)
+        return StrideRule(self.layout, self.written, expandable, self.step, self.multiple)
 
 
 def index_spec(

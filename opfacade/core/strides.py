@@ -29,13 +29,13 @@ class Broken(NamedTuple):
 
 
 class StrideRule(NamedTuple):
-    """layout, step and whole: as in TensorSpec. expandable: the axes that may have stride 0."""
+    """layout, step and multiple: as in TensorSpec. expandable: the axes that may have stride 0."""
 
     layout: Layout
     written: bool
     expandable: tuple[int, ...]
     step: int = 1
-    whole: tuple[int, int] | None = None
+    multiple: tuple[int, int] | None = None
 
     def broken(self, view: View) -> Broken | None:
         """The first rule that a tensor with elements breaks. An axis of one entry has no stride of its own."""
@@ -55,7 +55,7 @@ class StrideRule(NamedTuple):
             return Broken("OPF-A023", "an output whose elements do not overlap")
         if any(s * itemsize % self.step for _, s in (steps[:-1] if rows else steps)):
             return Broken("OPF-A027", f"strides of whole {self.step} bytes")
-        return None if self.whole is None else _whole(*self.whole, view)
+        return None if self.multiple is None else _multiple(*self.multiple, view)
 
 
 def _is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
@@ -67,7 +67,7 @@ def _is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-def _whole(outer: int, inner: int, view: View) -> Broken | None:
+def _multiple(outer: int, inner: int, view: View) -> Broken | None:
     """The stride of `outer` is a multiple of that of `inner`."""
     names, shape, stride, _ = view
     if shape[outer] <= 1 or shape[inner] <= 1 or stride[outer] % max(1, stride[inner]) == 0:

@@ -40,8 +40,8 @@ def floor_divide(input: Node, other: Node) -> Node:
         return w.floordiv(input, other)
     a, b = input, other
     quotient = (a - w.mod(a, b)) / b
-    whole = w.rint(quotient)
-    signed = w.select(w.eq(quotient, 0.0), w.copysign(constant(0.0, a.type), a / b), whole)
+    nearest = w.rint(quotient)
+    signed = w.select(w.eq(quotient, 0.0), w.copysign(constant(0.0, a.type), a / b), nearest)
     return w.select(w.eq(b, 0.0), a / b, signed)
 
 
@@ -68,7 +68,7 @@ def sign(x: Node) -> Node:
     return w.select(w.isnan(x), constant(0.0, x.type), w.sign(x)) if is_float(x) else w.sign(x)
 
 
-def whole(word: str) -> Any:
+def rounding(word: str) -> Any:
     """A rounding of floats; integers are whole."""
     return lambda x: getattr(w, word)(x) if is_float(x) else x
 
@@ -90,9 +90,9 @@ table(
         "square": lambda x: x * x,
         "sign": sign,
         "sgn": sign,
-        "ceil": whole("ceil"),
-        "floor": whole("floor"),
-        "trunc fix": whole("trunc"),
+        "ceil": rounding("ceil"),
+        "floor": rounding("floor"),
+        "trunc fix": rounding("trunc"),
         "frac": frac,
     },
     unary,

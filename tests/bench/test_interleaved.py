@@ -1,10 +1,10 @@
-"""How the benchmarks time contenders: bench/turns.py, with a clock that the test has."""
+"""How the benchmarks time contenders: bench/interleaved.py, with a clock that the test has."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench import turns
+from bench import interleaved
 from opfacade.testing import timing as bench
 
 
@@ -24,28 +24,28 @@ def calls(monkeypatch):
 
 
 def contender(name, host=0):
-    return turns.Contender({"impl": name}, lambda: name, host)
+    return interleaved.Contender({"impl": name}, lambda: name, host)
 
 
 def test_contenders_take_turns_and_not_always_in_the_same_order(calls):
-    first, second = turns.timed([contender("a"), contender("b")], turns.DIRTY)
+    first, second = interleaved.timed([contender("a"), contender("b")], interleaved.DIRTY)
     names = [name for name, _ in calls][2:]  # the first of each pays for what is lazy
     rounds = [tuple(names[i : i + 2]) for i in range(0, len(names), 2)]
-    assert len(rounds) == turns.SAMPLES
+    assert len(rounds) == interleaved.SAMPLES
     assert set(rounds) == {("a", "b"), ("b", "a")}
     assert (first["impl"], second["impl"]) == ("a", "b")
-    assert first["us"]["samples"] == second["us"]["samples"] == turns.SAMPLES
+    assert first["us"]["samples"] == second["us"]["samples"] == interleaved.SAMPLES
     assert abs(first["us"]["median"] - second["us"]["median"]) <= 2, "a drift hits both alike"
 
 
 def test_a_time_is_of_its_own_contender_and_its_own_way(calls):
-    (row,) = turns.timed([contender("a")], turns.BOTH)
+    (row,) = interleaved.timed([contender("a")], interleaved.BOTH)
     kinds = [clean for _, clean in calls]
-    assert kinds == [False] * (turns.SAMPLES + 1) + [True] * (turns.SAMPLES + 1)
+    assert kinds == [False] * (interleaved.SAMPLES + 1) + [True] * (interleaved.SAMPLES + 1)
     assert row["dirty_us"]["p90"] < row["clean_us"]["p10"]
 
 
 def test_the_host_is_timed_where_asked(calls):
-    with_host, without = turns.timed([contender("a", host=7), contender("b")], turns.DIRTY)
+    with_host, without = interleaved.timed([contender("a", host=7), contender("b")], interleaved.DIRTY)
     assert with_host["run_host_us"] == 7.5
     assert "run_host_us" not in without

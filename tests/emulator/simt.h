@@ -154,7 +154,7 @@ inline bool coin() {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull, x = (x ^ x >> 27) * 0x94d049bb133111ebull;
   return (x >> 40) % 2 != 0;
 }
-constexpr int kLateTurns = 2;  // of all other threads, while a late product is waited for
+constexpr int kLateYields = 2;  // of all other threads, while a late product is waited for
 inline void ask_product(std::function<void()> product) {
   Fiber& f = *current;
   const bool now = f.asked.empty() && f.products.empty() && coin();
@@ -169,7 +169,7 @@ inline void close_products() {
 }
 inline void await_products(size_t pending) {
   Fiber& f = *current;
-  for (int turn = 0; turn < kLateTurns && f.products.size() > pending && !f.products.front().empty(); ++turn) yield();
+  for (int yields = 0; yields < kLateYields && f.products.size() > pending && !f.products.front().empty(); ++yields) yield();
   while (f.products.size() > pending) {
     const Products group = std::move(f.products.front());
     for (const auto& product : group) product();

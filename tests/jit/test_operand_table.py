@@ -154,7 +154,7 @@ TABLE = {
         TensorSpec((N, M), "f32", broadcast=()), DENSE, wide=view((4, 8), (32, 1)), expanded=(view((4, 8), (0, 1)), "OPF-A026")
     ),
     "an axis of one entry has no stride": one(
-        TensorSpec((Dim("one", 1), M), "f32", broadcast=(), step=16, whole=(0, 1)),
+        TensorSpec((Dim("one", 1), M), "f32", broadcast=(), step=16, multiple=(0, 1)),
         view((1, 8), (8, 1)),
         zero=view((1, 8), (0, 1)),
         odd=view((1, 8), (3, 1)),
@@ -169,7 +169,7 @@ TABLE = {
         strided(step=16), view((4, 8), (4, 16)), odd=(TURNED, "OPF-A027"), last=(DENSE, "OPF-A027"), zero=view((4, 8), (0, 4))
     ),
     "pages are whole heads apart": one(
-        TensorSpec((N, Dim("heads", 2), M), "f32", whole=(0, 1)),
+        TensorSpec((N, Dim("heads", 2), M), "f32", multiple=(0, 1)),
         view((4, 2, 8), (16, 8, 1)),
         wide=view((4, 2, 8), (64, 32, 1)),
         turned=(view((4, 2, 8), (8, 32, 1)), "OPF-A028"),

@@ -112,8 +112,8 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "append: angles are asked for of the first unit alone",
         "kernels/kv_cache/computed_append.cuh",
-        "    const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);\n    if (kAsksAhead",
-        "    const Unit unit = Cut::unit(0);\n    if (kAsksAhead",
+        "    const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);\n    if (kLoadsAhead",
+        "    const Unit unit = Cut::unit(0);\n    if (kLoadsAhead",
         "tests/emulator/test_emulated.py -k append",
     ),
     cpu(
@@ -223,21 +223,21 @@ CPU_KERNEL_FAULTS = (
     ),
     cpu(
         "decode: a block of a team leaves while others read from it",
-        f"{K}/decode/schedule/team.cuh",
+        f"{K}/decode/schedule/cluster.cuh",
         "  cluster_wait();\n",
         "",
         "tests/emulator/test_emulated.py -k decode-cluster-d256",
     ),
     cpu(
         "decode: the counter of teams is not set back",
-        f"{K}/decode/schedule/teams.cuh",
+        f"{K}/decode/schedule/shared_unit.cuh",
         "    if (before + 1 == C::kClustersPerUnit) reset_counter(p, counter);\n",
         "",
         TEAMS,
     ),
     cpu(
         "decode: teams are merged from one's own on",
-        f"{K}/decode/schedule/teams.cuh",
+        f"{K}/decode/schedule/shared_unit.cuh",
         "all.lse[i] = stored.lse(i), all.o[i] = stored.o(i, column);",
         "all.lse[i] = stored.lse((rows.partials.index + i) % C::kClustersPerUnit), "
         "all.o[i] = stored.o((rows.partials.index + i) % C::kClustersPerUnit, column);",

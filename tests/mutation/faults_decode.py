@@ -108,7 +108,7 @@ DECODE_FAULTS = (
     ),
     gpu(
         "decode: a team reads before all have written",
-        f"{K}/decode/schedule/team.cuh",
+        f"{K}/decode/schedule/cluster.cuh",
         "  cluster_sync();\n  for (int i",
         "  for (int i",
         DECODE,

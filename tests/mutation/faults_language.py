@@ -18,7 +18,7 @@ LANGUAGE_FAULTS = (
     cpu(
         "strides: pages lie anyhow",
         STRIDES,
-        "None if self.whole is None else _whole",
+        "None if self.multiple is None else _multiple",
         "None if True else _whole",
         f"{TABLE} {FP8}",
     ),

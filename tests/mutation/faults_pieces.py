@@ -20,8 +20,8 @@ PIECE_FAULTS = (
     cpu(
         "device: a tail of equal runs begins one request late",
         f"{K}/decode/schedule/cut.cuh",
-        "return {whole + request, before + request * tail, tail};",
-        "return {whole + request + 1, before + request * tail, tail};",
+        "return {leading + request, before + request * tail, tail};",
+        "return {leading + request + 1, before + request * tail, tail};",
         PIECES,
     ),
     cpu(

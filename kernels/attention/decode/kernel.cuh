@@ -5,7 +5,7 @@
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/attention/decode/results.cuh"
-#include "kernels/attention/decode/schedule/team.cuh"
+#include "kernels/attention/decode/schedule/cluster.cuh"
 
 namespace opfacade {
 

@@ -83,12 +83,12 @@ struct GlobalRows {
   const WorkItem& item;
   const Partials& partials;
 
-  __device__ __forceinline__ bool whole() const { return !C::kPartial || partials.count == 1; }
+  __device__ __forceinline__ bool is_unsplit() const { return !C::kPartial || partials.count == 1; }
   __device__ __forceinline__ int64_t slot_row(int partial, int row) const {
     return static_cast<int64_t>(partials.slot(partial)) * C::kRows + row;
   }
   __device__ __forceinline__ void store(int row, int column, float4 o, float factor, float lse) const {
-    if (whole()) return write_columns<C>(p, item, row, column, o, factor, lse);
+    if (is_unsplit()) return write_columns<C>(p, item, row, column, o, factor, lse);
     const int64_t at = slot_row(partials.index, row);
     const uint4 words = make_uint4(__float_as_uint(o.x * factor), __float_as_uint(o.y * factor), __float_as_uint(o.z * factor),
                                    __float_as_uint(o.w * factor));

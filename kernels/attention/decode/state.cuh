@@ -67,12 +67,12 @@ using TileScores = float[WarpLoader<C>::kTokens / HeadLayout<C>::kLength][4];
 template <class C>
 struct ResultRow {
   float* row;
-  int turn;
+  int swizzle;
 
-  __device__ __forceinline__ ResultRow(float* rows, int row) : row(rows + row * C::kHeadDim), turn((row % 8 ^ row % 8 / 4) * 8) {}
+  __device__ __forceinline__ ResultRow(float* rows, int row) : row(rows + row * C::kHeadDim), swizzle((row % 8 ^ row % 8 / 4) * 8) {}
   template <class Columns>
   __device__ __forceinline__ Columns& at(int column) const {
-    return *reinterpret_cast<Columns*>(row + (column ^ turn));
+    return *reinterpret_cast<Columns*>(row + (column ^ swizzle));
   }
 };
 

@@ -5,7 +5,7 @@
 
 namespace opfacade {
 
-// Shares of an unlike batch are cut by its lengths on the device: whole tiles write o, parts of tiles are merged in the same launch.
+// Shares of an unlike batch are cut by its lengths on the device: uncut tiles write o, parts of tiles are merged in the same launch.
 template <class C>
 constexpr bool kCutsByLengths = C::kSplit == SplitMode::kPieces;
 // Every row is partial, and a second launch merges.
@@ -25,11 +25,11 @@ __device__ __forceinline__ Sunk merged_row(const PrefillParams& p, int head, flo
   return with_sink(p.sinks[head], lse);
 }
 
-// A row as a CTA leaves it, complete or partial. whole: it has seen all keys of its row.
+// A row as a CTA leaves it, complete or partial. uncut: it has seen all keys of its row.
 template <class C>
-__device__ __forceinline__ Sunk finished(const PrefillParams& p, int head, float lse, bool whole = true) {
+__device__ __forceinline__ Sunk finished(const PrefillParams& p, int head, float lse, bool uncut = true) {
   if constexpr (kMergesLater<C>) return {lse, 1.f};
-  if (kCutsByLengths<C> && !whole) return {lse, 1.f};
+  if (kCutsByLengths<C> && !uncut) return {lse, 1.f};
   return merged_row<C>(p, head, lse);
 }
 

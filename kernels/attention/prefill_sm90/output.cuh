@@ -18,7 +18,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
     const bool mine = row < work.tile.rows;
     const StoredAs as(mine, p.o_aligned);
     char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, mine ? row : 0, p.o_row_stride, p.o_head_stride);
-    dst += (kFp8Products<C> ? threadIdx.x % 4 * 4 : traded_column()) * 2;
+    dst += (kFp8Products<C> ? threadIdx.x % 4 * 4 : exchanged_column()) * 2;
 #pragma unroll
     for (int block = 0; block < C::kHeadDimVo / 8; block += 2, dst += 32) {
       const float* pair = &o[block * 4 + half * 2];
@@ -28,7 +28,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
       } else {
 #pragma unroll
         for (int i = 0; i < 2; ++i) w[i] = C::Q::pack(pair[i * 4], pair[i * 4 + 1]);
-        trade_columns({w[0]}, {w[1]}, four);
+        exchange_columns({w[0]}, {w[1]}, four);
       }
       store_halves_4(dst, make_uint2(four[0], four[1]), as);
     }
@@ -73,13 +73,13 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
 template <class C>
 __device__ __forceinline__ void write_group(const PrefillParams& p, const Work& work, float (&o)[C::kHeadDimVo / 2],
                                             const RowScale& scale) {
-  const bool whole = !kCutsByLengths<C> || work.split == 0;
+  const bool uncut = !kCutsByLengths<C> || work.split == 0;
   float factor[2], lse[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(scale.sum[half]);
     const int head = work.head * C::kGroup + (work.tile.first + wgmma_row(half)) % C::kGroup;
-    const Sunk sunk = finished<C>(p, head, row_lse(scale.base[half], sum, p.score.scale), whole);
+    const Sunk sunk = finished<C>(p, head, row_lse(scale.base[half], sum, p.score.scale), uncut);
     factor[half] = reciprocal_or_zero(sum) * sunk.factor * value_factor<C>(p, work.head);
     lse[half] = sunk.lse;
   }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void write_group(const PrefillParams& p, const Work& 
   for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
   if constexpr (kMergesLater<C>) {
     write_partial<C>(p, work, o, lse);
-  } else if (rarely(!whole)) {
+  } else if (rarely(!uncut)) {
     write_partial<C>(p, work, o, lse);
   } else {
     write_final<C>(p, work, o, lse);

@@ -23,8 +23,8 @@ struct VariedWgmmaPrefillParams : WgmmaPrefillParams {
 __device__
 #endif
 inline const VariedWgmmaPrefillParams& varied_wgmma(const PrefillParams& base) {
-  const char* whole = reinterpret_cast<const char*>(&base) - offsetof(WgmmaPrefillParams, base);
-  return static_cast<const VariedWgmmaPrefillParams&>(*reinterpret_cast<const WgmmaPrefillParams*>(whole));
+  const char* derived = reinterpret_cast<const char*>(&base) - offsetof(WgmmaPrefillParams, base);
+  return static_cast<const VariedWgmmaPrefillParams&>(*reinterpret_cast<const WgmmaPrefillParams*>(derived));
 }
 
 }  // namespace opfacade

@@ -73,7 +73,9 @@ def attend(
     flat = q.reshape(batch * rows, heads, dim)
     q_indptr = even_indptr(batch, rows, q.device)
     if k.shape[1] and v.shape[-1] == k.shape[-1] and (rows == 1 or not (_flat(k) and _flat(v))):
-        call = over_pages(ask, flat, Pools(k, v, "NHD"), whole(batch, k.shape[1], q.device), None if rows == 1 else q_indptr)
+        call = over_pages(
+            ask, flat, Pools(k, v, "NHD"), one_page_table(batch, k.shape[1], q.device), None if rows == 1 else q_indptr
+        )
     else:
         flat_k, flat_v = (x.reshape(batch * k.shape[1], *x.shape[2:]) for x in (k, v))
         rows_of_keys = Rows(flat_k, flat_v, even_indptr(batch, k.shape[1], q.device), k.shape[1])
@@ -83,7 +85,7 @@ def attend(
     return o.view(batch, rows, heads, v.shape[-1]), lse_of_rows(lse, batch) if with_lse else q.new_empty(0)
 
 
-def whole(batch: int, length: int, device: torch.device) -> Table:
+def one_page_table(batch: int, length: int, device: torch.device) -> Table:
     """Each request is one page, full."""
     operands = {"block_table": numbered(batch, device)[:, None], "kv_lens": filled(batch, length, device)}
     return Table("block", operands, batch, batch, length)

@@ -9,9 +9,9 @@ from opfacade.tune.tune import eligible
 from tests.families.attention.test_decode_default import SM90, chosen, decode
 
 NAMES = {
-    "teams=2": DecodeConfig(teams=2),
-    "teams=4": DecodeConfig(teams=4),
-    "cluster=2,teams=8": DecodeConfig(cluster=2, teams=8),
+    "teams=2": DecodeConfig(clusters=2),
+    "teams=4": DecodeConfig(clusters=4),
+    "cluster=2,teams=8": DecodeConfig(cluster=2, clusters=8),
 }
 FOUR = decode(1, 1024, 16, 4)  # runs of one cluster each by default
 
@@ -94,10 +94,10 @@ def test_how_many_teams_there_are_follows_the_batch_and_so_do_bits():
 def test_the_grid_and_the_workspace_are_the_closed_forms_of_the_kernel(name, heads, dim):
     descriptor, config = decode(1, 4096, *heads, dim), NAMES[name]
     rows, runs = min(descriptor.group_size, 16), cuda.head_blocks(descriptor)
-    if runs * config.cluster * config.teams > cuda.clusterable_sms(SM90.sm_count, config.cluster):
+    if runs * config.cluster * config.clusters > cuda.clusterable_sms(SM90.sm_count, config.cluster):
         return  # never asked for: not all of them run at once
     blocks, slots = cuda.grid_of(descriptor, SM90, config)
-    assert (blocks, slots) == (config.cluster * config.teams * runs, runs * config.teams)
+    assert (blocks, slots) == (config.cluster * config.clusters * runs, runs * config.clusters)
     counters = runs * -(-rows * dim // 128)
     assert cuda.workspace(descriptor, SM90, config) == slots * rows * (dim + 1) * 4 + counters * 8
 

@@ -144,7 +144,7 @@ FAULTS = (
     cpu(
         "fold: vectors are thought aligned",
         "csrc/reduction/fold.h",
-        "p_.step[k] * size[k] % whole != 0) return false;",
+        "p_.step[k] * size[k] % access != 0) return false;",
         "false) return false;",
         f"{KERNEL} -k every_layout",
     ),

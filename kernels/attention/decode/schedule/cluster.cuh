@@ -1,7 +1,7 @@
 // Merge in a thread block cluster. Each CTA leaves its rows in its own shared memory, and all read them through distributed
 // shared memory: about 1 us, where a merge through global memory takes 3 us.
 #pragma once
-#include "kernels/attention/decode/schedule/teams.cuh"
+#include "kernels/attention/decode/schedule/shared_unit.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/cp_async.cuh"
 

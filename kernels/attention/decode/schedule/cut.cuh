@@ -79,30 +79,30 @@ __device__ __forceinline__ bool nearly_equal(int64_t tiles, int batch, int max_t
   return 8 * tiles >= 7 * static_cast<int64_t>(batch) * max_tiles;
 }
 
-// Units of nearly equal length. If they all run concurrently, each has `count` splits. Otherwise they run whole, wave by wave,
-// and those of an incomplete last wave are split to fill it.
+// Units of nearly equal length. If they all run concurrently, each has `count` splits. Otherwise they run unsplit, wave by
+// wave, and those of an incomplete last wave are split to fill it.
 struct EqualPartition {
-  int whole;  // requests before the tail
-  int count;  // splits of each of these
-  int tail;   // splits of each request of the tail
+  int leading;  // requests before the tail
+  int count;    // splits of each of these
+  int tail;     // splits of each request of the tail
 
   // split_index: index of a split, request by request.
   __device__ __forceinline__ RequestPosition find(int split_index) const {
-    const int before = whole * count;
+    const int before = leading * count;
     if (split_index < before) return {split_index / count, split_index / count * count, count};
     const int request = (split_index - before) / tail;
-    return {whole + request, before + request * tail, tail};
+    return {leading + request, before + request * tail, tail};
   }
   // The first split that needs a slot.
-  __device__ __forceinline__ int first_split() const { return count == 1 ? whole : 0; }
+  __device__ __forceinline__ int first_split() const { return count == 1 ? leading : 0; }
 };
 
 // wave: requests whose whole units run concurrently.
 __device__ __forceinline__ EqualPartition equal_partition(int batch, int max_tiles, int wave) {
   const int finest = max(1, max_tiles / kMinShareTiles);
   if (batch <= wave) return {batch, min(wave / batch, finest), 1};
-  const int whole = batch / wave * wave, rest = batch - whole;
-  return {whole, 1, rest == 0 ? 1 : min(wave / rest, finest)};
+  const int leading = batch / wave * wave, rest = batch - leading;
+  return {leading, 1, rest == 0 ? 1 : min(wave / rest, finest)};
 }
 
 // Units of different lengths: no split is longer than `longest` tiles. Splits are numbered by size class, long ones first,

@@ -138,13 +138,13 @@ def _part_bytes(descriptor: Any) -> float:
 
 def _cluster_load(units: list[_WorkUnit], heads: int, row: float, shared: tuple[int, int], sms: int) -> DecodeLoad:
     """shared: CTAs a cluster, and clusters a work unit."""
-    blocks, teams = shared[0] * shared[1], shared[1]
+    blocks, clusters = shared[0] * shared[1], shared[1]
     shares = (min(-(-unit.tiles // blocks) * _TILE_KEYS, unit.keys) for unit in units)
     sizes = [keys * row + _DECODE.turn for keys in shares for _ in range(heads * blocks)]
-    if teams == 1:
+    if clusters == 1:
         return DecodeLoad(sizes, max(1, int(sms * _IN_CLUSTERS)))
     within = max(1, clusterable_sms(sms, shared[0]))
-    return DecodeLoad(sizes, within, len(units) * heads * teams, _CLUSTERS_MEET)
+    return DecodeLoad(sizes, within, len(units) * heads * clusters, _CLUSTERS_MEET)
 
 
 def _in_chunks(descriptor: Any, units: list[_WorkUnit], heads: int, row: float, chunk: int, slots: int) -> DecodeLoad:

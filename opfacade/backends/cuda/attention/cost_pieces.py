@@ -36,8 +36,8 @@ def _nearly_equal(counts: Sequence[int], heads: int, resident: int) -> list[tupl
     """(request, its number of splits), in order; empty if unit lengths differ."""
     if 8 * sum(counts) < 7 * len(counts) * max(counts):
         return []
-    whole, parts, tail = equal_partition(len(counts), max(counts), max(1, resident // heads))
-    return [(request, parts if request < whole else tail) for request in range(len(counts))]
+    leading, parts, tail = equal_partition(len(counts), max(counts), max(1, resident // heads))
+    return [(request, parts if request < leading else tail) for request in range(len(counts))]
 
 
 def _by_length(counts: Sequence[int], heads: int, resident: int) -> list[tuple[int, int]]:
@@ -54,8 +54,8 @@ def equal_partition(batch: int, max_tiles: int, wave: int) -> tuple[int, int, in
     finest = max(1, max_tiles // MIN_SHARE_TILES)
     if batch <= wave:
         return batch, min(wave // batch, finest), 1
-    whole = batch // wave * wave
-    return whole, 1, min(wave // (batch - whole), finest) if batch > whole else 1
+    leading = batch // wave * wave
+    return leading, 1, min(wave // (batch - leading), finest) if batch > leading else 1
 
 
 def split_count(tiles: int, longest: int) -> int:

@@ -37,7 +37,7 @@ class Rates:
 # of mma_tile on an SM, which share its tensor cores. fp8 products: 776 TFLOP/s, bf16 products: 667, both on 8192 causal rows.
 _WGMMA = {"wgmma_tile": Rates(4.9e12, inf, 1, 2e-6, 12e-6), "wgmma_fp8_tile": Rates(5.7e12, inf, 1, 2e-6, 12e-6)}
 # Relative rate of tiles of 64 keys where the default has more, and of warpgroups without ping-pong.
-_FEW_KEYS, _NO_TURNS = 0.91, 0.985
+_FEW_KEYS, _NO_PING_PONG = 0.91, 0.985
 _MMA = Rates(1.9e12, 310e12, 2, 2.5e-6, 6e-6)
 _SMS = 132
 _BANDWIDTH = 4.2e12
@@ -60,7 +60,7 @@ class PrefillLoad:
 def rates_of(sku: KernelSku) -> Rates:
     """Rates of the SKU's implementation, adjusted for its tuning config."""
     rates, facts = _WGMMA.get(sku.impl, _MMA), dict(sku.spec)
-    slower = _FEW_KEYS if facts.get("tile_keys") else _NO_TURNS if facts.get("turns") is False else 1.0
+    slower = _FEW_KEYS if facts.get("tile_keys") else _NO_PING_PONG if facts.get("turns") is False else 1.0
     return replace(rates, block=rates.block * slower)
 
 

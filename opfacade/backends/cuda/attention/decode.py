@@ -89,21 +89,22 @@ class Split(NamedTuple):
     mode: str
     chunk: int = 0
     cluster: int = 1
-    teams: int = 1
+    clusters: int = 1
 
 
 def _several_clusters(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules) -> Split | None:
     """Several clusters a work unit: contexts are short, but too long for one cluster, and all clusters run concurrently."""
     units, tokens = descriptor.batch_size * rules.heads, descriptor.kv_token_bound
     row = descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
-    configs: tuple[tuple[int, int, int], ...] = ((units, config.cluster, config.teams),) if config.teams > 1 else ()
-    if not config.teams and tokens <= _SHORT_TOKENS and tokens * row > _ONE_CLUSTER_BYTES * descriptor.batch_size:
+    configs: tuple[tuple[int, int, int], ...] = ((units, config.cluster, config.clusters),) if config.clusters > 1 else ()
+    if not config.clusters and tokens <= _SHORT_TOKENS and tokens * row > _ONE_CLUSTER_BYTES * descriptor.batch_size:
         configs = _CLUSTER_CONFIGS
     if rules.short_units < 0 or tokens > _TEAM_TOKENS:
         return None
-    fitting = (Split("cluster", 0, cluster, teams) for most, cluster, teams in configs if units <= most)
+    fitting = (Split("cluster", 0, cluster, clusters) for most, cluster, clusters in configs if units <= most)
     return next(
-        (split for split in fitting if units * split.cluster * split.teams <= clusterable_sms(rules.sms, split.cluster)), None
+        (split for split in fitting if units * split.cluster * split.clusters <= clusterable_sms(rules.sms, split.cluster)),
+        None,
     )
 
 
@@ -190,9 +191,9 @@ def partition_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config:
 
 def _cluster_partition(descriptor: BatchPagedDecodeDescriptor, split: Split, units: int, block: Block) -> DecodePartition:
     """One cluster needs no workspace; several store partials and synchronise for each 128 columns of a work unit."""
-    if split.teams == 1:
+    if split.clusters == 1:
         return DecodePartition(split, units * split.cluster, 0, 0, block)
-    slots, counters = units * split.teams, units * -(-rows_of(descriptor) * descriptor.dim // 128)
+    slots, counters = units * split.clusters, units * -(-rows_of(descriptor) * descriptor.dim // 128)
     return DecodePartition(split, slots * split.cluster, slots, counters, block)
 
 
@@ -223,7 +224,7 @@ def facts(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, split: S
     other = config.facts()
     # A chunk chosen here is part of the identity, because a request's bits depend on it.
     other |= {"chunk": split.chunk} if split.chunk and descriptor.kv_split == "auto" else {}
-    other |= {"teams": split.teams} if split.teams > 1 else {}
+    other |= {"teams": split.clusters} if split.clusters > 1 else {}
     other |= {"cluster": split.cluster} if split.cluster not in (1, DEFAULT.cluster) else {}
     return support.pairs(**facts_of.common_facts(descriptor), split=split.mode, **other)
 

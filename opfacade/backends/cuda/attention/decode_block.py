@@ -22,18 +22,18 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """A tuning configuration. warps, blocks: override those of Shape, 0: default; cluster: CTAs a cluster; teams: clusters a
-    work unit, 0: as many as the bounds justify.
+    """A tuning configuration. warps, blocks: override those of Shape, 0: default; cluster: CTAs a cluster; clusters: of a work
+    unit, 0: as many as the bounds justify.
 
     auto: the mode of kv_split="auto", "auto" (even shares) or "pieces"; "": by the bounds. It is no SKU fact, because `split`
-    states it; nor is `teams`, because the partition states it.
+    states it; nor is `clusters`, because the partition states it.
     """
 
     warps: int = 0
     blocks: int = 0
     cluster: int = 8  # the largest size that every GPU with clusters supports
     auto: str = ""
-    teams: int = 0
+    clusters: int = 0
 
     def facts(self) -> dict[str, bool | int | str]:
         """Values that differ from the default, named as in templates and SKUs."""

@@ -15,11 +15,11 @@ from opfacade.plans.attention import BatchPagedDecodeDescriptor
 def _differs(config: DecodeConfig, descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """True if a config applies and differs from the default: clusters for short contexts, warps and CTAs per SM otherwise."""
     default, other = (partition_of(descriptor, target, config) for config in (DEFAULT, config))
-    if config.teams > 1:
-        return other.split.teams == config.teams and other.split != default.split
+    if config.clusters > 1:
+        return other.split.clusters == config.clusters and other.split != default.split
     if config.auto:
         return other.split != default.split and not is_short(descriptor, target)
-    if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (config.teams == 1):
+    if descriptor.kv_dtype == "f32" or is_short(descriptor, target) != (config.clusters == 1):
         return False
     return other.block.fits and (other.block.shape, other.split[2:]) != (default.block.shape, default.split[2:])
 
@@ -51,7 +51,7 @@ def config_candidate(name: str, config: DecodeConfig) -> Candidate:
 CONFIGS = (
     *(config_candidate(f"split={mode}", DecodeConfig(auto=mode)) for mode in ("auto", "pieces")),
     *(config_candidate(f"warps={w},blocks={b}", DecodeConfig(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),
-    *(config_candidate(f"cluster={n}", DecodeConfig(cluster=n, teams=1)) for n in (1, 2, 4, 8)),
-    *(config_candidate(f"teams={n}", DecodeConfig(teams=n)) for n in (2, 4)),
-    config_candidate("cluster=2,teams=8", DecodeConfig(cluster=2, teams=8)),
+    *(config_candidate(f"cluster={n}", DecodeConfig(cluster=n, clusters=1)) for n in (1, 2, 4, 8)),
+    *(config_candidate(f"teams={n}", DecodeConfig(clusters=n)) for n in (2, 4)),
+    config_candidate("cluster=2,teams=8", DecodeConfig(cluster=2, clusters=8)),
 )

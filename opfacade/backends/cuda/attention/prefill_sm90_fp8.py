@@ -62,7 +62,7 @@ def needs(descriptor: Prefill, operands: Operands) -> Operands:
     strict = {name: operands[name]._replace(broadcast=(), step=TMA_STEP) for name in names}
     if hasattr(descriptor, "paged_kv"):
         heads = 3 - descriptor.paged_kv.token_axis
-        strict |= {name: strict[name]._replace(whole=(0, heads)) for name in ("k_data", "v_data")}
+        strict |= {name: strict[name]._replace(multiple=(0, heads)) for name in ("k_data", "v_data")}
     return {**operands, **strict}
 
 

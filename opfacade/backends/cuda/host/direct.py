@@ -162,8 +162,8 @@ def _fast(
 def _rule(spec: TensorSpec) -> Iterator[int]:
     """One operand, as csrc/host/call_signature.h reads it."""
     facts = DTYPES[spec.dtype]
-    layout, written, expandable, step, whole = spec.strides
-    yield from (True, written, _LAYOUTS.index(layout), sum(1 << axis for axis in expandable), step, *(whole or (-1, -1)))
+    layout, written, expandable, step, multiple = spec.strides
+    yield from (True, written, _LAYOUTS.index(layout), sum(1 << axis for axis in expandable), step, *(multiple or (-1, -1)))
     yield from (spec.alignment, facts.dlpack_code, facts.bits, len(spec.shape))
     yield from (-1 if dim.size is None else dim.size for dim in spec.shape)
 

@@ -10,8 +10,8 @@ struct StoredAs {
 };
 
 inline void store_halves_4(char* dst, uint2 v, StoredAs as) {
-  if (as.whole && reinterpret_cast<uintptr_t>(dst) % 8 != 0) throw std::runtime_error("a store of eight bytes is not aligned");
-  if (as.whole || as.elements) memcpy(dst, &v, 8);
+  if (as.vector && reinterpret_cast<uintptr_t>(dst) % 8 != 0) throw std::runtime_error("a store of eight bytes is not aligned");
+  if (as.vector || as.elements) memcpy(dst, &v, 8);
 }
 inline void store_words_4(char* dst, uint4 v, int any) {
   if (any && reinterpret_cast<uintptr_t>(dst) % 16 != 0) throw std::runtime_error("a store of sixteen bytes is not aligned");
