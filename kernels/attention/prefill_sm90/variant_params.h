@@ -5,7 +5,9 @@
 
 namespace opfacade {
 
-// With three consumer warpgroups the producer releases more registers to them, for expressions and masks.
+// With three consumer warpgroups the producer releases more registers to them, for expressions and masks. Only the producer of
+// ragged K and V can: that of a paged cache finds pages and boxes and spills with so few, while the consumers of a paged variant
+// spill nothing with the registers of WgmmaTile.
 template <class Plain>
 struct WgmmaVariedTile : Plain {
   static constexpr int kRegisters = Plain::kConsumerWarpgroups == 3 ? 152 : Plain::kRegisters;
