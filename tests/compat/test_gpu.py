@@ -137,3 +137,37 @@ def test_rows_go_to_any_positions():
     on_gpu = [x.cuda() for x in (*new, *where)]
     flashinfer.append_paged_kv_cache(*on_gpu, got, *(x.cuda() for x in table))
     assert torch.equal(got.cpu(), wanted)
+
+
+def test_sampling_gives_the_tokens_of_the_reference():
+    probs = torch.randn(64, 1003).softmax(-1)
+    seed, offset = torch.randint(2**62, (64,)), torch.randint(2**30, (64,))
+    calls = {"sampling_from_probs": (), "top_k_top_p_sampling_from_probs": (50, 0.9), "min_p_sampling_from_probs": (0.1,)}
+    for name, controls in calls.items():
+        call = getattr(flashinfer, name)
+        found, valid = call(probs.cuda(), *controls, seed=seed.cuda(), offset=offset.cuda(), return_valid=True)
+        with preferring(None):
+            wanted = call(probs, *controls, seed=seed, offset=offset)
+        assert torch.equal(found.cpu(), wanted), name
+        assert valid.all()
+    drafts, q, p = torch.randint(1003, (8, 3)), probs[:24].view(8, 3, -1), probs[:32].view(8, 4, -1)
+    given = {"seed": seed[:8], "offset": offset[:8]}
+    found = flashinfer.chain_speculative_sampling(q.cuda(), drafts.cuda(), p.cuda(), **{n: x.cuda() for n, x in given.items()})
+    with preferring(None):
+        wanted = flashinfer.chain_speculative_sampling(q, drafts, p, **given)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(ours.cpu(), theirs)
+
+
+def test_a_captured_draw_gives_other_tokens_at_each_replay():
+    logits = torch.randn(32, 4099, device="cuda")
+    flashinfer.top_k_top_p_sampling_from_logits(logits, 50, 0.9)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tokens = flashinfer.top_k_top_p_sampling_from_logits(logits, 50, 0.9)
+    found = []
+    for _ in range(2):
+        graph.replay()
+        found.append(tokens.clone())
+    assert not torch.equal(*found)

@@ -6,6 +6,7 @@ A = "opfacade/compat"
 FLASH, KVCACHE = "tests/compat/test_flash_attn.py", "tests/compat/test_flash_attn_kvcache.py"
 DECODE, PREFILL = "tests/compat/test_flashinfer_decode.py", "tests/compat/test_flashinfer_prefill.py"
 MORE, SHARED = "tests/compat/test_flashinfer_more.py", "tests/compat/test_shared.py"
+SAMPLING = "tests/compat/test_flashinfer_sampling.py"
 
 COMPAT_FAULTS = (
     cpu(
@@ -175,5 +176,61 @@ COMPAT_FAULTS = (
         "make(device, *key) if is_capturing(device) else _kept(make, device, *key)",
         "_kept(make, device, *key)",
         SHARED,
+    ),
+    cpu(
+        "FlashInfer: rows that share a seed share their noise",
+        f"{A}/flashinfer/noise.py",
+        "offset = offset + multiples(rows, ROW, device) if shared else offset",
+        "offset = offset + 0",
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: seeds of rows are moved by their place",
+        f"{A}/flashinfer/noise.py",
+        "rows > 1 and seed.shape[0] == offset.shape[0] == 1",
+        "rows > 1",
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: filters see logarithms",
+        f"{A}/flashinfer/sampling.py",
+        "if controls else x.float().log()\n    return drawn(op, kept, how, {})",
+        "if False else x.float().log()\n    return drawn(op, kept, how, controls, order)",
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: the order of filters is always top_k_first",
+        f"{A}/flashinfer/distributions.py",
+        'facts = (form, *x.shape, name_of(op, "x", x.dtype), order, tuple(given))',
+        'facts = (form, *x.shape, name_of(op, "x", x.dtype), "top_k_first", tuple(given))',
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: controls belong to outputs",
+        f"{A}/flashinfer/distributions.py",
+        "value[indices.long()] for name",
+        "value[indices.long() * 0] for name",
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: a row without candidates is token -1",
+        f"{A}/flashinfer/distributions.py",
+        "token = token.clamp_(min=0)",
+        "token = token + 0",
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: drafts that are counted alone share a coin",
+        f"{A}/flashinfer/chain.py",
+        "noise[1][:, None] + torch.arange(n, device=drafts.device)",
+        "noise[1][:, None] + 0 * torch.arange(n, device=drafts.device)",
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: counts of a chain replace those that were given",
+        f"{A}/flashinfer/chain.py",
+        "given.add_(count.to(given.dtype))",
+        "given.copy_(count)",
+        SAMPLING,
     ),
 )

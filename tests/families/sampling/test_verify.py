@@ -77,6 +77,23 @@ def test_a_rejected_draft_is_replaced_from_what_the_target_has_more_of(subject):
 
 
 @pytest.mark.parametrize("subject", BACKENDS)
+def test_a_coin_depends_on_seed_and_position_alone(subject):
+    """A draft as a request of its own, over a vocabulary of one token, has the coin that it has in its chain."""
+    torch.manual_seed(3)
+    batch, n, vocab = 24, 3, 19
+    p, q = torch.rand(batch, n + 1, vocab).softmax(-1), torch.full((batch, n, vocab), 0.09)
+    drafts = torch.randint(vocab, (batch, n))
+    own = p[:, :n].gather(2, drafts[..., None])
+    args = verified("chain", drafts, subject, target_probs=p, draft_probs=q)
+    pair, offset = own.view(-1, 1, 1).repeat(1, 2, 1), torch.arange(n).repeat(batch)
+    given = {"draft_probs": torch.full((batch * n, 1, 1), 0.09), "seed": torch.arange(batch).repeat_interleave(n)}
+    alone = verified("chain", torch.zeros(batch * n, 1), subject, target_probs=pair, offset=offset, **given)
+    stays = alone.accepted.view(batch, n)
+    assert torch.equal(args.accepted, stays.cumprod(1).sum(1, dtype=torch.int32))
+    assert len(set(args.accepted.tolist())) > 2
+
+
+@pytest.mark.parametrize("subject", BACKENDS)
 def test_a_tree_takes_a_path_of_certain_nodes(subject):
     """Root with drafts 0 and 1 as children; draft 1 has 2 and 3."""
     links = {"first_child": [[1, -1, 3, -1, -1]], "next_sibling": [[-1, 2, -1, 4, -1]]}
