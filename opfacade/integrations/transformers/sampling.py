@@ -1,0 +1,104 @@
+"""`model.generate(..., custom_generate=sample, seed=[...])`: tokens are drawn by opfacade, with a seed for each request."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from opfacade.integrations.drawing import draw, new_seeds
+from opfacade.integrations.refusal import refuse
+from opfacade.integrations.transformers.releases import WAY
+
+# What transformers has for each control of a draw, in the order in which a draw applies them.
+_CONTROLS = {
+    "TemperatureLogitsWarper": ("temperature", torch.float32),
+    "TopKLogitsWarper": ("top_k", torch.int32),
+    "TopPLogitsWarper": ("top_p", torch.float32),
+    "MinPLogitsWarper": ("min_p", torch.float32),
+}
+_WITHOUT_EFFECT = ("LogitNormalization",)
+
+
+def sample(
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    seed: int | Sequence[int] | Tensor | None = None,
+    **model_kwargs: Any,
+) -> Any:
+    """What `generate` calls for `custom_generate`: its loop, with temperature, top_k, top_p and min_p as one draw a step.
+
+    seed: of each row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request has the
+    same tokens in any row and beside any others, up to rounding of its logits. With do_sample=False decoding is greedy.
+    Raises UnsupportedError for beams and for a processor that would come after the first filter.
+    """
+    if (generation_config.num_beams or 1) > 1:
+        refuse(WAY, "OPF-I001", "num_beams", expected="1", got=generation_config.num_beams)
+    kept, controls = _split(logits_processor)
+    if not generation_config.do_sample:
+        controls["temperature"] = 0.0
+    drawer = _Drawer(controls, _seeds(seed, input_ids), input_ids.shape[1])
+    greedy = copy.copy(generation_config)
+    greedy.do_sample = False  # the drawer leaves one token, so that the largest score is that of the drawn one
+    processors = type(logits_processor)([*kept, drawer])
+    return model._sample(input_ids, processors, stopping_criteria, greedy, **model_kwargs)
+
+
+def _split(processors: Any) -> tuple[list[Any], dict[str, float]]:
+    """Processors that stay, and the values of those that a draw replaces."""
+    kept: list[Any] = []
+    controls: dict[str, float] = {}
+    order = list(_CONTROLS)
+    last = -1
+    for processor in processors:
+        name = type(processor).__name__
+        if name in _CONTROLS and order.index(name) > last:
+            last = order.index(name)
+            controls[_CONTROLS[name][0]] = getattr(processor, _CONTROLS[name][0])
+        elif last >= 0 and name not in _WITHOUT_EFFECT:
+            hint = "Filters of a draw come last: temperature, top_k, top_p, min_p. Generate without custom_generate."
+            refuse(WAY, "OPF-I001", "logits_processor", expected="none behind the first filter", got=name, hint=hint)
+        elif name not in _WITHOUT_EFFECT:
+            kept.append(processor)
+    return kept, controls
+
+
+def _seeds(seed: int | Sequence[int] | Tensor | None, input_ids: Tensor) -> Tensor:
+    rows = len(input_ids)
+    if seed is None:
+        return new_seeds(input_ids)
+    if isinstance(seed, int):
+        return torch.arange(rows, device=input_ids.device) + seed
+    found = torch.as_tensor(seed, dtype=torch.int64, device=input_ids.device)
+    if found.shape != (rows,):
+        hint = "num_return_sequences makes a row of each sequence."
+        refuse(WAY, "OPF-I002", "seed", expected=f"a number or [{rows}]", got=list(found.shape), hint=hint)
+    return found
+
+
+class _Drawer(NamedTuple):
+    """A logits processor that leaves the drawn token: its score is 0, the others are -inf.
+
+    start: length of the prompts. The position of a token is counted from there, so padding on the left does not change it.
+    """
+
+    controls: dict[str, float]
+    seed: Tensor
+    start: int
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        columns = {name: self._column(scores, name) for name in self.controls}
+        offset = torch.full_like(self.seed, input_ids.shape[1] - self.start)
+        token = draw(WAY, scores, {"seed": self.seed, "offset": offset} | columns).token
+        found = torch.full_like(scores, -torch.inf)
+        return found.scatter_(1, token.clamp_(min=0).long()[:, None], 0.0)
+
+    def _column(self, scores: Tensor, name: str) -> Tensor:
+        dtype = dict(_CONTROLS.values())[name]
+        return torch.full((len(scores),), self.controls[name], dtype=dtype, device=scores.device)
