@@ -110,6 +110,13 @@ def _is_device(x: object) -> bool:
     return isinstance(x, torch.device) or (isinstance(x, str) and x.startswith("cuda")) or type(x) is int
 
 
+class _Generator(torch.Generator):
+    """Of the CPU, whatever device is named."""
+
+    def __new__(cls, device: object = None) -> torch.Generator:
+        return super().__new__(cls)
+
+
 def on_cpu() -> None:
     """From now on every tensor is made on the CPU, and questions about a device are answered as an H100's."""
     _OnCpu().__enter__()
@@ -119,3 +126,4 @@ def on_cpu() -> None:
     for name in ("synchronize", "set_device", "empty_cache", "manual_seed"):
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
     torch.set_default_device = lambda *args: None
+    torch.Generator = _Generator

@@ -12,6 +12,10 @@ from pathlib import Path
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 RECORDS = {"vllm": "vllm_signatures.json", "sglang": "sglang_signatures.json"}
+# Classes whose attributes an adapter reads: those that __init__ sets are recorded too.
+STATEFUL = {
+    "Sampler", "LogitsProcessors", "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
+}  # fmt: skip
 # What an adapter derives from, calls or reads, by module.
 WANTED = {
     "vllm": {
@@ -20,14 +24,23 @@ WANTED = {
             "AttentionMetadata", "AttentionType", "CommonAttentionMetadata", "AttentionLayer", "MultipleOf",
         ],
         "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
+        "vllm.v1.outputs": ["SamplerOutput"],
+        "vllm.v1.sample.logits_processor.builtin": [
+            "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
+        ],
+        "vllm.v1.sample.logits_processor.state": ["LogitsProcessors"],
+        "vllm.v1.sample.metadata": ["SamplingMetadata"],
+        "vllm.v1.sample.sampler": ["Sampler"],
     },
     "sglang": {
         "sglang.srt.layers.attention.base_attn_backend": ["AttentionBackend"],
         "sglang.srt.layers.attention.attention_registry": ["register_attention_backend"],
         "sglang.srt.arg_groups.choices": ["ATTENTION_BACKEND_CHOICES"],
         "sglang.srt.layers.radix_attention": ["RadixAttention", "AttentionType"],
+        "sglang.srt.layers.sampler": ["Sampler", "register_sampler_backend"],
         "sglang.srt.mem_cache.memory_pool": ["KVWriteLoc", "KVCache", "MHATokenToKVPool", "ReqToTokenPool"],
         "sglang.srt.model_executor.forward_batch_info": ["ForwardBatch", "ForwardMode"],
+        "sglang.srt.sampling.sampling_batch_info": ["SamplingBatchInfo"],
     },
 }  # fmt: skip
 
@@ -52,7 +65,15 @@ def described(node: ast.stmt) -> dict[str, object]:
         return {"parameters": parameters(node)}
     methods = {one.name: parameters(one) for one in node.body if isinstance(one, ast.FunctionDef)}
     fields = [_field(one) for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))]
-    return {"methods": methods, "fields": fields}
+    found: dict[str, object] = {"methods": methods, "fields": fields}
+    return found | ({"attributes": _attributes(node)} if node.name in STATEFUL else {})
+
+
+def _attributes(node: ast.stmt) -> list[str]:
+    """What __init__ sets on self."""
+    made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    set_there = [one for function in made for one in ast.walk(function) if isinstance(one, ast.Attribute)]
+    return sorted({one.attr for one in set_there if isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"})
 
 
 def _name(node: ast.stmt) -> str:

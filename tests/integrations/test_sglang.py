@@ -21,6 +21,7 @@ def fakes():
         f"{srt}layers__attention__attention_registry": fake.registry(),
         f"{srt}mem_cache__memory_pool": {"KVWriteLoc": fake.KVWriteLoc},
         f"{srt}arg_groups__choices": {"ATTENTION_BACKEND_CHOICES": ["triton"]},
+        f"{srt}layers__sampler": fake.sampler_registry(),
     }
 
 

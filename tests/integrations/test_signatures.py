@@ -23,7 +23,10 @@ PLACES = {
     "MHATokenToKVPool": SRT["sglang.srt.mem_cache.memory_pool"],
     "ForwardBatch": SRT["sglang.srt.model_executor.forward_batch_info"],
     "ForwardMode": SRT["sglang.srt.model_executor.forward_batch_info"],
+    "SamplingBatchInfo": SRT["sglang.srt.sampling.sampling_batch_info"],
+    "Sampler": SRT["sglang.srt.layers.sampler"],
 }
+SAMPLING = {name: found for module, own in VLLM["modules"].items() for name, found in own.items() if "attention" not in module}
 
 
 def in_words(function):
@@ -47,6 +50,26 @@ def test_the_fakes_of_vllm_are_as_in_its_sources(name):
         assert words == theirs["methods"][method], method
     own = list(getattr(fake_vllm.BACKEND[name], "__dataclass_fields__", {}))
     assert own == names(theirs["fields"])[: len(own)]
+
+
+@pytest.mark.parametrize("name", fake_vllm.SAMPLING)
+def test_the_fakes_of_vllms_sampling_are_as_in_its_sources(name):
+    theirs, cls = SAMPLING[name], fake_vllm.SAMPLING[name]
+    for method, words in declared(cls).items():
+        own_state = method.startswith("_") and (method != "__init__" or "Processor" in name)
+        assert own_state or words == theirs["methods"][method], method
+    assert set(getattr(cls, "__dataclass_fields__", {})) <= set(names(theirs["fields"]))
+
+
+def test_the_state_that_the_samplers_read_is_as_in_the_sources():
+    read = {
+        "MinPLogitsProcessor": {"min_p", "min_p_count"}, "LogitBiasLogitsProcessor": {"biases", "bias_tensor"},
+        "MinTokensLogitsProcessor": {"min_toks"}, "LogitsProcessors": {"argmax_invariant", "non_argmax_invariant"},
+    }  # fmt: skip
+    for name, attributes in read.items():
+        assert attributes <= set(SAMPLING[name]["attributes"]), name
+    assert "logprobs_mode" in SAMPLING["Sampler"]["attributes"]
+    assert "rl_on_policy_target" in PLACES["Sampler"]["Sampler"]["attributes"]
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -87,14 +110,17 @@ def test_the_registries_are_as_in_the_sources():
     sglang = fake_sglang.registry()["register_attention_backend"]
     theirs = SRT["sglang.srt.layers.attention.attention_registry"]["register_attention_backend"]
     assert in_words(sglang) == theirs["parameters"]
+    samplers = fake_sglang.sampler_registry()["register_sampler_backend"]
+    assert in_words(samplers) == SRT["sglang.srt.layers.sampler"]["register_sampler_backend"]["parameters"]
 
 
 @pytest.fixture
 def adapters(monkeypatch):
     from tests.integrations.test_sglang import fakes as sglang_fakes
     from tests.integrations.test_vllm import fakes as vllm_fakes
+    from tests.integrations.test_vllm_sampler import fakes as sampler_fakes
 
-    put(monkeypatch, **vllm_fakes(), **sglang_fakes())
+    put(monkeypatch, **vllm_fakes(), **sampler_fakes(), **sglang_fakes())
 
 
 @pytest.mark.parametrize(
@@ -104,6 +130,8 @@ def adapters(monkeypatch):
         ("vllm.metadata", "OpfacadeMetadataBuilder", [BACKEND["AttentionMetadataBuilder"]]),
         ("vllm.impl", "OpfacadeImpl", [BACKEND["AttentionImpl"], BACKEND["AttentionImplBase"]]),
         ("sglang.backend", "OpfacadeAttnBackend", [PLACES["AttentionBackend"]["AttentionBackend"]]),
+        ("vllm.sampler", "OpfacadeSampler", [SAMPLING["Sampler"]]),
+        ("sglang.sampler", "OpfacadeSampler", [PLACES["Sampler"]["Sampler"]]),
     ],
 )
 def test_what_an_adapter_overrides_takes_what_the_framework_passes(adapters, module, own, theirs):

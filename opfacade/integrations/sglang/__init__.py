@@ -1,4 +1,7 @@
-"""An attention backend of SGLang 0.5.23: `register()` is its plug-in, `--attention-backend opfacade` selects it."""
+"""A backend of SGLang 0.5.23 for attention and for sampling. `register()` is its plug-in.
+
+`--attention-backend opfacade` and `--sampling-backend opfacade` select them.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,28 @@ NAME = "opfacade"
 
 
 def register() -> None:
-    """Enter the backend in SGLang's registry and in the choices of its command line. The entry point group
+    """Enter both backends in SGLang's registries and in the choices of its command line. The entry point group
     `sglang.srt.plugins` calls it in every process."""
     from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
+    from sglang.srt.layers.sampler import register_sampler_backend
 
     register_attention_backend(NAME)(_make)
     if NAME not in ATTENTION_BACKEND_CHOICES:
         ATTENTION_BACKEND_CHOICES.append(NAME)
+    register_sampler_backend(NAME, _make_sampler)
 
 
 def _make(runner: Any) -> Any:
     from opfacade.integrations.sglang.backend import OpfacadeAttnBackend
 
     return OpfacadeAttnBackend(runner)
+
+
+def _make_sampler() -> Any:
+    from opfacade.integrations.sglang.sampler import OpfacadeSampler
+
+    return OpfacadeSampler()
 
 
 __all__ = ["NAME", "register"]

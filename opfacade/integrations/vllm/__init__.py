@@ -1,4 +1,7 @@
-"""An attention backend of vLLM 0.33: `register()` is its plug-in, `--attention-backend OPFACADE` selects it."""
+"""An attention backend of vLLM 0.33: `register()` is its plug-in, `--attention-backend OPFACADE` selects it.
+
+`register_sampler()` has its runner draw tokens with opfacade; a plug-in of the user's own calls it.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +18,14 @@ def register() -> None:
         register_backend(NAME, PATH)
 
 
-__all__ = ["NAME", "PATH", "register"]
+def register_sampler() -> None:
+    """Replace the sampler of vLLM's model runner in this process. vLLM has no registry of samplers, so this sets the name that
+    the runner reads when it is made; it must be called in the processes of the workers, before that."""
+    from vllm.v1.worker import gpu_model_runner
+
+    from opfacade.integrations.vllm.sampler import OpfacadeSampler
+
+    gpu_model_runner.Sampler = OpfacadeSampler
+
+
+__all__ = ["NAME", "PATH", "register", "register_sampler"]

@@ -119,3 +119,57 @@ def registry():
         return lambda function: entered.setdefault(name, function)
 
     return {"register_attention_backend": register_attention_backend, "entered": entered}
+
+
+@dataclass
+class SamplingBatchInfo:
+    temperatures: torch.Tensor
+    top_ps: torch.Tensor
+    top_ks: torch.Tensor
+    min_ps: torch.Tensor
+    is_all_greedy: bool = False
+    is_any_greedy: bool = False
+    need_top_p_sampling: bool = False
+    need_top_k_sampling: bool = False
+    need_min_p_sampling: bool = False
+    vocab_size: int = 0
+    sampling_seed: torch.Tensor | None = None
+    sampling_mask_batch_indices: torch.Tensor | None = None
+
+
+class Sampler(torch.nn.Module):
+    rl_on_policy_target = None
+
+    def __init__(self):
+        super().__init__()
+        self.synced = []
+
+    def _preprocess_logits(self, logits, sampling_info):
+        return logits
+
+    def forward(
+        self, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions, *,
+        logprob_logits=None,
+    ):  # fmt: skip
+        """Its path with log probabilities: they are of the logits over the temperature."""
+        assert return_logprob
+        probs = (logits_output.next_token_logits / sampling_info.temperatures).softmax(-1)
+        token, _ = self._sample_from_probs(probs, sampling_info, positions, False)
+        logits_output.next_token_logprobs = probs.log().gather(1, token.long()[:, None])[:, 0]
+        self._sync_token_ids_across_tp(token, sampling_info)
+        return token
+
+    def _sample_from_probs(self, probs, sampling_info, positions, simple_sampling_case):
+        raise ValueError("Invalid sampling backend: opfacade")
+
+    def _sync_token_ids_across_tp(self, batch_next_token_ids, sampling_info):
+        self.synced.append(batch_next_token_ids)
+
+
+def sampler_registry():
+    factories = {}
+
+    def register_sampler_backend(backend, factory):
+        factories[backend] = factory
+
+    return {"register_sampler_backend": register_sampler_backend, "Sampler": Sampler, "factories": factories}

@@ -134,3 +134,137 @@ def registry():
         entered[backend] = class_path
 
     return {"AttentionBackendEnum": AttentionBackendEnum, "register_backend": register_backend, "entered": entered}
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SamplerOutput:
+    sampled_token_ids: torch.Tensor
+    logprobs_tensors: object
+
+
+class LogitsProcessors:
+    def __init__(self, logitsprocs=None):
+        self.argmax_invariant = [p for p in logitsprocs or () if p.is_argmax_invariant()]
+        self.non_argmax_invariant = [p for p in logitsprocs or () if not p.is_argmax_invariant()]
+
+
+class MinPLogitsProcessor:
+    def __init__(self, min_p):
+        self.min_p, self.min_p_count = torch.tensor(min_p)[:, None], sum(p > 0 for p in min_p)
+
+    def is_argmax_invariant(self):
+        return True
+
+    def apply(self, logits):
+        if not self.min_p_count:
+            return logits
+        probs = logits.softmax(-1)
+        return logits.masked_fill(probs < self.min_p * probs.amax(-1, keepdim=True), -torch.inf)
+
+
+class LogitBiasLogitsProcessor:
+    def __init__(self, biases):
+        self.biases, self.bias_tensor = biases, torch.tensor([v for row in biases.values() for v in row.values()])
+
+    def is_argmax_invariant(self):
+        return False
+
+    def apply(self, logits):
+        for row, entries in self.biases.items():
+            for token, value in entries.items():
+                logits[row, token] += value
+        return logits
+
+
+class MinTokensLogitsProcessor:
+    def __init__(self, min_toks):
+        self.min_toks = min_toks
+
+    def is_argmax_invariant(self):
+        return False
+
+    def apply(self, logits):
+        for row, stops in self.min_toks.items():
+            logits[row, stops] = -torch.inf
+        return logits
+
+
+@dataclass
+class SamplingMetadata:
+    temperature: torch.Tensor | None
+    all_greedy: bool
+    all_random: bool
+    top_p: torch.Tensor | None
+    top_k: torch.Tensor | None
+    generators: dict
+    max_num_logprobs: int | None
+    no_penalties: bool
+    prompt_token_ids: torch.Tensor | None
+    frequency_penalties: torch.Tensor
+    presence_penalties: torch.Tensor
+    repetition_penalties: torch.Tensor
+    output_token_ids: list
+    allowed_token_ids_mask: torch.Tensor | None
+    bad_words_token_ids: dict
+    logitsprocs: LogitsProcessors
+    logprob_token_ids: dict | None = None
+    spec_token_ids: list | None = None
+    thinking_budget_state_holder: object = None
+
+
+class Sampler(torch.nn.Module):
+    """Its steps in its order, each as a formula."""
+
+    def __init__(self, logprobs_mode="raw_logprobs", use_fp64_gumbel=False):
+        super().__init__()
+        self.logprobs_mode, self.adjusted = logprobs_mode, 0
+
+    def forward(self, logits, sampling_metadata, predict_bonus_token=False, logprobs_mode_override=None):
+        raw = logits.float().log_softmax(-1) if sampling_metadata.max_num_logprobs is not None else None
+        logits = self.apply_logits_processors(logits.float(), sampling_metadata, predict_bonus_token)
+        sampled, _ = self.sample(logits, sampling_metadata)
+        found = None if raw is None else raw.gather(1, sampled.long()[:, None])
+        return SamplerOutput(sampled.int()[:, None], found)
+
+    def sample(self, logits, sampling_metadata, logprobs_mode_override=None):
+        raise NotImplementedError
+
+    @staticmethod
+    def apply_temperature(logits, temp, all_random):
+        return logits / torch.where(temp < 1e-5, 1.0, temp)[:, None]
+
+    def apply_logits_processors(self, logits, sampling_metadata, predict_bonus_token):
+        self.adjusted += 1
+        given = sampling_metadata
+        if given.allowed_token_ids_mask is not None:
+            logits = logits.masked_fill(given.allowed_token_ids_mask, -torch.inf)
+        for row, words in given.bad_words_token_ids.items():
+            logits[row, [word[-1] for word in words]] = -torch.inf
+        for processor in given.logitsprocs.non_argmax_invariant:
+            logits = processor.apply(logits)
+        if not given.no_penalties:
+            self._penalize(logits, given)
+        return logits
+
+    @staticmethod
+    def _penalize(logits, given):
+        for row, output in enumerate(given.output_token_ids):
+            prompt = [t for t in given.prompt_token_ids[row].tolist() if t < logits.shape[1]]
+            for token in {*prompt, *output}:
+                a, r = logits[row, token], given.repetition_penalties[row]
+                logits[row, token] = a / r if a > 0 else a * r
+            for token in set(output):
+                logits[row, token] -= given.frequency_penalties[row] * output.count(token)
+                logits[row, token] -= given.presence_penalties[row]
+
+
+SAMPLING = {
+    name: globals()[name]
+    for name in (
+        "SamplerOutput", "LogitsProcessors", "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
+        "SamplingMetadata", "Sampler",
+    )
+}  # fmt: skip

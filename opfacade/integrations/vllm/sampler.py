@@ -1,0 +1,77 @@
+"""vLLM's sampler on opfacade: adjustments, filters and the draw in one launch, where its own sampler takes one for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.v1.outputs import SamplerOutput
+from vllm.v1.sample.sampler import Sampler
+
+from opfacade.integrations.drawing import draw
+from opfacade.integrations.refusal import refuse
+from opfacade.integrations.vllm.sampling_operands import SparseBias, adjustments, filters, noise, plain_processors
+
+WAY = "vllm"
+_PROCESSED = ("processed_logits", "processed_logprobs")
+
+
+class OpfacadeSampler(Sampler):  # type: ignore[misc]
+    """Tokens of vLLM's model runner. Where a step needs log probabilities or processors that a draw does not have, vLLM
+    computes these, and the token alone is drawn here."""
+
+    def __init__(self, logprobs_mode: str = "raw_logprobs", use_fp64_gumbel: bool = False) -> None:
+        """Raises UnsupportedError for log probabilities of processed logits."""
+        self._refuse_mode(logprobs_mode)
+        super().__init__(logprobs_mode, use_fp64_gumbel)
+        self._bias = SparseBias()
+
+    def forward(
+        self, logits: Tensor, sampling_metadata: Any, predict_bonus_token: bool = False,
+        logprobs_mode_override: str | None = None,
+    ) -> Any:  # fmt: skip
+        """logits [requests, vocab]; the output's tokens are i32 [requests, 1]."""
+        if logprobs_mode_override is not None:
+            self._refuse_mode(logprobs_mode_override)
+        if predict_bonus_token or not self._is_one_draw(sampling_metadata):
+            return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
+        operands = adjustments(logits, sampling_metadata, self._bias) | filters(logits, sampling_metadata)
+        token = self._token(logits, sampling_metadata, operands)
+        return SamplerOutput(sampled_token_ids=token[:, None], logprobs_tensors=None)
+
+    def sample(self, logits: Tensor, sampling_metadata: Any, logprobs_mode_override: str | None = None) -> tuple[Tensor, None]:
+        """Tokens of adjusted logits, i32 [requests]: vLLM calls this when it has adjusted them."""
+        operands = filters(logits, sampling_metadata)
+        if not plain_processors(sampling_metadata):
+            logits, operands = self._filtered_before(logits, sampling_metadata, operands)
+        return self._token(logits, sampling_metadata, operands), None
+
+    def _token(self, logits: Tensor, metadata: Any, operands: dict[str, Tensor | None]) -> Tensor:
+        drawn = draw(WAY, logits, operands | noise(logits, metadata.generators))
+        return drawn.token.clamp_(min=0)
+
+    def _filtered_before(
+        self, logits: Tensor, metadata: Any, operands: dict[str, Tensor | None]
+    ) -> tuple[Tensor, dict[str, Tensor | None]]:
+        """vLLM's processors see logits over the temperature, and top_p the mass that they leave."""
+        if metadata.all_greedy:
+            return logits, operands
+        logits = self.apply_temperature(logits, metadata.temperature, metadata.all_random)
+        for processor in metadata.logitsprocs.argmax_invariant:
+            logits = processor.apply(logits)
+        greedy = operands["temperature"] == 0
+        return logits, operands | {"temperature": torch.where(greedy, 0.0, 1.0), "min_p": None}
+
+    @staticmethod
+    def _is_one_draw(metadata: Any) -> bool:
+        """Whether nothing but tokens is wanted, and a draw has every adjustment."""
+        holder = metadata.thinking_budget_state_holder
+        reports = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
+        others = bool(metadata.bad_words_token_ids) or (holder is not None and holder.has_tracked_requests())
+        return not reports and not others and plain_processors(metadata, adjust=True)
+
+    @staticmethod
+    def _refuse_mode(mode: str) -> None:
+        if mode in _PROCESSED:
+            refuse(WAY, "OPF-I001", "logprobs_mode", expected="raw_logprobs or raw_logits", got=mode)

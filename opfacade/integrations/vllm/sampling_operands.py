@@ -1,0 +1,130 @@
+"""vLLM's `SamplingMetadata` as operands of a draw: every tensor stays on the device, lists of the host are copied to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opfacade.integrations.drawing import bitmask_of, counted, new_seeds
+
+_EPS = 1e-5  # below it a temperature means greedy in vLLM
+_PER_DRAW = 4  # by which vLLM moves the offset of a request's generator back when it discards a token
+Operands = dict[str, Tensor | None]
+
+
+def plain_processors(metadata: Any, adjust: bool = False) -> bool:
+    """Whether a draw has all processors: min_p without top_p, and with `adjust` biases of logits.
+
+    vLLM applies min_p before top_p, which then refers to the mass that is left.
+    """
+    mapped = all(
+        _has_no_effect(p) or (_is(p, "MinP") and metadata.top_p is None) for p in metadata.logitsprocs.argmax_invariant
+    )
+    rest = metadata.logitsprocs.non_argmax_invariant if adjust else ()
+    return mapped and all(_has_no_effect(p) or _is(p, "LogitBias") for p in rest)
+
+
+def _is(processor: Any, name: str) -> bool:
+    return type(processor).__name__ == f"{name}LogitsProcessor"
+
+
+def _has_no_effect(processor: Any) -> bool:
+    """One of vLLM's own without a request that needs it."""
+    if _is(processor, "MinTokens"):
+        return not processor.min_toks
+    return not processor.biases if _is(processor, "LogitBias") else _is(processor, "MinP") and not processor.min_p_count
+
+
+def filters(logits: Tensor, metadata: Any) -> Operands:
+    """temperature, top_k, top_p and min_p."""
+    found: Operands = {"temperature": _temperature(logits, metadata)}
+    found["top_k"] = None if metadata.top_k is None else metadata.top_k.to(torch.int32)
+    found["top_p"] = None if metadata.top_p is None else metadata.top_p.float()
+    own = [p for p in metadata.logitsprocs.argmax_invariant if _is(p, "MinP") and p.min_p_count]
+    found["min_p"] = own[0].min_p.view(-1) if own else None
+    return found
+
+
+def _temperature(logits: Tensor, metadata: Any) -> Tensor:
+    if metadata.all_greedy or metadata.temperature is None:
+        return torch.zeros(len(logits), dtype=torch.float32, device=logits.device)
+    given: Tensor = metadata.temperature.float()
+    return given if metadata.all_random else torch.where(given < _EPS, 0.0, given)
+
+
+def adjustments(logits: Tensor, metadata: Any, bias: SparseBias) -> Operands:
+    """bitmask, biases and penalties; their order is that of vLLM."""
+    found: Operands = {}
+    if metadata.allowed_token_ids_mask is not None:  # True bans a token
+        found["bitmask"] = bitmask_of(~metadata.allowed_token_ids_mask)
+    for processor in metadata.logitsprocs.non_argmax_invariant:
+        if _is(processor, "LogitBias") and processor.biases:
+            found |= bias.of(logits, processor)
+    return found if metadata.no_penalties else found | _penalties(logits, metadata)
+
+
+def _penalties(logits: Tensor, metadata: Any) -> Operands:
+    vocab = logits.shape[1]
+    return {
+        "prompt_mask": counted(metadata.prompt_token_ids, vocab) > 0,
+        "output_counts": counted(padded(metadata.output_token_ids, logits.device), vocab),
+        "repetition": metadata.repetition_penalties.float(),
+        "frequency": metadata.frequency_penalties.float(),
+        "presence": metadata.presence_penalties.float(),
+    }
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """i64 [rows, longest]; -1, which is no token, at the ends."""
+    longest = max(map(len, rows), default=0)
+    return torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int64).view(-1, longest).to(device)
+
+
+class SparseBias:
+    """Biases as lists of tokens and values, [rows, n]; made again when vLLM's processor has made its own again."""
+
+    def __init__(self) -> None:
+        self._source: tuple[Tensor, int] | None = None
+        self._made: Operands = {}
+
+    def of(self, logits: Tensor, processor: Any) -> Operands:
+        source = self._source
+        if source is None or source[0] is not processor.bias_tensor or source[1] != len(logits):
+            self._source = (processor.bias_tensor, len(logits))
+            self._made = _listed(processor.biases, logits)
+        return self._made
+
+
+def _listed(biases: Mapping[int, Mapping[int, float]], logits: Tensor) -> Operands:
+    longest = max(map(len, biases.values()))
+    width = 1 << (longest - 1).bit_length()  # a power of two, so that lists of many lengths share a plan
+    tokens = torch.full((len(logits), width), -1, dtype=torch.int32)
+    values = torch.zeros(len(logits), width)
+    for row, entries in biases.items():
+        tokens[row, : len(entries)] = torch.tensor(list(entries), dtype=torch.int32)
+        values[row, : len(entries)] = torch.tensor(list(entries.values()))
+    return {"bias_tokens": tokens.to(logits.device), "bias_values": values.to(logits.device)}
+
+
+def noise(logits: Tensor, generators: Mapping[int, torch.Generator]) -> Operands:
+    """Seeds of rows: of the request's generator where it has one, else new ones from torch's generator of the device."""
+    seed = new_seeds(logits)
+    offset = torch.zeros_like(seed)
+    own = {row: _next(generator) for row, generator in generators.items() if row < len(logits)}
+    if own:
+        rows = torch.tensor(list(own), device=logits.device)
+        numbers = torch.tensor(list(own.values()), dtype=torch.int64).to(logits.device)
+        seed[rows], offset[rows] = numbers[:, 0], numbers[:, 1]
+    return {"seed": seed, "offset": offset}
+
+
+def _next(generator: torch.Generator) -> tuple[int, int]:
+    """Seed and position of a request's next token. A generator of the CPU has no position: it gives a seed a token."""
+    if generator.device.type != "cuda":
+        return int(torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, dtype=torch.int64)), 0
+    position = generator.get_offset()
+    generator.set_offset(position + _PER_DRAW)
+    return (generator.initial_seed() + 2**63) % 2**64 - 2**63, position // _PER_DRAW
