@@ -197,6 +197,7 @@ def schema(op: str) -> None:
 @click.option("--max-generated", type=int, help="Cap on the tokens of an answer.")
 @click.option("--max-steps", type=int, help="Stop after so many steps.")
 @click.option("--checked-rows", type=int, help="Query rows compared with the oracle in every call.")
+@click.option("--vocab", type=int, help="Logits of a row that a token is drawn from.")
 @click.option("--every", type=int, help="Steps in a block of the table.")
 @click.option("--seed", type=int, help="Of lengths and tensors. [default: 0]")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything to this file.")

@@ -57,6 +57,7 @@ class Demo:
             "steps": self.runs[-1].step if self.runs else 0,
             "prompt_tokens": rows.get("paged_prefill", 0),
             "decode_tokens": rows.get("paged_decode", 0),
+            "drawn_tokens": rows.get("sample", 0),
             "requests_completed": self.scheduler.completed,
             "requests": len(self.lengths),
             "pages": self.pool.num_pages,
@@ -100,6 +101,7 @@ def _opening(demo: Demo) -> Iterator[str]:
     if s.max_generated is not None:
         yield f"answers are capped at {s.max_generated} tokens (--max-generated)"
     yield f"checked: {s.checked_rows} query rows of every attention call against an fp64 oracle, every appended row bit by bit"
+    yield "the first step of a block draws tokens, once more with its requests in reverse order: they must be the same"
     yield "error/bound: the worst error of a block over what its kernel promises, below 1 is a pass; ms: median of a call"
 
 

@@ -17,6 +17,7 @@ from opfacade.errors import UnsupportedError
 MODELS = ("tiny-llama",)
 PAGE = 16
 NEW_TOKENS = 16
+SEEDS = (7, 8)
 # Tokens of the prompts: below, at and above a page, longer than a step, and two that begin as the longest one does.
 PROMPTS = (3, 90, 17, 33, 64, 16)
 SHARED = 64
@@ -56,11 +57,19 @@ def run(device: str, say: Callable[[str], None], json_path: Path | None = None) 
     wrong = [number for number in parted if not _tie(device, prompts[number], ours.tokens[number], peer.tokens[number])]
     for line in _report((ours, peer), prompts, skus):
         say(line)
+    continued = [_continued(device, prompts[1:3]) for _ in range(2)]
+    say(f"\nSampled with seeds {' and '.join(map(str, SEEDS))}")
+    for tokens in continued[0]:
+        say(f"  {' '.join(map(str, tokens))}")
+    repeats = continued[0] == continued[1]
+    say("the same tokens in a second run" if repeats else f"WRONG: other tokens in a second run: {continued[1]}")
     ties = f", {len(parted) - len(wrong)} part at a tie" if parted else ""
     say(f"\n{len(prompts) - len(parted)} of {len(prompts)} answers equal{ties}")
     if json_path is not None:
-        json_path.write_text(json.dumps({"runs": [asdict(ours), asdict(peer)], "skus": skus, "wrong": wrong}, indent=1))
-    return not wrong
+        json_path.write_text(
+            json.dumps({"runs": [asdict(ours), asdict(peer)], "skus": skus, "wrong": wrong, "sampled": continued}, indent=1)
+        )
+    return not wrong and repeats
 
 
 def _transformers() -> Any:
@@ -132,6 +141,23 @@ def _generated(name: str, model: Any, prompts: Sequence[list[int]]) -> Generated
     for failed in (o.error for o in out.values() if o.error):
         raise UnsupportedError(f"demo.model: {failed} [OPF-I006]", code="OPF-I006", op="demo", stage="model")
     return Generated(name, [o.generated_tokens for o in out.values()], seconds)
+
+
+def _continued(device: str, prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Sampled tokens after each prompt, each with a seed of its own; torch's generator has no part in them."""
+    import torch
+
+    from opfacade.integrations.transformers import sample
+
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    controls = {"temperature": 0.8, "top_k": 50, "top_p": 0.95}
+    with _quiet():
+        out = _model(device, "opfacade").generate(
+            ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=True, custom_generate=sample, seed=SEEDS, **controls
+        )
+    return [row[longest:] for row in out.tolist()]
 
 
 def _tie(device: str, prompt: list[int], ours: list[int], theirs: list[int]) -> bool:

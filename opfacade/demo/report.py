@@ -15,7 +15,7 @@ from opfacade.demo.settings import Settings
 from opfacade.select.explanation import explain
 from opfacade.tools.catalogue import promises
 
-_SHORT = {"paged_kv_append": "append", "paged_prefill": "prefill", "paged_decode": "decode"}
+_SHORT = {"paged_kv_append": "append", "paged_prefill": "prefill", "paged_decode": "decode", "sample": "sample"}
 _LINE = "{:<9} {:<7} {:<44} {:<14} {:<9} {:<41} {:>11} {:>9}"
 HEADER = _LINE.format("steps", "what", "work", "SKU", "backend", "guarantee", "error/bound", "ms")
 _TYPICAL_GPU = "sm_90a"

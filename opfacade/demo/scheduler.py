@@ -46,6 +46,11 @@ class ServingStep:
     def parts(self) -> tuple[Part, ...]:
         return self.prefill + self.decode
 
+    @property
+    def drawing(self) -> tuple[Part, ...]:
+        """The last row of each request that draws a token: a prompt does so at its end."""
+        return tuple(Part(part.request, 1) for part in self.parts if part.request.decodes)
+
 
 class Scheduler:
     """Continuous batching with chunked prefill. Requests come in order; a step processes at most about `chunk` rows."""

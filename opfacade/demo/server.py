@@ -1,10 +1,11 @@
-"""One step of the server: append every new row, then attend, and hold each output to its SKU's bound."""
+"""One step of the server: append every new row, attend, draw tokens, and hold each output to its SKU's bound."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from opfacade.plans.attention import (
     BatchPagedPrefillDescriptor,
 )
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+from opfacade.plans.sampling import SampleArgs, SampleDescriptor
 from opfacade.testing import numerics
 
 if TYPE_CHECKING:
@@ -81,6 +83,11 @@ class Server:
             yield self._prefill(step)
         if step.decode:
             yield self._decode(step)
+        if self._opens_block(step) and step.drawing:
+            yield self._draw(step)
+
+    def _opens_block(self, step: ServingStep) -> bool:
+        return (step.number - 1) % self._settings.every == 0
 
     def _append(self, step: ServingStep) -> Ran:
         rows, s = sum(part.rows for part in step.parts), self._settings
@@ -91,7 +98,7 @@ class Server:
             append_indptr=self._indptr(part.rows for part in step.parts),
             **self._paged(step.parts),
         )
-        before = (self.k_data.clone(), self.v_data.clone()) if (step.number - 1) % s.every == 0 else None
+        before = (self.k_data.clone(), self.v_data.clone()) if self._opens_block(step) else None
         return self._measured(step, step.parts, descriptor, args, before)
 
     def _prefill(self, step: ServingStep) -> Ran:
@@ -108,6 +115,40 @@ class Server:
         descriptor = BatchPagedDecodeDescriptor(batch_size=rows, num_qo_heads=self._settings.heads, paged_kv=self._cache)
         args = BatchPagedDecodeArgs(**self._query(rows), **self._paged(step.decode))
         return self._measured(step, step.decode, descriptor, args)
+
+    def _draw(self, step: ServingStep) -> Ran:
+        """Tokens of random logits, with a seed for each request, drawn again with the requests in reverse order."""
+        import torch
+
+        s, parts = self._settings, step.drawing
+        descriptor = SampleDescriptor(total_num_rows=len(parts), vocab=s.vocab, dtype=s.dtype, top_k=True, top_p=True)
+        args = self._draw_args(parts)
+        ran = self._measured(step, parts, descriptor, args)
+        order = torch.arange(len(parts) - 1, -1, -1, device=s.device)
+        inputs = {name: getattr(args, name)[order] for name in descriptor.operands()}
+        ran.plan.run(again := SampleArgs(**inputs))
+        if torch.equal(again.token[order], args.token):
+            return ran
+        return replace(ran, report=replace(ran.report, worst=math.inf, where="tokens depend on the order of the requests"))
+
+    def _draw_args(self, parts: Sequence[Part]) -> SampleArgs:
+        import torch
+
+        s, count = self._settings, len(parts)
+        logits = torch.randn(count, s.vocab, generator=self._random, device=s.device).mul_(3).to(self._dtype)
+        numbers = [(s.seed + part.request.number, part.request.cached - part.request.length.context) for part in parts]
+        seed, offset = torch.tensor(numbers, dtype=torch.int64, device=s.device).t().contiguous()
+        shares = torch.linspace(0.0, 1.0, count, device=s.device)  # of them the first request is greedy
+        return SampleArgs(
+            logits=logits,
+            temperature=shares,
+            top_k=self._int32([50] * count),
+            top_p=1 - 0.1 * shares,
+            seed=seed,
+            offset=offset,
+            token=self._int32([-2] * count),
+            valid=torch.zeros(count, dtype=torch.uint8, device=s.device),
+        )
 
     def _measured(
         self, step: ServingStep, parts: Sequence[Part], descriptor: Descriptor[Any], args: Any, before: Any = None

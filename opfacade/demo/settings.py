@@ -10,8 +10,16 @@ from opfacade.core.target import Target
 
 # Small on the CPU, so that sixty real requests end within a minute; an 8B model's attention on a GPU.
 _SHAPES: dict[str, dict[str, Any]] = {
-    "cpu": {"heads": 4, "kv_heads": 1, "head_dim": 64, "chunk": 512, "checked_rows": 4, "max_generated": 256},
-    "cuda": {"heads": 32, "kv_heads": 8, "head_dim": 128, "chunk": 2048, "checked_rows": 16, "max_generated": None},
+    "cpu": {"heads": 4, "kv_heads": 1, "head_dim": 64, "chunk": 512, "checked_rows": 4, "max_generated": 256, "vocab": 1003},
+    "cuda": {
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "chunk": 2048,
+        "checked_rows": 16,
+        "max_generated": None,
+        "vocab": 32003,
+    },
 }
 
 
@@ -19,7 +27,8 @@ class Settings(Model):
     """chunk: tokens a step may process.  pages: size of the pool; None is half of what all requests need together.
 
     max_generated: cap on the answer of a request; None is no cap.  checked_rows: query rows of an operator call compared
-    with the fp64 oracle.  every: steps that share a block of the table.  max_steps: 0 is until all requests are served.
+    with the fp64 oracle.  every: steps that share a block of the table; the first one draws tokens.  vocab: logits of a row.
+    max_steps: 0 is until all requests are served.
     """
 
     device: Literal["cpu", "cuda"]
@@ -34,6 +43,7 @@ class Settings(Model):
     max_generated: Size | None
     max_steps: Count = 0
     checked_rows: Size
+    vocab: Size
     every: Size = 32
     seed: Count = 0
 

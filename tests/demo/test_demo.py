@@ -133,13 +133,14 @@ def last(result):
 def test_the_command_reports_and_ends_with_zero(trace, tmp_path):
     result = demo(trace, f"--json={tmp_path / 'out.json'}")
     assert result.exit_code == 0, result.output
-    for word in ("append", "prefill", "decode", "requests completed       5", "attention-f32", "On an H200", "cuda/"):
+    for word in ("append", "prefill", "decode", "sample", "requests completed       5", "attention-f32", "On an H200", "cuda/"):
         assert word in result.output
     assert re.fullmatch(
         r"PASS: \d+ steps, [\d.]+( million)? elements checked, worst 0\.\d{3} of the bound; \d+ s", last(result)
     )
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["totals"]["worst_error_over_bound"] <= 1
+    assert written["totals"]["drawn_tokens"] >= 5
     assert all(run["sku"] in written["skus"] for run in written["runs"])
     assert sum(run["rows"] for run in written["runs"] if "paged_prefill" in run["sku"]) == sum(x.context for x in LENGTHS)
 
@@ -150,14 +151,18 @@ def test_max_steps_ends_early(trace):
     assert "steps                    2" in result.output
 
 
-@pytest.mark.parametrize("spoil", ["one output", "one appended row"])
+@pytest.mark.parametrize("spoil", ["one output", "one appended row", "a token by its row"])
 def test_a_wrong_result_ends_with_one(trace, monkeypatch, spoil):
     from opfacade.plan import Plan
 
-    run = Plan.run
+    run, draws = Plan.run, Counter()
 
     def spoiled(plan, args, workspace=None):
         run(plan, args, workspace)
+        if spoil == "a token by its row" and hasattr(args, "token"):
+            draws["all"] += 1
+            if draws["all"] % 2 == 0:  # the draw of the reversed requests
+                args.token[0] = (args.token[0] + 1) % 1003
         if spoil == "one output" and hasattr(args, "lse"):
             args.o.add_(0.5)
         if spoil == "one appended row" and hasattr(args, "k_new"):

@@ -22,6 +22,27 @@ def test_the_demo_prints_tokens_skus_and_time_and_succeeds(tmp_path):
     found = json.loads((tmp_path / "out.json").read_text())
     assert all(name in result.output for name in found["skus"])
     assert [len(run["tokens"]) for run in found["runs"]] == [8, 8]
+    assert "the same tokens in a second run" in result.output
+    first, second = found["sampled"]
+    assert first == second
+    assert [len(tokens) for tokens in first] == [16, 16]
+    assert first[0] != first[1]
+
+
+@pytest.mark.transformers
+def test_other_tokens_in_a_second_run_fail_the_demo(monkeypatch):
+    continued, count = model._continued, []
+
+    def changed(*given):
+        count.append(1)
+        found = continued(*given)
+        found[1][3] ^= len(count) == 2
+        return found
+
+    monkeypatch.setattr(model, "_continued", changed)
+    said = []
+    assert not model.run("cpu", said.append)
+    assert any(line.startswith("WRONG: other tokens in a second run") for line in said)
 
 
 @pytest.mark.transformers
