@@ -1,4 +1,7 @@
-"""One step of the server: append every new row, attend, draw tokens, and hold each output to its SKU's bound."""
+"""One step of the server: append every new row, attend, draw tokens, and hold each output to its SKU's bound.
+
+Every few steps the rows go through a whole layer of a model.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import Target
+from opfacade.demo.layer import Layer
 from opfacade.demo.scheduler import Part, ServingStep
 from opfacade.demo.settings import Settings
 from opfacade.errors import UnsupportedDeviceError
@@ -74,20 +78,42 @@ class Server:
         self._dtype = torch_dtype(settings.dtype)
         self._random = torch.Generator(device=settings.device).manual_seed(settings.seed)
         self.k_data, self.v_data = (torch.full(shape, float("nan"), device=settings.device).to(self._dtype) for _ in range(2))
+        self._layer = Layer(settings, self._cache, self._random) if Layer.fits(settings) else None
         self._compiled: set[str] = set()
 
     def run(self, step: ServingStep) -> Iterator[Ran]:
         """Run and check the operators of one step. A prompt's last chunk yields its first token, decode all others."""
         yield self._append(step)
-        if step.prefill:
-            yield self._prefill(step)
-        if step.decode:
-            yield self._decode(step)
-        if self._opens_block(step) and step.drawing:
+        if self._layer is not None and self._begins_block(step):
+            yield from self._whole_layer(step, self._layer)
+        else:
+            yield from self._attention(step, self._query(sum(part.rows for part in step.parts)))
+        if self._begins_block(step) and step.drawing:
             yield self._draw(step)
 
-    def _opens_block(self, step: ServingStep) -> bool:
+    def _begins_block(self, step: ServingStep) -> bool:
         return (step.number - 1) % self._settings.every == 0
+
+    def _attention(self, step: ServingStep, heads: dict[str, Tensor]) -> Iterator[Ran]:
+        """Rows of prompts come first."""
+        first = sum(part.rows for part in step.prefill)
+        if step.prefill:
+            yield self._prefill(step, {name: x[:first] for name, x in heads.items()})
+        if step.decode:
+            yield self._decode(step, {name: x[first:] for name, x in heads.items()})
+
+    def _whole_layer(self, step: ServingStep, layer: Layer) -> Iterator[Ran]:
+        """The same new rows through a layer of a model, whose k and v replace those in the pages."""
+        new = [range(part.request.cached - part.rows, part.request.cached) for part in step.parts]
+        positions = self._int32([position for rows in new for position in rows]).long()
+        tables = self._paged(step.parts) | {"append_indptr": self._indptr(part.rows for part in step.parts)}
+        x = self._randn(len(positions), 1, layer.hidden)[:, 0]
+        for descriptor, args in layer.before(x, positions, tables):
+            yield self._measured(step, step.parts, descriptor, args, numerics.snapshot(descriptor, args))
+        heads = self._query(len(positions)) | {"q": args.q_out}
+        yield from self._attention(step, heads)
+        for descriptor, args in layer.behind(heads["o"], x):
+            yield self._measured(step, step.parts, descriptor, args, numerics.snapshot(descriptor, args))
 
     def _append(self, step: ServingStep) -> Ran:
         rows, s = sum(part.rows for part in step.parts), self._settings
@@ -98,22 +124,22 @@ class Server:
             append_indptr=self._indptr(part.rows for part in step.parts),
             **self._paged(step.parts),
         )
-        before = (self.k_data.clone(), self.v_data.clone()) if self._opens_block(step) else None
+        before = (self.k_data.clone(), self.v_data.clone()) if self._begins_block(step) else None
         return self._measured(step, step.parts, descriptor, args, before)
 
-    def _prefill(self, step: ServingStep) -> Ran:
+    def _prefill(self, step: ServingStep, heads: dict[str, Tensor]) -> Ran:
         rows, s = sum(part.rows for part in step.prefill), self._settings
         descriptor = BatchPagedPrefillDescriptor(
             batch_size=len(step.prefill), total_num_rows=rows, num_qo_heads=s.heads, causal=True, paged_kv=self._cache
         )
         q_indptr = self._indptr(part.rows for part in step.prefill)
-        args = BatchPagedPrefillArgs(q_indptr=q_indptr, **self._query(rows), **self._paged(step.prefill))
+        args = BatchPagedPrefillArgs(q_indptr=q_indptr, **heads, **self._paged(step.prefill))
         return self._measured(step, step.prefill, descriptor, args)
 
-    def _decode(self, step: ServingStep) -> Ran:
+    def _decode(self, step: ServingStep, heads: dict[str, Tensor]) -> Ran:
         rows = len(step.decode)
         descriptor = BatchPagedDecodeDescriptor(batch_size=rows, num_qo_heads=self._settings.heads, paged_kv=self._cache)
-        args = BatchPagedDecodeArgs(**self._query(rows), **self._paged(step.decode))
+        args = BatchPagedDecodeArgs(**heads, **self._paged(step.decode))
         return self._measured(step, step.decode, descriptor, args)
 
     def _draw(self, step: ServingStep) -> Ran:
@@ -196,10 +222,10 @@ class Server:
         q = self._randn(rows, heads)
         return {"q": q, "o": torch.full_like(q, nan), "lse": torch.full((rows, heads), nan, device=q.device)}
 
-    def _randn(self, rows: int, heads: int) -> Tensor:
+    def _randn(self, rows: int, heads: int, dim: int | None = None) -> Tensor:
         import torch
 
-        shape = (rows, heads, self._settings.head_dim)
+        shape = (rows, heads, dim or self._settings.head_dim)
         return torch.randn(shape, generator=self._random, device=self._settings.device).to(self._dtype)
 
     def _indptr(self, lengths: Iterable[int]) -> Tensor:

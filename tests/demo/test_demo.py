@@ -133,7 +133,20 @@ def last(result):
 def test_the_command_reports_and_ends_with_zero(trace, tmp_path):
     result = demo(trace, f"--json={tmp_path / 'out.json'}")
     assert result.exit_code == 0, result.output
-    for word in ("append", "prefill", "decode", "sample", "requests completed       5", "attention-f32", "On an H200", "cuda/"):
+    for word in (
+        "append",
+        "norm",
+        "qkv",
+        "prefill",
+        "gated",
+        "quant",
+        "decode",
+        "requests completed       5",
+        "attention-f32",
+        "On an H200",
+        "cuda/",
+        "sample",
+    ):
         assert word in result.output
     assert re.fullmatch(
         r"PASS: \d+ steps, [\d.]+( million)? elements checked, worst 0\.\d{3} of the bound; \d+ s", last(result)
@@ -149,6 +162,47 @@ def test_max_steps_ends_early(trace):
     result = demo(trace, "--max-steps=2")
     assert result.exit_code == 0
     assert "steps                    2" in result.output
+
+
+LAYER = ("norm", "qkv_prepare", "paged_prefill", "norm", "gated_activation", "quantize")
+
+
+def test_the_first_step_of_a_block_runs_a_whole_layer_and_checks_each_operator():
+    served = Demo(small(), LENGTHS)
+    steps = list(served.steps())
+    ops = {step.number: [ran.plan.sku.op for ran in served.runs if ran.step == step.number] for step in steps}
+    assert [op for op in ops[1] if op != "sample"] == ["paged_kv_append", *LAYER]
+    assert {step for step, ran in ops.items() if "quantize" in ran} == set(range(1, len(steps) + 1, SMALL["every"]))
+    assert all(ran.report.elements for ran in served.runs)
+    assert served.sound
+
+
+def test_heads_of_one_element_have_no_layer():
+    served = Demo(small(head_dim=1, max_steps=1), LENGTHS)
+    assert len(list(served.steps())) == 1
+    assert {ran.plan.sku.op for ran in served.runs} == {"paged_kv_append", "paged_prefill"}
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [("norm", "out"), ("qkv_prepare", "q_out"), ("qkv_prepare", "k_data"), ("gated_activation", "out"), ("quantize", "scale")],
+)
+def test_a_wrong_result_of_the_layer_ends_with_one(trace, monkeypatch, op, name):
+    from opfacade.plan import Plan
+
+    run = Plan.run
+
+    def spoiled(plan, args, workspace=None):
+        run(plan, args, workspace)
+        if plan.sku.op == op:
+            tensor = getattr(args, name)
+            place = (int(args.kv_indices[0]), 0, 0, 0) if name == "k_data" else (0,) * tensor.ndim
+            tensor[place] = 2 * tensor[place] + 1
+
+    monkeypatch.setattr(Plan, "run", spoiled)
+    result = demo(trace, "--max-steps=1")
+    assert result.exit_code == 1
+    assert f"/{op}/" in next(line for line in result.output.splitlines() if line.startswith("WRONG: step 1"))
 
 
 @pytest.mark.parametrize("spoil", ["one output", "one appended row", "a token by its row"])
