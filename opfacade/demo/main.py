@@ -102,7 +102,7 @@ def _opening(demo: Demo) -> Iterator[str]:
         yield f"answers are capped at {s.max_generated} tokens (--max-generated)"
     yield f"checked: {s.checked_rows} query rows of every attention call against an fp64 oracle, every appended row bit by bit"
     yield "the first step of a block draws tokens, once more with its requests in reverse order: they must be the same"
-    yield f"every {s.every} steps the new rows go through a whole layer: norm, qkv_prepare, attention, norm, activation, quantise"
+    yield f"every {s.every} steps new rows go through a whole layer: norm, qkv_prepare, attention, norm, activation, quantise"
     yield "error/bound: the worst error of a block over what its kernel promises, at most 1 is a pass; ms: median of a call"
 
 

@@ -177,6 +177,23 @@ def test_the_first_step_of_a_block_runs_a_whole_layer_and_checks_each_operator()
     assert served.sound
 
 
+def test_attention_of_a_layer_takes_its_heads_and_its_rows_are_quantised(monkeypatch):
+    from opfacade.plan import Plan
+
+    seen, run = {}, Plan.run
+
+    def kept(plan, args, workspace=None):
+        run(plan, args, workspace)
+        seen.setdefault(plan.sku.op, []).append(args)
+
+    monkeypatch.setattr(Plan, "run", kept)
+    assert list(Demo(small(max_steps=1), LENGTHS).steps())
+    (prepared,), (prefill,) = seen["qkv_prepare"], seen["paged_prefill"]
+    assert torch.equal(prefill.q, prepared.q_out)
+    assert seen["norm"][1].residual.data_ptr() == seen["norm"][0].x.data_ptr()
+    assert seen["quantize"][0].x.data_ptr() == seen["gated_activation"][0].out.data_ptr()
+
+
 def test_heads_of_one_element_have_no_layer():
     served = Demo(small(head_dim=1, max_steps=1), LENGTHS)
     assert len(list(served.steps())) == 1

@@ -15,6 +15,20 @@ DRAWN = "tests/testing/test_drawn.py"
 
 FAULTS = (
     host(
+        "demo: a wrong result of qkv_prepare is no failure",
+        "demo/report.py",
+        "return found if found > 1 else worst(",
+        "return worst(",
+        "tests/demo/test_demo.py -k of_the_layer",
+    ),
+    host(
+        "demo: attention reads random heads in place of those of the layer",
+        "demo/server.py",
+        'heads = self._query(len(positions)) | {"q": args.q_out}',
+        "heads = self._query(len(positions))",
+        "tests/demo/test_demo.py -k takes_its_heads",
+    ),
+    host(
         "run to run: outputs are not spoiled",
         DETERMINISM,
         "fill(_placed(values[name], rng), rng.choice((0.0, 7.0, math.nan, math.inf)))",
