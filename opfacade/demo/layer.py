@@ -1,6 +1,6 @@
 """One layer of a model around the attention of a step: the calls before and behind it, with matrix products of torch between.
 
-A call's outputs are read when the next one is taken, so whoever takes them runs each before.
+A caller runs each call before it takes the next one, which reads the outputs.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from opfacade.plans.sampling import SampleDescriptor
 
 BATCHES = (1, 8, 64, 256)  # requests of a decode step
 CHUNK = (8, 2048)  # requests and rows of a prefill step
+_STEPS = (*((batch, batch) for batch in BATCHES), CHUNK)  # requests and rows
 MAX_KV_LEN = 8192
 PAGES, PAGE_SIZE = 16384, 16
 DTYPE: Any = "bf16"
@@ -79,7 +80,7 @@ def _attention(model: ModelFacts) -> Iterator[Descriptor[Any]]:
         for batch in BATCHES:
             yield BatchPagedDecodeDescriptor(batch_size=batch, **common)
         yield BatchPagedPrefillDescriptor(batch_size=CHUNK[0], total_num_rows=CHUNK[1], causal=True, **common)
-    for batch, rows in (*((batch, batch) for batch in BATCHES), CHUNK):
+    for batch, rows in _STEPS:
         fields: dict[str, Any] = {"batch_size": batch, "total_num_rows": rows, "paged_kv": pool, "page_table": "block"}
         yield PagedKvAppendDescriptor(**fields)
         yield QkvPrepareDescriptor(
@@ -95,7 +96,13 @@ def _latent_attention(model: ModelFacts, latent: Latent) -> Iterator[Descriptor[
             batch_size=batch, num_qo_heads=model.heads, paged_kv=pool, page_table="block", max_kv_len=MAX_KV_LEN,
             return_lse=False,
         )  # fmt: skip
-    for rows in (*BATCHES, CHUNK[1]):
+    # The halves of a latent row are written as K and V of one head.
+    width = (pool.latent_dim + pool.rope_dim) // 2
+    halves = PagedKvCacheDescriptor(
+        num_total_pages=PAGES, page_size=PAGE_SIZE, num_kv_heads=1, head_dim=width, dtype=DTYPE, layout="NHD"
+    )
+    for batch, rows in _STEPS:
+        yield PagedKvAppendDescriptor(batch_size=batch, total_num_rows=rows, paged_kv=halves, page_table="block")
         yield RotaryDescriptor(
             total_num_rows=rows, num_qo_heads=model.heads, num_kv_heads=1, head_dim=latent.rope_dim,
             rotary_dim=latent.rope_dim, interleaved=True, dtype=DTYPE,

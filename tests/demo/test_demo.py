@@ -220,6 +220,7 @@ def test_a_wrong_result_of_the_layer_ends_with_one(trace, monkeypatch, op, name)
     result = demo(trace, "--max-steps=1")
     assert result.exit_code == 1
     assert f"/{op}/" in next(line for line in result.output.splitlines() if line.startswith("WRONG: step 1"))
+    assert last(result).startswith("FAIL: ")
 
 
 @pytest.mark.parametrize("spoil", ["one output", "one appended row", "a token by its row"])

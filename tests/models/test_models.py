@@ -7,12 +7,12 @@ from opfacade.models import descriptors, facts_of
 from opfacade.models.facts import MODELS
 
 HOPPER = Target.parse("sm_90a")
-# What a server runs; latent attention has no append and rotates by itself.
+# What a server runs; latent attention rotates by itself.
 COMMON = {"norm", "quantize", "gated_activation", "sample"}
 OPS = {
     "llama3-8b": COMMON | {"paged_decode", "paged_prefill", "paged_kv_append", "qkv_prepare"},
     "qwen3-30b": COMMON | {"paged_decode", "paged_prefill", "paged_kv_append", "qkv_prepare"},
-    "deepseek-v3": COMMON | {"mla_decode", "ragged_prefill", "rotary"},
+    "deepseek-v3": COMMON | {"mla_decode", "paged_kv_append", "ragged_prefill", "rotary"},
     "gpt-oss": COMMON | {"paged_decode", "paged_prefill", "paged_kv_append", "qkv_prepare"},
 }
 
