@@ -19,6 +19,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     activations,
     arithmetic,
     casts,
+    channel_norms,
     choices,
     class_losses,
     comparisons,
@@ -32,6 +33,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     losses,
     masked,
     matrices,
+    moments,
     moves,
     norms,
     padding,
@@ -42,6 +44,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     row_losses,
     softmaxes,
     stacks,
+    totals,
     windows,
 )
 from opfacade.recipes._recipe import RECIPES, Recipe

@@ -17,7 +17,8 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, broadcast, refuse
 from opfacade.recipes.extremes import extreme, placed
 from opfacade.recipes.lengths import length
-from opfacade.recipes.reductions import WIDE, corrected, hidden, log_of_sum, number_of, spread, summand
+from opfacade.recipes.moments import corrected, spread
+from opfacade.recipes.reductions import WIDE, hidden, log_of_sum, number_of, summand
 from opfacade.recipes.softmaxes import along, log_share, share
 
 

@@ -13,8 +13,7 @@ from opfacade.recipes._draft import zero
 from opfacade.recipes._folding import FoldDraft, as_float, begun, cast
 from opfacade.recipes._pointwise import floats, is_float, truth
 from opfacade.recipes._recipe import recipe
-from opfacade.recipes._tensors import Shaped, axis_of, refuse
-from opfacade.recipes.moves import copied
+from opfacade.recipes._tensors import Shaped
 
 WIDE = "integers and truths are converted to i64 before"
 
@@ -94,17 +93,6 @@ recipe("any", "of u8 it is u8, as torch has it")(_truths("any"))
 recipe("all", "of u8 it is u8, as torch has it")(_truths("all"))
 
 
-def spread(draft: FoldDraft, x: Node, correction: Any, there: Node | None = None) -> tuple[Node, Node]:
-    """The variance of deviations from the mean, and the mean, of the elements that are there.
-
-    correction: what the divisor is less than their number; it is never below 0.
-    """
-    count, none = number_of(draft, floats(x), there), zero(x.type)
-    mean = draft.join("sum", hidden(x, there, none)) / count
-    total = draft.join("sum", hidden((x - mean) * (x - mean), there, none))
-    return total / w.maximum(count - draft.number("correction", correction, x.type), 0.0), mean
-
-
 def number_of(draft: FoldDraft, like: Node, there: Node | None = None) -> Node:
     """How many elements are there, as a float."""
     return as_float(draft.count() if there is None else counted(draft, there), like)
@@ -112,37 +100,6 @@ def number_of(draft: FoldDraft, like: Node, there: Node | None = None) -> Node:
 
 def hidden(x: Node, there: Node | None, instead: Node) -> Node:
     return x if there is None else w.select(there, x, instead)
-
-
-def corrected(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
-    """dim and correction; var(x, True) says unbiased alone."""
-    dim, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)
-    if unbiased is not None and correction is not None:
-        refuse("correction", "None beside unbiased", correction)
-    least = 1 if unbiased is None else int(unbiased)
-    return dim, least if correction is None else correction
-
-
-def _moments(take_root: bool, with_mean: bool) -> Any:
-    def make(
-        input: Shaped, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
-    ) -> FoldDescriptor:
-        dim, correction = corrected(dim, unbiased, correction)
-        draft = begun(input, dim)
-        variance, center = spread(draft, draft.element("input", input), correction)
-        found = (w.sqrt(variance) if take_root else variance, *([center] if with_mean else []))
-        return draft.rows(*found, dtype=input.dtype, keepdim=keepdim)
-
-    return make
-
-
-for _name, _options in {
-    "var": (False, False),
-    "std": (True, False),
-    "var_mean": (False, True),
-    "std_mean": (True, True),
-}.items():
-    recipe(_name, "out0 is the first, out1 the mean" if _options[1] else "")(_moments(*_options))
 
 
 @recipe("logsumexp")
@@ -155,55 +112,3 @@ def logsumexp(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDesc
 
 def log_of_sum(draft: FoldDraft, x: Node, axes: Any = None) -> Node:
     return draft.join("expsum", x, "max", axes) + w.log(draft.join("expsum", x, "sum", axes))
-
-
-@recipe("trace")
-def trace(input: Shaped) -> FoldDescriptor:
-    """The sum of the diagonal of a matrix."""
-    if input.rank != 2:
-        refuse("input", "a matrix", input.shape)
-    draft = FoldDraft((min(input.shape),), (0,))
-    at = draft.here()[0]
-    x, wanted = summand(draft.source("input", input).at([at, at]), input.dtype, None)
-    return draft.rows(draft.join("sum", x), dtype=wanted)
-
-
-@recipe("sum_to_size", WIDE)
-def sum_to_size(input: Shaped, *size: Any) -> Any:
-    """Sums along the axes in front, and along those that have 1 in size, which stay; a copy where none does."""
-    wanted = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (list, tuple)) else tuple(size)
-    front = input.rank - len(wanted)
-    own = input.shape[max(front, 0) :]
-    if front < 0 or any(n not in (1, have) for n, have in zip(wanted, own, strict=True)):
-        refuse("size", f"the last of the extents {input.shape}, or 1", wanted)
-    ones = [front + i for i, (n, have) in enumerate(zip(wanted, own, strict=True)) if n == 1 and have != 1]
-    if wanted and not front and not ones:
-        return copied(input)
-    draft = FoldDraft(input.shape, [*range(front), *ones])
-    x, dtype = summand(draft.element("input", input), input.dtype, None)
-    return draft.rows(draft.join("sum", x), dtype=dtype, keepdim=ones)
-
-
-@recipe("trapezoid trapz")
-def trapezoid(y: Shaped, x: Any = None, dx: Any = 1.0, dim: int = -1) -> FoldDescriptor:
-    """The sum of the areas between neighbours along an axis. x: their places, of the shape of y or of the axis."""
-    axis = axis_of("dim", dim, y.rank)
-    if not y.rank:
-        refuse("y", "at least one axis", y.shape)
-    draft = FoldDraft([max(size - 1, 0) if i == axis else size for i, size in enumerate(y.shape)], (axis,))
-    here = draft.here()
-    ahead = [place + 1 if i == axis else place for i, place in enumerate(here)]
-    source = draft.source("y", y)
-    pair = source.at(ahead) + source.at(here)
-    if x is None:
-        step = draft.number("dx", dx, floats(pair).type)
-        return draft.rows(0.5 * (draft.join("sum", pair) * step), dtype=y.dtype)
-    if x.shape not in (y.shape, (y.shape[axis],)) or x.dtype != y.dtype:
-        refuse("x", f"{y.dtype} of shape {y.shape} or ({y.shape[axis]},)", f"{x.dtype} {x.shape}")
-    places = draft.source("x", x)
-    apart = (
-        places.at(ahead) - places.at(here)
-        if x.rank == y.rank and x.shape == y.shape
-        else (places.at([ahead[axis]]) - places.at([here[axis]]))
-    )
-    return draft.rows(0.5 * draft.join("sum", apart * floats(pair)), dtype=y.dtype)

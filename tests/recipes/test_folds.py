@@ -146,6 +146,13 @@ def test_a_dtype_converts_elements_before_they_are_joined(dtype):
         check("softmax", torch.softmax, x.bfloat16(), dim=1, dtype=dtype)
 
 
+def test_an_element_is_rounded_before_it_is_joined():
+    x = torch.tensor([2049.0, -1.0])  # the nearest f16 of 2049 is 2048
+    call = opinfo.Call((x,), {"dtype": torch.float16})
+    _, (got,) = run(recipes.sum, call, recipes.sum(x, dtype="f16"))
+    assert got.item() == x.sum(dtype=torch.float16).item() == 2047
+
+
 def test_what_is_no_fold_without_a_reduction_is_a_map():
     assert isinstance(recipes.mse_loss(X, Y, reduction="none"), MapDescriptor)
     assert isinstance(recipes.mse_loss(X, Y), FoldDescriptor)

@@ -1,0 +1,57 @@
+"""Variances and deviations, of all elements or of those that a mask shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.plans.reduction import FoldDescriptor
+from opfacade.programs import words as w
+from opfacade.programs.expression import Node
+from opfacade.recipes._draft import zero
+from opfacade.recipes._folding import FoldDraft, begun
+from opfacade.recipes._pointwise import floats
+from opfacade.recipes._recipe import recipe
+from opfacade.recipes._tensors import Shaped, refuse
+from opfacade.recipes.reductions import hidden, number_of
+
+
+def spread(draft: FoldDraft, x: Node, correction: Any, there: Node | None = None) -> tuple[Node, Node]:
+    """The variance of deviations from the mean, and the mean, of the elements that are there.
+
+    correction: what the divisor is less than their number; it is never below 0.
+    """
+    count, none = number_of(draft, floats(x), there), zero(x.type)
+    mean = draft.join("sum", hidden(x, there, none)) / count
+    total = draft.join("sum", hidden((x - mean) * (x - mean), there, none))
+    return total / w.maximum(count - draft.number("correction", correction, x.type), 0.0), mean
+
+
+def corrected(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
+    """dim and correction; var(x, True) says unbiased alone."""
+    dim, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)
+    if unbiased is not None and correction is not None:
+        refuse("correction", "None beside unbiased", correction)
+    least = 1 if unbiased is None else int(unbiased)
+    return dim, least if correction is None else correction
+
+
+def _moments(take_root: bool, with_mean: bool) -> Any:
+    def make(
+        input: Shaped, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
+    ) -> FoldDescriptor:
+        dim, correction = corrected(dim, unbiased, correction)
+        draft = begun(input, dim)
+        variance, center = spread(draft, draft.element("input", input), correction)
+        found = (w.sqrt(variance) if take_root else variance, *([center] if with_mean else []))
+        return draft.rows(*found, dtype=input.dtype, keepdim=keepdim)
+
+    return make
+
+
+for _name, _options in {
+    "var": (False, False),
+    "std": (True, False),
+    "var_mean": (False, True),
+    "std_mean": (True, True),
+}.items():
+    recipe(_name, "out0 is the first, out1 the mean" if _options[1] else "")(_moments(*_options))
