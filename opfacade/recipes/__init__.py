@@ -4,11 +4,13 @@
     from opfacade.recipes import shaped
 
     x = shaped(4096, 11008, dtype="bf16")
-    plan = MapPlan.select(recipes.silu(x))
+    plan = Plan.select(recipes.silu(x))
+    plan = Plan.select(recipes.softmax(x, -1))
 
-A recipe takes shapes and dtypes: a `Shaped`, or any tensor, which is not read. A number among the arguments is a number of the
-plan. Nothing is promoted: tensors have one dtype. An input that is expanded lacks the axes along which it is expanded.
-docs/ops/recipes.md lists all recipes, and the operators that have none with the reason.
+A recipe gives the descriptor of a map, or of a fold where elements are joined. It takes shapes and dtypes: a `Shaped`, or any
+tensor, which is not read. A number among the arguments is a number of the plan. Nothing is promoted: tensors have one dtype. An
+input that is expanded lacks the axes along which it is expanded. docs/ops/recipes.md lists all recipes, and the operators that
+have none with the reason.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
 
 else:
 
-    def __getattr__(name: str) -> Recipe:
+    def __getattr__(name: str) -> Recipe[Any]:
         found = RECIPES.get(name)
         if found is None:
             why = reason_of(name) or "not an operator of torch's tests"

@@ -6,17 +6,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs.fault import Fault
 from opfacade.recipes._tensors import Refusal, Shaped, is_like, seen
 
 REMEMBERED = 1024  # descriptors
+MadeT = TypeVar("MadeT")  # a MapDescriptor, a FoldDescriptor, or one of both
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Generic[MadeT]):
     """A function of shapes and dtypes and of the other arguments of its namesake. Each descriptor is made once.
 
     name: its attribute in `opfacade.recipes`. names: the operators that it is, as torch names them in its tests. note: in what
@@ -25,15 +25,17 @@ class Recipe:
 
     name: str
     names: tuple[str, ...]
-    make: Callable[..., MapDescriptor] = field(repr=False)
+    make: Callable[..., MadeT] = field(repr=False)
     note: str = ""
 
-    def __call__(self, *args: Any, **options: Any) -> MapDescriptor:
-        """Raises DescriptorError for arguments without a meaning, TypeError for those that the function does not have."""
+    def __call__(self, *args: Any, **options: Any) -> MadeT:
+        """A fold where elements are joined, else a map. Raises DescriptorError for arguments without a meaning, TypeError for
+        those that the function does not have."""
         bound = inspect.signature(self.make).bind(*args, **options)
         try:
             named = tuple((name, _frozen(value)) for name, value in bound.kwargs.items())
-            return _made(self, tuple(map(_frozen, bound.args)), named)
+            found: MadeT = _made(self, tuple(map(_frozen, bound.args)), named)
+            return found
         except Fault as fault:
             expected = f"what the program takes: {fault.expected}"
             raise Refusal("tensors", expected, fault.got, fault.hint_text).of(self.name) from None
@@ -42,7 +44,7 @@ class Recipe:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _made(recipe: Recipe, args: Any, options: Any) -> MapDescriptor:
+def _made(recipe: Recipe[Any], args: Any, options: Any) -> Any:
     return recipe.make(*map(_thawed, args), **{name: _thawed(value) for name, value in options})
 
 
@@ -61,7 +63,7 @@ def _thawed(given: Any) -> Any:
     return given
 
 
-RECIPES: dict[str, Recipe] = {}
+RECIPES: dict[str, Recipe[Any]] = {}
 
 
 def attribute(name: str) -> str:
@@ -69,7 +71,7 @@ def attribute(name: str) -> str:
     return name.replace("linalg.", "linalg_").replace("masked.", "masked_").rpartition(".")[2]
 
 
-def add(names: str, make: Callable[..., MapDescriptor], note: str = "") -> Recipe:
+def add(names: str, make: Callable[..., MadeT], note: str = "") -> Recipe[MadeT]:
     """Registers a recipe. names: of its operators, the first of which names it; one behind ~ is no attribute, where another
     recipe has that name."""
     told = names.split()
@@ -78,12 +80,12 @@ def add(names: str, make: Callable[..., MapDescriptor], note: str = "") -> Recip
     return made
 
 
-def recipe(names: str, note: str = "") -> Callable[[Callable[..., MapDescriptor]], Recipe]:
+def recipe(names: str, note: str = "") -> Callable[[Callable[..., MadeT]], Recipe[MadeT]]:
     """The decorator form of `add`."""
     return lambda make: add(names, make, note)
 
 
-def table(rows: Mapping[str, Callable[..., Any]], form: Callable[[Callable[..., Any]], Callable[..., MapDescriptor]]) -> None:
+def table(rows: Mapping[str, Callable[..., Any]], form: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """A recipe a row: names -> a function of expressions."""
     for names, function in rows.items():
         add(names, form(function))

@@ -21,7 +21,7 @@ from opfacade.recipes.lax_folds import MAKERS as FOLDS
 from opfacade.recipes.lax_moves import MAKERS
 from opfacade.recipes.patterns import next_after
 
-LAX: dict[str, Recipe] = {}
+LAX: dict[str, Recipe[Any]] = {}
 
 
 def _same_shape(make: Callable[..., MapDescriptor]) -> Callable[..., MapDescriptor]:
@@ -141,7 +141,7 @@ if TYPE_CHECKING:
 
 else:
 
-    def __getattr__(name: str) -> Recipe:
+    def __getattr__(name: str) -> Recipe[Any]:
         if name not in LAX:
             raise AttributeError(f"no recipe lax.{name}: docs/ops/recipes.md lists all")
         return LAX[name]

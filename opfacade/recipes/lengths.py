@@ -33,39 +33,47 @@ def length(draft: FoldDraft, x: Node, ord: Any, axes: Any = None) -> Node:
     return w.pow(draft.join("sum", w.pow(size, power), axes=axes), 1.0 / power)
 
 
-@recipe("linalg.vector_norm", "ord is a number")
-def vector_norm(input: Shaped, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
+def _vector_norm(input: Shaped, ord: Any, dim: Any, keepdim: bool, dtype: Any) -> FoldDescriptor:
     draft = begun(input, dim)
     x, wanted = cast(draft.element("input", input), input.dtype, dtype)
     return draft.rows(length(draft, x, ord), dtype=wanted, keepdim=keepdim)
+
+
+@recipe("linalg.vector_norm", "ord is a number")
+def vector_norm(input: Shaped, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
+    return _vector_norm(input, ord, dim, keepdim, dtype)
 
 
 @recipe("norm", 'p is a number or "fro"')
 def norm(input: Shaped, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
     if isinstance(p, str) and p != "fro":
         refuse("p", 'a number or "fro"', p, "A sum of singular values is no fold.")
-    return vector_norm.make(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
+    return _vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
 
 
 @recipe("linalg.norm", 'of vectors, and "fro" of matrices')
 def linalg_norm(input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
     axes = input.rank if dim is None else len(axes_of("dim", dim, input.rank))
     if ord is None:
-        return vector_norm.make(input, 2, dim, keepdim, dtype)
+        return _vector_norm(input, 2, dim, keepdim, dtype)
     if axes == 2:
-        return matrix_norm.make(input, ord, dim or (-2, -1), keepdim, dtype)
+        return _matrix_norm(input, ord, dim or (-2, -1), keepdim, dtype)
     if axes != 1 or isinstance(ord, str):
         refuse("ord", "None, or a number for one axis", (ord, dim))
-    return vector_norm.make(input, ord, dim, keepdim, dtype)
+    return _vector_norm(input, ord, dim, keepdim, dtype)
 
 
 @recipe("linalg.matrix_norm", '"fro": others join sums of rows, or singular values')
 def matrix_norm(
     input: Shaped, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, dtype: Any = None
 ) -> FoldDescriptor:
+    return _matrix_norm(input, ord, dim, keepdim, dtype)
+
+
+def _matrix_norm(input: Shaped, ord: Any, dim: Any, keepdim: bool, dtype: Any) -> FoldDescriptor:
     if ord != "fro" or len(axes_of("dim", dim, input.rank)) != 2:
         refuse("ord", '"fro", and two axes', (ord, dim))
-    return vector_norm.make(input, 2, dim, keepdim, dtype)
+    return _vector_norm(input, 2, dim, keepdim, dtype)
 
 
 def pair(draft: FoldDraft, names: dict[str, Shaped]) -> list[Node]:

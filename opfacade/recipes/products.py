@@ -121,8 +121,8 @@ def allclose(input: Shaped, other: Shaped, rtol: Any = 1e-5, atol: Any = 1e-8, e
     shape = broadcast([input.shape, other.shape])
     draft = FoldDraft(shape, range(len(shape)))
     a, b = draft.element("input", input), draft.element("other", other)
-    numbers = [draft.number(name, value, floats(a).type) for name, value in (("rtol", rtol), ("atol", atol))]
-    return draft.rows(draft.join("all", isclose(a, b, *numbers, equal_nan)))
+    near, apart = (draft.number(name, value, floats(a).type) for name, value in (("rtol", rtol), ("atol", atol)))
+    return draft.rows(draft.join("all", isclose(a, b, near, apart, equal_nan)))
 
 
 @recipe("isin", "each element is compared with each")
