@@ -105,16 +105,21 @@ class NamedFold(Descriptor[ArgsT]):
         return FoldArgs(**found, num_valid=args.num_valid)
 
     def _viewed(self, tensor: Tensor, name: str, axes: Sequence[int]) -> Tensor:
-        program, at = self.folded(), 0
-        for own in self._dims_of(name, axes):
-            sizes = [program.shape[axis] for axis in own]
-            if len(own) == 1:
-                tensor = tensor.narrow(at, 0, sizes[0])
-            else:
-                tensor = tensor.unflatten(at, sizes) if own else tensor.select(at, 0)  # type: ignore[no-untyped-call]
-            at += len(own)
-        order = [axis for own in self._dims_of(name, axes) for axis in own]
-        return tensor if order == list(axes) else tensor.permute([order.index(axis) for axis in axes])
+        return viewed(tensor, self._dims_of(name, axes), axes, self.folded().shape)
+
+
+def viewed(tensor: Tensor, dims: Sequence[Axes], axes: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """A tensor over `axes`, whose dimensions are `dims` now, without their padding. shape: extents of all axes."""
+    at = 0
+    for own in dims:
+        sizes = [shape[axis] for axis in own]
+        if len(own) == 1:
+            tensor = tensor.narrow(at, 0, sizes[0])
+        else:
+            tensor = tensor.unflatten(at, sizes) if own else tensor.select(at, 0)  # type: ignore[no-untyped-call]
+        at += len(own)
+    order = [axis for own in dims for axis in own]
+    return tensor if order == list(axes) else tensor.permute([order.index(axis) for axis in axes])
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from opfacade.plans._fold import FoldOutput, FoldProgram
+from opfacade.plans._quant import scale_dims
 from opfacade.programs.activations import sigmoid, silu
 from opfacade.programs.expression import Node, apply, extent, scalar, stage, value
 from opfacade.programs.fields import Input, Number
@@ -34,10 +35,8 @@ def layout_of(norm: Any) -> Layout:
     scaled = inner[-1:] if quant is not None and quant.scale == "group" else inner
     dims: dict[str, tuple[Axes, ...]] = dict.fromkeys(("x", "residual", "gate", "out", "full_out"), ((0,), inner))
     dims |= dict.fromkeys(("weight", "bias"), (inner,))
-    if quant is not None and quant.scale == "static":
-        dims["scale"] = ((),)
-    elif quant is not None and quant.scale == "group":
-        dims["scale"] = ((0,), inner[:-1]) if quant.scale_layout == "row" else (inner[:-1], (0,))
+    if quant is not None:
+        dims["scale"] = scale_dims(quant, inner[:-1])
     return Layout((norm.total_num_rows, *parts), inner, normed, scaled, dims)
 
 

@@ -65,6 +65,13 @@ class Quant(Model):
         return apply("i8", apply("rint", found)) if self.dtype == "i8" else found
 
 
+def scale_dims(quant: Quant, groups: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The axes of each dimension of the scales, with rows along axis 0. groups: the axes along which groups follow."""
+    if quant.scale == "group":
+        return ((0,), groups) if quant.scale_layout == "row" else (groups, (0,))
+    return ((0,),) if quant.scale == "token" else ((),)
+
+
 def padded(rows: int, quant: Quant) -> int:
     """Entries of a column of scales."""
     return rows + -rows % 4 if quant.scale_layout == "column_padded4" else rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -15,8 +16,10 @@ from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans import _gated as gated
+from opfacade.plans import _gated_fold as fold
+from opfacade.plans._fold import FoldArgs, FoldProgram
 from opfacade.plans._gated_checks import check_expression
-from opfacade.plans._quant import Quant
+from opfacade.plans._quant import Quant, padded, scale_dims
 from opfacade.programs import text
 from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault
@@ -36,7 +39,8 @@ class GatedActivationArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, 2 * width], or [total_num_rows, width] without a gate; overwritten with in_place",
         "out": "written: [total_num_rows, width], in the dtype of quant where it is set; absent with in_place",
-        "scale": "f32 [1], positive: out is divided by it; with quant of a static scale",
+        "scale": "in quant.scale_dtype; read: [1], positive, with quant.scale static; written: [1] with tensor, [total_num_rows] "
+        "with token, a value a group as quant.scale_layout has it",
         "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
     x: Tensor
@@ -54,7 +58,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     swiglu_oai. swiglu_oai is gate * sigmoid(alpha * gate) * (up + 1), by default with alpha 1.702 and limit 7.
     expression: the value of out instead, an f32 program of the inputs gate and up and, where they are set, of the scalars
     limit and alpha. in_place: the first `width` elements of each row of x are overwritten; the rest stays.
-    quant: out is divided by scale [1], or by nothing, and cast to an 8-bit type; other scales are refused.
+    quant: out is divided by a scale, which is an operand or a result, or by nothing, and cast to an 8-bit type.
     All arithmetic is f32, rounded once into out. Rows of x and out may have any strides; pairs that are interleaved lie
     side by side.
     Raises DescriptorError for fields that contradict each other, with the path to the node for an expression.
@@ -62,7 +66,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 
     op: Literal["gated_activation"] = Field(default="gated_activation", description="The operator.")
     category: ClassVar[str] = "activation"
-    error_models: ClassVar[tuple[str, ...]] = ("exact", "map-f64", "map-f32")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "map-f64", "map-f32", "fold-f64", "fold-f32")
     args_type: ClassVar[type[Args]] = GatedActivationArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "width"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"limit", "alpha"})
@@ -83,7 +87,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         default=None, description="Slope of the sigmoid; another value takes the same kernel."
     )
     quant: Quant | None = Field(
-        default=None, description="How out is quantised, without a scale or by a static one; null: it is not."
+        default=None, description="How out is quantised; null: it is not."
     )
     in_place: bool = Field(default=False, description="Whether the first half of each row of x is overwritten.")
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
@@ -92,9 +96,8 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     def _quantised(self) -> GatedActivationDescriptor:
         if self.quant is None:
             return self
-        if self.quant.dynamic:
-            hint = "Quantise out with a descriptor of its own: such scales are made of all of a row."
-            raise contradiction("quant.scale", "none or static", self.quant.scale, hint)
+        if self.quant.scale == "group" and self.width % self.quant.group:
+            raise contradiction("quant.group", f"a divisor of width={self.width}", self.quant.group)
         if self.in_place:
             raise contradiction("in_place", "false with quant: out has another dtype", True)
         return self
@@ -144,16 +147,42 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         return (self.limit is not None) + (self.alpha is not None)
 
     def program(self) -> dict[str, Node]:
-        """{"out": its value}, of the inputs gate and up, and of scale where it is static."""
+        """{"out": its value}, of the inputs gate and up, and of scale where it is static; of a scale that is a result, the value
+        before it is quantised: `folded` has the whole."""
         names = [number.name for number in self.scalars]
         made = self.expression
         if made is None:
             made = gated.gated(self.activation, self.gated, "limit" in names, "alpha" in names)
-        return {"out": made if self.quant is None else self.quant.quotient(made, gated.SCALE if self.has_scale else None)}
+        if self.quant is None or self.makes_scales:
+            return {"out": made}
+        return {"out": self.quant.quotient(made, gated.SCALE if self.has_scale else None)}
 
     @property
     def has_scale(self) -> bool:
         return self.quant is not None and self.quant.scale == "static"
+
+    @property
+    def makes_scales(self) -> bool:
+        """Whether it is a fold: scales are results."""
+        return self.quant is not None and self.quant.dynamic
+
+    def folded(self) -> FoldProgram:
+        """The program with its scales, where they are results."""
+        return _fold(self)
+
+    def folds_rows(self) -> bool:
+        """The width chooses the kernel of a fold."""
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        """Fields of the SKU of a fold besides those of its program."""
+        return {"row": "_".join(self.parts) + ("_pairs" if self.interleaved else ""), "scale": self.quant.scale}  # type: ignore[union-attr]
+
+    def dims(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        return fold.dims_of(self)
+
+    def fold_args(self, args: Any) -> FoldArgs:
+        return fold.call_of(self, args)
 
     @property
     def out_dtype(self) -> DType:
@@ -189,12 +218,32 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         if self.interleaved:  # a pair is one access
             x = x._replace(layout="rows", alignment=2 * size, step=2 * size)
         found = {"x": x}
-        if self.has_scale:
-            found["scale"] = TensorSpec((Dim("1", 1),), "f32", "in", "contiguous", alignment=4)
+        if self.has_scale and self.quant is not None:
+            dtype = self.quant.scale_dtype
+            found["scale"] = TensorSpec((Dim("1", 1),), dtype, "in", "contiguous", alignment=ITEMSIZE[dtype])
         if not self.in_place:
             shape, own = (rows, Dim("width", self.width)), ITEMSIZE[self.out_dtype]
             found["out"] = TensorSpec(shape, self.out_dtype, "out", "strided", own, valid_rows=valid)
+        if self.quant is not None and self.makes_scales:
+            found["scale"] = self._scales(self.quant, valid)
         return found | ({"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {})
+
+
+    def _scales(self, quant: Quant, valid: str) -> TensorSpec:
+        """The scales that are written."""
+        rows, groups = Dim("total_num_rows", self.total_num_rows), Dim("width / group", self.width // quant.group)
+        sizes = {(): Dim("1", 1), (0,): rows, (1,): groups}
+        shape = tuple(sizes[axes] for axes in scale_dims(quant, (1,)))
+        if quant.scale_layout == "column_padded4":
+            shape = (groups, Dim("total_num_rows up to 4", padded(self.total_num_rows, quant)))
+        rows_first = shape[0] is rows
+        size = ITEMSIZE[quant.scale_dtype]
+        return TensorSpec(shape, quant.scale_dtype, "out", "strided", size, valid_rows=valid if rows_first else "")
+
+
+@lru_cache(maxsize=1024)
+def _fold(descriptor: GatedActivationDescriptor) -> FoldProgram:
+    return fold.fold_of(descriptor, descriptor.program()["out"])
 
 
 class GatedActivationPlan(Plan[GatedActivationArgs]):
@@ -213,4 +262,10 @@ EXAMPLES = (
         total_num_rows=6, width=24, dtype="f16", expression=gated.GATE * gated.UP / (1.0 + abs(gated.GATE))
     ),
     GatedActivationDescriptor(total_num_rows=7, width=48, dtype="bf16", quant=Quant(scale="static")),
+    GatedActivationDescriptor(total_num_rows=7, width=512, dtype="bf16", quant=Quant(scale_layout="column_padded4")),
+    GatedActivationDescriptor(
+        total_num_rows=5, width=96, dtype="bf16", activation="swiglu_oai", interleaved=True, num_valid=True,
+        quant=Quant(group=32, scale_dtype="f8_e8m0"),
+    ),
+    GatedActivationDescriptor(total_num_rows=6, width=65, dtype="f16", quant=Quant(dtype="i8", scale="token")),
 )

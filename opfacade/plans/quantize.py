@@ -14,7 +14,7 @@ from opfacade.core.model import Count, Size, contradiction
 from opfacade.plan import Plan
 from opfacade.plans._fold import FoldOutput, FoldProgram
 from opfacade.plans._named_fold import Axes, NamedFold
-from opfacade.plans._quant import Quant, padded
+from opfacade.plans._quant import Quant, padded, scale_dims
 from opfacade.programs.expression import apply, stage, value
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import Stage
@@ -90,12 +90,7 @@ class _Quantised(NamedFold[Any]):
         return self.hidden // self.quant.group if self.quant.scale == "group" else 1
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
-        scale: tuple[Axes, ...] = ((0,),)
-        if self.quant.scale == "group":
-            scale = ((0,), (1,)) if self.quant.scale_layout == "row" else ((1,), (0,))
-        elif self.quant.scale in ("static", "tensor"):
-            scale = ((),)
-        return {"x": ((0,), (1, 2)), "out": ((0,), (1, 2)), "scale": scale}
+        return {"x": ((0,), (1, 2)), "out": ((0,), (1, 2)), "scale": scale_dims(self.quant, (1,))}
 
     def dim_names(self) -> Mapping[Axes, str]:
         return {(0,): "total_num_rows", (1, 2): "hidden", (1,): "hidden / group"}

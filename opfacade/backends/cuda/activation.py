@@ -8,6 +8,7 @@ from typing import Any
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.backends.cuda.gated_fold import gated_fold_kernel
 from opfacade.backends.cuda.map_engine import MapForm, engine_constants, paired
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
@@ -24,9 +25,13 @@ _EVIDENCE = (
 
 def _form(descriptor: GatedActivationDescriptor) -> MapForm:
     inputs = tuple((name, str(descriptor.dtype)) for name in descriptor.parts)
-    inputs += (("scale", "f32"),) if descriptor.has_scale else ()
+    inputs += ((("scale", _scale_dtype(descriptor)),) if descriptor.has_scale else ())
     values = tuple(descriptor.program().values())
     return MapForm(inputs, (("out", descriptor.out_dtype),), values, descriptor.scalars, ("scale",))
+
+
+def _scale_dtype(descriptor: GatedActivationDescriptor) -> str:
+    return "f32" if descriptor.quant is None else descriptor.quant.scale_dtype
 
 
 def _facts(descriptor: GatedActivationDescriptor) -> dict[str, bool | int | str]:
@@ -40,11 +45,11 @@ def _constants(descriptor: GatedActivationDescriptor) -> dict[str, Any]:
     form, size = _form(descriptor), ITEMSIZE[descriptor.dtype]
     more = {"in_place": descriptor.in_place, "num_valid": descriptor.num_valid, "row_parts": len(descriptor.parts)}
     more["pairs"] = descriptor.interleaved
-    scale = ("f32",) if descriptor.has_scale else ()
+    scale = (_scale_dtype(descriptor),) if descriptor.has_scale else ()
     more["has_scale"] = descriptor.has_scale
     if not descriptor.interleaved:
         return form.constants() | more | {"own": (False,) * len(form.inputs)}
-    found = engine_constants(form, [2 * size, *(4 for _ in scale)])
+    found = engine_constants(form, [2 * size, *(ITEMSIZE[dtype] for dtype in scale)])
     nodes = paired(found["nodes"], {0: (0, "first"), 1: (0, "second"), 2: (1,)})
     inputs = (f"pair_{descriptor.dtype}", *scale)
     return (
@@ -72,6 +77,8 @@ def _dtypes(descriptor: GatedActivationDescriptor) -> tuple[tuple[str, str], ...
 
 
 def _lacks(descriptor: GatedActivationDescriptor, target: Target) -> Iterator[Reason]:
+    if descriptor.quant is not None and descriptor.makes_scales:
+        yield Reason("OPF-S003", "quant.scale", descriptor.quant.scale, "none, static")
     if descriptor.out_dtype in ("f8_e4m3", "f8_e5m2"):
         yield from support.fp8_reasons(target, f"a result of {descriptor.out_dtype}")
 
@@ -97,4 +104,4 @@ _GATED = _Gated(
     scalars=source.numbers,
 )
 
-CANDIDATES = (_GATED.candidate,)
+CANDIDATES = (_GATED.candidate, gated_fold_kernel(GatedActivationDescriptor))

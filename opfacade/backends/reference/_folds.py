@@ -15,7 +15,7 @@ from opfacade.programs.evaluate import stored
 from opfacade.programs.guarantees import in_f64
 
 
-def _run(descriptor: Any, args: Any) -> None:
+def run(descriptor: Any, args: Any) -> None:
     program, call = descriptor.folded(), descriptor.fold_args(args)
     found = evaluation(program, call, torch.float64)
     rows = None if call.num_valid is None else min(max(0, int(call.num_valid[0])), program.shape[0])
@@ -30,7 +30,7 @@ def _run(descriptor: Any, args: Any) -> None:
         )
 
 
-def _promise(descriptor: Any) -> PrecisionGuarantee:
+def promise(descriptor: Any) -> PrecisionGuarantee:
     inner, outer = descriptor.folded().resolved
     model = in_f64((*inner, *outer), "fold")
     if model.id == EXACT:
@@ -49,4 +49,4 @@ def sku_dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
 
 def fold_reference(descriptor: type[Descriptor[Any]]) -> Candidate:
     """The reference of an op that is a fold."""
-    return reference(descriptor, _promise, sku_dtypes, _run, lambda problem: (("expr", problem.folded().key),))
+    return reference(descriptor, promise, sku_dtypes, run, lambda problem: (("expr", problem.folded().key),))

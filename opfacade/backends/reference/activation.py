@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from opfacade.backends.reference import _folds
 from opfacade.backends.reference.declared import reference
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.plans._program_values import numbers_of
@@ -15,6 +16,8 @@ from opfacade.programs.guarantees import in_f64
 
 
 def _run(descriptor: GatedActivationDescriptor, args: Any) -> None:
+    if descriptor.makes_scales:
+        return _folds.run(descriptor, args)
     count = None if args.num_valid is None else int(args.num_valid[0])
     rows = count if count is None or 0 <= count <= descriptor.total_num_rows else 0
     leaves: dict[Any, Any] = {("input", name): part for name, part in descriptor.views(args.x[:rows]).items()}
@@ -25,11 +28,15 @@ def _run(descriptor: GatedActivationDescriptor, args: Any) -> None:
 
 
 def _promise(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:
+    if descriptor.makes_scales:
+        return _folds.promise(descriptor)
     model = in_f64(descriptor.program().values(), "map")
     return PrecisionGuarantee(math_precision="f64", accumulator="none", error_model=model)
 
 
 def sku_dtypes(descriptor: GatedActivationDescriptor) -> tuple[tuple[str, str], ...]:
+    if descriptor.makes_scales:
+        return _folds.sku_dtypes(descriptor)
     out = (("out", descriptor.out_dtype),) if descriptor.quant is not None else ()
     return (*out, ("x", descriptor.dtype))
 
@@ -40,6 +47,6 @@ CANDIDATES = (
         _promise,
         sku_dtypes,
         _run,
-        lambda descriptor: (("expr", descriptor.key),),
+        lambda descriptor: (("expr", descriptor.folded().key if descriptor.makes_scales else descriptor.key),),
     ),
 )

@@ -15,6 +15,7 @@ from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report, constants, join
+from opfacade.testing.families._folds import FoldHarness
 from opfacade.testing.families.attention.inputs import positive
 from opfacade.testing.families.elementwise import compared
 from opfacade.testing.harness import Harness, HasLengths, Ran, Sample, kept, valid_part
@@ -37,10 +38,13 @@ class GatedActivationHarness(Harness):
         return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), width=rng.randint(1, 90))
 
     def inputs(self, draw: Draw) -> None:
-        positive(draw, ("scale",))
+        if draw.descriptor.has_scale and draw.descriptor.quant.scale_dtype == "f32":
+            positive(draw, ("scale",))
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         problem = ran.descriptor
+        if problem.makes_scales:
+            return FoldHarness().judge(ran, sample)
         given, after = valid_part(problem, replace(ran.args, **ran.before)), valid_part(problem, ran.args)
         leaves: dict[Any, Any] = {("input", name): part for name, part in problem.views(given.x).items()}
         leaves |= {("input", "scale"): given.scale} if problem.has_scale else {}

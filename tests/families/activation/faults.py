@@ -5,7 +5,45 @@ from tests.mutation.mutant import Mutant
 _BINDING, _PROGRAM = "csrc/activation/gated_activation.cc.jinja", "opfacade/plans/_gated.py"
 _REFERENCE, _KERNEL = "tests/families/activation/test_reference.py", "tests/families/activation/test_activation_kernel.py"
 
+_QUANTISED = "tests/families/activation/test_quantised.py"
+
 FAULTS = (
+    Mutant(
+        "activation: in a fold, the second part of a row begins an element early",
+        "csrc/reduction/_tensors.cc.jinja",
+        (("{{ k * sizes[k] }} * (tensors[{{ k }}].size(1) / {{ row_parts }})", "{{ k * sizes[k] }} * (tensors[{{ k }}].size(1) / {{ row_parts }} - 1)"),),
+        tests=_QUANTISED,
+    ),
+    Mutant(
+        "activation: in a fold, rows of pairs are twice as far apart",
+        "csrc/reduction/_tensors.cc.jinja",
+        (('{{ " / 2" if pairs is defined and k == 0 and dim == 0 }}', ""),),
+        tests=_QUANTISED,
+    ),
+    Mutant(
+        "activation: in a fold, gates and ups that alternate are exchanged",
+        "opfacade/backends/cuda/gated_fold.py",
+        (('{0: (0, "first"), 1: (0, "second")}', '{0: (0, "second"), 1: (0, "first")}'),),
+        tests=_QUANTISED,
+    ),
+    Mutant(
+        "activation: the result is rounded before it is quantised",
+        "opfacade/plans/_gated_fold.py",
+        (
+            ("import Node, stage\n", "import Node, apply, stage\n"),
+            ("quant.quotient(result, scale)", 'quant.quotient(apply(f"round_{gated.dtype}", result), scale)'),
+        ),
+        tests=_QUANTISED,
+    ),
+    Mutant(
+        "activation: the scale is that of gates alone",
+        "opfacade/plans/_gated_fold.py",
+        (
+            ("import Node, stage\n", "import Node, stage, value\n"),
+            ("value=abs(result)", 'value=abs(value("gate", "f32"))'),
+        ),
+        tests=_QUANTISED,
+    ),
     Mutant(
         "activation: the up of a row begins an element late",
         _BINDING,

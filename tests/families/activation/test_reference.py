@@ -195,8 +195,6 @@ def test_a_shared_part_of_an_expression_travels():
         ({"alpha": -1.0}, "alpha", "greater than or equal to"),
         ({"width": 0}, "width", "greater than or equal to 1"),
         ({"dtype": "f8_e4m3"}, "dtype", "f16"),
-        ({"quant": Quant(scale="group")}, "quant.scale", "none or static"),
-        ({"quant": Quant(scale="token")}, "quant.scale", "none or static"),
         ({"quant": Quant(scale="static"), "in_place": True}, "in_place", "false with quant"),
         ({"expression": GATE * UP, "activation": "gelu"}, "activation", "beside an expression"),
         ({"expression": GATE * 2.0}, "expression", "none of up"),

@@ -213,9 +213,9 @@ FAULTS = (
     ),
     cpu(
         "norm: a column of scales lies as a row",
-        "opfacade/plans/_norm_program.py",
-        '((0,), inner[:-1]) if quant.scale_layout == "row" else (inner[:-1], (0,))',
-        "((0,), inner[:-1])",
+        "opfacade/plans/_quant.py",
+        '((0,), groups) if quant.scale_layout == "row" else (groups, (0,))',
+        "((0,), groups)",
         NORMS,
     ),
     cpu(
@@ -235,8 +235,8 @@ FAULTS = (
     cpu(
         "quantise: a product with the reciprocal",
         "opfacade/plans/_quant.py",
-        "None else x / scale",
-        "None else x * (1.0 / scale)",
+        "x * (1.0 / scale) if self.scale_dtype == \"f8_e8m0\" else x / scale",
+        "x * (1.0 / scale)",
         QUANT,
     ),
     cpu(

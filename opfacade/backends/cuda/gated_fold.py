@@ -1,0 +1,58 @@
+"""Folds of gates and ups that are parts of the rows of one tensor, on the engine of folds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.declared import writes_nothing
+from opfacade.backends.cuda.fold_engine import fold_kernel
+from opfacade.backends.cuda.map_engine import paired
+from opfacade.core.candidate import Candidate, Launcher, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+
+_HALVES = {0: (0, "first"), 1: (0, "second")}
+
+
+def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
+    """descriptor: `makes_scales`, `parts`, `interleaved` and, as for `fold_kernel`, its program and its tensors."""
+    plain = fold_kernel(descriptor)
+
+    def declines(problem: Any, target: Target) -> Sequence[Reason]:
+        if not problem.makes_scales:
+            found = "null" if problem.quant is None else problem.quant.scale
+            return [Reason("OPF-S003", "quant.scale", found, "token, group")]
+        return plain.declines(problem, target)
+
+    def jit_spec(problem: Any, target: Target) -> Any:
+        """A row of x has its inputs one behind the other, or in pairs that are one input."""
+        found: dict[str, Any] = dict(plain.jit_spec(problem, target).params)  # type: ignore[misc]
+        found["row_parts"] = len(problem.parts)
+        found |= _of_pairs(problem.dtype, found) if problem.interleaved else {}
+        return support.spec_of("activation/gated_activation_computed", support.pairs(**found), target)
+
+    def launcher(problem: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if writes_nothing(problem):
+            return support.nothing_to_do
+        program = problem.folded()
+        scalars = (*program.shape, *source.numbers(program))
+        return support.launcher(jit_spec(problem, target), problem, sku, allow_build, False, scalars)
+
+    return replace(plain, declines=declines, jit_spec=jit_spec, launcher=launcher)
+
+
+def _of_pairs(dtype: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"pairs": True, "inputs": (f"pair_{dtype}",)}
+    made |= {name: found[name][1:] for name in ("kinds", "dims", "own")}
+    made["sizes"] = (2 * found["sizes"][0], *found["sizes"][2:])
+    made["stages"] = tuple((name, type, paired(nodes, _HALVES), at) for name, type, nodes, at in found["stages"])
+    return made | {f"{level}_values": _halved(found[f"{level}_values"]) for level in ("element", "group", "row")}
+
+
+def _halved(values: tuple[Any, Any]) -> tuple[Any, Any]:
+    return paired(values[0], _HALVES), values[1]

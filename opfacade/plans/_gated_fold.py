@@ -1,0 +1,59 @@
+"""Gated activations whose scales are made of their results: as a fold of gates and ups, which are parts of the rows of x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
+from opfacade.plans._named_fold import Axes, viewed
+from opfacade.plans._quant import scale_dims
+from opfacade.programs.expression import Node, stage
+from opfacade.programs.fields import Input
+from opfacade.programs.stages import Stage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def dims_of(gated: Any) -> Mapping[str, tuple[Axes, ...]]:
+    """The axes of each dimension of the parts of x, of out and of scale."""
+    inner: Axes = (1, 2) if gated.quant.scale == "group" else (1,)
+    found = dict.fromkeys((*gated.parts, "out"), ((0,), inner))
+    return found | {"scale": scale_dims(gated.quant, inner[:-1])}
+
+
+def fold_of(gated: Any, result: Node) -> FoldProgram:
+    """result: an element of the row before it is quantised."""
+    quant, dims = gated.quant, dims_of(gated)
+    own = (1, 2) if quant.scale == "group" else (1,)
+    shape = (gated.width // quant.group, quant.group) if quant.scale == "group" else (gated.width,)
+    scale = quant.scale_of(stage(0, "f32"))
+    return FoldProgram(
+        shape=(gated.total_num_rows, *shape),
+        fold=own,
+        inputs=tuple(Input(name=name, dtype=gated.dtype) for name in gated.parts),
+        scalars=gated.scalars,
+        stages=(Stage(reducer="max", value=abs(result), axes=own[-1:]),),
+        outputs=(
+            FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(result, scale)),
+            FoldOutput(
+                name="scale", dtype=quant.scale_dtype, value=scale, over=tuple(axis for one in dims["scale"] for axis in one)
+            ),
+        ),
+        num_valid=gated.num_valid,
+    )
+
+
+def call_of(gated: Any, args: Any) -> FoldArgs:
+    """A call with tensors over the axes: views."""
+    program, dims = gated.folded(), dims_of(gated)
+    tensors = gated.views(args.x) | {"out": args.out, "scale": args.scale}
+
+    def over(name: str, axes: Any) -> Tensor:
+        return viewed(tensors[name], dims[name], tuple(axes), program.shape)
+
+    every = range(len(program.shape))
+    found = {f"in_{i}": over(one.name, every) for i, one in enumerate(program.inputs)}
+    found |= {f"out_{i}": over(one.name, program.axes_of(one)) for i, one in enumerate(program.outputs)}
+    return FoldArgs(**found, num_valid=args.num_valid)
