@@ -5,8 +5,8 @@
 namespace opfacade {
 
 struct StoredAs {
-  bool whole, elements;
-  StoredAs(bool any, bool aligned) : whole(any && aligned), elements(any && !aligned) {}
+  bool vector, elements;
+  StoredAs(bool any, bool aligned) : vector(any && aligned), elements(any && !aligned) {}
 };
 
 inline void store_halves_4(char* dst, uint2 v, StoredAs as) {
