@@ -57,7 +57,7 @@ FAULTS = (
     Mutant(
         "map: a vector is taken for aligned because its first row is",
         _HOST,
-        (("fits = fits && p_.stride[k][axis] * size[k] % whole == 0;", "fits = fits && true;"),),
+        (("fits = fits && p_.stride[k][axis] * size[k] % access == 0;", "fits = fits && true;"),),
         tests=_PATHS,
     ),
 )
