@@ -46,6 +46,7 @@ FAULTS = (
         "else cluster_sync();",
         "else __syncthreads();",
         f"{KERNEL} -k clusters",
+        blind="CTAs of a cluster proceed in step in the emulator",
     ),
     cpu(
         "fold: a CTA ends while others read its states",
@@ -90,14 +91,14 @@ FAULTS = (
         f"{D}/reducers.cuh",
         "return b.index < a.index;",
         "return b.index > a.index;",
-        f"{KERNEL} -k every_layout",
+        f"{KERNEL} -k wins_a_place",
     ),
     cpu(
         "fold: a NaN does not win a place",
         f"{D}/reducers.cuh",
         "if (a_nan != b_nan) return b_nan;",
         "",
-        f"{KERNEL} -k every_layout",
+        f"{KERNEL} -k wins_a_place",
     ),
     cpu(
         "fold: joined means forget how far apart they were",

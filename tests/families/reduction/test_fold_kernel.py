@@ -113,6 +113,25 @@ def test_rows_of_each_length(make, length):
 
 
 @emulator.needed
+@pytest.mark.parametrize("length", [3, 40, 300, 1025, 4097])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_first_of_equal_values_wins_a_place_and_the_first_nan_before_all(name, length):
+    """Equal values and NaN lie in one lane's vector, in other chains, lanes and warps."""
+    problem, most = reducer(name, "f32", (6, length)), 9.0 if name == "argmax" else -9.0
+    args = filled(problem, length)
+    x = args.in_0.copy_(torch.rand(6, length))
+    for row, wins in enumerate(([0, 1, 2], [length - 2, length - 1], [1, length // 2, length - 1])):
+        x[row, wins] = most
+        x[row + 3, 0], x[row + 3, wins] = most, torch.nan
+    subject = emulator.subject(problem)
+    subject.run(args)
+    value, index = problem.written(args)
+    assert index.flatten().tolist() == [0, length - 2, 1] * 2
+    assert value[:3].flatten().tolist() == [most] * 3
+    assert bool(value[3:].isnan().all())
+
+
+@emulator.needed
 @pytest.mark.parametrize("name", WIDE)
 def test_clusters_share_a_row(name):
     problem = WIDE[name]
