@@ -147,7 +147,7 @@ FAULTS = (
         "csrc/reduction/fold.h",
         "p_.step[k] * size[k] % access != 0) return false;",
         "false) return false;",
-        f"{KERNEL} -k every_layout",
+        f"{KERNEL} -k groups_apart",
     ),
     cpu(
         "fold: a row's lanes follow the number of rows",
@@ -161,7 +161,7 @@ FAULTS = (
         "opfacade/programs/stages.py",
         "or value.type in INTEGERS\n",
         "or True\n",
-        f"{FOLDS} {KERNEL} -k 'every or sku'",
+        f"{FOLDS} {KERNEL} -k every or sku",
     ),
     cpu(
         "stages: any of the folded axes may be joined",

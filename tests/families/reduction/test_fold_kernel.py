@@ -158,6 +158,16 @@ def test_groups_of_each_length(shape):
 
 
 @emulator.needed
+def test_groups_apart_are_read_and_written_by_elements_where_only_rows_are_aligned():
+    problem = grouped((2, 8, 128))
+    args = filled(problem, 3)
+    apart = {name: torch.zeros(2, 8, 129, dtype=getattr(args, name).dtype)[..., :128] for name in ("in_0", "out_0")}
+    apart["in_0"].copy_(args.in_0)
+    assert [tensor.stride(0) * tensor.itemsize % 8 for tensor in apart.values()] == [0, 0]
+    held(emulator.subject(problem), replace(args, **apart))
+
+
+@emulator.needed
 @pytest.mark.parametrize("size", [1, 7, 8, 16, 17, 264, 600])
 def test_nothing_past_the_ends_is_written(size):
     problem = rms((2, size))
