@@ -57,7 +57,7 @@ def _plain(value: Any) -> str:
 @click.option("--target", help='An architecture such as "sm_90a"; the current device by default.')
 @click.option("--jobs", type=click.IntRange(1), help="Builds at a time. [default: CPUs]")
 @click.pass_context
-def warmup(ctx: click.Context, file: IO[bytes] | None, model: str | None, listed: bool, **options: Any) -> None:
+def warmup(ctx: click.Context, /, file: IO[bytes] | None, model: str | None, listed: bool, **options: Any) -> None:
     """Build the kernels of all descriptors in FILE (JSON lines, an array, or a recording; - is standard input), or of a
     model."""
     if file is not None and model is not None:

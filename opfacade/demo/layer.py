@@ -85,7 +85,8 @@ class Layer:
         import torch
 
         drawn = torch.randn(rows, columns, generator=self._random, device=self._settings.device)
-        return (drawn * (rows if rows > 1 else 100) ** -0.5).to(torch_dtype(self._settings.dtype))
+        size: float = (rows if rows > 1 else 100) ** -0.5
+        return (drawn * size).to(torch_dtype(self._settings.dtype))
 
     @property
     def _dtype(self) -> Any:

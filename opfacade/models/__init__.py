@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opfacade.models.facts import Latent, ModelFacts, facts_of
+from opfacade.models.facts import MODELS, ModelFacts, facts_of
 from opfacade.models.problems import descriptors
 
-__all__ = ["Latent", "ModelFacts", "descriptors", "facts_of"]
+__all__ = ["MODELS", "ModelFacts", "descriptors", "facts_of"]

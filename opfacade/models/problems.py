@@ -50,10 +50,11 @@ def _of_rows(model: ModelFacts, rows: int) -> Iterator[Descriptor[Any]]:
     yield preset(**fields, residual=True, quant=_quant(model))
     yield QuantizeDescriptor(total_num_rows=rows, hidden=model.hidden, dtype=DTYPE, quant=_quant(model))
     for count, width in _widths(model, rows):
-        pairs = model.activation == "swiglu_oai"
-        yield GatedActivationDescriptor(
-            total_num_rows=count, width=width, dtype=DTYPE, activation=model.activation, interleaved=pairs
-        )
+        pairs, quants = model.activation == "swiglu_oai", (None, _quant(model))
+        for quant in quants:
+            yield GatedActivationDescriptor(
+                total_num_rows=count, width=width, dtype=DTYPE, activation=model.activation, interleaved=pairs, quant=quant
+            )
         yield QuantizeDescriptor(total_num_rows=count, hidden=width, dtype=DTYPE, quant=_quant(model))
 
 
