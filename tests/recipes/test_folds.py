@@ -3,18 +3,20 @@
 import itertools
 import math
 import types
+from dataclasses import replace
 
 import pytest
 import torch
 
 from opfacade import Plan, Preference, recipes
+from opfacade.core.descriptor import operands_of
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.recipes import shaped
 from opfacade.testing import numerics
 from tests import emulator
 from tests.recipes import opinfo
-from tests.recipes.test_opinfo import DISTINCT, SM_90A, accepted, compare, has_kernel, run
+from tests.recipes.test_opinfo import DISTINCT, OWN, SM_90A, TWO_LEVELS, accepted, compare, has_kernel, run
 
 F = torch.nn.functional
 
@@ -178,13 +180,30 @@ def test_numbers_and_rows_are_no_part_of_a_kernel(one, other):
 EMULATED = ["argmax", "var_mean", "softmax", "layer_norm", "cross_entropy", "mse_loss", "cosine_similarity", "masked_mean"]
 
 
+def chosen(name):
+    """A recipe, its OpInfo, and the first sample of several elements that has a kernel."""
+    recipe, info = DISTINCT[name], opinfo.variants(DISTINCT[name].names[0])[0]
+    calls = [call for call in accepted(recipe, info, torch.float32) if isinstance(call[2], FoldDescriptor)]
+    return recipe, info, *next(one for one in calls if math.prod(one[2].shape) > 1 and has_kernel(one[2]))
+
+
 @emulator.needed
 @pytest.mark.parametrize("name", EMULATED)
 def test_a_kernel_of_a_fold_computes_what_torch_does_within_its_bound(name):
-    recipe, info = DISTINCT[name], opinfo.variants(DISTINCT[name].names[0])[0]
-    calls = [call for call in accepted(recipe, info, torch.float32) if isinstance(call[2], FoldDescriptor)]
-    sample, call, descriptor = next(one for one in calls if math.prod(one[2].shape) > 1 and has_kernel(one[2]))
+    recipe, info, sample, call, descriptor = chosen(name)
     compare(recipe, info, sample, call, descriptor, backend="emulator")
     args = run(recipe, call, descriptor, "emulator")[0]
-    before = numerics.snapshot(descriptor, args)
-    assert numerics.check(descriptor, args, emulator.subject(descriptor).plan.sku, before=before).worst <= 1
+    assert numerics.check(descriptor, args, emulator.subject(descriptor).plan.sku).worst <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(DISTINCT.keys() - OWN - TWO_LEVELS))
+def test_a_recipe_on_a_gpu_is_within_its_bound(name):
+    recipe = DISTINCT[name]
+    for info in (info for one in recipe.names for info in opinfo.variants(one) if torch.float32 in info.dtypes):
+        for _, call, descriptor in accepted(recipe, info, torch.float32, 2):
+            args = opinfo.bundle(descriptor, call.tensors(recipe))
+            tensors = {one: getattr(args, one).cuda() for one in operands_of(descriptor)}
+            args, plan = replace(args, **tensors), Plan.select(descriptor, Preference(backend="cuda"))
+            plan.run(args)
+            assert numerics.check(descriptor, args, plan.sku).worst <= 1, call

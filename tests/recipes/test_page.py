@@ -17,7 +17,7 @@ def test_every_operator_has_a_recipe_or_a_reason_and_not_both():
     assert names - reached - set(waiting) == set()
     assert set(waiting) - names == set()
     assert reached & set(waiting) == set()
-    assert len(reached & names) > 250
+    assert len(reached & names) > 340
 
 
 def test_a_reason_is_found_by_either_name():
