@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.core.model import F32_MAX, Model, Real, Size, contradiction
 from opfacade.programs.expression import Node, apply
 from opfacade.programs.types import LARGEST
 
-Scale = Literal["none", "static", "tensor", "token", "group"]
+Scale = Literal["none", "static", "tensor", "token", "group", "block"]
+_BLOCK = (128, 128)
 
 
 class Quant(Model):
     """q = x / scale, to the nearest, ties to even, saturating; NaN stays NaN in the 8-bit floats and is 0 in i8.
 
-    scale: "none" is 1; "static" is an operand, f32 [1]; "tensor", "token" and "group" are results: the largest |x| of all
-    elements, of a row, or of `group` neighbours of a row, at least `least`, over the largest number of `dtype`.
+    scale: "none" is 1; "static" is an operand, [1]; "tensor", "token", "group" and "block" are results: the largest |x| of all
+    elements, of a row, of `group` neighbours of a row, or of a block of a matrix, at least `least`, over the largest number of
+    `dtype`.
+    block: rows and columns of a block; those at the right and lower edge may be smaller. Its scales are
+    [ceil(total_num_rows / rows), ceil(hidden / columns)].
     scale_dtype: f8_e8m0 rounds that quotient up to a power of two, 2^-127 to 2^127, so that no element of a finite row
     saturates; NaN stays NaN, and the scale of a row with an infinity is 2^127.
     scale_layout: of a scale a group: "row" [total_num_rows, hidden / group], "column" [hidden / group, total_num_rows],
@@ -27,6 +31,7 @@ class Quant(Model):
     dtype: Literal["f8_e4m3", "f8_e5m2", "i8"] = Field(default="f8_e4m3", description="Element type of the result.")
     scale: Scale = Field(default="group", description="What elements are divided by.")
     group: Size = Field(default=128, description="Neighbours of a row that share a scale, with scale group.")
+    block: tuple[Size, Size] = Field(default=_BLOCK, description="Rows and columns that share a scale, with scale block.")
     scale_dtype: Literal["f32", "f8_e8m0"] = Field(
         default="f32", description="Element type of scales; f8_e8m0: powers of two, rounded up."
     )
@@ -43,12 +48,19 @@ class Quant(Model):
             raise contradiction("scale_layout", "row: only scales of groups have a layout", self.scale_layout)
         if self.scale == "none" and self.scale_dtype != "f32":
             raise contradiction("scale_dtype", "f32, its default, without a scale", self.scale_dtype)
+        if self.scale != "block" and self.block != _BLOCK:
+            raise contradiction("block", f"{_BLOCK}, its default: only scales of blocks have one", str(self.block))
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A field that came later is absent at its default, so that older texts and digests hold."""
+        return {name: value for name, value in fields(self).items() if name != "block" or self.block != _BLOCK}
 
     @property
     def dynamic(self) -> bool:
         """Whether scales are results."""
-        return self.scale in ("tensor", "token", "group")
+        return self.scale in ("tensor", "token", "group", "block")
 
     @property
     def largest(self) -> float:
@@ -66,7 +78,10 @@ class Quant(Model):
 
 
 def scale_dims(quant: Quant, groups: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The axes of each dimension of the scales, with rows along axis 0. groups: the axes along which groups follow."""
+    """The axes of each dimension of the scales, with rows along axis 0. groups: the axes along which groups follow.
+    Rows and columns of blocks are axes 0 and 2."""
+    if quant.scale == "block":
+        return ((0,), (2,))
     if quant.scale == "group":
         return ((0,), groups) if quant.scale_layout == "row" else (groups, (0,))
     return ((0,),) if quant.scale == "token" else ((),)

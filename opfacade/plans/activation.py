@@ -96,6 +96,9 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     def _quantised(self) -> GatedActivationDescriptor:
         if self.quant is None:
             return self
+        if self.quant.scale in ("tensor", "block"):
+            hint = "Quantise the result with a descriptor of its own."
+            raise contradiction("quant.scale", "none, static, token or group", self.quant.scale, hint)
         if self.quant.scale == "group" and self.width % self.quant.group:
             raise contradiction("quant.group", f"a divisor of width={self.width}", self.quant.group)
         if self.in_place:

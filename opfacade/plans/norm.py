@@ -97,9 +97,9 @@ class NormDescriptor(NamedFold[NormArgs]):
             return
         if self.in_place:
             raise contradiction("in_place", "false with quant: the result has another dtype", True)
-        if quant.scale == "tensor":
+        if quant.scale in ("tensor", "block"):
             hint = "Quantise the result with a descriptor of its own."
-            raise contradiction("quant.scale", "none, static, token or group", "tensor", hint)
+            raise contradiction("quant.scale", "none, static, token or group", quant.scale, hint)
         if quant.scale == "group" and width % quant.group:
             raise contradiction("quant.group", f"a divisor of {width}, the elements of a norm", quant.group)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from pydantic import Field
 from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.plan import Plan
-from opfacade.plans._fold import FoldOutput, FoldProgram
+from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
 from opfacade.plans._named_fold import Axes, NamedFold
 from opfacade.plans._quant import Quant, padded, scale_dims
 from opfacade.programs.expression import apply, stage, value
@@ -32,7 +33,10 @@ __all__ = [
     "QuantizePlan",
 ]
 
-_SCALE = "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as quant.scale_layout has it"
+_SCALE = (
+    "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as "
+    "quant.scale_layout has it, [ceil(total_num_rows / rows), ceil(hidden / columns)] with blocks of rows and columns"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,28 +86,49 @@ class _Quantised(NamedFold[Any]):
     def refuse(self) -> None:
         if self.quant.scale == "group" and self.hidden % self.quant.group:
             raise contradiction("quant.group", f"a divisor of hidden={self.hidden}", self.quant.group)
-        if self.num_valid and self.quant.scale == "tensor":
-            raise contradiction("num_valid", "false with one scale of all rows", True)
+        if self.num_valid and self.quant.scale in ("tensor", "block"):
+            raise contradiction("num_valid", "false with one scale of all rows, or of those of a block", True)
 
     @property
     def groups(self) -> int:
         return self.hidden // self.quant.group if self.quant.scale == "group" else 1
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
-        return {"x": ((0,), (1, 2)), "out": ((0,), (1, 2)), "scale": scale_dims(self.quant, (1,))}
+        rows: tuple[Axes, ...] = ((0, 1), (2, 3)) if self.quant.scale == "block" else ((0,), (1, 2))
+        return {"x": rows, "out": rows, "scale": scale_dims(self.quant, (1,))}
 
     def dim_names(self) -> Mapping[Axes, str]:
+        if self.quant.scale == "block":
+            return {(0, 1): "total_num_rows", (2, 3): "hidden", (0,): "rows of blocks", (2,): "columns of blocks"}
         return {(0,): "total_num_rows", (1, 2): "hidden", (1,): "hidden / group"}
 
     def extents(self) -> Mapping[tuple[str, int], int]:
+        if self.quant.scale == "block":
+            sizes = (self.total_num_rows, self.hidden)
+            return {(name, dim): sizes[dim] for name in ("x", "out") for dim in (0, 1)}
         known = self.quant.scale_layout == "column_padded4"
         return {("scale", 1): padded(self.total_num_rows, self.quant)} if known else {}
 
     def facts(self) -> dict[str, Any]:
         return {"scale": self.quant.scale}
 
+    def whole(self, args: Any) -> Any:
+        """The call with whole blocks, in copies of x and out: the last row and column repeat. The same call where all are."""
+        if self.quant.scale != "block":
+            return args
+        rows, columns = (math.prod(self._shape[:2]), math.prod(self._shape[2:]))
+        if (rows, columns) == tuple(args.x.shape):
+            return args
+        return replace(args, **{name: _extended(getattr(args, name), (rows, columns)) for name in ("x", "out")})
+
+    def fold_args(self, args: Any) -> FoldArgs:
+        return super().fold_args(self.whole(args))
+
     @property
-    def _shape(self) -> tuple[int, int, int]:
+    def _shape(self) -> tuple[int, ...]:
+        if self.quant.scale == "block":
+            rows, columns = self.quant.block
+            return (-(-self.total_num_rows // rows), rows, -(-self.hidden // columns), columns)
         return (self.total_num_rows, self.groups, self.hidden // self.groups)
 
     @property
@@ -133,7 +158,7 @@ class QuantizeDescriptor(_Quantised):
 
     def program(self) -> FoldProgram:
         quant, x = self.quant, value("x", "f32")
-        every = (0, 1, 2) if quant.scale == "tensor" else (1, 2)
+        every = (0, 1, 2) if quant.scale == "tensor" else (1, 3) if quant.scale == "block" else (1, 2)
         own = (2,) if quant.scale == "group" else None
         stages = (Stage(reducer="max", value=abs(x), axes=own),) if quant.dynamic else ()
         scale = quant.scale_of(stage(0, "f32"))
@@ -164,11 +189,21 @@ class DequantizeDescriptor(_Quantised):
             x = x * value("scale", "f32")
         return FoldProgram(
             shape=self._shape,
-            fold=(1, 2),
+            fold=(1, 3) if self.quant.scale == "block" else (1, 2),
             inputs=inputs,
             outputs=(FoldOutput(name="out", dtype=self.dtype, value=x),),
             num_valid=self.num_valid,
         )
+
+
+def _extended(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
+    """Larger, with its last row and column repeated."""
+    import torch
+
+    raw = tensor.view(torch.int8) if tensor.itemsize == 1 else tensor
+    for axis, size in enumerate(sizes):
+        raw = raw.index_select(axis, torch.arange(size, device=raw.device).clamp(max=tensor.shape[axis] - 1))
+    return raw.view(tensor.dtype)
 
 
 class QuantizePlan(Plan[QuantizeArgs]):
@@ -188,7 +223,9 @@ EXAMPLES = (
     QuantizeDescriptor(
         total_num_rows=7, hidden=512, dtype="bf16", quant=Quant(scale_dtype="f8_e8m0", scale_layout="column_padded4")
     ),
+    QuantizeDescriptor(total_num_rows=200, hidden=320, dtype="bf16", quant=Quant(scale="block")),
     DequantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"),
+    DequantizeDescriptor(total_num_rows=70, hidden=90, dtype="bf16", quant=Quant(scale="block", block=(32, 64))),
     DequantizeDescriptor(total_num_rows=7, hidden=63, dtype="f32", quant=Quant(dtype="i8", scale="token")),
     DequantizeDescriptor(
         total_num_rows=7, hidden=256, dtype="f16", quant=Quant(dtype="f8_e5m2", scale="static"), num_valid=True

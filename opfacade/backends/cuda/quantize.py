@@ -1,8 +1,98 @@
-"""Quantisation on CUDA: folds under a name."""
+"""Quantisation on CUDA: folds under a name; matrices that are quantised by blocks have a kernel of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.declared import CudaKernel, Fact
 from opfacade.backends.cuda.fold_engine import fold_kernel
+from opfacade.core.candidate import Candidate, Reason
+from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.target import Target
 from opfacade.plans.quantize import DequantizeDescriptor, QuantizeDescriptor
 
-CANDIDATES = (fold_kernel(QuantizeDescriptor), fold_kernel(DequantizeDescriptor))
+_VECTOR, _THREADS, _MOST_PIECES = 8, 256, 16
+_EVIDENCE = (
+    "tests/families/quantize/test_blocks.py::test_a_kernel_has_the_bits_of_the_reference_on_every_layout",
+    "tests/families/quantize/test_blocks.py::test_bits_of_a_block_do_not_depend_on_other_blocks",
+)
+
+
+def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
+    """The kernel of folds, which has no blocks."""
+    plain = fold_kernel(kind)
+
+    def declines(descriptor: Any, target: Target) -> list[Reason]:
+        if descriptor.quant.scale == "block":
+            return [Reason("OPF-S003", "quant.scale", "block", "none, static, tensor, token, group")]
+        return list(plain.declines(descriptor, target))
+
+    return replace(plain, declines=declines)
+
+
+def _pieces(descriptor: Any) -> int:
+    """Vectors that a thread holds of a block."""
+    rows, columns = descriptor.quant.block
+    return -(-rows * -(-columns // _VECTOR) // _THREADS)
+
+
+def _lacks(descriptor: Any, target: Target) -> Iterator[Reason]:
+    yield from support.choice_reason("OPF-S003", "quant.scale", descriptor.quant.scale, ("block",))
+    if descriptor.quant.dtype != "i8":
+        yield from support.fp8_reasons(target, descriptor.quant.dtype)
+    most = _VECTOR * _THREADS * _MOST_PIECES
+    yield from support.limit_reason("OPF-S004", "quant.block", _VECTOR * _THREADS * _pieces(descriptor), most)
+
+
+def _facts(descriptor: Any) -> Mapping[str, Fact]:
+    rows, columns = descriptor.quant.block
+    return {"block_rows": rows, "block_columns": columns}
+
+
+def _dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, spec.dtype) for name, spec in operands_of(descriptor).items()))
+
+
+def _guarantee(descriptor: Any) -> PrecisionGuarantee:
+    return PrecisionGuarantee(
+        math_precision="f32",
+        accumulator="none",
+        deterministic=True,
+        bit_stable_on_same_hardware=True,
+        batch_invariant="none" if descriptor.op == "quantize" else "composition",
+        error_model=ErrorModel(id=EXACT),
+        evidence=_EVIDENCE,
+    )
+
+
+class _Blocks(CudaKernel):
+    """The constants of the template are those of the SKU, and what its dtypes mean."""
+
+    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+        of = {name: spec.dtype for name, spec in operands_of(descriptor).items()}
+        told: dict[str, Any] = {"from": of["x"], "to": of["out"], "scale": of["scale"], "dependent": target.sm_version >= 90}
+        told["sizes"] = (ITEMSIZE[of["x"]], ITEMSIZE[of["out"]])
+        if descriptor.op == "quantize":
+            told |= {"largest": descriptor.quant.largest, "least": True}
+        return support.spec_of(f"quantize/{descriptor.op}", support.pairs(**_facts(descriptor), **told), target)
+
+
+def _blocks_kernel(kind: type[Descriptor[Any]]) -> Candidate:
+    return _Blocks(
+        descriptor=kind,
+        template="",
+        impl="blocks",
+        constants=_facts,
+        accepts=_lacks,
+        dtypes=_dtypes,
+        guarantee=_guarantee,
+        scalars=lambda problem: (problem.quant.least,) if problem.op == "quantize" else (),
+    ).candidate
+
+
+CANDIDATES = tuple(make(kind) for kind in (QuantizeDescriptor, DequantizeDescriptor) for make in (_rows_kernel, _blocks_kernel))

@@ -5,6 +5,8 @@ from tests.mutation.mutant import cpu
 QUANT = "tests/families/quantize/test_reference.py"
 KERNEL = "tests/families/quantize/test_quantize_kernel.py"
 BOUND = "tests/programs/test_bound.py"
+BLOCKS = "tests/families/quantize/test_blocks.py"
+C = "kernels/quantize/blocks.cuh"
 
 FAULTS = (
     cpu(
@@ -34,6 +36,50 @@ FAULTS = (
         'return apply("round_f8_e8m0", found) if self.scale_dtype == "f8_e8m0" else found',
         "return found",
         QUANT,
+    ),
+    cpu(
+        "quantise: the last block of a row is a whole one",
+        C,
+        "min(int64_t{C::kColumns}, p.columns - column) - right",
+        "int64_t{C::kColumns} - right",
+        f"{BLOCKS} -k kernel",
+    ),
+    cpu(
+        "quantise: blocks of the last rows are whole ones",
+        C,
+        "row + down < p.rows &&",
+        "",
+        f"{BLOCKS} -k 'kernel or past'",
+    ),
+    cpu("quantise: a block has the scale of its row", C, "* p.scale_stride[1];", "* 0;", f"{BLOCKS} -k kernel"),
+    cpu(
+        "quantise: only the first warp of a block finds the largest",
+        C,
+        "join_warps<Most, kThreads / 32, 1>(join_lanes<Most, 32>(most), static_cast<int>(threadIdx.x) / 32, 0)",
+        "join_lanes<Most, 32>(most)",
+        f"{BLOCKS} -k kernel",
+    ),
+    cpu(
+        "quantise: vectors of a block are thought aligned",
+        "csrc/quantize/_run.cc.jinja",
+        "of.stride(1) == 1 && of.stride(0) * size % whole == 0 &&",
+        "of.stride(1) == 1 &&",
+        f"{BLOCKS} -k kernel",
+        blind="vectors may lie anywhere in the memory of a CPU",
+    ),
+    cpu(
+        "quantise: a block at an edge is filled with zeros for the reference",
+        "opfacade/plans/quantize.py",
+        ".clamp(max=tensor.shape[axis] - 1)",
+        ".clamp(max=0)",
+        BLOCKS,
+    ),
+    cpu(
+        "quantise: a block is in texts that were made without one",
+        "opfacade/plans/_quant.py",
+        'if name != "block" or self.block != _BLOCK',
+        "if True",
+        BLOCKS,
     ),
     cpu(
         "bound: a power of two above an inexact number is certain",

@@ -1,0 +1,18 @@
+// Parameters of quantisation by blocks of a matrix, shared by the kernels and their bindings.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+struct BlocksParams {
+  const void* from;
+  void* to;
+  void* scale;
+  int64_t rows, columns;
+  int64_t from_stride[2], to_stride[2], scale_stride[2];  // in elements
+  int32_t across;                                         // blocks of a row of blocks
+  float least;                                            // of the largest |x|
+  bool wide;                                              // vectors of both tensors are aligned
+};
+
+}  // namespace opfacade
