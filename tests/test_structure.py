@@ -135,7 +135,7 @@ def test_a_family_is_a_complete_slice(family):
         for c in cuda_candidates(family)
         if c.descriptor is type(e) and c.jit_spec and not c.declines(e, target)
     ]
-    assert {spec.template.partition("/")[0] for spec in specs} <= {ENGINE.get(family, family)}
+    assert {spec.template.partition("/")[0] for spec in specs} <= {family, ENGINE.get(family, family)}
 
 
 def test_every_template_belongs_to_an_op():
@@ -218,6 +218,7 @@ SHARED = ("ptx", "common", "paged")
 # Latent attention is a decode with other tiles: how work is split and merged is that of attention.
 # Named programs run on the engine of maps. A fold reads and writes elements as a map does.
 STANDS_ON = {"mla": ("attention",), "activation": ("elementwise",), "rotary": ("kv_cache",), "reduction": ("elementwise",)}
+STANDS_ON["quantize"] = ("elementwise", "reduction")
 
 
 @pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())

@@ -1,6 +1,7 @@
 // The operations of programs, as docs/programs.md defines them: one function each, overloaded by type. Floats are rounded once and
 // never contracted, so that what is exact has the same bits wherever it is compiled.
 #pragma once
+#include "kernels/common/quotient.cuh"
 #include "kernels/common/stored.cuh"
 
 namespace opfacade {
@@ -112,6 +113,10 @@ OPF_OP float round_bf16_(float a) { return rounded_to<BF16>(a); }
 OPF_OP float round_f8_e4m3_(float a) { return rounded_to<E4M3>(a); }
 OPF_OP float round_f8_e5m2_(float a) { return rounded_to<E5M2>(a); }
 OPF_OP float round_f8_e8m0_(float a) { return rounded_to<E8M0>(a); }
+
+// a / b where a store to 8 bits follows, whose bits are those of the exact quotient. short: a has at most 11 bits.
+OPF_OP float quotient_(float a, float b) { return Divisor(b).of<false>(a); }
+OPF_OP float quotient_short_(float a, float b) { return Divisor(b).of<true>(a); }
 
 // Conversions: integers wrap; a float is truncated toward zero and saturates; NaN becomes 0 as an integer and true as a bool.
 template <class To, class From>

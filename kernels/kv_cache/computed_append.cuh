@@ -2,8 +2,8 @@
 // fp8. All in f32, rounded once. As in append.cuh, several heads of a row a warp, loaded before the lookup. The heads share a
 // row's angles.
 #pragma once
+#include "kernels/common/quotient.cuh"
 #include "kernels/kv_cache/append.cuh"
-#include "kernels/kv_cache/quotient.cuh"
 #include "kernels/kv_cache/unit.cuh"
 
 namespace opfacade {

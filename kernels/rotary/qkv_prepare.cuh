@@ -2,7 +2,7 @@
 // rotary.cuh. The squares of a head are summed over its lanes in a fixed order; a head of more units than a warp has lanes is read
 // twice.
 #pragma once
-#include "kernels/kv_cache/quotient.cuh"
+#include "kernels/common/quotient.cuh"
 #include "kernels/rotary/destination.cuh"
 #include "kernels/rotary/rotary.cuh"
 

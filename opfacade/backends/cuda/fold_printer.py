@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
@@ -26,8 +28,15 @@ class Printer:
         place = {node: i for i, node in enumerate(nodes)}
         names = {"input": self.inputs, "scalar": self.numbers}
         known = {node: ("uniform", node.type, i) for i, node in enumerate(uniform)}
-        made = tuple(known.get(node) or source.statement(node, place, names, self.math) for node in nodes)
+        made = tuple(known.get(node) or self._statement(node, place, names) for node in nodes)
         return made, tuple(place[value] for value in values)
+
+    def _statement(self, node: Node, place: Mapping[Node, int], names: Mapping[str, Sequence[str]]) -> source.Statement:
+        found = source.statement(node, place, names, self.math)
+        if found[0] != "div_" or node not in stored_quotients(self.program):
+            return found
+        dtype = {one.name: one.dtype for one in self.program.inputs}.get(node.args[0].data if node.args[0].kind == "input" else "")
+        return ("quotient_short_" if dtype in ("f16", "bf16") else "quotient_", *found[1:])
 
     def uniform(self, values: Sequence[Node]) -> tuple[Node, ...]:
         """The largest parts that are the same for all elements."""
@@ -48,6 +57,20 @@ class Printer:
             axes = range(len(self.program.shape)) if given.over is None else given.over
             return not set(axes) & set(self.program.fold)
         return node.kind not in ("coord", "read")
+
+
+@lru_cache(maxsize=1024)
+def stored_quotients(program: Any) -> frozenset[Node]:
+    """Quotients that 8-bit outputs store, and nothing else uses: their last bits matter only where the store sees them."""
+    values, outputs = program.resolved
+    uses = Counter(arg for node in ordered((*values, *outputs)) for arg in node.args) + Counter(outputs)
+    found = set()
+    for made, node in zip(program.outputs, outputs, strict=True):
+        while made.dtype == "i8" and uses[node] == 1 and node.op in ("i8", "rint"):
+            node = node.args[0]
+        if made.dtype in ("i8", "f8_e4m3", "f8_e5m2") and uses[node] == 1 and node.op == "div" and node.type == "f32":
+            found.add(node)
+    return frozenset(found)
 
 
 def _until(values: Sequence[Node], known: Sequence[Node]) -> list[Node]:

@@ -1,14 +1,17 @@
-// Counts quotients whose byte of fp8 is not that of a division.
+// Counts quotients whose byte of fp8 or i8 is not that of a division.
 #include "tests/emulator/simt.h"
 #include "kernels/ptx/fp8.cuh"
-#include "kernels/kv_cache/quotient.cuh"
+#include "kernels/common/quotient.cuh"
 
 using namespace opfacade;
+
+// To the nearest i8.
+static int whole(float x) { return x >= 127.f ? 127 : x <= -128.f ? -128 : static_cast<int>(rintf(x)); }
 
 // A NaN is one byte whatever its sign, on a GPU.
 static bool same(float x, float y) {
   if (x != x || y != y) return x != x && y != y;
-  return e4m3x2_of(x, x) == e4m3x2_of(y, y) && e5m2x2_of(x, x) == e5m2x2_of(y, y);
+  return e4m3x2_of(x, x) == e4m3x2_of(y, y) && e5m2x2_of(x, x) == e5m2x2_of(y, y) && whole(x) == whole(y);
 }
 
 // All of xs by each factor. Exact: also as f32, which says more where the byte hides a wrong last bit.
@@ -20,8 +23,8 @@ static long wrong(const float* xs, long x_count, const float* factors, long coun
     for (long i = 0; i < x_count; ++i) {
       float one[1] = {xs[i]};
       by.divide<kShort>(one);
-      const float want = xs[i] / factors[k];
-      found += exact ? one[0] != want : !same(one[0], want);
+      const float want = xs[i] / factors[k], single = by.of<kShort>(xs[i]);
+      found += exact ? one[0] != want || single != want : !same(one[0], want) || !same(single, want);
     }
   }
   return found;

@@ -38,6 +38,20 @@ FAULTS = (
         QUANT,
     ),
     cpu(
+        "quantise: a quotient by the reciprocal is not corrected",
+        "kernels/common/quotient.cuh",
+        "return fabsf(rough) < 0x1p60f ? corrected(q, shifted) : rough;",
+        "return rough;",
+        f"{KERNEL} tests/families/kv_cache/test_quotient.py",
+    ),
+    cpu(
+        "quantise: a quotient that is also stored in full has the last bits of an 8-bit one",
+        "opfacade/backends/cuda/fold_printer.py",
+        "uses[node] == 1 and node.op == \"div\"",
+        "node.op == \"div\"",
+        "tests/families/reduction/test_fold_kernel.py -k shared_quotient",
+    ),
+    cpu(
         "quantise: the last block of a row is a whole one",
         C,
         "min(int64_t{C::kColumns}, p.columns - column) - right",

@@ -78,6 +78,13 @@ def quantised(shape):
     return rows(shape, (2,), (Stage(reducer="max", value=abs(X)),), outputs, (Input(name="x", dtype="bf16"),))
 
 
+def shared_quotient(shape):
+    """A quotient that is stored in 8 bits and in full: of all sizes, by divisors far from 1."""
+    quotient = X / stage(0, "f32")
+    outputs = (FoldOutput(name="q", dtype="f8_e4m3", value=quotient), FoldOutput(name="y", dtype="f32", value=quotient))
+    return rows(shape, (1,), (Stage(reducer="max", value=X * 1e-36),), outputs, (Input(name="x", dtype="bf16"),))
+
+
 def masked(shape):
     """Below the diagonal, by the place, and shifted by the first element of the row."""
     first = read("b", "f32", (coord(0),))
@@ -122,6 +129,7 @@ FORMS = {
     "grouped": grouped((3, 9, 128)),
     "grouped_odd": grouped((3, 5, 20), over=(1, 0), gate=True),
     "quantised": quantised((5, 3, 128)),
+    "shared_quotient": shared_quotient((5, 64)),
     "masked": masked((9, 21)),
     "two_levels": two_levels((3, 4, 9)),
 }

@@ -1,6 +1,7 @@
-// x / factor rounded to fp8, bit-equal to a division, from a product and a correction, without a branch. A quotient q within 1
+// x / factor rounded to fp8 or i8, bit-equal to a division, from a product and a correction, without a branch. A quotient q within 1
 // ulp becomes the nearest by q - (q f - x) (1 / f), if 1 / f is correctly rounded. q = x (1 / f) is within 1 ulp for x of at
-// most 11 bits (exhaustive: tests/families/kv_cache/test_quotient.py); a longer x takes one more correction.
+// most 11 bits (exhaustive: tests/families/kv_cache/test_quotient.py); a longer x takes one more correction. What does not depend on
+// x is computed once where a divisor is used several times: the compiler finds it.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 
@@ -35,6 +36,12 @@ struct Divisor {
       const float rough = x[i] * reciprocal, q = kShort ? rough : corrected(rough, x[i]);
       x[i] = fabsf(rough) < 0x1p60f ? corrected(q, x[i]) : rough;
     }
+  }
+
+  template <bool kShort>
+  __device__ __forceinline__ float of(float x) const {
+    const float shifted = x * shift, rough = shifted * reciprocal, q = kShort ? rough : corrected(rough, shifted);
+    return fabsf(rough) < 0x1p60f ? corrected(q, shifted) : rough;
   }
 
  private:
