@@ -54,6 +54,6 @@ def call_of(gated: Any, args: Any) -> FoldArgs:
         return viewed(tensors[name], dims[name], tuple(axes), program.shape)
 
     every = range(len(program.shape))
-    found = {f"in_{i}": over(one.name, every) for i, one in enumerate(program.inputs)}
+    found: dict[str, Any] = {f"in_{i}": over(one.name, every) for i, one in enumerate(program.inputs)}
     found |= {f"out_{i}": over(one.name, program.axes_of(one)) for i, one in enumerate(program.outputs)}
     return FoldArgs(**found, num_valid=args.num_valid)

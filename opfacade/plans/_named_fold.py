@@ -44,7 +44,7 @@ class NamedFold(Descriptor[ArgsT]):
         return {(axis,): f"shape[{axis}]" for axis in range(len(self.folded().shape))}
 
     def extents(self) -> Mapping[tuple[str, int], int]:
-        """Sizes of dimensions that are not those of their axes, by tensor and dimension: with padding, which is not written, or cut."""
+        """Sizes of dimensions that are not those of their axes, by tensor and dimension: cut, or padded and not written."""
         return {}
 
     def refuse(self) -> None:

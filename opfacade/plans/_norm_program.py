@@ -74,7 +74,9 @@ def _inputs(norm: Any, layout: Layout) -> list[Input]:
     found += [Input(name="residual", dtype=norm.dtype)] if norm.residual else []
     found += [Input(name="gate", dtype=norm.dtype)] if norm.gate != "none" else []
     return found + (
-        [Input(name="scale", dtype=norm.quant.scale_dtype, over=())] if norm.quant is not None and norm.quant.scale == "static" else []
+        [Input(name="scale", dtype=norm.quant.scale_dtype, over=())]
+        if norm.quant is not None and norm.quant.scale == "static"
+        else []
     )
 
 

@@ -39,8 +39,8 @@ class GatedActivationArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, 2 * width], or [total_num_rows, width] without a gate; overwritten with in_place",
         "out": "written: [total_num_rows, width], in the dtype of quant where it is set; absent with in_place",
-        "scale": "in quant.scale_dtype; read: [1], positive, with quant.scale static; written: [1] with tensor, [total_num_rows] "
-        "with token, a value a group as quant.scale_layout has it",
+        "scale": "in quant.scale_dtype; read: [1], positive, with quant.scale static; written: [total_num_rows] with "
+        "token, a value a group as quant.scale_layout has it",
         "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
     x: Tensor
@@ -86,9 +86,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(
         default=None, description="Slope of the sigmoid; another value takes the same kernel."
     )
-    quant: Quant | None = Field(
-        default=None, description="How out is quantised; null: it is not."
-    )
+    quant: Quant | None = Field(default=None, description="How out is quantised; null: it is not.")
     in_place: bool = Field(default=False, description="Whether the first half of each row of x is overwritten.")
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
 
@@ -150,8 +148,8 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         return (self.limit is not None) + (self.alpha is not None)
 
     def program(self) -> dict[str, Node]:
-        """{"out": its value}, of the inputs gate and up, and of scale where it is static; of a scale that is a result, the value
-        before it is quantised: `folded` has the whole."""
+        """{"out": its value}, of the inputs gate and up, and of scale where it is static. Where scales are results it is the
+        value before it is quantised: `folded` has the whole."""
         names = [number.name for number in self.scalars]
         made = self.expression
         if made is None:
@@ -231,7 +229,6 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
             found["scale"] = self._scales(self.quant, valid)
         return found | ({"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {})
 
-
     def _scales(self, quant: Quant, valid: str) -> TensorSpec:
         """The scales that are written."""
         rows, groups = Dim("total_num_rows", self.total_num_rows), Dim("width / group", self.width // quant.group)
@@ -267,7 +264,12 @@ EXAMPLES = (
     GatedActivationDescriptor(total_num_rows=7, width=48, dtype="bf16", quant=Quant(scale="static")),
     GatedActivationDescriptor(total_num_rows=7, width=512, dtype="bf16", quant=Quant(scale_layout="column_padded4")),
     GatedActivationDescriptor(
-        total_num_rows=5, width=96, dtype="bf16", activation="swiglu_oai", interleaved=True, num_valid=True,
+        total_num_rows=5,
+        width=96,
+        dtype="bf16",
+        activation="swiglu_oai",
+        interleaved=True,
+        num_valid=True,
         quant=Quant(group=32, scale_dtype="f8_e8m0"),
     ),
     GatedActivationDescriptor(total_num_rows=6, width=65, dtype="f16", quant=Quant(dtype="i8", scale="token")),

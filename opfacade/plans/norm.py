@@ -36,7 +36,7 @@ class NormArgs(Args):
         "gate": "[total_num_rows, hidden] in dtype, with `gate`",
         "out": "written: [total_num_rows, hidden] in dtype, or in that of `quant`",
         "full_out": "written: [total_num_rows, hidden] in dtype, with `full_out`: the result before it is quantised",
-        "scale": "in quant.scale_dtype; read: [1] with quant.scale static; written: [total_num_rows] a token, or a value a group",
+        "scale": "in quant.scale_dtype; read: [1] with quant.scale static; written: [total_num_rows], or a value a group",
         "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
 

@@ -225,9 +225,9 @@ EXAMPLES = (
     ),
     QuantizeDescriptor(total_num_rows=200, hidden=320, dtype="bf16", quant=Quant(scale="block")),
     DequantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"),
-    DequantizeDescriptor(total_num_rows=70, hidden=90, dtype="bf16", quant=Quant(scale="block", block=(32, 64))),
     DequantizeDescriptor(total_num_rows=7, hidden=63, dtype="f32", quant=Quant(dtype="i8", scale="token")),
     DequantizeDescriptor(
         total_num_rows=7, hidden=256, dtype="f16", quant=Quant(dtype="f8_e5m2", scale="static"), num_valid=True
     ),
+    DequantizeDescriptor(total_num_rows=70, hidden=90, dtype="bf16", quant=Quant(scale="block", block=(32, 64))),
 )

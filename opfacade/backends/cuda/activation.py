@@ -25,7 +25,7 @@ _EVIDENCE = (
 
 def _form(descriptor: GatedActivationDescriptor) -> MapForm:
     inputs = tuple((name, str(descriptor.dtype)) for name in descriptor.parts)
-    inputs += ((("scale", _scale_dtype(descriptor)),) if descriptor.has_scale else ())
+    inputs += (("scale", _scale_dtype(descriptor)),) if descriptor.has_scale else ()
     values = tuple(descriptor.program().values())
     return MapForm(inputs, (("out", descriptor.out_dtype),), values, descriptor.scalars, ("scale",))
 

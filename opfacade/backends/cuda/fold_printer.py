@@ -35,7 +35,9 @@ class Printer:
         found = source.statement(node, place, names, self.math)
         if found[0] != "div_" or node not in stored_quotients(self.program):
             return found
-        dtype = {one.name: one.dtype for one in self.program.inputs}.get(node.args[0].data if node.args[0].kind == "input" else "")
+        dtype = {one.name: one.dtype for one in self.program.inputs}.get(
+            node.args[0].data if node.args[0].kind == "input" else ""
+        )
         return ("quotient_short_" if dtype in ("f16", "bf16") else "quotient_", *found[1:])
 
     def uniform(self, values: Sequence[Node]) -> tuple[Node, ...]:

@@ -37,7 +37,7 @@ def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
 
 def _pieces(descriptor: Any) -> int:
     """Vectors that a thread holds of a block."""
-    rows, columns = descriptor.quant.block
+    rows, columns = map(int, descriptor.quant.block)
     return -(-rows * -(-columns // _VECTOR) // _THREADS)
 
 

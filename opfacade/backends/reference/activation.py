@@ -17,7 +17,12 @@ from opfacade.programs.guarantees import in_f64
 
 def _run(descriptor: GatedActivationDescriptor, args: Any) -> None:
     if descriptor.makes_scales:
-        return _folds.run(descriptor, args)
+        _folds.run(descriptor, args)
+    else:
+        _run_map(descriptor, args)
+
+
+def _run_map(descriptor: GatedActivationDescriptor, args: Any) -> None:
     count = None if args.num_valid is None else int(args.num_valid[0])
     rows = count if count is None or 0 <= count <= descriptor.total_num_rows else 0
     leaves: dict[Any, Any] = {("input", name): part for name, part in descriptor.views(args.x[:rows]).items()}

@@ -11,7 +11,12 @@ FAULTS = (
     Mutant(
         "activation: in a fold, the second part of a row begins an element early",
         "csrc/reduction/_tensors.cc.jinja",
-        (("{{ k * sizes[k] }} * (tensors[{{ k }}].size(1) / {{ row_parts }})", "{{ k * sizes[k] }} * (tensors[{{ k }}].size(1) / {{ row_parts }} - 1)"),),
+        (
+            (
+                "{{ k * sizes[k] }} * (tensors[{{ k }}].size(1) / {{ row_parts }})",
+                "{{ k * sizes[k] }} * (tensors[{{ k }}].size(1) / {{ row_parts }} - 1)",
+            ),
+        ),
         tests=_QUANTISED,
     ),
     Mutant(

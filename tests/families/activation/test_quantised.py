@@ -204,7 +204,9 @@ def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("quant", [{}, {"scale_layout": "column_padded4", **POWERS}, {"scale": "token", "dtype": "i8"}])
-@pytest.mark.parametrize("form", [{}, {"interleaved": True, "activation": "swiglu_oai"}, {"gated": False, "activation": "gelu"}])
+@pytest.mark.parametrize(
+    "form", [{}, {"interleaved": True, "activation": "swiglu_oai"}, {"gated": False, "activation": "gelu"}]
+)
 def test_large_rows_on_a_gpu(form, quant):
     for rows, width in ((1, 14336), (257, 2048), (64, 384)):
         d = problem(quant, total_num_rows=rows, width=width, **form)

@@ -139,11 +139,39 @@ def test_every_dtype_comes_and_goes(pair):
 def test_a_store_of_powers_of_two_rounds_up(source):
     problem = unary(X, (3, 37), source, "f8_e8m0")
     subject, args = emulator.subject(problem), filled(problem, 8)
-    special = [0.0, -0.0, -3.0, 2.0**-127, 2.0**-127 * 1.25, 2.0**-126, 1.0, 1.0000001, 2.0**127, 3e38, math.inf, -math.inf, math.nan]
+    special = [
+        0.0,
+        -0.0,
+        -3.0,
+        2.0**-127,
+        2.0**-127 * 1.25,
+        2.0**-126,
+        1.0,
+        1.0000001,
+        2.0**127,
+        3e38,
+        math.inf,
+        -math.inf,
+        math.nan,
+    ]
     args.in_0.view(-1)[: len(special)] = torch.tensor(special).to(args.in_0.dtype)
     held(subject, args)
     if source == "f32":
-        assert args.out_0.view(torch.uint8).view(-1)[: len(special)].tolist() == [0, 0, 0, 0, 1, 1, 127, 128, 254, 254, 254, 0, 255]
+        assert args.out_0.view(torch.uint8).view(-1)[: len(special)].tolist() == [
+            0,
+            0,
+            0,
+            0,
+            1,
+            1,
+            127,
+            128,
+            254,
+            254,
+            254,
+            0,
+            255,
+        ]
 
 
 def on_types(op):

@@ -47,8 +47,8 @@ FAULTS = (
     cpu(
         "quantise: a quotient that is also stored in full has the last bits of an 8-bit one",
         "opfacade/backends/cuda/fold_printer.py",
-        "uses[node] == 1 and node.op == \"div\"",
-        "node.op == \"div\"",
+        'uses[node] == 1 and node.op == "div"',
+        'node.op == "div"',
         "tests/families/reduction/test_fold_kernel.py -k shared_quotient",
     ),
     cpu(

@@ -168,7 +168,10 @@ def test_a_scale_of_powers_is_rounded_up_and_nothing_finite_saturates(most, byte
 def test_a_scale_of_powers_is_what_the_formula_of_others_gives():
     """2 ** ceil(log2(most / 448)), of numbers whose logarithm is not near an integer."""
     d = made(rows=64, hidden=128, scale_dtype="f8_e8m0", least=1e-4)
-    x = torch.randn(64, 128, generator=torch.Generator().manual_seed(5)).bfloat16() * torch.logspace(-6, 6, 64)[:, None].bfloat16()
+    x = (
+        torch.randn(64, 128, generator=torch.Generator().manual_seed(5)).bfloat16()
+        * torch.logspace(-6, 6, 64)[:, None].bfloat16()
+    )
     out, scale = torch.empty(64, 128).to(torch.float8_e4m3fn), torch.empty(64, 1).to(torch.float8_e8m0fnu)
     QuantizePlan.select(d).run(QuantizeArgs(x=x, out=out, scale=scale))
     want = torch.pow(2.0, torch.ceil(torch.log2(x.abs().float().amax(1).clamp(1e-4) / 448.0)))

@@ -236,7 +236,7 @@ FAULTS = (
     cpu(
         "quantise: a product with the reciprocal",
         "opfacade/plans/_quant.py",
-        "x * (1.0 / scale) if self.scale_dtype == \"f8_e8m0\" else x / scale",
+        'x * (1.0 / scale) if self.scale_dtype == "f8_e8m0" else x / scale',
         "x * (1.0 / scale)",
         QUANT,
     ),
