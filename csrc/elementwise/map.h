@@ -79,12 +79,31 @@ class MapAxes {
     return ceil_div(p_.rank == 1 ? ceil_div(vectors, p_.each) : outer * rows * vectors, kMapThreads);
   }
 
-  // Operands whose vectors of `count` elements are aligned in every row.
+  // Counts tiles of `side` places each way; 0 where they do not fit 31 bits.
+  int64_t cut_tiles(int64_t side) {
+    const int64_t across = ceil_div(p_.extent[p_.rank - 1], side), down = ceil_div(p_.extent[p_.rank - 2], side);
+    int64_t tiles = across * down;
+    for (int axis = 0; axis < p_.rank - 2; ++axis) tiles *= p_.extent[axis];
+    if (tiles >= kMapNarrow) return 0;
+    p_.vectors = static_cast<uint32_t>(across), p_.by_vectors = divider_of(across);
+    p_.rows = static_cast<uint32_t>(down), p_.by_rows = divider_of(down);
+    return tiles;
+  }
+  // Places the tiles of transposed inputs in shared memory; returns the bytes of all.
+  unsigned place_tiles(unsigned side, const int (&size)[kOperands]) {
+    unsigned bytes = 0;
+    for (int k = 0; k < first_output_; ++k)
+      if (p_.transposed >> k & 1) p_.tile_at[k] = bytes, bytes += side * side * size[k];
+    return bytes;
+  }
+
+  // Operands whose vectors of `count` elements are aligned: in every row, or in every column of one that is transposed.
   void find_wide(const int (&size)[kOperands], int count) {
     for (int k = 0; k < kOperands; ++k) {
-      const int64_t bytes = int64_t{count} * size[k], access = bytes < 16 ? bytes : 16;
-      bool fits = p_.stride[k][p_.rank - 1] == 1 && reinterpret_cast<uintptr_t>(p_.operand[k]) % access == 0;
-      for (int axis = 0; axis < p_.rank - 1; ++axis) fits = fits && p_.stride[k][axis] * size[k] % access == 0;
+      const int along = p_.rank - 1 - static_cast<int>(p_.transposed >> k & 1);
+      const int64_t bytes = int64_t{count} * size[k], access = bytes < 16 && along == p_.rank - 1 ? bytes : 16;
+      bool fits = p_.stride[k][along] == 1 && reinterpret_cast<uintptr_t>(p_.operand[k]) % access == 0;
+      for (int axis = 0; axis < p_.rank; ++axis) fits = fits && (axis == along || p_.stride[k][axis] * size[k] % access == 0);
       if (fits) p_.wide |= 1u << k;
     }
     find_shared();

@@ -1,15 +1,14 @@
 // The four paths of a map, over a program M that the template prints. All compute an element by the same function of the same values,
 // so its bits do not depend on the path. The binding picks one by strides alone.
 //
-//   flat     one axis: each operand is dense or one element. Vectors, two a thread, all loads before the first is used.
-//   rows     the innermost axis as in flat, the others by division: a row begins where a vector does.
-//   tile     operands disagree which axis is contiguous: those that are transposed pass through shared memory.
+//   flat     one axis: each operand is dense or one element. Several vectors a thread, all loads before the first is used.
+//   rows     the innermost axis as in flat, the others by division: a row begins where a vector does, and a thread has a column.
+//   tile     operands disagree which axis is contiguous: those that are transposed pass through shared memory (tile.cuh).
 //   strided  anything else, and all that knows its place: an element a thread.
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/elementwise/pairs.cuh"
 #include "kernels/elementwise/place.cuh"
-#include "kernels/ptx/cp_async.cuh"
 
 namespace opfacade {
 
@@ -122,37 +121,6 @@ __device__ __forceinline__ void map_strided(const Params& p) {
   locate<M::kOperands>(p, element, p.rank, at, place);
   if (place[0] >= valid_rows(p)) return;
   M::store_one(p, at, M::at(M::load_one(p, at), p, place));
-}
-
-// A tile is kTile places of the last axis by kTile of the one before; tiles of one batch follow each other.
-template <class M, class Params>
-__device__ __forceinline__ void map_tile(const Params& p) {
-  constexpr int kTile = M::kTile;
-  const int64_t across = (p.extent[p.rank - 1] + kTile - 1) / kTile, down = (p.extent[p.rank - 2] + kTile - 1) / kTile;
-  const int64_t batch = blockIdx.x / (across * down), tile = blockIdx.x % (across * down);
-  const int64_t row = tile / across * kTile, column = tile % across * kTile;
-  const int rows = static_cast<int>(min(p.extent[p.rank - 2] - row, int64_t{kTile}));
-  const int columns = static_cast<int>(min(p.extent[p.rank - 1] - column, int64_t{kTile}));
-  int64_t at[M::kOperands], place[kMapAxes];
-  locate<M::kOperands>(p, batch, p.rank - 2, at, place);
-  const int64_t nowhere[kMapAxes] = {};
-#pragma unroll
-  for (int k = 0; k < M::kOperands; ++k) at[k] += row * p.stride[k][p.rank - 2] + column * p.stride[k][p.rank - 1];
-  unsigned char* const shared = dynamic_shared();
-  for (int i = threadIdx.x; i < kTile * kTile; i += kMapThreads) {
-    const int r = i % kTile, c = i / kTile;
-    if (r < rows && c < columns) M::transpose(shared, p, at, r, c);
-  }
-  __syncthreads();
-#pragma unroll 1  // unrolled, ptxas 13.0 spills
-  for (int i = threadIdx.x; i < kTile * kTile; i += kMapThreads) {
-    const int r = i / kTile, c = i % kTile;
-    if (r >= rows || c >= columns) continue;
-    int64_t here[M::kOperands];
-#pragma unroll
-    for (int k = 0; k < M::kOperands; ++k) here[k] = at[k] + r * p.stride[k][p.rank - 2] + c * p.stride[k][p.rank - 1];
-    M::store_one(p, here, M::at(M::load_transposed(shared, p, here, r, c), p, nowhere));
-  }
 }
 
 // An input at computed places: each is brought into its axis, or the read is outside.

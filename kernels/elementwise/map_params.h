@@ -1,10 +1,11 @@
-// Parameters of a map, shared by the kernels and their binding. Launch: blocks of 256 threads; see csrc/elementwise/map.h for grids.
+// Parameters of a map, shared by the kernels and their binding. Launch: blocks of kMapThreads, of kTileThreads on the tile path;
+// see csrc/elementwise/map.h for grids.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
-constexpr int kMapAxes = 8, kMapThreads = 256;
+constexpr int kMapAxes = 8, kMapThreads = 256, kTileThreads = 64;
 constexpr int64_t kMapNarrow = int64_t{1} << 31;  // numbers below it are divided by a product
 
 // n / extent for 32-bit n: a product and a shift.
@@ -27,8 +28,9 @@ struct MapParams {
   MapDivider by_vectors;
   uint32_t rows;     // first rows of a thread along axis rank - 2; of tiles, how many lie below each other
   MapDivider by_rows;
-  uint32_t each;  // vectors of a thread
-  uint32_t band;  // rows of a thread are 2^band apart
+  uint32_t each;                   // vectors of a thread
+  uint32_t band;                   // rows of a thread are 2^band apart
+  uint32_t tile_at[kOperands];     // where the tile of an input that is transposed begins in shared memory
   int64_t extent[kMapAxes];
   MapDivider divider[kMapAxes];
   int64_t stride[kOperands][kMapAxes];  // in elements; 0 where the operand does not have the axis

@@ -37,6 +37,13 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i] : Bits(0));
   }
+  // The same with any step.
+  __device__ __forceinline__ void load_apart(const void* base, int64_t at, int64_t step, bool wide, int count) {
+    const Bits* from = static_cast<const Bits*>(base) + at;
+    if (wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i * step] : Bits(0));
+  }
   // A whole vector that is aligned, or the one element that all are: `spread` puts it everywhere once it is there.
   __device__ __forceinline__ void load_whole(const void* base, int64_t at, bool wide) {
     const Bits* from = static_cast<const Bits*>(base) + at;

@@ -14,7 +14,8 @@ from opfacade.programs.guarantees import Math
 
 _CODE = 768  # instructions of the unrolled loops, about
 _IN_FLIGHT = 128  # bytes that a thread loads before it uses the first
-_TILE_BYTES = 24 * 1024  # so that several blocks share an SM
+_TILE_BYTES = 48 * 1024  # of all inputs, most of which are not transposed
+_TILE_OPERANDS = 8  # beyond, the code of tiles takes too long to compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
     sizes = [*input_sizes, *(ITEMSIZE[dtype] for _, dtype in form.outputs)]
     placed = source.is_placed(form.values)
     vector, unroll = _vector(sizes, len(input_sizes), source.weight(form.values, form.math))
-    side, tile_at, tile_bytes = (0, (0,) * len(input_sizes), 0) if placed else _tile(input_sizes)
+    side = 0 if placed or len(sizes) > _TILE_OPERANDS else _tile(input_sizes)
     nodes = ordered(form.values)
     names = [name for name, _ in form.inputs]
     return {
@@ -60,7 +61,7 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
         "outputs": tuple(dtype for _, dtype in form.outputs),
         "scalars": tuple(number.type for number in form.scalars),
         "sizes": tuple(sizes),
-        "vector": vector, "unroll": unroll, "tile": side, "tile_at": tile_at, "tile_bytes": tile_bytes, "placed": placed,
+        "vector": vector, "unroll": unroll, "tile": side, "placed": placed,
         "shared": tuple(name in form.partial for name in names),
     }  # fmt: skip
 
@@ -78,13 +79,9 @@ def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
     return vector, 1
 
 
-def _tile(sizes: Sequence[int]) -> tuple[int, tuple[int, ...], int]:
-    """The side of a tile, where each input lies in shared memory, and the bytes of all; 0 where they have no room."""
-    for side in (64, 32):
-        each = [size * side * (side + 1) + -size * side * (side + 1) % 16 for size in sizes]
-        if sizes and sum(each) <= (_TILE_BYTES if side == 64 else 48 * 1024):
-            return side, tuple(sum(each[:i]) for i in range(len(each))), sum(each)
-    return 0, (0,) * len(sizes), 0
+def _tile(sizes: Sequence[int]) -> int:
+    """The side of a tile; 0 where tiles of all inputs have no room in shared memory."""
+    return next((side for side in (64, 32) if sizes and sum(sizes) * side * side <= _TILE_BYTES), 0)
 
 
 def paired(nodes: Sequence[source.Statement], halves: Mapping[int, tuple[int | str, ...]]) -> tuple[source.Statement, ...]:

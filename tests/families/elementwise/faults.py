@@ -1,8 +1,8 @@
-"""Faults planted in the paths of maps: ends of vectors, reuse across rows, counts of valid rows."""
+"""Faults planted in the paths of maps: ends of vectors, reuse across rows, counts of valid rows, tiles."""
 
 from tests.mutation.mutant import Mutant
 
-_KERNEL, _HOST = "kernels/elementwise/map.cuh", "csrc/elementwise/map.h"
+_KERNEL, _TILE, _HOST = "kernels/elementwise/map.cuh", "kernels/elementwise/tile.cuh", "csrc/elementwise/map.h"
 _PATHS, _GATED = "tests/families/elementwise/test_map_paths.py", "tests/families/activation/test_activation_kernel.py"
 
 FAULTS = (
@@ -57,7 +57,43 @@ FAULTS = (
     Mutant(
         "map: a vector is taken for aligned because its first row is",
         _HOST,
-        (("fits = fits && p_.stride[k][axis] * size[k] % access == 0;", "fits = fits && true;"),),
+        (("(axis == along || p_.stride[k][axis] * size[k] % access == 0)", "true"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: chunks of a column are not where the row looks for them",
+        _TILE,
+        (("from + i * kChunks * 16", "from + i * kChunks * 16 + (i == kVec - 1) * 16"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: a tile writes past its last column",
+        _TILE,
+        (("count = min(count - static_cast<int>(column), M::kVec);", "count = M::kVec;"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: a tile writes past its last row",
+        _TILE,
+        (("return count > 0 && row + round * kDown < rows;", "return count > 0;"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: rows of a tile are computed before its columns have come",
+        _TILE,
+        (("        cp_async_wait<0>();\n", ""),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: columns of a tile are copied 16 bytes at a time though they are not aligned",
+        _TILE,
+        (("if (wide && row + kPerChunk <= rows)", "if (row + kPerChunk <= rows)"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: two transposed inputs share a tile",
+        _HOST,
+        (("p_.tile_at[k] = bytes, bytes +=", "p_.tile_at[k] = 0, bytes +="),),
         tests=_PATHS,
     ),
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from opfacade.programs.expression import apply, value
 from opfacade.testing.families.elementwise import differs
 from tests import emulator
 from tests.families.elementwise.forms import X, Y, binary, unary
@@ -50,8 +51,9 @@ def test_rows_of_which_a_thread_has_several(name):
     problem, width = ROWS[name]
     args = filled(problem, 3)
     inner = problem.shape[-1]
-    x = padded(args.in_0, width, gap=5)[0] if args.in_0.shape[-1] == inner else args.in_0
-    made = checked(problem, replace(args, in_0=x), width)
+    given = {name: getattr(args, name) for name in ("in_0", "in_1")}
+    wide = {name: padded(one, width, gap=5)[0] for name, one in given.items() if one.shape[-1] == inner and one.ndim > 1}
+    made = checked(problem, replace(args, **wide), width)
     other = checked(problem, args, width + 3, 1)  # vectors that are not aligned
     assert not bool(differs(made, other).any())
 
@@ -75,3 +77,47 @@ def test_only_valid_rows_are_read_and_written(shape, valid):
     assert kept(wide, shape[-1])
     assert torch.equal(out[:count], args.in_0[:count] * 2)
     assert bool((out[count:] == GAP).all())
+
+
+TILES = {
+    "halves": binary(X + Y, (70, 201), ("bf16", "f16"), out="bf16"),
+    "words": binary(X * Y, (3, 136, 72), ("f32", "f32")),
+    "bytes": unary(value("x", "u8") + 3, (100, 128), "u8"),
+    "doubles": unary(value("x", "f64") * 2, (40, 66), "f64"),
+    "mixed": binary(X + apply("f32", value("y", "i8")), (64, 65), ("f32", "i8"), out="bf16"),
+    "whole": unary(X * 2.0, (128, 192), "bf16"),
+}
+
+
+def transposed(tensor, more, shift=0):
+    """The same values with the last two axes in the other order in memory, and columns that begin at `shift` of longer ones."""
+    wide = torch.full((*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2] + more), 5).to(tensor.dtype)
+    return wide[..., shift : shift + tensor.shape[-2]].mT.copy_(tensor)
+
+
+@pytest.mark.parametrize("name", TILES)
+@pytest.mark.parametrize(("more", "shift"), [(0, 0), (1, 1), (16, 0), (16, 8)])
+def test_tiles_of_inputs_that_are_turned(name, more, shift):
+    problem = TILES[name]
+    args, subject = filled(problem, 6), emulator.subject(problem)
+    plain = torch.empty_like(args.out_0)
+    subject.run(replace(args, out_0=plain))
+    inputs = [("in_0",), ("in_1",), ("in_0", "in_1")] if args.in_1 is not None else [("in_0",)]
+    for names in inputs:
+        other = replace(args, **{name: transposed(getattr(args, name), more, shift) for name in names})
+        for start in (0, 3):
+            made = checked(problem, other, problem.shape[-1] + 16, start)
+            assert not bool(differs(plain, made).any())
+
+
+def test_a_tile_beside_an_input_with_gaps_and_one_that_is_the_same_in_rows():
+    problem = binary(X * Y, (70, 90), ("bf16", "bf16"), out="bf16")
+    args = filled(problem, 7)
+    gaps = torch.empty(70, 180, dtype=torch.bfloat16)[:, ::2].copy_(args.in_1)
+    subject, plain = emulator.subject(problem), torch.empty_like(args.out_0)
+    subject.run(replace(args, out_0=plain))
+    made = checked(problem, replace(args, in_0=transposed(args.in_0, 2), in_1=gaps), 96)
+    assert not bool(differs(plain, made).any())
+    row = args.in_1[:1].expand(70, 90)
+    checked(problem, replace(args, in_0=transposed(args.in_0, 2), in_1=row), 96)
+    checked(problem, replace(args, in_0=transposed(args.in_0, 2), in_1=args.in_1[:, :1].expand(70, 90)), 96)

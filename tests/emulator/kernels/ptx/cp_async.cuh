@@ -21,7 +21,10 @@ inline uint2 load_shared_8(uint32_t src) {
   return v;
 }
 
-inline void cp_async_16(uint32_t dst, const void* src, bool valid) { simt::current->open.push_back({dst, src, valid}); }
+inline void cp_async_16(uint32_t dst, const void* src, bool valid) {
+  if (dst % 16 != 0 || reinterpret_cast<uintptr_t>(src) % 16 != 0) throw std::runtime_error("a copy of sixteen bytes is not aligned");
+  simt::current->open.push_back({dst, src, valid});
+}
 inline void prefetch_l2(const void*) {}
 
 inline void cp_async_commit() {
