@@ -157,6 +157,7 @@ template <class To, class From> OPF_OP To cast_(From a) { return Cast<To, From>:
 OPF_OP float exp_approx_(float a) { return exp2_approx(mul_rounded(a, 1.44269504f)); }
 OPF_OP float exp2_approx_(float a) { return exp2_approx(a); }
 OPF_OP float div_approx_(float a, float b) { return quotient_full(a, b); }
+OPF_OP float div_plain_approx_(float a, float b) { return quotient_plain(a, b); }
 OPF_OP float rsqrt_approx_(float a) { return rsqrt_approx(a); }
 OPF_OP float sqrt_approx_(float a) { return sqrt_approx(a); }
 // A polynomial near 0, where 1 - 2 / (exp(2 a) + 1) loses its digits.

@@ -38,6 +38,12 @@ __device__ __forceinline__ float quotient_full(float a, float b) {
   asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
+// The same bits for divisors between 2^-126 and 2^126, of which the quotient need not scale its operands.
+__device__ __forceinline__ float quotient_plain(float a, float b) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(b));
+  return __fmul_rn(a, y);
+}
 // Two units in the last place.
 __device__ __forceinline__ float rsqrt_approx(float a) {
   float y;

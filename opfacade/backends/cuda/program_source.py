@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opfacade.backends.cuda.ranges import is_plain_divisor
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math
 from opfacade.programs.operations import FUNCTIONS
@@ -45,7 +46,14 @@ def statement(node: Node, place: Mapping[Node, int], names: Mapping[str, Sequenc
         return ("read", node.type, names["input"].index(name), outside, args)
     if node.op in TYPES and node.op != node.args[0].type:
         return ("cast", node.type, *args)
-    return (f"{node.op}_approx_" if _is_approximated(node, math) else f"{node.op}_", node.type, *args)
+    return (_function(node, math), node.type, *args)
+
+
+def _function(node: Node, math: Math) -> str:
+    """The C++ function of an operation."""
+    if not _is_approximated(node, math):
+        return f"{node.op}_"
+    return "div_plain_approx_" if node.op == "div" and is_plain_divisor(node.args[1]) else f"{node.op}_approx_"
 
 
 def _number(node: Node) -> Any:

@@ -34,6 +34,7 @@ inline float min_nan(float a, float b) { return -max_nan(-a, -b); }
 // One unit off, so that what must be rounded to the nearest shows.
 inline float off(float a) { return std::isfinite(a) && a != 0 ? std::nextafter(a, INFINITY) : a; }
 inline float quotient_full(float a, float b) { return off(a / b); }
+inline float quotient_plain(float a, float b) { return quotient_full(a, b); }
 inline float rsqrt_approx(float a) { return off(rsqrtf(a)); }
 inline float sqrt_approx(float a) { return off(std::sqrt(a)); }
 
