@@ -36,6 +36,9 @@ struct Fold {
 
   __device__ __forceinline__ void run() {
     wait_for_previous();
+    if constexpr (M::kWholePieces && M::kRows == 1) {
+      if (!row.there) return;  // nor has any other thread of the CTA or cluster a row
+    }
     if (row.there) constants = M::constants(p, row.at);
     if constexpr (kHeld) {
 #pragma unroll
@@ -143,14 +146,21 @@ struct Fold {
     }
   }
 
+  __device__ __forceinline__ void fetch_late(int wave, int piece) {
+    if (piece < M::kPieces) row.fetch_late(held[wave * M::kPieces + piece], wave, piece, row.count(wave, piece));
+  }
   __device__ __forceinline__ void store(int wave) {
     const int segment = row.segment(wave);
     if constexpr (M::kSegmentOutputs) {
       if (row.has(segment) && row.element(0) == 0) store_segment(wave, segment);
     }
     if constexpr (M::kFullOutputs) {
+      if constexpr (kHeld) fetch_late(wave, 0);
       const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
-      each_vector(wave, [&](int piece, int count) { store_vector(uniform, wave, piece, count); });
+      each_vector(wave, [&](int piece, int count) {
+        if constexpr (kHeld) fetch_late(wave, piece + 1);  // in flight while this vector is computed
+        store_vector(uniform, wave, piece, count);
+      });
     }
   }
   __device__ __forceinline__ void store_segment(int wave, int segment) {
@@ -171,7 +181,8 @@ struct Fold {
         M::store_one(p, here.at, M::result(M::load_one(p, here.at), uniform, constants, results, p, here.place));
       }
     } else {
-      const typename M::Inputs in = inputs(wave, piece, count);
+      typename M::Inputs in = inputs(wave, piece, count);
+      if constexpr (!kHeld) row.fetch_late(in, wave, piece, count);
       typename M::Outputs out;
 #pragma unroll
       for (int i = 0; i < M::kVec; i += 2) {

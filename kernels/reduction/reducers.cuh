@@ -146,8 +146,11 @@ struct ExpSum {
     s.most = most, s.sum = sum;
   }
   OPF_STEP State join(State a, State b) {
+    // The weight of the larger one is 1; of a NaN both sums are NaN.
     const T most = ops::maximum_(a.most, b.most);
-    return {most, ops::add_(ops::mul_(a.sum, weight(a.most, most)), ops::mul_(b.sum, weight(b.most, most)))};
+    const bool first = a.most == most;
+    const T less = weight(first ? b.most : a.most, most);
+    return {most, ops::add_(first ? a.sum : ops::mul_(a.sum, less), first ? ops::mul_(b.sum, less) : b.sum)};
   }
   OPF_STEP T part_max(State s) { return s.most; }
   OPF_STEP T part_sum(State s) { return s.sum; }

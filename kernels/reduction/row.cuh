@@ -42,6 +42,9 @@ struct FoldRow {
   // How many elements of a vector there are.
   __device__ __forceinline__ int count(int wave, int piece) const {
     if (!has(segment(wave))) return 0;
+    if constexpr (M::kWholePieces) {
+      if (piece < M::kPieces - 1) return M::kVec;  // rows of this class are longer
+    }
     const int left = p.elements - element(piece);
     if constexpr (kLie == Lie::kWide) return left > 0 ? M::kVec : 0;
     else return left < 0 ? 0 : left < M::kVec ? left : M::kVec;
@@ -53,6 +56,10 @@ struct FoldRow {
   __device__ __forceinline__ void fetch(typename M::Inputs& in, int wave, int piece, int count) const {
     M::template fetch<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
     if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));
+  }
+  // What outputs alone need.
+  __device__ __forceinline__ void fetch_late(typename M::Inputs& in, int wave, int piece, int count) const {
+    M::template fetch_late<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
   }
 
   struct Located {

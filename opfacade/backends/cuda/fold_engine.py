@@ -27,6 +27,7 @@ EVIDENCE = (
     "tests/families/reduction/test_fold_kernel.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
 )
 _MAX_ROW = 2**31 - 1
+_HELD_WORDS = 32  # registers of a thread for elements that leave room for two CTAs of 512 threads
 _TREE = 2 + 2 + 5 + 8  # of an uneven vector, chains, lanes and warps
 
 
@@ -59,6 +60,7 @@ def constants(descriptor: Any, target: Target) -> dict[str, Any]:
         name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
     }
     found = _tensors(program, descriptor.dims()) | _axes(program) | _printed(program) | lanes
+    found |= {"late": _late(program, shape)}
     found |= {"dependent": target.sm_version >= 90}
     return found | ({"num_valid": True} if program.num_valid else {})
 
@@ -91,6 +93,24 @@ def _tensors(program: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
         "replaced": tuple(_index(names, program.overwritten.get(one.name)) for one in program.outputs),
         "sizes": tuple(ITEMSIZE[one.dtype] for one in (*program.inputs, *program.outputs)),
     }
+
+
+def _late(program: Any, shape: Config) -> tuple[bool, ...]:
+    """Inputs that are read for the outputs of each row and not held: where all would take too many registers, those that no
+    stage and no group uses and that are the same in all rows."""
+    given = list(zip(program.inputs, _given(program), strict=True))
+    varying = [one.shape is None and bool(set(axes) & set(program.fold)) for one, axes in given]
+    size = sum(ITEMSIZE[one.dtype] for (one, _), varies in zip(given, varying, strict=True) if varies)
+    many = shape.held and shape.vector * shape.pieces * shape.waves * size > 4 * _HELD_WORDS
+    early = _used_early(program)
+    same = [not set(axes) & set(program.kept) and one.name not in early for one, axes in given]
+    return tuple(many and varies and alike for varies, alike in zip(varying, same, strict=True))
+
+
+def _used_early(program: Any) -> set[Any]:
+    """Names of the inputs that stages and outputs of groups use."""
+    groups = [value for value, level in zip(program.resolved[1], _levels(program), strict=True) if level == "group"]
+    return {node.data for node in ordered((*program.resolved[0], *groups)) if node.kind == "input"}
 
 
 def _axes(program: Any) -> dict[str, Any]:

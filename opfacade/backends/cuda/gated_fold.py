@@ -48,7 +48,7 @@ def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
 
 def _of_pairs(dtype: str, found: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {"pairs": True, "inputs": (f"pair_{dtype}",)}
-    made |= {name: found[name][1:] for name in ("kinds", "dims", "own")}
+    made |= {name: found[name][1:] for name in ("kinds", "dims", "own", "late")}
     made["sizes"] = (2 * found["sizes"][0], *found["sizes"][2:])
     made["stages"] = tuple((name, type, paired(nodes, _HALVES), at) for name, type, nodes, at in found["stages"])
     return made | {f"{level}_values": _halved(found[f"{level}_values"]) for level in ("element", "group", "row")}

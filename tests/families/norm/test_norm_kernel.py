@@ -48,6 +48,18 @@ def test_it_keeps_its_bound_and_strides_do_not_matter(name):
 
 
 @emulator.needed
+@pytest.mark.parametrize(("hidden", "residual"), [(776, False), (1000, False), (1021, False), (1024, False), (4096, True)])
+def test_weights_and_biases_that_are_read_late(hidden, residual):
+    """Long rows of three tensors do not hold them: their registers would leave room for too few CTAs."""
+    problem = made(kind="layer", hidden=hidden, rows=3, bias=True, residual=residual)
+    subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
+    late = dict(zip((one.name for one in problem.folded().inputs), dict(subject.plan.jit_spec.params)["late"], strict=True))
+    assert late == {name: name in ("weight", "bias") for name in late}
+    args.weight.normal_(), args.bias.normal_()
+    held(subject, args)
+
+
+@emulator.needed
 def test_in_place_is_the_same():
     plain = made(hidden=640)
     args = inputs.make_args(plain, 3)
