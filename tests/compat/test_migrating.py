@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/migrating.md").read_text()
 
 def test_the_example_runs_and_both_libraries_calls_agree():
     examples = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     names = {}
     torch.manual_seed(0)
     for example in examples:
@@ -34,6 +34,7 @@ def test_calls_in_the_tables_are_there():
     for title, module, call in (
         ("flash-attn", flash_attn, r"flash_attn_\w+"),
         ("FlashInfer", flashinfer, r"[A-Z]\w+Wrapper|\w+_cache\b"),
+        ("FlashInfer", flashinfer, r"sampling_from_\w+|top_[kp]_\w+|softmax|chain_speculative_sampling|logits_processor"),
     ):
         named = [(name, here) for cell, here in first_cells(title) for name in re.findall(rf"`({call})`", cell)]
         assert len(named) >= 5

@@ -240,7 +240,14 @@ def demo_trace(tmp_path, path):
 
 def test_the_demo_records_what_it_solved_with_real_lengths(demo_trace):
     works = read(demo_trace.read_text())
-    assert {w.descriptor.op for w in works} >= {"paged_kv_append", "paged_prefill", "paged_decode", "norm", "qkv_prepare"}
+    assert {w.descriptor.op for w in works} >= {
+        "paged_kv_append",
+        "paged_prefill",
+        "paged_decode",
+        "norm",
+        "qkv_prepare",
+        "sample",
+    }
     snapshot = telemetry.snapshot()
     for op in {w.descriptor.op for w in works}:
         assert sum(w.runs for w in works if w.descriptor.op == op) == sum(

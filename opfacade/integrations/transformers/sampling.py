@@ -13,7 +13,7 @@ from opfacade.integrations.drawing import draw, new_seeds
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.releases import WAY
 
-# What transformers has for each control of a draw, in the order in which a draw applies them.
+# Processors of transformers that a draw replaces by a control, in the order in which it applies them.
 _CONTROLS = {
     "TemperatureLogitsWarper": ("temperature", torch.float32),
     "TopKLogitsWarper": ("top_k", torch.int32),
@@ -32,7 +32,7 @@ def sample(
     seed: int | Sequence[int] | Tensor | None = None,
     **model_kwargs: Any,
 ) -> Any:
-    """What `generate` calls for `custom_generate`: its loop, with temperature, top_k, top_p and min_p as one draw a step.
+    """`custom_generate` of `generate`: transformers' loop, with temperature, top_k, top_p and min_p as one draw a step.
 
     seed: of each row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request has the
     same tokens in any row and beside any others, up to rounding of its logits. With do_sample=False decoding is greedy.
