@@ -49,7 +49,7 @@ def _target(device: torch.device) -> Target:
 def _outputs(descriptor: SampleDescriptor, device: torch.device) -> dict[str, Tensor]:
     specs = {name: spec for name, spec in descriptor.operands().items() if spec.role == "out"}
     return {
-        name: torch.empty([dim.size for dim in spec.shape], dtype=torch_dtype(spec.dtype), device=device)
+        name: torch.empty([dim.size or 0 for dim in spec.shape], dtype=torch_dtype(spec.dtype), device=device)
         for name, spec in specs.items()
     }
 

@@ -80,7 +80,10 @@ FILTERS = {
 PENALTIES = {
     "no_penalties": False,
     "prompt_token_ids": torch.tensor([[*row[: 4 + i % 3], *[VOCAB] * (2 - i % 3)] for i, row in enumerate(words(6))]),
-    "output_token_ids": [row[:length] for row, length in zip(words(9, 90), (9, 0, 3, 7, 1, 9), strict=True)],
+    # The likely tokens, some of them twice, so that each penalty decides.
+    "output_token_ids": [
+        [*row, *row[:2]][:length] for row, length in zip(logits().topk(6).indices.tolist(), (6, 0, 3, 8, 1, 8), strict=True)
+    ],
 }
 BIASES = {0: {102: 30.0}, 2: {5: 4.0, 7: -2.0, 9: 3.0}, 5: {1: -100.0}}
 CASES = {

@@ -5,6 +5,9 @@ from tests.mutation.mutant import cpu
 _CALL = "tests/integrations/test_transformers_call.py"
 _OPS = "tests/integrations/test_use_ops.py"
 _VLLM, _SGLANG = "tests/integrations/test_vllm.py", "tests/integrations/test_sglang.py"
+_SAMPLE = "tests/integrations/test_transformers_sampling.py"
+_DRAWS = "tests/integrations/test_vllm_sampler.py"
+_JOINT = "tests/integrations/test_sglang_sampler.py"
 _AT = "opfacade/integrations"
 
 INTEGRATION_FAULTS = (
@@ -126,5 +129,82 @@ INTEGRATION_FAULTS = (
         "torch.ones_like(kv_lens) if extend_lens is None else extend_lens",
         "torch.ones_like(kv_lens)",
         _SGLANG,
+    ),
+    cpu(
+        "transformers: the position of a drawn token counts the padding",
+        f"{_AT}/transformers/sampling.py",
+        "input_ids.shape[1] - self.start",
+        "input_ids.shape[1]",
+        _SAMPLE,
+    ),
+    cpu(
+        "transformers: a filter that is not mapped stays behind the draw",
+        f"{_AT}/transformers/sampling.py",
+        "elif last >= 0 and name not in _WITHOUT_EFFECT:",
+        "elif last >= 9 and name not in _WITHOUT_EFFECT:",
+        _SAMPLE,
+    ),
+    cpu(
+        "transformers: do_sample=False is ignored",
+        f"{_AT}/transformers/sampling.py",
+        'controls["temperature"] = 0.0',
+        'controls["temperature"] = 1.0',
+        _SAMPLE,
+    ),
+    cpu(
+        "vllm: allowed tokens are the banned ones",
+        f"{_AT}/vllm/sampling_operands.py",
+        "bitmask_of(~metadata.allowed_token_ids_mask)",
+        "bitmask_of(metadata.allowed_token_ids_mask)",
+        _DRAWS,
+    ),
+    cpu(
+        "vllm: min_p stands behind top_p",
+        f"{_AT}/vllm/sampling_operands.py",
+        '(_is(p, "MinP") and metadata.top_p is None)',
+        '_is(p, "MinP")',
+        _DRAWS,
+    ),
+    cpu(
+        "vllm: a generator does not advance",
+        f"{_AT}/vllm/sampling_operands.py",
+        "generator.set_offset(position + _PER_DRAW)",
+        "generator.set_offset(position)",
+        _DRAWS,
+    ),
+    cpu(
+        "vllm: generators belong to places of the batch",
+        f"{_AT}/vllm/sampling_operands.py",
+        "rows = torch.tensor(list(own), device=logits.device)",
+        "rows = torch.arange(len(own), device=logits.device)",
+        _DRAWS,
+    ),
+    cpu(
+        "vllm: biases of the last step serve the next one",
+        f"{_AT}/vllm/sampling_operands.py",
+        "source is None or source[0] is not processor.bias_tensor or",
+        "source is None or",
+        _DRAWS,
+    ),
+    cpu(
+        "vllm: tokens of the prompt count as output",
+        f"{_AT}/vllm/sampling_operands.py",
+        "counted(padded(metadata.output_token_ids, logits.device), vocab)",
+        "counted(metadata.prompt_token_ids, vocab)",
+        _DRAWS,
+    ),
+    cpu(
+        "sglang: top_p refers to what top_k keeps",
+        f"{_AT}/sglang/sampler.py",
+        'order="joint"',
+        'order="top_k_first"',
+        _JOINT,
+    ),
+    cpu(
+        "sglang: positions have no part in the noise",
+        f"{_AT}/sglang/sampler.py",
+        "positions.long()",
+        "positions.long() * 0",
+        _JOINT,
     ),
 )

@@ -9,7 +9,8 @@ import torch
 from opfacade.compat.constants import multiples
 from opfacade.compat.refusals import wrong, wrong_shape
 
-Value = int | torch.Tensor | None
+Given = int | torch.Tensor
+Value = Given | None
 ROW = 1 << 40  # distance of the offsets of neighbouring rows that share one seed
 _WHOLE = (torch.int64, torch.uint64)
 
@@ -52,7 +53,7 @@ def _check(op: str, given: Noise, device: torch.device) -> None:
         raise wrong(op, "generator", f"a generator on {device.type}", given.generator.device)
 
 
-def _column(op: str, name: str, value: Value, rows: int, device: torch.device) -> torch.Tensor:
+def _column(op: str, name: str, value: Given, rows: int, device: torch.device) -> torch.Tensor:
     """i64 [1] or [rows]."""
     if not isinstance(value, torch.Tensor):
         signed = (int(value) + 2**63) % 2**64 - 2**63

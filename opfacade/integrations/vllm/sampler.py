@@ -60,8 +60,10 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         logits = self.apply_temperature(logits, metadata.temperature, metadata.all_random)
         for processor in metadata.logitsprocs.argmax_invariant:
             logits = processor.apply(logits)
-        greedy = operands["temperature"] == 0
-        return logits, operands | {"temperature": torch.where(greedy, 0.0, 1.0), "min_p": None}
+        temperature = operands["temperature"]
+        if temperature is not None:  # 0 stays greedy
+            temperature = torch.where(temperature > 0, 1.0, 0.0)
+        return logits, operands | {"temperature": temperature, "min_p": None}
 
     @staticmethod
     def _is_one_draw(metadata: Any) -> bool:
