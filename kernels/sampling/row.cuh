@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-constexpr int kBiasFlags = 2048;  // bytes: whether a group of four tokens, modulo this number, has an entry in the list
+constexpr int kBiasFlags = 2048;  // bytes; a bit says whether a group of four tokens, modulo their number, is in the list
 
 template <class C>
 struct Row {
@@ -94,10 +94,14 @@ struct Row {
     return within(__fmul_rn(tanhf(__fdiv_rn(fminf(fmaxf(a, -kLargest), kLargest), p.adjust.soft_cap)), p.adjust.soft_cap));
   }
 
+  __device__ __forceinline__ bool is_flagged(uint32_t token) const {
+    return flags[token / 32 % kBiasFlags] >> token / 4 % 8 & 1;
+  }
+
   // Entry after entry: a token may occur twice. Few groups have one.
   template <int kCount>
   __device__ __forceinline__ void add_list(uint32_t token, float (&a)[kCount]) const {
-    if (!flags[token / 4 % kBiasFlags]) return;
+    if (!is_flagged(token)) return;
     const AdjustParams& by = p.adjust;
 #pragma unroll 1
     for (int i = 0; i < by.num_biases; ++i) {
@@ -129,10 +133,13 @@ template <class C>
 __device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, uint8_t* flags) {
   if constexpr (!C::kBiasList) return;
   const AdjustParams& by = p.adjust;
-  for (int i = threadIdx.x; i < kBiasFlags / 4; i += kSampleThreads) reinterpret_cast<uint32_t*>(flags)[i] = 0;
+  uint32_t* const words = reinterpret_cast<uint32_t*>(flags);
+  for (int i = threadIdx.x; i < kBiasFlags / 4; i += kSampleThreads) words[i] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads)
-    flags[static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]) / 4 % kBiasFlags] = 1;
+  for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
+    const uint32_t group = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]) / 4;
+    atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
+  }
   __syncthreads();
 }
 

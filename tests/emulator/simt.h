@@ -317,6 +317,11 @@ inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
   *address += value;
   return before;
 }
+inline uint32_t atomicOr(uint32_t* address, uint32_t value) {
+  const uint32_t old = *address;
+  *address = old | value;
+  return old;
+}
 inline uint32_t atomicMax(uint32_t* address, uint32_t value) {
   const uint32_t before = *address;
   *address = std::max(before, value);

@@ -43,9 +43,7 @@ FAULTS = (
     ),
     _wide("the token at the boundary of p is lost", "narrowing.cuh", "(lack + mass - 1) / max", "lack / max", "misleads"),
     _wide("a sample is believed", "held.cuh", "found.bucket >= first;", "true;", "misleads"),
-    _wide(
-        "the mass before is moved", "held.cuh", "wanted.first - 1, before", "wanted.first, before", "exact"
-    ),
+    _wide("the mass before is moved", "held.cuh", "wanted.first - 1, before", "wanted.first, before", "exact"),
     _wide("a list that overflows is taken", "candidate_list.cuh", "fits && count <= own_room", "true", "overflows"),
     _kernel("a list overwrites the one before", "candidate_list.cuh", "filled += count;", "filled += 0;", "number_of_ctas"),
     _kernel("the bucket that bounds a list is left out", "held.cuh", "coarse(a) <= bound_;", "coarse(a) < bound_;", "joint"),
@@ -112,6 +110,12 @@ FAULTS = (
     _kernel("repetition makes negative logits likelier", "row.cuh", "a[j] > 0.f ? __fdiv_rn", "a[j] < 0.f ? __fdiv_rn"),
     _kernel(
         "the last bias of a list is lost", "row.cuh", "i < by.num_biases; i +=", "i < by.num_biases - 1; i +=", "every_entry"
+    ),
+    Mutant(
+        "sampling: a group reads the flag of another one",
+        f"{_K}/row.cuh",
+        ((">> token / 4 % 8 & 1", ">> token / 4 % 4 & 1"),),
+        tests=f"{_HERE}/test_adjust.py -k long_list",
     ),
     _kernel(
         "-0 is below 0",

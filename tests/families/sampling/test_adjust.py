@@ -64,3 +64,25 @@ def test_a_row_has_its_bits_in_any_batch(place, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_repeat_bitwise(kind):
     assert determinism.run_to_run(of("gpu", kind), 40, seed=1).different == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_long_list_reaches_its_tokens_alone(place):
+    """Tokens of every bit of the flags, tokens whose flags coincide, a token twice, and ids outside the vocabulary."""
+    vocab, count = 70003, 300
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(vocab, (1, count), generator=generator, dtype=torch.int32)
+    tokens[0, :64] = torch.arange(4096, 4160)
+    tokens[0, 64:72] = torch.tensor([3, 3 + 65536, 3, 70002, -1, vocab, 2**31 - 1, 4101])
+    values = torch.randn(1, count, generator=generator)
+    logits = torch.randn(1, vocab, generator=generator)
+    wanted = logits.clone()
+    for token, value in zip(tokens[0].tolist(), values[0].tolist(), strict=True):
+        if 0 <= token < vocab:
+            wanted[0, token] += value
+    descriptor = AdjustLogitsDescriptor(total_num_rows=1, vocab=vocab, bias="sparse", num_biases=count)
+    subject = emulator.subject(descriptor) if place == "host" else Subject(descriptor, "cuda", "cuda")
+    tensors = (x.to(subject.device) for x in (logits, tokens, values))
+    args = AdjustLogitsArgs(**dict(zip(("logits", "bias_tokens", "bias_values"), tensors, strict=True)))
+    subject.run(args)
+    assert torch.equal(args.logits.cpu(), wanted)
