@@ -4,7 +4,7 @@
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/quantize/blocks_params.h"
 #include "kernels/reduction/join.cuh"
-#include "kernels/reduction/pairs.cuh"
+#include "kernels/elementwise/pairs.cuh"
 
 namespace opfacade {
 
