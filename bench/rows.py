@@ -122,6 +122,54 @@ def total(width: int) -> Problem:
     return Problem(f"sum f32 {rows} x {width}", problem, as_drawn, lambda args: args.in_0.sum(-1), max(rows, maps.SMALL + 1))
 
 
+def down(dtype: Any, rows: int = 8192, width: int = 8192) -> Problem:
+    """Along axis 0 of a matrix."""
+    problem = FoldDescriptor(
+        shape=(rows, width),
+        fold=(0,),
+        inputs=(Input(name="x", dtype=dtype),),
+        stages=(Stage(reducer="sum", value=value("x", "f32")),),
+        outputs=(FoldOutput(name="y", dtype=dtype, value=stage(0, "f32"), over=(1,)),),
+    )
+    return Problem(f"sum of columns {dtype} {rows} x {width}", problem, as_drawn, lambda args: args.in_0.sum(0), rows)
+
+
+def one_row(dtype: Any, width: int = ELEMENTS) -> Problem:
+    """All elements of a tensor."""
+    problem = FoldDescriptor(
+        shape=(1, width),
+        fold=(1,),
+        inputs=(Input(name="x", dtype=dtype),),
+        stages=(Stage(reducer="sum", value=value("x", "f32")),),
+        outputs=(FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0,)),),
+        split="auto",
+    )
+    name = f"sum of one row {dtype} 1 x {width}"
+    return Problem(name, problem, as_drawn, lambda args: args.in_0.sum(-1, dtype=torch.float32), maps.SMALL + 1)
+
+
+def segments(dtype: Any, rows: int = 16384, length: int = 4096) -> Problem:
+    """Sums of segments of a flat tensor, of `length` elements on average."""
+    elements = rows * length
+    problem = FoldDescriptor(
+        shape=(rows, elements),
+        fold=(1,),
+        inputs=(Input(name="x", dtype=dtype, over=(1,)),),
+        stages=(Stage(reducer="sum", value=value("x", "f32")),),
+        outputs=(FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0,)),),
+        ragged="i64",
+    )
+
+    def whole(args: Any) -> Any:
+        args.indptr[0], args.indptr[-1] = 0, elements
+        return args
+
+    def eager(args: Any) -> torch.Tensor:
+        return torch.segment_reduce(args.in_0.float(), "sum", offsets=args.indptr)
+
+    return Problem(f"segment sum {dtype} {rows} of {elements}", problem, whole, eager, rows)
+
+
 def problems() -> Iterator[Problem]:
     for make in (rms, add_rms, layer):
         for hidden in HIDDEN:
@@ -131,6 +179,8 @@ def problems() -> Iterator[Problem]:
     for width in WIDTHS:
         yield from (softmax(width, dtype) for dtype in ("bf16", "f32"))
         yield total(width)
+    for dtype in ("f32", "bf16"):
+        yield from (down(dtype), one_row(dtype), segments(dtype), segments(dtype, 2**20, 64))
 
 
 def of_ours(problem: Problem, copy_TBs: float) -> tuple[dict[str, Any], list[torch.Tensor], Any]:

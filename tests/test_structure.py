@@ -145,7 +145,9 @@ def test_every_template_belongs_to_an_op():
     services = {("validation", "index_check"), ("validation", "value_check"), ("probes", "hopper"), ("host", "host")}
     ops = {(e.family(), e.op) for e in examples()} | services
     ops |= {
-        (family, f"{op}_{what}") for family, op in ops for what in ("sm90", "computed", "varied", "sm90_varied", "sm90_fp8")
+        (family, f"{op}_{what}")
+        for family, op in ops
+        for what in ("sm90", "computed", "varied", "sm90_varied", "sm90_fp8", "columns", "split", "ragged")
     }
     ops.add(("attention", "variant"))
     found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}

@@ -32,9 +32,11 @@ class FoldAxes {
   void set(int operand, int axis, int64_t stride) { p_.stride[operand][place_[axis]] = stride; }
   void set_own(int operand, int axis, int64_t stride) { p_.stride[operand][axis] = stride; }
 
-  // Merges axes of rows where no place is needed, and readies divisions.
-  void finish(bool merges) {
-    if (merges) merge(p_.num_valid == nullptr ? 0 : 1);
+  // Merges axes of rows where no place is needed, and readies divisions. columns: of how many kept axes, the innermost ones, at
+  // least one stays, and none is merged with others.
+  // fixed: axes before it stay as they are.
+  void finish(bool merges, int columns = 0, int fixed = 0) {
+    if (merges) merge(p_.num_valid == nullptr ? fixed : 1, p_.kept - columns);
     if (merges && p_.kept == 0) insert();
     for (int axis = 0; axis < p_.rank; ++axis) p_.divider[axis] = divider_of(p_.extent[axis]);
   }
@@ -50,20 +52,46 @@ class FoldAxes {
     return true;
   }
 
+  // Whether every tensor that has folded elements steps alike from one to the next.
+  bool steps_alike(const int* level) {
+    for (int k = 0; k < kOperands; ++k)
+      if (level[k] == 0 && !steps(k, p_.kept, p_.rank, 0, &p_.step[k])) return false;
+    return true;
+  }
+
+  // Whether every tensor steps alike from one folded element to the next and has neighbouring columns next to each other. level: 0
+  // has each element, 1 each folded one and no columns, 2 no folded one.
+  bool is_dense_in_columns(const int* level) {
+    const int last = p_.kept - 1;
+    for (int k = 0; k < kOperands; ++k) {
+      if (level[k] <= 1 && !steps(k, p_.kept, p_.rank, 0, &p_.step[k])) return false;
+      if (level[k] == 0 && p_.extent[last] > 1 && p_.stride[k][last] != 1) return false;
+    }
+    return true;
+  }
+  bool is_wide_in_columns(const int* level, const int* size, int count) const {
+    const int last = p_.kept - 1;
+    return p_.extent[last] % count == 0 && is_aligned(level, size, count, last);
+  }
+
   // Whether vectors of `count` elements are whole and aligned in every tensor that has each element.
   bool is_wide(const int* level, const int* size, int count) const {
-    if (p_.elements % count != 0) return false;
+    return p_.elements % count == 0 && is_aligned(level, size, count, p_.kept);
+  }
+
+ private:
+  // Whether vectors of every tensor that has each element are aligned, along the first `axes` axes and from segment to segment.
+  bool is_aligned(const int* level, const int* size, int count, int axes) const {
     for (int k = 0; k < kOperands; ++k) {
       if (level[k] != 0) continue;
       const int64_t bytes = int64_t{count} * size[k], access = bytes < 16 ? bytes : 16;
       if (reinterpret_cast<uintptr_t>(p_.operand[k]) % access != 0 || p_.step[k] * size[k] % access != 0) return false;
-      for (int axis = 0; axis < p_.kept; ++axis)
+      for (int axis = 0; axis < axes; ++axis)
         if (p_.extent[axis] > 1 && p_.stride[k][axis] * size[k] % access != 0) return false;
     }
     return true;
   }
 
- private:
   // Whether the axes first .. last - 1 step together; `wanted`, if not 0, is the innermost step.
   bool steps(int operand, int first, int last, int64_t wanted, int64_t* found) const {
     int64_t step = 0, next = 0;
@@ -79,11 +107,14 @@ class FoldAxes {
     return true;
   }
 
-  void merge(int fixed) {
-    int kept = 0;
+  // Axes before `apart` are not merged with those from there on, of which one stays.
+  void merge(int fixed, int apart) {
+    int kept = 0, begin = 0;
     for (int axis = 0; axis < p_.kept; ++axis) {
-      if (p_.extent[axis] == 1 && axis >= fixed) continue;
-      if (kept > fixed && together(kept - 1, axis)) {
+      if (axis == apart) begin = kept;
+      const bool only = axis >= apart && axis == p_.kept - 1 && kept == begin;
+      if (p_.extent[axis] == 1 && axis >= fixed && !only) continue;
+      if (kept > fixed && kept > begin && together(kept - 1, axis)) {
         p_.extent[kept - 1] *= p_.extent[axis];
         for (int k = 0; k < kOperands; ++k) p_.stride[k][kept - 1] = p_.stride[k][axis];
       } else {

@@ -14,9 +14,6 @@
 
 namespace opfacade {
 
-template <int kIndex>
-struct At {};
-
 template <class M, Lie kLie>
 struct Fold {
   using Params = typename M::Params;

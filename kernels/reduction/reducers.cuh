@@ -175,6 +175,18 @@ OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename
   }
 }
 
+// Adds the first `count` values of a column to its state. first: the place of the first one, step: from one to the next.
+template <class R, int kCount>
+OPF_STEP void accumulate_rows(typename R::State& state, const typename R::Value (&x)[kCount], int count, int first, int step) {
+  if constexpr (R::kChains == 1) {
+    R::add_all(state, x, count);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (i < count) R::add(state, x[i], first + i * step);
+  }
+}
+
 template <class R>
 OPF_STEP typename R::State joined(typename R::State (&states)[R::kChains]) {
   if constexpr (R::kChains == 1) return states[0];

@@ -12,16 +12,54 @@ namespace opfacade {
 // element has its own place.
 enum class Lie { kWide, kDense, kAny };
 
+// Offsets and place of an element.
+template <class M>
+struct Located {
+  int64_t at[M::kOperands], place[kMapAxes];
+};
+// Offsets and place of element n along the folded axes; `row` has those of its row.
+template <class M>
+__device__ __forceinline__ Located<M> located_from(const Located<M>& row, const typename M::Params& p, int64_t n) {
+  Located<M> found;
+#pragma unroll
+  for (int k = 0; k < M::kOperands; ++k) found.at[k] = row.at[k];
+  if constexpr (M::kPlaced) {
+#pragma unroll
+    for (int axis = kMapAxes - 1; axis >= 0; --axis) {
+      found.place[axis] = row.place[axis];
+      if (axis < p.kept || axis >= p.rank) continue;
+      n = split(n, p.extent[axis], p.divider[axis], found.place[axis]);
+#pragma unroll
+      for (int k = 0; k < M::kOperands; ++k) found.at[k] += found.place[axis] * p.stride[k][axis];
+    }
+  } else {
+#pragma unroll 1
+    for (int axis = p.rank - 1; axis >= p.kept; --axis) {
+      int64_t here;
+      n = split(n, p.extent[axis], p.divider[axis], here);
+#pragma unroll
+      for (int k = 0; k < M::kOperands; ++k) found.at[k] += here * p.stride[k][axis];
+    }
+  }
+  return found;
+}
+
+// A stage of a program, by its number.
+template <int kIndex>
+struct At {
+  static constexpr int kStage = kIndex;
+};
+
 template <class M, Lie kLie>
-struct FoldRow {
+struct FoldRow : Located<M> {
   using Params = typename M::Params;
+  using Located<M>::at, Located<M>::place;
   static constexpr int kSpan = M::kThreads * M::kCluster, kAtOnce = kSpan / M::kLanes;
 
   const Params& p;
   int lane, slot;
   int64_t first;  // the place along axis 0
   bool there;
-  int64_t at[M::kOperands], place[kMapAxes];
 
   __device__ __forceinline__ explicit FoldRow(const Params& params) : p(params) {
     const int rank = static_cast<int>(blockIdx.x) % M::kCluster, thread = static_cast<int>(threadIdx.x);
@@ -62,34 +100,9 @@ struct FoldRow {
     M::template fetch_late<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
   }
 
-  struct Located {
-    int64_t at[M::kOperands], place[kMapAxes];
-  };
   // Offsets and place of one element.
-  __device__ __forceinline__ Located located(int segment, int element) const {
-    Located found;
-#pragma unroll
-    for (int k = 0; k < M::kOperands; ++k) found.at[k] = at[k];
-    int64_t n = int64_t{segment} * p.elements + element;
-    if constexpr (M::kPlaced) {
-#pragma unroll
-      for (int axis = kMapAxes - 1; axis >= 0; --axis) {
-        found.place[axis] = place[axis];
-        if (axis < p.kept || axis >= p.rank) continue;
-        n = split(n, p.extent[axis], p.divider[axis], found.place[axis]);
-#pragma unroll
-        for (int k = 0; k < M::kOperands; ++k) found.at[k] += found.place[axis] * p.stride[k][axis];
-      }
-    } else {
-#pragma unroll 1
-      for (int axis = p.rank - 1; axis >= p.kept; --axis) {
-        int64_t here;
-        n = split(n, p.extent[axis], p.divider[axis], here);
-#pragma unroll
-        for (int k = 0; k < M::kOperands; ++k) found.at[k] += here * p.stride[k][axis];
-      }
-    }
-    return found;
+  __device__ __forceinline__ Located<M> located(int segment, int element) const {
+    return located_from<M>(*this, p, int64_t{segment} * p.elements + element);
   }
 
  private:

@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count
-from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plans._fold_checks import check
 from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs
 from opfacade.programs import text
@@ -34,7 +34,8 @@ class FoldArgs(Args):
     """The tensors of one fold, in the order of the descriptor: `descriptor.args(x=..., y=...)` makes them of names.
 
     inputs, outputs: lists or tuples, which become the operands in_0, out_0 and so on, by which errors and dumps name them.
-    An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
+    An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`. indptr: [shape[0] + 1] in the
+    dtype of `ragged`, on the device: row i is indptr[i] .. indptr[i + 1] - 1 of axis 1.
     """
 
     lists: ClassVar[Mapping[str, tuple[str, ...]]] = LISTS
@@ -43,6 +44,7 @@ class FoldArgs(Args):
     inputs: Sequence[Tensor] | None = None
     outputs: Sequence[Tensor] | None = None
     num_valid: Tensor | None = None
+    indptr: Tensor | None = None
 
 
 class FoldOutput(Output):
@@ -61,6 +63,9 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     args_type: ClassVar[type[Args]] = FoldArgs
     sizes: ClassVar[frozenset[str]] = frozenset()  # a kernel is of a class of row lengths
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
+    later: ClassVar[frozenset[str]] = frozenset({"split", "ragged"})
+    workspace_hint: ClassVar[str] = 'split="off" needs no workspace.'
+    invariance_hint: ClassVar[str] = 'split="off" keeps the bits of a row independent of other rows.'
     shape: Extents = Field(description="Extents of all axes, at most 8.")
     fold: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(description="Folded axes, rising.")
     inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = Field(
@@ -79,6 +84,14 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         default=(), description="Pairs of an output and the input that it overwrites."
     )
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows of axis 0.")
+    split: Literal["off", "auto"] = Field(
+        default="off",
+        description='"auto": many CTAs may share a row where there are few long ones; its bits then depend on their number.',
+    )
+    ragged: Literal["i32", "i64"] | None = Field(
+        default=None,
+        description="Type of the operand indptr, by which a row of axis 0 is a part of axis 1; null: every row is all of it.",
+    )
 
     def values(self) -> dict[str, Node]:
         found = {f"stages.{i}.value": stage.value for i, stage in enumerate(self.stages)}
@@ -133,11 +146,12 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         return args
 
     def args(self, num_valid: Tensor | None = None, **tensors: Tensor) -> FoldArgs:
-        """The bundle of a call, by the names of inputs and outputs. A name that is missing or too much is refused with the
-        call."""
+        """The bundle of a call, by the names of inputs and outputs, and indptr of ragged rows. A name that is missing or too
+        much is refused with the call."""
+        indptr = tensors.pop("indptr", None) if self.ragged else None
         found: dict[str, Any] = {operand: tensors.get(one.name) for operand, one in zip(IN, self.inputs, strict=False)}
         found |= {operand: tensors.get(one.name) for operand, one in zip(OUT, self.outputs, strict=False)}
-        return FoldArgs(**found, num_valid=num_valid)
+        return FoldArgs(**found, num_valid=num_valid, indptr=indptr)
 
     @model_validator(mode="before")
     @classmethod
@@ -173,6 +187,9 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
             found[operand] = TensorSpec(shape, made.dtype, "out", "strided", size, valid_rows=valid, replaces=replaced)
         if self.num_valid:
             found["num_valid"] = num_valid_spec(self.shape[0])
+        if self.ragged:
+            rows, total = self.shape[:2]
+            found["indptr"] = index_spec(Dim("shape[0]+1", rows + 1), values=(0, total + 1), dtype=self.ragged)
         return in_place(found) if any(spec.replaces for spec in found.values()) else found
 
     def written(self, args: Any) -> list[Tensor]:

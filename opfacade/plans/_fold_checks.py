@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from opfacade.plans._fold_ragged import check_ragged
 from opfacade.plans._map_checks import check as check_program
 from opfacade.programs.fault import Fault
 from opfacade.programs.stages import REDUCERS, varies
@@ -15,6 +16,8 @@ def check(program: Any) -> None:
     fold, rank = program.fold, len(program.shape)
     if list(fold) != sorted(set(fold)) or any(axis >= rank for axis in fold):
         raise Fault(".fold", f"axes of the {rank} of shape, rising", str(fold))
+    if program.ragged:
+        check_ragged(program)
     for i, stage in enumerate(program.stages):
         _check_stage(program, f".stages.{i}", stage)
     for i, output in enumerate(program.outputs):
@@ -36,13 +39,14 @@ def _check_stage(program: Any, path: str, stage: Any) -> None:
     reducer = REDUCERS[stage.reducer]
     if stage.value.type not in reducer.types:
         raise Fault(f"{path}.value", f"a value of type {' or '.join(reducer.types)} for {stage.reducer}", stage.value.type)
-    if not reducer.of_empty and math.prod(program.shape[axis] for axis in axes) == 0:
+    if not program.ragged and not reducer.of_empty and math.prod(program.shape[axis] for axis in axes) == 0:
         raise Fault(f"{path}.axes", f"at least one element: {stage.reducer} of none has no value", "none")
 
 
 def _check_over(program: Any, path: str, output: Any) -> None:
     """All kept axes, and folded ones up to some: in any order."""
     axes, rank = program.axes_of(output), len(program.shape)
+    axes = (0, *axes) if program.ragged and 0 not in axes else axes  # an element of axis 1 is of one row
     missing = tuple(axis for axis in range(rank) if axis not in axes)
     last = program.fold[len(program.fold) - len(missing) :] if missing else ()
     if len(set(axes)) != len(axes) or any(axis >= rank for axis in axes) or missing != last:
@@ -56,6 +60,7 @@ def _check_constant(program: Any, path: str, output: Any) -> None:
     folded = frozenset(program.fold)
     stages = [frozenset(program.joined(stage)) | (frozenset(range(8)) - folded) for stage in program.stages]
     missing = frozenset(every) - frozenset(program.axes_of(output))
+    missing -= {0} if program.ragged else set()
     found = sorted(varies(output.value, inputs, stages) & missing)
     if found:
         raise Fault(path, f"a value that is the same along the axes {sorted(missing)}, which the output lacks",

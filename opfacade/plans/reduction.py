@@ -21,6 +21,14 @@ class FoldDescriptor(FoldProgram):
     one over all axes has a value of each element, one that lacks the last folded axes has one a row.
     Raises DescriptorError with the path to the node for a program that has no meaning: an axis out of range, an output whose
     value differs along an axis that it lacks, a maximum of no elements.
+    The axes are in the order of memory: a kernel reads neighbours along the last one.
+    split="auto": many CTAs may share a row, if the stages do not use each other and outputs lack all folded axes; it takes a
+    workspace.
+    ragged: rows have different lengths. shape is (rows, elements of all rows, ...), and row i is the part indptr[i] ..
+    indptr[i + 1] - 1 of axis 1, which is folded; indptr is [rows + 1]. Each tensor names in `over` axis 0 or axis 1, or
+    neither; coord(1) and extent(1) count within the row. Entries are clamped to the tensor, a row whose entries fall is empty,
+    and elements of no row are neither read nor written. An empty row has the identity of its reducers: a maximum is -inf, or
+    the least integer; argmax and argmin are refused.
     """
 
 
@@ -52,7 +60,7 @@ def _softmax(rows: int, width: int, dtype: Any) -> FoldDescriptor:
     )  # fmt: skip
 
 
-def _moments(shape: tuple[int, ...], fold: tuple[int, ...]) -> FoldDescriptor:
+def _moments(shape: tuple[int, ...], fold: tuple[int, ...], **more: Any) -> FoldDescriptor:
     """The sum, the mean and the largest place, of any axes."""
     kept = tuple(axis for axis in range(len(shape)) if axis not in fold)
     stages = (Stage(reducer="sum", value=_X), Stage(reducer="welford", value=_X), Stage(reducer="argmax", value=_X))
@@ -62,7 +70,28 @@ def _moments(shape: tuple[int, ...], fold: tuple[int, ...]) -> FoldDescriptor:
         ("place", "i64", stage(2, "i64", "index")),
     )
     outputs = tuple(FoldOutput(name=name, dtype=dtype, value=made, over=kept) for name, dtype, made in found)
-    return FoldDescriptor(shape=shape, fold=fold, inputs=(Input(name="x", dtype="f32"),), stages=stages, outputs=outputs)
+    inputs = (Input(name="x", dtype="f32"),)
+    return FoldDescriptor(shape=shape, fold=fold, inputs=inputs, stages=stages, outputs=outputs, **more)
+
+
+def _segment_softmax(rows: int, total: int, ragged: Any) -> FoldDescriptor:
+    """Softmax of each row's part of a flat tensor."""
+    y = apply("exp", _X - stage(0, "f32", "max")) / stage(0, "f32", "sum")
+    return FoldDescriptor(
+        shape=(rows, total), fold=(1,), inputs=(Input(name="x", dtype="bf16", over=(1,)),), ragged=ragged,
+        stages=(Stage(reducer="expsum", value=_X),), outputs=(FoldOutput(name="y", dtype="bf16", value=y, over=(1,)),),
+    )  # fmt: skip
+
+
+def _segments(rows: int, total: int, width: int) -> FoldDescriptor:
+    """Mean and largest of each column of the vectors of a row."""
+    stages = (Stage(reducer="sum", value=_X), Stage(reducer="max", value=_X))
+    outputs = (
+        FoldOutput(name="mean", dtype="f32", value=stage(0, "f32") / _count(1), over=(0, 2)),
+        FoldOutput(name="most", dtype="f32", value=stage(1, "f32"), over=(0, 2)),
+    )
+    inputs = (Input(name="x", dtype="f16", over=(1, 2)),)
+    return FoldDescriptor(shape=(rows, total, width), fold=(1,), inputs=inputs, stages=stages, outputs=outputs, ragged="i64")
 
 
 def _grouped(rows: int, groups: int, width: int) -> FoldDescriptor:
@@ -116,4 +145,9 @@ EXAMPLES = (
     _grouped(9, 3, 128),
     _counted(9, 63),
     _many(5, 70),
+    _moments((3, 70, 24), (1,)),
+    _moments((1, 70000), (1,), split="auto"),
+    _moments((3000, 6), (0,), split="auto"),
+    _segment_softmax(9, 1700, "i32"),
+    _segments(7, 90, 24),
 )

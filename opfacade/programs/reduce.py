@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from opfacade.programs import integers
-from opfacade.programs.types import INTEGERS
+from opfacade.programs.types import INTEGERS, range_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,8 @@ def _prod(value: Tensor, type: str) -> Parts:
 
 def _extreme(sign: int, with_index: bool) -> Callable[[Tensor, str], Parts]:
     def step(value: Tensor, type: str) -> Parts:
+        if value.shape[-1] == 0 and not with_index:
+            return {"value": _of_none(value, type, sign)}
         index = _first(value if type != "u64" else value ^ _TOP, sign)
         found = value.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         if with_index:
@@ -38,6 +40,15 @@ def _extreme(sign: int, with_index: bool) -> Callable[[Tensor, str], Parts]:
         return {"value": _signed_zero(value, found, sign) if value.is_floating_point() else found}
 
     return step
+
+
+def _of_none(value: Tensor, type: str, sign: int) -> Tensor:
+    """The identity: an infinity, or the end of the range of integers, u64 as the int64 of the same bits."""
+    if value.is_floating_point():
+        return value.sum(-1) - sign * math.inf
+    least, most = range_of(type)
+    end = least if sign > 0 else most
+    return value.sum(-1) + (end - 2**64 if end >= 2**63 else end)
 
 
 def _first(value: Tensor, sign: int) -> Tensor:

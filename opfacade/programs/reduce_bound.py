@@ -80,6 +80,9 @@ def _extreme(reducer: str) -> Callable[[Ball, Joining], Mapping[str, Ball]]:
     sign = 1.0 if reducer.endswith("max") else -1.0
 
     def step(value: Ball, how: Joining) -> Mapping[str, Ball]:
+        if value.v.shape[-1] == 0:
+            none = reduce.reduced(reducer, "f64", value.v)["value"]
+            return {"value": Ball(none, none.new_zeros(none.shape))}
         found = reduce.reduced(reducer, "f64", value.v)
         radius = value.r.amax(-1).masked_fill((value.v.isnan() & (value.r != 0)).any(-1), math.inf)
         balls = {"value": Ball(found["value"], radius.masked_fill(found["value"].isnan() & (value.r == 0).all(-1), 0.0))}

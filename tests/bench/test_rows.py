@@ -9,6 +9,11 @@ SMALL = [
     rows.add_rms(3, 256),
     rows.layer(3, 256),
     *rows.quantised(3, 256),
+    rows.down("f32", 33, 24),
+    rows.down("bf16", 33, 24),
+    rows.one_row("f32", 70000),
+    rows.segments("f32", 5, 30),
+    rows.segments("bf16", 3, 40),
 ]
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
+from opfacade.programs.expression import ordered
 
 _WORDS = 100  # registers of a thread for elements, about
 _TEMPORARY = 1.5  # registers of an element besides those that hold it
+STATE_WORDS = 64  # registers of a thread for states of stages that are joined in one pass
 _MAX_THREADS, _BLOCK = 512, 128
 _USUAL_PIECES, _MAX_PIECES = 4, 8
 _STREAM_THREADS = 512
@@ -59,7 +61,12 @@ def _of_inputs(program: Any) -> set[tuple[int, ...]]:
     return found if len(found) == 1 else set()
 
 
-def _elements_in_registers(program: Any) -> int:
+def independent(program: Any) -> bool:
+    """Whether no stage uses another."""
+    return not any(node.kind == "stage" for node in ordered([stage.value for stage in program.stages]))
+
+
+def elements_in_registers(program: Any) -> int:
     """Elements that a thread can hold."""
     varying = [one for one in program.inputs if one.shape is None and _varies(program, one)]
     words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + _TEMPORARY
@@ -71,7 +78,7 @@ def _varies(program: Any, given: Any) -> bool:
     return bool(set(axes) & set(program.fold))
 
 
-def _vector(program: Any) -> int:
+def vector_of(program: Any) -> int:
     """Elements of 16 bytes of the narrowest tensor that has every element, at most 8."""
     sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and (one.over is None)]
     sizes += [ITEMSIZE[made.dtype] for made in program.outputs if len(program.axes_of(made)) == len(program.shape)]
@@ -88,8 +95,8 @@ def config(program: Any, target: Target) -> Config:
     inner = inner_axes(program) or program.fold
     elements = math.prod(program.shape[axis] for axis in inner)
     segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)
-    vector = _vector(program)
-    vectors, most = max(1, -(-elements // vector)), max(1, _elements_in_registers(program) // vector)
+    vector = vector_of(program)
+    vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
     clusters = (1, *_CLUSTERS) if target.sm_version >= 90 else (1,)
     most = min(most, _MAX_PIECES)
     if inner == program.fold:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.backends.cuda.fold_config import Config, config, inner_axes
+from opfacade.backends.cuda.fold_config import config, inner_axes
 from opfacade.backends.cuda.fold_printer import Printer
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor
@@ -31,6 +31,47 @@ _HELD_WORDS = 32  # registers of a thread for elements that leave room for two C
 _TREE = 2 + 2 + 5 + 8  # of an uneven vector, chains, lanes and warps
 
 
+class RowLayout:
+    """How a fold is laid over threads. Here lanes share a row; `column_engine` has another."""
+
+    impl, template, evidence = "rows", "reduction/fold", EVIDENCE
+    tree, cuts, ragged = _TREE, False, False  # roundings of joins; whether the number of rows decides where a row is cut
+
+    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+        if inner_axes(program) is None:
+            yield Reason("OPF-S003", "stages.axes", "several kinds of groups", "all folded axes, and one kind of group")
+            return
+        whole = [program.joined(stage) == program.fold for stage in program.stages]
+        if whole != sorted(whole, reverse=True):
+            yield Reason("OPF-S003", "stages", "a row after its groups", "stages along whole rows first")
+
+    def config(self, program: Any, target: Target) -> Any:
+        return config(program, target)
+
+    def chains(self, shape: Any, summed: bool) -> int:
+        """Chains of additions of a row. summed: whether a lane has one alone."""
+        return int(shape.lanes) * (1 if summed else min(4, shape.vector))
+
+    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+        shape, inner = config(program, target), inner_axes(program) or program.fold
+        lanes = {
+            name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
+        }
+        rows = sum(program.joined(stage) == program.fold for stage in program.stages)
+        return lanes | {"row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
+
+    def held_elements(self, program: Any, target: Target) -> int:
+        """Elements of an input that a thread keeps from the stages to the outputs."""
+        shape = config(program, target)
+        return shape.vector * shape.pieces * shape.waves if shape.held else 0
+
+    def level(self, program: Any, axes: Sequence[int]) -> str:
+        """Where something that has some axes lies: at each element, each group, or each row."""
+        if set(axes) & set(inner_axes(program) or program.fold):
+            return "element"
+        return "group" if set(axes) & set(program.fold) else "row"
+
+
 def values_of(program: Any) -> tuple[Node, ...]:
     """Every expression, those of stages first."""
     inner, outer = program.resolved
@@ -41,27 +82,16 @@ def math_of(program: Any) -> Math:
     return source.math_of([(made.dtype, node) for made, node in zip(program.outputs, program.resolved[1], strict=True)])
 
 
-def _level(program: Any, axes: Sequence[int], inner: Sequence[int]) -> str:
-    """Where something that has some axes lies: at each element, each group, or each row."""
-    if set(axes) & set(inner):
-        return "element"
-    return "group" if set(axes) & set(program.fold) else "row"
-
-
 def is_placed(program: Any) -> bool:
     """Whether an element knows where it is."""
     return any(node.kind in ("coord", "read") for node in ordered(values_of(program)))
 
 
-def constants(descriptor: Any, target: Target) -> dict[str, Any]:
+def constants(layout: RowLayout, descriptor: Any, target: Target) -> dict[str, Any]:
     """Constants that the templates print; the SKU has the program by its digest instead."""
-    program, shape = descriptor.folded(), config(descriptor.folded(), target)
-    lanes = {
-        name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
-    }
-    found = _tensors(program, descriptor.dims()) | _axes(program) | _printed(program) | lanes
-    found |= {"late": _late(program, shape)}
-    found |= {"dependent": target.sm_version >= 90}
+    program = descriptor.folded()
+    found = _tensors(layout, program, descriptor.dims()) | _axes(program) | _printed(layout, program)
+    found |= layout.constants(program, target) | {"late": _late(layout, program, target), "dependent": target.sm_version >= 90}
     return found | ({"num_valid": True} if program.num_valid else {})
 
 
@@ -70,15 +100,14 @@ def _given(program: Any) -> list[Sequence[int]]:
     return [range(len(program.shape)) if one.over is None else one.over for one in program.inputs]
 
 
-def _levels(program: Any) -> tuple[str, ...]:
+def _levels(layout: RowLayout, program: Any) -> tuple[str, ...]:
     """Where each output lies."""
-    inner = inner_axes(program) or program.fold
-    return tuple(_level(program, program.axes_of(one), inner) for one in program.outputs)
+    return tuple(layout.level(program, program.axes_of(one)) for one in program.outputs)
 
 
-def _tensors(program: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
+def _tensors(layout: RowLayout, program: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors in memory: dtypes, where each lies, and the axes of its dimensions."""
-    inner, names = inner_axes(program) or program.fold, [given.name for given in program.inputs]
+    names = [given.name for given in program.inputs]
     given = list(zip(program.inputs, _given(program), strict=True))
     reads = tuple(_dims(dims, one.name, axes) for one, axes in given)
     writes = tuple(_dims(dims, program.overwritten.get(one.name, one.name), program.axes_of(one)) for one in program.outputs)
@@ -86,8 +115,8 @@ def _tensors(program: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
         "inputs": tuple(one.dtype for one in program.inputs),
         "outputs": tuple(one.dtype for one in program.outputs),
         "scalars": tuple(number.type for number in program.scalars),
-        "kinds": tuple("own" if one.shape else _level(program, axes, inner) for one, axes in given),
-        "levels": _levels(program),
+        "kinds": tuple("own" if one.shape else layout.level(program, axes) for one, axes in given),
+        "levels": _levels(layout, program),
         "dims": reads + writes,
         "own": tuple(one.shape is not None for one in program.inputs),
         "replaced": tuple(_index(names, program.overwritten.get(one.name)) for one in program.outputs),
@@ -95,43 +124,39 @@ def _tensors(program: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _late(program: Any, shape: Config) -> tuple[bool, ...]:
+def _late(layout: RowLayout, program: Any, target: Target) -> tuple[bool, ...]:
     """Inputs that are read for the outputs of each row and not held: where all would take too many registers, those that no
     stage and no group uses and that are the same in all rows."""
     given = list(zip(program.inputs, _given(program), strict=True))
     varying = [one.shape is None and bool(set(axes) & set(program.fold)) for one, axes in given]
     size = sum(ITEMSIZE[one.dtype] for (one, _), varies in zip(given, varying, strict=True) if varies)
-    many = shape.held and shape.vector * shape.pieces * shape.waves * size > 4 * _HELD_WORDS
-    early = _used_early(program)
+    many = layout.held_elements(program, target) * size > 4 * _HELD_WORDS
+    early = _used_early(layout, program)
     same = [not set(axes) & set(program.kept) and one.name not in early for one, axes in given]
     return tuple(many and varies and alike for varies, alike in zip(varying, same, strict=True))
 
 
-def _used_early(program: Any) -> set[Any]:
+def _used_early(layout: RowLayout, program: Any) -> set[Any]:
     """Names of the inputs that stages and outputs of groups use."""
-    groups = [value for value, level in zip(program.resolved[1], _levels(program), strict=True) if level == "group"]
+    groups = [value for value, level in zip(program.resolved[1], _levels(layout, program), strict=True) if level == "group"]
     return {node.data for node in ordered((*program.resolved[0], *groups)) if node.kind == "input"}
 
 
 def _axes(program: Any) -> dict[str, Any]:
-    inner = inner_axes(program) or program.fold
     return {
-        "row_stages": sum(program.joined(stage) == program.fold for stage in program.stages),
         "order": (*program.kept, *program.fold),
         "rank": len(program.shape),
         "kept": len(program.kept),
-        "inner": len(inner),
-        "segmented": inner != program.fold,
         "placed": is_placed(program),
     }
 
 
-def _printed(program: Any) -> dict[str, Any]:
+def _printed(layout: RowLayout, program: Any) -> dict[str, Any]:
     """Statements of the stages and of the outputs."""
     math, names = math_of(program), [given.name for given in program.inputs]
     printer = Printer(program, names, [number.name for number in program.scalars], math)
     values, outputs = program.resolved
-    pairs = list(zip(outputs, _levels(program), strict=True))
+    pairs = list(zip(outputs, _levels(layout, program), strict=True))
     made = {level: [node for node, own in pairs if own == level] for level in ("element", "group", "row")}
     folded = list(zip(program.stages, values, strict=True))
     return {
@@ -154,7 +179,7 @@ def _index(names: list[str], name: str | None) -> int:
     return -1 if name is None else names.index(name)
 
 
-def refusals(program: Any, target: Target) -> Iterator[Reason]:
+def refusals(layout: RowLayout, program: Any, target: Target) -> Iterator[Reason]:
     dtypes = [one.dtype for one in (*program.inputs, *program.outputs)]
     if any(dtype in ("f8_e4m3", "f8_e5m2") for dtype in dtypes):
         yield from support.fp8_reasons(target, "f8")
@@ -162,15 +187,13 @@ def refusals(program: Any, target: Target) -> Iterator[Reason]:
     for axis in program.fold:
         row *= program.shape[axis]
     yield from support.limit_reason("OPF-S004", "fold (elements of a row)", row, _MAX_ROW)
-    if inner_axes(program) is None:
-        yield Reason("OPF-S003", "stages.axes", "several kinds of groups", "all folded axes, and one kind of group")
+    if bool(program.ragged) != layout.ragged:
+        yield Reason("OPF-S003", "ragged", str(program.ragged), "i32, i64" if layout.ragged else "None")
         return
-    whole = [program.joined(stage) == program.fold for stage in program.stages]
-    if whole != sorted(whole, reverse=True):
-        yield Reason("OPF-S003", "stages", "a row after its groups", "stages along whole rows first")
+    yield from layout.declines(program, target)
 
 
-def guarantee(program: Any, target: Target, evidence: tuple[str, ...]) -> PrecisionGuarantee:
+def guarantee(layout: RowLayout, program: Any, target: Target) -> PrecisionGuarantee:
     """The bits of a row depend on its elements alone, unless the program uses places."""
     values = values_of(program)
     placed = any(node.kind in ("coord", "read") for node in ordered(values))
@@ -179,21 +202,23 @@ def guarantee(program: Any, target: Target, evidence: tuple[str, ...]) -> Precis
         accumulator="f64" if any(stage.value.type == "f64" for stage in program.stages) else "f32",
         deterministic=True,
         bit_stable_on_same_hardware=True,
-        batch_invariant="none" if placed or 0 in program.fold else "composition",
-        error_model=_error_model(program, config(program, target)),
-        evidence=evidence,
+        batch_invariant="none" if placed or 0 in program.fold or layout.cuts else "composition",
+        error_model=_error_model(layout, program, target),
+        evidence=layout.evidence,
     )
 
 
-def _error_model(program: Any, shape: Config) -> ErrorModel:
-    """With how many lanes share the terms of a sum, and how many roundings join theirs."""
+def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
+    """With how many lanes share the terms of a sum, or of a chunk of it, and how many roundings join theirs."""
     math = math_of(program)
     model = error_model(values_of(program), math, "fold")
     if model.id == EXACT:
         return model
     found = dict(model.constants)
     summed = any(stage.reducer == "expsum" for stage in program.stages)
-    found |= {"lanes": float(shape.lanes * (1 if summed else min(4, shape.vector))), "tree": float(_TREE)}
+    shape = layout.config(program, target)
+    found |= {"chunk": float(shape.chunk)} if "chunk" in shape.facts else {}
+    found |= {"lanes": float(layout.chains(shape, summed)), "tree": float(layout.tree)}
     if math == "approx" and (summed or "ulp.exp" in found):
         found["ulp.exp"] = float(APPROXIMATE["exp"])
     elif summed:
@@ -201,15 +226,18 @@ def _error_model(program: Any, shape: Config) -> ErrorModel:
     return ErrorModel(id=model.id, constants=tuple(sorted(found.items())))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldKernel(CudaKernel):
     """A kernel of one op that is a fold. The program is printed whole; the SKU names it by its digest."""
 
+    layout: RowLayout
+
     def declines(self, descriptor: Any, target: Target) -> list[Reason]:
-        return [*support.arch_reasons(target), *refusals(descriptor.folded(), target)]
+        return [*support.arch_reasons(target), *refusals(self.layout, descriptor.folded(), target)]
 
     @property
     def candidate(self) -> Candidate:
-        plain = super().candidate
+        plain = super(FoldKernel, self).candidate  # a class with slots is made twice
 
         def sku(descriptor: Any, target: Target) -> KernelSku:
             """Kept for all sizes, unless they choose the kernel."""
@@ -218,48 +246,54 @@ class FoldKernel(CudaKernel):
         return replace(plain, sku=sku)
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
-        return support.spec_of("reduction/fold", support.pairs(**constants(descriptor, target)), target)
+        facts = support.pairs(**constants(self.layout, descriptor, target))
+        return support.spec_of(self.layout.template, facts, target)
 
     def sku(self, descriptor: Any, target: Target) -> KernelSku:
         program = descriptor.folded()
         told: dict[str, Any] = descriptor.facts() | {
             "expr": program.key,
             "math": math_of(program),
-            **config(program, target).facts,
+            **self.layout.config(program, target).facts,
         }
         told |= {"in_place": True} if program.in_place else {}
         told |= {"num_valid": True} if program.num_valid else {}
         pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]
         pairs += [(f"out.{made.name}", made.dtype) for made in program.outputs]
+        pairs += [("indptr", program.ragged)] if program.ragged else []
         return KernelSku(
             category=descriptor.category,
             op=descriptor.op,
             backend="cuda",
             arch=target.arch,
-            impl="rows",
+            impl=self.layout.impl,
             revision=self.revision,
             dtypes=tuple(sorted(pairs)),
             layout="strided",
             spec=support.pairs(**told),
-            precision_guarantee=guarantee(program, target, EVIDENCE),
+            precision_guarantee=guarantee(self.layout, program, target),
         )
 
 
-def _scalars(descriptor: Any) -> tuple[float, ...]:
+def scalars(descriptor: Any) -> tuple[float, ...]:
     """The extents of all axes, then the numbers of the program; integers as signed 64-bit ones."""
     program = descriptor.folded()
     return (*program.shape, *source.numbers(program))
 
 
-def fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """The kernel of an op that is a fold: its descriptor has `folded`, `dims` and `fold_args`."""
-    kernel = FoldKernel(
+def fold_kernel(
+    descriptor: type[Descriptor[Any]], layout: RowLayout | None = None, kind: type[FoldKernel] = FoldKernel
+) -> Candidate:
+    """A kernel of an op that is a fold: its descriptor has `folded`, `dims` and `fold_args`."""
+    layout = layout or RowLayout()
+    kernel = kind(
         descriptor=descriptor,
-        template="reduction/fold",
-        impl="rows",
+        template=layout.template,
+        impl=layout.impl,
         constants=(),
         dtypes={},
-        guarantee=lambda problem: guarantee(problem.folded(), Target.cpu(), EVIDENCE),
-        scalars=_scalars,
+        guarantee=lambda problem: guarantee(layout, problem.folded(), Target.cpu()),
+        scalars=scalars,
+        layout=layout,
     )
     return kernel.candidate

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from opfacade.backends.cuda.fold_engine import fold_kernel
+from opfacade.backends.cuda.column_engine import fold_kernels
+from opfacade.backends.cuda.ragged_engine import ragged_kernels
+from opfacade.backends.cuda.split_engine import split_kernels
 from opfacade.plans.reduction import FoldDescriptor
 
-CANDIDATES = (fold_kernel(FoldDescriptor),)
+CANDIDATES = (*split_kernels(FoldDescriptor), *fold_kernels(FoldDescriptor), *ragged_kernels(FoldDescriptor))

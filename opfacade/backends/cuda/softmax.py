@@ -1,6 +1,6 @@
 """Softmax on CUDA: folds under a name."""
 
-from opfacade.backends.cuda.fold_engine import fold_kernel
+from opfacade.backends.cuda.column_engine import fold_kernels
 from opfacade.plans.softmax import SoftmaxDescriptor
 
-CANDIDATES = (fold_kernel(SoftmaxDescriptor),)
+CANDIDATES = fold_kernels(SoftmaxDescriptor)

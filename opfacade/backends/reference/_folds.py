@@ -10,13 +10,18 @@ from opfacade.backends.reference.declared import reference
 from opfacade.core.candidate import Candidate
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.plans._fold_ragged import rows_of
 from opfacade.plans._fold_values import evaluation, over
 from opfacade.programs.evaluate import stored
 from opfacade.programs.guarantees import in_f64
 
 
 def run(descriptor: Any, args: Any) -> None:
-    program, call = descriptor.folded(), descriptor.fold_args(args)
+    for program, call in rows_of(descriptor.folded(), descriptor.fold_args(args)):
+        _run_rows(program, call)
+
+
+def _run_rows(program: Any, call: Any) -> None:
     found = evaluation(program, call, torch.float64)
     rows = None if call.num_valid is None else min(max(0, int(call.num_valid[0])), program.shape[0])
     made = [
@@ -44,6 +49,7 @@ def sku_dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
     """The tensors of the program by their names."""
     program = descriptor.folded()
     pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]
+    pairs += [("indptr", program.ragged)] if program.ragged else []
     return tuple(sorted(pairs + [(f"out.{made.name}", made.dtype) for made in program.outputs]))
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import operands_of
 from opfacade.plans import _fold_values
+from opfacade.plans._fold_ragged import rows_of
 from opfacade.programs import bound
 from opfacade.programs.evaluate import stored
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
 from opfacade.testing.families.elementwise import differs
 from opfacade.testing.harness import Harness, Ran, Sample
+from opfacade.testing.inputs import Draw
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,9 +30,21 @@ class FoldHarness(Harness):
         problem, counts = ran.descriptor, constants(ran.sku)
         program, before = problem.folded(), problem.fold_args(replace(ran.args, **ran.before))
         after = problem.fold_args(ran.args)
-        machine, valid = bound.machine_of(counts), _valid(program, after)
-        bounds = _fold_values.bounds(program, replace(before, out_0=after.out_0), machine, _steps(counts))
-        report = _kept(ran, program, valid)
+        report = _kept(ran, program, _valid(program, after))
+        chosen = _chosen(program, sample)
+        for (row, given), (_, made) in zip(rows_of(program, before, chosen), rows_of(program, after, chosen), strict=True):
+            report = join(report, self._judged(row, (given, made), counts))
+        return report
+
+    def inputs(self, draw: Draw) -> None:
+        if draw.descriptor.folded().ragged:
+            draw.values["indptr"] = draw.values["indptr"].sort().values
+
+    def _judged(self, program: Any, calls: tuple[Any, Any], counts: dict[str, float]) -> Report:
+        """A fold whose rows have one length. calls: as it was, and as it is."""
+        before, after = calls
+        machine, valid, report = bound.machine_of(counts), _valid(program, after), Report(0.0, 0.0, "", 0)
+        bounds = _fold_values.bounds(program, before, machine, _steps(counts))
         for output, node, got in zip(program.outputs, program.resolved[1], program.written(after), strict=True):
             axis = program.axes_of(output).index(0) if valid is not None else 0
             report = join(report, _compared(program, output, node, got, bounds, (axis, valid)))
@@ -41,9 +56,17 @@ class FoldHarness(Harness):
         return " ".join([descriptor.op, "x".join(map(str, program.shape)), *dtypes])
 
 
+def _chosen(program: Any, sample: Sample) -> list[int] | None:
+    """The ragged rows of a sample; None is all. Rows of one length are judged together."""
+    if not program.ragged or sample.rows is None or sample.rows >= program.shape[0]:
+        return None
+    return sorted(random.Random(sample.seed).sample(range(program.shape[0]), sample.rows))
+
+
 def _steps(counts: dict[str, float]) -> Any:
-    lanes, tree = counts.get("lanes", 1.0), counts.get("tree", 0.0)
-    return lambda n: math.ceil(n / lanes) + tree
+    """Roundings that a term passes: those of its lane, in its chunk where there are chunks, and those of joins."""
+    lanes, tree, chunk = counts.get("lanes", 1.0), counts.get("tree", 0.0), counts.get("chunk", math.inf)
+    return lambda n: math.ceil(min(n, chunk) / lanes) + tree
 
 
 def _valid(program: Any, call: Any) -> int | None:

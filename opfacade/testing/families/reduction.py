@@ -9,6 +9,7 @@ from typing import Any
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.families._folds import FoldHarness
+from opfacade.testing.families._ragged_batches import RaggedBatches
 from opfacade.testing.harness import Harness
 
 
@@ -25,6 +26,8 @@ class ProgramHarness(FoldHarness):
         def of_rows(problem: Any, count: int) -> Any:
             return resized(problem, (count, *problem.shape[1:]))
 
+        if subject.descriptor.ragged:
+            return RaggedBatches.drawn(subject, campaign, rng)
         if 0 in subject.descriptor.fold:
             raise NotImplementedError(f"{subject.descriptor.op}: its axis 0 is folded")
         return DenseBatches.drawn(subject, self.unit, campaign.needles, rng, of_rows)

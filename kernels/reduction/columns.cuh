@@ -1,0 +1,202 @@
+// A fold over a program M whose innermost axis is kept: neighbouring threads have neighbouring columns, a vector each, so that
+// loads are whole sectors; where they do not lie so, one column each. A thread takes every kStep-th row; row groups of a CTA and the CTAs of a cluster are joined in their
+// order. Which rows a thread has and how many it adds at once follow from how many are folded and from dtypes, so that the bits of
+// a column do not depend on other columns, nor on how it lies in memory.
+//
+// Few rows lie in registers; more are read again by each stage and by the outputs.
+#pragma once
+#include "kernels/elementwise/map.cuh"
+#include "kernels/ptx/dependent_launch.cuh"
+#include "kernels/reduction/fold_params.h"
+#include "kernels/reduction/join_columns.cuh"
+#include "kernels/elementwise/pairs.cuh"
+#include "kernels/reduction/stages.cuh"
+
+namespace opfacade {
+
+template <class M, Lie kLie>
+struct ColumnFold : Located<M> {
+  using Params = typename M::Params;
+  using Located<M>::at, Located<M>::place;
+  static constexpr int kVec = kLie == Lie::kAny ? 1 : M::kVec;  // columns of a thread
+  using Tile = ColumnTile<M::kGroups, kVec, M::kCluster>;
+  static constexpr int kRows = M::kRows, kStep = M::kGroups * M::kCluster;
+  static constexpr bool kHeld = M::kHeld && kLie != Lie::kAny;
+
+  const Params& p;
+  int64_t begin, end;  // of the folded elements
+  int group, columns;  // of the rows; of this thread
+  typename M::Inputs held[kHeld ? kRows : 1];
+  typename M::Constants constants[kVec]{};
+  typename M::Results results[kVec]{};
+
+  __device__ __forceinline__ explicit ColumnFold(const Params& params)
+      : ColumnFold(params, blockIdx.x / M::kCluster, 0, params.elements) {}
+  // The elements begin .. end - 1 of a tile of columns.
+  __device__ __forceinline__ ColumnFold(const Params& params, int64_t block, int64_t begin, int64_t end)
+      : p(params), begin(begin), end(end) {
+    if (p.num_valid != nullptr) wait_for_previous();
+    const int thread = static_cast<int>(threadIdx.x), last = p.kept - 1;
+    const int64_t tiles = (p.extent[last] + Tile::kColumns - 1) / Tile::kColumns;
+    group = static_cast<int>(blockIdx.x) % M::kCluster * M::kGroups + thread / Tile::kLanes;
+    locate<M::kOperands>(p, block / tiles, last, at, place);
+    const int64_t column = block % tiles * Tile::kColumns + thread % Tile::kLanes * kVec;
+    go(*this, column);
+    const int64_t left = place[0] < valid_rows(p) ? p.extent[last] - column : 0;
+    columns = static_cast<int>(left < 0 ? 0 : left < kVec ? left : kVec);
+  }
+
+  __device__ __forceinline__ void run() {
+    begin_run();
+    finish_run();
+  }
+  __device__ __forceinline__ void finish_run() {
+    stages([&](auto stage, const auto& states) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) M::keep(stage, results[j], states[j]);
+    });
+    if (group == 0) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j)
+        if (j < columns) M::store_row(p, of_column(j).at, constants[j], results[j], of_column(j).place);
+    }
+    if constexpr (M::kFullOutputs) {
+      if (columns != 0) each_batch([&](const auto& in, int64_t first, int count) { store(in, first, count); });
+    }
+    if constexpr (M::kCluster > 1 && M::kStages > 0) cluster_arrive(), cluster_wait();  // others read what this CTA shows
+  }
+
+  __device__ __forceinline__ void begin_run() {
+    wait_for_previous();
+#pragma unroll
+    for (int j = 0; j < kVec; ++j)
+      if (j < columns) constants[j] = M::constants(p, of_column(j).at);
+    if constexpr (kHeld) fetch(held, group);
+    allow_dependents();
+  }
+  // done(stage, the states of its columns)
+  template <class F>
+  __device__ __forceinline__ void stages(F done) {
+    each_pass<M>(At<0>{}, [&](auto first, auto last) { pass<decltype(first)::kStage, decltype(last)::kStage>(done); });
+  }
+
+ private:
+  __device__ __forceinline__ Located<M> of_column(int j) const {
+    Located<M> found = *this;
+    go(found, j);
+    return found;
+  }
+  __device__ __forceinline__ void go(Located<M>& from, int64_t columns) const {
+#pragma unroll
+    for (int k = 0; k < M::kOperands; ++k) from.at[k] += columns * p.stride[k][p.kept - 1];
+    if constexpr (M::kPlaced) {
+#pragma unroll
+      for (int axis = 0; axis < kMapAxes; ++axis)  // an index that is not constant would need memory
+        if (axis == p.kept - 1) from.place[axis] += columns;
+    }
+  }
+
+  // Rows of this thread from `first` on: step(inputs, first, how many). Vectors of all are loaded before the first is used.
+  template <class F>
+  __device__ __forceinline__ void each_batch(F step) {
+    if constexpr (kHeld) {
+      step(held, group, count_from(group));
+    } else {
+#pragma unroll 1
+      for (int64_t first = begin + group; first < end; first += kRows * kStep) {
+        typename M::Inputs in[kRows];
+        if constexpr (kLie != Lie::kAny) fetch(in, first);
+        step(in, first, count_from(first));
+      }
+    }
+  }
+  __device__ __forceinline__ int count_from(int64_t first) const {
+    const int64_t left = (end - first + kStep - 1) / kStep;
+    return static_cast<int>(left < 0 ? 0 : left < kRows ? left : kRows);
+  }
+  __device__ __forceinline__ void fetch(typename M::Inputs (&in)[kRows], int64_t first) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = first + i * kStep;
+      const int count = row < end ? columns : 0;
+      M::template fetch<kLie == Lie::kWide>(in[i], p, at, static_cast<int>(row), 0, count);
+      if (count != 0) M::fetch_steps(in[i], p, at, static_cast<int>(row));
+    }
+  }
+
+  // The values of one column in a batch of rows.
+  template <int kStage, class T, class In>
+  __device__ __forceinline__ void evaluate(T (&x)[kRows], const In& in, int j, int64_t first, int count) {
+    const auto uniform = M::uniform(At<kStage>{}, constants[j], results[j], p);
+    if constexpr (kLie == Lie::kAny) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) x[i] = T(0);
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const Located<M> here = located_from<M>(*this, p, first + i * kStep);
+        const T one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants[j], results[j], p, here.place);
+#pragma unroll
+        for (int k = 0; k < kRows; ++k) x[k] = k == i ? one : x[k];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        x[i] = M::value(At<kStage>{}, M::element(in[i], j), uniform, constants[j], results[j], p, place);
+    }
+  }
+
+  template <int kFirst, int kEnd, class F>
+  __device__ __forceinline__ void pass(F done) {
+    StatesOf<M, kVec, kFirst, kEnd> all;
+    all.each([&](auto stage, auto& states) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) states[j] = ReducerOf<M, decltype(stage)::kStage>::none();
+    });
+    each_batch([&](const auto& in, int64_t first, int count) {
+      all.each([&](auto stage, auto& states) { add<decltype(stage)::kStage>(states, in, first, count); });
+    });
+    all.each([&](auto stage, auto& states) {
+      constexpr int kStage = decltype(stage)::kStage;
+      join_columns<ReducerOf<M, kStage>, M::kGroups, kVec, M::kCluster>(states, kStage == 0);
+      done(stage, states);
+    });
+  }
+  template <int kStage, class State, class In>
+  __device__ __forceinline__ void add(State (&states)[kVec], const In& in, int64_t first, int count) {
+    using R = ReducerOf<M, kStage>;
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) {
+      if (kLie == Lie::kAny && columns == 0) continue;
+      typename R::Value x[kRows];
+      evaluate<kStage>(x, in, j, first, count);
+      accumulate_rows<R>(states[j], x, count, static_cast<int>(first), kStep);
+    }
+  }
+
+  template <class In>
+  __device__ __forceinline__ void store(const In& in, int64_t first, int count) {
+    if constexpr (kLie == Lie::kAny) {
+      const auto uniform = M::uniform(At<M::kStages>{}, constants[0], results[0], p);
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const Located<M> here = located_from<M>(*this, p, first + i * kStep);
+        M::store_one(p, here.at, M::result(M::load_one(p, here.at), uniform, constants[0], results[0], p, here.place));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (i >= count) continue;
+        typename M::Outputs out;
+#pragma unroll
+        for (int j = 0; j < kVec; j += 2) M::put(out, j, result(in[i], j), result(in[i], j + 1));
+        M::template store<kLie == Lie::kWide>(out, p, at, static_cast<int>(first + i * kStep), 0, columns);
+      }
+    }
+  }
+  __device__ __forceinline__ typename M::Result result(const typename M::Inputs& in, int j) const {
+    const auto uniform = M::uniform(At<M::kStages>{}, constants[j], results[j], p);
+    return M::result(M::element(in, j), uniform, constants[j], results[j], p, place);
+  }
+};
+
+}  // namespace opfacade

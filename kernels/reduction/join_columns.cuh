@@ -1,0 +1,101 @@
+// States of the columns of a tile, joined in one order that follows from the numbers of row groups and of CTAs alone: row groups of
+// a warp by butterflies, then warps in their order in shared memory, then the CTAs of a cluster in theirs. Every thread has the
+// results of its columns.
+#pragma once
+#include "kernels/reduction/join.cuh"
+
+namespace opfacade {
+
+constexpr int kColumnThreads = 256;
+
+// kLanes threads have kVec columns each of a tile; kGroups of them take rows in turn.
+template <int kGroups, int kVec, int kCluster>
+struct ColumnTile {
+  static constexpr int kLanes = kColumnThreads / kGroups, kColumns = kLanes * kVec;
+  static constexpr int kSlots = kLanes < 32 ? kColumnThreads / 32 : kGroups;  // states of a column in a CTA
+  static constexpr int kRows = kSlots + (kCluster > 1 ? 1 : 0);              // in shared memory, with the result of a cluster
+  static constexpr bool kJoins = kSlots * kCluster > 1;
+
+  // Where a word of the state of a column lies.
+  __device__ __forceinline__ static int word_at(int word, int slot, int column) { return (word * kRows + slot) * kColumns + column; }
+};
+
+template <class Tile, class State>
+__device__ __forceinline__ void put_state(int slot, int column, const State& state) {
+  const StateWords<State> words = StateWords<State>::of(state);
+#pragma unroll
+  for (int i = 0; i < StateWords<State>::kCount; ++i)
+    reinterpret_cast<uint32_t*>(dynamic_shared())[Tile::word_at(i, slot, column)] = words.word[i];
+}
+template <class Tile, class State>
+__device__ __forceinline__ State state_at(int slot, int column) {
+  StateWords<State> words;
+#pragma unroll
+  for (int i = 0; i < StateWords<State>::kCount; ++i)
+    words.word[i] = reinterpret_cast<const uint32_t*>(dynamic_shared())[Tile::word_at(i, slot, column)];
+  return words.state();
+}
+// The state that another CTA of the cluster has in slot 0.
+template <class Tile, class State>
+__device__ __forceinline__ State state_of_cta(int rank, int column) {
+  const uint32_t base = smem_address(dynamic_shared());
+  StateWords<State> words;
+#pragma unroll
+  for (int i = 0; i < StateWords<State>::kCount; ++i)
+    words.word[i] = cluster_load_word(cluster_address(base + 4 * Tile::word_at(i, 0, column), rank));
+  return words.state();
+}
+
+// Joins the row groups that share a warp; the result is in the first of them.
+template <class R, class Tile>
+__device__ __forceinline__ typename R::State join_groups(typename R::State mine) {
+#pragma unroll
+  for (int across = 16; across >= Tile::kLanes; across /= 2) {
+    const typename R::State other = state_of_lane(mine, across);
+    mine = R::kCommutes || (threadIdx.x & across) == 0 ? R::join(mine, other) : R::join(other, mine);
+  }
+  return mine;
+}
+
+// first: no stage of this kernel has used shared memory before.
+template <class R, int kGroups, int kVec, int kCluster>
+__device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], bool first) {
+  using Tile = ColumnTile<kGroups, kVec, kCluster>;
+  using State = typename R::State;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kLanes;
+  const int slot = Tile::kLanes < 32 ? thread / 32 : thread / Tile::kLanes;
+#pragma unroll
+  for (int j = 0; j < kVec; ++j) states[j] = join_groups<R, Tile>(states[j]);
+  if constexpr (!Tile::kJoins) return;
+  if (!first) {  // others have read the results of the stage before
+    if constexpr (kCluster > 1) cluster_sync();
+    else __syncthreads();
+  }
+  if (Tile::kLanes >= 32 || thread % 32 < Tile::kLanes) {
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) put_state<Tile>(slot, lane * kVec + j, states[j]);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
+    State all = state_at<Tile, State>(0, column);
+#pragma unroll
+    for (int i = 1; i < Tile::kSlots; ++i) all = R::join(all, state_at<Tile, State>(i, column));
+    put_state<Tile>(0, column, all);
+  }
+  if constexpr (kCluster > 1) {
+    cluster_sync();
+#pragma unroll 1
+    for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
+      State all = state_of_cta<Tile, State>(0, column);
+#pragma unroll
+      for (int i = 1; i < kCluster; ++i) all = R::join(all, state_of_cta<Tile, State>(i, column));
+      put_state<Tile>(Tile::kSlots, column, all);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kVec; ++j) states[j] = state_at<Tile, State>(kCluster > 1 ? Tile::kSlots : 0, lane * kVec + j);
+}
+
+}  // namespace opfacade

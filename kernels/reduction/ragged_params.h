@@ -1,0 +1,16 @@
+// Parameters of a fold of rows of different lengths, shared by the kernels and their binding.
+#pragma once
+#include "kernels/reduction/fold_params.h"
+
+namespace opfacade {
+
+constexpr int kRaggedWarps = 8, kRaggedThreads = 32 * kRaggedWarps;
+
+template <int kOperands, int kScalars>
+struct RaggedParams : FoldParams<kOperands, kScalars> {
+  const void* indptr;
+  int32_t unit;  // elements of a row for each entry of axis 1
+  int32_t wide;  // CTAs for long rows, before those for short ones
+};
+
+}  // namespace opfacade

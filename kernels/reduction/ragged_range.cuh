@@ -1,0 +1,20 @@
+// Where a row of a ragged fold lies along axis 1, clamped to the tensor: an entry that is wrong gives a shorter row or none.
+#pragma once
+#include "kernels/reduction/ragged_params.h"
+
+namespace opfacade {
+
+struct RowRange {
+  int64_t begin, length;
+};
+
+template <class M>
+__device__ __forceinline__ RowRange range_of(const typename M::Params& p, int64_t row) {
+  const auto* const indptr = static_cast<const typename M::Index*>(p.indptr);
+  const int64_t total = p.extent[p.kept];
+  const int64_t begin = min(max(int64_t{indptr[row]}, int64_t{0}), total);
+  const int64_t end = min(max(int64_t{indptr[row + 1]}, begin), total);
+  return {begin, end - begin};
+}
+
+}  // namespace opfacade

@@ -1,0 +1,38 @@
+// A fold of few long columns: CTAs fold parts of a tile of columns, and the launch of split.cuh joins them.
+#pragma once
+#include "kernels/reduction/columns.cuh"
+#include "kernels/reduction/split.cuh"
+
+namespace opfacade {
+
+template <class M, Lie kLie>
+struct ColumnPart {
+  using Params = typename M::Params;
+  using Fold = ColumnFold<M, kLie>;
+
+  const Params& p;
+  const int64_t block, part;
+
+  __device__ __forceinline__ explicit ColumnPart(const Params& params)
+      : p(params), block(blockIdx.x / p.parts), part(blockIdx.x % p.parts) {}
+
+  __device__ __forceinline__ void run() {
+    Fold fold(p, block, part * p.chunk, min((part + 1) * p.chunk, int64_t{p.elements}));
+    fold.begin_run();
+    fold.stages([&](auto stage, const auto& states) {
+      if (fold.group != 0) return;
+#pragma unroll
+      for (int j = 0; j < Fold::kVec; ++j)
+        if (j < fold.columns) store_partial<M, decltype(stage)::kStage>(p, first_column() + j, part, states[j]);
+    });
+  }
+
+ private:
+  // The number of the first column of this thread among all of the result.
+  __device__ __forceinline__ int64_t first_column() const {
+    const int64_t columns = p.extent[p.kept - 1], tiles = (columns + Fold::Tile::kColumns - 1) / Fold::Tile::kColumns;
+    return block / tiles * columns + block % tiles * Fold::Tile::kColumns + static_cast<int>(threadIdx.x) % Fold::Tile::kLanes * Fold::kVec;
+  }
+};
+
+}  // namespace opfacade

@@ -1,0 +1,109 @@
+"""How threads share the columns of a fold whose last axis is kept: a function of how many elements are folded and of dtypes,
+never of the number of columns.
+
+A thread has a vector of columns; `groups` threads of a CTA, in `cluster` CTAs, take the folded elements in turn, `rows` at a
+time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import fold_config
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.target import Target
+from opfacade.programs.stages import REDUCERS
+
+THREADS = 256  # kColumnThreads of kernels/reduction/join_columns.cuh
+MAX_GROUPS, _MAX_ROWS = 32, 8
+_ROWS_OF_A_THREAD = 64  # at least, before more CTAs share a column
+_CLUSTERS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnConfig:
+    vector: int
+    groups: int
+    rows: int
+    cluster: int
+    held: bool  # all elements of a thread lie in registers
+
+    @property
+    def lanes(self) -> int:
+        """Threads that share the terms of a column."""
+        return self.groups * self.cluster
+
+    @property
+    def facts(self) -> dict[str, int | bool]:
+        """Facts of a SKU that determine the order of additions."""
+        found: dict[str, int | bool] = {"groups": self.groups, "rows": self.rows, "vector": self.vector}
+        found |= {} if self.held else {"stream": True}
+        return found | ({"cluster": self.cluster} if self.cluster > 1 else {})
+
+    def constants(self, program: Any) -> dict[str, Any]:
+        """Constants of the templates in columns."""
+        lanes = {name: getattr(self, name) for name in ("vector", "groups", "rows", "cluster", "held")}
+        found = lanes | {"shared": self.shared_bytes(program), "columns": kept_last(program), "inner": len(program.fold)}
+        found |= {"fused": not self.held and self.fuses(program)}
+        return found | {"segmented": True}  # templates reach a folded element by the step from one to the next
+
+    def fuses(self, program: Any) -> bool:
+        """Whether one pass over the elements joins all stages: none uses another, and their states lie in registers."""
+        return fold_config.independent(program) and self.vector * state_words(program) <= fold_config.STATE_WORDS
+
+    def shared_bytes(self, program: Any) -> int:
+        """Shared memory of a CTA whose threads have one column each; kRows of kernels/reduction/join_columns.cuh."""
+        lanes = THREADS // self.groups
+        slots = THREADS // 32 if lanes < 32 else self.groups
+        if slots * self.cluster == 1:
+            return 0
+        most = max((state_bytes(stage) for stage in program.stages), default=0)
+        return (slots + (self.cluster > 1)) * lanes * most
+
+
+def kept_last(program: Any) -> int:
+    """How many axes behind the last folded one are kept."""
+    return len(program.shape) - 1 - int(program.fold[-1])
+
+
+def state_bytes(stage: Any) -> int:
+    """sizeof(State) of kernels/reduction/reducers.cuh."""
+    size = ITEMSIZE[stage.value.type]
+    if stage.reducer == "welford":
+        return 3 * size
+    if stage.reducer == "expsum":
+        return 2 * size
+    return 2 * max(4, size) if "index" in REDUCERS[stage.reducer].parts else max(4, size)
+
+
+def state_words(program: Any) -> int:
+    """Registers for the states of all stages."""
+    return sum(state_bytes(stage) for stage in program.stages) // 4
+
+
+def config(program: Any, target: Target) -> ColumnConfig:
+    vector = fold_config.vector_of(program)
+    folded = math.prod(program.shape[axis] for axis in program.fold)
+    rows = _power_below(max(1, min(_MAX_ROWS, fold_config.elements_in_registers(program) // vector)))
+    clusters = _CLUSTERS if target.sm_version >= 90 else (1,)
+    for groups in (1, 2, 4, 8, 16, MAX_GROUPS):
+        if folded <= groups * rows:
+            return ColumnConfig(vector, groups, rows, 1, True)
+    if _reads_again(program):
+        for cluster in clusters:
+            if folded <= MAX_GROUPS * rows * cluster:
+                return ColumnConfig(vector, MAX_GROUPS, rows, cluster, True)
+    cluster = next(one for one in reversed(clusters) if one == 1 or folded >= MAX_GROUPS * _ROWS_OF_A_THREAD * one)
+    return ColumnConfig(vector, MAX_GROUPS, rows, cluster, False)
+
+
+def _reads_again(program: Any) -> bool:
+    """Whether elements are needed after a stage has joined them."""
+    return len(program.stages) > 1 or any(set(program.fold) <= set(program.axes_of(made)) for made in program.outputs)
+
+
+def _power_below(n: int) -> int:
+    """The largest power of two that is not more."""
+    return 1 << (n.bit_length() - 1)

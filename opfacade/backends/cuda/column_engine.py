@@ -1,0 +1,64 @@
+"""The CUDA engine of folds whose last axis is kept: neighbouring threads take neighbouring elements of it.
+
+The order of the axes of `shape` is the order in memory: the last one has stride 1. So the choice follows from the descriptor;
+other strides give the same bits, slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda.column_config import ColumnConfig, config, kept_last
+from opfacade.core.candidate import Candidate, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.target import Target
+
+_EVIDENCE = (
+    "tests/families/reduction/test_columns.py::test_it_keeps_its_bound_on_every_layout",
+    "tests/families/reduction/test_columns.py::test_bits_do_not_depend_on_the_path_nor_on_other_columns",
+)
+
+
+def whole_columns(program: Any) -> Iterator[Reason]:
+    """Stages and outputs along a part of the folded axes."""
+    kept = set(program.kept)
+    if any(program.joined(stage) != program.fold for stage in program.stages):
+        yield Reason("OPF-S003", "stages.axes", "a part of the folded axes", "all folded axes")
+    if any(kept < set(program.axes_of(made)) < set(range(len(program.shape))) for made in program.outputs):
+        yield Reason("OPF-S003", "outputs.over", "a part of the folded axes", "all folded axes, or none")
+
+
+class ColumnLayout(engine.RowLayout):
+    """How a fold is laid over threads, for `FoldKernel`."""
+
+    impl, template, evidence = "columns", "reduction/fold_columns", _EVIDENCE
+
+    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+        if not kept_last(program):
+            yield Reason("OPF-S003", "fold", f"axis {program.fold[-1]}, the last one", "a last axis that is kept")
+        yield from whole_columns(program)
+
+    def config(self, program: Any, target: Target) -> Any:
+        return config(program, target)
+
+    def chains(self, shape: ColumnConfig, summed: bool) -> int:
+        return shape.lanes
+
+    def held_elements(self, program: Any, target: Target) -> int:
+        return 0
+
+    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+        return config(program, target).constants(program)
+
+    def level(self, program: Any, axes: Any) -> str:
+        """Where something that has some axes lies: at each element, each folded one, or each column."""
+        if not set(axes) & set(program.fold):
+            return "row"
+        return "element" if any(axis > program.fold[-1] for axis in axes) else "group"
+
+
+def fold_kernels(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
+    """The kernels in columns and in rows of an op that is a fold."""
+    return engine.fold_kernel(descriptor, ColumnLayout()), engine.fold_kernel(descriptor)

@@ -1,0 +1,94 @@
+"""The CUDA engine of folds of rows of different lengths: a row's own length decides how many threads share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import column_config, column_engine, fold_config, support
+from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
+from opfacade.core.candidate import Candidate, Launcher, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+
+_EVIDENCE = (
+    "tests/families/reduction/test_ragged.py::test_it_keeps_its_bound_on_every_layout",
+    "tests/families/reduction/test_ragged.py::test_a_row_has_the_same_bits_in_any_batch_and_place",
+)
+_WARP, _MAX_BATCH = 32, 8
+_CTAS = 4  # of an SM, for long rows
+_GROUPS = 8  # threads that share a column of a row
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedConfig:
+    """batch: elements of a thread that are loaded before the first is used."""
+
+    batch: int
+
+    @property
+    def facts(self) -> dict[str, int | bool]:
+        return {"span": _WARP}
+
+
+class RaggedRows(engine.RowLayout):
+    impl, template, evidence, ragged = "ragged", "reduction/fold_ragged", _EVIDENCE, True
+
+    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+        if kept_last(program):
+            yield Reason("OPF-S003", "fold", "a last axis that is kept", f"axis {len(program.shape) - 1}, the last one")
+
+    def config(self, program: Any, target: Target) -> RaggedConfig:
+        return RaggedConfig(min(_MAX_BATCH, fold_config.elements_in_registers(program)))
+
+    def chains(self, shape: Any, summed: bool) -> int:
+        return _WARP
+
+    def held_elements(self, program: Any, target: Target) -> int:
+        return 0
+
+    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+        fused = fold_config.independent(program) and column_config.state_words(program) <= fold_config.STATE_WORDS
+        found = {"rows": self.config(program, target).batch, "fused": fused, "in_columns": False, "columns": 0, "vector": 4}
+        return found | {"inner": len(program.fold), "segmented": False, "ragged": program.ragged}
+
+    def level(self, program: Any, axes: Any) -> str:
+        return "element" if set(axes) & set(program.fold) else "row"
+
+
+class RaggedColumns(column_engine.ColumnLayout):
+    impl, template, evidence, ragged = "ragged_columns", "reduction/fold_ragged", _EVIDENCE, True
+
+    def config(self, program: Any, target: Target) -> ColumnConfig:
+        vector = _vector(program)
+        rows = max(1, min(_MAX_BATCH, fold_config.elements_in_registers(program) // vector))
+        return ColumnConfig(vector, _GROUPS, 1 << (rows.bit_length() - 1), 1, False)
+
+    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+        found = self.config(program, target).constants(program)
+        return found | {"ragged": program.ragged, "in_columns": True}
+
+
+def _vector(program: Any) -> int:
+    """Columns of 16 bytes of the narrowest tensor that has them for each element, at most 8."""
+    overs = [(one.dtype, one.over) for one in (*program.inputs, *program.outputs) if one.over]
+    sizes = [ITEMSIZE[dtype] for dtype, over in overs if 1 in over and max(over) > program.fold[-1]]
+    return max(min(8, 16 // min(sizes, default=4)), 4 // min(sizes, default=4))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedKernel(engine.FoldKernel):
+    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if self.is_empty(descriptor):
+            return support.nothing_to_do
+        scalars = (*engine.scalars(descriptor), _CTAS * target.sm_count)
+        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)
+
+
+def ragged_kernels(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
+    """The kernels of ragged rows of an op that is a fold."""
+    return tuple(engine.fold_kernel(descriptor, layout, RaggedKernel) for layout in (RaggedRows(), RaggedColumns()))

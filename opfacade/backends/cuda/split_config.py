@@ -1,0 +1,84 @@
+"""How few long rows are cut into parts that CTAs fold: a function of how many there are, of their length and of the GPU.
+
+The chunk, elements of a part, is all that the bits of a row depend on, and the SKU names it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import column_config, fold_config
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT
+from opfacade.core.target import Target
+
+MAX_PARTS = 1024  # so that a warp joins them in 32 steps
+_PART_THREADS = 512  # kPartThreads of kernels/reduction/split.cuh
+_MAX_BATCH = 4  # vectors of a thread that are loaded before the first is used
+_LEAST_ROW, _LEAST_COLUMN = 32768, 1024  # elements of a part, at least
+_CTAS_OF_ROWS, _CTAS_OF_COLUMNS = 2, 4  # of an SM
+
+
+@dataclass(frozen=True, slots=True)
+class SplitConfig:
+    """groups, rows: of columns; 0 in rows. batch: of rows."""
+
+    chunk: int
+    parts: int
+    vector: int
+    batch: int = 0
+    groups: int = 0
+    rows: int = 0
+
+    @property
+    def lanes(self) -> int:
+        """Threads that share the terms of a part."""
+        return self.groups or _PART_THREADS
+
+    @property
+    def facts(self) -> dict[str, int | bool]:
+        """Facts of a SKU that determine the order of additions."""
+        found: dict[str, int | bool] = {"chunk": self.chunk, "vector": self.vector}
+        return found | ({"groups": self.groups, "rows": self.rows} if self.groups else {"span": _PART_THREADS})
+
+
+def in_rows(program: Any, target: Target) -> SplitConfig:
+    vector = fold_config.vector_of(program)
+    batch = max(1, min(_MAX_BATCH, fold_config.elements_in_registers(program) // vector))
+    chunk, parts = _cut(program, _CTAS_OF_ROWS * target.sm_count // max(1, _kept(program)), _LEAST_ROW)
+    return SplitConfig(chunk, parts, vector, batch=batch)
+
+
+def in_columns(program: Any, target: Target) -> SplitConfig:
+    shape = column_config.config(program, target)
+    groups = column_config.MAX_GROUPS
+    columns = math.prod(program.shape[program.fold[-1] + 1 :])
+    tiles = _kept(program) // max(1, columns) * -(-columns // (column_config.THREADS // groups * shape.vector))
+    chunk, parts = _cut(program, _CTAS_OF_COLUMNS * target.sm_count // max(1, tiles), _LEAST_COLUMN)
+    return SplitConfig(chunk, parts, shape.vector, groups=groups, rows=shape.rows)
+
+
+def workspace_bytes(program: Any, shape: SplitConfig) -> int:
+    """A state of each stage for each part of each row."""
+    needed = _kept(program) * shape.parts * 4 * column_config.state_words(program)
+    return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
+def fuses(program: Any, vector: int) -> bool:
+    """Whether one pass over the elements of a row joins all stages."""
+    chains = max((1 if stage.reducer == "expsum" else 4 for stage in program.stages), default=1)
+    return chains * column_config.state_words(program) <= fold_config.STATE_WORDS
+
+
+def _kept(program: Any) -> int:
+    return math.prod(program.shape[axis] for axis in program.kept)
+
+
+def _cut(program: Any, wanted: int, least: int) -> tuple[int, int]:
+    """(chunk, parts) of a row that `wanted` CTAs fold. A chunk has three significant bits, so that few lengths share a SKU."""
+    folded = math.prod(program.shape[axis] for axis in program.fold)
+    chunk = max(least, -(-folded // max(1, min(wanted, MAX_PARTS))))
+    unit = 1 << max(0, (chunk - 1).bit_length() - 3)
+    chunk = -(-chunk // unit) * unit
+    return chunk, -(-folded // chunk)

@@ -1,0 +1,90 @@
+"""Folds of rows of different lengths: what they refuse, and each row as a fold of its own.
+
+Axis 0 counts the rows and axis 1 the elements of all of them. A tensor has one of the two: an element belongs to one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from opfacade.programs.fault import Fault
+from opfacade.programs.fields import paths
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TENSORS = "either axis 0, of a row, or axis 1, of its elements, or neither"
+
+
+def check_ragged(program: Any) -> None:
+    """Raises Fault for what rows of different lengths have not."""
+    if program.fold[0] != 1:
+        raise Fault(".fold", "axis 1, of which a row is a part, and not axis 0", str(program.fold))
+    for name, default in (("num_valid", False), ("split", "off"), ("in_place", ())):
+        if getattr(program, name) != default:
+            raise Fault(f".{name}", f"{default} with ragged rows", str(getattr(program, name)))
+    for i, given in enumerate(program.inputs):
+        if given.name == "indptr":
+            raise Fault(f".inputs.{i}.name", "another name than that of the operand of ragged rows", given.name)
+        if given.shape is None and (given.over is None or {0, 1} <= set(given.over)):
+            raise Fault(f".inputs.{i}.over", _TENSORS, str(given.over))
+    for i, made in enumerate(program.outputs):
+        if made.over is None or len({0, 1} & set(made.over)) != 1:
+            raise Fault(f".outputs.{i}.over", "either axis 0 or axis 1", str(made.over))
+    for i, stage in enumerate(program.stages):
+        if stage.axes is not None and stage.axes != program.fold:
+            raise Fault(f".stages.{i}.axes", "all folded axes of ragged rows", str(stage.axes))
+        if stage.reducer in ("argmax", "argmin"):
+            raise Fault(f".stages.{i}.reducer", "one that has a value of an empty row", stage.reducer)
+    for path, node in paths(program.values()):
+        if node.kind in ("coord", "extent") and node.data == 0:
+            raise Fault(f".{path}.axis", "another axis than that of ragged rows", "0")
+
+
+def rows_of(program: Any, args: Any, chosen: Sequence[int] | None = None) -> Iterator[tuple[Any, Any]]:
+    """Each row as a fold of its own, with its part of the tensors. A fold of rows of one length is itself. chosen: the rows;
+    None: all."""
+    if not program.ragged:
+        yield program, args
+        return
+    ranges = ranges_of(args.indptr, program.shape[1])
+    for row in range(len(ranges)) if chosen is None else chosen:
+        begin, end = ranges[row]
+        yield _of_length(program, end - begin), _cut(program, args, row, (begin, end))
+
+
+def ranges_of(indptr: Tensor, total: int) -> list[tuple[int, int]]:
+    """(first, stop) of each row, clamped to the tensor. A row whose entries fall is empty."""
+    found = []
+    bounds: list[int] = indptr.tolist()
+    for first, stop in pairwise(bounds):
+        begin = min(max(first, 0), total)
+        found.append((begin, min(max(stop, begin), total)))
+    return found
+
+
+def _of_length(program: Any, length: int) -> Any:
+    """The same fold of one row."""
+    outputs = tuple(
+        made.model_copy(update={"over": made.over if 0 in made.over else (0, *made.over)}) for made in program.outputs
+    )
+    return program.model_copy(update={"shape": (1, length, *program.shape[2:]), "outputs": outputs, "ragged": None})
+
+
+def _cut(program: Any, args: Any, row: int, range_: tuple[int, int]) -> Any:
+    found: dict[str, Any] = {}
+    for i, given in enumerate(program.inputs):
+        tensor = getattr(args, f"in_{i}")
+        found[f"in_{i}"] = tensor if given.shape is not None else _part(tensor, given.over, row, range_)
+    for i, made in enumerate(program.outputs):
+        part = _part(getattr(args, f"out_{i}"), made.over, row, range_)
+        found[f"out_{i}"] = part if 0 in made.over else part.unsqueeze(0)
+    return type(args)(**found)
+
+
+def _part(tensor: Tensor, axes: Sequence[int], row: int, range_: tuple[int, int]) -> Tensor:
+    if 0 in axes:
+        return tensor.narrow(axes.index(0), row, 1)
+    return tensor.narrow(axes.index(1), range_[0], range_[1] - range_[0]) if 1 in axes else tensor
