@@ -1,7 +1,7 @@
 // x / factor rounded to fp8 or i8, bit-equal to a division, from a product and a correction, without a branch. A quotient q within 1
 // ulp becomes the nearest by q - (q f - x) (1 / f), if 1 / f is correctly rounded. q = x (1 / f) is within 1 ulp for x of at
-// most 11 bits (exhaustive: tests/families/kv_cache/test_quotient.py); a longer x takes one more correction. What does not depend on
-// x is computed once where a divisor is used several times: the compiler finds it.
+// most 11 bits (exhaustive: tests/families/kv_cache/test_quotient.py); a longer x takes one more correction. The compiler computes
+// the parts that depend on the factor alone once for all x.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 
