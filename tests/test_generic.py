@@ -28,8 +28,8 @@ GENERAL |= {"inputs", "outputs", "map"}
 GENERAL |= {"x", "out", "width", "limit", "alpha", "expression", "interleaved"}
 # An operand of appends, and a slot of anything.
 GENERAL |= {"slots"}
-# How a table wraps a long cell, which is also the op of folds; a method of every text, which is a field of theirs.
-GENERAL |= {"fold", "split"}
+# How a table wraps a long cell, which is also the op of folds; a method of every text; a layout of page tables. Fields have them too.
+GENERAL |= {"block", "fold", "split"}
 # Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too.
 GENERAL |= {"kind", "x", "out", "log", "least", "group", "groups", "axis"}
 # Operands and fields of sampling that are words of every program: a random seed, a CUDA stream, a sample of rows, a report.

@@ -95,7 +95,7 @@ struct FoldRow : Located<M> {
     M::template fetch<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
     if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));
   }
-  // What outputs alone need.
+  // Elements that only outputs need.
   __device__ __forceinline__ void fetch_late(typename M::Inputs& in, int wave, int piece, int count) const {
     M::template fetch_late<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
   }

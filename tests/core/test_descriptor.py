@@ -264,7 +264,7 @@ def test_sizes_are_fields():
 
 
 def _of_other_sizes(example, rng):
-    """The same kind. A split of the caller's keeps its limit of parts in reach, a list of states its length."""
+    """The same kind. A split keeps its limit of parts in reach, a list of states its length, a width its groups."""
     drawn = lambda: rng.choice((1, 2, 3, 16, 40, 1000))  # noqa: E731
     several = {name: value for name, value in example if name in type(example).sizes}
     fields = {name: tuple(drawn() for _ in value) if isinstance(value, tuple) else drawn() for name, value in several.items()}
@@ -273,6 +273,9 @@ def _of_other_sizes(example, rng):
     if hasattr(example, "paged_kv"):
         fields["paged_kv"] = example.paged_kv.model_dump() | {"num_total_pages": rng.choice((1, 40, 600, 5000, 100000))}
         fields["max_kv_indices"] = None
+    quant = getattr(example, "quant", None)
+    if "width" in fields and quant is not None and quant.scale == "group":
+        fields["width"] *= quant.group
     if example.category == "sampling":
         fields |= _of_sampling(example, several, rng)
     return type(example).model_validate(example.model_dump() | fields)
