@@ -28,7 +28,8 @@ GENERAL |= {"inputs", "outputs", "map"}
 GENERAL |= {"x", "out", "width", "limit", "alpha", "expression", "interleaved"}
 # An operand of appends, and a slot of anything.
 GENERAL |= {"slots"}
-# How a table wraps a long cell, which is also the op of folds; a method of every text; a layout of page tables. Fields have them too.
+# How a table wraps a long cell, which is also the op of folds; a method of every text; a layout of page tables. They are
+# fields of programs too.
 GENERAL |= {"block", "fold", "split"}
 # Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too.
 GENERAL |= {"kind", "x", "out", "log", "least", "group", "groups", "axis"}
