@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.testing.batches import EMPTY, NEIGHBOURS, Batches, log_uniform
 from opfacade.testing.batches import Campaign as Campaign
 from opfacade.testing.bits import bits, fill
-from opfacade.testing.harness import harness_of, valid_part
+from opfacade.testing.harness import harness_of, valid_rows
 from opfacade.testing.subject import Subject
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
             torch.cuda.current_stream().wait_stream(stream)
         else:
             subject.run(call, workspace)
-        got = {name: bits(getattr(valid_part(subject.descriptor, call), name)) for name in written}
+        got = {name: _owned(subject, call, name) for name in written}
         want = want or {name: value.clone() for name, value in got.items()}
         different += torch.stack([(got[name] != want[name]).any() for name in written]).any()
     count = int(different)
@@ -104,6 +104,15 @@ def _moved(subject: Subject, args: Any, before: dict[str, Tensor], rng: random.R
     return type(args)(**values)
 
 
+def _owned(subject: Subject, call: Any, name: str) -> Tensor:
+    """Bits of an output, 0 where the call writes nothing."""
+    free = harness_of(subject.descriptor).unowned(subject.descriptor, call, name)
+    found = bits(getattr(call, name))
+    found = found if free is None else found.masked_fill(free, 0)
+    valid = valid_rows(subject.descriptor, call, name)
+    return found if valid is None else found[:valid]
+
+
 def _placed(tensor: Tensor, rng: random.Random) -> Tensor:
     """A copy at a random multiple of 16 bytes into a fresh allocation. Strides of views become the compact ones."""
     step = max(1, 16 // tensor.element_size())
@@ -121,7 +130,7 @@ def fingerprint(subject: Subject, seed: int) -> str:
     digest = hashlib.sha256()
     for name, spec in subject.descriptor.operands().items():
         if spec.written:
-            digest.update(bits(getattr(args, name)).cpu().numpy().tobytes())
+            digest.update(_owned(subject, args, name).cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

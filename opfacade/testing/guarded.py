@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.testing.bits import bits, same_bits
-from opfacade.testing.harness import valid_rows
+from opfacade.testing.harness import harness_of, valid_rows
 from opfacade.testing.subject import MARGIN, Subject
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ def run(subject: Subject, args: Any) -> list[str]:
         wrong += _once(subject, args, fences)
         for name in outs:
             same = fences[name].inner.view(bits(fences[name].inner).dtype) == _pattern(fences[name].inner, fill)
+            free = harness_of(subject.descriptor).unowned(subject.descriptor, args, name)
+            if free is not None:
+                wrong += [f"{name} was written where nothing belongs to the call"] if not bool(same[free].all()) else []
+                same = same & ~free
             valid = valid_rows(subject.descriptor, args, name)
             if valid is not None:
                 wrong += [f"{name} was written past its {valid} valid rows"] if not bool(same[valid:].all()) else []

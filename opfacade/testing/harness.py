@@ -109,6 +109,10 @@ class Harness:
 
     # -- results ----------------------------------------------------------------------------------------------------
 
+    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+        """True for each element of an output that a call leaves as it is, besides rows that are not valid; None: no element."""
+        return None
+
     def judge(self, ran: Ran, sample: Sample) -> Report:
         """The worst error of everything that was written, over its bound; rows that are not valid keep what they held."""
         missing = [name for name in inout(ran.descriptor) if name not in ran.before]

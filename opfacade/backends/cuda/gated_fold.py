@@ -26,7 +26,7 @@ def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
     def declines(problem: Any, target: Target) -> Sequence[Reason]:
         if not problem.makes_scales:
             found = "null" if problem.quant is None else problem.quant.scale
-            return [Reason("OPF-S003", "quant.scale", found, "token, group")]
+            return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", found, "token, group")]
         return plain.declines(problem, target)
 
     def jit_spec(problem: Any, target: Target) -> Any:

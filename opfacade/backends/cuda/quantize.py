@@ -29,7 +29,8 @@ def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
 
     def declines(descriptor: Any, target: Target) -> list[Reason]:
         if descriptor.quant.scale == "block":
-            return [Reason("OPF-S003", "quant.scale", "block", "none, static, tensor, token, group")]
+            allowed = "none, static, tensor, token, group"
+            return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", "block", allowed)]
         return list(plain.declines(descriptor, target))
 
     return replace(plain, declines=declines)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import operands_of
 from opfacade.plans import _fold_values
-from opfacade.plans._fold_ragged import rows_of
+from opfacade.plans._fold_ragged import ranges_of, rows_of
 from opfacade.programs import bound
 from opfacade.programs.evaluate import stored
 from opfacade.testing.bits import same_bits
@@ -39,6 +39,13 @@ class FoldHarness(Harness):
     def inputs(self, draw: Draw) -> None:
         if draw.descriptor.folded().ragged:
             draw.values["indptr"] = draw.values["indptr"].sort().values
+
+    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+        """Elements between ragged rows, and the entries that round a column of scales up."""
+        program, got = descriptor.folded(), getattr(args, name)
+        if getattr(descriptor, "quant", None) is not None and name == "scale":
+            return padding_of(got, descriptor.quant, descriptor.total_num_rows)
+        return gaps_of(program, got, name, args.indptr) if program.ragged else None
 
     def _judged(self, program: Any, calls: tuple[Any, Any], counts: dict[str, float]) -> Report:
         """A fold whose rows have one length. calls: as it was, and as it is."""
@@ -103,3 +110,28 @@ def _compared(program: Any, output: Any, node: Any, got: Tensor, bounds: bound.B
     v, r = (cut(_fold_values.over(program, output, one)) for one in ball)
     r, value = 1.02 * r, got.double()
     return compare([Bounded(output.name, torch.where(r.isinf(), value, v), r, r)], {output.name: value})
+
+
+def padding_of(scale: Tensor, quant: Any, rows: int) -> Tensor | None:
+    """The last entries of columns of scales that are rounded up."""
+    import torch
+
+    if quant.scale_layout != "column_padded4":
+        return None
+    free = torch.zeros(scale.shape, dtype=torch.bool, device=scale.device)
+    free[:, rows:] = True
+    return free
+
+
+def gaps_of(program: Any, got: Tensor, name: str, indptr: Tensor) -> Tensor | None:
+    """Elements of an output over the elements of ragged rows that are in no row."""
+    import torch
+
+    axes = program.axes_of(program.outputs[int(name.removeprefix("out_"))])
+    if 1 not in axes:
+        return None
+    free = torch.ones(program.shape[1], dtype=torch.bool, device=got.device)
+    for first, stop in ranges_of(indptr, program.shape[1]):
+        free[first:stop] = False
+    at = axes.index(1)
+    return free.view(-1, *[1] * (got.ndim - at - 1)).expand(got.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.plans._program_values import numbers_of
 from opfacade.programs import bound
@@ -15,11 +15,14 @@ from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report, constants, join
-from opfacade.testing.families._folds import FoldHarness
+from opfacade.testing.families._folds import FoldHarness, padding_of
 from opfacade.testing.families.attention.inputs import positive
 from opfacade.testing.families.elementwise import compared
 from opfacade.testing.harness import Harness, HasLengths, Ran, Sample, kept, valid_part
 from opfacade.testing.inputs import Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class _Result(NamedTuple):
@@ -35,11 +38,18 @@ class GatedActivationHarness(Harness):
 
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
         example: Any = rng.choice([example for example in examples() if example.op == op])
-        return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), width=rng.randint(1, 90))
+        group = example.quant.group if example.quant is not None and example.quant.scale == "group" else 1
+        return changed(
+            example, total_num_rows=rng.randint(0, min(60, tokens)), width=group * rng.randint(1, max(1, 90 // group))
+        )
 
     def inputs(self, draw: Draw) -> None:
         if draw.descriptor.has_scale and draw.descriptor.quant.scale_dtype == "f32":
             positive(draw, ("scale",))
+
+    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+        makes = descriptor.makes_scales and name == "scale"
+        return padding_of(args.scale, descriptor.quant, descriptor.total_num_rows) if makes else None
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         problem = ran.descriptor
