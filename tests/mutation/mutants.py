@@ -1,6 +1,6 @@
 """Planted faults: exact replacements in the sources, the tests that must see them, and nothing else.
 
-A family may have its own beside its tests: `tests/families/<family>/faults.py` ends in FAULTS, and so does each file of
+A family may have its own beside its tests: `tests/families/<family>/faults*.py` end in FAULTS, and so does each file of
 `tests/mutation/host`, the faults of Python that decides or judges.
 """
 
@@ -29,8 +29,9 @@ from tests.mutation.faults_torch_ops import TORCH_OP_FAULTS
 from tests.mutation.mutant import Mutant
 
 _KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
-_FAMILIES = sorted((Path(__file__).parents[1] / "families").glob("*/faults.py"))
-_OF_FAMILIES = [fault for path in _FAMILIES for fault in import_module(f"tests.families.{path.parent.name}.faults").FAULTS]
+_FAMILIES = sorted((Path(__file__).parents[1] / "families").glob("*/faults*.py"))
+_MODULES = [import_module(f"tests.families.{path.parent.name}.{path.stem}") for path in _FAMILIES]
+_OF_FAMILIES = [fault for module in _MODULES for fault in module.FAULTS]
 _WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *INTEGRATION_FAULTS)
 _CORE = (*INPUT_FAULTS, *LOGGING_FAULTS, *MESSAGE_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS, *RECIPE_FAULTS)
 CPU = (*_OF_FAMILIES, *CPU_FAULTS, *_KERNELS, *_CORE, *_WAYS_IN)
