@@ -60,8 +60,8 @@ FAULTS = (
     host(
         "fingerprint: the first output alone is digested",
         DETERMINISM,
-        "            digest.update(bits(getattr(args, name)).cpu().numpy().tobytes())\n",
-        "            digest.update(bits(getattr(args, name)).cpu().numpy().tobytes())\n            break\n",
+        "            digest.update(_owned(subject, args, name).cpu().numpy().tobytes())\n",
+        "            digest.update(_owned(subject, args, name).cpu().numpy().tobytes())\n            break\n",
         REPEATS,
     ),
     host("any batch: one needle seen often is enough", DETERMINISM, "while min(counts)", "while max(counts)", INVARIANT),
