@@ -29,10 +29,9 @@ struct Fold {
   typename M::Constants constants{};
   typename M::Results results{};
 
-  __device__ __forceinline__ explicit Fold(const Params& params) : p(params), row(params) {}
+  __device__ __forceinline__ explicit Fold(const Params& params) : p(after_previous(params)), row(params) {}
 
   __device__ __forceinline__ void run() {
-    wait_for_previous();
     if constexpr (M::kWholePieces && M::kRows == 1) {
       if (!row.there) return;  // nor has any other thread of the CTA or cluster a row
     }
@@ -56,6 +55,12 @@ struct Fold {
   }
 
  private:
+  // A row reads num_valid, which the kernel before may have written.
+  static __device__ __forceinline__ const Params& after_previous(const Params& params) {
+    wait_for_previous();
+    return params;
+  }
+
   __device__ __forceinline__ int waves() const { return kHeld ? M::kWaves : (p.segments + Row::kAtOnce - 1) / Row::kAtOnce; }
   __device__ __forceinline__ int pieces() const {
     constexpr int kAtOnce = M::kLanes * M::kVec;
