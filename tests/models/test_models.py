@@ -1,5 +1,7 @@
 """Named models: their sizes, and problems of which every one has a kernel."""
 
+from unittest.mock import patch
+
 import pytest
 
 from opfacade import Plan, Target, errors
@@ -19,7 +21,8 @@ OPS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_problem_of_a_model_has_a_kernel(name):
-    plans = [Plan.select(descriptor, target=HOPPER) for descriptor in descriptors(name)]
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):  # whatever compiler is here
+        plans = [Plan.select(descriptor, target=HOPPER) for descriptor in descriptors(name)]
     assert {plan.sku.op for plan in plans} == OPS[name]
     assert {plan.sku.backend for plan in plans} == {"cuda"}
     # A build takes about a second of one core: under a minute on two, with room for slower machines.
