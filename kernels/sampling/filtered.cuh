@@ -136,13 +136,13 @@ constexpr bool kEndsAlone = !C::kReport && !C::kProbs;
 // Cuts and race on a list of candidates. Returns false if the cuts need more than a list has room
 // for.
 template <class C>
-__device__ __forceinline__ bool draw_listed(HeldRow<C>& held, const Filters<C>& filters, uint64_t all, Kept& kept, uint64_t& drawn) {
+__device__ __forceinline__ bool draw_listed(HeldRow<C>& held, uint64_t all, Kept& kept, uint64_t& drawn) {
   const bool ends = !kEndsAlone<C> || blockIdx.x % held.row().p.ctas == 0;
-  const int count = held.list_of(filters.first(all), ends);
+  const int count = held.list_of(filters_of(held).first(all), ends);
   if (count == 0) return false;
   if (kEndsAlone<C>) held.cluster().sync();  // the lists are copied
   if (!ends) return true;
-  kept = filters.kept_of_list(held, count, all);
+  kept = filters_of(held).kept_of_list(held, count, all);
   drawn = raced_of_list<C>(held, count, kept);
   return true;
 }
@@ -164,9 +164,9 @@ __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   Kept kept{{0, ~0u}, row.greedy() && !C::kProbs ? 0.f : filters.most()};
   uint64_t drawn = 0;
   bool listed = false;
-  if constexpr (C::kTopK || C::kTopP) listed = cuts && draw_listed<C>(held, filters, all, kept, drawn);
+  if constexpr (C::kTopK || C::kTopP) listed = cuts && draw_listed<C>(held, all, kept, drawn);
   if (!listed) {
-    if (cuts) kept = filters.kept(held, all);
+    if (cuts) kept = filters_of(held).kept(held, all);
     if (!row.greedy()) drawn = raced<C>(held, kept);
   }
   if (row.greedy()) drawn = first;

@@ -77,6 +77,12 @@ struct Filters {
   }
 };
 
+// Read again where they are needed: registers are few.
+template <class C>
+__device__ __forceinline__ Filters<C> filters_of(const HeldRow<C>& held) {
+  return Filters<C>(held.row().p, held.row().row);
+}
+
 // In every CTA of the row, which has a candidate.
 template <class C>
 __device__ __forceinline__ Kept kept_of(HeldRow<C>& held) {
