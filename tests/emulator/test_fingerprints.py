@@ -1,7 +1,6 @@
 """An id keeps its output bits: those of emulated kernels are on record, and a change of arithmetic needs a new revision."""
 
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 
@@ -9,12 +8,14 @@ from opfacade import Target
 from opfacade.tools import catalogue
 from tests import emulator
 from tests.support import fingerprint_problems, fingerprints
+from tests.support.assemblers import any_assembler
 from tests.support.fingerprints import EMULATOR, Fingerprint, merged, taken, wrong
 
 pytestmark = emulator.needed
 COMMAND = fingerprints.command(EMULATOR)
-with patch("opfacade.backends.cuda.ptxas.release", return_value=None):  # whatever compiler is here
+with any_assembler():
     PROBLEMS = fingerprint_problems.emulated()
+    IMPLEMENTATIONS = sorted({subject.plan.sku.impl for subject, _ in PROBLEMS.values()})
 MERGE = "kernels/cascade/merge_states.cuh"
 SUM = "sum[i] += weight * part[j].at(i);"
 OLD = Fingerprint("p", "attention/op/cuda/sm_90a/split_kv@1/kv=bf16/strided/-/g2.0", "in", "out")
@@ -22,7 +23,7 @@ OLD = Fingerprint("p", "attention/op/cuda/sm_90a/split_kv@1/kv=bf16/strided/-/g2
 
 @pytest.fixture(autouse=True)
 def _any_assembler():
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+    with any_assembler():
         yield
 
 
@@ -86,6 +87,6 @@ def test_a_record_keeps_the_bits_of_an_id(tmp_path, monkeypatch):
         merged([OLD], [replace(OLD, bits="other")])
 
 
-@pytest.mark.parametrize("impl", sorted({subject.plan.sku.impl for subject, _ in PROBLEMS.values()}))
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_the_place_of_a_revision_is_known(impl):
     assert fingerprints.places(impl)

@@ -1,12 +1,11 @@
 """Named models: their sizes, and problems of which every one has a kernel."""
 
-from unittest.mock import patch
-
 import pytest
 
 from opfacade import Plan, Target, errors
 from opfacade.models import descriptors, facts_of
 from opfacade.models.facts import MODELS
+from tests.support.assemblers import any_assembler
 
 HOPPER = Target.parse("sm_90a")
 # What a server runs; latent attention rotates by itself.
@@ -21,7 +20,7 @@ OPS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_problem_of_a_model_has_a_kernel(name):
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):  # whatever compiler is here
+    with any_assembler():
         plans = [Plan.select(descriptor, target=HOPPER) for descriptor in descriptors(name)]
     assert {plan.sku.op for plan in plans} == OPS[name]
     assert {plan.sku.backend for plan in plans} == {"cuda"}

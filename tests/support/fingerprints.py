@@ -87,7 +87,8 @@ def places(impl):
     """Files of the CUDA backend that name an implementation and its revision."""
     files = sorted((ROOT / "opfacade/backends/cuda").rglob("*.py"))
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in files}
-    return [name for name, text in texts.items() if f'"{impl}"' in text and ("REVISION" in text or "impl=" in text)]
+    signs = ("REVISION", "impl=", "impl, ")
+    return [name for name, text in texts.items() if f'"{impl}"' in text and any(sign in text for sign in signs)]
 
 
 def merged(found, new):

@@ -80,7 +80,7 @@ def test_strides_do_not_matter(problem, layout):
     args = inputs.make_args(problem, seed=6)
     other = replace(
         args,
-        **{name: laid_out(getattr(args, name), layout) for name in MapArgs.__slots__[2:14] if getattr(args, name) is not None},
+        **{name: laid_out(getattr(args, name), layout) for name in problem.operands() if name != "num_valid"},
     )
     plan = MapPlan.select(problem)
     plan.run(args), plan.run(other)
