@@ -111,7 +111,7 @@ def _is_device(x: object) -> bool:
 
 
 class _Generator(torch.Generator):
-    """Of the CPU, whatever device is named."""
+    """A generator of the CPU, whatever device is named."""
 
     def __new__(cls, device: object = None) -> torch.Generator:
         return super().__new__(cls)

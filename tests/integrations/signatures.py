@@ -70,7 +70,7 @@ def described(node: ast.stmt) -> dict[str, object]:
 
 
 def _attributes(node: ast.stmt) -> list[str]:
-    """What __init__ sets on self."""
+    """The attributes that __init__ sets on self."""
     made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
     set_there = [one for function in made for one in ast.walk(function) if isinstance(one, ast.Attribute)]
     return sorted({one.attr for one in set_there if isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"})

@@ -8,7 +8,7 @@ from opfacade.models.facts import MODELS
 from tests.support.assemblers import any_assembler
 
 HOPPER = Target.parse("sm_90a")
-# What a server runs; latent attention rotates by itself.
+# The ops that a server runs. Latent attention needs the op rotary, because no qkv_prepare serves it.
 COMMON = {"norm", "quantize", "gated_activation", "sample"}
 OPS = {
     "llama3-8b": COMMON | {"paged_decode", "paged_prefill", "paged_kv_append", "qkv_prepare"},

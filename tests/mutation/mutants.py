@@ -13,6 +13,7 @@ from tests.mutation.faults_cpu import CPU_FAULTS
 from tests.mutation.faults_cpu_kernels import CPU_KERNEL_FAULTS
 from tests.mutation.faults_decode import DECODE_FAULTS
 from tests.mutation.faults_fp8 import FP8_FAULTS
+from tests.mutation.faults_hopper import HOPPER_FAULTS
 from tests.mutation.faults_identity import IDENTITY_FAULTS
 from tests.mutation.faults_indices import INDEX_FAULTS
 from tests.mutation.faults_inputs import INPUT_FAULTS
@@ -28,7 +29,7 @@ from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.faults_torch_ops import TORCH_OP_FAULTS
 from tests.mutation.mutant import Mutant
 
-_KERNELS = (*CPU_KERNEL_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
+_KERNELS = (*CPU_KERNEL_FAULTS, *HOPPER_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *INDEX_FAULTS)
 _FAMILIES = sorted((Path(__file__).parents[1] / "families").glob("*/faults*.py"))
 _MODULES = [import_module(f"tests.families.{path.parent.name}.{path.stem}") for path in _FAMILIES]
 _OF_FAMILIES = [fault for module in _MODULES for fault in module.FAULTS]

@@ -188,7 +188,7 @@ def ended(words: list[str], root: Path, env: dict[str, str], limit: float) -> tu
 
 
 def origin(device: str, commit: str | None) -> dict[str, object]:
-    """What a record is of: its machine with the commit, and the kernels, as in other records (bench/records.py)."""
+    """The machine with its commit, and the digest of the kernels, as in other records (bench/records.py)."""
     from bench import records
     from opfacade.tools import kernel_digests
 

@@ -1,4 +1,4 @@
-"""What level full accepts in an operand, as its spec says: finite, least, marked_by, rising."""
+"""Validation at level full accepts the values that the spec of an operand names: finite, least, marked_by, rising."""
 
 import math
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ def chain_speculative_sampling(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Tokens `[batch, n + 1]` i32, -1 past the last, and two counts `[batch]`, which are added to the given tensors.
 
-    The first count takes each draft on its own, also past the first rejected one; the second one is of the drafts that stay.
+    The first count has every accepted draft, also those behind a rejected one. The second stops at the first rejected one.
     """
     sizes = _sizes(draft_probs, draft_token_ids, target_probs)
     drafts, q, p = draft_token_ids.to(torch.int32).contiguous(), draft_probs.float(), target_probs.float()

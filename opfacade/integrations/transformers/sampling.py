@@ -51,7 +51,7 @@ def sample(
 
 
 def _split(processors: Any) -> tuple[list[Any], dict[str, float]]:
-    """Processors that stay, and the values of those that a draw replaces."""
+    """The processors that are still called, and the values of those that a draw replaces."""
     kept: list[Any] = []
     controls: dict[str, float] = {}
     order = list(_CONTROLS)

@@ -1,4 +1,4 @@
-"""GPU tests of attention: repeatability, batch invariance, graphs, streams, strides, wild values."""
+"""GPU tests of attention: repeatability, batch invariance, graphs, streams, strides, NaN where nothing is read."""
 
 import math
 

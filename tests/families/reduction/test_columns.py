@@ -18,12 +18,12 @@ from opfacade.plans.softmax import SoftmaxDescriptor
 from opfacade.programs.expression import apply, coord, read, stage
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import REDUCERS
-from opfacade.testing import numerics
 from opfacade.testing.families.elementwise import differs
 from opfacade.testing.families.reduction import resized
 from tests import emulator
 from tests.families.elementwise.forms import LAYOUTS
 from tests.families.reduction.forms import FORMS, R, W, X, reducer, rows, softmax
+from tests.families.reduction.held import builds_without_spills, on_gpu, same_on_every_path
 from tests.families.reduction.test_fold_kernel import filled, held, moved
 
 SM_90A = Target.parse("sm_90a")
@@ -89,13 +89,7 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 def test_bits_do_not_depend_on_the_path_nor_on_other_columns(problem):
     subject, args = emulator.subject(problem), filled(problem, 4)
     calls = [moved(problem, args, layout) for layout in LAYOUTS]
-    fresh = {name for name, spec in operands_of(problem).items() if spec.role == "inout"}
-    calls[0] = replace(calls[0], **{name: getattr(args, name).clone() for name in fresh})
-    for call in calls:
-        subject.run(call)
-    for one, *others in zip(*(problem.written(call) for call in calls), strict=True):
-        for other in others:
-            assert not bool(differs(one, other).any())
+    same_on_every_path(subject, args, calls)
 
 
 @emulator.needed
@@ -255,17 +249,13 @@ def test_parts_of_the_folded_axes_are_declined_with_their_field():
 
 @pytest.mark.parametrize("name", ["sum_bf16", "welford_f64", "softmax", "centred", "argmax_f32", "placed", "expsum_f32"])
 def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
-    plan = Plan.select(COLUMNS[name], Preference(backend="cuda"), SM_90A)
-    plan.compile()
-    assert plan.cache_state == "shared"
+    builds_without_spills(COLUMNS[name], monkeypatch, tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_keeps_its_bound_on_a_gpu(problem, layout):
-    _on_gpu(problem, moved(problem, filled(problem, 3), layout))
+    on_gpu(problem, moved(problem, filled(problem, 3), layout))
 
 
 @pytest.mark.gpu
@@ -281,12 +271,4 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
 )
 def test_long_columns_on_a_gpu(make, folded):
     problem = make(folded)
-    _on_gpu(problem, filled(problem, 3))
-
-
-def _on_gpu(problem, args):
-    call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
-    plan = Plan.select(problem, Preference(backend="cuda"))
-    before = numerics.snapshot(problem, call)
-    plan.run(call)
-    assert numerics.check(problem, call, plan.sku, before=before).worst <= 1
+    on_gpu(problem, filled(problem, 3))

@@ -18,6 +18,7 @@ from opfacade.testing.families.reduction import resized
 from tests import emulator
 from tests.families.elementwise.forms import LAYOUTS, laid_out, random_of
 from tests.families.reduction.forms import FORMS, grouped, layer, reducer, rms, softmax
+from tests.families.reduction.held import builds_without_spills, same_on_every_path
 
 SM_90A = Target.parse("sm_90a")
 KERNELS = {name: one for name, one in FORMS.items() if name != "two_levels"}
@@ -71,13 +72,7 @@ def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
     """Aligned vectors, neighbours, any strides; and each row alone."""
     subject, args = emulator.subject(problem), filled(problem, 4)
     calls = [moved(problem, args, layout) for layout in LAYOUTS]
-    fresh = {name for name, spec in operands_of(problem).items() if spec.role == "inout"}
-    calls[0] = replace(calls[0], **{name: getattr(args, name).clone() for name in fresh})
-    for call in calls:
-        subject.run(call)
-    for one, *others in zip(*(problem.written(call) for call in calls), strict=True):
-        for other in others:
-            assert not bool(differs(one, other).any())
+    same_on_every_path(subject, args, calls)
 
 
 @emulator.needed
@@ -235,11 +230,7 @@ def test_a_program_beyond_the_engine_is_declined_with_its_field():
 
 @pytest.mark.parametrize("name", ["rms", "softmax", "grouped", "quantised", "argmax_f32", "masked"])
 def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
-    plan = Plan.select(FORMS[name], Preference(backend="cuda"), SM_90A)
-    plan.compile()
-    assert plan.cache_state == "shared"
+    builds_without_spills(FORMS[name], monkeypatch, tmp_path)
 
 
 @pytest.mark.gpu

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target, load_descriptor
-from opfacade.core.descriptor import operands_of
 from opfacade.errors import DescriptorError, IndexDataError, UnsupportedError
 from opfacade.plans.reduction import EXAMPLES, FoldDescriptor, FoldOutput, FoldPlan, Stage
 from opfacade.programs.expression import apply, coord, extent, stage, value
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import REDUCERS
-from opfacade.testing import determinism, numerics
+from opfacade.testing import determinism
 from opfacade.testing.batches import Campaign
 from opfacade.testing.families.elementwise import differs
 from opfacade.validation.values import ValueGuard, bounded_of
 from tests import emulator
 from tests.families.elementwise.forms import LAYOUTS
 from tests.families.reduction.forms import FORMS, W, X
+from tests.families.reduction.held import builds_without_spills, on_gpu
 from tests.families.reduction.test_fold_kernel import filled, held, moved
 
 SM_90A = Target.parse("sm_90a")
@@ -301,30 +301,18 @@ def test_a_descriptor_travels_and_the_field_is_absent_at_its_default(problem):
 
 @pytest.mark.parametrize("name", ["sum", "softmax", "centred", "placed", "welford_f64", "columns_bf16", "columns_centred"])
 def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
-    plan = Plan.select(PROBLEMS[name], Preference(backend="cuda"), SM_90A)
-    plan.compile()
-    assert plan.cache_state == "shared"
+    builds_without_spills(PROBLEMS[name], monkeypatch, tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_keeps_its_bound_on_a_gpu(problem, layout):
     args = drawn(problem, 3)
-    _on_gpu(problem, replace(moved(problem, args, layout), indptr=args.indptr))
+    on_gpu(problem, replace(moved(problem, args, layout), indptr=args.indptr))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("problem", [softmax((300, 400000), "bf16"), reducer("welford", (100, 900000)),
                                      softmax((200, 5000, 136), "bf16", (1, 2)), EXAMPLES[-1]])  # fmt: skip
 def test_many_rows_on_a_gpu(problem):
-    _on_gpu(problem, drawn(problem, 5))
-
-
-def _on_gpu(problem, args):
-    call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
-    plan = Plan.select(problem, Preference(backend="cuda"))
-    before = numerics.snapshot(problem, call)
-    plan.run(call)
-    assert numerics.check(problem, call, plan.sku, before=before).worst <= 1
+    on_gpu(problem, drawn(problem, 5))

@@ -17,12 +17,12 @@ from opfacade.plans.reduction import FoldDescriptor, FoldOutput, Stage
 from opfacade.programs.expression import apply, coord, stage
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import REDUCERS
-from opfacade.testing import numerics
 from opfacade.testing.families.elementwise import differs
 from opfacade.testing.families.reduction import resized
 from tests import emulator
 from tests.families.elementwise.forms import LAYOUTS
 from tests.families.reduction.forms import FORMS, W, X, reducer, rows, softmax
+from tests.families.reduction.held import builds_without_spills, on_gpu
 from tests.families.reduction.test_fold_kernel import filled, held, moved
 
 SM_90A = Target.parse("sm_90a")
@@ -207,17 +207,13 @@ def test_the_field_is_absent_at_its_default():
 
 @pytest.mark.parametrize("name", ["sum", "sum_bf16", "moments", "welford_f64", "placed", "columns_bf16", "columns_moments"])
 def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
-    plan = Plan.select(SPLIT[name], Preference(backend="cuda"), SM_90A)
-    plan.compile()
-    assert plan.cache_state == "shared"
+    builds_without_spills(SPLIT[name], monkeypatch, tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_keeps_its_bound_on_a_gpu(problem, layout):
-    _on_gpu(problem, moved(problem, filled(problem, 3), layout))
+    on_gpu(problem, moved(problem, filled(problem, 3), layout))
 
 
 @pytest.mark.gpu
@@ -228,15 +224,6 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
 def test_long_rows_on_a_gpu_have_the_same_bits_twice(make):
     problem = auto(make())
     args = filled(problem, 3)
-    first, second = (problem.written(_on_gpu(problem, args)) for _ in range(2))
+    first, second = (problem.written(on_gpu(problem, args)) for _ in range(2))
     for one, two in zip(first, second, strict=True):
         assert not bool(differs(one, two).any())
-
-
-def _on_gpu(problem, args):
-    call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
-    plan = Plan.select(problem, Preference(backend="cuda"))
-    before = numerics.snapshot(problem, call)
-    plan.run(call, torch.full((plan.workspace_size,), 0xA5, dtype=torch.uint8, device="cuda") if plan.workspace_size else None)
-    assert numerics.check(problem, call, plan.sku, before=before).worst <= 1
-    return call

@@ -1,0 +1,40 @@
+"""Shared by tests of all kernels of folds: builds without spills, runs on a GPU within the bound, equal bits on each path."""
+
+from dataclasses import replace
+
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.core.descriptor import operands_of
+from opfacade.testing import numerics
+from opfacade.testing.families.elementwise import differs
+
+
+def builds_without_spills(problem, monkeypatch, tmp_path):
+    """A spill is refused by the build."""
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+    plan = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
+    plan.compile()
+    assert plan.cache_state == "shared"
+
+
+def on_gpu(problem, args):
+    """The call after its run, which keeps its bound; its workspace held garbage."""
+    call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
+    plan = Plan.select(problem, Preference(backend="cuda"))
+    before = numerics.snapshot(problem, call)
+    plan.run(call, torch.full((plan.workspace_size,), 0xA5, dtype=torch.uint8, device="cuda") if plan.workspace_size else None)
+    assert numerics.check(problem, call, plan.sku, before=before).worst <= 1
+    return call
+
+
+def same_on_every_path(subject, args, calls):
+    """The calls have the values of `args` in other layouts; the first is `args` itself, so what it overwrites is copied."""
+    problem = subject.descriptor
+    fresh = {name for name, spec in operands_of(problem).items() if spec.role == "inout"}
+    calls[0] = replace(calls[0], **{name: getattr(args, name).clone() for name in fresh})
+    for call in calls:
+        subject.run(call)
+    for one, *others in zip(*(problem.written(call) for call in calls), strict=True):
+        for other in others:
+            assert not bool(differs(one, other).any())
