@@ -12,14 +12,11 @@ __device__ __forceinline__ void adjust_logits(const SampleParams& p) {
   const int64_t at = blockIdx.x / p.ctas;
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
   if (!is_valid_row(p, at)) return;
-  flag_biases<C>(p, at, flags);
-  const Row<C> row(p, at, flags);
+  BiasIndex& index = *reinterpret_cast<BiasIndex*>(flags + kBiasFlags);
+  flag_biases<C>(p, at, flags, index);
+  const Row<C> row(p, at, flags, &index);
   Bits* const logits = const_cast<Bits*>(row.logits);
-#pragma unroll 2
-  for (uint32_t token = first + 4 * threadIdx.x; token < end; token += 4 * kSampleThreads) {
-    float a[4];
-    row.load(token, a);
-    row.adjust(token, a);
+  row.each_group(first, end, [&](uint32_t token, const float (&a)[4]) {
     Run<Bits, 4> four;
 #pragma unroll
     for (int j = 0; j < 4; ++j) four.e[j] = Element<typename C::T>::store(row.heated(a[j]));
@@ -28,7 +25,7 @@ __device__ __forceinline__ void adjust_logits(const SampleParams& p) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         if (token + j < end) logits[token + j] = four.e[j];
-  }
+  });
 }
 
 }  // namespace opfacade

@@ -13,28 +13,27 @@ struct CandidateList {
   // Copies the lists of all CTAs to `all` of each CTA with copies set. Returns how many entries they have, 0 if some list is too
   // short. By all threads of the cluster.
   __device__ __forceinline__ int collect(const ClusterRow& cluster, const uint32_t* listed, bool copies) const {
-    uint32_t total = 0;
-    bool fits = true;
-#pragma unroll 1
-    for (int rank = 0; rank < cluster.ctas(); ++rank) {
-      const uint32_t count = cluster.word_of(rank, listed);
-      fits = fits && count <= own_room;
-      total += count;
+    const uint32_t count = cluster.word_of_lane(listed);
+    uint32_t end = count;  // of the list of this lane's CTA in that of the row
+#pragma unroll
+    for (int step = 1; step < kMostCtas; step *= 2) {
+      const uint32_t left = __shfl_up_sync(0xffffffffu, end, step);
+      if (static_cast<int>(threadIdx.x % 32) >= step) end += left;
     }
+    const bool fits = __all_sync(0xffffffffu, count <= own_room);
+    const uint32_t total = __shfl_sync(0xffffffffu, end, kMostCtas - 1);
     if (!fits || total > room) return 0;
-    if (copies) copy(cluster, listed);
+    if (copies) copy(cluster, count, end);
     return static_cast<int>(total);
   }
 
  private:
-  __device__ __forceinline__ void copy(const ClusterRow& cluster, const uint32_t* listed) const {
-    uint32_t filled = 0;
-#pragma unroll 1
-    for (int rank = 0; rank < cluster.ctas(); ++rank) {
-      const uint32_t count = cluster.word_of(rank, listed);
-      for (uint32_t i = threadIdx.x; i < count; i += kSampleThreads) all[filled + i] = cluster.words_of(rank, own + i);
-      filled += count;
-    }
+  // Each warp copies from one CTA. count, end: of the CTA with the number of the lane.
+  __device__ __forceinline__ void copy(const ClusterRow& cluster, uint32_t count, uint32_t end) const {
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), rank = warp % cluster.ctas();
+    const uint32_t begin = __shfl_sync(0xffffffffu, end - count, rank), step = kSampleThreads / cluster.ctas();
+    count = __shfl_sync(0xffffffffu, count, rank);
+    for (uint32_t i = warp / cluster.ctas() * 32 + lane; i < count; i += step) all[begin + i] = cluster.words_of(rank, own + i);
     __syncthreads();
   }
 };

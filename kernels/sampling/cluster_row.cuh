@@ -41,11 +41,20 @@ class ClusterRow {
     return ctas_ == 1 ? *own : cluster_load_two_words(cluster_address(smem_address(own), rank));
   }
 
-  // The value of all threads of the row, in every thread. Two slots: a peer may still read the other one.
+  // Of the CTA that has the number of this lane, so that all are read at once; 0 beyond the last.
+  __device__ __forceinline__ uint32_t word_of_lane(const uint32_t* own) const {
+    const int rank = static_cast<int>(threadIdx.x % 32);
+    return rank < ctas_ ? word_of(rank, own) : 0;
+  }
+  __device__ __forceinline__ uint64_t words_of_lane(const uint64_t* own) const {
+    const int rank = static_cast<int>(threadIdx.x % 32);
+    return rank < ctas_ ? words_of(rank, own) : 0;
+  }
+
+  // The value of all threads of the row, in every thread; 0 changes no value. Two slots: a peer may still read the other one.
   template <class Op>
   __device__ __forceinline__ uint64_t reduce(uint64_t value, Op op) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, step));
+    value = join(value, op);
     if (threadIdx.x % 32 == 0) shared_.warp[threadIdx.x / 32] = value;
     __syncthreads();
     slot_ ^= 1;
@@ -56,13 +65,18 @@ class ClusterRow {
       if (threadIdx.x == 0) shared_.cta[slot_] = value;
     }
     sync();
-    value = words_of(0, &shared_.cta[slot_]);
-#pragma unroll 1
-    for (int rank = 1; rank < ctas_; ++rank) value = op(value, words_of(rank, &shared_.cta[slot_]));
-    return value;
+    return join(words_of_lane(&shared_.cta[slot_]), op);
   }
 
  private:
+  // Over the lanes of a warp.
+  template <class Op>
+  static __device__ __forceinline__ uint64_t join(uint64_t value, Op op) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, step));
+    return value;
+  }
+
   ReduceShared& shared_;
   int ctas_, slot_ = 0;
 };

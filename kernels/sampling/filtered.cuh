@@ -83,34 +83,21 @@ class Reporter {
   HeldRow<C>& held_;
 };
 
-// The largest key of the kept tokens. A word serves four tokens, so a group computes them once; a group skips what no noise or
-// none of its words makes the largest.
+// The key of an adjusted logit with its noise.
+__device__ __forceinline__ float key_of_heated(float a, float noise) { return fmaf(a, kLog2E, noise); }
+
+// The largest key of the kept tokens.
 template <class C>
 __device__ __forceinline__ uint64_t raced(HeldRow<C>& held, const Kept& kept) {
-  const SampleParams& p = held.row().p;
-  const Philox philox(p.seed[held.row().row], p.offset[held.row().row], p.stream);
-  uint64_t best = 0;
-  held.each_group([&](uint32_t first, const float (&a)[4]) {
-    bool has[4];
-    float most = minus_infinity();
+  if (threadIdx.x == 0) held.shared().best = 0;
+  __syncthreads();
+  Race race(held.row().p, held.row().row, &held.shared().best);
+  held.each_group([&](uint32_t first, float (&a)[4]) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      has[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held);
-      if (has[j]) most = fmaxf(most, a[j]);
-    }
-    if (!is_candidate(most)) return;
-    const Lead lead(&held.shared().best, most * kLog2E);
-    if (lead.is_lost()) return;
-    uint32_t words[4];
-    philox.words(first / 4, words);
-    if (lead.is_lost(words)) return;
-    const uint64_t before = best;
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (has[j]) best = Larger()(best, ranked(fmaf(a[j], kLog2E, minus_log2_exponential(words[j])), first + j));
-    if (best != before) atomicMax(&held.shared().best, static_cast<uint32_t>(best >> 32));
+    for (int j = 0; j < 4; ++j) a[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held) ? a[j] : minus_infinity();
+    race.group(first, a, kLog2E, key_of_heated);
   });
-  return held.cluster().reduce(best, Larger());
+  return held.cluster().reduce(race.found(), Larger());
 }
 
 // The same on a list, by one CTA.
@@ -143,33 +130,69 @@ __device__ __forceinline__ bool draw_listed(HeldRow<C>& held, uint64_t all, Kept
   if (kEndsAlone<C>) held.cluster().sync();  // the lists are copied
   if (!ends) return true;
   kept = filters_of(held).kept_of_list(held, count, all);
-  drawn = raced_of_list<C>(held, count, kept);
+  if (!held.row().greedy()) drawn = raced_of_list<C>(held, count, kept);
   return true;
+}
+
+// Whether the filters of a row without a k keep a candidate. place: in the order, as `ranked` has it.
+template <class C>
+__device__ __forceinline__ bool is_kept(HeldRow<C>& held, uint64_t place, float a) {
+  const Filters<C> filters = filters_of(held);
+  if (!(held.distance(a) <= filters.most())) return false;
+  if (!filters.by_mass) return true;
+  uint64_t before = 0, all = 0;
+  held.each_of_four([&](uint32_t token, float other) {
+    const uint64_t mass = held.mass(other);
+    all += mass;
+    if (ranked(other, token) > place) before += mass;
+  });
+  before = held.cluster().reduce(before, Sum());
+  return before < need_of(filters.share, held.cluster().reduce(all, Sum()));
+}
+
+// The winner of the kept tokens. winner: that of all candidates. The kept tokens precede all others in the order, and whoever wins a
+// race that they take part in is their winner if it is kept. If it is not, those that precede it race again.
+template <class C>
+__device__ __forceinline__ uint64_t winner_of_kept(HeldRow<C>& held, uint64_t winner) {
+  Kept kept{{0, ~0u}, -minus_infinity()};
+#pragma unroll 1
+  for (;;) {
+    const float a = held.again(token_of(winner));
+    const uint64_t place = ranked(a, token_of(winner));
+    if (is_kept<C>(held, place, a)) return winner;
+    kept.cut = {static_cast<uint32_t>((place + 1) >> 32), token_of(place + 1)};
+    winner = raced<C>(held, kept);
+  }
 }
 
 // Returns whether other CTAs may still read this one's shared memory.
 template <class C>
 __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   const Row<C>& row = held.row();
-  const uint64_t first = held.hold();
+  constexpr bool kRaces = !C::kTopK && !C::kProbs;  // a race first, and then whether its winner is kept
+  const bool draws = !row.greedy();
+  Race race(row.p, row.row, &held.shared().best);
+  const uint64_t first = held.hold([&](uint32_t token, const float (&a)[4]) {
+    if (kRaces && draws) race.group(token, a, kLog2E, key_of_heated);
+  });
   Reporter<C> report(row.p, row.row, held);
   if (first == 0) {
     if (report.writes()) write_token(row.p, row.row, 0);
     report.nothing();
     return true;
   }
-  const Filters<C> filters(row.p, row.row);
-  const bool cuts = (C::kProbs || !row.greedy()) && filters.cuts();
-  const uint64_t all = C::kReport || (cuts && filters.of_all()) ? held.total_mass() : 0;
-  Kept kept{{0, ~0u}, row.greedy() && !C::kProbs ? 0.f : filters.most()};
-  uint64_t drawn = 0;
+  const bool cuts = !kRaces && (C::kProbs || draws) && filters_of(held).cuts();
+  const uint64_t all = C::kReport || (cuts && filters_of(held).of_all()) ? held.total_mass() : 0;
+  Kept kept{{0, ~0u}, draws || C::kProbs ? filters_of(held).most() : 0.f};
+  uint64_t drawn = first;
   bool listed = false;
-  if constexpr (C::kTopK || C::kTopP) listed = cuts && draw_listed<C>(held, all, kept, drawn);
-  if (!listed) {
-    if (cuts) kept = filters_of(held).kept(held, all);
-    if (!row.greedy()) drawn = raced<C>(held, kept);
+  if constexpr (kRaces) {
+    if (draws) drawn = winner_of_kept<C>(held, held.cluster().reduce(race.found(), Larger()));
+  } else {
+    if constexpr (C::kTopK || C::kTopP) listed = cuts && draw_listed<C>(held, all, kept, drawn);
+    if (cuts && !listed) kept = filters_of(held).kept(held, all);
+    if (draws && !listed) drawn = raced<C>(held, kept);
   }
-  if (row.greedy()) drawn = first;
   if (report.writes()) write_token(row.p, row.row, drawn);
   if constexpr (C::kReport) report.token(drawn, held.again(token_of(drawn)), all);
   if constexpr (C::kTopN) report.most_likely(first, all);
@@ -182,8 +205,9 @@ __device__ __forceinline__ void sample_filtered(const SampleParams& p) {
   HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
   const int64_t at = blockIdx.x / p.ctas;
   if (!is_valid_row(p, at)) return;
-  flag_biases<C>(p, at, shared.flags);
-  const Row<C> row(p, at, shared.flags);
+  BiasIndex& index = bias_index(shared);
+  flag_biases<C>(p, at, shared.flags, index);
+  const Row<C> row(p, at, shared.flags, &index);
   HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
   if (draw_held<C>(held)) held.cluster().sync();  // no CTA exits while others read its shared memory
 }

@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/sampling/candidate_list.cuh"
 #include "kernels/sampling/narrowing.cuh"
-#include "kernels/sampling/noise.cuh"
+#include "kernels/sampling/race.cuh"
 #include "kernels/sampling/row.cuh"
 #include "kernels/sampling/stream.cuh"
 
@@ -19,17 +19,23 @@ struct alignas(16) HeldShared {
 
 static_assert(sizeof(HeldShared) <= kHeldShared, "lists follow");
 
+// Biases are looked up while a row is read, before it is cut: `read_again` does without.
+__device__ __forceinline__ BiasIndex& bias_index(HeldShared& shared) {
+  static_assert(sizeof(BiasIndex) <= sizeof(BucketSums) * 2, "in place of the sums");
+  return *reinterpret_cast<BiasIndex*>(&shared.select.coarse);
+}
+
 constexpr float kOctaves = 41.f;  // below the most likely token, where masses end
 constexpr int kSample = 8;        // one candidate of so many says where a target may be crossed
 
 // The adjusted logit of any token, read from the row. A call: many loops have it, and few rows need it.
 template <class C>
 __device__ __noinline__ float read_again(const SampleParams& p, int64_t row, const uint8_t* flags, uint32_t token) {
-  const Row<C> logits(p, row, flags);
-  float a[1];
-  logits.load(token, a);
-  logits.adjust(token, a);
-  return logits.heated(a[0]);
+  const Row<C> logits(p, row, flags, nullptr);
+  Loaded<1> one;
+  logits.load(token, one);
+  logits.adjust(token, one);
+  return logits.heated(one.a[0]);
 }
 
 // Sums of coarse buckets: those from first to last are exact, and that before the first has all that comes before it.
@@ -51,23 +57,22 @@ class HeldRow {
     past_ = min(end_, first_ + row.p.held);
   }
 
-  // Reads the row; the first of its order, in every thread.
-  __device__ __forceinline__ uint64_t hold() {
+  // Reads the row; the first of its order, in every thread. also(first token, four adjusted logits) sees every group.
+  template <class F>
+  __device__ __forceinline__ uint64_t hold(F also) {
     uint64_t first = 0;
-#pragma unroll 2
-    for (uint32_t token = first_ + 4 * threadIdx.x; token < end_; token += 4 * kSampleThreads) {
-      float a[4];
-      row_.load(token, a);
-      row_.adjust(token, a);
+    if (threadIdx.x == 0) shared_.best = 0;
+    __syncthreads();
+    row_.each_group(first_, end_, [&](uint32_t token, float (&a)[4]) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) a[j] = row_.heated(a[j]);
       if (token < past_) *reinterpret_cast<Run<float, 4>*>(held_ + (token - first_)) = {a[0], a[1], a[2], a[3]};
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         if (is_candidate(a[j])) first = Larger()(first, ranked(a[j], token + j));
-    }
+      also(token, a);
+    });
     own_ = first;
-    if (threadIdx.x == 0) shared_.best = 0;
     first = cluster_.reduce(first, Larger());
     top_ = C::kShares ? key_of(first) : __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
     return first;
@@ -181,6 +186,10 @@ class HeldRow {
   // before them are summed in registers. Where the sample is wrong, all buckets are counted.
   __device__ __forceinline__ Crossing crossing(const Target& target) {
     SelectShared& shared = shared_.select;
+    if constexpr (!C::kProbs) {  // wide sets are rare: no registers for what is known
+      survey({0, kBuckets - 1});
+      return pass_.crossing(shared.coarse, target, {0, 0});
+    }
     Surveyed wanted = surveyed_.last >= 0 ? surveyed_ : bound_ >= 0 ? Surveyed{0, bound_} : likely(target);
     Crossing found;
 #pragma unroll 1

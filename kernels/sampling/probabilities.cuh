@@ -25,9 +25,9 @@ __device__ __forceinline__ void probabilities(const SampleParams& p) {
   HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
   const int64_t at = blockIdx.x / p.ctas;
   if (!is_valid_row(p, at)) return;
-  const Row<C> row(p, at, shared.flags);
+  const Row<C> row(p, at, shared.flags, nullptr);
   HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
-  const bool any = held.hold() != 0;
+  const bool any = held.hold([](uint32_t, const float (&)[4]) {}) != 0;
   Kept kept{{0, ~0u}, -minus_infinity()};
   if (any) kept = kept_of<C>(held);
   if constexpr (C::kMask) write_masked(p, at, held, kept);

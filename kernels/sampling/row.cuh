@@ -8,17 +8,44 @@ namespace opfacade {
 
 constexpr int kBiasFlags = 2048;  // bytes; a bit says whether a group of four tokens, modulo their number, is in the list
 
+// Entries of a bias list by their group, modulo the number of chains: a group reads those of one chain.
+struct BiasIndex {
+  static constexpr int kChains = 512, kRoom = 2048, kEnd = 0xffff;
+  uint32_t first[kChains];
+  uint16_t next[kRoom];
+
+  static __device__ __forceinline__ uint32_t chain(uint32_t token) { return token / 4 % kChains; }
+  // The entry after `last` in a chain: they are linked in any order, and biases are added in that of the list.
+  __device__ __forceinline__ int after(int last, uint32_t chain) const {
+    int found = kEnd;
+    for (uint32_t i = first[chain]; i != kEnd; i = next[i])
+      if (static_cast<int>(i) > last) found = min(found, static_cast<int>(i));
+    return found;
+  }
+};
+
+// Tokens as they are loaded, with what adjusts each.
+template <int kCount>
+struct Loaded {
+  float a[kCount], bias[kCount];
+  int32_t count[kCount];
+  uint8_t prompt[kCount];
+  uint32_t allowed;
+};
+
 template <class C>
 struct Row {
   using Bits = typename Element<typename C::T>::Bits;
   const SampleParams& p;
   int64_t row;
   const Bits* logits;
-  const uint8_t* flags;  // of the biases
+  const uint8_t* flags;    // of the biases
+  const BiasIndex* index;  // null: all entries are read
   float temperature;
   bool aligned;  // groups of the row are aligned
 
-  __device__ __forceinline__ Row(const SampleParams& p, int64_t row, const uint8_t* flags) : p(p), row(row), flags(flags) {
+  __device__ __forceinline__ Row(const SampleParams& p, int64_t row, const uint8_t* flags, const BiasIndex* index)
+      : p(p), row(row), flags(flags), index(p.adjust.num_biases > BiasIndex::kRoom ? nullptr : index) {
     int64_t from = row;
     if constexpr (C::kIndices) {
       from = p.indices[row];
@@ -33,24 +60,52 @@ struct Row {
   __device__ __forceinline__ bool greedy() const { return !(temperature > 0.f); }
   __device__ __forceinline__ uint32_t vocab() const { return static_cast<uint32_t>(p.vocab); }
 
-  // As stored; past the vocabulary -inf. One token, or the four of a group.
+  // One token, or the four of a group; past the vocabulary -inf.
   template <int kCount>
-  __device__ __forceinline__ void load(uint32_t token, float (&a)[kCount]) const {
+  __device__ __forceinline__ void load(uint32_t token, Loaded<kCount>& to) const {
+    const AdjustParams& by = p.adjust;
     if (kCount == 4 && aligned && token + 4 <= vocab()) {
       const Fetched<typename C::T, 4> four = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + token);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) a[j] = four.at(j);
-      return;
-    }
+      for (int j = 0; j < kCount; ++j) to.a[j] = four.at(j);
+    } else {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j)
-      a[j] = token + j < vocab() ? Element<typename C::T>::load(logits[token + j]) : minus_infinity();
+      for (int j = 0; j < kCount; ++j)
+        to.a[j] = token + j < vocab() ? Element<typename C::T>::load(logits[token + j]) : minus_infinity();
+    }
+    if constexpr (C::kBitmask)
+      to.allowed = token < vocab() ? static_cast<uint32_t>(by.bitmask[row * by.bitmask_row + token / 32]) >> token % 32 : 0;
+    if constexpr (C::kBias) few(by.bias + row * by.bias_row, token, to.bias);
+    if constexpr (C::kPenalties) {
+      few(by.prompt_mask + row * by.prompt_mask_row, token, to.prompt);
+      few(by.output_counts + row * by.output_counts_row, token, to.count);
+    }
+  }
+
+  // f(first token, four adjusted logits) of the groups of this thread from `first` to `end`; the next group is loaded before f
+  // has this one.
+  template <class F>
+  __device__ __forceinline__ void each_group(uint32_t first, uint32_t end, F f) const {
+    constexpr uint32_t kStep = 4 * kSampleThreads;
+    Loaded<4> here, next;
+    bool there = false;
+#pragma unroll 1
+    for (uint32_t token = first + 4 * threadIdx.x;; token += kStep) {
+      const bool more = token < end;
+      if (more) load(token, next);
+      if (there) {
+        adjust(token - kStep, here);
+        f(token - kStep, here.a);
+      }
+      if (!more) return;
+      there = true, here = next;
+    }
   }
 
   // Before the temperature; -inf if no candidate.
   template <int kCount>
-  __device__ __forceinline__ void adjust(uint32_t token, float (&a)[kCount]) const {
-    const AdjustParams& by = p.adjust;
+  __device__ __forceinline__ void adjust(uint32_t token, Loaded<kCount>& of) const {
+    float(&a)[kCount] = of.a;
     if constexpr (C::kRaw) {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
@@ -59,20 +114,13 @@ struct Row {
       }
       return;
     }
-    if constexpr (C::kBitmask) {
-      if (token < vocab()) {
-        const uint32_t allowed = static_cast<uint32_t>(by.bitmask[row * by.bitmask_row + token / 32]) >> token % 32;
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) a[j] = allowed >> j & 1 ? a[j] : minus_infinity();
-      }
-    }
-    if constexpr (C::kBias) {
-#pragma unroll
-      for (int j = 0; j < kCount; ++j)
-        if (token + j < vocab()) a[j] = __fadd_rn(a[j], by.bias[row * by.bias_row + token + j]);
+    for (int j = 0; j < kCount; ++j) {
+      if constexpr (C::kBitmask) a[j] = of.allowed >> j & 1 ? a[j] : minus_infinity();
+      if constexpr (C::kBias) a[j] = __fadd_rn(a[j], of.bias[j]);
     }
     if constexpr (C::kBiasList) add_list(token, a);
-    if constexpr (C::kPenalties) penalize(token, a);
+    if constexpr (C::kPenalties) penalize(of);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? capped(a[j]) : minus_infinity();
   }
@@ -103,8 +151,11 @@ struct Row {
   __device__ __forceinline__ void add_list(uint32_t token, float (&a)[kCount]) const {
     if (!is_flagged(token)) return;
     const AdjustParams& by = p.adjust;
+    const bool chained = index != nullptr;
+    const int end = chained ? BiasIndex::kEnd : by.num_biases;
+    const uint32_t chain = BiasIndex::chain(token);
 #pragma unroll 1
-    for (int i = 0; i < by.num_biases; ++i) {
+    for (int i = chained ? index->after(-1, chain) : 0; i < end; i = chained ? index->after(i, chain) : i + 1) {
       const uint32_t at = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]) - token;
       if (at >= kCount) continue;
       const float value = by.bias_values[row * by.bias_values_row + i];
@@ -114,31 +165,45 @@ struct Row {
   }
 
   template <int kCount>
-  __device__ __forceinline__ void penalize(uint32_t token, float (&a)[kCount]) const {
+  __device__ __forceinline__ void penalize(Loaded<kCount>& of) const {
     const AdjustParams& by = p.adjust;
     const float repetition = by.repetition[row], frequency = by.frequency[row], presence = by.presence[row];
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      if (token + j >= vocab()) continue;
-      const int32_t count = by.output_counts[row * by.output_counts_row + token + j];
-      if (count > 0 || by.prompt_mask[row * by.prompt_mask_row + token + j])
-        a[j] = a[j] > 0.f ? __fdiv_rn(a[j], repetition) : __fmul_rn(a[j], repetition);
-      if (count > 0) a[j] = __fsub_rn(__fsub_rn(a[j], __fmul_rn(frequency, static_cast<float>(count))), presence);
+      float& a = of.a[j];
+      if (of.count[j] > 0 || of.prompt[j]) a = a > 0.f ? __fdiv_rn(a, repetition) : __fmul_rn(a, repetition);
+      if (of.count[j] > 0) a = __fsub_rn(__fsub_rn(a, __fmul_rn(frequency, static_cast<float>(of.count[j]))), presence);
     }
+  }
+
+  // Those of one token or of a group, at once where a row of them is aligned; 0 past the vocabulary.
+  template <class T, int kCount>
+  __device__ __forceinline__ void few(const T* from, uint32_t token, T (&to)[kCount]) const {
+    if (kCount == 4 && reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0 && token + 4 <= vocab()) {
+      const Run<T, 4> four = *reinterpret_cast<const Run<T, 4>*>(from + token);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) to[j] = four.e[j];
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) to[j] = token + j < vocab() ? from[token + j] : T(0);
   }
 };
 
 // All threads; they wait for each other before the flags are read.
 template <class C>
-__device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, uint8_t* flags) {
+__device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, uint8_t* flags, BiasIndex& index) {
   if constexpr (!C::kBiasList) return;
   const AdjustParams& by = p.adjust;
   uint32_t* const words = reinterpret_cast<uint32_t*>(flags);
   for (int i = threadIdx.x; i < kBiasFlags / 4; i += kSampleThreads) words[i] = 0;
+  for (int i = threadIdx.x; i < BiasIndex::kChains; i += kSampleThreads) index.first[i] = BiasIndex::kEnd;
   __syncthreads();
   for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
-    const uint32_t group = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]) / 4;
+    const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]), group = token / 4;
     atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
+    if (i < BiasIndex::kRoom)
+      index.next[i] = static_cast<uint16_t>(atomicExch(&index.first[BiasIndex::chain(token)], static_cast<uint32_t>(i)));
   }
   __syncthreads();
 }

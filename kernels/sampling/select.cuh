@@ -72,19 +72,12 @@ class BucketPass {
   // Sums over the cluster, in every CTA.
   __device__ __forceinline__ void end(const ClusterRow& cluster, BucketSums& sums) {
     cluster.sync();
-    const Buckets& from = shared_.buckets[at_];
-    if (threadIdx.x < kBuckets) {
-      uint32_t count = 0;
-      uint64_t mass = 0;
-#pragma unroll 1
-      for (int rank = 0; rank < cluster.ctas(); ++rank) {
-        count += cluster.word_of(rank, &from.count[threadIdx.x]);
-        mass += uint64_t{cluster.word_of(rank, &from.high[threadIdx.x])} << 32;
-        mass += cluster.word_of(rank, &from.low[threadIdx.x]);
-      }
-      sums.count[threadIdx.x] = count, sums.mass[threadIdx.x] = mass;
-    }
+    const int bucket = threadIdx.x % kBuckets, first = threadIdx.x / kBuckets;
+    const Amount own = summed(cluster, bucket, first);
+    if (first == 0) sums.count[bucket] = static_cast<uint32_t>(own.count), sums.mass[bucket] = own.mass;
     clear(at_ ^ 1);  // every CTA has read it: it was summed before this pass
+    __syncthreads();
+    if (first != 0) sums.count[bucket] += static_cast<uint32_t>(own.count), sums.mass[bucket] += own.mass;
     __syncthreads();
   }
 
@@ -117,6 +110,19 @@ class BucketPass {
   }
 
  private:
+  // Of every second CTA from the first on.
+  __device__ __forceinline__ Amount summed(const ClusterRow& cluster, int bucket, int first) const {
+    static_assert(kSampleThreads == 2 * kBuckets, "two threads have a bucket");
+    const Buckets& from = shared_.buckets[at_];
+    Amount sum{0, 0};
+#pragma unroll 1
+    for (int rank = first; rank < cluster.ctas(); rank += 2) {
+      const uint32_t count = cluster.word_of(rank, &from.count[bucket]);
+      const uint32_t low = cluster.word_of(rank, &from.low[bucket]), high = cluster.word_of(rank, &from.high[bucket]);
+      sum = sum + Amount{count, (uint64_t{high} << 32) + low};
+    }
+    return sum;
+  }
   __device__ __forceinline__ void clear(int which) {
     uint32_t* const words = shared_.buckets[which].count;
     for (int i = threadIdx.x; i < 3 * kBuckets; i += kSampleThreads) words[i] = 0;

@@ -40,11 +40,11 @@ __device__ __forceinline__ void top_k(const SampleParams& p) {
   HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
   const int64_t at = blockIdx.x / p.ctas;
   if (!is_valid_row(p, at)) return;
-  const Row<C> row(p, at, shared.flags);
+  const Row<C> row(p, at, shared.flags, nullptr);
   TopKLists& lists = *reinterpret_cast<TopKLists*>(dynamic_shared() + kHeldShared);
   const CandidateList list{lists.own, lists.all, kMostTopK, kMostTopK};
   HeldRow<C> held(row, shared, list, reinterpret_cast<float*>(dynamic_shared() + kTopKShared));
-  held.hold();
+  held.hold([](uint32_t, const float (&)[4]) {});
   const bool writes = blockIdx.x % p.ctas == 0;
   const Target target{false, static_cast<uint64_t>(p.top_n)};
   int count = held.list_of(target, writes);

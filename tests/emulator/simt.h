@@ -322,6 +322,11 @@ inline uint32_t atomicOr(uint32_t* address, uint32_t value) {
   *address = old | value;
   return old;
 }
+inline uint32_t atomicExch(uint32_t* address, uint32_t value) {
+  const uint32_t before = *address;
+  *address = value;
+  return before;
+}
 inline uint32_t atomicMax(uint32_t* address, uint32_t value) {
   const uint32_t before = *address;
   *address = std::max(before, value);

@@ -20,17 +20,17 @@ def _host(name, file, old, new, tests="test_reference.py"):
 
 FAULTS = (
     _kernel(
-        "the slot is in the counter of a stream",
-        "stream.cuh",
-        "p.offset[row_.row], p.stream)",
-        "p.offset[row_.row], p.stream + row_.row)",
+        "the slot is in the counter of a race",
+        "race.cuh",
+        "p.offset[row], p.stream)",
+        "p.offset[row], p.stream + row)",
     ),
     _wide(
-        "the slot is in the counter of a held row",
+        "the slot is in the counter of a list",
         "filtered.cuh",
-        "p.stream);\n  uint64_t best = 0;\n  held",
-        "p.stream + blockIdx.x);\n  uint64_t best = 0;\n  held",
-        "raced",
+        "p.stream);\n  uint64_t best = 0;\n",
+        "p.stream + blockIdx.x);\n  uint64_t best = 0;\n",
+        "cut_by_id or listed",
     ),
     Mutant(
         "sampling: ties go to the higher id",
@@ -44,8 +44,14 @@ FAULTS = (
     _wide("the token at the boundary of p is lost", "narrowing.cuh", "(lack + mass - 1) / max", "lack / max", "misleads"),
     _wide("a sample is believed", "held.cuh", "found.bucket >= first;", "true;", "misleads"),
     _wide("the mass before is moved", "held.cuh", "wanted.first - 1, before", "wanted.first, before", "exact"),
-    _wide("a list that overflows is taken", "candidate_list.cuh", "fits && count <= own_room", "true", "overflows"),
-    _kernel("a list overwrites the one before", "candidate_list.cuh", "filled += count;", "filled += 0;", "number_of_ctas"),
+    _wide(
+        "a list that overflows is taken",
+        "candidate_list.cuh",
+        "__all_sync(0xffffffffu, count <= own_room)",
+        "true",
+        "overflows",
+    ),
+    _kernel("a list overwrites the one before", "candidate_list.cuh", "all[begin + i] =", "all[i] =", "number_of_ctas"),
     _kernel("the bucket that bounds a list is left out", "held.cuh", "coarse(a) <= bound_;", "coarse(a) < bound_;", "joint"),
     _wide("the mass after a listed one decides", "candidate_list.cuh", "before + own >= need", "before + own > need", "equal"),
     _wide("masses of other warps are lost", "candidate_list.cuh", "before_ += warp_[i];", "before_ += 0;", "equal"),
@@ -77,7 +83,7 @@ FAULTS = (
         "order_of_filters",
     ),
     _kernel("min_p is a natural logarithm", "held.cuh", "-log2f(share)", "-logf(share)"),
-    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(a[j])", "a[j]"),
+    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(logit)", "logit"),
     _wide(
         "a carry of masses is lost",
         "select.cuh",
@@ -88,26 +94,26 @@ FAULTS = (
     _kernel(
         "what is not held is read without its temperature",
         "held.cuh",
-        "return logits.heated(a[0]);",
-        "return a[0];",
+        "return logits.heated(one.a[0]);",
+        "return one.a[0];",
         "number_of_ctas",
     ),
     _kernel(
         "the last CTA of a row is left out",
         "cluster_row.cuh",
-        "rank < ctas_; ++rank) value",
-        "rank + 1 < ctas_; ++rank) value",
+        "rank < ctas_ ? words_of",
+        "rank < max(1, ctas_ - 1) ? words_of",
         "number_of_ctas",
     ),
     _kernel(
         "buckets of the last CTA are left out",
         "select.cuh",
-        "rank < cluster.ctas()",
-        "rank < max(1, cluster.ctas() - 1)",
+        "rank < cluster.ctas(); rank",
+        "rank < max(1, cluster.ctas() - 1); rank",
         "number_of_ctas",
     ),
-    _kernel("a bit of the mask is that of another token", "row.cuh", ">> token % 32;", ">> token % 16;"),
-    _kernel("repetition makes negative logits likelier", "row.cuh", "a[j] > 0.f ? __fdiv_rn", "a[j] < 0.f ? __fdiv_rn"),
+    _kernel("a bit of the mask is that of another token", "row.cuh", ">> token % 32 :", ">> token % 16 :"),
+    _kernel("repetition makes negative logits likelier", "row.cuh", "a = a > 0.f ? __fdiv_rn", "a = a < 0.f ? __fdiv_rn"),
     _kernel(
         "the last bias of a list is lost", "row.cuh", "i < by.num_biases; i +=", "i < by.num_biases - 1; i +=", "every_entry"
     ),
@@ -131,6 +137,24 @@ FAULTS = (
     _kernel("a rank counts the token itself", "filtered.cuh", "ranked(other, token) > own", "ranked(other, token) >= own"),
     _kernel("the last token of equal ones is lost", "narrowing.cuh", "token_ <= token)", "token_ < token)", "equal"),
     _kernel("a k above max_top_k is kept", "kept.cuh", "min(k, int64_t{p.max_top_k})", "k", "random_streams"),
+    _wide(
+        "a winner is taken though it is not kept",
+        "filtered.cuh",
+        "if (is_kept<C>(held, place, a)) return",
+        "return",
+        "race_is_won",
+    ),
+    _wide("a winner counts before itself", "filtered.cuh", "token) > place) before", "token) >= place) before", "race_is_won"),
+    _wide(
+        "a race forgets min_p", "filtered.cuh", "if (!(held.distance(a) <= filters.most())) return false;", "", "race_is_won"
+    ),
+    _wide("a loser takes part again", "filtered.cuh", "token_of(place + 1)};", "token_of(place - 1)};", "race_is_won"),
+    Mutant(
+        "sampling: a group finds the last bias of its chain alone",
+        f"{_K}/row.cuh",
+        (("i != kEnd; i = next[i])", "i != kEnd; i = kEnd)"),),
+        tests=f"{_HERE}/test_adjust.py -k long_list",
+    ),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),
     _host("a k of 0 keeps nothing", f"{_R}/kept.py", "(top_k <= 0)", "(top_k < 0)"),
     _host(

@@ -67,13 +67,13 @@ def test_runs_repeat_bitwise(kind):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_long_list_reaches_its_tokens_alone(place):
+@pytest.mark.parametrize(("vocab", "count"), [(70003, 300), (4200, 2100)], ids=["indexed", "beyond_the_index"])
+def test_a_long_list_reaches_its_tokens_alone(place, vocab, count):
     """Tokens of every bit of the flags, tokens whose flags coincide, a token twice, and ids outside the vocabulary."""
-    vocab, count = 70003, 300
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(vocab, (1, count), generator=generator, dtype=torch.int32)
     tokens[0, :64] = torch.arange(4096, 4160)
-    tokens[0, 64:72] = torch.tensor([3, 3 + 65536, 3, 70002, -1, vocab, 2**31 - 1, 4101])
+    tokens[0, 64:72] = torch.tensor([3, 3 + 65536, 3, vocab - 1, -1, vocab, 2**31 - 1, 4101])
     values = torch.randn(1, count, generator=generator)
     logits = torch.randn(1, vocab, generator=generator)
     wanted = logits.clone()

@@ -79,3 +79,19 @@ def test_a_k_above_the_candidates_keeps_all_of_them():
     for order in ("top_k_first", "joint"):
         args = run(logits, top_k=50, top_p=0.999999, order=order, probs_out="filtered")
         assert (args.probs > 0).sum() == 8
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"top_p": 0.9}, {"top_p": 0.05}, {"top_p": 0.0}, {"min_p": 0.2}, {"top_p": 0.5, "min_p": 0.05}, {"top_k": 3000}],
+    ids=str,
+)
+def test_a_race_is_won_by_a_kept_token(given):
+    """Some races are won by tokens that the filters leave out; with probs_out the kept set is known before one begins."""
+    logits = torch.cat((normal(8, 1, VOCAB), 3 * normal(9, 1, VOCAB)))
+    rows = {"rows": 12, "indices": [0, 1] * 6, "seed": list(range(12))}
+    known = run(logits, probs_out="filtered", **rows, **given)
+    raced = run(logits, **rows, **given)
+    assert torch.equal(raced.token, known.token)
+    with split_as(4, 1024):
+        assert torch.equal(run(logits, **rows, **given).token, known.token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from opfacade.backends.cuda.sampling.guarantee import promised
-from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, held_bytes
+from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, ctas_of_stream, held_bytes
 from opfacade.core.model import INT32_MAX
 from opfacade.core.target import Target
 from opfacade.plans.sampling import SampleDescriptor
@@ -14,6 +14,7 @@ Facts: TypeAlias = dict[str, bool | int | str]
 _FIELDS = (
     "top_k", "top_p", "min_p", "temperature", "penalties", "bias", "bitmask", "indices", "report", "probs_out", "num_valid",
 )  # fmt: skip
+_HELD = ("top_k", "top_p", "min_p", "report", "probs_out")  # a cluster holds the row
 BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
@@ -35,8 +36,10 @@ def _facts(descriptor: SampleDescriptor) -> Facts:
 
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
-    split = (ctas_of(descriptor.vocab, target), held_bytes(target, BESIDE_LOGITS))
-    return descriptor.stream, limit, descriptor.soft_cap, *split
+    ctas = ctas_of(descriptor.vocab, target)
+    if not any(getattr(descriptor, name) not in (False, "none") for name in _HELD):
+        ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
+    return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
 SAMPLE = RowKernel(

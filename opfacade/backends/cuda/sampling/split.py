@@ -12,13 +12,21 @@ from opfacade.core.candidate import Launcher
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
-_MIN_SLICE, _MAX_CTAS = 4096, 8
+_MIN_SLICE, _MAX_CTAS, _CTAS_OF_SM = 4096, 8, 2
 
 
 def ctas_of(vocab: int, target: Target) -> int:
     """CTAs of a row, a power of two: clusters exist from sm_90 on."""
     most = _MAX_CTAS if target.sm_version >= 90 else 1
     return next(ctas for ctas in (8, 4, 2, 1) if ctas <= most and (ctas == 1 or vocab >= ctas * _MIN_SLICE))
+
+
+def ctas_of_stream(most: int, rows: int, target: Target) -> int:
+    """CTAs of a row that is not held: as many as find room at once, since each costs the time of a cluster."""
+    ctas = most
+    while ctas > 1 and rows * ctas > _CTAS_OF_SM * target.sm_count:
+        ctas //= 2
+    return ctas
 
 
 def held_bytes(target: Target, beside: int) -> int:
