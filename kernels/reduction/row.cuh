@@ -80,7 +80,7 @@ struct FoldRow : Located<M> {
   // How many elements of a vector there are.
   __device__ __forceinline__ int count(int wave, int piece) const {
     if (!has(segment(wave))) return 0;
-    if constexpr (M::kWholePieces) {
+    if constexpr (M::kWholePieces && kLie == Lie::kWide) {  // elsewhere it takes more registers than there are
       if (piece < M::kPieces - 1) return M::kVec;  // rows of this class are longer
     }
     const int left = p.elements - element(piece);

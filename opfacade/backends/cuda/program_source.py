@@ -15,6 +15,7 @@ from opfacade.programs.ulps import APPROXIMATE
 Statement = tuple[Any, ...]
 _SPECIAL = {"inf": "inf", "-inf": "neg_inf", "nan": "nan", "-0": "neg_zero"}
 _HEAVY, _HEAVY_F64 = 16, 256  # instructions of a function, about; of f64 also for the registers they take
+_REDUCED = {"sin": 100, "cos": 100, "tan": 120}  # with the reduction of large angles, which takes registers
 _APPROXIMATE = 6  # of one that is approximated
 
 
@@ -85,6 +86,8 @@ def _is_approximated(node: Node, math: Math) -> bool:
 def _instructions(node: Node, math: Math) -> int:
     if _is_approximated(node, math):
         return _APPROXIMATE
+    if node.op in _REDUCED and node.type != "f64":
+        return _REDUCED[node.op]
     if node.op in FUNCTIONS or node.op in ("div", "rem", "mod"):
         return _HEAVY_F64 if node.type == "f64" else _HEAVY
     return 1
