@@ -20,7 +20,7 @@ STATE_WORDS = 64  # registers of a thread for states of stages that are joined i
 _MAX_THREADS, _BLOCK = 512, 128
 _USUAL_PIECES, _MAX_PIECES = 4, 8
 _STREAM_THREADS = 512
-_CLUSTERS = (2, 4, 8)
+_CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,11 @@ def independent(program: Any) -> bool:
     return not any(node.kind == "stage" for node in ordered([stage.value for stage in program.stages]))
 
 
+def _read_once(program: Any) -> bool:
+    """Whether each element is used by one pass, so that there is nothing to hold."""
+    return independent(program) and not any(set(program.axes_of(made)) & set(program.fold) for made in program.outputs)
+
+
 def elements_in_registers(program: Any) -> int:
     """Elements that a thread can hold."""
     varying = [one for one in program.inputs if one.shape is None and _varies(program, one)]
@@ -97,7 +102,7 @@ def config(program: Any, target: Target) -> Config:
     segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)
     vector = vector_of(program)
     vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
-    clusters = (1, *_CLUSTERS) if target.sm_version >= 90 else (1,)
+    clusters = (1, *_CLUSTERS) if target.sm_version >= 90 and not _read_once(program) else (1,)
     most = min(most, _MAX_PIECES)
     if inner == program.fold:
         return _of_rows(vector, vectors, most, clusters)
