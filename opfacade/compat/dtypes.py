@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from opfacade.compat.refusals import unmapped, wrong
@@ -14,6 +16,7 @@ NAMES = {
     torch.float8_e5m2: "f8_e5m2",
 }
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def name_of(op: str, argument: str, dtype: torch.dtype) -> str:
@@ -32,3 +35,17 @@ def as_dtype(op: str, argument: str, value: torch.dtype | str | None) -> torch.d
     if isinstance(value, str) and found is None:
         raise wrong(op, argument, "a dtype of torch or its name", repr(value))
     return found
+
+
+def float_name(op: str, argument: str, x: torch.Tensor) -> str:
+    """The name of the dtype of x, which is one that rows are computed in; UnsupportedError names the argument of another."""
+    if x.dtype not in FLOATS:
+        raise unmapped(op, argument, " or ".join(map(str, FLOATS)), x.dtype)
+    return NAMES[x.dtype]
+
+
+def fp8_name(op: str, argument: str, x: torch.Tensor) -> Literal["f8_e4m3", "f8_e5m2"]:
+    """The same for a result of 8 bits."""
+    if x.dtype not in FP8:
+        raise unmapped(op, argument, " or ".join(map(str, FP8)), x.dtype)
+    return "f8_e4m3" if x.dtype == torch.float8_e4m3fn else "f8_e5m2"

@@ -70,20 +70,30 @@ def rotary_table(
     """
     import torch
 
-    if kind not in get_args(Kind):
-        raise _refused("kind", f"one of {', '.join(get_args(Kind))}", kind)
     if max_positions < 0:
         raise _refused("max_positions", "0 or more", str(max_positions))
+    scaling = {"seq_len": max_positions} | scaling
+    frequencies, attention = rotary_frequencies(kind, rotary_dim=rotary_dim, base=base, **scaling)
+    angle = torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies
+    found = torch.cat([angle.cos(), angle.sin()], -1) * attention
+    return found.to(torch_dtype(dtype)).to(device)
+
+
+def rotary_frequencies(
+    kind: Kind = "default", *, rotary_dim: int, base: float = 10000.0, **scaling: Any
+) -> tuple[Tensor, float]:
+    """Radians a position of each pair, f64 [rotary_dim / 2] on the CPU, and the factor of all cosines and sines.
+
+    The parameters are those of rotary_table. Raises ArgumentError.
+    """
+    if kind not in get_args(Kind):
+        raise _refused("kind", f"one of {', '.join(get_args(Kind))}", kind)
     if rotary_dim < 2 or rotary_dim % 2:
         raise _refused("rotary_dim", "an even number, 2 or more", str(rotary_dim))
     unknown = sorted(set(scaling) - {name for name in _Scaling.__slots__ if name not in ("rotary_dim", "base")})
     if unknown:
         raise _refused(unknown[0], f"a parameter of {kind}", "no parameter of this name")
-    given = _Scaling(rotary_dim, float(base), **({"seq_len": max_positions} | scaling))
-    frequencies, attention = _FREQUENCIES[kind](given)
-    angle = torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies
-    found = torch.cat([angle.cos(), angle.sin()], -1) * attention
-    return found.to(torch_dtype(dtype)).to(device)
+    return _FREQUENCIES[kind](_Scaling(rotary_dim, float(base), **scaling))
 
 
 def _plain(given: _Scaling, base: float | None = None) -> Tensor:

@@ -33,7 +33,7 @@ from opfacade.plans._attention.paging import (
 from opfacade.plans._qkv_prepare_args import QkvPrepareArgs
 from opfacade.plans._rotary_fields import Narrow, Sectioned, angle_operands, check_rotation
 from opfacade.plans._rotary_program import rotated_element
-from opfacade.plans._rotary_table import Kind, rotary_table
+from opfacade.plans._rotary_table import Kind, rotary_frequencies, rotary_table
 from opfacade.programs.expression import Node
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ __all__ = [
     "RotaryArgs",
     "RotaryDescriptor",
     "RotaryPlan",
+    "rotary_frequencies",
     "rotary_table",
 ]
 

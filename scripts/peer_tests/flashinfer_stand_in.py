@@ -12,7 +12,9 @@ import torch
 
 import opfacade.compat.flashinfer as ours
 
-MODULES = ("attention", "cascade", "decode", "mla", "page", "prefill", "quantization", "sampling", "topk")
+MODULES = (
+    "activation", "attention", "cascade", "decode", "mla", "norm", "page", "prefill", "quantization", "rope", "sampling", "topk",
+)  # fmt: skip
 
 
 class NotHere(NotImplementedError):

@@ -1,4 +1,4 @@
-"""FlashInfer's attention and sampling on opfacade's plans: `import opfacade.compat.flashinfer as flashinfer`.
+"""FlashInfer's operators on opfacade's plans: `import opfacade.compat.flashinfer as flashinfer`.
 
 Names and order of arguments are those of FlashInfer 0.6 and 0.7. `lse` has base 2 and a mask replaces the causal
 one, as there. plan() of a wrapper computes nothing on the host. Arguments that select among FlashInfer's own
@@ -8,15 +8,21 @@ argument without an equal here is refused by its name before anything is written
 
 from typing import Any
 
+from opfacade.compat.flashinfer import activation as activation
 from opfacade.compat.flashinfer import attention as attention
 from opfacade.compat.flashinfer import cascade as cascade
 from opfacade.compat.flashinfer import decode as decode
 from opfacade.compat.flashinfer import mla as mla
+from opfacade.compat.flashinfer import norm as norm
 from opfacade.compat.flashinfer import page as page
 from opfacade.compat.flashinfer import prefill as prefill
 from opfacade.compat.flashinfer import quantization as quantization
+from opfacade.compat.flashinfer import rope as rope
 from opfacade.compat.flashinfer import sampling as sampling
 from opfacade.compat.flashinfer import topk as topk
+from opfacade.compat.flashinfer.activation import gelu_and_mul as gelu_and_mul
+from opfacade.compat.flashinfer.activation import gelu_tanh_and_mul as gelu_tanh_and_mul
+from opfacade.compat.flashinfer.activation import silu_and_mul as silu_and_mul
 from opfacade.compat.flashinfer.attention import BatchAttention as BatchAttention
 from opfacade.compat.flashinfer.cascade import (
     BatchDecodeWithSharedPrefixPagedKVCacheWrapper as BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
@@ -36,6 +42,14 @@ from opfacade.compat.flashinfer.decode import (
 from opfacade.compat.flashinfer.decode import fast_decode_plan as fast_decode_plan
 from opfacade.compat.flashinfer.decode import single_decode_with_kv_cache as single_decode_with_kv_cache
 from opfacade.compat.flashinfer.mla import BatchMLAPagedAttentionWrapper as BatchMLAPagedAttentionWrapper
+from opfacade.compat.flashinfer.norm import fused_add_rmsnorm as fused_add_rmsnorm
+from opfacade.compat.flashinfer.norm import fused_add_rmsnorm_quant as fused_add_rmsnorm_quant
+from opfacade.compat.flashinfer.norm import gemma_fused_add_rmsnorm as gemma_fused_add_rmsnorm
+from opfacade.compat.flashinfer.norm import gemma_rmsnorm as gemma_rmsnorm
+from opfacade.compat.flashinfer.norm import layernorm as layernorm
+from opfacade.compat.flashinfer.norm import layernorm_quant as layernorm_quant
+from opfacade.compat.flashinfer.norm import rmsnorm as rmsnorm
+from opfacade.compat.flashinfer.norm import rmsnorm_quant as rmsnorm_quant
 from opfacade.compat.flashinfer.page import append_paged_kv_cache as append_paged_kv_cache
 from opfacade.compat.flashinfer.page import append_paged_mla_kv_cache as append_paged_mla_kv_cache
 from opfacade.compat.flashinfer.page import get_batch_indices_positions as get_batch_indices_positions
@@ -48,6 +62,16 @@ from opfacade.compat.flashinfer.prefill import (
 )
 from opfacade.compat.flashinfer.quantization import packbits as packbits
 from opfacade.compat.flashinfer.quantization import segment_packbits as segment_packbits
+from opfacade.compat.flashinfer.rope import apply_llama31_rope as apply_llama31_rope
+from opfacade.compat.flashinfer.rope import apply_llama31_rope_inplace as apply_llama31_rope_inplace
+from opfacade.compat.flashinfer.rope import apply_llama31_rope_pos_ids as apply_llama31_rope_pos_ids
+from opfacade.compat.flashinfer.rope import apply_llama31_rope_pos_ids_inplace as apply_llama31_rope_pos_ids_inplace
+from opfacade.compat.flashinfer.rope import apply_rope as apply_rope
+from opfacade.compat.flashinfer.rope import apply_rope_inplace as apply_rope_inplace
+from opfacade.compat.flashinfer.rope import apply_rope_pos_ids as apply_rope_pos_ids
+from opfacade.compat.flashinfer.rope import apply_rope_pos_ids_inplace as apply_rope_pos_ids_inplace
+from opfacade.compat.flashinfer.rope import apply_rope_with_cos_sin_cache as apply_rope_with_cos_sin_cache
+from opfacade.compat.flashinfer.rope import apply_rope_with_cos_sin_cache_inplace as apply_rope_with_cos_sin_cache_inplace
 from opfacade.compat.flashinfer.sampling import chain_speculative_sampling as chain_speculative_sampling
 from opfacade.compat.flashinfer.sampling import min_p_sampling_from_probs as min_p_sampling_from_probs
 from opfacade.compat.flashinfer.sampling import sampling_from_logits as sampling_from_logits

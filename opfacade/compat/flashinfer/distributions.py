@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.constants import filled, filled_f32
-from opfacade.compat.dtypes import name_of
+from opfacade.compat.dtypes import float_name, name_of
 from opfacade.compat.flashinfer.noise import Noise, noise_of
-from opfacade.compat.refusals import require_tensor, unmapped, wrong, wrong_shape
+from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import ProbabilitiesArgs, ProbabilitiesDescriptor, SampleArgs, SampleDescriptor
 
 Number = int | float | torch.Tensor
 Controls = Mapping[str, Number]  # top_k, top_p, min_p, temperature: one value, or one for each row of the distributions
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 ORDERS = ("top_k_first", "joint")
 
 
@@ -32,8 +31,7 @@ class How(NamedTuple):
 def checked_rows(op: str, name: str, x: torch.Tensor, check_nan: bool = False) -> torch.Tensor:
     """x `[rows, vocab]` with contiguous rows, of a dtype that the plans take."""
     require_tensor(op, name, x, "rows, vocab")
-    if x.dtype not in FLOATS:
-        raise unmapped(op, name, " or ".join(map(str, FLOATS)), x.dtype)
+    float_name(op, name, x)
     if check_nan and bool(x.isnan().any()):
         raise wrong(op, name, "no NaN, because check_nan is True", "NaN")
     return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()

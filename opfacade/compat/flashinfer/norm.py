@@ -1,0 +1,142 @@
+"""FlashInfer's norms: the sum with the residual and all behind it in f32, rounded once. `enable_pdl` has no effect.
+
+Rows may lie any distance apart; weights may have another dtype than rows. eps 0 and a row of zeros give NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opfacade.compat.constants import factor
+from opfacade.compat.dtypes import fp8_name
+from opfacade.compat.flashinfer.norms import Norm, normed, plan_of_rows, quantised
+from opfacade.compat.refusals import wrong_shape
+from opfacade.plans.norm import NormArgs, Quant
+
+
+def rmsnorm(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    out: torch.Tensor | None = None,
+    enable_pdl: bool | None = None,
+) -> torch.Tensor:
+    """RMS norm of each row of input `[rows, hidden]`, or of each head of `[batch, heads, hidden]`, times weight `[hidden]`.
+
+    out: a tensor like input, or input itself.
+    """
+    return normed("rmsnorm", input, out, Norm(weight, eps))
+
+
+def gemma_rmsnorm(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    out: torch.Tensor | None = None,
+    enable_pdl: bool | None = None,
+) -> torch.Tensor:
+    """As rmsnorm, times 1 + weight."""
+    return normed("gemma_rmsnorm", input, out, Norm(weight, eps, "one_plus"))
+
+
+def fused_add_rmsnorm(
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """residual becomes input + residual, and input the RMS norm of that sum before it is rounded; both `[rows, hidden]`."""
+    _added("fused_add_rmsnorm", input, residual, Norm(weight, eps))
+
+
+def gemma_fused_add_rmsnorm(
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """As fused_add_rmsnorm, times 1 + weight."""
+    _added("gemma_fused_add_rmsnorm", input, residual, Norm(weight, eps, "one_plus"))
+
+
+def rmsnorm_quant(
+    out: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    scale: float | torch.Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """As rmsnorm of rows, divided by scale (a number, or one f32 element) and rounded to the fp8 type of out, saturating."""
+    op, quant = "rmsnorm_quant", _static("rmsnorm_quant", out)
+    plan = plan_of_rows(op, input, Norm(weight, eps), quant=quant)
+    plan.run(NormArgs(x=input, weight=weight, out=out, scale=_scale(op, scale, input)))
+
+
+def fused_add_rmsnorm_quant(
+    out: torch.Tensor,
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    scale: float | torch.Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """As fused_add_rmsnorm, divided by scale and rounded to the fp8 type of out, saturating. input is only read."""
+    op, quant = "fused_add_rmsnorm_quant", _static("fused_add_rmsnorm_quant", out)
+    plan = plan_of_rows(op, input, Norm(weight, eps), quant=quant, residual=True)
+    plan.run(NormArgs(x=input, residual=residual, weight=weight, out=out, scale=_scale(op, scale, input)))
+
+
+def layernorm(input: torch.Tensor, gemma: torch.Tensor, beta: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """Layer norm of each row of input `[rows, hidden]`, times gemma, plus beta, both `[hidden]` of one dtype."""
+    return _layer("layernorm", input, (gemma, beta), eps)
+
+
+def layernorm_quant(
+    out: torch.Tensor,
+    input: torch.Tensor,
+    gemma: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | torch.Tensor,
+    eps: float = 1e-6,
+) -> None:
+    """As layernorm, rounded to the dtype of input, divided by scale and rounded to the fp8 type of out: two launches."""
+    op = "layernorm_quant"
+    quant, factors = _static(op, out), _scale(op, scale, input)
+    quantised(op, _layer(op, input, (gemma, beta), eps), out, quant, factors)
+
+
+def _layer(op: str, x: torch.Tensor, weights: tuple[torch.Tensor, torch.Tensor], eps: float) -> torch.Tensor:
+    plan = plan_of_rows(op, x, Norm(weights[0], eps), kind="layer", bias=True)
+    out = torch.empty_like(x)
+    plan.run(NormArgs(x=x, weight=weights[0], bias=weights[1], out=out))
+    return out
+
+
+def _added(op: str, x: torch.Tensor, residual: torch.Tensor, norm: Norm) -> None:
+    plan = plan_of_rows(op, x, norm, residual=True, in_place=True)
+    plan.run(NormArgs(x=x, residual=residual, weight=norm.weight))
+
+
+def _static(op: str, out: torch.Tensor) -> Quant:
+    return _QUANTS[fp8_name(op, "out", out)]
+
+
+_QUANTS: dict[str, Quant] = {
+    "f8_e4m3": Quant(dtype="f8_e4m3", scale="static"),
+    "f8_e5m2": Quant(dtype="f8_e5m2", scale="static"),
+}
+
+
+def _scale(op: str, scale: Any, x: torch.Tensor) -> torch.Tensor:
+    """One f32 element on the device of x."""
+    if not isinstance(scale, torch.Tensor):
+        return factor(float(scale), x.device)
+    if scale.numel() != 1:
+        raise wrong_shape(op, "scale", "a number, [] or [1]", list(scale.shape))
+    return scale.to(x.device, torch.float32).reshape(1)

@@ -1,0 +1,86 @@
+"""Plans of FlashInfer's norms: of rows, and of heads whose rows have no common stride."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from opfacade import Plan
+from opfacade.compat.dtypes import float_name
+from opfacade.compat.flashinfer.rows import same_memory
+from opfacade.compat.refusals import require_tensor, wrong_shape
+from opfacade.compat.selecting import plan_for
+from opfacade.plans.norm import NormArgs, NormDescriptor
+from opfacade.plans.norm import flashinfer as rounded_once
+from opfacade.plans.quantize import Quant, QuantizeArgs, QuantizeDescriptor
+from opfacade.plans.reduction import FoldArgs, FoldDescriptor
+
+
+class Norm(NamedTuple):
+    """weight [hidden], what is added to the variance, and `weight` of NormDescriptor."""
+
+    weight: torch.Tensor
+    eps: float
+    form: str = "scale"
+
+    def facts(self, op: str, x: torch.Tensor, **more: Any) -> tuple[Any, ...]:
+        """Those of x and the fields of NormDescriptor that it has beside them."""
+        dtype = None if self.weight.dtype == x.dtype else float_name(op, "weight", self.weight)
+        given = {"dtype": float_name(op, "input", x), "weight_dtype": dtype, "eps": float(self.eps), "weight": self.form}
+        return (tuple(x.shape), tuple((given | more).items()))
+
+
+def normed(op: str, x: torch.Tensor, out: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+    """x `[rows, hidden]` or `[batch, heads, hidden]`, normed along its last axis."""
+    require_tensor(op, "input", x, "rows, hidden" if x.dim() < 3 else "batch, heads, hidden")
+    y = torch.empty_like(x) if out is None else out
+    if y.shape != x.shape:
+        raise wrong_shape(op, "out", str(list(x.shape)), list(y.shape))
+    rows, made, in_place = _rows(x), _rows(y), same_memory(x, y)
+    if rows is None or made is None:
+        plan = plan_for(_of_heads, norm.facts(op, x, in_place=in_place), x.device)
+        plan.run(FoldArgs(inputs=(x, norm.weight), outputs=() if in_place else (y,)))
+    else:
+        plan = plan_of_rows(op, rows, norm, in_place=in_place)
+        plan.run(NormArgs(x=rows, weight=norm.weight, out=None if in_place else made))
+    return y
+
+
+def plan_of_rows(op: str, x: torch.Tensor, norm: Norm, **more: Any) -> Plan[Any]:
+    """The plan for rows `[rows, hidden]`. more: further fields of NormDescriptor."""
+    require_tensor(op, "input", x, "rows, hidden")
+    return plan_for(_of_rows, norm.facts(op, x, **more), x.device)
+
+
+def quantised(op: str, x: torch.Tensor, out: torch.Tensor, quant: Quant, scale: torch.Tensor) -> None:
+    plan = plan_for(_quantise, (*x.shape, float_name(op, "input", x), quant), x.device)
+    plan.run(QuantizeArgs(x=x, out=out, scale=scale))
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor | None:
+    """x as a view `[rows, hidden]`; None where its rows have no common stride."""
+    if x.dim() == 2:
+        return x
+    if 1 in x.shape[:2] or x.stride(0) == x.shape[1] * x.stride(1):
+        return x.flatten(0, 1)
+    return None
+
+
+def _of_rows(facts: Any) -> NormDescriptor:
+    (rows, hidden), fields = facts
+    return rounded_once(total_num_rows=rows, hidden=hidden, **dict(fields))
+
+
+def _of_heads(facts: Any) -> FoldDescriptor:
+    """The same program over `[batch, heads, hidden]`, with one weight for all heads."""
+    (batch, heads, hidden), fields = facts
+    program = rounded_once(total_num_rows=batch, hidden=heads * hidden, groups=heads, **dict(fields)).program()
+    found = {name: getattr(program, name) for name in FoldDescriptor.model_fields}
+    shared = [one.model_copy(update={"over": (2,)}) if one.name == "weight" else one for one in program.inputs]
+    return FoldDescriptor(**found | {"inputs": tuple(shared)})
+
+
+def _quantise(facts: Any) -> QuantizeDescriptor:
+    rows, hidden, dtype, quant = facts
+    return QuantizeDescriptor(total_num_rows=rows, hidden=hidden, dtype=dtype, quant=quant)

@@ -1,0 +1,220 @@
+"""FlashInfer's rotary calls: the first rotary_dim elements of each head of q and k `[nnz, heads, head_dim]`, of any strides.
+
+Pairs are (i, i + rotary_dim / 2), or neighbours with interleave. Arithmetic is f32, rounded once.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from opfacade.compat.flashinfer.rotations import Angles, Heads, Waves, angles_at, angles_of_requests, rotated
+from opfacade.compat.refusals import require_tensor, wrong_shape
+
+
+def apply_rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    indptr: torch.Tensor,
+    offsets: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 1,
+    rope_theta: float = 1e4,
+) -> Heads:
+    """q and k rotated; row i of request b, which begins at row indptr[b], is at position offsets[b] + i - indptr[b].
+
+    Frequencies are divided by rope_scale. Rows past indptr[-1] are not written.
+    """
+    op, waves = "apply_rope", _llama(rope_scale, rope_theta)
+    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    return _new(op, (q, k), angles, interleave)
+
+
+def apply_rope_inplace(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    indptr: torch.Tensor,
+    offsets: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 1,
+    rope_theta: float = 1e4,
+) -> None:
+    """As apply_rope, into q and k."""
+    op, waves = "apply_rope_inplace", _llama(rope_scale, rope_theta)
+    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    rotated(op, (q, k), None, angles, interleave)
+
+
+def apply_llama31_rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    indptr: torch.Tensor,
+    offsets: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 8,
+    rope_theta: float = 5e5,
+    low_freq_factor: float = 1,
+    high_freq_factor: float = 4,
+    old_context_len: int = 8192,
+) -> Heads:
+    """As apply_rope, with the frequencies of Llama 3.1: long waves are divided by rope_scale, short ones stay."""
+    op, waves = "apply_llama31_rope", _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len)
+    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    return _new(op, (q, k), angles, interleave)
+
+
+def apply_llama31_rope_inplace(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    indptr: torch.Tensor,
+    offsets: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 8,
+    rope_theta: float = 5e5,
+    low_freq_factor: float = 1,
+    high_freq_factor: float = 4,
+    old_context_len: int = 8192,
+) -> None:
+    """As apply_llama31_rope, into q and k."""
+    op, waves = (
+        "apply_llama31_rope_inplace",
+        _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
+    )
+    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    rotated(op, (q, k), None, angles, interleave)
+
+
+def apply_rope_pos_ids(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    pos_ids: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 1,
+    rope_theta: float = 1e4,
+) -> Heads:
+    """q and k rotated by the positions pos_ids `[nnz]`, int32 or int64."""
+    op, waves = "apply_rope_pos_ids", _llama(rope_scale, rope_theta)
+    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    return _new(op, (q, k), angles, interleave)
+
+
+def apply_rope_pos_ids_inplace(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    pos_ids: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 1,
+    rope_theta: float = 1e4,
+) -> None:
+    """As apply_rope_pos_ids, into q and k."""
+    op, waves = "apply_rope_pos_ids_inplace", _llama(rope_scale, rope_theta)
+    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    rotated(op, (q, k), None, angles, interleave)
+
+
+def apply_llama31_rope_pos_ids(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    pos_ids: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 8,
+    rope_theta: float = 5e5,
+    low_freq_factor: float = 1,
+    high_freq_factor: float = 4,
+    old_context_len: int = 8192,
+) -> Heads:
+    """As apply_rope_pos_ids, with the frequencies of apply_llama31_rope."""
+    op, waves = (
+        "apply_llama31_rope_pos_ids",
+        _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
+    )
+    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    return _new(op, (q, k), angles, interleave)
+
+
+def apply_llama31_rope_pos_ids_inplace(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    pos_ids: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 8,
+    rope_theta: float = 5e5,
+    low_freq_factor: float = 1,
+    high_freq_factor: float = 4,
+    old_context_len: int = 8192,
+) -> None:
+    """As apply_llama31_rope_pos_ids, into q and k."""
+    op, waves = (
+        "apply_llama31_rope_pos_ids_inplace",
+        _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
+    )
+    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    rotated(op, (q, k), None, angles, interleave)
+
+
+def apply_rope_with_cos_sin_cache(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool = True,
+) -> Heads:
+    """query and key `[nnz, heads * head_size]` rotated by rows of cos_sin_cache `[max_positions, rotary_dim]`.
+
+    A row has rotary_dim / 2 cosines, then as many sines. positions `[nnz]`, int32 or int64; one beyond the table takes its last
+    row, and a row with a negative one is not written. Without is_neox pairs are neighbours.
+    """
+    op = "apply_rope_with_cos_sin_cache"
+    heads = (_heads(op, "query", query, head_size), _heads(op, "key", key, head_size))
+    q, k = _new(op, heads, Angles(positions, cos_sin_cache), not is_neox)
+    return q.view(query.shape), k.view(key.shape)
+
+
+def apply_rope_with_cos_sin_cache_inplace(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool = True,
+) -> None:
+    """As apply_rope_with_cos_sin_cache, into query and key; a row with a negative position keeps every bit."""
+    op = "apply_rope_with_cos_sin_cache_inplace"
+    heads = (_heads(op, "query", query, head_size), _heads(op, "key", key, head_size))
+    rotated(op, heads, None, Angles(positions, cos_sin_cache), not is_neox)
+
+
+def _new(op: str, heads: Heads, angles: Angles, interleave: bool) -> Heads:
+    out = (torch.empty_like(heads[0]), torch.empty_like(heads[1]))
+    rotated(op, heads, out, angles, interleave)
+    return out
+
+
+def _dim(rotary_dim: int | None, q: torch.Tensor) -> int:
+    return q.shape[-1] if rotary_dim is None else rotary_dim
+
+
+def _llama(scale: float, theta: float) -> Waves:
+    return Waves("linear", float(theta), (("factor", float(scale)),))
+
+
+def _llama31(scale: float, theta: float, factors: tuple[float, float], known: int) -> Waves:
+    names = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    return Waves("llama3", float(theta), (("factor", float(scale)), *zip(names, (*factors, known), strict=True)))
+
+
+def _heads(op: str, name: str, x: torch.Tensor, head_size: int) -> torch.Tensor:
+    """x `[nnz, heads * head_size]`, or already `[nnz, heads, head_size]`, as heads: a view."""
+    if isinstance(x, torch.Tensor) and x.dim() == 3 and x.shape[2] == head_size:
+        return x
+    if require_tensor(op, name, x, "nnz, heads * head_size")[1] % head_size:
+        raise wrong_shape(op, name, f"[nnz, heads * {head_size}]", list(x.shape))
+    return x.unflatten(1, (-1, head_size))  # type: ignore[no-untyped-call]

@@ -1,0 +1,20 @@
+"""Tensors of any rank as rows `[rows, width]`, and outputs that are their own inputs."""
+
+from __future__ import annotations
+
+import torch
+
+
+def flat_rows(x: torch.Tensor) -> torch.Tensor:
+    """x `[..., width]` as `[rows, width]`: a view, or a copy where its rows have no common stride."""
+    return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
+
+
+def same_memory(x: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether each element of out is that of x. The plans take this as a field, in_place, and refuse other overlaps."""
+    return out.data_ptr() == x.data_ptr() and out.stride() == x.stride() and out.dtype == x.dtype and out.numel() > 0
+
+
+def stored(made: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """out, whose rows are `made`, or which `made` is copied to."""
+    return out if made.data_ptr() == out.data_ptr() else out.copy_(made.view(out.shape))
