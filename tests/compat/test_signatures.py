@@ -12,6 +12,7 @@ import opfacade.compat.flashinfer
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 MODULES = {"flash_attn": opfacade.compat.flash_attn, "flashinfer": opfacade.compat.flashinfer}
+DEEPER = (opfacade.compat.flashinfer.rope, opfacade.compat.flashinfer.quantization)  # what they have besides
 TABLES = {
     name: json.loads((DATA / f"{name}.json").read_text())
     for name in ("flash_attn_2.8.4", "flashinfer_0.6.18", "flashinfer_0.7.2")
@@ -21,13 +22,15 @@ TABLES = {
 ABSENT = {
     "BatchAttentionWithAttentionSinkWrapper", "BatchPrefillWithCausalBidirectionalRangesWrapper",
     "prewarm_paged_kv_stride_variant", "workspace_size", "fused_rmsnorm_silu", "rmsnorm_sigmoid_gate",
-    "fused_add_rmsnorm_fp8_block_quant", "mla_rope_quantize_fp8", "rope_quantize_fp8", "per_token_group_quant_8bit",
+    "fused_add_rmsnorm_fp8_block_quant",
 }  # fmt: skip
 CALLS = [(table, call) for table, found in TABLES.items() for call in found["calls"] if not set(call.split(".")) & ABSENT]
 
 
 def ours(table, call):
     owner = MODULES[TABLES[table]["package"]]
+    own = (part for part in (owner, *DEEPER) if hasattr(part, call.split(".")[0]))
+    owner = next(own, owner)
     for part in call.split("."):
         owner = inspect.getattr_static(owner, part) if isinstance(owner, type) and part != "__init__" else getattr(owner, part)
     given = [p for p in inspect.signature(owner).parameters.values() if p.name != "self"]

@@ -36,3 +36,11 @@ def require_pages(op: str, pools: Pools, page_size: int, heads: int) -> None:
         raise wrong_shape(op, "paged_kv_cache", expected, list(pools.k.shape))
     if pools.v.shape[-1] != dim:
         raise unmapped(op, "head_dim_vo", f"{dim}, that of K, over pages", pools.v.shape[-1])
+
+
+def require_page_size(op: str, pools: tuple[torch.Tensor, torch.Tensor], page_size: int, layout: str) -> None:
+    """pools `[pages, page_size, ...]`, or with HND `[pages, heads, page_size, ...]`."""
+    axis = 1 if layout == "NHD" else 2
+    for pool in pools:
+        if pool.dim() <= axis or pool.shape[axis] != page_size:
+            raise wrong_shape(op, "paged_kv_cache", f"{page_size} tokens a page, in layout {layout}", list(pool.shape))

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import torch
 
+from opfacade.compat.flashinfer.rope_quantize import mla_rope_quantize_fp8 as mla_rope_quantize_fp8
+from opfacade.compat.flashinfer.rope_quantize import rope_quantize_fp8 as rope_quantize_fp8
+from opfacade.compat.flashinfer.rope_quantize import (
+    rope_quantize_fp8_append_paged_kv_cache as rope_quantize_fp8_append_paged_kv_cache,
+)
 from opfacade.compat.flashinfer.rotations import Angles, Heads, Waves, angles_at, angles_of_requests, rotated
 from opfacade.compat.refusals import require_tensor, wrong_shape
 
@@ -217,4 +222,5 @@ def _heads(op: str, name: str, x: torch.Tensor, head_size: int) -> torch.Tensor:
         return x
     if require_tensor(op, name, x, "nnz, heads * head_size")[1] % head_size:
         raise wrong_shape(op, name, f"[nnz, heads * {head_size}]", list(x.shape))
-    return x.unflatten(1, (-1, head_size))  # type: ignore[no-untyped-call]
+    heads: torch.Tensor = x.unflatten(1, (-1, head_size))  # type: ignore[no-untyped-call]
+    return heads

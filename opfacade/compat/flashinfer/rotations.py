@@ -33,9 +33,9 @@ class Waves(NamedTuple):
 
 
 class Angles(NamedTuple):
-    """index [rows]: the row of table [entries, rotary_dim] for each row of q and k; a negative one leaves the row as it is."""
+    """rows [nnz]: the row of table [entries, rotary_dim] for each row of q and k; a negative one leaves the row as it is."""
 
-    index: torch.Tensor
+    rows: torch.Tensor
     table: torch.Tensor
 
 
@@ -60,7 +60,7 @@ def angles_of_requests(op: str, tables: tuple[torch.Tensor, torch.Tensor], rows:
         raise wrong_shape(op, "offsets", f"[batch={entries - 1}]", list(offsets.shape))
     request, positions = get_batch_indices_positions(indptr, offsets + indptr.diff(), rows)
     found = angles_at(op, positions, rotary_dim, waves)
-    return found._replace(index=torch.where(request < 0, -1, found.index))
+    return found._replace(rows=torch.where(request < 0, -1, found.rows))
 
 
 def rotated(op: str, heads: Heads, out: Heads | None, angles: Angles, interleaved: bool) -> None:
@@ -69,10 +69,10 @@ def rotated(op: str, heads: Heads, out: Heads | None, angles: Angles, interleave
     rows, qo_heads, dim = require_tensor(op, "q", q, "nnz, num_qo_heads, head_dim")
     _, kv_heads, _ = require_tensor(op, "k", k, "nnz, num_kv_heads, head_dim")
     _, rotary_dim = require_tensor(op, "cos_sin_cache", angles.table, "max_positions, rotary_dim")
-    names = float_name(op, "q", q), float_name(op, "cos_sin_cache", angles.table), _index_name(op, "positions", angles.index)
+    names = float_name(op, "q", q), float_name(op, "cos_sin_cache", angles.table), _index_name(op, "positions", angles.rows)
     plan = plan_for(_rotary, ((rows, qo_heads, kv_heads, dim, rotary_dim), names, (interleaved, out is None)), q.device)
     outputs = {} if out is None else {"q_out": out[0], "k_out": out[1]}
-    plan.run(RotaryArgs(q=q, k=k, positions=angles.index, cos_sin_cache=angles.table, **outputs))
+    plan.run(RotaryArgs(q=q, k=k, positions=angles.rows, cos_sin_cache=angles.table, **outputs))
 
 
 def _index_name(op: str, argument: str, x: torch.Tensor) -> str:
