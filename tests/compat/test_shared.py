@@ -100,7 +100,9 @@ def test_dtypes_by_name():
         name_of("op", "a", torch.int8)
 
 
-PUBLIC = re.compile(r"opfacade(\.compat.*|\.plans\.[a-z_]+|\.variant|\.variant_examples|\.errors|\.core\.descriptor|\.programs\.(fields|words))?")
+PUBLIC = re.compile(
+    r"opfacade(\.compat.*|\.plans\.[a-z_]+|\.variant|\.variant_examples|\.errors|\.core\.descriptor|\.programs\.(fields|words))?"
+)
 
 
 def test_the_adapters_use_the_public_api_alone():

@@ -8,7 +8,7 @@ import torch
 
 from opfacade.compat.dtypes import float_name
 from opfacade.compat.flashinfer.rows import flat_rows, same_memory, stored
-from opfacade.compat.refusals import wrong_shape
+from opfacade.compat.refusals import require_tensor, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.activation import GatedActivationArgs, GatedActivationDescriptor
 
@@ -32,6 +32,8 @@ def gelu_tanh_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enab
 
 
 def _gated(op: str, activation: str, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor):
+        require_tensor(op, "input", x, "..., 2 * hidden")
     if x.dim() < 1 or x.shape[-1] % 2:
         raise wrong_shape(op, "input", "[..., 2 * hidden]", list(x.shape))
     shape = (*x.shape[:-1], x.shape[-1] // 2)

@@ -26,6 +26,7 @@ class Norm(NamedTuple):
 
     def facts(self, op: str, x: torch.Tensor, **more: Any) -> tuple[Any, ...]:
         """Those of x and the fields of NormDescriptor that it has beside them."""
+        require_tensor(op, "weight", self.weight, "hidden")
         dtype = None if self.weight.dtype == x.dtype else float_name(op, "weight", self.weight)
         given = {"dtype": float_name(op, "input", x), "weight_dtype": dtype, "eps": float(self.eps), "weight": self.form}
         return (tuple(x.shape), tuple((given | more).items()))
@@ -33,7 +34,8 @@ class Norm(NamedTuple):
 
 def normed(op: str, x: torch.Tensor, out: torch.Tensor | None, norm: Norm) -> torch.Tensor:
     """x `[rows, hidden]` or `[batch, heads, hidden]`, normed along its last axis."""
-    require_tensor(op, "input", x, "rows, hidden" if x.dim() < 3 else "batch, heads, hidden")
+    in_heads = isinstance(x, torch.Tensor) and x.dim() > 2
+    require_tensor(op, "input", x, "batch, heads, hidden" if in_heads else "rows, hidden")
     y = torch.empty_like(x) if out is None else out
     if y.shape != x.shape:
         raise wrong_shape(op, "out", str(list(x.shape)), list(y.shape))
@@ -62,7 +64,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor | None:
     """x as a view `[rows, hidden]`; None where its rows have no common stride."""
     if x.dim() == 2:
         return x
-    if 1 in x.shape[:2] or x.stride(0) == x.shape[1] * x.stride(1):
+    if min(x.shape[:2]) < 2 or x.stride(0) == x.shape[1] * x.stride(1):
         return x.flatten(0, 1)
     return None
 
