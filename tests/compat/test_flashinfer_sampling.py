@@ -234,8 +234,6 @@ def test_other_refusals():
         flashinfer.sampling_from_probs(rows().double())
     with pytest.raises(UnsupportedError, match="temperature expected a number above 0"):
         flashinfer.softmax(rows(), 0.0)
-    with pytest.raises(UnsupportedError, match="tie_break expected 0 or 1"):
-        flashinfer.top_k(rows(), 3, tie_break=2)
     with pytest.raises(UnsupportedError, match="k expected at most 2048"):
         flashinfer.top_k(torch.randn(1, 4000), 3000)
     with pytest.raises(ArgumentError, match="k expected 1 to 103"):

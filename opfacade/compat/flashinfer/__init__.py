@@ -86,6 +86,8 @@ from opfacade.compat.flashinfer.sampling import top_p_renorm_probs as top_p_reno
 from opfacade.compat.flashinfer.sampling import top_p_sampling_from_probs as top_p_sampling_from_probs
 from opfacade.compat.flashinfer.topk import TopKTieBreak as TopKTieBreak
 from opfacade.compat.flashinfer.topk import top_k as top_k
+from opfacade.compat.flashinfer.topk_transforms import top_k_page_table_transform as top_k_page_table_transform
+from opfacade.compat.flashinfer.topk_transforms import top_k_ragged_transform as top_k_ragged_transform
 
 
 def __getattr__(name: str) -> Any:

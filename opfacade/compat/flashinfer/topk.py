@@ -24,6 +24,9 @@ class TopKTieBreak(IntEnum):
     LARGE = 2
 
 
+_TIES = tuple(TopKTieBreak)
+
+
 def top_k(
     input: torch.Tensor,
     k: int,
@@ -34,20 +37,29 @@ def top_k(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The k largest values of each row `[rows, n]` and their positions (int64), falling, equal ones by position.
 
-    NaN and -inf are no candidates: past the last one the value is -inf and the position -1. k: up to 2048, and up to n.
+    tie_break 2: equal ones by falling position, of a reversed copy of input. NaN and -inf are no candidates: past the last one
+    the value is -inf and the position -1. k: up to 2048, and up to n.
     """
     op = "top_k"
     x = checked_rows(op, "input", input)
-    if tie_break == TopKTieBreak.LARGE:
-        raise unmapped(op, "tie_break", "0 or 1: of equal values the one with the lower position comes first", tie_break)
+    if tie_break not in _TIES:
+        raise wrong(op, "tie_break", "0, 1 or 2", tie_break)
     if not 1 <= k <= x.shape[1]:
         raise wrong(op, "k", f"1 to {x.shape[1]}", k)
     if k > _MOST:
         raise unmapped(op, "k", f"at most {_MOST}", k)
+    if tie_break == TopKTieBreak.LARGE:
+        values, positions = _found(op, x.flip(1), k)
+        return values, torch.where(positions < 0, -1, x.shape[1] - 1 - positions).long()
+    values, positions = _found(op, x, k)
+    return values, positions.long()
+
+
+def _found(op: str, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     plan = plan_for(_descriptor, (*x.shape, k, name_of(op, "input", x.dtype)), x.device)
     values, positions = x.new_empty(x.shape[0], k), x.new_empty(x.shape[0], k, dtype=torch.int32)
     plan.run(TopKArgs(x=x, values=values, positions=positions))
-    return values, positions.long()
+    return values, positions
 
 
 def _descriptor(facts: Any) -> TopKDescriptor:
