@@ -32,7 +32,8 @@ def selected(row, length, start, large):
     if len(window) <= K:
         found = list(range(len(window)))
     else:
-        found = sorted(range(len(window)), key=lambda p: (-window[p], -p if large else p))[:K]
+        kept = sorted(range(len(window)), key=lambda p: (-window[p], -p if large else p))[:K]
+        found = sorted(kept, key=lambda p: (-window[p], p))
     return found + [-1] * (K - len(found))
 
 
@@ -50,11 +51,11 @@ def test_ties_at_the_cut(tie_break):
     assert torch.equal(values, x.gather(1, found))
 
 
-def test_past_the_candidates_a_reversed_row_has_no_position():
+def test_past_the_candidates_there_is_no_position():
     x = torch.tensor([[math.nan, 1.0, -math.inf, 1.0]])
     values, found = flashinfer.top_k(x, 3, tie_break=2)
     assert values.tolist() == [[1.0, 1.0, -math.inf]]
-    assert found.tolist() == [[3, 1, -1]]
+    assert found.tolist() == [[1, 3, -1]]
 
 
 @pytest.mark.parametrize("starts", [None, STARTS])

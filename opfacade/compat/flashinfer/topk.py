@@ -37,8 +37,8 @@ def top_k(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The k largest values of each row `[rows, n]` and their positions (int64), falling, equal ones by position.
 
-    tie_break 2: equal ones by falling position, of a reversed copy of input. NaN and -inf are no candidates: past the last one
-    the value is -inf and the position -1. k: up to 2048, and up to n.
+    tie_break 2 keeps the higher positions of equal values at the cut; it takes a reversed copy of input. NaN and -inf are no
+    candidates: past the last one the value is -inf and the position -1. k: up to 2048, and up to n.
     """
     op = "top_k"
     x = checked_rows(op, "input", input)
@@ -48,11 +48,16 @@ def top_k(
         raise wrong(op, "k", f"1 to {x.shape[1]}", k)
     if k > _MOST:
         raise unmapped(op, "k", f"at most {_MOST}", k)
-    if tie_break == TopKTieBreak.LARGE:
-        values, positions = _found(op, x.flip(1), k)
-        return values, torch.where(positions < 0, -1, x.shape[1] - 1 - positions).long()
-    values, positions = _found(op, x, k)
+    values, positions = _highest(op, x, k) if tie_break == TopKTieBreak.LARGE else _found(op, x, k)
     return values, positions.long()
+
+
+def _highest(op: str, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of equal values at the cut those with the highest positions; equal ones that are kept still rise by position."""
+    values, positions = _found(op, x.flip(1), k)
+    positions, rising = torch.where(positions < 0, -1, x.shape[1] - 1 - positions).sort(1)
+    values, falling = values.gather(1, rising).sort(dim=1, descending=True, stable=True)
+    return values, positions.gather(1, falling)
 
 
 def _found(op: str, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
