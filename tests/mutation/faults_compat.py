@@ -7,6 +7,8 @@ FLASH, KVCACHE = "tests/compat/test_flash_attn.py", "tests/compat/test_flash_att
 DECODE, PREFILL = "tests/compat/test_flashinfer_decode.py", "tests/compat/test_flashinfer_prefill.py"
 MORE, SHARED = "tests/compat/test_flashinfer_more.py", "tests/compat/test_shared.py"
 SAMPLING = "tests/compat/test_flashinfer_sampling.py"
+ROWS, ROPE = "tests/compat/test_flashinfer_rows.py", "tests/compat/test_flashinfer_rope.py"
+TOPK = "tests/compat/test_flashinfer_topk.py"
 
 COMPAT_FAULTS = (
     cpu(
@@ -232,5 +234,131 @@ COMPAT_FAULTS = (
         "given.add_(count.to(given.dtype))",
         "given.copy_(count)",
         SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: heads with a stride of their own are taken for rows",
+        f"{A}/flashinfer/norms.py",
+        "x.stride(0) == x.shape[1] * x.stride(1)",
+        "x.stride(0) >= 0",
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: every head has a weight of its own",
+        f"{A}/flashinfer/norms.py",
+        'if one.name == "weight" else one',
+        "if False else one",
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: the norm is of the rounded sum",
+        f"{A}/flashinfer/norms.py",
+        "from opfacade.plans.norm import flashinfer as rounded_once",
+        "from opfacade.plans.norm import huggingface as rounded_once",
+        f"{ROWS} -k sum_before_it_is_rounded",
+    ),
+    cpu(
+        "FlashInfer: gemma's weight is not added to 1",
+        f"{A}/flashinfer/norm.py",
+        'normed("gemma_rmsnorm", input, out, Norm(weight, eps, "one_plus"))',
+        'normed("gemma_rmsnorm", input, out, Norm(weight, eps, "scale"))',
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: a quantised layer norm is rounded once",
+        f"{A}/flashinfer/norm.py",
+        "    out = torch.empty_like(x)\n",
+        "    x = x.float()\n    out = torch.empty_like(x)\n",
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: an output that is its input is one of its own",
+        f"{A}/flashinfer/rows.py",
+        "return out.data_ptr() == x.data_ptr()",
+        "return False and out.data_ptr() == x.data_ptr()",
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: an output without a common stride stays as it was",
+        f"{A}/flashinfer/rows.py",
+        "return out if made.data_ptr() == out.data_ptr() else",
+        "return out if made.numel() else",
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: gelu is that of tanh",
+        f"{A}/flashinfer/activation.py",
+        '_gated("gelu_and_mul", "gelu", input, out)',
+        '_gated("gelu_and_mul", "gelu_tanh", input, out)',
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: scales of columns that are not padded are",
+        f"{A}/flashinfer/groups.py",
+        'padded = rows + -rows % 4 if layout == "column_padded4" else rows',
+        "padded = rows + -rows % 4",
+        ROWS,
+    ),
+    cpu(
+        "FlashInfer: angles are products of f32",
+        f"{A}/flashinfer/rotations.py",
+        'angle = apply("f64", value("position", index)) * value("frequency", "f64")',
+        'angle = apply("f64", apply("f32", value("position", index)) * apply("f32", value("frequency", "f64")))',
+        ROPE,
+    ),
+    cpu(
+        "FlashInfer: rows of no request are rotated",
+        f"{A}/flashinfer/rotations.py",
+        "torch.where(request < 0, -1, found.rows)",
+        "found.rows",
+        ROPE,
+    ),
+    cpu(
+        "FlashInfer: low and high of llama31 are swapped",
+        f"{A}/flashinfer/rope.py",
+        'names = ("low_freq_factor", "high_freq_factor",',
+        'names = ("high_freq_factor", "low_freq_factor",',
+        ROPE,
+    ),
+    cpu(
+        "FlashInfer: neox pairs are neighbours",
+        f"{A}/flashinfer/rope.py",
+        "rotated(op, heads, None, Angles(positions, cos_sin_cache), not is_neox)",
+        "rotated(op, heads, None, Angles(positions, cos_sin_cache), is_neox)",
+        ROPE,
+    ),
+    cpu(
+        "FlashInfer: k has the factor of q",
+        f"{A}/flashinfer/rope_quantize.py",
+        "_or_empty(k_nope, k_rope)).scaled(rotation, quant_scale_kv,",
+        "_or_empty(k_nope, k_rope)).scaled(rotation, quant_scale_q,",
+        ROPE,
+    ),
+    cpu(
+        "FlashInfer: a key begins with what is not rotated",
+        f"{A}/flashinfer/rope_quantize.py",
+        "whole[..., :width], scale, rotation)\n        scaled(rotation.op, self.nope, whole[..., width:]",
+        "whole[..., -width:], scale, rotation)\n        scaled(rotation.op, self.nope, whole[..., :-width]",
+        ROPE,
+    ),
+    cpu(
+        "FlashInfer: of equal scores the lower positions are kept, whatever tie_break says",
+        f"{A}/flashinfer/topk.py",
+        "if tie_break == TopKTieBreak.LARGE else",
+        "if False else",
+        TOPK,
+    ),
+    cpu(
+        "FlashInfer: a window ends where the scores end",
+        f"{A}/flashinfer/topk_transforms.py",
+        "(place >= 0) & (place < lengths)",
+        "place >= 0",
+        TOPK,
+    ),
+    cpu(
+        "FlashInfer: positions count from the row, not from its window",
+        f"{A}/flashinfer/topk_transforms.py",
+        "torch.where(found < 0, -1, found - window.starts[:, None])",
+        "found",
+        TOPK,
     ),
 )
