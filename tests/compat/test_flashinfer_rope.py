@@ -38,7 +38,7 @@ def frequencies(dim, rope_scale=1.0, rope_theta=1e4, **llama31):
     return torch.tensor(found, dtype=torch.float64)
 
 
-def turned(x, cosines, sines, interleave=False):
+def rotated(x, cosines, sines, interleave=False):
     """x rotated; cosines and sines: [rows, pairs] in f64."""
     x, dim = x.double(), 2 * cosines.shape[1]
     first, second = (x[..., 0:dim:2], x[..., 1:dim:2]) if interleave else (x[..., : dim // 2], x[..., dim // 2 : dim])
@@ -50,7 +50,7 @@ def turned(x, cosines, sines, interleave=False):
 
 def by_formula(x, positions, dim, interleave=False, **waves):
     angle = torch.tensor(positions, dtype=torch.float64)[:, None] * frequencies(dim, **waves)
-    return turned(x, angle.cos(), angle.sin(), interleave)
+    return rotated(x, angle.cos(), angle.sin(), interleave)
 
 
 def near(got, want):
@@ -120,7 +120,7 @@ def test_rotations_by_a_table(is_neox, dtype):
     wide = torch.randn(5, 8 * DIM).half()
     query, key = wide[:, : 3 * DIM], wide[:, 3 * DIM : 5 * DIM]
     at = positions.long()
-    want = [turned(x.unflatten(1, (-1, DIM)), cosines[at], sines[at], not is_neox).flatten(1) for x in (query, key)]
+    want = [rotated(x.unflatten(1, (-1, DIM)), cosines[at], sines[at], not is_neox).flatten(1) for x in (query, key)]
     found = flashinfer.apply_rope_with_cos_sin_cache(positions, query, key, DIM, cache, is_neox)
     for got, one in zip(found, want, strict=True):
         near(got, one)
@@ -171,8 +171,8 @@ def wanted(given, at, cosines, sines, scales, dtype):
     """fp8 of q_rope, k_rope, q_nope and k_nope; neighbours are pairs."""
     q, k, q_nope, k_nope = given
     heads = k[:, None] if k.dim() == 2 else k
-    key = turned(heads, cosines[at], sines[at], True).view(k.shape) * scales[1]
-    made = (turned(q, cosines[at], sines[at], True) * scales[0], key, q_nope * scales[0], k_nope * scales[1])
+    key = rotated(heads, cosines[at], sines[at], True).view(k.shape) * scales[1]
+    made = (rotated(q, cosines[at], sines[at], True) * scales[0], key, q_nope * scales[0], k_nope * scales[1])
     return [saturated(one, dtype) for one in made]
 
 

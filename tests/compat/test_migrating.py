@@ -35,6 +35,7 @@ def test_calls_in_the_tables_are_there():
         ("flash-attn", flash_attn, r"flash_attn_\w+"),
         ("FlashInfer", flashinfer, r"[A-Z]\w+Wrapper|\w+_cache\b"),
         ("FlashInfer", flashinfer, r"sampling_from_\w+|top_[kp]_\w+|softmax|chain_speculative_sampling|logits_processor"),
+        ("FlashInfer", flashinfer, r"\w*rmsnorm\w*|layernorm\w*|\w+_and_mul|apply_\w*rope\w*"),
     ):
         named = [(name, here) for cell, here in first_cells(title) for name in re.findall(rf"`({call})`", cell)]
         assert len(named) >= 5

@@ -24,7 +24,7 @@ class Rotation(NamedTuple):
     interleaved: bool
 
     def facts(self, dim: int) -> tuple[Any, ...]:
-        """Those of heads whose `dim` elements are all rotated."""
+        """The facts of heads whose `dim` elements are all rotated."""
         entries, width = require_tensor(self.op, "cos_sin_cache", self.table, "max_positions, rope_dim")
         require_tensor(self.op, "pos_ids", self.positions, "nnz")
         if width != dim:

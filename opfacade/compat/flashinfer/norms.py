@@ -25,7 +25,7 @@ class Norm(NamedTuple):
     form: str = "scale"
 
     def facts(self, op: str, x: torch.Tensor, **more: Any) -> tuple[Any, ...]:
-        """Those of x and the fields of NormDescriptor that it has beside them."""
+        """The shape of x, and the fields of NormDescriptor beside it. more: further fields."""
         require_tensor(op, "weight", self.weight, "hidden")
         dtype = None if self.weight.dtype == x.dtype else float_name(op, "weight", self.weight)
         given = {"dtype": float_name(op, "input", x), "weight_dtype": dtype, "eps": float(self.eps), "weight": self.form}

@@ -52,7 +52,7 @@ def angles_at(op: str, positions: torch.Tensor, rotary_dim: int, waves: Waves) -
 
 
 def angles_of_requests(op: str, tables: tuple[torch.Tensor, torch.Tensor], rows: int, rotary_dim: int, waves: Waves) -> Angles:
-    """Those of rows that follow each other: tables are indptr [batch + 1] and offsets [batch], the position of a request's
+    """The angles of rows that follow each other: tables are indptr [batch + 1] and offsets [batch], the position of a request's
     first row. Rows past the last entry of indptr are left as they are."""
     indptr, offsets = tables
     (entries,) = require_tensor(op, "indptr", indptr, "batch + 1")
