@@ -91,7 +91,9 @@ def test_numbers_of_llama31_are_arguments():
 
 
 def test_rows_of_no_request_stay():
+    """An infinity would be NaN even where the angle is 0."""
     (q, k), indptr = qkv(), torch.tensor([0, 1, 1, 3], dtype=torch.int32)
+    q[3:] = float("inf")
     before = q.clone()
     flashinfer.apply_rope_inplace(q, k, indptr, torch.tensor([7, 9, 3], dtype=torch.int32))
     near(q[:3], by_formula(before[:3], (7, 3, 4), DIM))
