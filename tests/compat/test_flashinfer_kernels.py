@@ -23,6 +23,7 @@ CALLS = {
     "fp8": lambda: flashinfer.rope.rope_quantize_fp8(Q, K[:, 0], Q, None, TABLE, AT, False, quant_scale_q=3.0),
     "added": lambda: flashinfer.fused_add_rmsnorm_quant(X[:, 0].to(E4M3), X[:, 0], X[:, 1].clone(), X[0, 0], 2.0),
     "layer": lambda: flashinfer.layernorm_quant(X[:, 0].to(E4M3), X[:, 0], X[0, 0].float(), X[0, 0].float(), 2.0),
+    "silu": lambda: flashinfer.fused_rmsnorm_silu(X[:, 0], X[0, 0]),
     "gates": lambda: flashinfer.silu_and_mul(X),
     "groups": lambda: flashinfer.quantization.per_token_group_quant_8bit(X, 24),
     "slots": lambda: flashinfer.top_k_ragged_transform(X[:, 0], AT.int(), AT.int(), 3),

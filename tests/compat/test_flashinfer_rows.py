@@ -126,6 +126,20 @@ def test_quantised_norms_divide_by_the_scale_and_saturate(dtype, scale):
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *FP8])
+def test_silu_of_a_norm(dtype):
+    x, weight = rows("rows apart"), torch.randn(65).bfloat16() * 300
+    want = torch.nn.functional.silu(normed(x, weight))
+    want = want.bfloat16() if dtype == torch.bfloat16 else saturated(want, dtype)
+    out = torch.empty(7, 130, dtype=dtype)[:, 3:68]
+    assert flashinfer.fused_rmsnorm_silu(x, weight, EPS, out) is out
+    same_bits(out, want)
+    if dtype == torch.bfloat16:
+        same_bits(flashinfer.fused_rmsnorm_silu(x, weight, EPS), want)
+        assert flashinfer.fused_rmsnorm_silu(x, weight, EPS, x) is x
+        same_bits(x, want)
+
+
 @pytest.mark.parametrize("dtype", FP8)
 def test_a_quantised_layer_norm_is_rounded_to_the_dtype_of_input_before(dtype):
     x, (gamma, beta) = torch.randn(70, 165).bfloat16(), torch.randn(2, 165)
@@ -163,6 +177,9 @@ def test_facts_that_were_seen_make_no_descriptor(monkeypatch):
         (lambda x, w: flashinfer.fused_add_rmsnorm(x, x, w), OpfacadeError, "residual"),
         (lambda x, w: flashinfer.rmsnorm_quant(x, x, w, 1.0), UnsupportedError, "out expected .*float8_e4m3fn"),
         (lambda x, w: flashinfer.rmsnorm_quant(x.to(FP8[0]), x, w, torch.ones(2)), ShapeError, "scale expected a number"),
+        (lambda x, w: flashinfer.fused_rmsnorm_silu(x, w, out=x.view(torch.uint8)[:, :65]), UnsupportedError, "out expected"),
+        (lambda x, w: flashinfer.fused_rmsnorm_silu(x, w, block_scale=x), UnsupportedError, "block_scale expected None"),
+        (lambda x, w: flashinfer.fused_rmsnorm_silu(x, w, out=x[1:]), ShapeError, "out expected"),
         (lambda x, w: flashinfer.layernorm(x, w, w.float()), OpfacadeError, "bias"),
         (lambda x, w: flashinfer.silu_and_mul(x), ShapeError, r"input expected \[..., 2 \* hidden\]"),
         (lambda x, w: flashinfer.silu_and_mul(7), ArgumentTypeError, "input expected a tensor"),

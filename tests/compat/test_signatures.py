@@ -21,7 +21,7 @@ TABLES = {
 # Names that the adapters lack; docs/migrating.md lists them.
 ABSENT = {
     "BatchAttentionWithAttentionSinkWrapper", "BatchPrefillWithCausalBidirectionalRangesWrapper",
-    "prewarm_paged_kv_stride_variant", "workspace_size", "fused_rmsnorm_silu", "rmsnorm_sigmoid_gate",
+    "prewarm_paged_kv_stride_variant", "workspace_size", "rmsnorm_sigmoid_gate",
     "fused_add_rmsnorm_fp8_block_quant",
 }  # fmt: skip
 CALLS = [(table, call) for table, found in TABLES.items() for call in found["calls"] if not set(call.split(".")) & ABSENT]

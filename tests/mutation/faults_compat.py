@@ -264,6 +264,13 @@ COMPAT_FAULTS = (
         ROWS,
     ),
     cpu(
+        "FlashInfer: silu of a norm falls",
+        f"{A}/flashinfer/norms.py",
+        "(1.0 + exp(-out.value))",
+        "(1.0 + exp(out.value))",
+        f"{ROWS} -k silu_of_a_norm",
+    ),
+    cpu(
         "FlashInfer: a quantised layer norm is rounded once",
         f"{A}/flashinfer/norm.py",
         "    out = torch.empty_like(x)\n",

@@ -44,6 +44,7 @@ from opfacade.compat.flashinfer.decode import single_decode_with_kv_cache as sin
 from opfacade.compat.flashinfer.mla import BatchMLAPagedAttentionWrapper as BatchMLAPagedAttentionWrapper
 from opfacade.compat.flashinfer.norm import fused_add_rmsnorm as fused_add_rmsnorm
 from opfacade.compat.flashinfer.norm import fused_add_rmsnorm_quant as fused_add_rmsnorm_quant
+from opfacade.compat.flashinfer.norm import fused_rmsnorm_silu as fused_rmsnorm_silu
 from opfacade.compat.flashinfer.norm import gemma_fused_add_rmsnorm as gemma_fused_add_rmsnorm
 from opfacade.compat.flashinfer.norm import gemma_rmsnorm as gemma_rmsnorm
 from opfacade.compat.flashinfer.norm import layernorm as layernorm

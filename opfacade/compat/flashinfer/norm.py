@@ -11,8 +11,8 @@ import torch
 
 from opfacade.compat.constants import factor
 from opfacade.compat.dtypes import fp8_name
-from opfacade.compat.flashinfer.norms import Norm, normed, plan_of_rows, quantised
-from opfacade.compat.refusals import wrong_shape
+from opfacade.compat.flashinfer.norms import Norm, normed, normed_silu, plan_of_rows, quantised
+from opfacade.compat.refusals import refuse_unless, wrong_shape
 from opfacade.plans.norm import NormArgs, Quant
 
 
@@ -90,6 +90,19 @@ def fused_add_rmsnorm_quant(
     op, quant = "fused_add_rmsnorm_quant", _static("fused_add_rmsnorm_quant", out)
     plan = plan_of_rows(op, input, Norm(weight, eps), quant=quant, residual=True)
     plan.run(NormArgs(x=input, residual=residual, weight=weight, out=out, scale=_scale(op, scale, input)))
+
+
+def fused_rmsnorm_silu(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    out: torch.Tensor | None = None,
+    block_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """silu of rmsnorm of rows, rounded once, into out: of the dtype of input, which it may be, or fp8, saturating."""
+    op = "fused_rmsnorm_silu"
+    refuse_unless(op, {"block_scale": (block_scale, None)})
+    return normed_silu(op, input, torch.empty_like(input) if out is None else out, Norm(weight, eps))
 
 
 def layernorm(input: torch.Tensor, gemma: torch.Tensor, beta: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:

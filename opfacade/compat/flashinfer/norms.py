@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade import Plan
-from opfacade.compat.dtypes import float_name
+from opfacade.compat.dtypes import float_name, fp8_name
 from opfacade.compat.flashinfer.rows import same_memory
 from opfacade.compat.refusals import require_tensor, wrong_shape
 from opfacade.compat.selecting import plan_for
@@ -15,6 +15,7 @@ from opfacade.plans.norm import NormArgs, NormDescriptor
 from opfacade.plans.norm import flashinfer as rounded_once
 from opfacade.plans.quantize import Quant, QuantizeArgs, QuantizeDescriptor
 from opfacade.plans.reduction import FoldArgs, FoldDescriptor
+from opfacade.programs.words import exp
 
 
 class Norm(NamedTuple):
@@ -49,6 +50,18 @@ def normed(op: str, x: torch.Tensor, out: torch.Tensor | None, norm: Norm) -> to
     return y
 
 
+def normed_silu(op: str, x: torch.Tensor, out: torch.Tensor, norm: Norm) -> torch.Tensor:
+    """silu of the norm of x `[rows, hidden]`; out has the dtype of x, or fp8."""
+    require_tensor(op, "input", x, "rows, hidden")
+    if out.shape != x.shape:
+        raise wrong_shape(op, "out", str(list(x.shape)), list(out.shape))
+    dtype = float_name(op, "input", x) if out.dtype == x.dtype else fp8_name(op, "out", out)
+    in_place = same_memory(x, out)
+    plan = plan_for(_of_silu, (dtype, norm.facts(op, x, in_place=in_place)), x.device)
+    plan.run(FoldArgs(inputs=(x, norm.weight), outputs=() if in_place else (out,)))
+    return out
+
+
 def plan_of_rows(op: str, x: torch.Tensor, norm: Norm, **more: Any) -> Plan[Any]:
     """The plan for rows `[rows, hidden]`. more: further fields of NormDescriptor."""
     require_tensor(op, "input", x, "rows, hidden")
@@ -78,9 +91,22 @@ def _of_heads(facts: Any) -> FoldDescriptor:
     """The same program over `[batch, heads, hidden]`, with one weight for all heads."""
     (batch, heads, hidden), fields = facts
     program = rounded_once(total_num_rows=batch, hidden=heads * hidden, groups=heads, **dict(fields)).program()
-    found = {name: getattr(program, name) for name in FoldDescriptor.model_fields}
     shared = [one.model_copy(update={"over": (2,)}) if one.name == "weight" else one for one in program.inputs]
-    return FoldDescriptor(**found | {"inputs": tuple(shared)})
+    return _changed(program, inputs=tuple(shared))
+
+
+def _of_silu(facts: Any) -> FoldDescriptor:
+    """The norm of rows and silu of it, in `dtype`."""
+    dtype, of_rows = facts
+    program = _of_rows(of_rows).program()
+    (out,) = program.outputs
+    value = out.value / (1.0 + exp(-out.value))
+    return _changed(program, outputs=(out.model_copy(update={"dtype": dtype, "value": value}),))
+
+
+def _changed(program: Any, **fields: Any) -> FoldDescriptor:
+    found = {name: getattr(program, name) for name in FoldDescriptor.model_fields}
+    return FoldDescriptor(**found | fields)
 
 
 def _quantise(facts: Any) -> QuantizeDescriptor:
