@@ -318,5 +318,5 @@ def test_bits_of_segments_are_those_of_numpy(order):
 
 
 def test_what_is_not_there_is_named():
-    with pytest.raises(AttributeError, match=r"has no rmsnorm: docs/migrating.md"):
-        _ = flashinfer.rmsnorm
+    with pytest.raises(AttributeError, match=r"has no xqa: docs/migrating.md"):
+        _ = flashinfer.xqa

@@ -266,6 +266,8 @@ def into_pages(**more):
         (lambda q, k, at: flashinfer.apply_rope_pos_ids(q[0], k, at), ShapeError, "q expected"),
         (lambda q, k, at: flashinfer.apply_rope_pos_ids(q.int(), k, at), UnsupportedError, "q expected .*float32"),
         (lambda q, k, at: flashinfer.apply_rope_pos_ids(q, k.float(), at), OpfacadeError, "k"),
+        (lambda q, k, at: flashinfer.apply_rope(None, k, at, at), ArgumentTypeError, "q expected a tensor"),
+        (lambda q, k, at: flashinfer.apply_rope_pos_ids(q, None, at), ArgumentTypeError, "k expected a tensor"),
         (lambda q, k, at: flashinfer.apply_rope(q, k, at, at), ShapeError, r"offsets expected \[batch=4\]"),
         (lambda q, k, at: flashinfer.apply_rope_inplace(q, k, None, at), ArgumentTypeError, "indptr expected a tensor"),
         (lambda q, k, at: flashinfer.apply_rope_with_cos_sin_cache(at, q[:, 0], k[:, 0], 33, table()[0]), ShapeError, "query"),

@@ -31,7 +31,7 @@ def apply_rope(
     Frequencies are divided by rope_scale. Rows past indptr[-1] are not written.
     """
     op, waves = "apply_rope", _llama(rope_scale, rope_theta)
-    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    angles = angles_of_requests(op, (indptr, offsets), *_sizes(op, q, rotary_dim), waves)
     return _new(op, (q, k), angles, interleave)
 
 
@@ -47,7 +47,7 @@ def apply_rope_inplace(
 ) -> None:
     """As apply_rope, into q and k."""
     op, waves = "apply_rope_inplace", _llama(rope_scale, rope_theta)
-    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    angles = angles_of_requests(op, (indptr, offsets), *_sizes(op, q, rotary_dim), waves)
     rotated(op, (q, k), None, angles, interleave)
 
 
@@ -66,7 +66,7 @@ def apply_llama31_rope(
 ) -> Heads:
     """As apply_rope, with the frequencies of Llama 3.1: long waves are divided by rope_scale, short ones stay."""
     op, waves = "apply_llama31_rope", _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len)
-    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    angles = angles_of_requests(op, (indptr, offsets), *_sizes(op, q, rotary_dim), waves)
     return _new(op, (q, k), angles, interleave)
 
 
@@ -88,7 +88,7 @@ def apply_llama31_rope_inplace(
         "apply_llama31_rope_inplace",
         _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
     )
-    angles = angles_of_requests(op, (indptr, offsets), q.shape[0], _dim(rotary_dim, q), waves)
+    angles = angles_of_requests(op, (indptr, offsets), *_sizes(op, q, rotary_dim), waves)
     rotated(op, (q, k), None, angles, interleave)
 
 
@@ -103,7 +103,7 @@ def apply_rope_pos_ids(
 ) -> Heads:
     """q and k rotated by the positions pos_ids `[nnz]`, int32 or int64."""
     op, waves = "apply_rope_pos_ids", _llama(rope_scale, rope_theta)
-    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    angles = angles_at(op, pos_ids, _sizes(op, q, rotary_dim)[1], waves)
     return _new(op, (q, k), angles, interleave)
 
 
@@ -118,7 +118,7 @@ def apply_rope_pos_ids_inplace(
 ) -> None:
     """As apply_rope_pos_ids, into q and k."""
     op, waves = "apply_rope_pos_ids_inplace", _llama(rope_scale, rope_theta)
-    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    angles = angles_at(op, pos_ids, _sizes(op, q, rotary_dim)[1], waves)
     rotated(op, (q, k), None, angles, interleave)
 
 
@@ -139,7 +139,7 @@ def apply_llama31_rope_pos_ids(
         "apply_llama31_rope_pos_ids",
         _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
     )
-    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    angles = angles_at(op, pos_ids, _sizes(op, q, rotary_dim)[1], waves)
     return _new(op, (q, k), angles, interleave)
 
 
@@ -160,7 +160,7 @@ def apply_llama31_rope_pos_ids_inplace(
         "apply_llama31_rope_pos_ids_inplace",
         _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
     )
-    angles = angles_at(op, pos_ids, _dim(rotary_dim, q), waves)
+    angles = angles_at(op, pos_ids, _sizes(op, q, rotary_dim)[1], waves)
     rotated(op, (q, k), None, angles, interleave)
 
 
@@ -198,13 +198,17 @@ def apply_rope_with_cos_sin_cache_inplace(
 
 
 def _new(op: str, heads: Heads, angles: Angles, interleave: bool) -> Heads:
+    for name, x in zip(("q", "k"), heads, strict=True):
+        require_tensor(op, name, x, f"nnz, num_{name}_heads, head_dim")
     out = (torch.empty_like(heads[0]), torch.empty_like(heads[1]))
     rotated(op, heads, out, angles, interleave)
     return out
 
 
-def _dim(rotary_dim: int | None, q: torch.Tensor) -> int:
-    return q.shape[-1] if rotary_dim is None else rotary_dim
+def _sizes(op: str, q: torch.Tensor, rotary_dim: int | None) -> tuple[int, int]:
+    """Rows, and elements of a head that are rotated."""
+    rows, _, dim = require_tensor(op, "q", q, "nnz, num_qo_heads, head_dim")
+    return rows, dim if rotary_dim is None else rotary_dim
 
 
 def _llama(scale: float, theta: float) -> Waves:
