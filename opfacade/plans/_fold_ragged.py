@@ -44,15 +44,17 @@ def check_ragged(program: Any) -> None:
 
 
 def rows_of(program: Any, args: Any, chosen: Sequence[int] | None = None) -> Iterator[tuple[Any, Any]]:
-    """Each row as a fold of its own, with its part of the tensors. A fold of rows of one length is itself. chosen: the rows;
-    None: all."""
-    if not program.ragged:
+    """Each row as a fold of its own, with its part of the tensors. A fold of rows of one length is itself, without the rows
+    that are not valid where it folds them. chosen: the rows; None: all."""
+    if args.num_valid is not None and 0 in program.fold:
+        yield _valid_part(program, args)
+    elif not program.ragged:
         yield program, args
-        return
-    ranges = ranges_of(args.indptr, program.shape[1])
-    for row in range(len(ranges)) if chosen is None else chosen:
-        begin, end = ranges[row]
-        yield _of_length(program, end - begin), _cut(program, args, row, (begin, end))
+    else:
+        ranges = ranges_of(args.indptr, program.shape[1])
+        for row in range(len(ranges)) if chosen is None else chosen:
+            begin, end = ranges[row]
+            yield _of_length(program, end - begin), _cut(program, args, row, (begin, end))
 
 
 def ranges_of(indptr: Tensor, total: int) -> list[tuple[int, int]]:
@@ -63,6 +65,24 @@ def ranges_of(indptr: Tensor, total: int) -> list[tuple[int, int]]:
         begin = min(max(first, 0), total)
         found.append((begin, min(max(stop, begin), total)))
     return found
+
+
+def _valid_part(program: Any, args: Any) -> tuple[Any, Any]:
+    """The same fold of the valid rows; of none where the count is wrong."""
+    count = int(args.num_valid[0])
+    rows = count if 0 <= count <= program.shape[0] else 0
+    every = tuple(range(len(program.shape)))
+
+    def part(tensor: Tensor, axes: Sequence[int]) -> Tensor:
+        return tensor.narrow(axes.index(0), 0, rows) if 0 in axes else tensor
+
+    found = {}
+    for i, given in enumerate(program.inputs):
+        found[f"in_{i}"] = part(getattr(args, f"in_{i}"), every if given.over is None else given.over)
+    for i, made in enumerate(program.outputs):
+        if made.name not in program.overwritten:
+            found[f"out_{i}"] = part(getattr(args, f"out_{i}"), program.axes_of(made))
+    return program.model_copy(update={"shape": (rows, *program.shape[1:])}), type(args)(**found)
 
 
 def _of_length(program: Any, length: int) -> Any:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
 from opfacade.plans._named_fold import Axes, viewed
 from opfacade.plans._quant import scale_dims
-from opfacade.programs.expression import Node, stage
+from opfacade.plans._tensor_scale import with_most
+from opfacade.programs.expression import Node, stage, value
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import Stage
 
@@ -26,7 +27,7 @@ def dims_of(gated: Any) -> Mapping[str, tuple[Axes, ...]]:
 def fold_of(gated: Any, result: Node) -> FoldProgram:
     """result: an element of the row before it is quantised."""
     quant, dims = gated.quant, dims_of(gated)
-    own = (1, 2) if quant.scale == "group" else (1,)
+    own = (1, 2) if quant.scale == "group" else (0, 1) if quant.scale == "tensor" else (1,)
     shape = (gated.width // quant.group, quant.group) if quant.scale == "group" else (gated.width,)
     scale = quant.scale_of(stage(0, "f32"))
     return FoldProgram(
@@ -34,15 +35,30 @@ def fold_of(gated: Any, result: Node) -> FoldProgram:
         fold=own,
         inputs=tuple(Input(name=name, dtype=gated.dtype) for name in gated.parts),
         scalars=gated.scalars,
-        stages=(Stage(reducer="max", value=abs(result), axes=own[-1:]),),
+        stages=(Stage(reducer="max", value=abs(result), axes=(2,) if quant.scale == "group" else own),),
         outputs=(
             FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(result, scale)),
             FoldOutput(
                 name="scale", dtype=quant.scale_dtype, value=scale, over=tuple(axis for one in dims["scale"] for axis in one)
             ),
         ),
+        num_valid=gated.num_valid and quant.scale != "tensor",
+    )
+
+
+def launched_of(gated: Any, result: Node) -> FoldProgram:
+    """The fold of rows with one scale of all rows."""
+    quant = gated.quant
+    inputs = [Input(name=name, dtype=gated.dtype) for name in gated.parts]
+    found = FoldProgram(
+        shape=(gated.total_num_rows, gated.width),
+        fold=(1,),
+        inputs=(*inputs, Input(name="scale", dtype=quant.scale_dtype, over=())),
+        scalars=gated.scalars,
+        outputs=(FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(result, value("scale", "f32"))),),
         num_valid=gated.num_valid,
     )
+    return with_most(found, result)
 
 
 def call_of(gated: Any, args: Any) -> FoldArgs:

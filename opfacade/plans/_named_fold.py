@@ -25,11 +25,16 @@ Axes = tuple[int, ...]
 class NamedFold(Descriptor[ArgsT]):
     """Operands have the names of the tensors of the program: inputs in their order, then outputs, then num_valid.
 
+    num_valid is a field of every subclass. A program that folds the rows too does not have it: its reference and its harness
+    fold the valid rows (`rows_of`).
+
     A subclass defines `program`, a function of its fields; `dims` for tensors whose dimensions are not single axes; the names
     of dimensions; and `refuse`, which raises for fields that contradict each other before the program is made.
     """
 
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
+    if TYPE_CHECKING:
+        num_valid: bool
 
     def program(self) -> FoldProgram:
         """The op as stages and outputs: a function of the fields alone."""
@@ -75,7 +80,7 @@ class NamedFold(Descriptor[ArgsT]):
         for index, own in enumerate(self._dims_of(name, axes)):
             size = sizes.get((name, index), math.prod(program.shape[axis] for axis in own))
             shape.append(Dim(names.get(own, str(size)), size))
-        valid = "num_valid" if program.num_valid and self._dims_of(name, axes)[:1] == ((0,),) else ""
+        valid = "num_valid" if self.num_valid and self._dims_of(name, axes)[:1] == ((0,),) else ""
         return TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype], valid_rows=valid)
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -87,7 +92,7 @@ class NamedFold(Descriptor[ArgsT]):
             replaced = program.overwritten.get(made.name, "")
             like = replaced or made.name  # what is in place lies as the input does
             found[made.name] = self._spec(like, made.dtype, program.axes_of(made), "out")._replace(replaces=replaced)
-        if program.num_valid:
+        if self.num_valid:
             found["num_valid"] = num_valid_spec(program.shape[0])
         return in_place(found) if program.in_place else found
 

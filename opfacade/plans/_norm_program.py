@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from opfacade.plans._fold import FoldOutput, FoldProgram
 from opfacade.plans._quant import scale_dims
+from opfacade.plans._tensor_scale import with_most
 from opfacade.programs.activations import sigmoid, silu
 from opfacade.programs.expression import Node, apply, extent, scalar, stage, value
 from opfacade.programs.fields import Input, Number
@@ -33,6 +34,7 @@ def layout_of(norm: Any) -> Layout:
     inner = tuple(range(1, len(parts) + 1))
     normed = inner[int(norm.groups > 1) :]
     scaled = inner[-1:] if quant is not None and quant.scale == "group" else inner
+    scaled = (0, *inner) if quant is not None and quant.scale == "tensor" else scaled
     dims: dict[str, tuple[Axes, ...]] = dict.fromkeys(("x", "residual", "gate", "out", "full_out"), ((0,), inner))
     dims |= dict.fromkeys(("weight", "bias"), (inner,))
     if quant is not None:
@@ -49,21 +51,24 @@ def program_of(norm: Any) -> FoldProgram:
     stages, quantised = _quantised(norm, layout, stages, result)
     outputs += quantised
     pairs = ((("out", "x"),) if norm.in_place else ()) + ((("residual_out", "residual"),) if norm.residual else ())
-    folded = (
-        layout.inner
-        if layout.scaled == layout.inner and norm.quant is not None and norm.quant.scale == "token"
-        else layout.normed
-    )
+    whole = norm.quant is not None and norm.quant.scale in ("tensor", "token")
     return FoldProgram(
         shape=layout.shape,
-        fold=folded,
+        fold=layout.scaled if whole else layout.normed,
         inputs=tuple(_inputs(norm, layout)),
         scalars=(Number(name="eps", value=norm.eps),),
         stages=stages,
         outputs=tuple(outputs),
         in_place=pairs,
-        num_valid=norm.num_valid,
+        num_valid=norm.num_valid and 0 not in layout.scaled,
     )
+
+
+def launched_of(norm: Any) -> FoldProgram:
+    """The fold of rows of a norm with one scale of all rows."""
+    static = norm.model_copy(update={"quant": norm.quant.model_copy(update={"scale": "static"})})
+    normed = _normed(static, layout_of(static), _summed(static))[1]
+    return with_most(program_of(static), _weighted(static, normed))
 
 
 def _inputs(norm: Any, layout: Layout) -> list[Input]:
@@ -128,7 +133,6 @@ def _quantised(norm: Any, layout: Layout, stages: tuple[Stage, ...], x: Node) ->
         return stages, [FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, scale)), *found]
     stages = (*stages, Stage(reducer="max", value=abs(x), axes=layout.scaled))
     scale = quant.scale_of(stage(len(stages) - 1, "f32"))
-    outer = layout.inner[:-1] if quant.scale == "group" else ()
-    over = (0, *outer) if quant.scale_layout == "row" else (*outer, 0)
+    over = tuple(axis for own in layout.dims["scale"] for axis in own)
     out = FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, scale))
     return stages, [out, *found, FoldOutput(name="scale", dtype=quant.scale_dtype, value=scale, over=over)]

@@ -77,6 +77,15 @@ class Quant(Model):
         return apply("i8", apply("rint", found)) if self.dtype == "i8" else found
 
 
+def refuse_scale(quant: Quant, rows: int) -> None:
+    """Raises the contradiction of a scale that an op with rows of its own results does not have."""
+    if quant.scale == "block":
+        hint = "Quantise the result with a descriptor of its own."
+        raise contradiction("quant.scale", "none, static, tensor, token or group", quant.scale, hint)
+    if quant.scale == "tensor" and rows == 0:
+        raise contradiction("total_num_rows", "1 or more with one scale of all rows", 0)
+
+
 def scale_dims(quant: Quant, groups: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """The axes of each dimension of the scales, with rows along axis 0. groups: the axes along which groups follow.
     Rows and columns of blocks are axes 0 and 2."""

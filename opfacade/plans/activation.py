@@ -19,7 +19,7 @@ from opfacade.plans import _gated as gated
 from opfacade.plans import _gated_fold as fold
 from opfacade.plans._fold import FoldArgs, FoldProgram
 from opfacade.plans._gated_checks import check_expression
-from opfacade.plans._quant import Quant, padded, scale_dims
+from opfacade.plans._quant import Quant, padded, refuse_scale, scale_dims
 from opfacade.programs import text
 from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault
@@ -39,8 +39,8 @@ class GatedActivationArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, 2 * width], or [total_num_rows, width] without a gate; overwritten with in_place",
         "out": "written: [total_num_rows, width], in the dtype of quant where it is set; absent with in_place",
-        "scale": "in quant.scale_dtype; read: [1], positive, with quant.scale static; written: [total_num_rows] with "
-        "token, a value a group as quant.scale_layout has it",
+        "scale": "in quant.scale_dtype; read: [1], positive, with quant.scale static; written: [1] with tensor, "
+        "[total_num_rows] with token, a value a group as quant.scale_layout has it",
         "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
     x: Tensor
@@ -58,7 +58,8 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     swiglu_oai. swiglu_oai is gate * sigmoid(alpha * gate) * (up + 1), by default with alpha 1.702 and limit 7.
     expression: the value of out instead, an f32 program of the inputs gate and up and, where they are set, of the scalars
     limit and alpha. in_place: the first `width` elements of each row of x are overwritten; the rest stays.
-    quant: out is divided by a scale, which is an operand or a result, or by nothing, and cast to an 8-bit type.
+    quant: out is divided by a scale, which is an operand or a result, or by nothing, and cast to an 8-bit type. quant.scale
+    "tensor" is the scale of all valid rows, of which there may be none: then it is that of zeros.
     All arithmetic is f32, rounded once into out. Rows of x and out may have any strides; pairs that are interleaved lie
     side by side.
     Raises DescriptorError for fields that contradict each other, with the path to the node for an expression.
@@ -94,9 +95,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     def _quantised(self) -> GatedActivationDescriptor:
         if self.quant is None:
             return self
-        if self.quant.scale in ("tensor", "block"):
-            hint = "Quantise the result with a descriptor of its own."
-            raise contradiction("quant.scale", "none, static, token or group", self.quant.scale, hint)
+        refuse_scale(self.quant, self.total_num_rows)
         if self.quant.scale == "group" and self.width % self.quant.group:
             raise contradiction("quant.group", f"a divisor of width={self.width}", self.quant.group)
         if self.in_place:
@@ -170,6 +169,10 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     def folded(self) -> FoldProgram:
         """The program with its scales, where they are results."""
         return _fold(self)
+
+    def launched(self) -> FoldProgram:
+        """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |result| of each row."""
+        return fold.launched_of(self, self.program()["out"])
 
     def folds_rows(self) -> bool:
         """The width chooses the kernel of a fold."""

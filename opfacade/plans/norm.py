@@ -13,8 +13,8 @@ from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.plan import Plan
 from opfacade.plans._named_fold import Axes, NamedFold
-from opfacade.plans._norm_program import FloatDType, layout_of, program_of
-from opfacade.plans._quant import Quant, padded
+from opfacade.plans._norm_program import FloatDType, layout_of, launched_of, program_of
+from opfacade.plans._quant import Quant, padded, refuse_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,8 @@ class NormArgs(Args):
         "gate": "[total_num_rows, hidden] in dtype, with `gate`",
         "out": "written: [total_num_rows, hidden] in dtype, or in that of `quant`",
         "full_out": "written: [total_num_rows, hidden] in dtype, with `full_out`: the result before it is quantised",
-        "scale": "in quant.scale_dtype; read: [1] with quant.scale static; written: [total_num_rows], or a value a group",
+        "scale": "in quant.scale_dtype; read: [1] with quant.scale static; written: [1] with tensor, [total_num_rows] with "
+        "token, or a value a group",
         "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
 
@@ -58,8 +59,10 @@ class NormDescriptor(NamedFold[NormArgs]):
     squares; "layer": the variance is that of deviations from the mean. All of it is f32 and rounded once, unless
     residual_sum "rounded": s is the rounded sum for the norm too; normed "rounded": what is multiplied by the weight is rounded
     to dtype before. weight "one_plus" multiplies by 1 + weight. gate multiplies the result by silu or sigmoid of the operand
-    gate. quant: the result, in f32, is quantised; full_out also writes it in dtype.
-    eps 0 and a row of zeros give NaN. Raises DescriptorError for a hidden that groups or quant.group do not divide.
+    gate. quant: the result, in f32, is quantised; full_out also writes it in dtype. quant.scale "tensor" is the scale of all
+    valid rows, of which there may be none: then it is that of zeros.
+    eps 0 and a row of zeros give NaN. Raises DescriptorError for a hidden that groups or quant.group do not divide, and for
+    quant.scale "tensor" without rows.
     """
 
     op: Literal["norm"] = Field(default="norm", description="The operator.")
@@ -97,14 +100,16 @@ class NormDescriptor(NamedFold[NormArgs]):
             return
         if self.in_place:
             raise contradiction("in_place", "false with quant: the result has another dtype", True)
-        if quant.scale in ("tensor", "block"):
-            hint = "Quantise the result with a descriptor of its own."
-            raise contradiction("quant.scale", "none, static, token or group", quant.scale, hint)
+        refuse_scale(quant, self.total_num_rows)
         if quant.scale == "group" and width % quant.group:
             raise contradiction("quant.group", f"a divisor of {width}, the elements of a norm", quant.group)
 
     def program(self) -> FoldProgram:
         return program_of(self)
+
+    def launched(self) -> FoldProgram:
+        """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |result| of each norm."""
+        return launched_of(self)
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
         return layout_of(self).dims

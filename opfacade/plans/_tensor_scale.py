@@ -1,0 +1,22 @@
+"""One scale of a whole tensor, behind a fold of its rows: as three launches.
+
+The first writes the largest |result| of each row, the second the scale of all, and the third computes the results again and
+divides them. So only the third writes rows: a residual sum is read twice and written once.
+"""
+
+from __future__ import annotations
+
+from opfacade.plans._fold import FoldOutput, FoldProgram
+from opfacade.programs.expression import Node, stage
+from opfacade.programs.stages import Stage
+
+MOST = "most"
+
+
+def with_most(program: FoldProgram, result: Node) -> FoldProgram:
+    """The fold with the output `most`, its last one: the largest |result| of each row. program: reads the scale, its last
+    input."""
+    largest = Stage(reducer="max", value=abs(result), axes=program.fold)
+    most = FoldOutput(name=MOST, dtype="f32", value=stage(len(program.stages), "f32"), over=program.kept)
+    found = program.model_copy(update={"stages": (*program.stages, largest), "outputs": (*program.outputs, most)})
+    return found.revalidated()
