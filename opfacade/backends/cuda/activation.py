@@ -8,7 +8,7 @@ from typing import Any
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.backends.cuda.gated_fold import gated_fold_kernel
+from opfacade.backends.cuda.gated_fold import gated_fold_kernel, gated_scaled_kernel
 from opfacade.backends.cuda.map_engine import MapForm, engine_constants, paired
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
@@ -104,4 +104,8 @@ _GATED = _Gated(
     scalars=source.numbers,
 )
 
-CANDIDATES = (_GATED.candidate, gated_fold_kernel(GatedActivationDescriptor))
+CANDIDATES = (
+    _GATED.candidate,
+    gated_fold_kernel(GatedActivationDescriptor),
+    gated_scaled_kernel(GatedActivationDescriptor),
+)

@@ -36,6 +36,7 @@ class RowLayout:
 
     impl, template, evidence = "rows", "reduction/fold", EVIDENCE
     tree, cuts, ragged = _TREE, False, False  # roundings of joins; whether the number of rows decides where a row is cut
+    one_scale = False  # whether a result depends on all rows
 
     def declines(self, program: Any, target: Target) -> Iterator[Reason]:
         if inner_axes(program) is None:
@@ -48,12 +49,15 @@ class RowLayout:
     def config(self, program: Any, target: Target) -> Any:
         return config(program, target)
 
+    def math(self, program: Any) -> Math:
+        return math_of(program)
+
     def chains(self, shape: Any, summed: bool) -> int:
         """Chains of additions of a row. summed: whether a lane has one alone."""
         return int(shape.lanes) * (1 if summed else min(4, shape.vector))
 
     def constants(self, program: Any, target: Target) -> dict[str, Any]:
-        shape, inner = config(program, target), inner_axes(program) or program.fold
+        shape, inner = self.config(program, target), inner_axes(program) or program.fold
         lanes = {
             name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
         }
@@ -62,7 +66,7 @@ class RowLayout:
 
     def held_elements(self, program: Any, target: Target) -> int:
         """Elements of an input that a thread keeps from the stages to the outputs."""
-        shape = config(program, target)
+        shape = self.config(program, target)
         return shape.vector * shape.pieces * shape.waves if shape.held else 0
 
     def level(self, program: Any, axes: Sequence[int]) -> str:
@@ -87,10 +91,9 @@ def is_placed(program: Any) -> bool:
     return any(node.kind in ("coord", "read") for node in ordered(values_of(program)))
 
 
-def constants(layout: RowLayout, descriptor: Any, target: Target) -> dict[str, Any]:
+def constants(layout: RowLayout, program: Any, dims: Mapping[str, Any], target: Target) -> dict[str, Any]:
     """Constants that the templates print; the SKU has the program by its digest instead."""
-    program = descriptor.folded()
-    found = _tensors(layout, program, descriptor.dims()) | _axes(program) | _printed(layout, program)
+    found = _tensors(layout, program, dims) | _axes(program) | _printed(layout, program)
     found |= layout.constants(program, target) | {"late": _late(layout, program, target), "dependent": target.sm_version >= 90}
     return found | ({"num_valid": True} if program.num_valid else {})
 
@@ -151,10 +154,14 @@ def _axes(program: Any) -> dict[str, Any]:
     }
 
 
+def printer_of(layout: RowLayout, program: Any) -> Printer:
+    names, numbers = ([one.name for one in named] for named in (program.inputs, program.scalars))
+    return Printer(program, names, numbers, layout.math(program))
+
+
 def _printed(layout: RowLayout, program: Any) -> dict[str, Any]:
     """Statements of the stages and of the outputs."""
-    math, names = math_of(program), [given.name for given in program.inputs]
-    printer = Printer(program, names, [number.name for number in program.scalars], math)
+    math, printer = layout.math(program), printer_of(layout, program)
     values, outputs = program.resolved
     pairs = list(zip(outputs, _levels(layout, program), strict=True))
     made = {level: [node for node, own in pairs if own == level] for level in ("element", "group", "row")}
@@ -202,7 +209,7 @@ def guarantee(layout: RowLayout, program: Any, target: Target) -> PrecisionGuara
         accumulator="f64" if any(stage.value.type == "f64" for stage in program.stages) else "f32",
         deterministic=True,
         bit_stable_on_same_hardware=True,
-        batch_invariant="none" if placed or 0 in program.fold or layout.cuts else "composition",
+        batch_invariant="none" if placed or 0 in program.fold or layout.cuts or layout.one_scale else "composition",
         error_model=_error_model(layout, program, target),
         evidence=layout.evidence,
     )
@@ -210,7 +217,7 @@ def guarantee(layout: RowLayout, program: Any, target: Target) -> PrecisionGuara
 
 def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
     """With how many lanes share the terms of a sum, or of a chunk of it, and how many roundings join theirs."""
-    math = math_of(program)
+    math = layout.math(program)
     model = error_model(values_of(program), math, "fold")
     if model.id == EXACT:
         return model
@@ -232,8 +239,12 @@ class FoldKernel(CudaKernel):
 
     layout: RowLayout
 
+    def launched(self, descriptor: Any) -> Any:
+        """The program that is printed."""
+        return descriptor.folded()
+
     def declines(self, descriptor: Any, target: Target) -> list[Reason]:
-        return [*support.arch_reasons(target), *refusals(self.layout, descriptor.folded(), target)]
+        return [*support.arch_reasons(target), *refusals(self.layout, self.launched(descriptor), target)]
 
     @property
     def candidate(self) -> Candidate:
@@ -246,18 +257,18 @@ class FoldKernel(CudaKernel):
         return replace(plain, sku=sku)
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
-        facts = support.pairs(**constants(self.layout, descriptor, target))
-        return support.spec_of(self.layout.template, facts, target)
+        found = constants(self.layout, self.launched(descriptor), descriptor.dims(), target)
+        return support.spec_of(self.layout.template, support.pairs(**found), target)
 
     def sku(self, descriptor: Any, target: Target) -> KernelSku:
-        program = descriptor.folded()
+        program, launched = descriptor.folded(), self.launched(descriptor)
         told: dict[str, Any] = descriptor.facts() | {
             "expr": program.key,
-            "math": math_of(program),
-            **self.layout.config(program, target).facts,
+            "math": self.layout.math(launched),
+            **self.layout.config(launched, target).facts,
         }
-        told |= {"in_place": True} if program.in_place else {}
-        told |= {"num_valid": True} if program.num_valid else {}
+        told |= {"in_place": True} if launched.in_place else {}
+        told |= {"num_valid": True} if launched.num_valid else {}
         pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]
         pairs += [(f"out.{made.name}", made.dtype) for made in program.outputs]
         pairs += [("indptr", program.ragged)] if program.ragged else []
@@ -271,7 +282,7 @@ class FoldKernel(CudaKernel):
             dtypes=tuple(sorted(pairs)),
             layout="strided",
             spec=support.pairs(**told),
-            precision_guarantee=guarantee(self.layout, program, target),
+            precision_guarantee=guarantee(self.layout, launched, target),
         )
 
 

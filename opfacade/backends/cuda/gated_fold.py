@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
@@ -11,17 +11,18 @@ from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import writes_nothing
 from opfacade.backends.cuda.fold_engine import fold_kernel
 from opfacade.backends.cuda.map_engine import paired
+from opfacade.backends.cuda.scaled_engine import ScaledKernel, ScaledRows, without_one_scale
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
-_HALVES = {0: (0, "first"), 1: (0, "second")}
+_HALVES = {0: (0, "first"), 1: (0, "second"), 2: (1,)}
 
 
 def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
     """descriptor: `makes_scales`, `parts`, `interleaved` and, as for `fold_kernel`, its program and its tensors."""
-    plain = fold_kernel(descriptor)
+    plain = without_one_scale(fold_kernel(descriptor))
 
     def declines(problem: Any, target: Target) -> Sequence[Reason]:
         if not problem.makes_scales:
@@ -30,10 +31,7 @@ def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
         return plain.declines(problem, target)
 
     def jit_spec(problem: Any, target: Target) -> Any:
-        """A row of x has its inputs one behind the other, or in pairs that are one input."""
-        found: dict[str, Any] = dict(plain.jit_spec(problem, target).params)  # type: ignore[misc]
-        found["row_parts"] = len(problem.parts)
-        found |= _of_pairs(problem.dtype, found) if problem.interleaved else {}
+        found = _of_parts(problem, dict(plain.jit_spec(problem, target).params))  # type: ignore[misc]
         return support.spec_of("activation/gated_activation_computed", support.pairs(**found), target)
 
     def launcher(problem: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
@@ -46,8 +44,31 @@ def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
     return replace(plain, declines=declines, jit_spec=jit_spec, launcher=launcher)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedScaledKernel(ScaledKernel):
+    """With one scale of all rows."""
+
+    def printed(self, descriptor: Any, target: Target) -> dict[str, Any]:
+        return _of_parts(descriptor, super(GatedScaledKernel, self).printed(descriptor, target))
+
+
+class GatedScaledRows(ScaledRows):
+    template = "activation/gated_activation_scaled"
+
+
+def gated_scaled_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
+    """descriptor: as for `gated_fold_kernel`, with `launched`."""
+    return fold_kernel(descriptor, GatedScaledRows(), GatedScaledKernel)
+
+
+def _of_parts(problem: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """A row of x has its inputs one behind the other, or in pairs that are one input."""
+    found["row_parts"] = len(problem.parts)
+    return found | (_of_pairs(problem.dtype, found) if problem.interleaved else {})
+
+
 def _of_pairs(dtype: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"pairs": True, "inputs": (f"pair_{dtype}",)}
+    made: dict[str, Any] = {"pairs": True, "inputs": (f"pair_{dtype}", *found["inputs"][2:])}
     made |= {name: found[name][1:] for name in ("kinds", "dims", "own", "late")}
     made["sizes"] = (2 * found["sizes"][0], *found["sizes"][2:])
     made["stages"] = tuple((name, type, paired(nodes, _HALVES), at) for name, type, nodes, at in found["stages"])

@@ -1,0 +1,108 @@
+"""The CUDA engine of rows with one scale of all of them: a launch for the largest result of each row, one for the scale, and one
+that computes the results again and divides them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from opfacade.backends.cuda import fold_config, support
+from opfacade.backends.cuda import fold_engine as engine
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans._tensor_scale import MOST
+from opfacade.programs.expression import stage
+from opfacade.programs.guarantees import Math
+
+_EVIDENCE = (
+    "tests/families/quantize/test_tensor_scale.py::test_it_is_the_op_without_quant_then_quantize",
+    "tests/families/quantize/test_tensor_scale.py::test_it_keeps_its_bound_and_strides_do_not_matter",
+)
+_CLUSTER = 8  # CTAs that find the scale
+
+
+class ScaledRows(engine.RowLayout):
+    """Lanes share a row, and functions are approximated, as in the op without quant: so results have its bits before they are
+    rounded."""
+
+    impl, template, evidence = "scaled", "reduction/fold_scaled", _EVIDENCE
+    one_scale = True
+
+    def config(self, program: Any, target: Target) -> Any:
+        return fold_config.config(_unquantised(program), target)
+
+    def math(self, program: Any) -> Math:
+        return engine.math_of(_unquantised(program))
+
+
+def _unquantised(program: Any) -> Any:
+    """The same results in the dtype of x."""
+    made = (one for one in program.outputs if one.name != MOST)
+    dtype = program.inputs[0].dtype
+    return program.model_copy(update={"outputs": tuple(one.model_copy(update={"dtype": dtype}) for one in made)})
+
+
+def other_scales(descriptor: Any) -> Iterator[Reason]:
+    """A reason against what has no scale of a tensor."""
+    if descriptor.quant is None or descriptor.quant.scale != "tensor":
+        yield Reason("OPF-S003", "quant.scale", str(descriptor.quant and descriptor.quant.scale), "tensor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledKernel(engine.FoldKernel):
+    """With a workspace for the largest results of rows. The descriptor has `launched`."""
+
+    @property
+    def candidate(self) -> Candidate:
+        return replace(super(ScaledKernel, self).candidate, workspace=self.workspace)  # a class with slots is made twice
+
+    def launched(self, descriptor: Any) -> Any:
+        return descriptor.launched()
+
+    def declines(self, descriptor: Any, target: Target) -> list[Reason]:
+        reasons = list(other_scales(descriptor))
+        if reasons:
+            return [*support.arch_reasons(target), *reasons]
+        return super(ScaledKernel, self).declines(descriptor, target)
+
+    def workspace(self, descriptor: Any, target: Target) -> int:
+        program = descriptor.launched()
+        needed = ITEMSIZE["f32"] * math.prod(program.shape[axis] for axis in program.kept)
+        return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+        return support.spec_of(self.layout.template, support.pairs(**self.printed(descriptor, target)), target)
+
+    def printed(self, descriptor: Any, target: Target) -> dict[str, Any]:
+        """Constants of the template."""
+        program, quant = descriptor.launched(), descriptor.quant
+        found = engine.constants(self.layout, program, descriptor.dims(), target)
+        scale = quant.scale_of(stage(len(program.stages) - 1, "f32"))
+        found["scale_values"] = engine.printer_of(self.layout, program).told([scale])
+        return found | {"scale_dtype": quant.scale_dtype, "scale_ctas": _CLUSTER if target.sm_version >= 90 else 1}
+
+    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        scalars = (*descriptor.launched().shape, *engine.source.numbers(descriptor.launched()))
+        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
+
+
+def scaled_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
+    """The kernel of an op over rows whose results may have one scale."""
+    return engine.fold_kernel(descriptor, ScaledRows(), ScaledKernel)
+
+
+def without_one_scale(plain: Candidate) -> Candidate:
+    """A kernel that declines one scale of all rows."""
+
+    def declines(descriptor: Any, target: Target) -> list[Reason]:
+        quant = descriptor.quant
+        if quant is not None and quant.scale == "tensor":
+            return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", "tensor", "none, static, token, group")]
+        return list(plain.declines(descriptor, target))
+
+    return replace(plain, declines=declines)
