@@ -92,15 +92,19 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
 
     @model_validator(mode="after")
-    def _quantised(self) -> GatedActivationDescriptor:
+    def _addressable(self) -> Any:
+        """Operands follow from a scale that there is."""
+        self._refuse_quant()
+        return super()._addressable()  # type: ignore[operator]
+
+    def _refuse_quant(self) -> None:
         if self.quant is None:
-            return self
+            return
         refuse_scale(self.quant, self.total_num_rows)
         if self.quant.scale == "group" and self.width % self.quant.group:
             raise contradiction("quant.group", f"a divisor of width={self.width}", self.quant.group)
         if self.in_place:
             raise contradiction("in_place", "false with quant: out has another dtype", True)
-        return self
 
     @model_validator(mode="after")
     def _meaningful(self) -> GatedActivationDescriptor:

@@ -34,6 +34,10 @@ FORMS = {
     "pairs_f32": problem({"group": 128}, interleaved=True, gate_first=False, dtype="f32"),
     "token": problem({"scale": "token", "dtype": "i8"}, width=195, dtype="f16"),
     "token_powers": problem({"scale": "token", **POWERS}, gated=False, activation="relu2", width=1100),
+    "tensor": problem({"scale": "tensor"}, width=195),
+    "tensor_powers": problem({"scale": "tensor", "dtype": "f8_e5m2", **POWERS}, activation="gelu", dtype="f16"),
+    "tensor_pairs": problem({"scale": "tensor", "dtype": "i8"}, activation="swiglu_oai", interleaved=True, dtype="f32"),
+    "tensor_valid": problem({"scale": "tensor"}, gate_first=False, num_valid=True),
     "valid": problem({"group": 16}, num_valid=True, limit=1.5, alpha=0.7),
     "wide": problem({"group": 128}, width=4608, total_num_rows=2),
 }
@@ -65,9 +69,9 @@ def formula(d, x):
 
 
 def scales_of(d, y):
-    """A row for each row."""
+    """A row for each row, or one of all."""
     count = d.width // d.quant.group if d.quant.scale == "group" else 1
-    found = np.maximum(np.abs(y).reshape(y.shape[0], count, -1).max(-1), 1e-10) / LARGEST[d.quant.dtype]
+    found = np.maximum(np.abs(y).reshape(1 if d.quant.scale == "tensor" else y.shape[0], count, -1).max(-1), 1e-10) / LARGEST[d.quant.dtype]
     return np.exp2(np.ceil(np.log2(found))) if d.quant.scale_dtype == "f8_e8m0" else found
 
 
@@ -168,6 +172,8 @@ def test_scales_past_the_valid_rows_are_not_written():
     ("make", "path", "word"),
     [
         (lambda: problem({"group": 100}), "quant.group", "a divisor of width=256"),
+        (lambda: problem({"scale": "block"}), "quant.scale", "static, tensor, token or group"),
+        (lambda: problem({"scale": "tensor"}, total_num_rows=0), "total_num_rows", "1 or more"),
         (lambda: problem({}, in_place=True), "in_place", "false with quant"),
         (lambda: problem({"scale": "token", "scale_layout": "column"}), "scale_layout", "have a layout"),
     ],
@@ -187,14 +193,14 @@ def test_a_scale_of_the_wrong_layout_or_dtype_is_refused():
 
 
 def test_each_kernel_declines_what_the_other_takes():
-    for quant, other in (({}, "loops"), ({"scale": "static"}, "rows")):
+    for quant, own in (({}, "rows"), ({"scale": "static"}, "loops"), ({"scale": "tensor"}, "scaled")):
         explained = Plan.select(problem(quant), Preference(backend="cuda"), SM_90A)
-        assert explained.sku.impl != other
+        assert explained.sku.impl == own
     with pytest.raises(UnsupportedError, match="sm_89 and later"):
         Plan.select(problem({}), Preference(backend="cuda"), Target.parse("sm_80"))
 
 
-@pytest.mark.parametrize("name", ["group", "pairs", "padded", "token", "wide"])
+@pytest.mark.parametrize("name", ["group", "pairs", "padded", "token", "wide", "tensor", "tensor_pairs"])
 def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     plan = Plan.select(FORMS[name], Preference(backend="cuda"), SM_90A)
@@ -203,7 +209,7 @@ def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("quant", [{}, {"scale_layout": "column_padded4", **POWERS}, {"scale": "token", "dtype": "i8"}])
+@pytest.mark.parametrize("quant", [{}, {"scale_layout": "column_padded4", **POWERS}, {"scale": "token", "dtype": "i8"}, {"scale": "tensor"}])
 @pytest.mark.parametrize(
     "form", [{}, {"interleaved": True, "activation": "swiglu_oai"}, {"gated": False, "activation": "gelu"}]
 )

@@ -37,10 +37,10 @@ def normed(d, x, weight=None, bias=None, residual=None, gate=None):
 
 
 def scales(d, y):
-    """The scale of each element, and the scales as they are written, a row for each row."""
+    """The scale of each element, and the scales as they are written, a row for each row, or one of all."""
     quant = d.quant
     count = d.hidden // quant.group if quant.scale == "group" else 1
-    parts = np.abs(y).reshape(y.shape[0], count, -1)
+    parts = np.abs(y).reshape(1 if quant.scale == "tensor" else y.shape[0], count, -1)
     found = np.maximum(parts.max(-1), np.longdouble(np.float32(quant.least))) / LARGEST[quant.dtype]
     if quant.scale_dtype == "f8_e8m0":
         found = np.exp2(np.clip(np.ceil(np.log2(found)), -127, 127))
