@@ -72,6 +72,7 @@ def _of_pairs(dtype: str, found: Mapping[str, Any]) -> dict[str, Any]:
     made |= {name: found[name][1:] for name in ("kinds", "dims", "own", "late")}
     made["sizes"] = (2 * found["sizes"][0], *found["sizes"][2:])
     made["stages"] = tuple((name, type, paired(nodes, _HALVES), at) for name, type, nodes, at in found["stages"])
+    made["uniform"] = tuple((paired(nodes, _HALVES), at, types) for nodes, at, types in found["uniform"])
     return made | {f"{level}_values": _halved(found[f"{level}_values"]) for level in ("element", "group", "row")}
 
 

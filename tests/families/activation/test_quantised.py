@@ -71,7 +71,10 @@ def formula(d, x):
 def scales_of(d, y):
     """A row for each row, or one of all."""
     count = d.width // d.quant.group if d.quant.scale == "group" else 1
-    found = np.maximum(np.abs(y).reshape(1 if d.quant.scale == "tensor" else y.shape[0], count, -1).max(-1), 1e-10) / LARGEST[d.quant.dtype]
+    found = (
+        np.maximum(np.abs(y).reshape(1 if d.quant.scale == "tensor" else y.shape[0], count, -1).max(-1), 1e-10)
+        / LARGEST[d.quant.dtype]
+    )
     return np.exp2(np.ceil(np.log2(found))) if d.quant.scale_dtype == "f8_e8m0" else found
 
 
@@ -209,7 +212,9 @@ def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("quant", [{}, {"scale_layout": "column_padded4", **POWERS}, {"scale": "token", "dtype": "i8"}, {"scale": "tensor"}])
+@pytest.mark.parametrize(
+    "quant", [{}, {"scale_layout": "column_padded4", **POWERS}, {"scale": "token", "dtype": "i8"}, {"scale": "tensor"}]
+)
 @pytest.mark.parametrize(
     "form", [{}, {"interleaved": True, "activation": "swiglu_oai"}, {"gated": False, "activation": "gelu"}]
 )
