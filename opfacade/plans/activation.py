@@ -280,4 +280,5 @@ EXAMPLES = (
         quant=Quant(group=32, scale_dtype="f8_e8m0"),
     ),
     GatedActivationDescriptor(total_num_rows=6, width=65, dtype="f16", quant=Quant(dtype="i8", scale="token")),
+    GatedActivationDescriptor(total_num_rows=6, width=96, dtype="bf16", num_valid=True, quant=Quant(scale="tensor")),
 )

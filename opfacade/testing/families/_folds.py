@@ -112,6 +112,11 @@ def _compared(program: Any, output: Any, node: Any, got: Tensor, bounds: bound.B
     return compare([Bounded(output.name, torch.where(r.isinf(), value, v), r, r)], {output.name: value})
 
 
+def least_rows(problem: Any) -> int:
+    """The fewest rows that a problem may have: one scale of all needs one."""
+    return int(problem.quant is not None and problem.quant.scale == "tensor")
+
+
 def padding_of(scale: Tensor, quant: Any, rows: int) -> Tensor | None:
     """The last entries of columns of scales that are rounded up."""
     import torch

@@ -15,7 +15,7 @@ from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report, constants, join
-from opfacade.testing.families._folds import FoldHarness, padding_of
+from opfacade.testing.families._folds import FoldHarness, least_rows, padding_of
 from opfacade.testing.families.attention.inputs import positive
 from opfacade.testing.families.elementwise import compared
 from opfacade.testing.harness import Harness, HasLengths, Ran, Sample, kept, valid_part
@@ -39,9 +39,8 @@ class GatedActivationHarness(Harness):
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
         example: Any = rng.choice([example for example in examples() if example.op == op])
         group = example.quant.group if example.quant is not None and example.quant.scale == "group" else 1
-        return changed(
-            example, total_num_rows=rng.randint(0, min(60, tokens)), width=group * rng.randint(1, max(1, 90 // group))
-        )
+        rows = rng.randint(least_rows(example), max(1, min(60, tokens)))
+        return changed(example, total_num_rows=rows, width=group * rng.randint(1, max(1, 90 // group)))
 
     def inputs(self, draw: Draw) -> None:
         if draw.descriptor.has_scale and draw.descriptor.quant.scale_dtype == "f32":
