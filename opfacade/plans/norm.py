@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.plan import Plan
 from opfacade.plans._named_fold import Axes, NamedFold
-from opfacade.plans._norm_program import FloatDType, layout_of, launched_of, program_of
+from opfacade.plans._norm_program import FloatDType, launched_of, layout_of, program_of
 from opfacade.plans._quant import Quant, padded, refuse_scale
 
 if TYPE_CHECKING:

@@ -1,5 +1,7 @@
-"""The CUDA engine of rows with one scale of all of them: a launch for the largest result of each row, one for the scale, and one
-that computes the results again and divides them."""
+"""The CUDA engine of rows with one scale of all of them, in three launches.
+
+The first finds the largest result of each row, the second the scale, and the third computes the results again and divides them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in one scale of all rows: whose maximum it is, which rows it is of, which launch writes, and which bits results have."""
+"""Faults in one scale of all rows: whose maximum it is, which rows it has, which launch writes, and the bits of results."""
 
 from tests.mutation.mutant import Mutant, cpu
 
@@ -6,7 +6,8 @@ KERNEL = "tests/families/quantize/test_tensor_scale.py"
 ENGINE = "opfacade/backends/cuda/scaled_engine.py"
 DEVICE = "kernels/reduction/scaled.cuh"
 BINDING = "csrc/reduction/fold_scaled.cc.jinja"
-_SCALE = "scale.launch(device, Launch({{ scale_ctas }}, 512).shared(16 * 32).cluster({{ scale_ctas }}).pdl({{ dependent | lower }}), p);"
+_DEPENDENT = ".pdl({{ dependent | lower }}), p);"
+_SCALE = f"scale.launch(device, Launch({{{{ scale_ctas }}}}, 512).shared(16 * 32).cluster({{{{ scale_ctas }}}}){_DEPENDENT}"
 _RESULT = "(wide ? result_wide : dense ? result_dense : result_any).launch(device, launch, p);"
 
 FAULTS = (
