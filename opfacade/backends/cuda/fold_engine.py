@@ -154,14 +154,10 @@ def _axes(program: Any) -> dict[str, Any]:
     }
 
 
-def printer_of(layout: RowLayout, program: Any) -> Printer:
-    names, numbers = ([one.name for one in named] for named in (program.inputs, program.scalars))
-    return Printer(program, names, numbers, layout.math(program))
-
-
 def _printed(layout: RowLayout, program: Any) -> dict[str, Any]:
     """Statements of the stages and of the outputs."""
-    math, printer = layout.math(program), printer_of(layout, program)
+    math = layout.math(program)
+    printer = Printer.of(program, math)
     values, outputs = program.resolved
     pairs = list(zip(outputs, _levels(layout, program), strict=True))
     made = {level: [node for node, own in pairs if own == level] for level in ("element", "group", "row")}
@@ -286,12 +282,6 @@ class FoldKernel(CudaKernel):
         )
 
 
-def scalars(descriptor: Any) -> tuple[float, ...]:
-    """The extents of all axes, then the numbers of the program; integers as signed 64-bit ones."""
-    program = descriptor.folded()
-    return (*program.shape, *source.numbers(program))
-
-
 def fold_kernel(
     descriptor: type[Descriptor[Any]], layout: RowLayout | None = None, kind: type[FoldKernel] = FoldKernel
 ) -> Candidate:
@@ -304,7 +294,7 @@ def fold_kernel(
         constants=(),
         dtypes={},
         guarantee=lambda problem: guarantee(layout, problem.folded(), Target.cpu()),
-        scalars=scalars,
+        scalars=lambda problem: source.arguments(problem.folded()),
         layout=layout,
     )
     return kernel.candidate

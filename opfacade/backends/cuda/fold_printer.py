@@ -22,6 +22,11 @@ class Printer:
     numbers: Sequence[str]
     math: Math
 
+    @classmethod
+    def of(cls, program: Any, math: Math) -> Printer:
+        inputs, numbers = ([one.name for one in named] for named in (program.inputs, program.scalars))
+        return cls(program, inputs, numbers, math)
+
     def told(self, values: Sequence[Node], uniform: Sequence[Node] = ()) -> tuple[Any, tuple[int, ...]]:
         """(statements, where each value is among them). uniform: nodes that are known before."""
         nodes = _until(values, uniform)

@@ -37,8 +37,7 @@ def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
     def launcher(problem: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if writes_nothing(problem):
             return support.nothing_to_do
-        program = problem.folded()
-        scalars = (*program.shape, *source.numbers(program))
+        scalars = source.arguments(problem.folded())
         return support.launcher(jit_spec(problem, target), problem, sku, allow_build, False, scalars)
 
     return replace(plain, declines=declines, jit_spec=jit_spec, launcher=launcher)

@@ -73,6 +73,11 @@ def numbers(program: Any) -> tuple[float, ...]:
     return tuple(found)
 
 
+def arguments(fold: Any) -> tuple[float, ...]:
+    """The extents of all axes of a fold, then its scalars."""
+    return (*fold.shape, *numbers(fold))
+
+
 def weight(values: Sequence[Node], math: Math) -> int:
     """About how many instructions an element takes."""
     nodes = [node for node in ordered(values) if node.kind in ("apply", "read")]

@@ -8,6 +8,7 @@ from typing import Any
 
 from opfacade.backends.cuda import column_config, column_engine, fold_config, support
 from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -85,7 +86,7 @@ class RaggedKernel(engine.FoldKernel):
     def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
-        scalars = (*engine.scalars(descriptor), _CTAS * target.sm_count)
+        scalars = (*source.arguments(descriptor.folded()), _CTAS * target.sm_count)
         return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)
 
 

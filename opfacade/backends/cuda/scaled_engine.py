@@ -12,6 +12,8 @@ from typing import Any
 
 from opfacade.backends.cuda import fold_config, support
 from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda.fold_printer import Printer
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
@@ -85,11 +87,11 @@ class ScaledKernel(engine.FoldKernel):
         program, quant = descriptor.launched(), descriptor.quant
         found = engine.constants(self.layout, program, descriptor.dims(), target)
         scale = quant.scale_of(stage(len(program.stages) - 1, "f32"))
-        found["scale_values"] = engine.printer_of(self.layout, program).told([scale])
+        found["scale_values"] = Printer.of(program, self.layout.math(program)).told([scale])
         return found | {"scale_dtype": quant.scale_dtype, "scale_ctas": _CLUSTER if target.sm_version >= 90 else 1}
 
     def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-        scalars = (*descriptor.launched().shape, *engine.source.numbers(descriptor.launched()))
+        scalars = source.arguments(descriptor.launched())
         return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from opfacade.backends.cuda import column_engine, fold_config, split_config, support
 from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
 from opfacade.backends.cuda.split_config import SplitConfig
 from opfacade.core.candidate import Candidate, Launcher, Reason
@@ -93,7 +94,7 @@ class SplitKernel(engine.FoldKernel):
     def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
-        scalars = (*engine.scalars(descriptor), self.layout.config(descriptor.folded(), target).chunk)
+        scalars = (*source.arguments(descriptor.folded()), self.layout.config(descriptor.folded(), target).chunk)
         return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
 
 
