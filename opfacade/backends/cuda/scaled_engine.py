@@ -76,7 +76,8 @@ class ScaledKernel(engine.FoldKernel):
 
     def workspace(self, descriptor: Any, target: Target) -> int:
         program = descriptor.launched()
-        needed = ITEMSIZE["f32"] * math.prod(program.shape[axis] for axis in program.kept)
+        norms: int = math.prod(program.shape[axis] for axis in program.kept)
+        needed = ITEMSIZE["f32"] * norms
         return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:

@@ -195,6 +195,19 @@ def test_a_scale_of_the_wrong_layout_or_dtype_is_refused():
             plan.run(replace(args, scale=scale))
 
 
+@emulator.needed
+@pytest.mark.parametrize(
+    "quant", [{"scale": "none"}, {"scale": "static"}, {"scale": "token"}, {"group": 32}, {"scale": "tensor"}]
+)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_f32_rows_have_a_kernel_with_every_scale(quant, interleaved):
+    d = problem(quant, dtype="f32", width=64, interleaved=interleaved)
+    subject, args = emulator.subject(d), inputs.make_args(d, 3)
+    before = numerics.snapshot(d, args)
+    subject.run(args)
+    assert numerics.check(d, args, subject.plan.sku, before=before).worst <= 1
+
+
 def test_each_kernel_declines_what_the_other_takes():
     for quant, own in (({}, "rows"), ({"scale": "static"}, "loops"), ({"scale": "tensor"}, "scaled")):
         explained = Plan.select(problem(quant), Preference(backend="cuda"), SM_90A)
