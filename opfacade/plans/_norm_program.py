@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from opfacade.plans._fold import FoldOutput, FoldProgram
@@ -64,6 +65,7 @@ def program_of(norm: Any) -> FoldProgram:
     )
 
 
+@lru_cache(maxsize=1024)
 def launched_of(norm: Any) -> FoldProgram:
     """The fold of rows of a norm with one scale of all rows."""
     static = norm.model_copy(update={"quant": norm.quant.model_copy(update={"scale": "static"})})

@@ -176,7 +176,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 
     def launched(self) -> FoldProgram:
         """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |result| of each row."""
-        return fold.launched_of(self, self.program()["out"])
+        return _launched(self)
 
     def folds_rows(self) -> bool:
         """The width chooses the kernel of a fold."""
@@ -251,6 +251,11 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 @lru_cache(maxsize=1024)
 def _fold(descriptor: GatedActivationDescriptor) -> FoldProgram:
     return fold.fold_of(descriptor, descriptor.program()["out"])
+
+
+@lru_cache(maxsize=1024)
+def _launched(descriptor: GatedActivationDescriptor) -> FoldProgram:
+    return fold.launched_of(descriptor, descriptor.program()["out"])
 
 
 class GatedActivationPlan(Plan[GatedActivationArgs]):

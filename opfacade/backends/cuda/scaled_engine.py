@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import fold_config, support
@@ -44,6 +45,7 @@ class ScaledRows(engine.RowLayout):
         return engine.math_of(_unquantised(program))
 
 
+@lru_cache(maxsize=1024)
 def _unquantised(program: Any) -> Any:
     """The same results in the dtype of x."""
     made = (one for one in program.outputs if one.name != MOST)
