@@ -4,8 +4,11 @@ import os
 
 import pytest
 
+from tests.support import cores
 from tests.support.skipped import pytest_terminal_summary  # noqa: F401
 from tests.support.transformers_here import missing
+
+cores.share(os.environ, cores.here())
 
 
 def pytest_addoption(parser):
