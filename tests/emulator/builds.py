@@ -1,7 +1,7 @@
 """Libraries of emulated kernels, each compiled once a machine: kept under the digest of all that the compiler reads.
 
-Workers of one run share them, and so do runs, until nobody has used one for some days. What the standard library says is
-compiled once too, as a header beside them.
+Workers of one run share them, and so do runs, until nobody has used one for some days. What all of them read is compiled once
+too, as a header beside them, and so is what runs their threads, RUNTIME, which each of them is linked with.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "tests/emulator/simt.h"
+RUNTIME = "tests/emulator/simt.cc"
 KEPT_SECONDS = 3 * 86400
-FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique")
+# Fortified, longjmp refuses to change stacks.
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique", "-U_FORTIFY_SOURCE")
 
 
 @cache
@@ -43,8 +45,8 @@ def place() -> Path:
 def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
     """The shared library of some C++ texts, each with HEADER before it. AssertionError with what the compiler said."""
     texts = [f'#include "{HEADER}"\n{text}' for text in texts]
-    words = [compiler, *FLAGS, *includes]
-    key = _key(words, texts)
+    run = runtime(compiler, tuple(includes))
+    key = _key([compiler, *FLAGS, *includes], texts, run.stem)
     with _alone(key), tempfile.TemporaryDirectory(dir=place()) as work:
         found = place() / f"{key}.so"
         if found.exists():
@@ -54,14 +56,37 @@ def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links:
         for source, text in zip(sources, texts, strict=True):
             source.write_text(text)
         made = Path(work, "emulated.so")
-        _run([compiler, *FLAGS, "-I", str(header(compiler)), *includes, "-shared", "-o", str(made), *map(str, sources), *links])
+        words = [compiler, *FLAGS, *_with_header(compiler, includes), "-shared", "-o", str(made)]
+        _run([*words, *map(str, sources), str(run), *links])
         made.replace(found)
     return found
 
 
 @cache
+def runtime(compiler: str, includes: tuple[str, ...]) -> Path:
+    """RUNTIME as an object, where `includes` find it."""
+    text, words = f'#include "{RUNTIME}"\n', [compiler, *FLAGS, *includes]
+    key = _key(words, [text])
+    made = place() / f"{key}.o"
+    with _alone(key):
+        if made.exists():
+            os.utime(made)
+        else:
+            half = made.with_suffix(".half")
+            _run([*words, "-c", "-x", "c++", "-", "-o", str(half)], text)
+            half.replace(made)
+    return made
+
+
+def _with_header(compiler: str, includes: Sequence[str]) -> list[str]:
+    """The kept header is found where that of ROOT would be, after an edited one that stands before it."""
+    at = includes.index(str(ROOT)) - 1
+    return [*includes[:at], "-I", str(header(compiler)), *includes[at:]]
+
+
+@cache
 def header(compiler: str) -> Path:
-    """A directory with HEADER as the compiler keeps it, to be searched first; where it does not fit, the plain one is read."""
+    """A directory with HEADER as the compiler keeps it, to be searched before ROOT; a plain one where it does not fit."""
     text = f'#include "{HEADER}"\n'
     key = _key([compiler, *FLAGS, f"-I{ROOT}"], [text])
     folder = place() / f"header-{key}"
@@ -76,9 +101,9 @@ def header(compiler: str) -> Path:
     return folder
 
 
-def _key(words: Sequence[str], texts: Sequence[str]) -> str:
+def _key(words: Sequence[str], texts: Sequence[str], *more: str) -> str:
     digest = hashlib.sha256()
-    for word in (_version(words[0]), *FLAGS):  # places of headers do not matter, what they say does
+    for word in (_version(words[0]), *FLAGS, *more):  # places of headers do not matter, what they say does
         digest.update(f"{len(word)}:{word}".encode())
     for text in texts:
         digest.update(_run([*words, "-E", "-P", "-x", "c++", "-"], text))

@@ -2,19 +2,13 @@
 // emulated is the meaning of the instructions that the kernels wrap (kernels/common here shadows those wrappers), and the
 // order in which things become visible: a copy that was not waited for has not happened, and a product that was not waited for
 // may have happened or not.
+// Here is what kernels and bindings read; simt.cc, which is compiled once for all of them, runs the fibers.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
 
-#include <algorithm>
 #include <cmath>
-#include <deque>
-#include <functional>
-#include <memory>
-#include <vector>
 
 #define __device__
 #define __global__
@@ -37,30 +31,9 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 struct Index { unsigned x = 0, y = 0, z = 0; };
-inline Index threadIdx, blockIdx, gridDim, blockDim;
+extern Index threadIdx, blockIdx, gridDim, blockDim;
 
 namespace simt {
-
-constexpr int kStack = 192 << 10;
-
-struct Copy { uint32_t dst; const void* src; bool valid; };
-
-using Products = std::vector<std::function<void()>>;
-
-struct Block;
-struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
-  Block* block = nullptr;
-  unsigned thread = 0;
-  bool done = false;
-  std::vector<Copy> open;                 // copies of the group that is not closed yet
-  std::deque<std::vector<Copy>> groups;   // closed and not waited for
-  Products asked;                         // of the group of products that is not closed yet
-  std::deque<Products> products;          // closed and not waited for
-  unsigned products_asked = 0;  // ever
-  unsigned cluster_round = 0;   // that it has arrived in and waits for later
-};
 
 struct Meeting {
   int arrived = 0;
@@ -76,29 +49,30 @@ struct Warp {
 
 struct Block {
   Index index;
-  std::vector<unsigned char> memory;
   unsigned char* shared = nullptr;
+  Warp* warps = nullptr;
   Meeting meeting;
   Meeting named[16];
   bool voted = false;  // in __syncthreads_or
-  size_t left = 0;     // threads that have ended
-  std::vector<Warp> warps;
-  std::vector<std::unique_ptr<Fiber>> fibers;
+};
+
+struct Fiber {
+  Block* block = nullptr;
+  unsigned thread = 0;
+  unsigned cluster_round = 0;  // that it has arrived in and waits for later
 };
 
 struct Cluster {
-  std::vector<std::unique_ptr<Block>> blocks;
+  Block* const* blocks = nullptr;
   Meeting meeting;
   int threads = 0;
 };
 
-inline Fiber* current;
-inline Cluster* cluster;
-inline ucontext_t scheduler;
+extern Fiber* current;
+extern Cluster* cluster;
 
-inline void yield() {
-  swapcontext(&current->context, &scheduler);
-}
+void yield();
+[[noreturn]] void fail(const char* what);
 
 // The round that one arrives in; it is over when all have arrived.
 inline unsigned arrive(Meeting& meeting, int expected) {
@@ -118,13 +92,7 @@ inline unsigned lane() { return current->thread % 32; }
 inline Warp& warp() { return current->block->warps[current->thread / 32]; }
 
 // Shows `count` words to the warp; returns everybody's.
-inline const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords] {
-  Warp& w = warp();
-  const unsigned parity = w.parity[lane()] ^= 1;
-  memcpy(w.words[parity][lane()], words, count * 4);
-  meet(w.meeting, 32);
-  return w.words[parity];
-}
+const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords];
 
 inline unsigned char* at(uint32_t address) {
   const uint32_t rank = address >> 24;
@@ -146,113 +114,28 @@ T from_bits(uint32_t value) {
   return out;
 }
 
+// A copy of sixteen bytes, or zeros where it is not valid, happens when its group is waited for.
+void ask_copy(uint32_t dst, const void* src, bool valid);
+void close_copies();
+void await_copies(size_t pending);
+
 // An asynchronous product may be made as soon as it is asked for, or as late as it is waited for: a coin says which, alike for all
 // lanes of a warp, and no product overtakes an earlier one. So what takes an operand away too early shows.
-inline bool coin() {
-  const Fiber& f = *current;
-  uint64_t x = (f.block->index.x * 64ull + f.block->index.y * 8 + f.thread / 32) << 32 | f.products_asked;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull, x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-  return (x >> 40) % 2 != 0;
-}
-constexpr int kLateYields = 2;  // of all other threads, while a late product is waited for
-inline void ask_product(std::function<void()> product) {
-  Fiber& f = *current;
-  const bool now = f.asked.empty() && f.products.empty() && coin();
-  ++f.products_asked;
-  if (now) return product();
-  f.asked.push_back(std::move(product));
-}
-inline void close_products() {
-  Fiber& f = *current;
-  f.products.push_back(std::move(f.asked));
-  f.asked.clear();
-}
-inline void await_products(size_t pending) {
-  Fiber& f = *current;
-  for (int yields = 0; yields < kLateYields && f.products.size() > pending && !f.products.front().empty(); ++yields) yield();
-  while (f.products.size() > pending) {
-    const Products group = std::move(f.products.front());
-    for (const auto& product : group) product();
-    f.products.pop_front();
-  }
-}
-
-using Entry = void (*)();
-inline Entry entry;
-inline void trampoline() {
-  entry();
-  current->done = true;
-  yield();
-}
-
-inline void start(Block& block, int threads, size_t shared_bytes) {
-  block.memory.assign(shared_bytes + 1024, 0x7f);  // NaN in every format
-  block.shared = reinterpret_cast<unsigned char*>((reinterpret_cast<uintptr_t>(block.memory.data()) + 1023) / 1024 * 1024);
-  block.warps.resize((threads + 31) / 32);
-  for (int i = 0; i < threads; ++i) {
-    auto fiber = std::make_unique<Fiber>();
-    fiber->stack.reset(new char[kStack]);
-    fiber->block = &block;
-    fiber->thread = i;
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack.get();
-    fiber->context.uc_stack.ss_size = kStack;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, trampoline, 0);
-    block.fibers.push_back(std::move(fiber));
-  }
-}
-
-// Who still reads the shared memory of a block that has ended sees NaN.
-inline void leave(Block& block) {
-  if (++block.left == block.fibers.size()) memset(block.memory.data(), 0x7f, block.memory.size());
-}
-
-// Runs one cluster to its end; false if no thread can go on.
-inline bool run(Cluster& all) {
-  cluster = &all;
-  for (unsigned long idle = 0; idle < 100000;) {
-    bool alive = false;
-    const unsigned before = all.meeting.round;
-    for (auto& block : all.blocks) {
-      blockIdx = block->index;
-      for (auto& fiber : block->fibers) {
-        if (fiber->done) continue;
-        alive = true;
-        current = fiber.get();
-        threadIdx.x = fiber->thread;
-        swapcontext(&scheduler, &fiber->context);
-        if (fiber->done) leave(*block);
-      }
-    }
-    if (!alive) return true;
-    idle = before == all.meeting.round ? idle + 1 : 0;
-  }
-  return false;
-}
-
-// A whole grid, one cluster after the other, with SIMT_BACKWARDS=1 the last one first; clusters lie along x.
+void ask_product(void (*make)(const void*), const void* product, size_t bytes);
 template <class F>
-bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, F body) {
-  static F* held;
-  held = &body;
-  entry = [] { (*held)(); };
-  const char* order = getenv("SIMT_BACKWARDS");
-  const bool backwards = order != nullptr && *order == '1';
-  gridDim = grid;
-  blockDim = {static_cast<unsigned>(threads), 1, 1};
-  for (unsigned at = 0; at < grid.x * grid.y * grid.z; at += cluster_size) {
-    Cluster all;
-    all.threads = cluster_size * threads;
-    for (int i = 0; i < cluster_size; ++i) {
-      all.blocks.push_back(std::make_unique<Block>());
-      const unsigned x = (backwards ? grid.x * grid.y * grid.z - cluster_size - at : at) + i;
-      all.blocks.back()->index = {x % grid.x, x / grid.x % grid.y, x / grid.x / grid.y};
-      start(*all.blocks.back(), threads, shared_bytes);
-    }
-    if (!run(all)) return false;
-  }
-  return true;
+void ask_product(const F& product) {
+  static_assert(__is_trivially_copyable(F) && alignof(F) <= alignof(uint64_t), "kept as bytes");
+  ask_product([](const void* kept) { (*static_cast<const F*>(kept))(); }, &product, sizeof(F));
+}
+void close_products();
+void await_products(size_t pending);
+
+// A whole grid, one cluster after the other, with SIMT_BACKWARDS=1 the last one first; clusters lie along x. False if no thread
+// can go on.
+bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void (*kernel)(const void*), const void* params);
+template <class F>
+bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, const F& body) {
+  return launch(grid, threads, shared_bytes, cluster_size, [](const void* f) { (*static_cast<const F*>(f))(); }, &body);
 }
 
 }  // namespace simt

@@ -23,18 +23,27 @@ def compiled(tmp_path, monkeypatch):
             ran.append(words)
         return run(words, **facts)
 
+    def runtime(value):
+        """What libraries are linked with, in place of the threads of a kernel: quickly compiled."""
+        builds.runtime.cache_clear()
+        path = tmp_path / "first/tests/emulator/runtime.h"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'extern "C" int linked() {{ return {value}; }}\n')
+
     def library(value, text=TEXT):
         folder = tmp_path / f"include-{value}"
         folder.mkdir(exist_ok=True)
         (folder / "value.h").write_text(f"#define VALUE {value}\n")
-        includes = ("-I", str(folder), "-I", str(builds.ROOT))
+        includes = ("-I", str(folder), "-I", str(tmp_path / "first"), "-I", str(builds.ROOT))
         return builds.library(emulator.compiler(), (text, "// a binding\n"), includes, ())
 
     (tmp_path / "place").mkdir()
     monkeypatch.setattr(builds, "place", lambda: tmp_path / "place")
     monkeypatch.setattr(builds, "header", lambda compiler: tmp_path)
+    monkeypatch.setattr(builds, "RUNTIME", "tests/emulator/runtime.h")
+    runtime(7)
     monkeypatch.setattr(builds.subprocess, "run", told)
-    library.ran = ran
+    library.ran, library.runtime = ran, runtime
     return library
 
 
@@ -48,6 +57,24 @@ def test_another_header_makes_another_library(compiled):
     one, two = compiled(1), compiled(2)
     assert [ctypes.CDLL(str(path)).value() for path in (one, two)] == [1, 2]
     assert len(compiled.ran) == 2
+
+
+def test_another_runtime_makes_another_library(compiled):
+    one = compiled(1)
+    compiled.runtime(8)
+    two = compiled(1)
+    assert [ctypes.CDLL(str(path)).linked() for path in (one, two)] == [7, 8]
+
+
+def test_an_edited_header_is_taken_in_place_of_the_kept_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(builds, "place", lambda: tmp_path)
+    monkeypatch.setattr(builds, "header", builds.header.__wrapped__)
+    edited = tmp_path / "first" / builds.HEADER
+    edited.parent.mkdir(parents=True)
+    edited.write_text((builds.ROOT / builds.HEADER).read_text() + "#define EDITED 3\n")
+    text = 'extern "C" int value() { return EDITED; }\n'
+    path = builds.library(emulator.compiler(), (text,), ("-I", str(tmp_path / "first"), "-I", str(builds.ROOT)), ())
+    assert ctypes.CDLL(str(path)).value() == 3
 
 
 def test_a_header_in_the_working_directory_is_not_taken(compiled, tmp_path, monkeypatch):

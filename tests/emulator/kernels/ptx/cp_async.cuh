@@ -22,27 +22,16 @@ inline uint2 load_shared_8(uint32_t src) {
 }
 
 inline void cp_async_16(uint32_t dst, const void* src, bool valid) {
-  if (dst % 16 != 0 || reinterpret_cast<uintptr_t>(src) % 16 != 0) throw std::runtime_error("a copy of sixteen bytes is not aligned");
-  simt::current->open.push_back({dst, src, valid});
+  if (dst % 16 != 0 || reinterpret_cast<uintptr_t>(src) % 16 != 0) simt::fail("a copy of sixteen bytes is not aligned");
+  simt::ask_copy(dst, src, valid);
 }
 inline void prefetch_l2(const void*) {}
 
-inline void cp_async_commit() {
-  simt::current->groups.push_back(std::move(simt::current->open));
-  simt::current->open.clear();
-}
+inline void cp_async_commit() { simt::close_copies(); }
 
 template <int kPending>
 void cp_async_wait() {
-  auto& groups = simt::current->groups;
-  for (; groups.size() > kPending; groups.pop_front())
-    for (const simt::Copy& copy : groups.front()) {
-      if (copy.valid) {
-        memcpy(simt::at(copy.dst), copy.src, 16);
-      } else {
-        memset(simt::at(copy.dst), 0, 16);
-      }
-    }
+  simt::await_copies(kPending);
 }
 
 }  // namespace opfacade

@@ -6,13 +6,15 @@
 
 namespace opfacade {
 
+struct ValuesOfE4m3 {
+  float of[256];
+  ValuesOfE4m3() {
+    for (int i = 0; i < 256; ++i) of[i] = f32_of_f16(f16_of_e4m3(static_cast<uint8_t>(i)));
+  }
+};
 inline float of_e4m3(uint8_t x) {
-  static const auto values = [] {
-    std::vector<float> out;
-    for (int i = 0; i < 256; ++i) out.push_back(f32_of_f16(f16_of_e4m3(static_cast<uint8_t>(i))));
-    return out;
-  }();
-  return values[x];
+  static const ValuesOfE4m3 values;
+  return values.of[x];
 }
 
 // x to a whole number of units of 2^-13 of the power of two below `largest`.
