@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from tests.support import cores
-from tests.support.skipped import pytest_terminal_summary  # noqa: F401
+from tests.support import cores, skipped
+from tests.support.skipped import pytest_terminal_summary, pytest_testnodedown  # noqa: F401
 from tests.support.transformers_here import missing
 
 cores.share(os.environ, cores.here())
@@ -22,14 +22,15 @@ def _no_gpu():
 
 
 def pytest_collection_modifyitems(config, items):
-    for marker, why_not in (("gpu", _no_gpu), ("transformers", missing)):
+    reasons = {}
+    if not config.getoption("--heavy"):
+        heavy = [item for item in items if item.get_closest_marker("heavy")]
+        reasons |= dict.fromkeys(heavy, "take minutes: run with --heavy")
+    for marker, why_not in (("transformers", missing), ("gpu", _no_gpu)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = why_not() if marked else ""
-        for item in marked if reason else ():
-            item.add_marker(pytest.mark.skip(reason=reason))
-    for item in items:
-        if item.get_closest_marker("heavy") and not config.getoption("--heavy"):
-            item.add_marker(pytest.mark.skip(reason="take minutes: run with --heavy"))
+        reasons |= dict.fromkeys(marked, reason) if reason else {}
+    skipped.skip(config, items, reasons)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,14 @@
-"""Ends a run with what was skipped and why, a line a reason with its count. A plugin of pytest; tests/conftest.py has it."""
+"""Ends a run with what was skipped and why, a line a reason with its count. A plugin of pytest; tests/conftest.py has it.
+
+Workers of xdist leave out at once what would be skipped: thousands of tests that need a GPU are no work for them, nor for the
+controller, which has their number from each worker.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+
+import pytest
 
 MOST = 12  # reasons, each with a line of its own
 WIDEST = 120
@@ -15,9 +21,31 @@ def reason(report) -> str:
     return first if len(first) <= WIDEST else f"{first[: WIDEST - 3]}..."
 
 
-def lines(reports) -> list[str]:
+_LEFT_OUT = pytest.StashKey[dict[str, int]]()
+
+
+def skip(config, items: list, reasons: dict) -> None:
+    """Skips the tests that have a reason; a worker drops them from `items`, and tells how many."""
+    if not hasattr(config, "workeroutput"):
+        for item, why in reasons.items():
+            item.add_marker(pytest.mark.skip(reason=why))
+        return
+    items[:] = [item for item in items if item not in reasons]
+    config.workeroutput["left_out"] = dict(Counter(reasons.values()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error) -> None:
+    """Every worker has collected the same tests, so that one of them tells all; a worker that died tells nothing."""
+    told = getattr(node, "workeroutput", {}).get("left_out")
+    if told is not None:
+        node.config.stash[_LEFT_OUT] = told
+
+
+def lines(reports, left_out: dict[str, int] | None = None) -> list[str]:
     """The most frequent reason first: `4663 need a GPU`."""
-    counted = sorted(Counter(map(reason, reports)).items(), key=lambda pair: (-pair[1], pair[0]))
+    counts = Counter(map(reason, reports)) + Counter(left_out)
+    counted = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     told, rest = counted[:MOST], counted[MOST:]
     if rest:
         told.append((f"for {len(rest)} other reasons: run with -rs", sum(count for _, count in rest)))
@@ -27,8 +55,8 @@ def lines(reports) -> list[str]:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Under xdist the controller alone has a terminal, and the reports of all workers."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    if skipped:
-        terminalreporter.section(f"{len(skipped)} skipped")
-        for line in lines(skipped):
+    skipped, left_out = terminalreporter.stats.get("skipped", []), terminalreporter.config.stash.get(_LEFT_OUT, {})
+    if skipped or left_out:
+        terminalreporter.section(f"{len(skipped) + sum(left_out.values())} skipped")
+        for line in lines(skipped, left_out):
             terminalreporter.write_line(line)

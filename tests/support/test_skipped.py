@@ -31,6 +31,26 @@ def test_e(): ...
 """
 
 
+CONFTEST = """
+from tests.support import skipped
+
+def pytest_collection_modifyitems(config, items):
+    skipped.skip(config, items, {item: "need a GPU" for item in items if "left" in item.name})
+"""
+LEFT = """
+import pytest
+
+@pytest.mark.parametrize("n", range(3))
+def test_left(n):
+    assert False
+
+def test_b():
+    pytest.skip("need a GPU")
+
+def test_c(): ...
+"""
+
+
 def ran(folder, text, *more):
     (folder / "test_it.py").write_text(text)
     words = [
@@ -43,7 +63,6 @@ def ran(folder, text, *more):
         "-p",
         "no:cacheprovider",
         f"--rootdir={folder}",
-        *more,
     ]
     return subprocess.run([*words, *more, str(folder)], cwd=ROOT, capture_output=True, text=True)
 
@@ -56,6 +75,17 @@ def test_reasons_are_counted_and_the_most_frequent_stands_first(tmp_path, worker
     at = next(i for i, line in enumerate(lines) if "5 skipped" in line and line.startswith("="))
     assert lines[at + 1 : at + 3] == ["4 need a GPU", "1 no g++ here"]
     assert "not a skip" not in done.stdout
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_what_needs_a_gpu_is_no_work_for_workers_and_is_counted_all_the_same(tmp_path, workers):
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    done = ran(tmp_path, LEFT, "-vv", *workers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.endswith("need a GPU")] == ["4 need a GPU"]
+    assert any(line.strip("= ") == "4 skipped" for line in lines)
+    assert sum("test_left" in line for line in lines) == (0 if workers else 3)
 
 
 def test_nothing_is_printed_where_nothing_was_skipped(tmp_path):
