@@ -35,11 +35,14 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", autouse=True)
 def _private_cache(tmp_path_factory):
-    """A cache of this session's own, unless the caller chose one."""
+    """A cache of this run's own, which its workers share, unless the caller chose one."""
     if os.environ.get("OPFACADE_CACHE_DIR"):
         yield
         return
-    os.environ["OPFACADE_CACHE_DIR"] = str(tmp_path_factory.mktemp("opfacade-cache"))
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "opfacade-cache"
+    place.mkdir(mode=0o700, exist_ok=True)
+    os.environ["OPFACADE_CACHE_DIR"] = str(place)
     yield
     del os.environ["OPFACADE_CACHE_DIR"]
 

@@ -108,11 +108,10 @@ def test_random_problems(toy):
         assert numerics.check(descriptor, args, subject.plan.sku, before=before).worst <= 1
 
 
-def test_it_compiles(toy, monkeypatch, tmp_path):
+def test_it_compiles(toy):
     """By nvcc, with its binding; nothing is loaded."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to build a binding with")
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f16", **FORMS["both"])
     plan = Plan.select(descriptor, Preference(backend="cuda"), SM_90A)
     plan.compile()

@@ -145,9 +145,8 @@ def test_the_sku_says_what_is_compiled_and_no_size():
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.activation}-{e.total_num_rows}")
-def test_examples_compile_without_spills(example, monkeypatch, tmp_path):
+def test_examples_compile_without_spills(example):
     """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     plan = Plan.select(example, Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"

@@ -246,16 +246,14 @@ def test_another_number_of_the_plan_is_no_other_kernel():
 @pytest.mark.parametrize("name", ["silu", "many", "gathered", "num_valid"])
 def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
     """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     plan = Plan.select(FORMS[name], Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
 
 
 @pytest.mark.parametrize(("op", "dtype"), [("sin", "f32"), ("cos", "bf16"), ("tan", "f64"), ("asin", "f64"), ("lgamma", "f64")])
-def test_heavy_functions_compile(op, dtype, monkeypatch, tmp_path):
+def test_heavy_functions_compile(op, dtype):
     """libdevice reduces large arguments of sin, cos and tan in an array, the one local memory that a map may use."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     given = value("x", "f64" if dtype == "f64" else "f32")
     plan = Plan.select(unary(apply(op, given), (64,), dtype, dtype), Preference(backend="cuda"), SM_90A)
     plan.compile()

@@ -104,8 +104,7 @@ def test_one_kernel_serves_any_number_of_rows():
 
 
 @pytest.mark.parametrize("hidden", [2880, 7168])
-def test_a_usual_width_compiles_without_spills(hidden, monkeypatch, tmp_path):
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+def test_a_usual_width_compiles_without_spills(hidden):
     plan = Plan.select(made(hidden=hidden, residual=True), Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"

@@ -292,8 +292,8 @@ def test_older_devices_have_i8_and_no_f8():
         gated("f32", 4096, activation="gelu"),
     ],
 )
-def test_a_usual_width_compiles_without_spills(d, monkeypatch, tmp_path):
-    builds_without_spills(d, monkeypatch, tmp_path)
+def test_a_usual_width_compiles_without_spills(d):
+    builds_without_spills(d)
 
 
 @pytest.mark.gpu

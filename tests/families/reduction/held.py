@@ -10,9 +10,8 @@ from opfacade.testing import numerics
 from opfacade.testing.families.elementwise import differs
 
 
-def builds_without_spills(problem, monkeypatch, tmp_path):
+def builds_without_spills(problem):
     """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     plan = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
     plan.compile()
     assert plan.cache_state == "shared"

@@ -248,8 +248,8 @@ def test_parts_of_the_folded_axes_are_declined_with_their_field():
 
 
 @pytest.mark.parametrize("name", ["sum_bf16", "welford_f64", "softmax", "centred", "argmax_f32", "placed", "expsum_f32"])
-def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    builds_without_spills(COLUMNS[name], monkeypatch, tmp_path)
+def test_it_compiles_without_spills(name):
+    builds_without_spills(COLUMNS[name])
 
 
 @pytest.mark.gpu

@@ -229,8 +229,8 @@ def test_a_program_beyond_the_engine_is_declined_with_its_field():
 
 
 @pytest.mark.parametrize("name", ["rms", "softmax", "grouped", "quantised", "argmax_f32", "masked"])
-def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    builds_without_spills(FORMS[name], monkeypatch, tmp_path)
+def test_it_compiles_without_spills(name):
+    builds_without_spills(FORMS[name])
 
 
 @pytest.mark.gpu

@@ -300,8 +300,8 @@ def test_a_descriptor_travels_and_the_field_is_absent_at_its_default(problem):
 
 
 @pytest.mark.parametrize("name", ["sum", "softmax", "centred", "placed", "welford_f64", "columns_bf16", "columns_centred"])
-def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    builds_without_spills(PROBLEMS[name], monkeypatch, tmp_path)
+def test_it_compiles_without_spills(name):
+    builds_without_spills(PROBLEMS[name])
 
 
 @pytest.mark.gpu

@@ -206,8 +206,8 @@ def test_the_field_is_absent_at_its_default():
 
 
 @pytest.mark.parametrize("name", ["sum", "sum_bf16", "moments", "welford_f64", "placed", "columns_bf16", "columns_moments"])
-def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    builds_without_spills(SPLIT[name], monkeypatch, tmp_path)
+def test_it_compiles_without_spills(name):
+    builds_without_spills(SPLIT[name])
 
 
 @pytest.mark.gpu

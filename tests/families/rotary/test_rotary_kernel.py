@@ -160,9 +160,8 @@ def test_the_sku_has_no_size():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_it_compiles_without_spills(form, monkeypatch, tmp_path):
+def test_it_compiles_without_spills(form):
     """A spill is refused by the build."""
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     plan = Plan.select(problem(3, **FORMS[form]), Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
