@@ -21,6 +21,7 @@ def _no_gpu():
     return "" if torch.cuda.is_available() else "need a GPU"
 
 
+@pytest.hookimpl(trylast=True)  # of what -k and -m leave
 def pytest_collection_modifyitems(config, items):
     reasons = {}
     if not config.getoption("--heavy"):
