@@ -63,7 +63,7 @@ FAULTS = (
         C,
         "row + down < p.rows &&",
         "",
-        f"{BLOCKS} -k 'kernel or past'",
+        f"{BLOCKS} -k kernel or past",
     ),
     cpu("quantise: a block has the scale of its row", C, "* p.scale_stride[1];", "* 0;", f"{BLOCKS} -k kernel"),
     cpu(
