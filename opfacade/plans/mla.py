@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
-from opfacade.core.model import contradiction
+from opfacade.core.model import INT32_MAX, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec
+from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import PagedLatentCacheDescriptor as PagedLatentCacheDescriptor
-from opfacade.plans._attention.paging import page_table_operands
+from opfacade.plans._attention.paging import page_table_operands, page_tables
 from opfacade.plans._attention.scoring import PagedAttention
 
 __all__ = [
@@ -48,8 +49,10 @@ class BatchMlaDecodeArgs(AttentionArgs):
 
 
 class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
-    """One query row a request: softmax(scale * (q_nope ckv^T + q_pe kpe^T)) ckv over its pages.
+    """q_len query rows a request: softmax(scale * (q_nope ckv^T + q_pe kpe^T)) ckv over its pages.
 
+    Row i of request b is row b * q_len + i of q_nope, q_pe, o and lse, and stands at position kv_len - q_len + i of the
+    request: with causal it sees the keys up to that position. The keys of the rows themselves are in the pages.
     q_nope is the query after absorption of the key's up-projection; the value's is applied to o by the caller.
     sm_scale: None is 1/sqrt(128 + 64), the width of a head before absorption, for latents of 512 + 64; other widths, and
     models that scale their attention otherwise (YaRN), must say it. The factor of an fp8 pool belongs into sm_scale and
@@ -58,7 +61,12 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
 
     op: Literal["mla_decode"] = Field(default="mla_decode", description="The operator.")
     args_type: ClassVar[type[Args]] = BatchMlaDecodeArgs
+    later: ClassVar[frozenset[str]] = PagedAttention.later | {"q_len", "causal"}
     paged_kv: PagedLatentCacheDescriptor = Field(description="The pool of latent rows.")
+    q_len: Size = Field(default=1, description="Query rows of each request, its last tokens; kernels are compiled for it.")
+    causal: bool = Field(
+        default=True, description="Row i of q_len rows sees kv_len - (q_len - 1 - i) keys; False: each row sees all kv_len."
+    )
 
     @model_validator(mode="after")
     def _known_scale(self) -> BatchMlaDecodeDescriptor:
@@ -67,6 +75,17 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
             expected = f"a number, for its default is that of latents of {_LATENT} + {_ROPE}, not {widths}"
             raise contradiction("sm_scale", expected, None)
         return self
+
+    @model_validator(mode="after")
+    def _countable_rows(self) -> BatchMlaDecodeDescriptor:
+        if self.num_rows > INT32_MAX:
+            raise contradiction("q_len", f"at most 2^31 - 1 rows in {self.batch_size} requests", self.q_len)
+        return self
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of q_nope, q_pe, o and lse."""
+        return self.batch_size * self.q_len
 
     @property
     def kv_heads(self) -> int:
@@ -89,7 +108,8 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
         return 1.0 / math.sqrt(_UNABSORBED + _ROPE) if self.sm_scale is None else self.sm_scale
 
     def operands(self) -> dict[str, TensorSpec]:
-        rows, heads = Dim("batch_size", self.batch_size), Dim("num_qo_heads", self.num_qo_heads)
+        rows = Dim("batch_size" if self.q_len == 1 else "batch_size*q_len", self.num_rows)
+        heads = self._heads
         latent, rope = self.paged_kv.widths
         queries = {
             "q_nope": TensorSpec((rows, heads, latent), self.query_dtype),
@@ -98,9 +118,13 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
         table = page_table_operands(self.page_table, self.batch_size)
         return queries | self.paged_kv.pool_specs() | table | self._sinks() | self._outputs(rows)
 
+    def request_tables(self) -> RequestTables:
+        """The window is that of the first row: pages before it may have any id."""
+        return page_tables(self, min(self.window_left + self.q_len - 1, INT32_MAX) if self.window_left >= 0 else -1)
+
 
 class BatchMlaDecodePlan(Plan[BatchMlaDecodeArgs]):
-    """Latent attention decode (MLA, absorbed): one row for each request."""
+    """Latent attention decode (MLA, absorbed): one row or q_len rows for each request."""
 
 
 _DEEPSEEK = PagedLatentCacheDescriptor(num_total_pages=16, page_size=64, dtype="bf16")
@@ -113,4 +137,5 @@ EXAMPLES = (
         batch_size=7, num_qo_heads=11, paged_kv=_ODD, page_table="block", kv_split=100, sm_scale=0.1, sinks=True
     ),
     BatchMlaDecodeDescriptor(batch_size=3, num_qo_heads=128, paged_kv=_SMALL_PAGES, page_table="block", kv_split=128),
+    BatchMlaDecodeDescriptor(batch_size=4, num_qo_heads=16, q_len=3, paged_kv=_DEEPSEEK, window_left=150, sinks=True),
 )

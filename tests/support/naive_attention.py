@@ -113,7 +113,8 @@ def mla(descriptor, args):
     for b, tokens in enumerate(locations(args, descriptor.paged_kv.page_size)):
         k = np.stack([keys[t] for t in tokens])[:, None] if tokens else np.zeros((0, 1, q.shape[-1]))
         values = k[..., : args.ckv.shape[-1]]
-        o[b : b + 1], lse[b : b + 1] = attend(q[b : b + 1], k, values, **scoring(descriptor, args))
+        rows = slice(b * descriptor.q_len, (b + 1) * descriptor.q_len)
+        o[rows], lse[rows] = attend(q[rows], k, values, **scoring(descriptor, args))
     return o, lse
 
 

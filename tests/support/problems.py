@@ -167,7 +167,7 @@ def mla(kv_lens, *, heads=5, page_table="csr", pool=None, seed=0, columns=False,
         batch_size=len(kv_lens), num_qo_heads=heads, paged_kv=pool, page_table=page_table, **fields
     )
     lists = page_lists(pool, kv_lens, random.Random(seed))
-    latent, rope, dtype, batch = pool.latent_dim, pool.rope_dim, descriptor.query_dtype, len(kv_lens)
+    latent, rope, dtype, rows = pool.latent_dim, pool.rope_dim, descriptor.query_dtype, len(kv_lens) * descriptor.q_len
     shape, whole = (pool.num_total_pages, pool.page_size), poison(pool.num_total_pages, pool.page_size, latent + rope + 8)
     ckv, kpe = (
         (whole[..., :latent], whole[..., latent : latent + rope]) if columns else (poison(*shape, latent), poison(*shape, rope))
@@ -178,9 +178,9 @@ def mla(kv_lens, *, heads=5, page_table="csr", pool=None, seed=0, columns=False,
             for part in (ckv, kpe):
                 part[own[t // pool.page_size], t % pool.page_size] = noise(part.shape[-1], dtype=pool.dtype)
     args = BatchMlaDecodeArgs(
-        q_nope=noise(batch, heads, latent, dtype=dtype), q_pe=noise(batch, heads, rope, dtype=dtype), ckv=ckv, kpe=kpe,
+        q_nope=noise(rows, heads, latent, dtype=dtype), q_pe=noise(rows, heads, rope, dtype=dtype), ckv=ckv, kpe=kpe,
         **table(page_table, pool, kv_lens, lists), **sinks(descriptor),
-        o=poison(batch, heads, latent, dtype=dtype), lse=poison(batch, heads, dtype="f32") if descriptor.return_lse else None,
+        o=poison(rows, heads, latent, dtype=dtype), lse=poison(rows, heads, dtype="f32") if descriptor.return_lse else None,
     )  # fmt: skip
     return descriptor, args
 

@@ -69,6 +69,7 @@ def _unfit(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[Reason
         *support.choice_reason("OPF-S003", "latent_dim", cache.latent_dim, (LATENT,)),
         *support.choice_reason("OPF-S003", "rope_dim", cache.rope_dim, (ROPE,)),
         *support.limit_reason("OPF-S005", "num_qo_heads", descriptor.num_qo_heads, MOST_HEADS),
+        *support.limit_reason("OPF-S005", "q_len", descriptor.q_len, 1),
     )
 
 

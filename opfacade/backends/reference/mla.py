@@ -17,9 +17,10 @@ def _decode(descriptor: BatchMlaDecodeDescriptor, target: Target, sku: KernelSku
     from opfacade.backends.reference.attention.softmax import attend
 
     def launch(args: BatchMlaDecodeArgs, workspace: object) -> None:
-        scoring = promise.scoring(descriptor, args, causal=False)
+        rows = descriptor.q_len
+        scoring = promise.scoring(descriptor, args, causal=descriptor.causal and rows > 1)
         for request, (pages, length) in enumerate(checked(descriptor, args)):
-            at, row = token_index(descriptor.paged_kv, pages, 0, length), slice(request, request + 1)
+            at, row = token_index(descriptor.paged_kv, pages, 0, length), slice(request * rows, (request + 1) * rows)
             latent = args.ckv[at][:, None]
             q = torch.cat([args.q_nope[row], args.q_pe[row]], -1)
             k = torch.cat([latent, args.kpe[at][:, None]], -1)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 
+def rows_each(descriptor: Any) -> int:
+    """Rows of each request of an op without q_indptr: `q_len` where the descriptor has it, else one."""
+    return int(getattr(descriptor, "q_len", 1))
+
+
 def requests_of(descriptor: Any, lengths: Any) -> list[tuple[int, int]]:
-    """(rows, keys) of each request. lengths: an object with `q` and `kv`; without `q` each request has one row."""
+    """(rows, keys) of each request. lengths: an object with `q` and `kv`; without `q` all have equally many."""
     kv = lengths.kv or ()
-    return list(zip(lengths.q if lengths.q is not None else [1] * len(kv), kv, strict=True))
+    return list(zip(lengths.q if lengths.q is not None else [rows_each(descriptor)] * len(kv), kv, strict=True))
 
 
 def first_hidden(descriptor: Any, row: int, q: int, kv: int) -> int:

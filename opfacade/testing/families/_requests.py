@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opfacade.plans._attention.work import rows_each
 from opfacade.testing.families._request_inputs import draw_kv_lengths, indptr, paged, split_total
 from opfacade.testing.harness import Harness, HasLengths
 from opfacade.testing.inputs import Draw, DrawnLengths
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class RequestsHarness(Harness):
     """A batch of requests, with rows and keys of their own."""
 
-    # The operand that says which rows belong to a request; "" where each request has one.
+    # The operand that says which rows belong to a request; "" where all requests have the same number.
     rows = ""
     # The rows are the last ones of a request, which therefore has at least as many keys.
     rows_are_keys = False
@@ -36,7 +37,9 @@ class RequestsHarness(Harness):
 
     def _row_counts(self, draw: Draw) -> list[int]:
         batch = draw.descriptor.batch_size
-        return split_total(draw.rng, draw.descriptor.total_num_rows, batch) if self.rows else [1] * batch
+        return (
+            split_total(draw.rng, draw.descriptor.total_num_rows, batch) if self.rows else [rows_each(draw.descriptor)] * batch
+        )
 
     def lengths(self, descriptor: Any) -> DrawnLengths:
         batch, tokens = descriptor.batch_size, _tokens(descriptor)

@@ -12,10 +12,11 @@ from opfacade.cost.model import amount
 from opfacade.errors import DescriptorError, IndexDataError, UnsupportedError
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, BatchMlaDecodePlan, PagedLatentCacheDescriptor
 from opfacade.testing import determinism, numerics
+from opfacade.testing.batches import changed
 from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.subject import Subject
 from tests.support import naive_attention as naive
-from tests.support.problems import bits, cloned, i32, mla, on_reference, run
+from tests.support.problems import bits, cloned, i32, mla, on_reference, poison, run
 
 WIDE = PagedLatentCacheDescriptor(num_total_pages=8, page_size=4, dtype="bf16")
 
@@ -41,6 +42,63 @@ def test_random_latent_decode_is_right(seed):
     fields |= {"q_dtype": rng.choice([None, "bf16", "f32"]), "return_lse": rng.random() < 0.8}
     form = rng.choice(["csr", "block"])
     assert_right(mla(kv_lens, pool=pool, page_table=form, heads=rng.choice([1, 3, 16]), seed=seed, **fields))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_latent_decode_of_several_rows_is_right(seed):
+    rng = random.Random(seed)
+    kv_lens = [rng.choice([0, 1, 2, rng.randint(1, 17)]) for _ in range(rng.randint(1, 4))]
+    fields = {"window_left": rng.choice([-1, -1, 0, 5]), "logits_soft_cap": rng.choice([0.0, 1.5]), "sinks": rng.random() < 0.4}
+    fields |= {"q_len": rng.choice([2, 3, 5]), "causal": rng.random() < 0.8, "return_lse": rng.random() < 0.8}
+    assert_right(mla(kv_lens, page_table=rng.choice(["csr", "block"]), heads=rng.choice([1, 3, 16]), seed=seed, **fields))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_each_row_is_a_call_of_one_row(causal):
+    """Row i of 3 sees kv_len - 2 + i keys, or all of them: a decode of one row of a request as long as that."""
+    descriptor, args = run(mla([9, 2, 0], page_table="block", seed=5, q_len=3, causal=causal))
+    for i in range(3):
+        lens = args.kv_lens - (2 - i if causal else 0)
+        one, rows = changed(descriptor, q_len=1), slice(i, None, 3)
+        outputs = {"o": poison(3, 5, 16), "lse": poison(3, 5, dtype="f32")}
+        own = replace(args, q_nope=args.q_nope[rows], q_pe=args.q_pe[rows], kv_lens=lens.clamp(min=0), **outputs)
+        run((one, own))
+        torch.testing.assert_close(
+            own.o, args.o[rows], rtol=2**-10, atol=1e-6
+        )  # another product of matrices may round otherwise
+        torch.testing.assert_close(own.lse, args.lse[rows], rtol=1e-6, atol=0)
+
+
+def test_one_row_says_nothing_of_rows():
+    """Texts, digests and ids of before hold."""
+    descriptor, _ = mla([6])
+    assert not {"q_len", "causal"} & set(descriptor.model_dump())
+    assert {"q_len": 4, "causal": False}.items() <= changed(descriptor, q_len=4, causal=False).model_dump().items()
+
+
+@pytest.mark.parametrize(
+    ("q_len", "text"), [(0, "greater than or equal to 1"), (2**30, r"q_len expected at most 2\^31 - 1 rows")]
+)
+def test_a_count_of_rows_that_is_none_is_refused(q_len, text):
+    with pytest.raises(DescriptorError, match=text):
+        mla([1, 1, 1])[0].model_validate(mla([1, 1, 1])[0].model_dump() | {"q_len": q_len})
+
+
+@pytest.mark.parametrize("rows", [2, 7])
+def test_other_rows_than_q_len_of_each_request_are_refused(rows):
+    descriptor, args = mla([6, 9], q_len=3)
+    wrong = replace(args, q_nope=torch.zeros(rows, 5, 16, dtype=torch.float16))
+    [issue] = on_reference(descriptor).can_implement(wrong).issues
+    assert (issue.argument, "batch_size*q_len=6" in str(issue)) == ("q_nope", True)
+
+
+def test_pages_before_the_window_of_the_first_row_may_have_any_id():
+    descriptor, args = mla([16], q_len=3, window_left=4, page_table="block")  # row 0 at position 13 sees keys from 9 on
+    args.block_table[0, :2] = -1
+    run((descriptor, args))
+    args.block_table[0, 2] = -1
+    with pytest.raises(IndexDataError, match=r"block_table\[0, 2\]"):
+        run((descriptor, args))
 
 
 def test_the_usual_scale_is_that_of_a_head_before_absorption():
@@ -155,13 +213,34 @@ def take_the_key_of_the_next_token(args):
     args.kpe.copy_(args.kpe.roll(1, dims=1).nan_to_num(0.0))
 
 
+def swap_two_rows(args):
+    args.q_nope[:2], args.q_pe[:2] = args.q_nope[:2].flip(0), args.q_pe[:2].flip(0)
+
+
+def take_the_table_of_the_next_request(args):
+    args.block_table.copy_(args.block_table.flip(0))
+
+
+def see_one_key_less(args):
+    args.kv_lens.sub_(1)
+
+
 def take_a_wrong_page(args):
     args.block_table[0, 0] = args.block_table[0, 1]
 
 
 @pytest.mark.parametrize("fault", [forget_the_rotated_part, take_the_key_of_the_next_token, take_a_wrong_page])
 def test_the_measure_of_error_sees_a_fault(fault):
-    descriptor, args = mla([14, 9], pool=WIDE, heads=16, page_table="block")
+    assert_seen(fault, [14, 9])
+
+
+@pytest.mark.parametrize("fault", [swap_two_rows, take_the_table_of_the_next_request, see_one_key_less])
+def test_the_measure_of_error_sees_a_fault_of_rows(fault):
+    assert_seen(fault, [14, 13], q_len=3)
+
+
+def assert_seen(fault, kv_lens, **fields):
+    descriptor, args = mla(kv_lens, pool=WIDE, heads=16, page_table="block", **fields)
     plan, wrong = on_reference(descriptor), cloned(args)
     plan.run(args)
     assert numerics.check(descriptor, args, plan.sku).worst <= 1

@@ -11,7 +11,7 @@ from opfacade.core.descriptor import operands_of
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import nbytes
-from opfacade.plans._attention.work import first_hidden, requests_of
+from opfacade.plans._attention.work import first_hidden, requests_of, rows_each
 from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bounds import Report, compare, constants, join
 from opfacade.testing.families._requests import RequestsHarness
@@ -95,10 +95,12 @@ class AttentionHarness(RequestsHarness):
         return Amount(moved, 2.0 * pairs * descriptor.num_qo_heads * descriptor.pair_elements)
 
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
-        return super().label(descriptor, lengths) + (" causal" if getattr(descriptor, "causal", False) else "")
+        return super().label(descriptor, lengths) + (" causal" if _hides_later_keys(descriptor) else "")
 
     def heads(self, descriptor: Any, lengths: HasLengths) -> Iterator[str]:
         yield f"h{descriptor.num_qo_heads}/{descriptor.kv_heads} d{descriptor.dim}"
+        if rows_each(descriptor) > 1:
+            yield f"q{rows_each(descriptor)}"
         yield from super().heads(descriptor, lengths)
 
 
@@ -113,6 +115,10 @@ class Draws:
 
 class PrefillHarness(AttentionHarness):
     rows = "q_indptr"
+
+
+def _hides_later_keys(descriptor: Any) -> bool:
+    return getattr(descriptor, "causal", False) and getattr(descriptor, "q_len", 2) > 1
 
 
 def _visible_keys(d: Any, q: int, kv: int) -> float:

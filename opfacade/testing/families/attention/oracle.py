@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 from opfacade.plans._attention.variant_eval import Place
+from opfacade.plans._attention.work import rows_each
 from opfacade.testing.families.attention import variation
 from opfacade.testing.families.attention.bound import ErrorRow, attention_bounds
 from opfacade.testing.numerics import Bounded
@@ -31,13 +32,21 @@ def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None,
         c = c | {"part": float(descriptor.kv_split)}
     if any(getattr(descriptor, name, "none") != "none" for name in ("kv_scale", "q_scale")):
         c = c | {"scaled": 1.0}
-    q_indptr = args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
-    sampled = sorted(rng.sample(range(q_indptr[-1]), min(rows, q_indptr[-1])) if rows is not None else range(q_indptr[-1]))
+    starts = q_indptr(descriptor, args)
+    sampled = sorted(rng.sample(range(starts[-1]), min(rows, starts[-1])) if rows is not None else range(starts[-1]))
     for request in range(descriptor.batch_size):
-        first, stop = q_indptr[request], q_indptr[request + 1]
+        first, stop = starts[request], starts[request + 1]
         mine = [r for r in sampled if first <= r < stop]
         if mine:
             yield _request(descriptor, args, c, request, mine, first, stop - first)
+
+
+def q_indptr(descriptor: Any, args: Any) -> list[int]:
+    """First row of each request in q; a decode has the same number of rows in each."""
+    if hasattr(args, "q_indptr"):
+        return list(args.q_indptr.tolist())
+    each = rows_each(descriptor)
+    return list(range(0, each * descriptor.batch_size + 1, each))
 
 
 def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine: list[int], first: int, q_len: int) -> _Piece:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opfacade.core.descriptor import Descriptor
+from opfacade.plans._attention.work import rows_each
 from opfacade.testing import inputs
 from opfacade.testing.batches import NEIGHBOURS, Campaign, changed, log_uniform
 from opfacade.testing.families.attention import oracle
@@ -19,7 +20,7 @@ def population(subject: Any, campaign: Campaign, rng: random.Random) -> Requests
     kv = [log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
     kv += [0, 0, 0, 0, *(log_uniform(rng, campaign.longest) for _ in range(NEIGHBOURS - 4))]
     decode = "q_indptr" not in subject.descriptor.operands()
-    q = [1 if decode else min(n, log_uniform(rng, campaign.q_longest)) for n in kv]
+    q = [rows_each(subject.descriptor) if decode else min(n, log_uniform(rng, campaign.q_longest)) for n in kv]
     descriptor = _grown(subject.descriptor, q, kv)
     args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.DrawnLengths(q=q, kv=kv))
     for request in range(campaign.needles, len(kv)):

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from opfacade.plans._attention.work import rows_each
 from opfacade.testing.batches import EMPTY, changed
 from opfacade.testing.bits import bits, same_bits
 from opfacade.testing.families.attention import oracle
+from opfacade.testing.families.attention.oracle import q_indptr
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,11 +21,6 @@ __all__ = ["EMPTY", "Requests", "bits", "changed", "put_kv", "q_indptr", "repage
 _QUERIES = ("q", "q_nope", "q_pe")
 # Operands that all requests of a call share.
 _SHARED = ("k_scale", "v_scale", "q_scale", "sinks", "head_params")
-
-
-def q_indptr(descriptor: Any, args: Any) -> list[int]:
-    """First row of each request in q; a decode has one row a request."""
-    return args.q_indptr.tolist() if hasattr(args, "q_indptr") else list(range(descriptor.batch_size + 1))
 
 
 def put_kv(descriptor: Any, args: Any, request: int, k: Tensor | None = None, v: Tensor | None = None) -> None:
@@ -116,8 +113,8 @@ class Requests:
 
     @property
     def _empty_rows(self) -> int:
-        """Rows of an EMPTY request: none, but for a decode, where every request has one."""
-        return 0 if hasattr(self.args, "q_indptr") else 1
+        """Rows of an EMPTY request: none, but for a decode, where every request has as many."""
+        return 0 if hasattr(self.args, "q_indptr") else rows_each(self.descriptor)
 
     def _query_rows(self, order: Sequence[int]) -> list[int]:
         rows: list[int] = []
