@@ -27,22 +27,29 @@ inline bool map_latent(TensorMap& map, const MlaParams& params, const PoolTensor
                           {8, panels, params.box / 8, 1},
                           bf16 ? MapElement::kBf16 : MapElement::kF16});
 }
-inline bool map_heads(TensorMap& map, const MlaParams& params, const void* q, int64_t columns, int64_t row_stride,
-                      int64_t head_stride, bool bf16) {
-  return tensor_map(map, {q,
-                          {columns, params.base.heads, params.base.batch, 1, 1},
-                          {head_stride, row_stride, 0, 0},
-                          {kMlaKeys, 1, 1, 1},
-                          bf16 ? MapElement::kBf16 : MapElement::kF16});
+// The query rows of a call: heads of a row, rows of all requests.
+struct LatentQueries {
+  int64_t heads;
+  int64_t rows;
+  QueryBox box;
+  bool bf16;
+};
+inline bool map_heads(TensorMap& map, const LatentQueries& queries, const void* q, int64_t columns, int64_t row_stride,
+                      int64_t head_stride) {
+  return queries.box.heads != 0 && tensor_map(map, {q,
+                                                    {columns, queries.heads, queries.rows, 1, 1},
+                                                    {head_stride, row_stride, 0, 0},
+                                                    {queries.box.heads, queries.box.rows, 1, 1},
+                                                    queries.bf16 ? MapElement::kBf16 : MapElement::kF16});
 }
-inline void set_maps(MlaParams& params, int64_t pages, bool bf16) {
+inline void set_maps(MlaParams& params, int64_t pages, const LatentQueries& queries) {
+  const bool bf16 = queries.bf16;
   const DecodeParams& p = params.base;
   params.box = box_of(p.table.page_size, kMlaKeys);
   params.mapped = params.box != 0 && map_latent(params.ckv_map, params, p.k, pages, kMlaLatent / 64, bf16) &&
                   map_latent(params.kpe_map, params, p.v, pages, 1, bf16) &&
-                  map_heads(params.q_map, params, p.q, kMlaLatent, p.q_row_stride, p.q_head_stride, bf16) &&
-                  map_heads(params.q_pe_map, params, params.q_pe, kMlaRope, params.q_pe_row_stride, params.q_pe_head_stride,
-                            bf16);
+                  map_heads(params.q_map, queries, p.q, kMlaLatent, p.q_row_stride, p.q_head_stride) &&
+                  map_heads(params.q_pe_map, queries, params.q_pe, kMlaRope, params.q_pe_row_stride, params.q_pe_head_stride);
 }
 
 // Workspace: partials, then the split requests.

@@ -66,7 +66,7 @@ struct LatentCopier {
     const char* q = static_cast<const char*>(part == 0 ? d.q : p.q_pe);
     const int64_t row_stride = part == 0 ? d.q_row_stride : p.q_pe_row_stride;
     const int64_t head_stride = part == 0 ? d.q_head_stride : p.q_pe_head_stride;
-    return row < num_rows<C>(item) ? q + item.request * row_stride + query_head<C>(item, row) * head_stride : nullptr;
+    return row < num_rows<C>(item) ? q + row_offset<C>(item, row, row_stride, head_stride) : nullptr;
   }
 
   using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;

@@ -42,11 +42,23 @@ struct MlaScheduler {
     work.item.head = head_of_block<C>();  // the schedule has one head block
     // Tiles start at multiples of their size in every split mode, so that a page fills whole boxes.
     work.item.first_key = max(work.item.first_key, work.item.begin);
+    if constexpr (C::kQueryRows > 1) leave_own_keys(work);
     work.item.begin = work.item.first_key / kMlaKeys * kMlaKeys;
+    if (C::kQueryRows > 1 && work.item.first_key >= work.item.end) work.item.end = work.item.begin;
     return work;
   }
 
  private:
+  // Leaves the keys that some query row of this head block sees; the schedule has those of all query rows.
+  __device__ __forceinline__ void leave_own_keys(MlaWork& work) const {
+    constexpr int kHeads = C::kGroup / C::kQueryRows;
+    const int kv_len = kv_length<C::kTable>(p.base.table, work.item.request), first = work.item.head * kMlaRows;
+    work.first_row_end = kv_len - (C::kQueryRows - 1);
+    const int last = min((first + kMlaRows - 1) / kHeads, C::kQueryRows - 1);
+    if constexpr (C::kCausal) work.item.end = min(work.item.end, work.first_row_end + last);
+    if constexpr (C::kWindow) work.item.first_key = max(work.item.first_key, kv_len - 1 - p.base.window_left + first / kHeads);
+  }
+
   __device__ __forceinline__ static MlaWork no_work() {
     MlaWork work{};
     work.item.request = -1;
@@ -125,16 +137,28 @@ struct LatentLoader {
   }
 };
 
-// Issues the boxes of one part of a query tile.
+// Issues the boxes of one part of a query tile. Query rows of the next request, or zeros past the last one, fill the tile.
+template <class C>
 __device__ __forceinline__ void issue_query_loads(const MlaParams& p, int part, const WorkItem& item, int tile, uint32_t dst,
-                                            uint32_t full) {
+                                                  uint32_t full) {
   const TensorMap& map = part == kRopePart ? p.q_pe_map : p.q_map;
   if (elected()) {
     mbarrier_arrive_expect(full, panels_of(part) * kMlaToQueryPanel);
 #pragma unroll 1
     for (int panel = 0; panel < panels_of(part); ++panel) {
       const int head = item.head * kMlaRows + tile * kMlaKeys;
-      tma_load(dst + panel * kMlaToQueryPanel, map, full, {{panel * 64, head, item.request, 0, 0}});
+      if constexpr (C::kQueryRows == 1) {
+        tma_load(dst + panel * kMlaToQueryPanel, map, full, {{panel * 64, head, item.request, 0, 0}});
+      } else {
+        constexpr int kHeads = C::kGroup / C::kQueryRows;
+        constexpr QueryBox kBox = query_box(kHeads, C::kQueryRows);
+        constexpr int kStep = kBox.heads == 0 ? kMlaKeys : kBox.heads * kBox.rows;
+#pragma unroll 1
+        for (int i = 0; i < kMlaKeys; i += kStep) {
+          const int row = item.request * C::kQueryRows + (head + i) / kHeads;
+          tma_load(dst + panel * kMlaToQueryPanel + i * 128, map, full, {{panel * 64, (head + i) % kHeads, row, 0, 0}});
+        }
+      }
     }
   }
   __syncwarp();
@@ -157,7 +181,7 @@ __device__ __forceinline__ void load_part(const MlaParams& p, MlaShared& smem, i
       loader.issue_loads(dst, full);
       start += kMlaKeys;
     } else {
-      issue_query_loads(p, part, item, tile + kMlaQueryTiles, dst, full);
+      issue_query_loads<C>(p, part, item, tile + kMlaQueryTiles, dst, full);
     }
     ring.advance();
   }

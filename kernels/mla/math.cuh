@@ -17,6 +17,7 @@ using MlaHalf = float[2][kMlaLatent / 8];  // 256 columns of o, as two wgmma acc
 // The tokens of an item, in registers: values in shared memory are reloaded after each barrier.
 struct MlaSpan {
   int begin, first_key, end;
+  int first_row, first_row_end;  // of several query rows: see MlaWork, and the index of this head block's first row
 };
 
 __device__ __forceinline__ int mla_warp() { return threadIdx.x % kWarpgroup / 32; }
@@ -112,19 +113,88 @@ __device__ __forceinline__ void mask_scores(const MlaSpan& item, int start, MlaS
     if (static_cast<unsigned>(i / 4 * 8 + i % 2 - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
 }
 
+// Keys [begin, end) of an item that one of its rows sees, where query rows see different ones.
+struct SeenKeys {
+  int begin, end;
+};
+template <class C>
+__device__ __forceinline__ SeenKeys seen_keys(const DecodeParams& p, const MlaSpan& item, int row) {
+  const int end = item.first_row_end + (item.first_row + row) / (C::kGroup / C::kQueryRows);
+  return {C::kWindow ? max(item.first_key, end + C::kQueryRows - 2 - p.window_left) : item.first_key,
+          C::kCausal ? min(item.end, end) : item.end};
+}
+// Keys of an item that all of its rows see. A row past the last one sees more.
+template <class C>
+__device__ __forceinline__ SeenKeys keys_seen_by_all(const DecodeParams& p, const MlaSpan& item) {
+  const int last = min(kMlaRows - 1, C::kGroup - 1 - item.first_row);
+  return {seen_keys<C>(p, item, last).begin, seen_keys<C>(p, item, 0).end};
+}
+
+// A hidden key has weight 0, but 0 * NaN is NaN. Clears the values that are not finite of keys that only some rows see, and
+// makes their scores NaN, so that a row is NaN if it sees such a key. Every warp has read the tile before it changes.
+template <class C>
+__device__ __forceinline__ void isolate_nonfinite(const SeenKeys& item, const SeenKeys& all, int start, uint32_t stage,
+                                                  uint32_t* nonfinite, MlaScores& s) {
+  using T = typename C::T;
+  named_sync(kMlaScoring, kWarpgroup);
+  uint32_t found = 0;
+#pragma unroll 1
+  for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {
+    const int token = i / 64, panel = i % 64 / 8, key = start + token;
+    if (key < item.begin || key >= item.end || (key >= all.begin && key < all.end)) continue;
+    const uint32_t at = stage + panel * kMlaToPanel + token / 8 * kMlaToGroup + panel_address(token % 8, i % 8);
+    const uint4 c = load_shared_16(at);
+    const uint32_t flags[4] = {nonfinite_halves<T>(c.x), nonfinite_halves<T>(c.y), nonfinite_halves<T>(c.z), nonfinite_halves<T>(c.w)};
+    if ((flags[0] | flags[1] | flags[2] | flags[3]) == 0) continue;
+    found |= 1u << token;
+    store_shared_16(at, make_uint4(c.x & ~halves_mask(flags[0]), c.y & ~halves_mask(flags[1]), c.z & ~halves_mask(flags[2]),
+                                   c.w & ~halves_mask(flags[3])));
+  }
+  found = __reduce_or_sync(0xffffffffu, found);
+  if (threadIdx.x % 32 == 0) nonfinite[mla_warp()] = found;
+  named_sync(kMlaScoring, kWarpgroup);
+  found = nonfinite[0] | nonfinite[1] | nonfinite[2] | nonfinite[3];
+#pragma unroll
+  for (int i = 0; i < kMlaKeys / 2; ++i)
+    if (found >> (threadIdx.x % 4 * 2 + i / 4 * 8 + i % 2) & 1) s[i] = __uint_as_float(0x7fc00000u);
+}
+
+// Several query rows: hides the keys that a row does not see.
+template <class C>
+__device__ __forceinline__ void mask_rows(const DecodeParams& p, const MlaSpan& item, int start, MlaScores& s) {
+  const int column = start + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const SeenKeys seen = seen_keys<C>(p, item, mla_row() + half * 8);
+    const int begin = max(seen.begin - column, 0), count = max(seen.end - column - begin, 0);
+#pragma unroll
+    for (int i = half * 2; i < kMlaKeys / 2; i += i % 2 == 0 ? 1 : 3)
+      if (static_cast<unsigned>(i / 4 * 8 + i % 2 - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
+  }
+}
+
 // Prepares raw scores for the softmax: sign of the scale, soft cap, -inf for invisible keys. Rare work shares one branch,
 // because each untaken branch costs as much as a barrier.
 template <class C>
-__device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSpan& item, int start, uint32_t stage, MlaScores& s) {
+__device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSpan& item, int start, uint32_t stage,
+                                              uint32_t* nonfinite, MlaScores& s) {
   if constexpr (C::kSoftCap) {
     transform_scores(p.score.q_transform, s);
 #pragma unroll
     for (int i = 0; i < kMlaKeys / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in);
   }
   const bool unseen = start < item.first_key || start + kMlaKeys > item.end;
-  if (rarely(unseen || !C::kSoftCap && p.score.q_transform != QTransform::kNone)) {
+  SeenKeys all{item.first_key, item.end};
+  if constexpr (C::kQueryRows > 1) all = keys_seen_by_all<C>(p, item);
+  const bool hidden = C::kQueryRows > 1 && (start < all.begin || start + kMlaKeys > all.end);
+  if (rarely(unseen || hidden || !C::kSoftCap && p.score.q_transform != QTransform::kNone)) {
     if (!C::kSoftCap) transform_scores(p.score.q_transform, s);
-    mask_scores(item, start, s);
+    if constexpr (C::kQueryRows > 1) {
+      if (hidden) isolate_nonfinite<C>({item.first_key, item.end}, all, start, stage, nonfinite, s);
+      mask_rows<C>(p, item, start, s);
+    } else {
+      mask_scores(item, start, s);
+    }
     if (unseen) zero_invisible(item, start, stage);
   }
 }

@@ -59,8 +59,7 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
     if (unsplit) {
       const Sunk sunk = with_sink<C>(p, work.item, valid, lse);
       factor *= sunk.factor;
-      to.dst = static_cast<char*>(p.o) + work.item.request * p.o_row_stride +
-               query_head<C>(work.item, valid) * p.o_head_stride + column * 2;
+      to.dst = static_cast<char*>(p.o) + row_offset<C>(work.item, valid, p.o_row_stride, p.o_head_stride) + column * 2;
       if (first) write_lse<C>(p, work.item, row, sunk.lse);
     } else {
       const int64_t at = rows.slot_row(work.partials.index, valid);

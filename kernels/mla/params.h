@@ -1,7 +1,7 @@
 // Parameters of a latent decode launch, shared by the kernels and their binding.
 //
 // Launch: units * head blocks CTAs of kMlaThreads threads, kMlaSharedBytes of dynamic shared memory. A head block is 64 query
-// heads. A unit is the CTAs (one a head block, neighbours in the grid) that process the same items. Units and slots by split
+// heads; several query rows of a request stand one after the other, each with all its heads (base.heads counts them all). A unit is the CTAs (one a head block, neighbours in the grid) that process the same items. Units and slots by split
 // mode:
 //   off    batch units
 //   auto   at most SMs / head blocks units, two slots each
@@ -18,7 +18,7 @@ namespace opfacade {
 
 constexpr int kMlaLatent = 512;
 constexpr int kMlaRope = 64;
-constexpr int kMlaRows = 64;    // query heads of a CTA
+constexpr int kMlaRows = 64;    // query heads of a CTA, of several query rows where a request has them
 constexpr int kMlaKeys = 32;    // tokens of a tile
 constexpr int kMlaStages = 5;
 constexpr int kMlaThreads = 512;
@@ -34,6 +34,18 @@ constexpr int kMlaMergeThreads = 256;
 // Partials of a row that are loaded at once: more hide more latency, but cost instructions when a row has fewer.
 constexpr int kMlaMergedPartials = 8;
 
+// TMA box of queries: neighbouring heads of neighbouring query rows, which fill a tile of kMlaKeys heads alone or with others of
+// the same shape; eight at least, the period of the swizzle. No heads: threads copy.
+struct QueryBox {
+  int32_t heads;
+  int32_t rows;
+};
+constexpr QueryBox query_box(int heads, int query_rows) {
+  if (query_rows == 1) return {kMlaKeys, 1};
+  if (kMlaKeys % heads == 0) return {heads, kMlaKeys / heads};
+  return {heads % 32 == 0 ? 32 : heads % 16 == 0 ? 16 : heads % 8 == 0 ? 8 : 0, 1};
+}
+
 // The split request whose first item belongs to a unit; count > 1 if it continues in other units.
 struct SplitRequest {
   int32_t request;
@@ -46,7 +58,7 @@ struct SplitRequest {
 constexpr int kMlaMergeSharedBytes = kMlaMergeSlice * sizeof(SplitRequest) + kMlaMergeSlice / 8;
 
 struct MlaParams {
-  // Dimensions are innermost first. Queries: columns, head, request; a box is 64 columns of kMlaKeys heads.
+  // Dimensions are innermost first. Queries: columns, head, query row; a box is 64 columns of a QueryBox.
   // Pools: 64 columns, 8 tokens, 64-column panel, 8-token group of a page, page; a box is `box` tokens of one page, all panels.
   TensorMap q_map;
   TensorMap q_pe_map;

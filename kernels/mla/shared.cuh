@@ -45,6 +45,7 @@ static_assert(part_offset(kRopePart) == kMlaLatentPanels * kMlaToQueryPanel, "pa
 struct MlaWork {
   WorkItem item;
   Partials partials;
+  int first_row_end;  // of several query rows: keys before the end of the first row's, negative if it sees none
   bool owns_units;  // this CTA computes and merges all partials of its requests
 };
 
@@ -70,6 +71,7 @@ struct MlaShared {
   unsigned rescaled_at[2][kMlaGroupWarps];                    // last tile at which a base of the warp's rows moved
   float factor[2][kMlaRows];
   float base[kQueue][kMlaRows], sum[kQueue][kMlaRows];
+  uint32_t nonfinite[kMlaGroupWarps];  // tokens of a tile with values that are not finite, by the warp that found them
   LatentBox boxes[kStageParts][kMlaKeys / 8];
   const char* rows[2][2][kMlaKeys];                     // [tile parity][ckv, kpe][token], if threads copy
 

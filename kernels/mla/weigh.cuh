@@ -96,7 +96,7 @@ struct MlaScoreGroup {
       release_stage(smem, ring, arrives);
       const bool ready = mbarrier_is_over(smem_address(&smem.full[ring.stage]), ring.parity);
       const bool free = mbarrier_is_over(smem_address(&smem.weights_empty[buffer.stage]), buffer.parity ^ 1);
-      finish_scores<C>(p, item, start, stage, s);
+      finish_scores<C>(p, item, start, stage, smem.nonfinite, s);
       ++tile;
       weigh_tile(s, weights);
       store_when_empty(weights, free);
@@ -127,7 +127,7 @@ struct MlaScoreGroup {
     for (;;) {
       const MlaWork& work = queue.peek();
       if (work.item.request < 0) break;
-      const MlaSpan span = {work.item.begin, work.item.first_key, work.item.end};
+      const MlaSpan span = {work.item.begin, work.item.first_key, work.item.end, work.item.head * kMlaRows, work.first_row_end};
       scale = RowScale();
       if (mla_tiles(work.item) > 0) attend(span);
       publish_sums(queue.ring.stage);

@@ -194,6 +194,12 @@ inline int __reduce_add_sync(unsigned, int value) {
   for (int i = 0; i < 32; ++i) sum += simt::from_bits<int>(all[i][0]);
   return sum;
 }
+inline unsigned __reduce_or_sync(unsigned, unsigned value) {
+  const uint32_t word = value;
+  const auto all = simt::exchange(&word, 1);
+  for (int i = 0; i < 32; ++i) value |= all[i][0];
+  return value;
+}
 // Threads switch only where they wait, so a plain access is atomic.
 inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
   const uint32_t before = *address;

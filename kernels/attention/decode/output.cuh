@@ -24,9 +24,22 @@ __device__ __forceinline__ int query_head(const WorkItem& item, int row) {
   return kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row;
 }
 
+// C::kQueryRows > 1 (latent decode): the group of a kv head is the heads of all query rows of a request, query row by query row.
+template <class C>
+__device__ __forceinline__ int own_head(const WorkItem& item, int row) {
+  return C::kQueryRows == 1 ? query_head<C>(item, row) : query_head<C>(item, row) % (C::kGroup / C::kQueryRows);
+}
+// Offset of a row in a tensor [rows, heads, columns].
+template <class C>
+__device__ __forceinline__ int64_t row_offset(const WorkItem& item, int row, int64_t row_stride, int64_t head_stride) {
+  if constexpr (C::kQueryRows == 1) return item.request * row_stride + query_head<C>(item, row) * head_stride;
+  const int query_row = query_head<C>(item, row) / (C::kGroup / C::kQueryRows);
+  return (static_cast<int64_t>(item.request) * C::kQueryRows + query_row) * row_stride + own_head<C>(item, row) * head_stride;
+}
+
 template <class C>
 __device__ __forceinline__ const char* query_row(const DecodeParams& p, const WorkItem& item, int row) {
-  return static_cast<const char*>(p.q) + item.request * p.q_row_stride + query_head<C>(item, row) * p.q_head_stride;
+  return static_cast<const char*>(p.q) + row_offset<C>(item, row, p.q_row_stride, p.q_head_stride);
 }
 
 template <class T>
@@ -45,7 +58,7 @@ __device__ __forceinline__ void store_elements_4<F32>(char* row, int column, flo
 
 template <class C>
 __device__ __forceinline__ void write_o(const DecodeParams& p, const WorkItem& item, int row, int column, float4 x) {
-  char* dst = static_cast<char*>(p.o) + item.request * p.o_row_stride + query_head<C>(item, row) * p.o_head_stride;
+  char* dst = static_cast<char*>(p.o) + row_offset<C>(item, row, p.o_row_stride, p.o_head_stride);
   store_elements_4<typename C::T>(dst, column, x, p.o_aligned);
 }
 
@@ -63,7 +76,7 @@ __device__ __forceinline__ float value_factor(const DecodeParams& p, const WorkI
 template <class C>
 __device__ __forceinline__ Sunk with_sink(const DecodeParams& p, const WorkItem& item, int row, float lse) {
   if constexpr (!C::kSinks) return {lse, 1.f};
-  return with_sink(p.sinks[query_head<C>(item, row)], lse);
+  return with_sink(p.sinks[own_head<C>(item, row)], lse);
 }
 
 // Writes four columns of a row whose lse is known; column 0 also writes the lse.

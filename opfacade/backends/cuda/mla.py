@@ -27,8 +27,13 @@ def shared_memory() -> int:
     return _STAGES * TILE * (LATENT + ROPE) * 2 + _PANELS * ROWS * 128 + _CONTROL
 
 
+def unit_rows(descriptor: BatchMlaDecodeDescriptor) -> int:
+    """Rows of a request in the tile: the heads of each of its query rows, one query row after the other."""
+    return descriptor.num_qo_heads * descriptor.q_len
+
+
 def head_blocks(descriptor: BatchMlaDecodeDescriptor) -> int:
-    return -(-descriptor.num_qo_heads // ROWS)
+    return -(-unit_rows(descriptor) // ROWS)
 
 
 def split_of(descriptor: BatchMlaDecodeDescriptor) -> tuple[str, int]:
@@ -69,7 +74,6 @@ def _unfit(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[Reason
         *support.choice_reason("OPF-S003", "latent_dim", cache.latent_dim, (LATENT,)),
         *support.choice_reason("OPF-S003", "rope_dim", cache.rope_dim, (ROPE,)),
         *support.limit_reason("OPF-S005", "num_qo_heads", descriptor.num_qo_heads, MOST_HEADS),
-        *support.limit_reason("OPF-S005", "q_len", descriptor.q_len, 1),
     )
 
 
@@ -90,11 +94,17 @@ def facts(descriptor: BatchMlaDecodeDescriptor) -> support.SpecPairs:
     }
     if descriptor.sinks:
         said["sinks"] = True
+    if descriptor.q_len > 1:
+        said |= {"q_len": descriptor.q_len, "causal": descriptor.causal}
     return support.pairs(**said, **support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table))
 
 
+# Facts that a SKU states only where they differ.
+_PLAIN: dict[str, bool | int | str] = {"sinks": False, "q_len": 1, "causal": True}
+
+
 def jit_spec(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Any:
-    return support.spec_of("mla/mla_decode", support.pairs(**{"sinks": False} | dict(facts(descriptor))), target)
+    return support.spec_of("mla/mla_decode", support.pairs(**_PLAIN | dict(facts(descriptor))), target)
 
 
 @cached_by_specialization
@@ -109,7 +119,7 @@ def workspace(descriptor: BatchMlaDecodeDescriptor, target: Target) -> int:
     units, slots = grid_of(descriptor, target)
     if slots == 0:
         return 0
-    rows = min(descriptor.num_qo_heads, ROWS) * head_blocks(descriptor)
+    rows = min(unit_rows(descriptor), ROWS) * head_blocks(descriptor)
     return slots * rows * 4 * (LATENT + 1) + units * _SPLIT_RUN_BYTES
 
 
