@@ -43,7 +43,9 @@ def check_latent(result, q_nope, q_pe, pages, q_lens, causal):
         close(lse[own], natural * LOG2E)
 
 
-@pytest.mark.parametrize(("q_lens", "lens"), [([1, 1, 1, 1], [9, 0, 4, 13]), ([3, 0, 4, 1], [9, 2, 4, 13])])
+@pytest.mark.parametrize(
+    ("q_lens", "lens"), [([1] * 4, [9, 0, 4, 13]), ([3] * 4, [9, 2, 4, 13]), ([3, 0, 4, 1], [9, 2, 4, 13]), ([0, 0], [9, 2])]
+)
 @pytest.mark.parametrize("causal", [True, False])
 def test_latent_attention(q_lens, lens, causal):
     pages, ckv, kpe = latent_pages(lens)
@@ -63,19 +65,41 @@ def test_latent_attention(q_lens, lens, causal):
     assert torch.equal(out, w.run_return_lse(q_nope, q_pe, ckv, kpe)[0])
 
 
-def test_latent_attention_in_a_graph_reads_its_buffers():
+@pytest.mark.parametrize("rows", [1, 3])
+def test_latent_attention_in_a_graph_reads_its_buffers(rows):
     buffers = [torch.zeros(n, dtype=torch.int32) for n in (4, 4, 20, 3)]
     w = flashinfer.BatchMLAPagedAttentionWrapper(buffer(), True, *buffers)
     for lens in ([9, 1, 4], [2, 8, 13]):
         pages, ckv, kpe = latent_pages(lens)
-        tables = (indptr(1, 1, 1), pages.indptr, pages.indices, torch.tensor(lens, dtype=torch.int32))
+        tables = (indptr(*[rows] * 3), pages.indptr, pages.indices, torch.tensor(lens, dtype=torch.int32))
         w.plan(*tables, HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float32, torch.float32)
         last = w._planned.table.operands["last_page_len"].data_ptr()
-        q_nope, q_pe = torch.randn(3, HEADS, LATENT), torch.randn(3, HEADS, ROPE)
-        check_latent(w.run(q_nope, q_pe, ckv, kpe, return_lse=True), q_nope, q_pe, pages, [1, 1, 1], True)
+        q_nope, q_pe = torch.randn(3 * rows, HEADS, LATENT), torch.randn(3 * rows, HEADS, ROPE)
+        check_latent(w.run(q_nope, q_pe, ckv, kpe, return_lse=True), q_nope, q_pe, pages, [rows] * 3, True)
     assert w._planned.table.operands["last_page_len"].data_ptr() == last
-    with pytest.raises(UnsupportedError, match="qo_indptr expected one row of each request"):
-        w.plan(indptr(2, 1, 1), *tables[1:], HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float32, torch.float32)
+    for other in ([2, 1, 1], [rows + 1] * 3, [0, 0, 0]):
+        with pytest.raises(UnsupportedError, match=f"qo_indptr expected {rows} rows, as before, of each request"):
+            w.plan(indptr(*other), *tables[1:], HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float32, torch.float32)
+
+
+def test_a_new_graph_of_latent_attention_has_equally_many_rows():
+    buffers = [torch.zeros(n, dtype=torch.int32) for n in (3, 3, 20, 2)]
+    w = flashinfer.BatchMLAPagedAttentionWrapper(buffer(), True, *buffers)
+    pages, _, _ = latent_pages([9, 4])
+    tables = (pages.indptr, pages.indices, torch.tensor([9, 4], dtype=torch.int32))
+    with pytest.raises(UnsupportedError, match="qo_indptr expected equally many rows of each request"):
+        w.plan(indptr(2, 1), *tables, HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float32, torch.float32)
+
+
+def test_equally_many_rows_of_latent_attention_are_one_call():
+    """Keys are not read once a row: the descriptor has the requests, and their pages as they were given."""
+    pages, ckv, kpe = latent_pages([9, 4])
+    w = flashinfer.BatchMLAPagedAttentionWrapper(buffer())
+    lens = torch.tensor([9, 4], dtype=torch.int32)
+    w.plan(indptr(2, 2), pages.indptr, pages.indices, lens, HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float32, torch.float32)
+    assert (w._planned.table.form, w._planned.table.batch, w._planned.scores.q_len) == ("csr", 2, 2)
+    with pytest.raises(ShapeError, match=r"q_nope expected \[rows=4, num_heads=6"):
+        w.run(torch.ones(2, HEADS, LATENT), torch.ones(2, HEADS, ROPE), ckv, kpe)
 
 
 def test_the_older_wrapper_of_latent_attention():

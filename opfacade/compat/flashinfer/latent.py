@@ -24,15 +24,19 @@ class Latent(NamedTuple):
 
 
 class LatentScores(NamedTuple):
+    """q_len: rows of each request; causal: they are its last tokens, and each sees the keys up to its own."""
+
     sm_scale: float
     window_left: int = -1
     soft_cap: float = 0.0
+    q_len: int = 1
+    causal: bool = True
 
 
 def latent_call(
     op: str, tensors: Latent, table: Table, scores: LatentScores, form: LseForm, more: dict[str, torch.Tensor | None]
 ) -> Call:
-    """more: out and sinks. Each request has one row of q, which sees all of its tokens."""
+    """more: out and sinks. q has scores.q_len rows of each request, one request after the other."""
     rows, heads, latent = require_tensor(op, "q_nope", tensors.q_nope, "rows, num_heads, head_dim_ckv")
     pages, page_size, width = require_tensor(op, "ckv_cache", tensors.ckv, "pages, page_size, head_dim_ckv")
     rope = require_tensor(op, "kpe_cache", tensors.kpe, "pages, page_size, head_dim_kpe")[2]
@@ -56,6 +60,8 @@ def latent_call(
             ("logits_soft_cap", scores.soft_cap),
             ("q_dtype", q_dtype),
             ("return_lse", form.wanted),
+            ("q_len", scores.q_len),
+            ("causal", scores.causal or scores.q_len == 1),
             ("sinks", sinks is not None),
         ),
     )

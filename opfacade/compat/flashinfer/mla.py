@@ -34,8 +34,9 @@ _SAYING_NOTHING = {
 class BatchMLAPagedAttentionWrapper(Wrapper):
     """Latent attention, absorbed, over pages. FlashInfer's arguments; see docs/migrating.md.
 
-    plan() reads qo_indptr on the host, after a copy if it is on the device. Requests of several rows become requests of one row
-    with a new page table; for that plan() reads kv_indptr on the host too.
+    plan() reads qo_indptr on the host, after a copy if it is on the device. Requests with equally many rows are one call, also
+    in a CUDA graph, whose requests keep their number of rows. Where the numbers differ, rows become requests of one row with a
+    new page table, so keys are read once a row; for that plan() reads kv_indptr on the host too.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
         self._require_buffers(list(zip(names, self._buffers, strict=True)))
         self._last = None if kv_len_arr is None or not use_cuda_graph else torch.zeros_like(kv_len_arr)
+        self._captured_rows: int | None = None  # of each request, in a graph
         self._planned: _Planned | None = None
 
     def plan(
@@ -86,15 +88,28 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         q_lens = qo_indptr.diff()
         if q_lens.device.type == "cuda":
             q_lens = q_lens.cpu()
-        if bool((q_lens == 1).all()):
+        each = self._rows_each(q_lens)
+        if each is not None:
             last = torch.where(lens > 0, (lens - 1) % page_size + 1, 0).int()
             table = csr(indptr, indices, last if self._last is None else self._last.copy_(last), batch, self._use_cuda_graph)
-        elif self._use_cuda_graph:
-            raise unmapped(op, "qo_indptr", "one row of each request with use_cuda_graph=True", q_lens.tolist())
         else:
             table = rows_apart(q_lens, kv_indptr.cpu(), (indices, lens), bool(causal))
         dtypes = as_dtype(op, "q_data_type", q_data_type), as_dtype(op, "kv_data_type", kv_data_type)
-        self._planned = _Planned(table, LatentScores(float(sm_scale)), num_heads, dtypes)
+        scores = LatentScores(float(sm_scale), q_len=each or 1, causal=bool(causal))
+        self._planned = _Planned(table, scores, num_heads, dtypes)
+
+    def _rows_each(self, q_lens: torch.Tensor) -> int | None:
+        """Rows of each request; None where their numbers differ, or there are none, which a graph cannot have."""
+        counts = set(q_lens.tolist()) or {1}
+        each = counts.pop() if len(counts) == 1 else 0
+        if each > 0 and not self._use_cuda_graph:
+            return each
+        if self._use_cuda_graph and (each <= 0 or self._captured_rows not in (None, each)):
+            rows = "equally many rows" if self._captured_rows is None else f"{self._captured_rows} rows, as before,"
+            hint = "A captured graph has one number of rows: make a wrapper for each, or pad."
+            raise unmapped(self._op, "qo_indptr", f"{rows} of each request with use_cuda_graph=True", q_lens.tolist(), hint)
+        self._captured_rows = each or None
+        return self._captured_rows
 
     def run(
         self,
@@ -130,8 +145,9 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         require_dtype(op, "q_nope", planned.dtypes[0], q_nope)
         require_dtype(op, "ckv_cache", planned.dtypes[1], ckv_cache)
         form = LseForm(return_lse, "ln" if return_lse_base_on_e else "log2", given=lse).checked(op, *q_nope.shape[:2])
-        if tuple(q_nope.shape[:2]) != (planned.table.batch, planned.heads):
-            expected = f"[rows={planned.table.batch}, num_heads={planned.heads}, ...], as plan() was told"
+        rows = planned.table.batch * planned.scores.q_len
+        if tuple(q_nope.shape[:2]) != (rows, planned.heads):
+            expected = f"[rows={rows}, num_heads={planned.heads}, ...], as plan() was told"
             raise wrong_shape(op, "q_nope", expected, list(q_nope.shape))
         factor, ratio = _factors(op, ckv_cache, (ckv_scale, kpe_scale))
         scores = planned.scores._replace(sm_scale=planned.scores.sm_scale * factor)
