@@ -201,6 +201,20 @@ COMPAT_FAULTS = (
         SAMPLING,
     ),
     cpu(
+        "FlashInfer: rows of latent attention see the last key",
+        f"{A}/flashinfer/mla.py",
+        "LatentScores(float(sm_scale), q_len=each or 1, causal=bool(causal))",
+        "LatentScores(float(sm_scale), q_len=each or 1, causal=False)",
+        "tests/compat/test_flashinfer_more.py -k latent",
+    ),
+    cpu(
+        "FlashInfer: a graph of latent attention changes its number of rows",
+        f"{A}/flashinfer/mla.py",
+        "(each <= 0 or self._captured_rows not in (None, each))",
+        "each <= 0",
+        "tests/compat/test_flashinfer_more.py -k latent",
+    ),
+    cpu(
         "FlashInfer: the order of filters is always top_k_first",
         f"{A}/flashinfer/distributions.py",
         'facts = (form, *x.shape, name_of(op, "x", x.dtype), order, tuple(given))',

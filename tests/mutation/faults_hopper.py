@@ -1,6 +1,6 @@
 """Faults in kernels of sm_90a that the emulator runs: latent decode, and prefill by asynchronous products."""
 
-from tests.mutation.mutant import EMULATED, WGMMA, WGMMA_FP8, K, L, Mutant, cpu
+from tests.mutation.mutant import EMULATED, EMULATED_ROWS, WGMMA, WGMMA_FP8, K, L, Mutant, cpu
 
 HOPPER_FAULTS = (
     cpu(
@@ -85,6 +85,62 @@ HOPPER_FAULTS = (
         "if (rarely(smem.rescaled_at[buffer.stage][mla_warp()] == ++tile)) rescale(o);",
         "++tile;",
         EMULATED,
+    ),
+    cpu(
+        "latent decode, several rows: a row sees the key behind it",
+        f"{L}/math.cuh",
+        "const int end = item.first_row_end + (item.first_row + row)",
+        "const int end = item.first_row_end + 1 + (item.first_row + row)",
+        f"{EMULATED_ROWS} -k guarantee",
+    ),
+    cpu(
+        "latent decode, several rows: each sees what the last one sees",
+        f"{L}/math.cuh",
+        "          C::kCausal ? min(item.end, end) : item.end};",
+        "          item.end};",
+        f"{EMULATED_ROWS} -k guarantee",
+    ),
+    cpu(
+        "latent decode, several rows: a head block begins with the first row",
+        f"{L}/weigh.cuh",
+        "work.item.end, work.item.head * kMlaRows, work.first_row_end};",
+        "work.item.end, 0, work.first_row_end};",
+        f"{EMULATED_ROWS} -k guarantee",
+    ),
+    cpu(
+        "latent decode, several rows: o of neighbouring rows is swapped",
+        "kernels/attention/decode/output.cuh",
+        "(static_cast<int64_t>(item.request) * C::kQueryRows + query_row) * row_stride",
+        "(static_cast<int64_t>(item.request) * C::kQueryRows + (query_row ^ 1)) * row_stride",
+        f"{EMULATED_ROWS} -k one_row",
+    ),
+    cpu(
+        "latent decode, several rows: queries are those of the next request",
+        f"{L}/load.cuh",
+        "const int row = item.request * C::kQueryRows + (head + i) / kHeads;",
+        "const int row = (item.request + 1) * C::kQueryRows + (head + i) / kHeads;",
+        f"{EMULATED_ROWS} -k guarantee",
+    ),
+    cpu(
+        "latent decode, several rows: the window of a head block is that of its last row",
+        f"{L}/load.cuh",
+        "kv_len - 1 - p.base.window_left + first / kHeads",
+        "kv_len - 1 - p.base.window_left + last",
+        f"{EMULATED_ROWS} -k guarantee",
+    ),
+    cpu(
+        "latent decode, several rows: NaN of a key reaches rows before it",
+        f"{L}/math.cuh",
+        "    found |= 1u << token;\n",
+        "    continue;\n",
+        f"{EMULATED_ROWS} -k wild",
+    ),
+    cpu(
+        "latent decode, several rows: a sink is of another head",
+        "kernels/attention/decode/output.cuh",
+        "with_sink(p.sinks[own_head<C>(item, row)], lse)",
+        "with_sink(p.sinks[own_head<C>(item, 0)], lse)",
+        f"{EMULATED_ROWS} -k sinks",
     ),
     cpu(
         "wgmma prefill: a row that had no keys keeps a base of none",

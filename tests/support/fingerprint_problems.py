@@ -18,6 +18,7 @@ def emulated():
         "mla, TMA": latent(batch=3),
         "mla, fixed split": latent(16, 16, 4, 900, kv_split=64),
         "mla, two head blocks": latent(128, 64, 3, kv_split="off"),
+        "mla, several rows": latent(16, 16, 4, 900, q_len=5, kv_split=64, window_left=100),
         "fp8 products, ragged": test_emulated_fp8.ragged(),
         "fp8 products, full": test_emulated_fp8.KINDS["full-f16"],
     }

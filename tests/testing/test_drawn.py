@@ -44,7 +44,10 @@ SPECIAL = {
     "paged_prefill": {"sinks": {True, False}, "custom_mask": {True, False}, "kv_scale": {"none", "tensor", "head"}},
     "paged_decode": {"sinks": {True, False}, "kv_scale": {"none", "tensor", "head"}},
     "ragged_prefill": {"sinks": {True, False}, "custom_mask": {True, False}},
-    "mla_decode": {"sinks": {True, False}, "window_left": {-1, 0, 40}, "logits_soft_cap": {0.0, 30.0}},
+    "mla_decode": {
+        "sinks": {True, False}, "window_left": {-1, 0, 40}, "logits_soft_cap": {0.0, 30.0},
+        "q_len": {1, 2, 4, 9}, "causal": {True, False},
+    },
     "paged_kv_append": {"rope": {"none", "half", "interleaved"}, "rope_dtype": {"f32", "f16", "bf16"}},
 }  # fmt: skip
 

@@ -31,7 +31,8 @@ def _mla(rng: random.Random, tokens: int) -> Descriptor[Any]:
 
 def _latent(rng: random.Random, plain: Any) -> dict[str, Any]:
     """Optional fields of latent attention."""
-    return {"sinks": rng.random() < 0.5, "window_left": rng.choice((-1, 0, 40)), "logits_soft_cap": rng.choice((0.0, 30.0))}
+    found = {"sinks": rng.random() < 0.5, "window_left": rng.choice((-1, 0, 40)), "logits_soft_cap": rng.choice((0.0, 30.0))}
+    return found | {"q_len": rng.choice((1, 2, 4, 9)), "causal": rng.random() < 0.8}
 
 
 def _small(rng: random.Random) -> Descriptor[Any]:
@@ -43,6 +44,7 @@ def _small(rng: random.Random) -> Descriptor[Any]:
         page_table=rng.choice(("csr", "block")),
         sm_scale=0.3,
         **small_scores(rng, like.num_kv_heads),
+        q_len=rng.choice((1, 1, 2, 3)),
     )
 
 
@@ -56,6 +58,7 @@ class LatentHarness(AttentionHarness):
         return {
             "mla-auto": _case(16, "bf16", 64),
             "mla-fixed-wide-block": _case(128, "f16", 16, kv_split=128, page_table="block"),
+            "mla-rows": _case(16, "bf16", 64, q_len=5, window_left=400),
             "mla-off-odd-window-cap-sinks": _case(
                 24, "bf16", 5, kv_split="off", window_left=300, logits_soft_cap=30.0, sinks=True
             ),

@@ -234,6 +234,20 @@ FAULTS = (
         LATENT,
     ),
     host(
+        "reference mla: rows of a request see all keys",
+        MLA,
+        "causal=descriptor.causal and rows > 1",
+        "causal=False",
+        LATENT,
+    ),
+    host(
+        "reference mla: rows are those of the request before",
+        MLA,
+        "slice(request * rows, (request + 1) * rows)",
+        "slice(request * 1, request * 1 + rows)",
+        LATENT,
+    ),
+    host(
         "promise: f32 in f64 is stated as f32",
         PROMISE,
         'id="attention-f64" if wide else',

@@ -32,16 +32,16 @@ def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None,
         c = c | {"part": float(descriptor.kv_split)}
     if any(getattr(descriptor, name, "none") != "none" for name in ("kv_scale", "q_scale")):
         c = c | {"scaled": 1.0}
-    starts = q_indptr(descriptor, args)
-    sampled = sorted(rng.sample(range(starts[-1]), min(rows, starts[-1])) if rows is not None else range(starts[-1]))
+    q_indptr = row_starts(descriptor, args)
+    sampled = sorted(rng.sample(range(q_indptr[-1]), min(rows, q_indptr[-1])) if rows is not None else range(q_indptr[-1]))
     for request in range(descriptor.batch_size):
-        first, stop = starts[request], starts[request + 1]
+        first, stop = q_indptr[request], q_indptr[request + 1]
         mine = [r for r in sampled if first <= r < stop]
         if mine:
             yield _request(descriptor, args, c, request, mine, first, stop - first)
 
 
-def q_indptr(descriptor: Any, args: Any) -> list[int]:
+def row_starts(descriptor: Any, args: Any) -> list[int]:
     """First row of each request in q; a decode has the same number of rows in each."""
     if hasattr(args, "q_indptr"):
         return list(args.q_indptr.tolist())

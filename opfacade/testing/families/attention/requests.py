@@ -11,12 +11,11 @@ from opfacade.plans._attention.work import rows_each
 from opfacade.testing.batches import EMPTY, changed
 from opfacade.testing.bits import bits, same_bits
 from opfacade.testing.families.attention import oracle
-from opfacade.testing.families.attention.oracle import q_indptr
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["EMPTY", "Requests", "bits", "changed", "put_kv", "q_indptr", "repaged", "same_bits"]
+__all__ = ["EMPTY", "Requests", "bits", "changed", "put_kv", "repaged", "same_bits"]
 
 _QUERIES = ("q", "q_nope", "q_pe")
 # Operands that all requests of a call share.
@@ -51,7 +50,7 @@ class Requests:
 
     def __init__(self, descriptor: Any, args: Any) -> None:
         self.descriptor, self.args = descriptor, args
-        self.first = q_indptr(descriptor, args)
+        self.first = oracle.row_starts(descriptor, args)
         self.q_lens = [b - a for a, b in zip(self.first, self.first[1:], strict=False)]
         if hasattr(descriptor, "paged_kv"):
             self.kv_lens, pages = _paged_requests(descriptor, args)
