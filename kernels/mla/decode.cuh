@@ -1,12 +1,14 @@
-// Latent decode for sm_90a: one query row a request, up to 128 heads that all attend to the same rows, which are both key and
-// value. A CTA takes 64 heads and tiles of 32 tokens, each loaded once for all uses. o of 64 heads is 64 x 512 f32, half the
-// registers of an SM: two value warpgroups hold 256 columns each. The score warpgroup keeps the queries in registers and
+// Latent decode for sm_90a: one or several query rows a request, up to 128 heads that all attend to the same rows, which are both
+// key and value. A CTA takes 64 heads and tiles of 32 tokens, each loaded once for all uses. o of 64 heads is 64 x 512 f32, half
+// the registers of an SM: two value warpgroups hold 256 columns each. The score warpgroup keeps the queries in registers and
 // computes scores and weights for both, so the tensor cores are busy during a softmax:
 //
 //   score group   scores 1 | softmax 1 | scores 2 | softmax 2 | scores 3 ...
 //   value groups           | values 0  |          | values 1  |          ...
 //
-// The head blocks of a request run concurrently, so that CTAs that read the same tokens share them in L2.
+// The head blocks of a request run concurrently, so that CTAs that read the same tokens share them in L2. Several query rows
+// are more heads to all of this, and the rows of a head block differ in the keys that they see: only the tiles at the ends of
+// their windows are masked row by row.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/mla/add.cuh"

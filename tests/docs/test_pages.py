@@ -47,7 +47,7 @@ def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
     assert "| `paged_prefill` | sm_90a | f8_e4m3 cache and q | 128 | `cuda/wgmma_fp8_tile` |" in support
     assert "| `paged_decode` | sm_80 | f16, bf16, f32 | 64, 128, 256 | `cuda/split_kv` |" in support
     assert "| `paged_decode` | cpu |" in support
-    assert "| `mla_decode` | `BatchMlaDecodeDescriptor` | `cuda/latent_tiles` | 2 of 3 |" in support
+    assert "| `mla_decode` | `BatchMlaDecodeDescriptor` | `cuda/latent_tiles` | 3 of 4 |" in support
     reference = (tmp_path / "reference.md").read_text()
     assert "| `kv_split` | `auto` |" in reference
     assert "| `block_table` | int32 [batch_size, max_pages]" in reference

@@ -46,6 +46,7 @@ WINDOWED = {
     "mla-block": BatchMlaDecodeDescriptor(
         batch_size=3, num_qo_heads=16, kv_split="off", window_left=6, paged_kv=LATENTS, page_table="block"
     ),
+    "mla-rows": BatchMlaDecodeDescriptor(batch_size=3, num_qo_heads=16, q_len=5, window_left=6, paged_kv=LATENTS),
     "append": PagedKvAppendDescriptor(batch_size=3, total_num_rows=9, paged_kv=CACHE),
     "append-block": PagedKvAppendDescriptor(batch_size=3, total_num_rows=9, paged_kv=CACHE, page_table="block"),
 }  # fmt: skip
@@ -97,7 +98,7 @@ def check_padded(kind, run, device="cpu"):
 
 def first_used(descriptor, request):
     """The first key that the request needs: of a row of its window, or of its new rows; None if it has no rows."""
-    rows = 1 if descriptor.op.endswith("decode") else Q_LENS[request]
+    rows = getattr(descriptor, "q_len", 1) if descriptor.op.endswith("decode") else Q_LENS[request]
     if rows == 0:
         return None
     return KV_LENS[request] - rows - (0 if descriptor.op.endswith("append") else descriptor.window_left)

@@ -49,6 +49,7 @@ ATTENTION = {
     "decode-block": BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=2, page_table="block", paged_kv=pool()),
     "mla": BatchMlaDecodeDescriptor(batch_size=2, num_qo_heads=16, kv_split="off", paged_kv=LATENTS),
     "mla-block": BatchMlaDecodeDescriptor(batch_size=2, num_qo_heads=16, page_table="block", paged_kv=LATENTS),
+    "mla-rows": BatchMlaDecodeDescriptor(batch_size=2, num_qo_heads=16, q_len=3, kv_split="off", paged_kv=LATENTS),
 }  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """GPU tests of latent attention: repeatability, batch invariance, graphs, and what its tiles share."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -50,6 +52,56 @@ def test_a_request_does_not_see_its_batch(split, heads):
         Plan.select(descriptor, CUDA).run(alone)
         assert same_bits(alone.o[0], args.o[request])
         assert same_bits(alone.lse[0], args.lse[request])
+
+
+@pytest.mark.parametrize("split", ["off", 64])
+def test_a_request_of_several_rows_does_not_see_its_batch(split):
+    whole = decode_of(16, kv_split=split, q_len=5)
+    plan, args = Plan.select(whole, CUDA), inputs.make_args(whole, 5, "cuda", inputs.DrawnLengths(kv=KV_LENS))
+    plan.run(args)
+    for request in range(len(KV_LENS)):
+        descriptor, alone = Requests(whole, args).batch([request])
+        Plan.select(descriptor, CUDA).run(alone)
+        rows = slice(5 * request, 5 * request + 5)
+        assert same_bits(alone.o, args.o[rows])
+        assert same_bits(alone.lse, args.lse[rows])
+
+
+@pytest.mark.parametrize(("heads", "q_len"), [(16, 2), (16, 4), (16, 9), (24, 3), (5, 4), (8, 7), (2, 70), (64, 3), (128, 2)])
+@pytest.mark.parametrize("more", [{}, {"window_left": 100, "kv_split": 128}, {"causal": False}], ids=str)
+def test_several_rows_keep_the_guarantee(heads, q_len, more):
+    """Boxes of whole heads and rows, boxes of eight heads, and threads."""
+    descriptor = decode_of(heads, 64, q_len=q_len, **more)
+    args = inputs.make_args(descriptor, 3, "cuda", inputs.DrawnLengths(kv=KV_LENS))
+    Plan.select(descriptor, CUDA).run(args)
+    held(descriptor, args)
+
+
+@pytest.mark.parametrize("page_size", [16, 5])
+def test_queries_of_several_rows_may_be_a_view_by_heads(page_size):
+    """As a product batched over heads leaves q_nope: [heads, rows, 512] in memory."""
+    descriptor = decode_of(16, page_size, q_len=3)
+    args = inputs.make_args(descriptor, 8, "cuda", inputs.DrawnLengths(kv=KV_LENS))
+    plan = Plan.select(descriptor, CUDA)
+    plan.run(args)
+    by_heads = args.q_nope.transpose(0, 1).contiguous().transpose(0, 1)
+    other = replace(args, q_nope=by_heads, o=torch.empty_like(args.o), lse=torch.empty_like(args.lse))
+    plan.run(other)
+    assert same_bits(other.o, args.o)
+    assert same_bits(other.lse, args.lse)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_wild_key_reaches_only_the_rows_that_see_it(value):
+    descriptor = decode_of(16, 64, batch=2, q_len=4, page_table="block")
+    args = inputs.make_args(descriptor, 6, "cuda", inputs.DrawnLengths(kv=[700, 90]))
+    plan = Plan.select(descriptor, CUDA)
+    plan.run(args)
+    want = args.o.clone()
+    args.ckv[int(args.block_table[0, 697 // 64]), 697 % 64, 5] = value  # rows 1 to 3 of request 0 see key 697
+    plan.run(args)
+    assert same_bits(args.o[[0, 4, 5, 6, 7]], want[[0, 4, 5, 6, 7]])
+    assert not bool(args.o[1:4].isfinite().all(-1).any())
 
 
 @pytest.mark.parametrize("page_size", [1, 5, 8, 16, 64, 256])

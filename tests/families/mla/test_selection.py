@@ -81,6 +81,26 @@ def test_grid_and_workspace_are_closed_forms(descriptor, units, slots):
     assert Plan.select(descriptor, CUDA, SM_90A).workspace_size == wanted
 
 
+@pytest.mark.parametrize(
+    ("heads", "q_len", "blocks", "rows"), [(16, 4, 1, 64), (16, 3, 1, 48), (16, 5, 2, 128), (128, 2, 4, 256), (5, 13, 2, 128)]
+)
+def test_rows_of_a_request_fill_the_tile_of_heads(heads, q_len, blocks, rows):
+    """Head blocks are of heads times rows: four rows of 16 heads have the grid and the workspace of 64 heads."""
+    descriptor = latent(heads, cache={"num_total_pages": 10_000}, q_len=q_len)
+    units = 132 // blocks
+    assert mla.head_blocks(descriptor) == blocks
+    assert mla.grid_of(descriptor, SM_90A) == (units, 2 * units)
+    assert Plan.select(descriptor, CUDA, SM_90A).workspace_size == 2 * units * rows * 513 * 4 + 20 * units
+
+
+def test_an_id_names_the_rows_of_a_request():
+    ids = {Plan.select(latent(16, **more), CUDA, SM_90A).sku.id for more in ({}, {"causal": False})}
+    assert len(ids) == 1  # one row sees all keys in either case
+    assert "q_len" not in next(iter(ids))
+    several = [Plan.select(latent(16, q_len=3, causal=causal), CUDA, SM_90A).sku.id for causal in (True, False)]
+    assert ["causal=true" in one and "q_len=3" in one for one in several] == [True, False]
+
+
 def test_numbers_of_the_header_are_those_of_the_plan():
     text = (ROOT / "kernels/mla/params.h").read_text()
     named = {name: int(value) for name, value in re.findall(r"constexpr int (kMla\w+) = (\d+);", text)}

@@ -19,7 +19,7 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.core.waves import Predicted, drained
-from opfacade.plans._attention.work import first_hidden
+from opfacade.plans._attention.work import first_hidden, rows_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _usual(descriptor: Any, facts: dict[str, Any]) -> Any:
 
 def cut(descriptor: Any, facts: dict[str, Any], target: Target, kv: Sequence[int], heads: int) -> DecodeLoad:
     """The partition of these lengths, as in kernels/attention/decode/schedule/cut.cuh and decode/schedule/schedule.cuh."""
-    units = [_WorkUnit(min(first_hidden(descriptor, 0, 1, n), n), n) for n in kv]
+    units = [_WorkUnit(min(first_hidden(descriptor, 0, rows_each(descriptor), n), n), n) for n in kv]
     sms = max(1, target.sm_count)
     row = descriptor.kv_elements * ITEMSIZE[descriptor.kv_dtype] / descriptor.kv_heads
     mode, rates = facts.get("split", "off"), _rates_of(descriptor)
