@@ -39,12 +39,14 @@ class Shape:
     page: int = 64
     split: str | int = "auto"
     shortest: int | None = None  # lengths from this to kv, evenly spread and in no order
+    q: int = 1  # rows of each request, causal
 
     @property
     def name(self) -> str:
         split = "" if self.split == "auto" else f" split{self.split}"
         kv = self.kv if self.shortest is None else f"{self.shortest}-{self.kv}"
-        return f"b{self.batch} kv{kv} h{self.heads} page{self.page}{split}"
+        rows = "" if self.q == 1 else f" q{self.q}"
+        return f"b{self.batch} kv{kv} h{self.heads} page{self.page}{rows}{split}"
 
     @property
     def lengths(self) -> list[int]:
@@ -58,13 +60,19 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        return 2.0 * sum(self.lengths) * self.heads * (LATENT + ROPE + LATENT)
+        seen = sum(length - (self.q - 1) / 2 for length in self.lengths) * self.q
+        return 2.0 * seen * self.heads * (LATENT + ROPE + LATENT)
 
     def descriptor(self) -> BatchMlaDecodeDescriptor:
         pages = sum(-(-length // self.page) for length in self.lengths)
         cache = PagedLatentCacheDescriptor(num_total_pages=pages, page_size=self.page, dtype="bf16")
         return BatchMlaDecodeDescriptor(
-            batch_size=self.batch, num_qo_heads=self.heads, paged_kv=cache, kv_split=self.split, return_lse=False
+            batch_size=self.batch,
+            num_qo_heads=self.heads,
+            q_len=self.q,
+            paged_kv=cache,
+            kv_split=self.split,
+            return_lse=False,
         )
 
 
@@ -80,6 +88,9 @@ SHAPES = (
     *(Shape(128, 4096, heads, page=16, shortest=32) for heads in (16, 128)),
     Shape(128, 4096, 128, split="off"),
     Shape(128, 4096, 128, split=2048),
+    *(Shape(64, 8192, 16, q=rows) for rows in (2, 4, 8)),
+    Shape(64, 4096, 128, q=2),
+    Shape(1, 32768, 128, q=4),
 )
 
 
@@ -95,11 +106,11 @@ def flashinfer_call(shape: Shape, args: BatchMlaDecodeArgs, scale: float, backen
 
     scratch = torch.empty(384 << 20, dtype=torch.uint8, device="cuda")
     wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(scratch, backend=backend)
-    rows = torch.arange(shape.batch + 1, dtype=torch.int32, device="cuda")
+    rows = torch.arange(shape.batch + 1, dtype=torch.int32, device="cuda") * shape.q
     lengths = torch.tensor(shape.lengths, dtype=torch.int32, device="cuda")
     indices = args.kv_indices[: int(args.kv_indptr[-1])].contiguous()
     table = (rows, args.kv_indptr, indices, lengths)
-    wrapper.plan(*table, shape.heads, LATENT, ROPE, shape.page, False, scale, torch.bfloat16, torch.bfloat16)
+    wrapper.plan(*table, shape.heads, LATENT, ROPE, shape.page, shape.q > 1, scale, torch.bfloat16, torch.bfloat16)
     return lambda: wrapper.run(args.q_nope, args.q_pe, args.ckv, args.kpe, out=args.o)
 
 
