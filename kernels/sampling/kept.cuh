@@ -35,7 +35,7 @@ struct Filters {
     limit = static_cast<uint64_t>(min(k, int64_t{p.max_top_k}));
     if constexpr (C::kTopK) by_count = limit < static_cast<uint64_t>(p.vocab);
     if constexpr (C::kTopP) share = p.top_p[row], by_mass = share < 1.f;
-    if constexpr (C::kMinP) least = fminf(p.min_p[row], 1.f);
+    if constexpr (C::kMinP) least = p.min_p[row] > 0.f ? fminf(p.min_p[row], 1.f) : 0.f;  // fminf makes NaN 1
   }
 
   // The distance from the most likely token that min_p allows.

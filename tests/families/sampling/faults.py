@@ -83,6 +83,12 @@ FAULTS = (
         "order_of_filters",
     ),
     _kernel("min_p is a natural logarithm", "held.cuh", "-log2f(share)", "-logf(share)"),
+    Mutant(
+        "sampling: a min_p of NaN is 1",
+        f"{_K}/kept.cuh",
+        (("p.min_p[row] > 0.f ? fminf(p.min_p[row], 1.f) : 0.f;", "fminf(p.min_p[row], 1.f);"),),
+        tests=f"{_HERE}/test_probabilities.py -k no_number",
+    ),
     _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(logit)", "logit"),
     _wide(
         "a carry of masses is lost",

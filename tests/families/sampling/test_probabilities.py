@@ -62,6 +62,17 @@ def test_filters_leave_a_prefix_of_the_order(subject):
 
 
 @pytest.mark.parametrize("subject", BACKENDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_filter_that_is_no_number_is_off(subject, form):
+    x = torch.tensor([[0.1, 0.4, 0.2, 0.3]] * 6)
+    want = written(x, form, subject)[:1].expand(6, -1)
+    nan, inf = math.nan, math.inf
+    assert same_bits(written(x, form, subject, min_p=[nan, -nan, 0.0, -0.0, -1.0, -inf]), want)
+    assert same_bits(written(x, form, subject, top_p=[nan, -nan, 1.0, 1.5, 2.0, inf]), want)
+    assert (written(x, form, subject, min_p=[1.0, 1.5, inf, 3e38, 2.0, 1.0]) > 0).sum(-1).tolist() == [1] * 6
+
+
+@pytest.mark.parametrize("subject", BACKENDS)
 def test_masked_logits_are_as_they_were(subject):
     inf = math.inf
     x = torch.tensor([[3e38, -0.0, 0.0, math.nan, -inf], [-1.0, -2.0, -1.0, -1.0, 5.0], [-inf] * 5])
