@@ -25,7 +25,7 @@ from opfacade.errors import DescriptorError, FileError, Issue, SettingError, fro
 from opfacade.select import target_notes
 from opfacade.select.binaries import SkuBinary, Standing, binary_of, differing, standings
 from opfacade.select.pins import NO_PINS, Allowed
-from opfacade.select.selection import Option, choose, survey
+from opfacade.select.selection import Option, choose, require_choice, survey
 
 _OLDER = f"is {OLDER_FORM}; `opfacade manifest freeze` writes the ids of today"
 
@@ -70,9 +70,10 @@ class SkuManifest(Model):
     ) -> SkuManifest:
         """Selections for these descriptors now, on a target that need not be present; ignores a manifest in force.
 
-        ArgumentError (OPF-M003) for no descriptor at all.
+        ArgumentError (OPF-M003) for no descriptor at all, ArgumentTypeError for arguments of other kinds.
         """
         given = _given(descriptors)
+        require_choice("manifest", "freeze", prefer, target)
         preference, target = (prefer or Preference()).revalidated(), target or Target.current()
         chosen = {option.sku.id: (option, d) for d in given if (option := _chosen(d, preference, target)).sku}
         found = [binary_of(option, d, target) for _, (option, d) in sorted(chosen.items())]
@@ -82,11 +83,21 @@ class SkuManifest(Model):
         return sku_id in self.skus
 
     def enforce(self, prefer: Preference | None = None) -> Preference:
-        """The preference that also keeps to this manifest."""
-        return (prefer or Preference()).model_copy(update={"allow": self.skus}).revalidated()
+        """The preference that also keeps to this manifest: a SKU needs both, so what `prefer.allow` lacks stays refused.
+
+        Without a SKU in common it allows none. ArgumentTypeError (OPF-S032) for a `prefer` that is no Preference.
+        """
+        require_choice("manifest", "enforce", prefer)
+        prefer = prefer or Preference()
+        allow = self.skus if prefer.allow is None else tuple(sku for sku in self.skus if sku in prefer.allow)
+        return prefer.model_copy(update={"allow": allow}).revalidated()
 
     def diff(self, other: SkuManifest) -> ManifestDiff:
-        """SKUs that `other` has more and less than this one; a pair that differs in few facts is a change of one kernel."""
+        """SKUs that `other` has more and less than this one; a pair that differs in few facts is a change of one kernel.
+
+        ArgumentTypeError (OPF-M004) for an `other` that is no manifest.
+        """
+        _require_manifest("diff", other)
         added, removed = sorted(set(other.skus) - set(self.skus)), sorted(set(self.skus) - set(other.skus))
         changed = []
         for old in list(removed):
@@ -100,7 +111,11 @@ class SkuManifest(Model):
         return ManifestDiff(tuple(added), tuple(removed), tuple(changed), rebuilt)
 
     def standings(self, other: SkuManifest) -> tuple[Standing, ...]:
-        """How each SKU of `other`, such as one frozen now, stands to this manifest."""
+        """How each SKU of `other`, such as one frozen now, stands to this manifest.
+
+        ArgumentTypeError (OPF-M004) for an `other` that is no manifest.
+        """
+        _require_manifest("standings", other)
         return standings(self.skus, self.binaries, other.skus, other.binaries)
 
     def save(self, path: Path | str) -> None:
@@ -117,6 +132,13 @@ class SkuManifest(Model):
             return cls.model_validate_json(regular_files.read(path))
         except OSError as error:
             raise DescriptorError(f"manifest: {path} cannot be read: {error.strerror}. [OPF-M001]", code="OPF-M001") from error
+
+
+def _require_manifest(stage: str, other: object) -> None:
+    if not isinstance(other, SkuManifest):
+        hint = "Read it with SkuManifest.load." if isinstance(other, (str, Path)) else ""
+        issue = Issue("OPF-M004", "other", "a SkuManifest", type(other).__name__, hint, kind="ArgumentTypeError")
+        raise from_issues("manifest", stage, [issue])
 
 
 def same_kernel(one: str, other: str) -> bool:
@@ -177,7 +199,8 @@ def differences(one: str, other: str) -> list[str]:
 
 
 def _given(descriptors: Descriptor[Any] | Iterable[Descriptor[Any]]) -> list[Descriptor[Any]]:
-    found = [descriptors] if isinstance(descriptors, Descriptor) else list(descriptors)
+    single = isinstance(descriptors, Descriptor) or not isinstance(descriptors, Iterable)  # a descriptor iterates its fields
+    found: list[Any] = [descriptors] if single else list(descriptors)
     wrong = next((d for d in found if not isinstance(d, Descriptor)), None)
     if wrong is not None:
         issue = Issue("OPF-S030", "descriptors", "Descriptors", type(wrong).__name__, kind="ArgumentTypeError")

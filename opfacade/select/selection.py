@@ -60,6 +60,13 @@ def require_right_kinds(
         raise from_issues(name, "select", [issue])
 
 
+def require_choice(name: str, stage: str, prefer: object, target: object = None) -> None:
+    """Raises ArgumentTypeError for a preference or target that is none."""
+    issue = _wrong_choice(prefer, target)
+    if issue is not None:
+        raise from_issues(name, stage, [issue])
+
+
 def _wrong_argument(descriptor: object, prefer: object, target: object, args_type: type[Args] | None) -> Issue | None:
     """args_type: of a named plan."""
     if not isinstance(descriptor, Descriptor):
@@ -68,6 +75,10 @@ def _wrong_argument(descriptor: object, prefer: object, target: object, args_typ
     if args_type is not None and descriptor.args_type is not args_type:
         wanted = f"a descriptor of {args_type.__name__.removesuffix('Args')}"
         return Issue("OPF-S031", "descriptor", wanted, _called(descriptor), kind="ArgumentTypeError")
+    return _wrong_choice(prefer, target)
+
+
+def _wrong_choice(prefer: object, target: object) -> Issue | None:
     if prefer is not None and not isinstance(prefer, Preference):
         return Issue(
             "OPF-S032",

@@ -132,6 +132,39 @@ def test_a_preference_can_carry_the_manifest():
         Plan.select(OFF, prefer, SM90)
 
 
+def test_a_manifest_never_allows_what_the_preference_leaves_out():
+    manifest = SkuManifest.freeze([DECODE, OFF], target=SM90)
+    mine, other = chosen(DECODE), chosen(OFF)
+    prefer = manifest.enforce(Preference(allow=[mine, "no/such/sku"], backend="cuda"))
+    assert (prefer.allow, prefer.backend) == ((mine,), "cuda")
+    with pytest.raises(errors.UnsupportedError, match="OPF-S015"):
+        Plan.select(OFF, prefer, SM90)
+    for nothing in ([], ["no/such/sku"]):
+        assert manifest.enforce(Preference(allow=nothing)).allow == ()
+        with pytest.raises(errors.UnsupportedError, match="OPF-S015"):
+            Plan.select(DECODE, manifest.enforce(Preference(allow=nothing)), SM90)
+    one = SkuManifest.freeze([DECODE], target=SM90)
+    assert one.enforce(Preference(allow=[other])).allow == one.enforce(manifest.enforce(Preference(allow=[other]))).allow == ()
+    assert manifest.enforce(one.enforce()).allow == one.enforce(manifest.enforce()).allow == (mine,)
+    assert manifest.enforce(Preference(pin=other)).pin == other
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda m: m.enforce("cuda"), "OPF-S032"),
+        (lambda m: SkuManifest.freeze([DECODE], "cuda", SM90), "OPF-S032"),
+        (lambda m: SkuManifest.freeze([DECODE], target="sm_90a"), "OPF-S033"),
+        (lambda m: SkuManifest.freeze(5), "OPF-S030"),
+        (lambda m: m.diff("fleet.json"), "OPF-M004"),
+        (lambda m: m.standings(None), "OPF-M004"),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused_by_name(call, code):
+    with pytest.raises(errors.ArgumentTypeError, match=code):
+        call(SkuManifest(skus=()))
+
+
 @pytest.mark.parametrize("skus", [["b/a"], [7]], ids=["no id", "no text"])
 def test_a_manifest_holds_ids_only(skus):
     with pytest.raises(errors.DescriptorError):

@@ -19,6 +19,20 @@ COUNTED, LOCKED = "tests/telemetry/test_telemetry.py", "tests/select/test_locks.
 
 FAULTS = (
     host(
+        "manifest: it allows what the preference leaves out",
+        MANIFEST,
+        "self.skus if prefer.allow is None else tuple(sku for sku in self.skus if sku in prefer.allow)",
+        "self.skus",
+        MANIFESTS,
+    ),
+    host(
+        "manifest: an empty list of allowed SKUs allows all of it",
+        MANIFEST,
+        "self.skus if prefer.allow is None else",
+        "self.skus if not prefer.allow else",
+        MANIFESTS,
+    ),
+    host(
         "forbid: names beyond the first are not checked",
         SELECTION,
         "for name in prefer.forbid:",
