@@ -92,6 +92,12 @@ def num_valid_spec(rows: int) -> TensorSpec:
     return index_spec(Dim("1", 1), values=(0, rows + 1))
 
 
+def valid_count(num_valid: torch.Tensor, rows: int) -> int:
+    """How many of `rows` such an operand leaves valid, read on the host: none where it is wrong, as in every kernel."""
+    count = int(num_valid[0])
+    return count if 0 <= count <= rows else 0
+
+
 def room(tensor: torch.Tensor) -> int:
     """Bytes of storage from the first element on: a storage can shrink under a view of it."""
     return int(max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import Descriptor, inout, operands_of
 from opfacade.core.guarantee import PrecisionGuarantee
-from opfacade.core.operands import nbytes
+from opfacade.core.operands import nbytes, valid_count
 from opfacade.core.sku import KernelSku
 from opfacade.errors import ArgumentError
 from opfacade.select import registry
@@ -201,8 +201,8 @@ class Harness:
 
 def valid_rows(descriptor: Descriptor[Any], args: Any, name: str) -> int | None:
     """How many rows of an operand a call may touch, read on the host; None: all."""
-    counted = operands_of(descriptor)[name].valid_rows
-    return int(getattr(args, counted)[0]) if counted else None
+    spec = operands_of(descriptor)[name]
+    return valid_count(getattr(args, spec.valid_rows), spec.shape[0].size) if spec.valid_rows else None
 
 
 def valid_part(descriptor: Descriptor[Any], args: Any) -> Any:

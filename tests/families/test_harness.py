@@ -5,9 +5,13 @@ from importlib import import_module
 
 import pytest
 
-from opfacade.core.descriptor import inout
+from opfacade import Plan, Target
+from opfacade.core.descriptor import inout, operands_of
 from opfacade.select.registry import descriptor_types, examples, families
+from opfacade.testing import numerics
+from opfacade.testing.bits import same_bits
 from opfacade.testing.harness import harness_for, harness_of
+from opfacade.testing.inputs import make_args
 from opfacade.testing.problems import OPS
 
 
@@ -49,3 +53,25 @@ def test_operands_that_are_overwritten_are_found_by_their_role():
         ("qkv_prepare", ("k_data", "v_data")),
         ("qkv_prepare", ("q", "k_data", "v_data")),
     }
+
+
+COUNTED = [example for example in examples() if dict(example).get("num_valid")]
+
+
+@pytest.mark.parametrize("count", [-1, -(2**31), 2**31 - 1, None], ids=["negative", "least", "most", "one more"])
+@pytest.mark.parametrize("example", COUNTED, ids=lambda e: e.digest()[:8] + e.op)
+def test_a_wrong_count_leaves_no_row_valid(example, count):
+    """To the reference, and to what judges a run."""
+    plan, args = Plan.select(example, target=Target.cpu()), make_args(example, 2)
+    rows = next(spec.shape[0].size for spec in operands_of(example).values() if spec.valid_rows)
+    args.num_valid.fill_(rows + 1 if count is None else count)
+    before = {name: getattr(args, name).clone() for name in operands_of(example)}
+    given = numerics.snapshot(example, args)
+    plan.run(args)
+    assert all(same_bits(getattr(args, name), was) for name, was in before.items())
+    assert numerics.check(example, args, plan.sku, before=given).worst <= 1
+
+
+def test_there_are_problems_with_a_count_of_every_kind():
+    kinds = {example.op for example in COUNTED}
+    assert kinds >= {"map", "fold", "norm", "quantize", "dequantize", "gated_activation", "rotary", "sample", "verify_drafts"}

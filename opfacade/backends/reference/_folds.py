@@ -10,6 +10,7 @@ from opfacade.backends.reference.declared import reference
 from opfacade.core.candidate import Candidate
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.operands import valid_count
 from opfacade.plans._fold_ragged import rows_of
 from opfacade.plans._fold_values import evaluation, over
 from opfacade.programs.evaluate import stored
@@ -23,7 +24,7 @@ def run(descriptor: Any, args: Any) -> None:
 
 def _run_rows(program: Any, call: Any) -> None:
     found = evaluation(program, call, torch.float64)
-    rows = None if call.num_valid is None else min(max(0, int(call.num_valid[0])), program.shape[0])
+    rows = None if call.num_valid is None else valid_count(call.num_valid, program.shape[0])
     made = [
         stored(over(program, out, found(node)), out.dtype)
         for out, node in zip(program.outputs, program.resolved[1], strict=True)

@@ -9,6 +9,7 @@ import torch
 from opfacade.backends.reference import _folds
 from opfacade.backends.reference.declared import reference
 from opfacade.core.guarantee import PrecisionGuarantee
+from opfacade.core.operands import valid_count
 from opfacade.plans._program_values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs.evaluate import Evaluation, Values, stored
@@ -23,8 +24,7 @@ def _run(descriptor: GatedActivationDescriptor, args: Any) -> None:
 
 
 def _run_map(descriptor: GatedActivationDescriptor, args: Any) -> None:
-    count = None if args.num_valid is None else int(args.num_valid[0])
-    rows = count if count is None or 0 <= count <= descriptor.total_num_rows else 0
+    rows = None if args.num_valid is None else valid_count(args.num_valid, descriptor.total_num_rows)
     leaves: dict[Any, Any] = {("input", name): part for name, part in descriptor.views(args.x[:rows]).items()}
     leaves |= {("input", "scale"): args.scale} if descriptor.has_scale else {}
     values = Values(leaves | numbers_of(descriptor.scalars, args.x.device), args.x.device)

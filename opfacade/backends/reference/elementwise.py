@@ -8,6 +8,7 @@ import torch
 
 from opfacade.backends.reference.declared import reference
 from opfacade.core.guarantee import PrecisionGuarantee
+from opfacade.core.operands import valid_count
 from opfacade.plans._program_values import values_of
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs.evaluate import Evaluation, stored
@@ -16,7 +17,7 @@ from opfacade.programs.guarantees import in_f64
 
 def _run(descriptor: MapDescriptor, args: Any) -> None:
     evaluation = Evaluation(values_of(descriptor, args), torch.float64)
-    rows = None if args.num_valid is None else min(max(0, int(args.num_valid[0])), descriptor.shape[0])
+    rows = None if args.num_valid is None else valid_count(args.num_valid, descriptor.shape[0])
     found = [stored(evaluation(output.value), output.dtype).expand(descriptor.shape) for output in descriptor.outputs]
     for tensor, made in zip(descriptor.written(args), found, strict=True):
         tensor[:rows].copy_(made[:rows]) if descriptor.shape else tensor.copy_(made)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.backends.reference.declared import READS_INDICES, reference
 from opfacade.backends.reference.page_table import by_token, checked, token_index
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.operands import valid_count
 from opfacade.plans.rotary import QkvPrepareDescriptor, RotaryDescriptor
 from opfacade.programs.evaluate import stored as rounded_to
 
@@ -31,8 +32,7 @@ def _positions(descriptor: RotaryDescriptor, args: Any) -> tuple[Tensor, Tensor]
     positions = args.positions.view(descriptor.groups, descriptor.total_num_rows).long()
     chosen = (positions >= 0).all(0) & (args.cos_sin_cache.shape[0] > 0)
     if args.num_valid is not None:
-        count = int(args.num_valid[0])
-        valid = count if 0 <= count <= descriptor.total_num_rows else 0
+        valid = valid_count(args.num_valid, descriptor.total_num_rows)
         chosen &= torch.arange(descriptor.total_num_rows, device=positions.device) < valid
     rows = chosen.nonzero()[:, 0]
     return positions[:, rows].clamp(max=args.cos_sin_cache.shape[0] - 1), rows

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import operands_of
+from opfacade.core.operands import valid_count
 from opfacade.plans import _fold_values
 from opfacade.plans._fold_ragged import ranges_of, rows_of
 from opfacade.programs import bound
@@ -77,7 +78,7 @@ def _steps(counts: dict[str, float]) -> Any:
 
 
 def _valid(program: Any, call: Any) -> int | None:
-    return None if call.num_valid is None else min(max(0, int(call.num_valid[0])), program.shape[0])
+    return None if call.num_valid is None else valid_count(call.num_valid, program.shape[0])
 
 
 def _kept(ran: Ran, program: Any, valid: int | None) -> Report:

@@ -18,6 +18,13 @@ PROMISED = "tests/families/attention/test_promise.py"
 
 FAULTS = (
     host(
+        "num_valid: a wrong count is clamped to all rows",
+        "core/operands.py",
+        "count if 0 <= count <= rows else 0",
+        "min(max(0, count), rows)",
+        "tests/families/test_harness.py -k wrong_count",
+    ),
+    host(
         "reference: a later block of rows has the mask of the first",
         VARIATION,
         "self.mask[place.rows]",
