@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from opfacade.programs import reduce
+from opfacade.programs import integers, reduce
 from opfacade.programs.ball import Ball
 from opfacade.programs.types import INTEGERS, LARGEST, range_of
 
@@ -51,9 +51,22 @@ def _sum(value: Ball, how: Joining) -> Mapping[str, Ball]:
     size = (inner.abs() + r).sum(-1)
     radius = r.sum(-1) + (1.01 * how.steps * how.u * size if how.u else 0.0)
     if how.type in INTEGERS:
-        least, most = range_of(how.type)
-        return {"value": Ball(v, radius.masked_fill((radius > 0) & ((v - radius < least) | (v + radius > most)), math.inf))}
+        return {"value": _wrapped("sum", value, Ball(v, radius), how.type)}
     return {"value": Ball(v, _decided(value, radius).masked_fill(size > LARGEST[how.type], math.inf))}
+
+
+def _wrapped(reducer: str, value: Ball, found: Ball, type: str) -> Ball:
+    """A sum or product of integers: modulo 2^bits where all elements are certain and doubles hold them; of others nothing is
+    known where it may leave the range."""
+    import torch
+
+    least, most = range_of(type)
+    beyond = ~(found.v - found.r >= least) | ~(found.v + found.r <= most) | (value.v.abs() >= 2.0**53).any(-1)
+    certain = (value.r == 0).all(-1) & (value.v.abs() < 2.0**53).all(-1)
+    exact = reduce.reduced(reducer, type, value.v.nan_to_num(0.0, 0.0, 0.0).long())["value"]
+    whole = integers.as_float(exact, torch.float64) if type == "u64" else exact.double()
+    r = found.r.masked_fill(beyond, math.inf).masked_fill(certain, 0.0)
+    return Ball(torch.where(certain, whole, found.v), r)
 
 
 def _decided(value: Ball, radius: Tensor) -> Tensor:
@@ -65,9 +78,12 @@ def _decided(value: Ball, radius: Tensor) -> Tensor:
 
 def _prod(value: Ball, how: Joining) -> Mapping[str, Ball]:
     """Each product rounds relatively, unless a part of it may leave the normal numbers."""
+    import torch
+
     v, (inner, r) = value.v.prod(-1), _finite(value)
     if how.type in INTEGERS:
-        return {"value": Ball(v, r.sum(-1).masked_fill((r > 0).any(-1), math.inf))}
+        rough = (r > 0).any(-1)
+        return {"value": _wrapped("prod", value, Ball(v, torch.zeros_like(v).masked_fill(rough, math.inf)), how.type)}
     logs = inner.abs().clamp(min=1e-300).log2()
     narrow = 120.0 if how.type == "f32" else 1000.0
     beyond = (logs.clamp(max=0).sum(-1) < -narrow) | (logs.clamp(min=0).sum(-1) > narrow)

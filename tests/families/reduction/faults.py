@@ -206,6 +206,13 @@ FAULTS = (
         FOLDS,
     ),
     cpu(
+        "bound: integers made of inexact numbers do not wrap",
+        "opfacade/programs/reduce_bound.py",
+        "return Ball(torch.where(certain, whole, found.v), r)",
+        "return found",
+        f"{FOLDS} -k inexact_numbers",
+    ),
+    cpu(
         "bound: a sum has the roundings of one step",
         "opfacade/programs/reduce_bound.py",
         "(1.01 * how.steps * how.u * size if how.u else 0.0)",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from opfacade import Plan, load_descriptor
+from opfacade import Plan, Target, load_descriptor
 from opfacade.errors import ArgumentError, DescriptorError
 from opfacade.plans._fold_values import evaluation
 from opfacade.plans.reduction import EXAMPLES, FoldArgs, FoldDescriptor, FoldOutput, FoldPlan, Stage
@@ -259,3 +259,22 @@ def test_the_named_plan_and_the_examples():
     assert issubclass(FoldPlan, Plan)
     for example in EXAMPLES:
         assert FoldPlan.select(example).sku.op == "fold"
+
+
+@pytest.mark.parametrize("reducer", ["sum", "prod"])
+@pytest.mark.parametrize("kind", ["i8", "i32", "i64", "u64"])
+def test_integers_made_of_inexact_numbers_wrap_in_the_bound_too(reducer, kind):
+    """The mean of a row has an error; where all integers near it are one, the sum and the product of them are certain."""
+    x, part = value("x", "f32"), apply(kind, stage(0, "f32", "mean"))
+    stages = (Stage(reducer="welford", value=x), Stage(reducer=reducer, value=part))
+    made = (FoldOutput(name="y", dtype=kind, value=stage(1, kind), over=(0,)),)
+    problem = rows((3, 70), (1,), stages, made)
+    args = inputs.make_args(problem, 1)
+    middle = {"i8": 100, "i32": 2**23, "i64": 2**62, "u64": 2**63}[kind]
+    args.in_0.copy_(torch.tensor([[middle + 0.5], [3.5], [0.0]]).expand(3, 70))
+    plan = FoldPlan.select(problem, target=Target.cpu())
+    plan.run(args)
+    assert numerics.check(problem, args, plan.sku).worst <= 1
+    wrong = args.out_0.view(torch.int64) if kind == "u64" else args.out_0
+    wrong[1] ^= 1 << int(kind[1:]) - 2  # doubles hold the upper bits of a wide integer
+    assert numerics.check(problem, args, plan.sku).worst > 1
