@@ -47,7 +47,8 @@ class Workspace:
         return f"Workspace({str(self._device)!r}, {self.size} bytes{', frozen' if self._frozen else ''})"
 
     def of(self, plan: Plan[Any]) -> Tensor | None:
-        """The workspace argument of `plan.run`: uint8 [size], or None for a plan that needs none. Grows if needed."""
+        """The workspace argument of `plan.run`: uint8 [size], or None for a plan whose `workspace_size` is 0, as that of every
+        reference is; `run` takes both. Grows if needed."""
         if isinstance(plan, Plan):
             if not plan.workspace_size:
                 return None

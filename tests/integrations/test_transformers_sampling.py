@@ -1,5 +1,6 @@
 """`custom_generate=sample`: seeds belong to requests, greedy is greedy, filters keep their sets, and what is refused."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,3 +93,30 @@ def test_what_a_draw_cannot_do_is_refused_by_name(model, options, named):
 def test_seeds_of_another_batch_are_refused(model):
     with pytest.raises(errors.ShapeError, match=r"seed expected a number or \[2\], got \[3\]"):
         sampled(model, padded(prompts(5, 9)), seed=[1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("seed", "named"),
+    [
+        ([0.5, 1.5], "0.5"),
+        (torch.tensor([1.0, 2.0]), "torch.float32"),
+        (1.0, "1.0"),
+        (True, "True"),
+        ([True, 2], "True"),
+        (2**63, "9223372036854775808"),
+        ([1, -(2**63) - 1], "-9223372036854775809"),
+        ("seed", "'s'"),
+        ([[1, 2], [3]], r"\[1, 2\]"),
+    ],
+)
+def test_a_seed_that_is_no_integer_of_64_bits_is_refused(model, seed, named):
+    with pytest.raises(errors.DTypeError, match=f"seed expected integers of 64 bits, got {named}"):
+        sampled(model, padded(prompts(5, 9)), seed=seed)
+
+
+def test_seeds_may_be_any_integers_of_64_bits(model):
+    inputs = padded(prompts(5, 9))
+    wanted = sampled(model, inputs, seed=[2**63 - 1, -(2**63)])
+    assert sampled(model, inputs, seed=2**63 - 1) == wanted  # seeds of further rows count on modulo 2^64
+    assert sampled(model, inputs, seed=np.array([2**63 - 1, -(2**63)])) == wanted
+    assert sampled(model, inputs, seed=torch.tensor([3, 4], dtype=torch.int32)) == sampled(model, inputs, seed=(3, 4))

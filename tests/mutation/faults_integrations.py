@@ -145,6 +145,13 @@ INTEGRATION_FAULTS = (
         _SAMPLE,
     ),
     cpu(
+        "transformers: fractions of seeds are cut off",
+        f"{_AT}/transformers/sampling.py",
+        "if seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:",
+        "if seed.is_complex() or seed.dtype == torch.bool:",
+        _SAMPLE,
+    ),
+    cpu(
         "transformers: do_sample=False is ignored",
         f"{_AT}/transformers/sampling.py",
         'controls["temperature"] = 0.0',

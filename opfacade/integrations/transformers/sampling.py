@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from opfacade.base.shown import shown
+from opfacade.core.model import as_index
 from opfacade.integrations.drawing import draw, new_seeds
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.releases import WAY
@@ -21,6 +23,7 @@ _CONTROLS = {
     "MinPLogitsWarper": ("min_p", torch.float32),
 }
 _WITHOUT_EFFECT = ("LogitNormalization",)
+_INTEGERS = "integers of 64 bits"
 
 
 def sample(
@@ -36,7 +39,8 @@ def sample(
 
     seed: of each row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request has the
     same tokens in any row and beside any others, up to rounding of its logits. With do_sample=False decoding is greedy.
-    Raises UnsupportedError for beams and for a processor that would come after the first filter.
+    Raises UnsupportedError for beams and for a processor that would come after the first filter, ShapeError and DTypeError for
+    seeds of another batch and for those that are no integers of 64 bits.
     """
     if (generation_config.num_beams or 1) > 1:
         refuse(WAY, "OPF-I001", "num_beams", expected="1", got=generation_config.num_beams)
@@ -73,12 +77,30 @@ def _seeds(seed: int | Sequence[int] | Tensor | None, input_ids: Tensor) -> Tens
     rows = len(input_ids)
     if seed is None:
         return new_seeds(input_ids)
-    if isinstance(seed, int):
-        return torch.arange(rows, device=input_ids.device) + seed
-    found = torch.as_tensor(seed, dtype=torch.int64, device=input_ids.device)
+    found = _integers(seed).to(input_ids.device)
+    if found.ndim == 0 and not isinstance(seed, Tensor):
+        return torch.arange(rows, device=input_ids.device) + found
     if found.shape != (rows,):
         hint = "num_return_sequences makes a row of each sequence."
         refuse(WAY, "OPF-I002", "seed", expected=f"a number or [{rows}]", got=list(found.shape), hint=hint)
+    return found
+
+
+def _integers(seed: object) -> Tensor:
+    """i64, of the shape of `seed`: a conversion by torch would cut fractions off."""
+    if isinstance(seed, Tensor):
+        if seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
+            refuse(WAY, "OPF-I003", "seed", expected=_INTEGERS, got=seed.dtype)
+        return seed.to(torch.int64)
+    if isinstance(seed, Iterable):
+        return torch.tensor([_integer(one) for one in seed], dtype=torch.int64)
+    return torch.tensor(_integer(seed), dtype=torch.int64)
+
+
+def _integer(seed: object) -> int:
+    found = as_index(seed)
+    if type(found) is not int or not -(2**63) <= found < 2**63:
+        refuse(WAY, "OPF-I003", "seed", expected=_INTEGERS, got=shown(seed))
     return found
 
 
