@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from opfacade.errors import Issue, OpfacadeError, from_issues
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STAGE = "call"
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # of f32
 
 
 def unmapped(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
@@ -40,6 +42,20 @@ def wrong_shape(op: str, argument: str, expected: str, got: object, hint: str = 
 
 def _error(op: str, issue: Issue) -> OpfacadeError:
     return from_issues(op, STAGE, [issue])
+
+
+def require_integer(op: str, argument: str, value: object) -> int:
+    """An integer of Python or numpy, but no truth."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise wrong(op, argument, "an integer", _shown(value))
+    return int(value)
+
+
+def require_real(op: str, argument: str, value: object, expected: str) -> float:
+    """The same of any number: an integer beyond the range of f32 is its end."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise wrong(op, argument, expected, _shown(value))
+    return float(max(-_LARGEST, min(value, _LARGEST)) if isinstance(value, Integral) else value)
 
 
 def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -213,6 +214,13 @@ REFUSED = {
     "narrow indices": ("sampling_from_probs", {"indices": whole(1).short()}, ArgumentError, "indices expected dtype int32"),
     "a matrix of top_p": ("top_p_sampling_from_probs", {"top_p": torch.ones(6, 1)}, ShapeError, "top_p expected a number"),
     "a scalar tensor": ("top_k_sampling_from_probs", {"top_k": torch.tensor(3)}, ShapeError, "top_k expected a number"),
+    "a fraction of tokens": ("top_k_sampling_from_probs", {"top_k": 1.5}, ArgumentError, "top_k expected an integer"),
+    "no number of tokens": ("top_k_sampling_from_probs", {"top_k": None}, ArgumentError, "top_k expected an integer"),
+    "text": ("top_p_sampling_from_probs", {"top_p": "0.5"}, ArgumentError, "top_p expected a number or \\[6\\], got '0.5'"),
+    "a list": ("min_p_sampling_from_probs", {"min_p": [0.1]}, ArgumentError, "min_p expected a number"),
+    "a truth": ("top_k_top_p_sampling_from_logits", {"top_p": True}, ArgumentError, "top_p expected a number"),
+    "a seed as generator": ("sampling_from_logits", {"generator": 5}, ArgumentError, "generator expected a torch.Generator"),
+    "a fraction of a seed": ("sampling_from_probs", {"seed": 1.5, "offset": 0}, ArgumentError, "seed expected an integer"),
     "an unknown order": (
         "top_k_top_p_sampling_from_probs", {"filter_apply_order": "top_p_first"}, ArgumentError, "filter_apply_order expected",
     ),
@@ -238,6 +246,30 @@ def test_other_refusals():
         flashinfer.top_k(torch.randn(1, 4000), 3000)
     with pytest.raises(ArgumentError, match="k expected 1 to 103"):
         flashinfer.top_k(rows(), 104)
+
+
+def test_numbers_of_other_kinds_are_refused_where_there_is_no_sampler():
+    with pytest.raises(ArgumentError, match=r"temperature expected a number or \[6\], got '1'"):
+        flashinfer.softmax(rows(), "1")
+    for k in (3.0, "3", None, True):
+        with pytest.raises(ArgumentError, match="k expected an integer"):
+            flashinfer.top_k(rows(), k)
+
+
+def test_numbers_of_numpy_and_of_any_size_are_taken():
+    x = rows()
+    for top_k in (np.int32(103), 2**70, -(2**70), 0, torch.full((6,), -(2**32) + 1), torch.full((6,), 2**40)):
+        torch.testing.assert_close(flashinfer.top_k_renorm_probs(x, top_k), x)
+    for top_p in (np.float32(1), 1, 10**400):
+        torch.testing.assert_close(flashinfer.top_p_renorm_probs(x, top_p), x)
+    assert torch.equal(flashinfer.top_k(x, np.int64(2))[1], x.topk(2).indices)
+
+
+@pytest.mark.parametrize("name", ["top_k_sampling_from_probs", "top_k_top_p_sampling_from_logits", "sampling_from_probs"])
+def test_an_index_that_names_no_row_draws_from_the_first(name):
+    x = rows(3)
+    found = [tokens_of(name, x, indices=whole(at, 2), seed=whole(4, 4), offset=whole(0, 1)) for at in (0, 3, -1, 2**32 + 1)]
+    assert all(torch.equal(one, found[0]) for one in found)
 
 
 def test_a_refused_chain_writes_nothing():

@@ -194,6 +194,20 @@ COMPAT_FAULTS = (
         SAMPLING,
     ),
     cpu(
+        "FlashInfer: a wrong index takes the controls of no row",
+        f"{A}/flashinfer/distributions.py",
+        "at = at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)",
+        "at = at + 0",
+        SAMPLING,
+    ),
+    cpu(
+        "FlashInfer: an index beyond 32 bits names another row",
+        f"{A}/flashinfer/distributions.py",
+        "indices.clamp(-1, rows).to(torch.int32)",
+        "indices.to(torch.int32)",
+        SAMPLING,
+    ),
+    cpu(
         "FlashInfer: filters see logarithms",
         f"{A}/flashinfer/sampling.py",
         "if controls else x.float().log()\n    return drawn(op, kept, how, {})",

@@ -10,7 +10,7 @@ import torch
 from opfacade.compat.constants import filled, filled_f32
 from opfacade.compat.dtypes import float_name, name_of
 from opfacade.compat.flashinfer.noise import Noise, noise_of
-from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
+from opfacade.compat.refusals import require_integer, require_real, require_tensor, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import ProbabilitiesArgs, ProbabilitiesDescriptor, SampleArgs, SampleDescriptor
 
@@ -48,11 +48,13 @@ def column(op: str, name: str, value: Number, x: torch.Tensor) -> torch.Tensor:
     rows, vocab = x.shape
     whole = name == "top_k"
     if not isinstance(value, torch.Tensor):
-        return filled(rows, min(int(value), vocab), x.device) if whole else filled_f32(rows, float(value), x.device)
+        if whole:
+            return filled(rows, max(0, min(require_integer(op, name, value), vocab)), x.device)
+        return filled_f32(rows, require_real(op, name, value, f"a number or [{rows}]"), x.device)
     if tuple(value.shape) != (rows,):
         raise wrong_shape(op, name, f"a number or [{rows}]", list(value.shape))
     if whole:
-        value = value if value.dtype == torch.int32 else value.clamp(max=vocab).to(torch.int32)
+        value = value if value.dtype == torch.int32 else value.clamp(0, vocab).to(torch.int32)
         return value.contiguous()
     return value.to(torch.float32).contiguous()
 
@@ -79,9 +81,11 @@ def _probabilities(facts: tuple[Any, ...]) -> ProbabilitiesDescriptor:
 
 def drawn(op: str, logits: torch.Tensor, how: How, controls: Controls, order: str = "top_k_first") -> Any:
     """Tokens `[rows]`, and with return_valid whether each row has a candidate; the token of a row without one is 0."""
-    indices, given = _indices(op, how.indices), columns(op, controls, logits)
+    indices, given = _indices(op, how.indices, logits.shape[0]), columns(op, controls, logits)
     if indices is not None:
-        given = {name: value[indices.long()] for name, value in given.items()} | {"indices": indices}
+        at = indices.long()
+        at = at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)  # the row that a wrong index draws from
+        given = {name: value[at] for name, value in given.items()} | {"indices": indices}
     rows = logits.shape[0] if indices is None else indices.shape[0]
     seed, offset = noise_of(op, how.noise, rows, logits.device)
     facts = (rows, *logits.shape, name_of(op, "logits", logits.dtype), order, tuple(given))
@@ -103,10 +107,11 @@ def _sample(facts: tuple[Any, ...]) -> SampleDescriptor:
     return SampleDescriptor(total_num_rows=rows, vocab=vocab, dtype=dtype, temperature=False, order=order, **flags)
 
 
-def _indices(op: str, indices: torch.Tensor | None) -> torch.Tensor | None:
+def _indices(op: str, indices: torch.Tensor | None, rows: int) -> torch.Tensor | None:
+    """i32; a wrong one stays wrong."""
     if indices is None:
         return None
     require_tensor(op, "indices", indices, "rows")
     if indices.dtype not in (torch.int32, torch.int64):
         raise wrong(op, "indices", "dtype int32 or int64", indices.dtype)
-    return indices.to(torch.int32).contiguous()
+    return indices.clamp(-1, rows).to(torch.int32).contiguous()

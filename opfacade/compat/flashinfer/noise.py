@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from opfacade.compat.constants import multiples
-from opfacade.compat.refusals import wrong, wrong_shape
+from opfacade.compat.refusals import require_integer, wrong, wrong_shape
 
 Given = int | torch.Tensor
 Value = Given | None
@@ -49,6 +49,8 @@ def _check(op: str, given: Noise, device: torch.device) -> None:
         raise wrong(op, "offset", "a number or a tensor, as seed is", type(given.offset).__name__)
     if given.generator is not None and not missing:
         raise wrong(op, "generator", "None beside seed and offset", "a generator")
+    if given.generator is not None and not isinstance(given.generator, torch.Generator):
+        raise wrong(op, "generator", "a torch.Generator or None", type(given.generator).__name__)
     if given.generator is not None and given.generator.device.type != device.type:
         raise wrong(op, "generator", f"a generator on {device.type}", given.generator.device)
 
@@ -56,7 +58,7 @@ def _check(op: str, given: Noise, device: torch.device) -> None:
 def _column(op: str, name: str, value: Given, rows: int, device: torch.device) -> torch.Tensor:
     """i64 [1] or [rows]."""
     if not isinstance(value, torch.Tensor):
-        signed = (int(value) + 2**63) % 2**64 - 2**63
+        signed = (require_integer(op, name, value) + 2**63) % 2**64 - 2**63
         return torch.full((1,), signed, dtype=torch.int64, device=device)
     if value.dim() != 1 or value.shape[0] not in (1, rows):
         raise wrong_shape(op, name, f"[1] or [{rows}]", list(value.shape))

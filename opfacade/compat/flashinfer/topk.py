@@ -9,7 +9,7 @@ import torch
 
 from opfacade.compat.dtypes import name_of
 from opfacade.compat.flashinfer.distributions import checked_rows
-from opfacade.compat.refusals import unmapped, wrong
+from opfacade.compat.refusals import require_integer, unmapped, wrong
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import TopKArgs, TopKDescriptor
 
@@ -44,6 +44,7 @@ def top_k(
     x = checked_rows(op, "input", input)
     if tie_break not in _TIES:
         raise wrong(op, "tie_break", "0, 1 or 2", tie_break)
+    k = require_integer(op, "k", k)
     if not 1 <= k <= x.shape[1]:
         raise wrong(op, "k", f"1 to {x.shape[1]}", k)
     if k > _MOST:
