@@ -96,6 +96,8 @@ class SampleDescriptor(Descriptor[SampleArgs]):
             raise contradiction("num_biases", '1 or more with bias="sparse", and 0 otherwise', self.num_biases)
         if self.num_logits is not None and not self.indices:
             raise contradiction("num_logits", "None without indices", self.num_logits, "Set indices=True.")
+        if self.num_logits == 0 and self.total_num_rows:  # a wrong index reads row 0
+            raise contradiction("num_logits", "1 or more where there are rows that draw", 0)
         if self.max_top_k is not None and not self.top_k:
             raise contradiction("max_top_k", "None without top_k", self.max_top_k, "Set top_k=True.")
         return self

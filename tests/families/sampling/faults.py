@@ -83,6 +83,13 @@ FAULTS = (
         "order_of_filters",
     ),
     _kernel("min_p is a natural logarithm", "held.cuh", "-log2f(share)", "-logf(share)"),
+    _host(
+        "rows may draw from no logits",
+        "opfacade/plans/sampling.py",
+        "if self.num_logits == 0 and self.total_num_rows:",
+        "if False:",
+        "test_reference.py -k without_any_row",
+    ),
     Mutant(
         "sampling: a min_p of NaN is 1",
         f"{_K}/kept.cuh",

@@ -229,3 +229,11 @@ def test_inputs_for_tools_have_ties_and_rows_without_candidates():
     assert (~(logits > -INF)).all(-1).any()
     assert logits.isnan().any()
     assert any(row.unique().numel() < 50 for row in logits)
+
+
+def test_rows_without_any_row_of_logits_are_refused():
+    """A wrong index draws from row 0, which there has to be."""
+    fields = {"vocab": 5, "indices": True, "num_logits": 0}
+    with pytest.raises(DescriptorError, match="num_logits expected 1 or more where there are rows that draw"):
+        SampleDescriptor(total_num_rows=2, **fields)
+    assert SampleDescriptor(total_num_rows=0, **fields).num_logits == 0
