@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STAGE = "call"
-_LARGEST = (2 - 2.0**-23) * 2.0**127  # of f32
+_MOST = 2**127  # an integer beyond it is none of f32
 
 
 def unmapped(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
@@ -52,10 +52,10 @@ def require_integer(op: str, argument: str, value: object) -> int:
 
 
 def require_real(op: str, argument: str, value: object, expected: str) -> float:
-    """The same of any number: an integer beyond the range of f32 is its end."""
+    """The same of any number; a magnitude beyond 2^127 of an integer is 2^127."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong(op, argument, expected, _shown(value))
-    return float(max(-_LARGEST, min(value, _LARGEST)) if isinstance(value, Integral) else value)
+    return float(max(-_MOST, min(int(value), _MOST)) if isinstance(value, Integral) else value)
 
 
 def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:

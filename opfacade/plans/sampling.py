@@ -15,7 +15,7 @@ from opfacade.plans._sampling.adjust import AdjustLogitsDescriptor, AdjustLogits
 from opfacade.plans._sampling.args import SampleArgs as SampleArgs
 from opfacade.plans._sampling.probabilities import ProbabilitiesArgs as ProbabilitiesArgs
 from opfacade.plans._sampling.probabilities import ProbabilitiesDescriptor, ProbabilitiesPlan
-from opfacade.plans._sampling.specs import Rows, adjustments
+from opfacade.plans._sampling.specs import Rows, adjustments, check_masses
 from opfacade.plans._sampling.top_k import TopKArgs as TopKArgs
 from opfacade.plans._sampling.top_k import TopKDescriptor, TopKPlan
 from opfacade.plans._sampling.verify import VerifyDraftsArgs as VerifyDraftsArgs
@@ -96,6 +96,8 @@ class SampleDescriptor(Descriptor[SampleArgs]):
             raise contradiction("num_biases", '1 or more with bias="sparse", and 0 otherwise', self.num_biases)
         if self.num_logits is not None and not self.indices:
             raise contradiction("num_logits", "None without indices", self.num_logits, "Set indices=True.")
+        if self.top_p or self.report != "none" or self.probs_out != "none":
+            check_masses(self.vocab)
         if self.num_logits == 0 and self.total_num_rows:  # a wrong index reads row 0
             raise contradiction("num_logits", "1 or more where there are rows that draw", 0)
         if self.max_top_k is not None and not self.top_k:

@@ -201,8 +201,8 @@ class Harness:
 
 def valid_rows(descriptor: Descriptor[Any], args: Any, name: str) -> int | None:
     """How many rows of an operand a call may touch, read on the host; None: all."""
-    spec = operands_of(descriptor)[name]
-    return valid_count(getattr(args, spec.valid_rows), spec.shape[0].size) if spec.valid_rows else None
+    counted = operands_of(descriptor)[name].valid_rows
+    return valid_count(getattr(args, counted), getattr(args, name).shape[0]) if counted else None
 
 
 def valid_part(descriptor: Descriptor[Any], args: Any) -> Any:

@@ -14,7 +14,7 @@ from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._sampling.family import LogitsDType, SamplingOp
-from opfacade.plans._sampling.specs import Rows
+from opfacade.plans._sampling.specs import Rows, check_masses
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,6 +71,8 @@ class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
 
     @model_validator(mode="after")
     def _coherent(self) -> ProbabilitiesDescriptor:
+        if self.top_p or self.form != "mask":
+            check_masses(self.vocab)
         if self.form == "renorm" and self.temperature:
             raise contradiction("temperature", "False for probabilities", self.temperature)
         if self.max_top_k is not None and not self.top_k:

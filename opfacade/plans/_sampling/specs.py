@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.model import contradiction
 from opfacade.core.operands import Dim, Role, TensorSpec
+
+_MOST_MASSES = 2**23 - 1  # of 2^40 each, so that a sum is an i64
+
+
+def check_masses(vocab: int) -> None:
+    """Raises for rows of so many tokens that sums of their masses may overflow."""
+    if vocab > _MOST_MASSES:
+        hint = "top_k and min_p alone, or a draw without filters, take more."
+        raise contradiction("vocab", f"at most {_MOST_MASSES} where masses are added", vocab, hint)
 
 
 class Rows:

@@ -84,6 +84,13 @@ FAULTS = (
     ),
     _kernel("min_p is a natural logarithm", "held.cuh", "-log2f(share)", "-logf(share)"),
     _host(
+        "sums of masses may overflow",
+        "opfacade/plans/_sampling/specs.py",
+        "if vocab > _MOST_MASSES:",
+        "if False:",
+        "test_reference.py -k masses_holds",
+    ),
+    _host(
         "rows may draw from no logits",
         "opfacade/plans/sampling.py",
         "if self.num_logits == 0 and self.total_num_rows:",

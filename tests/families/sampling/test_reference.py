@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, Target
 from opfacade.backends.reference.sampling import philox as torch_noise
 from opfacade.errors import DescriptorError
-from opfacade.plans.sampling import SampleDescriptor
+from opfacade.plans.sampling import ProbabilitiesDescriptor, SampleDescriptor
 from opfacade.testing import inputs
 from opfacade.testing.families.sampling import race
 from tests.families.sampling.calls import call, drawn, kept, philox, slow_token
@@ -237,3 +237,22 @@ def test_rows_without_any_row_of_logits_are_refused():
     with pytest.raises(DescriptorError, match="num_logits expected 1 or more where there are rows that draw"):
         SampleDescriptor(total_num_rows=2, **fields)
     assert SampleDescriptor(total_num_rows=0, **fields).num_logits == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{"top_p": True}, {"report": "logprob"}, {"report": "top_n", "top_n": 3}, {"probs_out": "filtered"}]
+)
+def test_more_tokens_than_a_sum_of_masses_holds_are_refused(fields):
+    """A mass is at most 2^40, and a sum an i64."""
+    assert SampleDescriptor(total_num_rows=1, vocab=2**23 - 1, **fields)
+    with pytest.raises(DescriptorError, match="vocab expected at most 8388607 where masses are added"):
+        SampleDescriptor(total_num_rows=1, vocab=2**23, **fields)
+    assert SampleDescriptor(total_num_rows=1, vocab=2**31 - 1, top_k=True, min_p=True)
+
+
+def test_more_probabilities_than_a_sum_of_masses_holds_are_refused():
+    for fields in ({}, {"form": "renorm"}, {"form": "mask", "top_p": True}):
+        assert ProbabilitiesDescriptor(total_num_rows=1, vocab=2**23 - 1, **fields)
+        with pytest.raises(DescriptorError, match="vocab expected at most 8388607 where masses are added"):
+            ProbabilitiesDescriptor(total_num_rows=1, vocab=2**23, **fields)
+    assert ProbabilitiesDescriptor(total_num_rows=1, vocab=2**23, form="mask", top_k=True, min_p=True)
