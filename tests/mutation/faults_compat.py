@@ -238,8 +238,8 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: controls belong to outputs",
         f"{A}/flashinfer/distributions.py",
-        "value[indices.long()] for name",
-        "value[indices.long() * 0] for name",
+        "value[at] for name",
+        "value[at * 0] for name",
         SAMPLING,
     ),
     cpu(
