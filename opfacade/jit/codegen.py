@@ -127,6 +127,7 @@ def _environment(root: Path) -> jinja2.Environment:
         finalize=cpp,  # so that {{ causal }} can never print Python's True
     )
     environment.filters["cpp"] = cpp
+    environment.filters["printed"] = lambda params, path: environment.get_template(path).render(dict(params))
     return environment
 
 

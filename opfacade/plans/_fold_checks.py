@@ -34,8 +34,8 @@ def check(program: Any) -> None:
 
 def _check_stage(program: Any, path: str, stage: Any) -> None:
     fold, axes = program.fold, program.joined(stage)
-    if axes != fold[len(fold) - len(axes) :]:
-        raise Fault(f"{path}.axes", f"the last ones of the folded axes {fold}", str(axes))
+    if list(axes) != sorted(set(axes)) or not set(axes) <= set(fold):
+        raise Fault(f"{path}.axes", f"some of the folded axes {fold}, rising", str(axes))
     reducer = REDUCERS[stage.reducer]
     if stage.value.type not in reducer.types:
         raise Fault(f"{path}.value", f"a value of type {' or '.join(reducer.types)} for {stage.reducer}", stage.value.type)
@@ -55,13 +55,19 @@ def _check_over(program: Any, path: str, output: Any) -> None:
 
 def _check_constant(program: Any, path: str, output: Any) -> None:
     """The value of an output does not depend on axes that it lacks."""
-    every = range(len(program.shape))
-    inputs = {one.name: () if one.shape is not None else every if one.over is None else one.over for one in program.inputs}
-    folded = frozenset(program.fold)
-    stages = [frozenset(program.joined(stage)) | (frozenset(range(8)) - folded) for stage in program.stages]
-    missing = frozenset(every) - frozenset(program.axes_of(output))
+    missing = frozenset(range(len(program.shape))) - frozenset(program.axes_of(output))
     missing -= {0} if program.ragged else set()
-    found = sorted(varies(output.value, inputs, stages) & missing)
+    found = sorted(varying(program, output.value) & missing)
     if found:
         raise Fault(path, f"a value that is the same along the axes {sorted(missing)}, which the output lacks",
                     f"one that differs along {found}", "Fold it in a stage.")  # fmt: skip
+
+
+def varying(program: Any, value: Any) -> frozenset[int]:
+    """The axes along which a value of the program may differ."""
+    every = range(len(program.shape))
+    inputs = {one.name: () if one.shape is not None else every if one.over is None else one.over for one in program.inputs}
+    stages: list[frozenset[int]] = []
+    for stage in program.stages:
+        stages.append(varies(stage.value, inputs, stages) - frozenset(program.joined(stage)))
+    return varies(value, inputs, stages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from opfacade.plans._program_values import values_of
@@ -25,24 +25,26 @@ def evaluation(program: Any, args: Any, real: torch.dtype | None) -> Evaluation:
     found = Evaluation(Values(leaves, device), real)
     for index, (stage, value) in enumerate(zip(program.stages, program.resolved[0], strict=True)):
         parts = reduced(stage.reducer, value.type, _rows(program, stage, found(value)))
-        leaves |= {("stage", (index, part)): result.reshape(_kept(program, stage)) for part, result in parts.items()}
+        leaves |= {("stage", (index, part)): _kept(program, stage, result) for part, result in parts.items()}
     return found
 
 
 def bounds(program: Any, args: Any, machine: Machine, steps: Callable[[int], float]) -> Bounds:
     """Bounds that know the results of all stages. steps: roundings that a term of a sum passes, by how many are joined."""
+    import torch
+
     leaves, device = _leaves(program, args)
     balls: dict[Any, Ball] = {}
     found = Bounds(Values(leaves, device), machine, balls)
     for index, (stage, value) in enumerate(zip(program.stages, program.resolved[0], strict=True)):
         ball, count = found(value), math.prod(program.shape[axis] for axis in program.joined(stage))
-        rows, shape = Ball(*(_rows(program, stage, one.double()) for one in ball)), _kept(program, stage)
+        rows = Ball(*(_rows(program, stage, one.double()) for one in torch.broadcast_tensors(*ball)))
         parts = joined(stage.reducer, rows, Joining(machine, value.type, steps(count)))
-        balls |= {(index, part): Ball(*(one.reshape(shape) for one in ball)) for part, ball in parts.items()}
+        balls |= {(index, part): Ball(*(_kept(program, stage, one) for one in ball)) for part, ball in parts.items()}
         exact = [part for part in parts if is_exact(stage.reducer, part, value)]
         if exact:
             own = reduced(stage.reducer, value.type, _rows(program, stage, found.exact.own(value)))
-            leaves |= {("stage", (index, part)): own[part].reshape(shape) for part in exact}
+            leaves |= {("stage", (index, part)): _kept(program, stage, own[part]) for part in exact}
     return found
 
 
@@ -52,16 +54,21 @@ def _leaves(program: Any, args: Any) -> tuple[dict[Any, Tensor], Any]:
 
 
 def _rows(program: Any, stage: Any, value: Tensor) -> Tensor:
-    """A value over all axes, those that the stage joins flattened to the last."""
-    axes = program.joined(stage)
-    others = [axis for axis in range(len(program.shape)) if axis not in axes]
-    moved = value.expand(program.shape).permute(*others, *axes)
-    return moved.reshape(*(program.shape[axis] for axis in others), math.prod(program.shape[axis] for axis in axes))
+    """A value with all axes, those that the stage joins flattened to the last. Others along which it does not differ have one
+    entry."""
+    axes, rank = program.joined(stage), len(program.shape)
+    others = [axis for axis in range(rank) if axis not in axes]
+    value = value.reshape((1,) * (rank - value.ndim) + tuple(value.shape))
+    wide = value.expand([program.shape[axis] if axis in axes else value.shape[axis] for axis in range(rank)])
+    return wide.permute(*others, *axes).reshape(
+        *(value.shape[axis] for axis in others), math.prod(wide.shape[axis] for axis in axes)
+    )
 
 
-def _kept(program: Any, stage: Any) -> Sequence[int]:
-    axes = program.joined(stage)
-    return [1 if axis in axes else size for axis, size in enumerate(program.shape)]
+def _kept(program: Any, stage: Any, result: Tensor) -> Tensor:
+    """A result of a stage with all axes: one entry along those that it has joined."""
+    sizes = iter(result.shape)
+    return result.reshape([1 if axis in program.joined(stage) else next(sizes) for axis in range(len(program.shape))])
 
 
 def over(program: Any, output: Any, value: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ class FoldDescriptor(FoldProgram):
     """Stages join values along the axes `fold`, in their order; outputs are programs of elements and of the stages' results.
 
     shape: the extents of all axes, at most 8. fold: the folded ones, rising. inputs, scalars, in_place, num_valid: as in a map.
-    stages: up to 8; each joins the values of one expression along all folded axes or the last ones of them. outputs: up to 4;
+    stages: up to 8; each joins the values of one expression along all folded axes or some of them. outputs: up to 4;
     one over all axes has a value of each element, one that lacks the last folded axes has one a row.
     Raises DescriptorError with the path to the node for a program that has no meaning: an axis out of range, an output whose
     value differs along an axis that it lacks, a maximum of no elements.
@@ -106,6 +106,19 @@ def _grouped(rows: int, groups: int, width: int) -> FoldDescriptor:
     return FoldDescriptor(shape=(rows, groups, width), fold=(1, 2), inputs=inputs, stages=stages, outputs=outputs)
 
 
+def _mean_entropy(batch: int, rows: int, width: int) -> FoldDescriptor:
+    """The mean over the rows of a batch, by their weights, of what each has as log sum exp."""
+    entropy = apply("log", stage(0, "f32", "sum")) + stage(0, "f32", "max")
+    stages = (
+        Stage(reducer="expsum", value=_X, axes=(2,)),
+        Stage(reducer="sum", value=entropy * _W, axes=(1,)),
+        Stage(reducer="sum", value=_W, axes=(1,)),
+    )
+    inputs = (Input(name="x", dtype="bf16"), Input(name="w", dtype="f32", over=(0, 1)))
+    outputs = (FoldOutput(name="mean", dtype="f32", value=stage(1, "f32") / stage(2, "f32"), over=(0,)),)
+    return FoldDescriptor(shape=(batch, rows, width), fold=(1, 2), inputs=inputs, stages=stages, outputs=outputs)
+
+
 def _counted(rows: int, width: int) -> FoldDescriptor:
     """Exact parts: how many are below the diagonal and positive, and whether all are."""
     x = value("x", "i16")
@@ -150,4 +163,5 @@ EXAMPLES = (
     _moments((3000, 6), (0,), split="auto"),
     _segment_softmax(9, 1700, "i32"),
     _segments(7, 90, 24),
+    _mean_entropy(4, 9, 70),
 )

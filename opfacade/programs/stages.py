@@ -1,6 +1,6 @@
 """Stages of a fold: a value of each element and the reducer that joins the values along axes.
 
-A stage folds all folded axes, or the last ones of them; later stages and outputs use its results as `stage(index, type, part)`.
+A stage folds all folded axes or some of them; later stages and outputs use its results as `stage(index, type, part)`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ REDUCERS: Mapping[str, Reducer] = {
 
 
 class Stage(Model):
-    """One reduction. The values are joined along `axes`: the last ones of the folded axes, all where it is null.
+    """One reduction. The values are joined along `axes`: some of the folded axes, all where it is null. Along a folded axis
+    that a stage does not join, its result differs where its value does.
 
     sum, prod: integers wrap. max, min: NaN wins, +0 is above -0. any, all: of truths. argmax, argmin: "value", and "index", the
     first place along the axes, counted with the last axis fastest; the first NaN wins. welford: "mean", and "m2", the sum of
@@ -51,7 +52,7 @@ class Stage(Model):
     reducer: ReducerName = Field(description="How values are joined.")
     value: Expression = Field(description="The value of an element, an expression as docs/programs.md has it.")
     axes: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] | None = Field(
-        default=None, description="The last of the folded axes, along which values are joined; null: all folded axes."
+        default=None, description="Folded axes, rising, along which values are joined; null: all folded axes."
     )
 
     def part(self, name: str) -> Type:
@@ -89,6 +90,11 @@ def _with_args(node: Node, args: tuple[Node, ...], known: Mapping[tuple[int, str
         if node.data not in known:
             raise Fault("", "a result of an earlier stage", f"stage {node.data[0]}, {node.data[1]}")
         return make("stage", "", (), node.data, node.type, known[node.data])
+    return rebuilt(node, args)
+
+
+def rebuilt(node: Node, args: tuple[Node, ...]) -> Node:
+    """The same node of other arguments."""
     if args == node.args:
         return node
     if node.kind == "read":
@@ -99,9 +105,8 @@ def _with_args(node: Node, args: tuple[Node, ...], known: Mapping[tuple[int, str
 
 
 def varies(node: Node, inputs: Mapping[str, Sequence[int]], stages: Sequence[frozenset[int]]) -> frozenset[int]:
-    """The axes along which a value may differ. inputs: axes of each input; stages: the axes that each stage has joined; it
-    differs along the others of all axes."""
-    every = frozenset(range(MAX_AXES))
+    """The axes along which a value may differ. inputs: axes of each input; stages: those along which the result of each stage
+    may differ."""
     found: frozenset[int] = frozenset()
     for one in ordered([node]):
         if one.kind == "input":
@@ -109,5 +114,5 @@ def varies(node: Node, inputs: Mapping[str, Sequence[int]], stages: Sequence[fro
         elif one.kind == "coord":
             found |= {one.data}
         elif one.kind == "stage":
-            found |= every - stages[one.data[0]]
+            found |= stages[one.data[0]]
     return found

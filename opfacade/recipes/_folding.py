@@ -26,7 +26,7 @@ class FoldDraft(Draft):
         self.stages: list[Stage] = []
 
     def join(self, reducer: Any, value: Node, part: str = "value", axes: Sequence[int] | None = None) -> Node:
-        """A result of a stage, which is added if there is none like it. axes: the last ones of the folded axes; None: all."""
+        """A result of a stage, which is added if there is none like it. axes: some of the folded axes; None: all."""
         over = self.folded if axes is None else tuple(axes)
         if not REDUCERS[reducer].of_empty and 0 in [self.shape[axis] for axis in over]:
             refuse("input", f"at least one element along the axes {over}: none have no {reducer}", self.shape)

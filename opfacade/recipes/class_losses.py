@@ -16,8 +16,6 @@ from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.lookup import index_of
 from opfacade.recipes.losses import checked
 
-TWO_LEVELS = "mean and sum join what rows gave: a kernel of their own order is missing, the reference computes them"
-
 
 @recipe("nn.functional.nll_loss", 'reduction="none" gives a map, others a fold')
 def nll_loss(
@@ -40,7 +38,7 @@ def nll_loss(
     return draft.rows(share, dtype=input.dtype)
 
 
-@recipe("nn.functional.cross_entropy", f"{TWO_LEVELS}, and take [N, C]")
+@recipe("nn.functional.cross_entropy")
 def cross_entropy(
     input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean", label_smoothing: Any = 0.0,
@@ -49,23 +47,21 @@ def cross_entropy(
     axis = min(1, input.rank - 1)
     if axis < 0 or (target.shape != input.shape and target.shape != input.shape[:axis] + input.shape[axis + 1 :]):
         refuse("target", "classes, of the shape of input without its axis of classes, or probabilities", target.shape)
-    if checked(reduction) != "none" and input.rank > 2:
-        refuse("input", "[N, C] or [C] with a mean or a sum", input.shape, 'Take reduction="none", then recipes.mean.')
-    draft = FoldDraft(input.shape, (axis,) if reduction == "none" else range(input.rank))
+    draft = FoldDraft(input.shape, (axis,) if checked(reduction) == "none" else range(input.rank))
     entropy = _Entropy(draft, draft.element("input", input), axis, weight)
     smoothing = draft.number("label_smoothing", float(label_smoothing), input.type) if label_smoothing else None
     if target.dtype not in INTEGERS:
         common({"input": input, "target": target})
         loss = entropy.of_shares(draft.element("target", target), smoothing)
-        return draft.rows(entropy.joined(loss, coord(axis), constant(0, "i64"), reduction, one(loss.type)), dtype=input.dtype)
+        rows = as_float(draft.count([i for i in range(input.rank) if i != axis]), loss)
+        return draft.rows(entropy.joined(loss, reduction, rows), dtype=input.dtype)
     axes = [i for i in range(input.rank) if i != axis]
     at = index_of(draft.along("target", target, axes))
     loss, factor = entropy.of_class(at, smoothing)
     used = w.ne(at, draft.number("ignore_index", ignore_index, "i64"))
-    if reduction == "none":
-        return draft.rows(w.select(used, loss, zero(input.type)), dtype=input.dtype)
-    at = w.select(used, at, constant(-1, "i64"))
-    return draft.rows(entropy.joined(loss, coord(axis), at, reduction, factor), dtype=input.dtype)
+    loss, factor = (w.select(used, node, zero(input.type)) for node in (loss, factor))
+    weight = entropy.total(factor) if reduction == "mean" else factor
+    return draft.rows(entropy.joined(loss, reduction, weight), dtype=input.dtype)
 
 
 class _Entropy:
@@ -98,13 +94,17 @@ class _Entropy:
         each = (self.log + (self.most - self.x)) * target
         return self._sum(each if self.weight is None else each * self.draft.along("weight", self.weight, (self.axis,)))
 
-    def joined(self, loss: Node, place: Node, at: Node, reduction: str, factor: Node) -> Node:
-        """The sum or the mean of rows: each once, at one of its places."""
+    def joined(self, loss: Node, reduction: str, weight: Node) -> Node:
+        """The losses of rows, or their sum, or their mean: the sum over a weight."""
         if reduction == "none":
             return loss
-        hit, none = w.eq(place, at), zero(self.x.type)
-        total = self.draft.join("sum", w.select(hit, loss, none))
-        return total if reduction == "sum" else total / self.draft.join("sum", w.select(hit, factor, none))
+        total = self.total(loss)
+        return total if reduction == "sum" else total / weight
+
+    def total(self, x: Node) -> Node:
+        """The sum over rows."""
+        rows = tuple(axis for axis in self.draft.folded if axis != self.axis)
+        return self.draft.join("sum", x, axes=rows) if rows else x
 
     def _sum(self, x: Node) -> Node:
         return self.draft.join("sum", x, axes=(self.axis,))
@@ -147,7 +147,7 @@ def multilabel_soft_margin_loss(
     return draft.rows(draft.join("sum", loss) / as_float(count, x), dtype=dtype)
 
 
-@recipe("nn.functional.multilabel_margin_loss", "rows join what labels gave: the reference computes it")
+@recipe("nn.functional.multilabel_margin_loss")
 def multilabel_margin_loss(
     input: Shaped, target: Shaped, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Any:

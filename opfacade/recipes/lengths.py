@@ -51,7 +51,7 @@ def norm(input: Shaped, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
     return _vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
 
 
-@recipe("linalg.norm", 'of vectors, and "fro" of matrices')
+@recipe("linalg.norm", "no norms of singular values")
 def linalg_norm(input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
     axes = input.rank if dim is None else len(axes_of("dim", dim, input.rank))
     if ord is None:
@@ -63,7 +63,7 @@ def linalg_norm(input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool =
     return _vector_norm(input, ord, dim, keepdim, dtype)
 
 
-@recipe("linalg.matrix_norm", '"fro": others join sums of rows, or singular values')
+@recipe("linalg.matrix_norm", "no norms of singular values")
 def matrix_norm(
     input: Shaped, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, dtype: Any = None
 ) -> FoldDescriptor:
@@ -71,9 +71,16 @@ def matrix_norm(
 
 
 def _matrix_norm(input: Shaped, ord: Any, dim: Any, keepdim: bool, dtype: Any) -> FoldDescriptor:
-    if ord != "fro" or len(axes_of("dim", dim, input.rank)) != 2:
-        refuse("ord", '"fro", and two axes', (ord, dim))
-    return _vector_norm(input, 2, dim, keepdim, dtype)
+    axes = axes_of("dim", dim, input.rank)
+    if ord == "fro" and len(axes) == 2:
+        return _vector_norm(input, 2, dim, keepdim, dtype)
+    if ord not in (1, -1, math.inf, -math.inf) or isinstance(ord, bool) or len(set(axes)) != 2:
+        refuse("ord", '"fro", 1, -1, inf or -inf, and two axes', (ord, dim))
+    draft = begun(input, dim)
+    x, wanted = cast(draft.element("input", input), input.dtype, dtype)
+    joined, others = axes if abs(ord) == 1 else reversed(axes)  # 1: sums of columns
+    sums = draft.join("sum", w.abs_(floats(x)), axes=(joined,))
+    return draft.rows(draft.join("max" if ord > 0 else "min", sums, axes=(others,)), dtype=wanted, keepdim=keepdim)
 
 
 def pair(draft: FoldDraft, names: dict[str, Shaped]) -> list[Node]:

@@ -6,12 +6,11 @@ from typing import Any
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import words as w
-from opfacade.programs.expression import Node, coord
+from opfacade.programs.expression import Node
 from opfacade.recipes._draft import zero
 from opfacade.recipes._folding import FoldDraft, as_float
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
-from opfacade.recipes.class_losses import TWO_LEVELS
 from opfacade.recipes.lengths import length, pair
 from opfacade.recipes.losses import checked
 
@@ -28,15 +27,15 @@ def _rows(names: dict[str, Shaped], reduction: str) -> FoldDraft:
 
 
 def _reduced(draft: FoldDraft, loss: Node, reduction: str) -> Node:
-    """The mean or sum of the losses of rows, each counted at its first element."""
+    """The mean or sum of the losses of rows."""
     axis = len(draft.shape) - 1
     if reduction == "none" or axis == 0:
         return loss
-    total = draft.join("sum", w.select(w.eq(coord(axis), 0), loss, zero(loss.type)))
+    total = draft.join("sum", loss, axes=range(axis))
     return total if reduction == "sum" else total / as_float(draft.count(range(axis)), loss)
 
 
-@recipe("nn.functional.cosine_embedding_loss", TWO_LEVELS)
+@recipe("nn.functional.cosine_embedding_loss")
 def cosine_embedding_loss(
     input1: Shaped, input2: Shaped, target: Shaped, margin: Any = 0.0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
@@ -54,7 +53,7 @@ def cosine_embedding_loss(
     return draft.rows(_reduced(draft, loss, reduction), dtype=input1.dtype)
 
 
-@recipe("nn.functional.triplet_margin_loss", TWO_LEVELS)
+@recipe("nn.functional.triplet_margin_loss")
 def triplet_margin_loss(
     anchor: Shaped, positive: Shaped, negative: Shaped, margin: Any = 1.0, p: Any = 2, eps: Any = 1e-6, swap: bool = False,
     size_average: Any = None, reduce: Any = None, reduction: str = "mean",
@@ -71,7 +70,7 @@ def triplet_margin_loss(
     return draft.rows(_reduced(draft, loss, reduction), dtype=anchor.dtype)
 
 
-@recipe("nn.functional.triplet_margin_with_distance_loss", f"the distance is pairwise_distance; {TWO_LEVELS}")
+@recipe("nn.functional.triplet_margin_with_distance_loss", "the distance is pairwise_distance")
 def triplet_margin_with_distance_loss(
     anchor: Shaped, positive: Shaped, negative: Shaped, distance_function: Any = None, margin: Any = 1.0, swap: bool = False,
     reduction: str = "mean",

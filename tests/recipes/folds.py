@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from opfacade.plans._fold_values import over as plain_over
 from opfacade.plans._program_values import values_of
 from opfacade.programs import bound
@@ -20,7 +22,7 @@ def bounds(descriptor, args, machine, steps, amend):
     for index, stage in enumerate(descriptor.stages):
         value, axes = stage.value, descriptor.joined(stage)
         count = math.prod(descriptor.shape[axis] for axis in axes)
-        rows = Ball(*(_rows(descriptor, axes, one.double()) for one in found(value)))
+        rows = Ball(*(_rows(descriptor, axes, one.double()) for one in torch.broadcast_tensors(*found(value))))
         parts = joined(stage.reducer, rows, Joining(machine, value.type, steps(count)))
         balls |= {(index, part): Ball(*(_kept(descriptor, axes, one) for one in ball)) for part, ball in parts.items()}
         whole = [part for part in parts if stage.part(part) not in FLOATS]
@@ -35,10 +37,15 @@ def over(descriptor, output, ball):
 
 
 def _rows(descriptor, axes, value):
-    others = [axis for axis in range(len(descriptor.shape)) if axis not in axes]
-    moved = value.expand(descriptor.shape).permute(*others, *axes)
-    return moved.reshape(*(descriptor.shape[axis] for axis in others), math.prod(descriptor.shape[axis] for axis in axes))
+    """Values that are joined along the last axis; they differ along the others only where a result does."""
+    while value.ndim < len(descriptor.shape):
+        value = value.unsqueeze(0)
+    for axis in axes:
+        value = value.expand(*value.shape[:axis], descriptor.shape[axis], *value.shape[axis + 1 :])
+    return value.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
 
 
 def _kept(descriptor, axes, value):
-    return value.reshape([1 if axis in axes else size for axis, size in enumerate(descriptor.shape)])
+    for axis in axes:
+        value = value.unsqueeze(axis)
+    return value

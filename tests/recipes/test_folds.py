@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, recipes
+from opfacade.backends.cuda.level_program import levels_of
 from opfacade.core.descriptor import operands_of
+from opfacade.errors import DescriptorError
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.recipes import shaped
 from opfacade.testing import numerics
 from tests import emulator
 from tests.recipes import opinfo
-from tests.recipes.test_opinfo import DISTINCT, OWN, SM_90A, TWO_LEVELS, accepted, compare, has_kernel, run
+from tests.recipes.test_opinfo import DISTINCT, OWN, SM_90A, accepted, compare, has_kernel, run
 
 F = torch.nn.functional
 
@@ -82,10 +84,13 @@ def test_cross_entropy_of_classes_and_of_probabilities(target, options, reductio
     ignored = options.get("ignore_index", -100)
     target = torch.where(target == -100, ignored, target) if not target.is_floating_point() else target
     check("cross_entropy", F.cross_entropy, X, target, reduction=reduction, **options)
-    if reduction != "none" or target.is_floating_point():
+    if target.is_floating_point():
+        images = drawn(2, 7, 3, 4)
+        check("cross_entropy", F.cross_entropy, images, (images * 2).softmax(1), reduction=reduction, **options)
         return
-    check("nll_loss", F.nll_loss, X, target, **{k: v for k, v in options.items() if k != "label_smoothing"})
-    check("cross_entropy", F.cross_entropy, drawn(2, 7, 3, 4), torch.randint(0, 7, (2, 3, 4)), reduction="none", **options)
+    check("cross_entropy", F.cross_entropy, drawn(2, 7, 3, 4), torch.randint(0, 7, (2, 3, 4)), reduction=reduction, **options)
+    if reduction == "none":
+        check("nll_loss", F.nll_loss, X, target, **{k: v for k, v in options.items() if k != "label_smoothing"})
 
 
 @pytest.mark.parametrize("p", [1, 2])
@@ -94,6 +99,32 @@ def test_multi_margin_loss_of_each_reduction(p, reduction):
     for options in ({}, {"margin": 0.3, "weight": WEIGHT}):
         check("multi_margin_loss", F.multi_margin_loss, X, CLASSES.abs() % 7, p=p, reduction=reduction, **options)
     check("multi_margin_loss", F.multi_margin_loss, X[0], torch.tensor(2), p=p, reduction=reduction)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_of_rows_has_a_kernel_and_no_axis_of_classes_in_the_second_fold(reduction):
+    """With images too; ignored classes and weights are counted."""
+    for shape in ((5, 7), (2, 7, 3, 4)):
+        target = shaped(shape[0], *shape[2:], dtype="i64")
+        made = recipes.cross_entropy(shaped(*shape, dtype="bf16"), target, shaped(7, dtype="bf16"), reduction=reduction)
+        assert Plan.select(made, Preference(backend="cuda"), SM_90A).sku.impl == "levels"
+        assert levels_of(made).rows.shape == target.shape
+
+
+@pytest.mark.parametrize("ord", [1, -1, math.inf, -math.inf, "fro"])
+@pytest.mark.parametrize("dim", [(-2, -1), (0, 2), (2, 0)])
+def test_a_matrix_norm_of_each_order(ord, dim):
+    x = drawn(3, 4, 5)
+    for name, function in (("linalg_matrix_norm", torch.linalg.matrix_norm), ("linalg_norm", torch.linalg.norm)):
+        for keepdim in (False, True):
+            check(name, function, x, ord=ord, dim=dim, keepdim=keepdim)
+    assert has_kernel(recipes.linalg_matrix_norm(x, ord, dim))
+
+
+@pytest.mark.parametrize("ord", [2, -2, "nuc", 0, True])
+def test_a_matrix_norm_of_singular_values_is_refused(ord):
+    with pytest.raises(DescriptorError, match="inf or -inf"):
+        recipes.linalg_matrix_norm(drawn(3, 4), ord)
 
 
 def test_kl_div_by_the_batch():
@@ -177,7 +208,10 @@ def test_numbers_and_rows_are_no_part_of_a_kernel(one, other):
     assert plans[0].sku.id == plans[1].sku.id
 
 
-EMULATED = ["argmax", "var_mean", "softmax", "layer_norm", "cross_entropy", "mse_loss", "cosine_similarity", "masked_mean"]
+EMULATED = [
+    "argmax", "var_mean", "softmax", "layer_norm", "cross_entropy", "mse_loss", "cosine_similarity", "masked_mean",
+    "cosine_embedding_loss", "triplet_margin_loss", "multilabel_margin_loss", "linalg_matrix_norm",
+]  # fmt: skip
 
 
 def chosen(name):
@@ -197,7 +231,7 @@ def test_a_kernel_of_a_fold_computes_what_torch_does_within_its_bound(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", sorted(DISTINCT.keys() - OWN - TWO_LEVELS))
+@pytest.mark.parametrize("name", sorted(DISTINCT.keys() - OWN))
 def test_a_recipe_on_a_gpu_is_within_its_bound(name):
     recipe = DISTINCT[name]
     for info in (info for one in recipe.names for info in opinfo.variants(one) if torch.float32 in info.dtypes):

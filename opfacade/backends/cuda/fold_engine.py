@@ -42,9 +42,18 @@ class RowLayout:
         if inner_axes(program) is None:
             yield Reason("OPF-S003", "stages.axes", "several kinds of groups", "all folded axes, and one kind of group")
             return
+        inner = inner_axes(program) or program.fold
+        if inner != program.fold[-len(inner) :]:
+            yield Reason("OPF-S003", "stages.axes", f"{inner}", f"the last ones of {program.fold}")
         whole = [program.joined(stage) == program.fold for stage in program.stages]
+        if any(self._is_row_of_groups(program, made, whole) for made in program.outputs):
+            yield Reason("OPF-S003", "outputs", "a row that uses the result of a group", "groups and elements that use it")
         if whole != sorted(whole, reverse=True):
             yield Reason("OPF-S003", "stages", "a row after its groups", "stages along whole rows first")
+
+    def _is_row_of_groups(self, program: Any, made: Any, whole: Sequence[bool]) -> bool:
+        used = [node.data[0] for node in ordered([made.value]) if node.kind == "stage"]
+        return self.level(program, program.axes_of(made)) == "row" and not all(whole[index] for index in used)
 
     def config(self, program: Any, target: Target) -> Any:
         return config(program, target)

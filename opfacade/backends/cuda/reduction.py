@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from opfacade.backends.cuda.column_engine import fold_kernels
+from opfacade.backends.cuda.level_engine import level_kernel
 from opfacade.backends.cuda.ragged_engine import ragged_kernels
 from opfacade.backends.cuda.split_engine import split_kernels
 from opfacade.plans.reduction import FoldDescriptor
 
-CANDIDATES = (*split_kernels(FoldDescriptor), *fold_kernels(FoldDescriptor), *ragged_kernels(FoldDescriptor))
+CANDIDATES = (
+    *split_kernels(FoldDescriptor),
+    *fold_kernels(FoldDescriptor),
+    *ragged_kernels(FoldDescriptor),
+    level_kernel(FoldDescriptor),
+)

@@ -196,7 +196,7 @@ KEPT = made(stage(0, "f32"))
         (lambda: rows((2, 3), (1, 0), STAGES, (KEPT,)), "fold", "rising"),
         (lambda: rows((2, 3), (), STAGES, (KEPT,)), "fold", "at least 1 item"),
         (lambda: rows((2, 3), (1,), (), (made(X * stage(0, "f32"), over=None),)), "outputs.0.value.args.1", "no stage"),
-        (lambda: inner((1,)), "stages.0.axes", "the last ones"),
+        (lambda: inner((2, 1)), "stages.0.axes", "rising"),
         (lambda: of_one(Stage(reducer="any", value=X)), "stages.0.value", "type bool for any"),
         (lambda: of_one(Stage(reducer="max", value=X), (2, 0)), "stages.0.axes", "at least one element"),
         (lambda: Stage(reducer="median", value=X), "reducer", "'sum'"),
@@ -213,6 +213,7 @@ KEPT = made(stage(0, "f32"))
         (lambda: rms((2, 3), residual=True, in_place=(("s", "w"),)), "in_place.0", "over all axes"),
         (lambda: stage(0, "f32", "median"), "part", "one of value"),
         (lambda: inner((2,)), "outputs.0.value", "[1]"),
+        (lambda: inner((1,)), "outputs.0.value", "[2]"),
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_is_refused_with_the_path_to_its_node(make, path, word):

@@ -1,0 +1,139 @@
+"""The CUDA engine of folds in which later stages join what groups gave: two launches, with results of groups in the workspace.
+
+Each launch is a fold in rows or in columns, so the bits of a group follow from its elements and those of a row from its groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.column_engine import ColumnLayout
+from opfacade.backends.cuda.level_program import Levels, levels_of
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.programs.guarantees import Math
+
+_EVIDENCE = (
+    "tests/families/reduction/test_levels.py::test_it_keeps_its_bound_on_every_layout",
+    "tests/families/reduction/test_levels.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
+)
+_LAYOUTS = {"columns": ColumnLayout(), "rows": engine.RowLayout()}
+
+
+@dataclass(frozen=True, slots=True)
+class LevelConfig:
+    """groups, rows: how the two folds are laid over threads."""
+
+    groups: Any
+    rows: Any
+    in_columns: tuple[bool, bool]
+
+    @property
+    def facts(self) -> dict[str, int | bool]:
+        """Facts of a SKU that determine the order of additions."""
+        found: dict[str, int | bool] = {f"group_{name}": fact for name, fact in self.groups.facts.items()}
+        found |= {f"row_{name}": fact for name, fact in self.rows.facts.items()}
+        return found
+
+
+class LevelLayout(engine.RowLayout):
+    impl, template, evidence = "levels", "reduction/fold_levels", _EVIDENCE
+
+    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+        levels = levels_of(program)
+        if levels is None:
+            yield Reason("OPF-S003", "stages", "other ones", "stages of groups, then stages that join up to 4 results of them")
+            return
+        for part in (levels.groups, levels.rows):
+            if not any(not list(engine.refusals(layout, part, target)) for layout in _LAYOUTS.values()):
+                yield from engine.refusals(_LAYOUTS["rows"], part, target)
+
+    def config(self, program: Any, target: Target) -> LevelConfig:
+        levels = _levels(program)
+        names = [_name(part, target) for part in (levels.groups, levels.rows)]
+        groups, rows = (
+            _LAYOUTS[name].config(part, target) for name, part in zip(names, (levels.groups, levels.rows), strict=True)
+        )
+        return LevelConfig(groups, rows, (names[0] == "columns", names[1] == "columns"))
+
+    def math(self, program: Any) -> Math:
+        """The roughest of the two."""
+        levels = _levels(program)
+        return "approx" if "approx" in (engine.math_of(levels.groups), engine.math_of(levels.rows)) else "device"
+
+    def chains(self, shape: LevelConfig, summed: bool) -> int:
+        """The fewest of the two: a term of either passes no more roundings than one of so few."""
+        parts = zip(shape.in_columns, (shape.groups, shape.rows), strict=True)
+        return min(_LAYOUTS["columns" if in_columns else "rows"].chains(part, summed) for in_columns, part in parts)
+
+
+def _levels(program: Any) -> Levels:
+    found = levels_of(program)
+    if found is None:
+        raise ValueError("a program without levels has been declined")
+    return found
+
+
+def _name(part: Any, target: Target) -> str:
+    return next(name for name, layout in _LAYOUTS.items() if not list(engine.refusals(layout, part, target)))
+
+
+def _offsets(levels: Levels) -> list[int]:
+    """Where each result of the groups begins in the workspace, and the end of the last."""
+    found = [0]
+    for made in levels.groups.outputs:
+        needed = ITEMSIZE[made.dtype] * math.prod(levels.groups.shape[axis] for axis in made.over or ())
+        found.append(found[-1] + -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelKernel(engine.FoldKernel):
+    """With a workspace for the results of groups."""
+
+    @property
+    def candidate(self) -> Candidate:
+        return replace(super(LevelKernel, self).candidate, workspace=self.workspace)  # a class with slots is made twice
+
+    def workspace(self, descriptor: Any, target: Target) -> int:
+        return _offsets(_levels(descriptor.folded()))[-1]
+
+    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+        program = descriptor.folded()
+        levels = _levels(program)
+        given = [one.name for one in (*program.inputs, *program.outputs)]
+        parts = tuple(
+            (_name(part, target), support.pairs(**_constants(levels, space, part, given, target)))
+            for space, part in (("groups", levels.groups), ("rows", levels.rows))
+        )
+        told = {"levels": parts, "given": len(given), "between": len(levels.between)}
+        told |= {"num_valid": True} if program.num_valid else {}
+        return support.spec_of(self.layout.template, support.pairs(**told), target)
+
+    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if self.is_empty(descriptor):
+            return support.nothing_to_do
+        levels = _levels(descriptor.folded())
+        scalars = (*engine.scalars(levels.groups), *engine.scalars(levels.rows), *_offsets(levels)[:-1])
+        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
+
+
+def _constants(levels: Levels, space: str, part: Any, given: list[str], target: Target) -> dict[str, Any]:
+    """Those of a fold, with the name of its part and where its tensors are: the number of an operand, or -1, -2 and so on for
+    results of groups."""
+    own = [one.name for one in (*part.inputs, *part.outputs)]
+    places = tuple(given.index(name) if name in given else -1 - levels.between.index(name) for name in own)
+    return engine.constants(_LAYOUTS[_name(part, target)], part, target) | {"space": space, "places": places}
+
+
+def level_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
+    """The kernel in two launches of an op that is a fold."""
+    return engine.fold_kernel(descriptor, LevelLayout(), LevelKernel)

@@ -1,0 +1,318 @@
+"""Folds in two launches: groups, then rows of their results. Their bound, the same bits on every path, the workspace, and what
+is declined.
+
+In the emulator on a CPU; on a GPU the same problems and larger ones.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda.level_program import levels_of
+from opfacade.core.descriptor import operands_of
+from opfacade.errors import DescriptorError, UnsupportedError
+from opfacade.plans.reduction import FoldDescriptor, FoldOutput, Stage
+from opfacade.programs.expression import apply, coord, extent, read, scalar, stage, value
+from opfacade.programs.fields import Input, Number
+from opfacade.testing.families.elementwise import differs
+from opfacade.testing.families.reduction import resized
+from tests import emulator
+from tests.families.elementwise.forms import LAYOUTS
+from tests.families.reduction.forms import FORMS, R, W, X, count, rows
+from tests.families.reduction.held import builds_without_spills, on_gpu, same_on_every_path
+from tests.families.reduction.test_fold_kernel import filled, held, moved
+
+SM_90A = Target.parse("sm_90a")
+
+
+def out(node, dtype="f32", over=(), name="y"):
+    return FoldOutput(name=name, dtype=dtype, value=node, over=over)
+
+
+def mean_of_entropies(shape, axis, dtype="bf16", kept=(), out_dtype="f32", **more):
+    """The mean over rows, by their weights, of log sum exp."""
+    every = range(len(shape))
+    fold, rest = tuple(i for i in every if i not in kept), tuple(i for i in every if i != axis)
+    others = tuple(i for i in rest if i not in kept)
+    loss = (apply("log", stage(0, "f32", "sum")) + stage(0, "f32", "max")) * W * scalar("scale")
+    stages = (
+        Stage(reducer="expsum", value=X, axes=(axis,)),
+        Stage(reducer="sum", value=loss, axes=others),
+        Stage(reducer="sum", value=W, axes=others),
+    )
+    inputs = (Input(name="x", dtype=dtype), Input(name="w", dtype="f32", over=rest))
+    numbers = (Number(name="scale", value=0.75),)
+    made = out(stage(1, "f32") / stage(2, "f32"), out_dtype, kept)
+    return rows(shape, fold, stages, (made,), inputs, scalars=numbers, **more)
+
+
+def largest_sum(shape, axis, others, reducer="max"):
+    """The norm of a matrix: the largest of the sums of rows, or of columns."""
+    fold = tuple(sorted((axis, *others)))
+    kept = tuple(i for i in range(len(shape)) if i not in fold)
+    stages = (Stage(reducer="sum", value=abs(X), axes=(axis,)), Stage(reducer=reducer, value=stage(0, "f32"), axes=others))
+    return rows(shape, fold, stages, (out(stage(1, "f32"), over=kept),))
+
+
+def counted(shape):
+    """Exact all through: how many rows have a sum above 3, and the first of the largest."""
+    x, total = value("x", "i32"), stage(0, "i32")
+    stages = (
+        Stage(reducer="sum", value=x, axes=(1,)),
+        Stage(reducer="sum", value=apply("i64", total > 3), axes=(0,)),
+        Stage(reducer="argmax", value=total, axes=(0,)),
+    )
+    outputs = (out(stage(1, "i64"), "i64"), out(stage(2, "i64", "index"), "i64", name="z"))
+    return rows(shape, (0, 1), stages, outputs, (Input(name="x", dtype="i32"),))
+
+
+def many_results(shape):
+    """Four results of groups of different types, read by three stages, with places and extents of both levels."""
+    last, place = coord(1), coord(0)
+    total, least = stage(0, "f32"), stage(1, "f64")
+    first = read("b", "f32", (coord(0),))
+    stages = (
+        Stage(reducer="sum", value=X * apply("f32", last), axes=(1,)),
+        Stage(reducer="min", value=apply("f64", X), axes=(1,)),
+        Stage(reducer="any", value=X > 2, axes=(1,)),
+        Stage(reducer="argmax", value=X, axes=(1,)),
+        Stage(reducer="sum", value=total / count(1) * apply("f32", place) + first, axes=(0,)),
+        Stage(reducer="prod", value=least / apply("f64", extent(0)) + 1.0, axes=(0,)),
+        Stage(reducer="sum", value=apply("select", stage(2, "bool"), stage(3, "i64", "index"), extent(1)), axes=(0,)),
+    )
+    outputs = (out(stage(4, "f32")), out(stage(5, "f64"), "f64", name="p"), out(stage(6, "i64"), "i64", name="z"))
+    return rows(shape, (0, 1), stages, outputs, (Input(name="x", dtype="f32"), Input(name="b", dtype="f32", shape=(shape[0],))))
+
+
+def elements_of_two_levels(shape):
+    """Rows that join elements with the sums of groups, and elements that use them."""
+    stages = (
+        Stage(reducer="sum", value=X * R, axes=(2,)),
+        Stage(reducer="max", value=abs(X + stage(0, "f32"))),
+        Stage(reducer="sum", value=X / stage(1, "f32"), axes=(2,)),
+    )
+    outputs = (
+        out(X * stage(0, "f32") / stage(1, "f32"), "bf16", None),
+        out(stage(2, "f32") + stage(0, "f32"), over=(0, 1), name="s"),
+    )
+    return rows(shape, (1, 2), stages, outputs, (Input(name="x", dtype="f32"), Input(name="r", dtype="f16", over=(2,))))
+
+
+LEVELS = {
+    "two_levels": FORMS["two_levels"],
+    "entropies": mean_of_entropies((37, 70), 1),
+    "entropies_f16": mean_of_entropies((5, 9, 33), 2, "f16", out_dtype="f16"),
+    "entropies_kept": mean_of_entropies((3, 7, 40), 2, "f32", kept=(0,), num_valid=True),
+    "entropies_columns": mean_of_entropies((6, 5, 3, 8), 1),
+    "entropies_first": mean_of_entropies((19, 6), 0, "f32"),
+    "many_rows": mean_of_entropies((2100, 5), 1),
+    "norm_of_rows": largest_sum((9, 41), 1, (0,)),
+    "norm_of_columns": largest_sum((41, 9), 0, (1,), "min"),
+    "norms": largest_sum((4, 6, 17), 2, (1,)),
+    "norms_of_columns": largest_sum((4, 17, 6), 1, (2,)),
+    "counted": counted((70, 9)),
+    "many_results": many_results((11, 23)),
+    "elements": elements_of_two_levels((3, 5, 16)),
+    "no_rows": mean_of_entropies((0, 5), 1),
+    "none_in_a_row": largest_sum((3, 0), 1, (0,)),
+}
+
+
+@pytest.fixture(params=LEVELS)
+def problem(request):
+    return LEVELS[request.param]
+
+
+def plan_of(problem, **more):
+    return Plan.select(problem, Preference(backend="cuda", **more), SM_90A)
+
+
+def test_each_has_this_kernel_and_its_guarantee(problem):
+    plan = plan_of(problem)
+    assert plan.sku.impl == "levels"
+    assert plan.sku.precision_guarantee.deterministic
+    assert plan.sku.precision_guarantee.batch_invariant == ("none" if 0 in problem.fold else "composition")
+
+
+@emulator.needed
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_keeps_its_bound_on_every_layout(problem, layout):
+    held(emulator.subject(problem), moved(problem, filled(problem, 3), layout))
+
+
+@emulator.needed
+def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
+    subject, args = emulator.subject(problem), filled(problem, 4)
+    same_on_every_path(subject, args, [moved(problem, args, layout) for layout in LAYOUTS])
+    if 0 in problem.fold:
+        return
+    subject.run(args)
+    alone = resized(problem, (1, *problem.shape[1:]))
+    other = emulator.subject(alone)
+    assert other.plan.sku.id == subject.plan.sku.id
+    axes = {f"in_{i}": problem.axes_of(one) for i, one in enumerate(problem.inputs)}
+    call = replace(
+        args, **{name: getattr(args, name)[:1].clone() for name in operands_of(problem) if 0 in axes.get(name, (0,))}
+    )
+    other.run(call)
+    for one, two in zip(alone.written(call), problem.written(args), strict=True):
+        assert not bool(differs(one, two[:1]).any())
+
+
+@emulator.needed
+@pytest.mark.parametrize(("name", "axis", "want"), [("norm_of_rows", 1, np.max), ("norm_of_columns", 0, np.min)])
+def test_norms_of_numpy(name, axis, want):
+    """An oracle of its own: small integers add up exactly in f32."""
+    problem = LEVELS[name]
+    x = torch.randint(-99, 99, problem.shape, generator=torch.Generator().manual_seed(5)).float()
+    args = replace(filled(problem, 1), in_0=x)
+    emulator.subject(problem).run(args)
+    assert args.out_0.item() == want(np.abs(x.numpy().astype(np.float64)).sum(axis))
+
+
+@emulator.needed
+def test_counts_and_places_of_numpy():
+    problem = LEVELS["counted"]
+    x = torch.randint(-9, 9, problem.shape, generator=torch.Generator().manual_seed(5)).int()
+    args = replace(filled(problem, 1), in_0=x)
+    emulator.subject(problem).run(args)
+    sums = x.numpy().sum(1)
+    assert [one.item() for one in problem.written(args)] == [(sums > 3).sum(), sums.argmax()]
+
+
+@emulator.needed
+def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+    problem = LEVELS["entropies_kept"]
+    subject = emulator.subject(problem)
+    for number in (0, 2, -1, 9):
+        args = filled(problem, 6, valid=1)
+        args.num_valid.fill_(number)
+        args.out_0.fill_(3.0)
+        subject.run(args)
+        valid = number if 0 <= number <= problem.shape[0] else 0
+        assert bool((args.out_0[valid:] == 3).all())
+        assert valid == 0 or not bool((args.out_0[:valid] == 3).any())
+
+
+@emulator.needed
+def test_nothing_that_lies_in_the_workspace_changes_a_result(problem):
+    subject, args = emulator.subject(problem), filled(problem, 7)
+    calls = [replace(args, **{n: getattr(args, n).clone() for n in operands_of(problem) if n.startswith("out")}) for _ in "ab"]
+    for call, byte in zip(calls, (0, 0xFF), strict=True):
+        subject.run(call, torch.full((subject.plan.workspace_size,), byte, dtype=torch.uint8))
+    for one, two in zip(*(problem.written(call) for call in calls), strict=True):
+        assert not bool(differs(one, two).any())
+
+
+def test_the_workspace_has_each_result_of_each_group():
+    def bytes_of(*sizes):
+        return sum(-(-size // 256) * 256 for size in sizes)
+
+    for name, want in (
+        ("two_levels", bytes_of(12 * 4)), ("entropies", bytes_of(37 * 4)), ("many_rows", bytes_of(2100 * 4)),
+        ("entropies_columns", bytes_of(6 * 3 * 8 * 4)), ("many_results", bytes_of(11 * 4, 11 * 8, 11 * 8)),
+        ("elements", bytes_of(15 * 4)), ("no_rows", 0), ("counted", bytes_of(70 * 8, 70 * 4)),
+    ):  # fmt: skip
+        assert plan_of(LEVELS[name]).workspace_size == want, name
+
+
+def test_one_result_of_a_group_is_what_a_stage_takes_of_it():
+    """Not the results of the stages: they stay in registers."""
+    levels = levels_of(LEVELS["entropies"])
+    (made,) = levels.groups.outputs
+    assert (made.dtype, made.over) == ("f32", (0,))
+    assert (levels.rows.shape, levels.rows.fold) == ((37,), (0,))
+    assert [one.name for one in levels.rows.inputs] == ["w", made.name]
+    assert levels_of(LEVELS["elements"]).rows.shape == (3, 5, 16)
+
+
+@emulator.needed
+def test_places_of_the_second_fold_are_those_of_the_whole():
+    """Along axis 2 behind groups along axis 1."""
+    stages = (Stage(reducer="max", value=X, axes=(1,)),
+              Stage(reducer="sum", value=stage(0, "f32") * apply("f32", coord(2)), axes=(2,)))  # fmt: skip
+    problem = rows((3, 5, 8), (1, 2), stages, (out(stage(1, "f32"), over=(0,)),))
+    x = torch.randint(-99, 99, problem.shape, generator=torch.Generator().manual_seed(5)).float()
+    args = replace(filled(problem, 1), in_0=x)
+    emulator.subject(problem).run(args)
+    assert torch.equal(args.out_0, (x.amax(1) * torch.arange(8.0)).sum(1))
+
+
+def test_the_bound_counts_the_fewest_lanes_of_both_folds():
+    constants = dict(plan_of(mean_of_entropies((5, 4000), 1)).sku.precision_guarantee.error_model.constants)
+    assert constants["lanes"] == 32  # 5 rows lie in one warp; 4000 elements in four
+
+
+def test_axes_that_are_folded_first_lie_in_columns_where_the_last_axis_is_kept():
+    assert ",group_groups=" in plan_of(LEVELS["entropies_columns"]).sku.id
+    assert ",group_span=" in plan_of(LEVELS["entropies"]).sku.id
+
+
+def test_sizes_of_rows_are_no_part_of_a_kernel():
+    small, large = (mean_of_entropies((n, 5, 33), 2, kept=(0,)) for n in (3, 700))
+    assert plan_of(small).sku.id == plan_of(large).sku.id
+
+
+def test_what_is_declined_says_why():
+    only = {"forbid": ("rows", "columns", "split", "ragged")}
+    five = [Stage(reducer="max", value=X * float(i + 1), axes=(1,)) for i in range(5)]
+    terms = [X * stage(i, "f32") for i in range(5)]
+    crowded = rows((4, 8), (0, 1), (*five, Stage(reducer="sum", value=sum(terms[1:], terms[0]))), (out(stage(5, "f32")),))
+    for made, word in (
+        (FORMS["rms"], "stages of groups"),
+        (FORMS["grouped"], "stages of groups"),
+        (crowded, "up to 4 results"),
+        (FoldDescriptor.model_validate(FORMS["two_levels"].model_dump() | {"in_place": {"y": "x"}}), "stages of groups"),
+    ):
+        with pytest.raises(UnsupportedError, match=word):
+            plan_of(made, **only)
+
+
+@pytest.mark.parametrize("axes", [(1, 0), (0, 0), (2,), (0, 3)])
+def test_axes_of_a_stage_are_folded_ones_rising(axes):
+    with pytest.raises(DescriptorError, match="some of the folded axes"):
+        rows((2, 3, 4), (0, 1), (Stage(reducer="sum", value=X, axes=axes),), (out(X, over=None),))
+
+
+def test_a_result_differs_where_its_value_does():
+    """Along a folded axis that the stage does not join."""
+    stages = (Stage(reducer="sum", value=X, axes=(0,)),)
+    with pytest.raises(DescriptorError, match="Fold it in a stage"):
+        rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),))
+    same = (Input(name="x", dtype="f32", over=(0,)),)
+    assert rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),), same)
+
+
+def test_a_row_that_uses_a_group_alone_is_left_to_the_reference():
+    """The result of a group that is the same in all groups of a row."""
+    inputs = (Input(name="x", dtype="f32", over=(0, 2)),)
+    problem = rows((2, 3, 4), (1, 2), (Stage(reducer="sum", value=X, axes=(2,)),), (out(stage(0, "f32"), over=(0,)),), inputs)
+    with pytest.raises(UnsupportedError, match="a row that uses the result of a group"):
+        plan_of(problem)
+
+
+@pytest.mark.parametrize("name", ["entropies", "entropies_columns", "many_results", "elements"])
+def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
+    builds_without_spills(LEVELS[name], monkeypatch, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+    on_gpu(problem, moved(problem, filled(problem, 3), layout))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [
+    lambda: mean_of_entropies((4096, 32000), 1), lambda: mean_of_entropies((4, 21, 64, 96), 1),
+    lambda: largest_sum((3, 2000, 3000), 2, (1,)), lambda: largest_sum((3, 2000, 3000), 1, (2,)),
+], ids=["entropies", "images", "rows", "columns"])  # fmt: skip
+def test_large_ones_on_a_gpu_have_the_same_bits_twice(make):
+    problem = make()
+    args = filled(problem, 3)
+    first, second = (problem.written(on_gpu(problem, args)) for _ in range(2))
+    for one, two in zip(first, second, strict=True):
+        assert not bool(differs(one, two).any())
