@@ -36,6 +36,11 @@ class ColumnConfig:
         return self.groups * self.cluster
 
     @property
+    def most_terms(self) -> int:
+        """Elements of a column that a thread may have; 0: any number."""
+        return self.rows if self.held else 0
+
+    @property
     def facts(self) -> dict[str, int | bool]:
         """Facts of a SKU that determine the order of additions."""
         found: dict[str, int | bool] = {"groups": self.groups, "rows": self.rows, "vector": self.vector}

@@ -35,6 +35,11 @@ class Config:
     held: bool = True
 
     @property
+    def most_terms(self) -> int:
+        """Elements that a thread may have; 0: any number."""
+        return self.vector * self.pieces * self.waves if self.held else 0
+
+    @property
     def facts(self) -> dict[str, int | bool]:
         """Facts of a SKU that determine the order of additions: lanes of a row, vectors of each, lanes of a group."""
         found: dict[str, int | bool] = {"span": self.threads * self.cluster, "vector": self.vector}

@@ -65,6 +65,10 @@ class RowLayout:
         """Chains of additions of a row. summed: whether a lane has one alone."""
         return int(shape.lanes) * (1 if summed else min(4, shape.vector))
 
+    def steps(self, shape: Any, summed: bool) -> tuple[int, int]:
+        """(chains of additions that share the terms of a row, roundings of joins)."""
+        return self.chains(shape, summed), self.tree
+
     def constants(self, program: Any, target: Target) -> dict[str, Any]:
         shape, inner = self.config(program, target), inner_axes(program) or program.fold
         lanes = {
@@ -230,7 +234,8 @@ def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
     summed = any(stage.reducer == "expsum" for stage in program.stages)
     shape = layout.config(program, target)
     found |= {"chunk": float(shape.chunk)} if "chunk" in shape.facts else {}
-    found |= {"lanes": float(layout.chains(shape, summed)), "tree": float(layout.tree)}
+    lanes, tree = layout.steps(shape, summed)
+    found |= {"lanes": float(lanes), "tree": float(tree)}
     if math == "approx" and (summed or "ulp.exp" in found):
         found["ulp.exp"] = float(APPROXIMATE["exp"])
     elif summed:

@@ -69,10 +69,16 @@ class LevelLayout(engine.RowLayout):
         levels = _levels(program)
         return "approx" if "approx" in (engine.math_of(levels.groups), engine.math_of(levels.rows)) else "device"
 
-    def chains(self, shape: LevelConfig, summed: bool) -> int:
-        """The fewest of the two: a term of either passes no more roundings than one of so few."""
+    def steps(self, shape: LevelConfig, summed: bool) -> tuple[int, int]:
+        """For both folds: the chains of the one that has more, with what a thread of the other holds; else the fewest."""
         parts = zip(shape.in_columns, (shape.groups, shape.rows), strict=True)
-        return min(_LAYOUTS["columns" if in_columns else "rows"].chains(part, summed) for in_columns, part in parts)
+        few, many = sorted(
+            (_LAYOUTS["columns" if in_columns else "rows"].chains(part, summed), part.most_terms or math.inf)
+            for in_columns, part in parts
+        )
+        if few[1] == math.inf:
+            return few[0], self.tree
+        return many[0], self.tree + int(few[1])
 
 
 def _levels(program: Any) -> Levels:

@@ -83,7 +83,7 @@ def many_results(shape):
         Stage(reducer="prod", value=least / apply("f64", extent(0)) + 1.0, axes=(0,)),
         Stage(reducer="sum", value=apply("select", stage(2, "bool"), stage(3, "i64", "index"), extent(1)), axes=(0,)),
     )
-    outputs = (out(stage(4, "f32")), out(stage(5, "f64"), "f64", name="p"), out(stage(6, "i64"), "i64", name="z"))
+    outputs = (out(stage(4, "f32") / count(1)), out(stage(5, "f64"), "f64", name="p"), out(stage(6, "i64"), "i64", name="z"))
     return rows(shape, (0, 1), stages, outputs, (Input(name="x", dtype="f32"), Input(name="b", dtype="f32", shape=(shape[0],))))
 
 
@@ -233,17 +233,28 @@ def test_one_result_of_a_group_is_what_a_stage_takes_of_it():
 def test_places_of_the_second_fold_are_those_of_the_whole():
     """Along axis 2 behind groups along axis 1."""
     stages = (Stage(reducer="max", value=X, axes=(1,)),
-              Stage(reducer="sum", value=stage(0, "f32") * apply("f32", coord(2)), axes=(2,)))  # fmt: skip
-    problem = rows((3, 5, 8), (1, 2), stages, (out(stage(1, "f32"), over=(0,)),))
+              Stage(reducer="sum", value=stage(0, "f32"), axes=(2,)),
+              Stage(reducer="sum", value=apply("f32", coord(2)) * apply("f32", coord(0)), axes=(2,)))  # fmt: skip
+    problem = rows((3, 5, 8), (1, 2), stages, (out(stage(1, "f32") + stage(2, "f32"), over=(0,)),))
     x = torch.randint(-99, 99, problem.shape, generator=torch.Generator().manual_seed(5)).float()
     args = replace(filled(problem, 1), in_0=x)
     emulator.subject(problem).run(args)
-    assert torch.equal(args.out_0, (x.amax(1) * torch.arange(8.0)).sum(1))
+    assert torch.equal(args.out_0, x.amax(1).sum(1) + 28 * torch.arange(3.0))
 
 
-def test_the_bound_counts_the_fewest_lanes_of_both_folds():
-    constants = dict(plan_of(mean_of_entropies((5, 4000), 1)).sku.precision_guarantee.error_model.constants)
-    assert constants["lanes"] == 32  # 5 rows lie in one warp; 4000 elements in four
+def test_the_bound_counts_the_roundings_of_both_folds():
+    """Of the fold with fewer lanes all that a thread has, if it is held."""
+    for shape, lanes, terms in (((5, 4000), 128, 4), ((4000, 5), 256, 8), ((300, 300), 32, 12)):
+        plan = plan_of(mean_of_entropies(shape, 1))
+        constants = dict(plan.sku.precision_guarantee.error_model.constants)
+        assert (constants["lanes"], constants["tree"]) == (lanes, 17 + terms), plan.sku.id
+    for shape, lanes in (((5, 600000), 512), ((2, 50000, 16), 256)):  # groups that are read again
+        sku = plan_of(mean_of_entropies(shape, 1)).sku
+        assert ",group_stream=true" in sku.id
+        assert dict(sku.precision_guarantee.error_model.constants)["lanes"] == lanes
+    sku = plan_of(mean_of_entropies((600000, 5), 1)).sku
+    assert ",row_stream=true" in sku.id
+    assert dict(sku.precision_guarantee.error_model.constants)["lanes"] == 512
 
 
 def test_axes_that_are_folded_first_lie_in_columns_where_the_last_axis_is_kept():
