@@ -39,7 +39,7 @@ struct ColumnFold : Located<M> {
     const int thread = static_cast<int>(threadIdx.x), last = p.kept - 1;
     const int64_t tiles = (p.extent[last] + Tile::kColumns - 1) / Tile::kColumns;
     group = static_cast<int>(blockIdx.x) % M::kCluster * M::kGroups + thread / Tile::kLanes;
-    locate<M::kOperands>(p, block / tiles, last, at, place);
+    locate_row<M>(*this, p, block / tiles, last);
     const int64_t column = block % tiles * Tile::kColumns + thread % Tile::kLanes * kVec;
     go(*this, column);
     const int64_t left = place[0] < valid_rows(p) ? p.extent[last] - column : 0;
@@ -115,11 +115,16 @@ struct ColumnFold : Located<M> {
     return static_cast<int>(left < 0 ? 0 : left < kRows ? left : kRows);
   }
   __device__ __forceinline__ void fetch(typename M::Inputs (&in)[kRows], int64_t first) const {
+    if (is_wide<kLie>(p)) fetch_rows<true>(in, first);
+    else fetch_rows<false>(in, first);
+  }
+  template <bool kWide>
+  __device__ __forceinline__ void fetch_rows(typename M::Inputs (&in)[kRows], int64_t first) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int64_t row = first + i * kStep;
       const int count = row < end ? columns : 0;
-      M::template fetch<kLie == Lie::kWide>(in[i], p, at, static_cast<int>(row), 0, count);
+      M::template fetch<kWide>(in[i], p, at, static_cast<int>(row), 0, count);
       if (count != 0) M::fetch_steps(in[i], p, at, static_cast<int>(row));
     }
   }
@@ -167,9 +172,24 @@ struct ColumnFold : Located<M> {
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
       if (kLie == Lie::kAny && columns == 0) continue;
-      typename R::Value x[kRows];
-      evaluate<kStage>(x, in, j, first, count);
-      accumulate_rows<R>(states[j], x, count, static_cast<int>(first), kStep);
+      if constexpr (kLie == Lie::kAny && R::kChains > 1) {
+        add_apart<kStage>(states[j], j, first, count);
+      } else {
+        typename R::Value x[kRows];
+        evaluate<kStage>(x, in, j, first, count);
+        accumulate_rows<R>(states[j], x, count, static_cast<int>(first), kStep);
+      }
+    }
+  }
+  // Rows one by one, in a short loop: where each has its own place, speed does not matter.
+  template <int kStage, class State>
+  __device__ __forceinline__ void add_apart(State& state, int j, int64_t first, int count) {
+    const auto uniform = M::uniform(At<kStage>{}, constants[j], results[j], p);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const Located<M> here = located_from<M>(*this, p, first + i * kStep);
+      const auto one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants[j], results[j], p, here.place);
+      ReducerOf<M, kStage>::add(state, one, static_cast<int>(first) + i * kStep);
     }
   }
 
@@ -189,7 +209,9 @@ struct ColumnFold : Located<M> {
         typename M::Outputs out;
 #pragma unroll
         for (int j = 0; j < kVec; j += 2) M::put(out, j, result(in[i], j), result(in[i], j + 1));
-        M::template store<kLie == Lie::kWide>(out, p, at, static_cast<int>(first + i * kStep), 0, columns);
+        const int row = static_cast<int>(first + i * kStep);
+        if (is_wide<kLie>(p)) M::template store<true>(out, p, at, row, 0, columns);
+        else M::template store<false>(out, p, at, row, 0, columns);
       }
     }
   }

@@ -79,7 +79,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
 #pragma unroll 1
   for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
     State all = state_at<Tile, State>(0, column);
-#pragma unroll
+#pragma unroll 1
     for (int i = 1; i < Tile::kSlots; ++i) all = R::join(all, state_at<Tile, State>(i, column));
     put_state<Tile>(0, column, all);
   }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
 #pragma unroll 1
     for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
       State all = state_of_cta<Tile, State>(0, column);
-#pragma unroll
+#pragma unroll 1
       for (int i = 1; i < kCluster; ++i) all = R::join(all, state_of_cta<Tile, State>(i, column));
       put_state<Tile>(Tile::kSlots, column, all);
     }

@@ -60,7 +60,7 @@ struct RaggedFold : Located<M> {
   }
 
   __device__ __forceinline__ int64_t find(int64_t row) {
-    locate<M::kOperands>(p, row, p.kept, at, place);
+    locate_row<M>(*this, p, row, p.kept);
     const RowRange range = range_of<M>(p, place[0]);
     count = range.length * p.unit;
     if (count > kShortRow != (lanes != 32)) return count;  // another CTA folds it

@@ -80,7 +80,10 @@ struct PlaceOf {
   static constexpr bool kCommutes = true;
   static constexpr int32_t kNone = INT32_MAX;
   OPF_STEP State none() { return {T(0), kNone}; }
-  OPF_STEP void add(State& s, T x, int index) { s = join(s, {x, index}); }
+  // A lane adds values in the order of their places, so that the first of equal ones stays.
+  OPF_STEP void add(State& s, T x, int index) {
+    if (s.index == kNone || (s.value == s.value && (x != x || before(s.value, x)))) s = {x, index};
+  }
   OPF_STEP State join(State a, State b) { return second(a, b) ? b : a; }
   OPF_STEP T part_value(State s) { return s.value; }
   OPF_STEP int64_t part_index(State s) { return s.index; }
@@ -91,8 +94,9 @@ struct PlaceOf {
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
     if (a_nan != b_nan) return b_nan;
     if (a_nan || a.value == b.value) return b.index < a.index;
-    return kMost ? a.value < b.value : b.value < a.value;
+    return before(a.value, b.value);
   }
+  OPF_STEP bool before(T a, T b) { return kMost ? a < b : b < a; }
 };
 
 // Count, mean and sum of squared deviations, joined as Chan does.
@@ -173,6 +177,19 @@ OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename
     for (int i = 0; i < kCount; ++i)
       if (i < count) R::add(states[i % R::kChains], x[i], first + i);
   }
+}
+
+// Adds element i of a vector, alone: as a part of the vector it would join the same state. index: its place.
+template <class R>
+OPF_STEP void accumulate_one(typename R::State (&states)[R::kChains], typename R::Value x, int i, int index) {
+  typename R::State one = states[0];
+#pragma unroll
+  for (int chain = 1; chain < R::kChains; ++chain)
+    if (chain == i % R::kChains) one = states[chain];
+  R::add(one, x, index);
+#pragma unroll
+  for (int chain = 0; chain < R::kChains; ++chain)
+    if (chain == i % R::kChains) states[chain] = one;
 }
 
 // Adds the first `count` values of a column to its state. first: the place of the first one, step: from one to the next.

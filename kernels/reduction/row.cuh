@@ -9,14 +9,38 @@
 namespace opfacade {
 
 // How the elements of a row lie. kWide: vectors are whole and aligned. kDense: neighbours are neighbours in memory. kAny: each
-// element has its own place.
-enum class Lie { kWide, kDense, kAny };
+// element has its own place. kNear: kWide or kDense, as a call says: one kernel for both takes half the time to compile.
+enum class Lie { kWide, kDense, kAny, kNear };
+
+template <Lie kLie, class Params>
+__device__ __forceinline__ bool is_wide(const Params& p) {
+  return kLie == Lie::kWide || (kLie == Lie::kNear && p.aligned != 0);
+}
 
 // Offsets and place of an element.
 template <class M>
 struct Located {
   int64_t at[M::kOperands], place[kMapAxes];
 };
+// Offsets of row n along the first `axes` axes, and its place along axis 0; along the others too where a program knows places. Else
+// a short loop finds them: one that is unrolled has a division of 64 bits for each of eight axes.
+template <class M>
+__device__ __forceinline__ void locate_row(Located<M>& found, const typename M::Params& p, int64_t n, int axes) {
+  if constexpr (M::kPlaced) {
+    locate<M::kOperands>(p, n, axes, found.at, found.place);
+  } else {
+#pragma unroll
+    for (int k = 0; k < M::kOperands; ++k) found.at[k] = 0;
+    found.place[0] = 0;
+#pragma unroll 1
+    for (int axis = axes - 1; axis >= 0; --axis) {
+      n = split(n, p.extent[axis], p.divider[axis], found.place[0]);
+#pragma unroll
+      for (int k = 0; k < M::kOperands; ++k) found.at[k] += found.place[0] * p.stride[k][axis];
+    }
+  }
+}
+
 // Offsets and place of element n along the folded axes; `row` has those of its row.
 template <class M>
 __device__ __forceinline__ Located<M> located_from(const Located<M>& row, const typename M::Params& p, int64_t n) {

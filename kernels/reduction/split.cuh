@@ -45,7 +45,7 @@ template <class M, Lie kLie>
 struct RowPart : Located<M> {
   using Params = typename M::Params;
   using Located<M>::at, Located<M>::place;
-  static constexpr int kVec = M::kVec, kBatch = kLie == Lie::kWide ? M::kBatch : 1, kStep = kPartThreads * kVec;
+  static constexpr int kVec = M::kVec, kBatch = kLie == Lie::kAny ? 1 : M::kBatch, kStep = kPartThreads * kVec;
 
   const Params& p;
   const int64_t row, part, begin, end;
@@ -55,7 +55,7 @@ struct RowPart : Located<M> {
   __device__ __forceinline__ explicit RowPart(const Params& params)
       : p(params), row(blockIdx.x / p.parts), part(blockIdx.x % p.parts), begin(part * p.chunk),
         end(min(begin + p.chunk, int64_t{p.elements})) {
-    locate<M::kOperands>(p, row, p.kept, at, place);
+    locate_row<M>(*this, p, row, p.kept);
   }
 
   __device__ __forceinline__ void run() {
@@ -79,8 +79,8 @@ struct RowPart : Located<M> {
     for (int64_t first = begin + static_cast<int>(threadIdx.x) * kVec; first < end; first += kBatch * kStep) {
       typename M::Inputs in[kBatch];
       if constexpr (kLie != Lie::kAny) {
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) fetch(in[i], first + i * kStep);
+        if (is_wide<kLie>(p)) fetch<true>(in, first);
+        else fetch<false>(in, first);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i)
@@ -92,16 +92,35 @@ struct RowPart : Located<M> {
     const int64_t left = end - first;
     return static_cast<int>(left < 0 ? 0 : left < kVec ? left : kVec);
   }
-  __device__ __forceinline__ void fetch(typename M::Inputs& in, int64_t first) const {
-    M::template fetch<kLie == Lie::kWide>(in, p, at, 0, static_cast<int>(first), count_from(first));
+  template <bool kWide>
+  __device__ __forceinline__ void fetch(typename M::Inputs (&in)[kBatch], int64_t first) const {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      M::template fetch<kWide>(in[i], p, at, 0, static_cast<int>(first) + i * kStep, count_from(first + i * kStep));
   }
 
   template <int kStage, class State, int kChains>
   __device__ __forceinline__ void add(State (&states)[kChains], const typename M::Inputs& in, int64_t first) {
-    typename ReducerOf<M, kStage>::Value x[kVec];
+    using R = ReducerOf<M, kStage>;
     const int count = count_from(first);
-    evaluate<kStage>(x, in, first, count);
-    accumulate<ReducerOf<M, kStage>>(states, x, count, static_cast<int>(first));
+    if constexpr (kLie == Lie::kAny && R::kChains > 1) {
+      add_apart<kStage>(states, first, count);
+    } else {
+      typename R::Value x[kVec];
+      evaluate<kStage>(x, in, first, count);
+      accumulate<R>(states, x, count, static_cast<int>(first));
+    }
+  }
+  // Elements one by one, in a short loop: where each has its own place, speed does not matter.
+  template <int kStage, class State, int kChains>
+  __device__ __forceinline__ void add_apart(State (&states)[kChains], int64_t first, int count) {
+    const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const Located<M> here = located_from<M>(*this, p, first + i);
+      const auto one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants, results, p, here.place);
+      accumulate_one<ReducerOf<M, kStage>>(states, one, i, static_cast<int>(first) + i);
+    }
   }
   template <int kStage, class T>
   __device__ __forceinline__ void evaluate(T (&x)[kVec], const typename M::Inputs& in, int64_t first, int count) {
@@ -149,7 +168,7 @@ struct PartsMerge : Located<M> {
   __device__ __forceinline__ void run() {
     wait_for_previous();
     if (row >= p.rows) return;
-    locate<M::kOperands>(p, row, p.kept, at, place);
+    locate_row<M>(*this, p, row, p.kept);
     if (place[0] >= valid_rows(p)) return;
     constants = M::constants(p, at);
     allow_dependents();

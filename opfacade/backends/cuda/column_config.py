@@ -51,7 +51,7 @@ class ColumnConfig:
         """Constants of the templates in columns."""
         lanes = {name: getattr(self, name) for name in ("vector", "groups", "rows", "cluster", "held")}
         found = lanes | {"shared": self.shared_bytes(program), "columns": kept_last(program), "inner": len(program.fold)}
-        found |= {"fused": not self.held and self.fuses(program)}
+        found |= {"fused": not self.held and self.fuses(program), "near": _is_heavy(program)}
         return found | {"segmented": True}  # templates reach a folded element by the step from one to the next
 
     def fuses(self, program: Any) -> bool:
@@ -66,6 +66,12 @@ class ColumnConfig:
             return 0
         most = max((state_bytes(stage) for stage in program.stages), default=0)
         return (slots + (self.cluster > 1)) * lanes * most
+
+
+def _is_heavy(program: Any) -> bool:
+    """Whether one kernel takes vectors that are aligned and those that are not: with one stage, two kernels have more CTAs on
+    an SM and compile in time."""
+    return len(program.stages) > 1
 
 
 def kept_last(program: Any) -> int:

@@ -75,7 +75,7 @@ class RowLayout:
             name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
         }
         rows = sum(program.joined(stage) == program.fold for stage in program.stages)
-        return lanes | {"row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
+        return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
 
     def held_elements(self, program: Any, target: Target) -> int:
         """Elements of an input that a thread keeps from the stages to the outputs."""

@@ -55,7 +55,7 @@ class RaggedRows(engine.RowLayout):
     def constants(self, program: Any, target: Target) -> dict[str, Any]:
         fused = fold_config.independent(program) and column_config.state_words(program) <= fold_config.STATE_WORDS
         found = {"rows": self.config(program, target).batch, "fused": fused, "in_columns": False, "columns": 0, "vector": 4}
-        return found | {"inner": len(program.fold), "segmented": False, "ragged": program.ragged}
+        return found | {"near": True, "inner": len(program.fold), "segmented": False, "ragged": program.ragged}
 
     def level(self, program: Any, axes: Any) -> str:
         return "element" if set(axes) & set(program.fold) else "row"

@@ -58,7 +58,14 @@ class SplitRows(engine.RowLayout):
     def constants(self, program: Any, target: Target) -> dict[str, Any]:
         shape = self.config(program, target)
         lanes = {"vector": shape.vector, "batch": shape.batch, "fused": split_config.fuses(program, shape.vector)}
-        return lanes | {"inner": len(program.fold), "segmented": False, "split": True, "in_columns": False, "columns": 0}
+        return lanes | {
+            "near": True,
+            "inner": len(program.fold),
+            "segmented": False,
+            "split": True,
+            "in_columns": False,
+            "columns": 0,
+        }
 
 
 class SplitColumns(column_engine.ColumnLayout):
