@@ -113,25 +113,10 @@ struct Fold {
   __device__ __forceinline__ void add(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave, int first) {
     using R = ReducerOf<kStage>;
     each_vector(wave, [&](int piece, int count) {
-      if constexpr (kLie == Lie::kAny && R::kChains > 1) {
-        add_apart<kStage>(states, wave, piece, count, first);
-      } else {
-        typename R::Value x[M::kVec];
-        evaluate<kStage>(x, wave, piece, count);
-        accumulate<R>(states, x, count, first + row.element(piece));
-      }
+      typename R::Value x[M::kVec];
+      evaluate<kStage>(x, wave, piece, count);
+      accumulate<R>(states, x, count, first + row.element(piece));
     });
-  }
-  // Elements one by one, in a short loop: where each has its own place, speed does not matter.
-  template <int kStage, class State, int kChains>
-  __device__ __forceinline__ void add_apart(State (&states)[kChains], int wave, int piece, int count, int first) {
-    const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const auto here = row.located(row.segment(wave), row.element(piece) + i);
-      const auto one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants, results, p, here.place);
-      accumulate_one<ReducerOf<kStage>>(states, one, i, first + row.element(piece) + i);
-    }
   }
 
   template <int kStage>

@@ -64,6 +64,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
   using State = typename R::State;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kLanes;
   const int slot = Tile::kLanes < 32 ? thread / 32 : thread / Tile::kLanes;
+  constexpr int kAtOnce = sizeof(State) > 8 ? 1 : 8;  // states that divide wait for each other, and take long to compile
 #pragma unroll
   for (int j = 0; j < kVec; ++j) states[j] = join_groups<R, Tile>(states[j]);
   if constexpr (!Tile::kJoins) return;
@@ -79,7 +80,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
 #pragma unroll 1
   for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
     State all = state_at<Tile, State>(0, column);
-#pragma unroll 1
+#pragma unroll kAtOnce
     for (int i = 1; i < Tile::kSlots; ++i) all = R::join(all, state_at<Tile, State>(i, column));
     put_state<Tile>(0, column, all);
   }
@@ -88,7 +89,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
 #pragma unroll 1
     for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
       State all = state_of_cta<Tile, State>(0, column);
-#pragma unroll 1
+#pragma unroll kAtOnce
       for (int i = 1; i < kCluster; ++i) all = R::join(all, state_of_cta<Tile, State>(i, column));
       put_state<Tile>(Tile::kSlots, column, all);
     }

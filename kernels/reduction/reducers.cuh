@@ -179,19 +179,6 @@ OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename
   }
 }
 
-// Adds element i of a vector, alone: as a part of the vector it would join the same state. index: its place.
-template <class R>
-OPF_STEP void accumulate_one(typename R::State (&states)[R::kChains], typename R::Value x, int i, int index) {
-  typename R::State one = states[0];
-#pragma unroll
-  for (int chain = 1; chain < R::kChains; ++chain)
-    if (chain == i % R::kChains) one = states[chain];
-  R::add(one, x, index);
-#pragma unroll
-  for (int chain = 0; chain < R::kChains; ++chain)
-    if (chain == i % R::kChains) states[chain] = one;
-}
-
 // Adds the first `count` values of a column to its state. first: the place of the first one, step: from one to the next.
 template <class R, int kCount>
 OPF_STEP void accumulate_rows(typename R::State& state, const typename R::Value (&x)[kCount], int count, int first, int step) {

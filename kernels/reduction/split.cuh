@@ -101,26 +101,10 @@ struct RowPart : Located<M> {
 
   template <int kStage, class State, int kChains>
   __device__ __forceinline__ void add(State (&states)[kChains], const typename M::Inputs& in, int64_t first) {
-    using R = ReducerOf<M, kStage>;
+    typename ReducerOf<M, kStage>::Value x[kVec];
     const int count = count_from(first);
-    if constexpr (kLie == Lie::kAny && R::kChains > 1) {
-      add_apart<kStage>(states, first, count);
-    } else {
-      typename R::Value x[kVec];
-      evaluate<kStage>(x, in, first, count);
-      accumulate<R>(states, x, count, static_cast<int>(first));
-    }
-  }
-  // Elements one by one, in a short loop: where each has its own place, speed does not matter.
-  template <int kStage, class State, int kChains>
-  __device__ __forceinline__ void add_apart(State (&states)[kChains], int64_t first, int count) {
-    const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const Located<M> here = located_from<M>(*this, p, first + i);
-      const auto one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants, results, p, here.place);
-      accumulate_one<ReducerOf<M, kStage>>(states, one, i, static_cast<int>(first) + i);
-    }
+    evaluate<kStage>(x, in, first, count);
+    accumulate<ReducerOf<M, kStage>>(states, x, count, static_cast<int>(first));
   }
   template <int kStage, class T>
   __device__ __forceinline__ void evaluate(T (&x)[kVec], const typename M::Inputs& in, int64_t first, int count) {
