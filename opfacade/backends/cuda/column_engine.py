@@ -11,6 +11,7 @@ from typing import Any
 
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda.column_config import ColumnConfig, config, kept_last
+from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.target import Target
@@ -30,7 +31,7 @@ def whole_columns(program: Any) -> Iterator[Reason]:
         yield Reason("OPF-S003", "outputs.over", "a part of the folded axes", "all folded axes, or none")
 
 
-class ColumnLayout(engine.RowLayout):
+class ColumnLayout(RowLayout):
     """How a fold is laid over threads, for `FoldKernel`."""
 
     impl, template, evidence = "columns", "reduction/fold_columns", _EVIDENCE

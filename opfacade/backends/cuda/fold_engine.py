@@ -9,7 +9,7 @@ from typing import Any
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.backends.cuda.fold_config import config, inner_axes
+from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.backends.cuda.fold_printer import Printer
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor
@@ -18,85 +18,18 @@ from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.programs.expression import Node, ordered
-from opfacade.programs.guarantees import Math, error_model
+from opfacade.programs.guarantees import error_model
 from opfacade.programs.stages import REDUCERS
 from opfacade.programs.ulps import APPROXIMATE
 
-EVIDENCE = (
-    "tests/families/reduction/test_fold_kernel.py::test_it_keeps_its_bound_on_every_layout",
-    "tests/families/reduction/test_fold_kernel.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
-)
 _MAX_ROW = 2**31 - 1
 _HELD_WORDS = 32  # registers of a thread for elements that leave room for two CTAs of 512 threads
-_TREE = 2 + 2 + 5 + 8  # of an uneven vector, chains, lanes and warps
-
-
-class RowLayout:
-    """How a fold is laid over threads. Here lanes share a row; `column_engine` has another."""
-
-    impl, template, evidence = "rows", "reduction/fold", EVIDENCE
-    tree, cuts, ragged = _TREE, False, False  # roundings of joins; whether the number of rows decides where a row is cut
-    one_scale = False  # whether a result depends on all rows
-
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
-        if inner_axes(program) is None:
-            yield Reason("OPF-S003", "stages.axes", "several kinds of groups", "all folded axes, and one kind of group")
-            return
-        inner = inner_axes(program) or program.fold
-        if inner != program.fold[-len(inner) :]:
-            yield Reason("OPF-S003", "stages.axes", f"{inner}", f"the last ones of {program.fold}")
-        whole = [program.joined(stage) == program.fold for stage in program.stages]
-        if any(self._is_row_of_groups(program, made, whole) for made in program.outputs):
-            yield Reason("OPF-S003", "outputs", "a row that uses the result of a group", "groups and elements that use it")
-        if whole != sorted(whole, reverse=True):
-            yield Reason("OPF-S003", "stages", "a row after its groups", "stages along whole rows first")
-
-    def _is_row_of_groups(self, program: Any, made: Any, whole: Sequence[bool]) -> bool:
-        used = [node.data[0] for node in ordered([made.value]) if node.kind == "stage"]
-        return self.level(program, program.axes_of(made)) == "row" and not all(whole[index] for index in used)
-
-    def config(self, program: Any, target: Target) -> Any:
-        return config(program, target)
-
-    def math(self, program: Any) -> Math:
-        return math_of(program)
-
-    def chains(self, shape: Any, summed: bool) -> int:
-        """Chains of additions of a row. summed: whether a lane has one alone."""
-        return int(shape.lanes) * (1 if summed else min(4, shape.vector))
-
-    def steps(self, shape: Any, summed: bool) -> tuple[int, int]:
-        """(chains of additions that share the terms of a row, roundings of joins)."""
-        return self.chains(shape, summed), self.tree
-
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
-        shape, inner = self.config(program, target), inner_axes(program) or program.fold
-        lanes = {
-            name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
-        }
-        rows = sum(program.joined(stage) == program.fold for stage in program.stages)
-        return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
-
-    def held_elements(self, program: Any, target: Target) -> int:
-        """Elements of an input that a thread keeps from the stages to the outputs."""
-        shape = self.config(program, target)
-        return shape.vector * shape.pieces * shape.waves if shape.held else 0
-
-    def level(self, program: Any, axes: Sequence[int]) -> str:
-        """Where something that has some axes lies: at each element, each group, or each row."""
-        if set(axes) & set(inner_axes(program) or program.fold):
-            return "element"
-        return "group" if set(axes) & set(program.fold) else "row"
 
 
 def values_of(program: Any) -> tuple[Node, ...]:
     """Every expression, those of stages first."""
     inner, outer = program.resolved
     return (*inner, *outer)
-
-
-def math_of(program: Any) -> Math:
-    return source.math_of([(made.dtype, node) for made, node in zip(program.outputs, program.resolved[1], strict=True)])
 
 
 def is_placed(program: Any) -> bool:

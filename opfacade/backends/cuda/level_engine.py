@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.column_engine import ColumnLayout
+from opfacade.backends.cuda.fold_layout import RowLayout, math_of
 from opfacade.backends.cuda.level_program import Levels, levels_of
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -25,7 +27,7 @@ _EVIDENCE = (
     "tests/families/reduction/test_levels.py::test_it_keeps_its_bound_on_every_layout",
     "tests/families/reduction/test_levels.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
 )
-_LAYOUTS = {"columns": ColumnLayout(), "rows": engine.RowLayout()}
+_LAYOUTS = {"columns": ColumnLayout(), "rows": RowLayout()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class LevelConfig:
         return found
 
 
-class LevelLayout(engine.RowLayout):
+class LevelLayout(RowLayout):
     impl, template, evidence = "levels", "reduction/fold_levels", _EVIDENCE
 
     def declines(self, program: Any, target: Target) -> Iterator[Reason]:
@@ -67,7 +69,7 @@ class LevelLayout(engine.RowLayout):
     def math(self, program: Any) -> Math:
         """The roughest of the two."""
         levels = _levels(program)
-        return "approx" if "approx" in (engine.math_of(levels.groups), engine.math_of(levels.rows)) else "device"
+        return "approx" if "approx" in (math_of(levels.groups), math_of(levels.rows)) else "device"
 
     def steps(self, shape: LevelConfig, summed: bool) -> tuple[int, int]:
         """For both folds: the chains of the one that has more, with what a thread of the other holds; else the fewest."""
@@ -128,16 +130,19 @@ class LevelKernel(engine.FoldKernel):
         if self.is_empty(descriptor):
             return support.nothing_to_do
         levels = _levels(descriptor.folded())
-        scalars = (*engine.scalars(levels.groups), *engine.scalars(levels.rows), *_offsets(levels)[:-1])
+        scalars = (*source.arguments(levels.groups.folded()), *source.arguments(levels.rows.folded()), *_offsets(levels)[:-1])
         return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
 
 
 def _constants(levels: Levels, space: str, part: Any, given: list[str], target: Target) -> dict[str, Any]:
-    """Those of a fold, with the name of its part and where its tensors are: the number of an operand, or -1, -2 and so on for
+    """The constants of a fold, its name, and where its tensors are: the number of an operand, or -1, -2 and so on for
     results of groups."""
     own = [one.name for one in (*part.inputs, *part.outputs)]
     places = tuple(given.index(name) if name in given else -1 - levels.between.index(name) for name in own)
-    return engine.constants(_LAYOUTS[_name(part, target)], part, target) | {"space": space, "places": places}
+    return engine.constants(_LAYOUTS[_name(part, target)], part.folded(), part.dims(), target) | {
+        "space": space,
+        "places": places,
+    }
 
 
 def level_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:

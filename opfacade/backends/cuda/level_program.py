@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from opfacade.plans._fold import FoldOutput, FoldProgram
 from opfacade.plans._fold_checks import varying
 from opfacade.plans._program_args import MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS
-from opfacade.plans.reduction import FoldDescriptor, FoldOutput, Stage
 from opfacade.programs.expression import Node, coord, extent, ordered, scalar, stage, value
 from opfacade.programs.fields import Input, Number, used_names
-from opfacade.programs.stages import rebuilt
+from opfacade.programs.stages import Stage, rebuilt
 
 
 @dataclass(frozen=True)
 class Levels:
     """groups: the fold whose outputs lie in the workspace. rows: the fold that has them as inputs, of the same names."""
 
-    groups: FoldDescriptor
-    rows: FoldDescriptor
+    groups: FoldProgram
+    rows: FoldProgram
 
     @property
     def between(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class _Rows:
         self.inputs += tuple(Input(name=made.data, dtype=made.type, over=self._over(self.rest)) for made in cut.found.values())
         self.scalars = (*(one for one in program.scalars if one.name in names), *self.extents.values())
 
-    def fold(self, stages: list[Node], outputs: list[Node]) -> FoldDescriptor:
+    def fold(self, stages: list[Node], outputs: list[Node]) -> FoldProgram:
         program, whole = self.cut.program, len(self.kept) == len(self.cut.program.shape)
         outer = [program.stages[i] for i in self.cut.outer]
         fold = tuple(self.place[axis] for axis in program.fold if axis in self.place)
@@ -118,7 +118,7 @@ class _Rows:
             FoldOutput(name=one.name, dtype=one.dtype, value=self.moved(node), over=self._over(program.axes_of(one)))
             for one, node in zip(program.outputs, outputs, strict=True)
         ]
-        return FoldDescriptor(
+        return FoldProgram(
             shape=tuple(program.shape[axis] for axis in self.kept), fold=fold, inputs=self.inputs, scalars=self.scalars,
             stages=tuple(made), outputs=tuple(results), num_valid=program.num_valid,
         )  # fmt: skip
@@ -155,7 +155,7 @@ class _Rows:
         return None if over == tuple(range(len(self.kept))) else over
 
 
-def _groups(cut: _Cut) -> FoldDescriptor:
+def _groups(cut: _Cut) -> FoldProgram:
     """The first fold: all axes of the program, of which those of the groups are folded."""
     program, rest = cut.program, tuple(axis for axis in range(len(cut.program.shape)) if axis not in cut.axes)
     stages = [Stage(reducer=program.stages[i].reducer, value=_numbered(cut, program.stages[i].value)) for i in cut.inner]
@@ -163,7 +163,7 @@ def _groups(cut: _Cut) -> FoldDescriptor:
         FoldOutput(name=made.data, dtype=made.type, value=_numbered(cut, node), over=rest) for node, made in cut.found.items()
     ]
     names = used_names({str(i): one.value for i, one in enumerate([*stages, *outputs])})
-    return FoldDescriptor(
+    return FoldProgram(
         shape=program.shape, fold=cut.axes, inputs=tuple(one for one in program.inputs if one.name in names),
         scalars=tuple(one for one in program.scalars if one.name in names), stages=tuple(stages), outputs=tuple(outputs),
         num_valid=program.num_valid,

@@ -10,6 +10,7 @@ from opfacade.backends.cuda import column_config, column_engine, fold_config, su
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
+from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
@@ -36,7 +37,7 @@ class RaggedConfig:
         return {"span": _WARP}
 
 
-class RaggedRows(engine.RowLayout):
+class RaggedRows(RowLayout):
     impl, template, evidence, ragged = "ragged", "reduction/fold_ragged", _EVIDENCE, True
 
     def declines(self, program: Any, target: Target) -> Iterator[Reason]:

@@ -14,6 +14,7 @@ from typing import Any
 from opfacade.backends.cuda import fold_config, support
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda.fold_layout import RowLayout, math_of
 from opfacade.backends.cuda.fold_printer import Printer
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -31,7 +32,7 @@ _EVIDENCE = (
 _CLUSTER = 8  # CTAs that find the scale
 
 
-class ScaledRows(engine.RowLayout):
+class ScaledRows(RowLayout):
     """Lanes share a row, and functions are approximated, as in the op without quant: so results have its bits before they are
     rounded."""
 
@@ -42,7 +43,7 @@ class ScaledRows(engine.RowLayout):
         return fold_config.config(_unquantised(program), target)
 
     def math(self, program: Any) -> Math:
-        return engine.math_of(_unquantised(program))
+        return math_of(_unquantised(program))
 
 
 @lru_cache(maxsize=1024)

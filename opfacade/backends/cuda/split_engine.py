@@ -10,6 +10,7 @@ from opfacade.backends.cuda import column_engine, fold_config, split_config, sup
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
+from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.backends.cuda.split_config import SplitConfig
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -39,7 +40,7 @@ def few_parts(shape: SplitConfig) -> Iterator[Reason]:
         yield Reason("OPF-S003", "shape", "short rows, or as many as fill the GPU", "few long rows")
 
 
-class SplitRows(engine.RowLayout):
+class SplitRows(RowLayout):
     impl, template, evidence = "split", "reduction/fold_split", _EVIDENCE
     tree, cuts = _TREE, True
 

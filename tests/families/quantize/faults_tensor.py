@@ -76,8 +76,8 @@ FAULTS = (
     cpu(
         "tensor scale: functions are exact where those of the op without quant are not",
         ENGINE,
-        "engine.math_of(_unquantised(program))",
-        "engine.math_of(program)",
+        "math_of(_unquantised(program))",
+        "math_of(program)",
         f"{KERNEL} -k 16_bits",
     ),
     cpu(

@@ -306,8 +306,8 @@ def test_a_row_that_uses_a_group_alone_is_left_to_the_reference():
 
 
 @pytest.mark.parametrize("name", ["entropies", "entropies_columns", "many_results", "elements"])
-def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    builds_without_spills(LEVELS[name], monkeypatch, tmp_path)
+def test_it_compiles_without_spills(name):
+    builds_without_spills(LEVELS[name])
 
 
 @pytest.mark.gpu
