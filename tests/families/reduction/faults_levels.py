@@ -83,18 +83,4 @@ FAULTS = (
         "return result.reshape([next(sizes) if axis not in program.joined(stage) and axis == 0 else 1",
         f"{LEVELS} -k 'norms and every_layout'",
     ),
-    cpu(
-        "columns: vectors are loaded as aligned ones, whatever a call says",
-        "kernels/reduction/row.cuh",
-        "(kLie == Lie::kNear && p.aligned != 0)",
-        "kLie == Lie::kNear",
-        "tests/families/reduction/test_split.py -k numpy",
-    ),
-    cpu(
-        "folds: the first place is the last of equal values of a lane",
-        "kernels/reduction/reducers.cuh",
-        "OPF_STEP bool before(T a, T b) { return kMost ? a < b : b < a; }",
-        "OPF_STEP bool before(T a, T b) { return kMost ? a <= b : b <= a; }",
-        "tests/families/reduction/test_split.py -k numpy",
-    ),
 )
