@@ -38,7 +38,7 @@ def bounds(program: Any, args: Any, machine: Machine, steps: Callable[[int], flo
     found = Bounds(Values(leaves, device), machine, balls)
     for index, (stage, value) in enumerate(zip(program.stages, program.resolved[0], strict=True)):
         ball, count = found(value), math.prod(program.shape[axis] for axis in program.joined(stage))
-        rows = Ball(*(_rows(program, stage, one.double()) for one in torch.broadcast_tensors(*ball)))
+        rows = Ball(*(_rows(program, stage, one.double()) for one in torch.broadcast_tensors(*ball)))  # type: ignore[no-untyped-call]
         parts = joined(stage.reducer, rows, Joining(machine, value.type, steps(count)))
         balls |= {(index, part): Ball(*(_kept(program, stage, one) for one in ball)) for part, ball in parts.items()}
         exact = [part for part in parts if is_exact(stage.reducer, part, value)]

@@ -122,7 +122,7 @@ class LevelKernel(engine.FoldKernel):
             (_name(part, target), support.pairs(**_constants(levels, space, part, given, target)))
             for space, part in (("groups", levels.groups), ("rows", levels.rows))
         )
-        told = {"levels": parts, "given": len(given), "between": len(levels.between)}
+        told: dict[str, Any] = {"levels": parts, "given": len(given), "between": len(levels.between)}
         told |= {"num_valid": True} if program.num_valid else {}
         return support.spec_of(self.layout.template, support.pairs(**told), target)
 
@@ -139,10 +139,8 @@ def _constants(levels: Levels, space: str, part: Any, given: list[str], target: 
     results of groups."""
     own = [one.name for one in (*part.inputs, *part.outputs)]
     places = tuple(given.index(name) if name in given else -1 - levels.between.index(name) for name in own)
-    return engine.constants(_LAYOUTS[_name(part, target)], part.folded(), part.dims(), target) | {
-        "space": space,
-        "places": places,
-    }
+    found = engine.constants(_LAYOUTS[_name(part, target)], part.folded(), part.dims(), target)
+    return found | {"space": space, "places": places}
 
 
 def level_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:

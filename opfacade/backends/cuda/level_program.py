@@ -158,8 +158,9 @@ class _Rows:
 def _groups(cut: _Cut) -> FoldProgram:
     """The first fold: all axes of the program, of which those of the groups are folded."""
     program, rest = cut.program, tuple(axis for axis in range(len(cut.program.shape)) if axis not in cut.axes)
-    stages = [Stage(reducer=program.stages[i].reducer, value=_numbered(cut, program.stages[i].value)) for i in cut.inner]
-    outputs = [
+    inner = [program.stages[i] for i in cut.inner]
+    stages: list[Any] = [Stage(reducer=one.reducer, value=_numbered(cut, one.value)) for one in inner]
+    outputs: list[Any] = [
         FoldOutput(name=made.data, dtype=made.type, value=_numbered(cut, node), over=rest) for node, made in cut.found.items()
     ]
     names = used_names({str(i): one.value for i, one in enumerate([*stages, *outputs])})
