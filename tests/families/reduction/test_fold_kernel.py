@@ -29,9 +29,9 @@ LENGTHS = (1, 2, 7, 8, 9, 63, 64, 65, 255, 257, 1023, 1025, 4097)
 WIDE = {
     "rms": rms((1, 30000)),
     "softmax": softmax((1, 40000), "bf16"),
-    "welford": reducer("welford", "f32", (1, 18000)),
-    "argmax": reducer("argmax", "f32", (1, 36000)),
+    "layer": layer((1, 18000)),
 }
+ONCE = {name: reducer(name, "f32", (1, 36000)) for name in ("welford", "argmax")}  # results of a row alone
 LONG = {"rms": rms((2, 30000)), "softmax": softmax((1, 50000)), "layer": layer((1, 40000))}
 
 
@@ -133,6 +133,14 @@ def test_clusters_share_a_row(name):
     subject = emulator.subject(problem)
     assert "cluster=" in subject.plan.sku.id
     held(subject, filled(problem, 2))
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", ONCE)
+def test_one_cta_reads_a_row_whose_elements_are_used_once(name):
+    subject = emulator.subject(ONCE[name])
+    assert "stream=true" in subject.plan.sku.id
+    held(subject, filled(ONCE[name], 2))
 
 
 @emulator.needed
