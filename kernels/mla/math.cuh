@@ -17,7 +17,7 @@ using MlaHalf = float[2][kMlaLatent / 8];  // 256 columns of o, as two wgmma acc
 // The tokens of an item, in registers: values in shared memory are reloaded after each barrier.
 struct MlaSpan {
   int begin, first_key, end;
-  int first_row, first_row_end;  // of several query rows: see MlaWork, and the index of this head block's first row
+  int first_row_end;  // of several query rows: see MlaWork
 };
 
 __device__ __forceinline__ int mla_warp() { return threadIdx.x % kWarpgroup / 32; }
@@ -118,15 +118,17 @@ struct SeenKeys {
   int begin, end;
 };
 template <class C>
+__device__ __forceinline__ int first_row_of_block() { return blockIdx.x % C::kHeadBlocks * kMlaRows; }  // no register holds it
+template <class C>
 __device__ __forceinline__ SeenKeys seen_keys(const DecodeParams& p, const MlaSpan& item, int row) {
-  const int end = item.first_row_end + (item.first_row + row) / (C::kGroup / C::kQueryRows);
+  const int end = item.first_row_end + (first_row_of_block<C>() + row) / (C::kGroup / C::kQueryRows);
   return {C::kWindow ? max(item.first_key, end + C::kQueryRows - 2 - p.window_left) : item.first_key,
           C::kCausal ? min(item.end, end) : item.end};
 }
 // Keys of an item that all of its rows see. A row past the last one sees more.
 template <class C>
 __device__ __forceinline__ SeenKeys keys_seen_by_all(const DecodeParams& p, const MlaSpan& item) {
-  const int last = min(kMlaRows - 1, C::kGroup - 1 - item.first_row);
+  const int last = min(kMlaRows - 1, C::kGroup - 1 - first_row_of_block<C>());
   return {seen_keys<C>(p, item, last).begin, seen_keys<C>(p, item, 0).end};
 }
 

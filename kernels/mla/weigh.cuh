@@ -127,7 +127,7 @@ struct MlaScoreGroup {
     for (;;) {
       const MlaWork& work = queue.peek();
       if (work.item.request < 0) break;
-      const MlaSpan span = {work.item.begin, work.item.first_key, work.item.end, work.item.head * kMlaRows, work.first_row_end};
+      const MlaSpan span = {work.item.begin, work.item.first_key, work.item.end, work.first_row_end};
       scale = RowScale();
       if (mla_tiles(work.item) > 0) attend(span);
       publish_sums(queue.ring.stage);

@@ -18,7 +18,7 @@ template <class M, Lie kLie>
 struct Fold {
   using Params = typename M::Params;
   using Row = FoldRow<M, kLie>;
-  static constexpr bool kHeld = M::kHeld && kLie != Lie::kAny;
+  static constexpr bool kHeld = M::kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && M::kHeldIfDense));
   static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));

@@ -57,9 +57,9 @@ class Narrowing {
     for (;;) {
       const Crossing found = narrow(range, need, before, sought);
       if (sought.ids) return {sought.value, ~range.low};
-      const uint64_t mass = found.here.mass / max(found.here.count, uint64_t{1}), lack = target.need - target.of(found.before);
+      const uint64_t mass = found.here.mass / max(found.here.count, 1u), lack = target.need - target.of(found.before);
       const uint64_t ties = target.by_mass ? (lack + mass - 1) / max(mass, uint64_t{1}) : lack;
-      kept = found.before + Amount{ties, ties * mass};
+      kept = found.before + Amount{static_cast<uint32_t>(ties), ties * mass};
       sought = {true, range.low};
       if (ties == found.here.count) return {sought.value, ~0u};
       range = {~(vocab - 1), ~0u}, need = {false, ties}, before = {0, 0};

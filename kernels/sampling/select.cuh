@@ -17,7 +17,8 @@ struct BucketSums {
 };
 
 struct Amount {
-  uint64_t count, mass;
+  uint32_t count;
+  uint64_t mass;
   __device__ __forceinline__ Amount operator+(const Amount& other) const { return {count + other.count, mass + other.mass}; }
 };
 
@@ -67,17 +68,17 @@ class BucketPass {
       amount.count += __shfl_xor_sync(0xffffffffu, amount.count, step);
       amount.mass += __shfl_xor_sync(0xffffffffu, amount.mass, step);
     }
-    if (threadIdx.x % 32 == 0) add(bucket, amount.mass, static_cast<uint32_t>(amount.count));
+    if (threadIdx.x % 32 == 0) add(bucket, amount.mass, amount.count);
   }
   // Sums over the cluster, in every CTA.
   __device__ __forceinline__ void end(const ClusterRow& cluster, BucketSums& sums) {
     cluster.sync();
     const int bucket = threadIdx.x % kBuckets, first = threadIdx.x / kBuckets;
     const Amount own = summed(cluster, bucket, first);
-    if (first == 0) sums.count[bucket] = static_cast<uint32_t>(own.count), sums.mass[bucket] = own.mass;
+    if (first == 0) sums.count[bucket] = own.count, sums.mass[bucket] = own.mass;
     clear(at_ ^ 1);  // every CTA has read it: it was summed before this pass
     __syncthreads();
-    if (first != 0) sums.count[bucket] += static_cast<uint32_t>(own.count), sums.mass[bucket] += own.mass;
+    if (first != 0) sums.count[bucket] += own.count, sums.mass[bucket] += own.mass;
     __syncthreads();
   }
 

@@ -89,8 +89,8 @@ HOPPER_FAULTS = (
     cpu(
         "latent decode, several rows: a row sees the key behind it",
         f"{L}/math.cuh",
-        "const int end = item.first_row_end + (item.first_row + row)",
-        "const int end = item.first_row_end + 1 + (item.first_row + row)",
+        "const int end = item.first_row_end + (first_row_of_block<C>() + row)",
+        "const int end = item.first_row_end + 1 + (first_row_of_block<C>() + row)",
         f"{EMULATED_ROWS} -k guarantee",
     ),
     cpu(

@@ -112,7 +112,8 @@ class LevelKernel(engine.FoldKernel):
         return replace(super(LevelKernel, self).candidate, workspace=self.workspace)  # a class with slots is made twice
 
     def workspace(self, descriptor: Any, target: Target) -> int:
-        return _offsets(_levels(descriptor.folded()))[-1]
+        """Not empty, because the launch takes its address also where there are no groups."""
+        return max(WORKSPACE_ALIGNMENT, _offsets(_levels(descriptor.folded()))[-1])
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
         program = descriptor.folded()
