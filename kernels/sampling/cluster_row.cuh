@@ -41,7 +41,7 @@ class ClusterRow {
     return ctas_ == 1 ? *own : cluster_load_two_words(cluster_address(smem_address(own), rank));
   }
 
-  // Of the CTA that has the number of this lane, so that all are read at once; 0 beyond the last.
+  // Reads the word of the CTA that has the number of this lane, so that all are read at once; 0 beyond the last.
   __device__ __forceinline__ uint32_t word_of_lane(const uint32_t* own) const {
     const int rank = static_cast<int>(threadIdx.x % 32);
     return rank < ctas_ ? word_of(rank, own) : 0;

@@ -150,8 +150,8 @@ __device__ __forceinline__ bool is_kept(HeldRow<C>& held, uint64_t place, float 
   return before < need_of(filters.share, held.cluster().reduce(all, Sum()));
 }
 
-// The winner of the kept tokens. winner: that of all candidates. The kept tokens precede all others in the order, and whoever wins a
-// race that they take part in is their winner if it is kept. If it is not, those that precede it race again.
+// The winner of the kept tokens. winner: that of all candidates. Kept tokens precede all others in the order, so the winner of a
+// race of all is that of the kept ones if it is kept itself. If it is not, the tokens that precede it race again.
 template <class C>
 __device__ __forceinline__ uint64_t winner_of_kept(HeldRow<C>& held, uint64_t winner) {
   Kept kept{{0, ~0u}, -minus_infinity()};

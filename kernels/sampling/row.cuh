@@ -10,9 +10,9 @@ constexpr int kBiasFlags = 2048;  // bytes; a bit says whether a group of four t
 
 // Entries of a bias list by their group, modulo the number of chains: a group reads those of one chain.
 struct BiasIndex {
-  static constexpr int kChains = 512, kRoom = 2048, kEnd = 0xffff;
+  static constexpr int kChains = 512, kMost = 2048, kEnd = 0xffff;
   uint32_t first[kChains];
-  uint16_t next[kRoom];
+  uint16_t next[kMost];
 
   static __device__ __forceinline__ uint32_t chain(uint32_t token) { return token / 4 % kChains; }
   // The entry after `last` in a chain: they are linked in any order, and biases are added in that of the list.
@@ -45,7 +45,7 @@ struct Row {
   bool aligned;  // groups of the row are aligned
 
   __device__ __forceinline__ Row(const SampleParams& p, int64_t row, const uint8_t* flags, const BiasIndex* index)
-      : p(p), row(row), flags(flags), index(p.adjust.num_biases > BiasIndex::kRoom ? nullptr : index) {
+      : p(p), row(row), flags(flags), index(p.adjust.num_biases > BiasIndex::kMost ? nullptr : index) {
     int64_t from = row;
     if constexpr (C::kIndices) {
       from = p.indices[row];
@@ -176,7 +176,7 @@ struct Row {
     }
   }
 
-  // Those of one token or of a group, at once where a row of them is aligned; 0 past the vocabulary.
+  // Reads the values of one token or of a group, at once where a row of them is aligned; 0 past the vocabulary.
   template <class T, int kCount>
   __device__ __forceinline__ void few(const T* from, uint32_t token, T (&to)[kCount]) const {
     if (kCount == 4 && reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0 && token + 4 <= vocab()) {
@@ -202,7 +202,7 @@ __device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, 
   for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
     const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]), group = token / 4;
     atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
-    if (i < BiasIndex::kRoom)
+    if (i < BiasIndex::kMost)
       index.next[i] = static_cast<uint16_t>(atomicExch(&index.first[BiasIndex::chain(token)], static_cast<uint32_t>(i)));
   }
   __syncthreads();

@@ -111,7 +111,7 @@ class BucketPass {
   }
 
  private:
-  // Of every second CTA from the first on.
+  // Adds the sums of every second CTA from the first on.
   __device__ __forceinline__ Amount summed(const ClusterRow& cluster, int bucket, int first) const {
     static_assert(kSampleThreads == 2 * kBuckets, "two threads have a bucket");
     const Buckets& from = shared_.buckets[at_];

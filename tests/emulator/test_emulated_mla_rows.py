@@ -142,10 +142,10 @@ def test_a_wild_key_reaches_only_the_rows_that_see_it(pool, value, window, place
 FAULTS = {
     "a row sees the key behind it": (
         "kernels/mla/math.cuh",
-        "item.first_row_end + (item.first_row + row)",
-        "item.first_row_end + 1 + (item.first_row + row)",
+        "item.first_row_end + (first_row_of_block<C>() + row)",
+        "item.first_row_end + 1 + (first_row_of_block<C>() + row)",
     ),
-    "rows are counted from the head block": ("kernels/mla/math.cuh", "(item.first_row + row) /", "row /"),
+    "rows are counted from the head block": ("kernels/mla/math.cuh", "(first_row_of_block<C>() + row) /", "row /"),
     "all rows see what the last one sees": (
         "kernels/mla/math.cuh",
         "C::kCausal ? min(item.end, end) : item.end};",

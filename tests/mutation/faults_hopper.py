@@ -102,9 +102,9 @@ HOPPER_FAULTS = (
     ),
     cpu(
         "latent decode, several rows: a head block begins with the first row",
-        f"{L}/weigh.cuh",
-        "work.item.end, work.item.head * kMlaRows, work.first_row_end};",
-        "work.item.end, 0, work.first_row_end};",
+        f"{L}/math.cuh",
+        "return blockIdx.x % C::kHeadBlocks * kMlaRows; }",
+        "return 0; }",
         f"{EMULATED_ROWS} -k guarantee",
     ),
     cpu(
