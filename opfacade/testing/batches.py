@@ -45,6 +45,9 @@ class Batches(Protocol):
     def moved(self, rng: random.Random) -> Batches:
         """The same units elsewhere in memory."""
 
+    def by_row(self, name: str, tensor: Tensor) -> Tensor:
+        """An output of a call with the rows of its units first."""
+
 
 def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
     """A descriptor with some fields changed, validated again."""
@@ -80,20 +83,32 @@ class DenseBatches:
 
     def _axes(self) -> list[tuple[str, int]]:
         """The operands that have the dimension, and which of theirs it is."""
-        found = ((name, [dim.name for dim in spec.shape]) for name, spec in operands_of(self.descriptor).items())
-        return [(name, names.index(self.dim)) for name, names in found if self.dim in names]
+        named = [(name, [dim.name for dim in spec.shape]) for name, spec in operands_of(self.descriptor).items()]
+        found = [(name, self._axis(dims)) for name, dims in named]
+        return [(name, axis) for name, axis in found if axis is not None]
+
+    def _axis(self, dims: Sequence[str]) -> int | None:
+        """Of the dimension among those of an operand, which may be rounded up."""
+        return next((at for at, dim in enumerate(dims) if dim == self.dim or dim.startswith(f"{self.dim} up to ")), None)
+
+    def by_row(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor.movedim(dict(self._axes()).get(name, 0), 0)
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         import torch
 
         values = {name: getattr(self.args, name) for name in type(self.args).__slots__}
+        problem = self.resize(self.descriptor, len(self.rows(order)))
         for name, axis in self._axes():
-            index = torch.tensor(self.rows(order), dtype=torch.int64, device=values[name].device)
-            chosen: Tensor = values[name].index_select(axis, index)
-            values[name] = fill(chosen, math.nan) if operands_of(self.descriptor)[name].role == "out" else chosen
+            spec = operands_of(problem)[name]
+            if spec.role == "out":
+                values[name] = fill(values[name].new_empty([dim.size for dim in spec.shape]), math.nan)
+            else:
+                index = torch.tensor(self.rows(order), dtype=torch.int64, device=values[name].device)
+                values[name] = values[name].index_select(axis, index)
         for name in {spec.valid_rows for spec in operands_of(self.descriptor).values() if spec.valid_rows}:
             values[name] = torch.full_like(values[name], len(self.rows(order)))
-        return self.resize(self.descriptor, len(self.rows(order))), type(self.args)(**values)
+        return problem, type(self.args)(**values)
 
     def rows(self, order: Sequence[int]) -> list[int]:
         return [unit for unit in order if unit != EMPTY]

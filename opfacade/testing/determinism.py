@@ -187,7 +187,7 @@ class _Solo:
         for needle in range(needles):
             descriptor, args = batches.batch([needle])
             subject.on(descriptor).run(args)
-            outs.append([bits(t) for t in _written(descriptor, args)])
+            outs.append([bits(t) for t in _written(batches, descriptor, args)])
         self.tables = [torch.cat(parts) for parts in zip(*outs, strict=True)]
 
     def differs(self, batches: Batches, order: Sequence[int], spare: int) -> Tensor:
@@ -196,7 +196,7 @@ class _Solo:
 
         descriptor, args = batches.batch(order, spare)
         self.subject.on(descriptor).run(args)
-        outs = _written(descriptor, args)
+        outs = _written(batches, descriptor, args)
         # Rows of needles come first in the table, in the order of the population.
         needle = [0 <= r < self.needles for r in order]
         rows = batches.rows([r if own else EMPTY for r, own in zip(order, needle, strict=True)])
@@ -207,7 +207,7 @@ class _Solo:
         return torch.stack(pairs).any()
 
 
-def _written(descriptor: Descriptor[Any], args: Any) -> list[Tensor]:
+def _written(batches: Batches, descriptor: Descriptor[Any], args: Any) -> list[Tensor]:
     """Tensors that a call wrote, the rows of its units first."""
-    found = [getattr(args, name) for name, spec in descriptor.operands().items() if spec.written]
-    return [tensor for tensor in found if tensor is not None]
+    found = [(name, getattr(args, name)) for name, spec in descriptor.operands().items() if spec.written]
+    return [batches.by_row(name, tensor) for name, tensor in found if tensor is not None]

@@ -14,6 +14,7 @@ from opfacade.programs.guarantees import Math
 
 _CODE = 768  # instructions of the unrolled loops, about
 _IN_FLIGHT = 128  # bytes that a thread loads before it uses the first
+_CALLS = 16  # instructions of an element that calls a function, which leaves fewer registers
 _TILE_BYTES = 48 * 1024  # of all inputs, most of which are not transposed
 _TILE_OPERANDS = 8  # beyond, the code of tiles takes too long to compile
 
@@ -73,8 +74,9 @@ def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
     while vector * weight > _CODE and vector * min(sizes) > 4:
         vector //= 2
     loaded = vector * sum(sizes[:inputs])
+    most = _IN_FLIGHT if weight < _CALLS else _IN_FLIGHT // 2
     for unroll in (4, 2):
-        if unroll * loaded <= _IN_FLIGHT and vector * (unroll + 1) * weight <= _CODE:
+        if unroll * loaded <= most and vector * (unroll + 1) * weight <= _CODE:
             return vector, unroll
     return vector, 1
 

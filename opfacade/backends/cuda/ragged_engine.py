@@ -22,7 +22,7 @@ _EVIDENCE = (
     "tests/families/reduction/test_ragged.py::test_a_row_has_the_same_bits_in_any_batch_and_place",
 )
 _WARP, _MAX_BATCH = 32, 8
-_CTAS = 8  # of an SM, for long rows: one waits for its range and its elements while others add
+_CTAS = 4  # of an SM, for long rows
 _GROUPS = 8  # threads that share a column of a row
 
 

@@ -25,21 +25,21 @@ FAULTS = (
         "csrc/reduction/_tensors.cc.jinja",
         ", step), step *= p.size[{{ several[0] }}];",
         ", step);",
-        f"{LEVELS} -k 'every_layout and norms'",
+        f"{LEVELS} -k every_layout and norms",
     ),
     cpu(
         "levels: what differs within a group is taken from its first element",
         PROGRAM,
         "return bool(used) and used <= self.inner.keys() and not varying(self.program, node) & set(self.axes)",
         "return bool(used) and used <= self.inner.keys()",
-        f"{LEVELS} -k 'elements and every_layout'",
+        f"{LEVELS} -k elements and every_layout",
     ),
     cpu(
         "levels: a stage that uses a row counts as one of groups",
         PROGRAM,
         "if self.program.joined(one) == self.axes and _stages_in(one.value) <= self.inner.keys():",
         "if self.program.joined(one) == self.axes:",
-        f"{LEVELS} -k 'elements and every_layout'",
+        f"{LEVELS} -k elements and every_layout",
     ),
     cpu(
         "levels: places of the second fold are those of the whole",
@@ -53,7 +53,7 @@ FAULTS = (
         PROGRAM,
         'value=program.shape[axis], type="i64"',
         'value=1, type="i64"',
-        f"{LEVELS} -k 'many_results and every_layout'",
+        f"{LEVELS} -k many_results and every_layout",
     ),
     cpu(
         "levels: the second fold does not know how many rows are valid",
@@ -81,6 +81,6 @@ FAULTS = (
         "opfacade/plans/_fold_values.py",
         "return result.reshape([1 if axis in program.joined(stage) else next(sizes)",
         "return result.reshape([next(sizes) if axis not in program.joined(stage) and axis == 0 else 1",
-        f"{LEVELS} -k 'norms and every_layout'",
+        f"{LEVELS} -k norms and every_layout",
     ),
 )

@@ -30,7 +30,7 @@ FAULTS = (
         "filtered.cuh",
         "p.stream);\n  uint64_t best = 0;\n",
         "p.stream + blockIdx.x);\n  uint64_t best = 0;\n",
-        "cut_by_id or listed",
+        "exact",
     ),
     Mutant(
         "sampling: ties go to the higher id",
