@@ -29,6 +29,11 @@ def test_reads_are_clamped_and_writes_stay_inside(kind):
     wrong_indices.check_all_reads(kind, run)
 
 
+@pytest.mark.parametrize("kind", ["decode", "decode-auto", "prefill", "mla"])
+def test_a_request_without_pages_has_no_keys(kind):
+    wrong_indices.check_empty_request(kind, run)
+
+
 @pytest.mark.parametrize("kind", some(PREFILLS, ("ragged", "prefill-block")))
 def test_prefill_with_mma_clamps_too(kind):
     wrong_indices.check_all_reads(kind, run_mma)

@@ -20,8 +20,8 @@ SHARED_FAULTS = (
     gpu(
         "last_page_len is ignored",
         "kernels/paged/page_lookup.cuh",
-        "min(last, table.page_size)",
-        "table.page_size",
+        "clamped(last, 0, table.page_size),",
+        "table.page_size,",
         f"{DECODE} append-csr",
     ),
     gpu(

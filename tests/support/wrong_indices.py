@@ -119,6 +119,20 @@ def check_all_reads(kind, run, device="cpu"):
             raise AssertionError(f"{wrong}: {error}") from error
 
 
+def check_empty_request(kind, run, device="cpu"):
+    """A request without pages has no keys, whatever its last page holds: also where the sum of both would wrap."""
+    descriptor = ATTENTION[kind]
+    keys = [20, *[1] * (descriptor.batch_size - 2), 0]
+    args = inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.DrawnLengths(kv=keys))
+    run(descriptor, args)
+    for value in (-1, -FAR - 1, FAR):
+        wrong = with_entry(args, "last_page_len", -1, value)
+        wrong = replace(wrong, **{name: torch.full_like(getattr(args, name), math.nan) for name in ("o", "lse")})
+        run(descriptor, wrong)
+        for name in ("o", "lse"):
+            assert torch.equal(getattr(wrong, name), getattr(args, name)), f"{name} with {value}"
+
+
 def sound(kind, device):
     """A call in which every request has rows and keys, and the last one reads its operands to their end."""
     descriptor = ATTENTION[kind]

@@ -31,6 +31,11 @@ def test_rows_before_the_first_entry_are_not_written(run):
     wrong_indices.check_rows_before_the_first_entry(run, "cuda")
 
 
+@pytest.mark.parametrize("kind", ["decode", "decode-auto", "prefill", "prefill-fp8", "mla", "mla-rows"])
+def test_a_request_without_pages_has_no_keys(kind):
+    wrong_indices.check_empty_request(kind, run, "cuda")
+
+
 @pytest.mark.parametrize("kind", wrong_indices.APPENDS)
 def test_rows_without_a_place_are_not_appended(kind):
     wrong_indices.check_all_writes(kind, run, "cuda")
