@@ -45,7 +45,8 @@ __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   } else {
     const int last = last_page_len(table, request), pages = clamped_span(table.indptr, request, table.limit).count();
     if constexpr (!kClampsIndices) return pages <= 0 ? 0 : (pages - 1) * table.page_size + last;
-    return max((pages - 1) * table.page_size + clamped(last, 0, table.page_size), 0);  // no sum that wraps
+    if (last < 0) return 0;  // so marked by validation; the sum could wrap
+    return max((pages - 1) * table.page_size + min(last, table.page_size), 0);
   }
 }
 

@@ -194,7 +194,7 @@ OPF_DEVICE void make_safe(const IndexTables& t, const SafeTables& safe, int r, b
   if (t.lens == nullptr) return;
   int32_t length = t.lens[r];
   if (!sound) {
-    // csr: kernels compute (pages - 1) * page_size + last_page_len; this makes it 0 for any entries.
+    // csr: kernels compute (pages - 1) * page_size + last_page_len, and take a negative last_page_len for no keys.
     length = 0;
     if (t.kv_indptr != nullptr) {
       const int64_t count = safe_entry(t.kv_indptr[r + 1], t.kv_limit) - safe_entry(t.kv_indptr[r], t.kv_limit);

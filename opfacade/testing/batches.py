@@ -45,7 +45,7 @@ class Batches(Protocol):
     def moved(self, rng: random.Random) -> Batches:
         """The same units elsewhere in memory."""
 
-    def by_row(self, name: str, tensor: Tensor) -> Tensor:
+    def by_row(self, descriptor: Any, name: str, tensor: Tensor) -> Tensor:
         """An output of a call with the rows of its units first."""
 
 
@@ -91,8 +91,12 @@ class DenseBatches:
         """Of the dimension among those of an operand, which may be rounded up."""
         return next((at for at, dim in enumerate(dims) if dim == self.dim or dim.startswith(f"{self.dim} up to ")), None)
 
-    def by_row(self, name: str, tensor: Tensor) -> Tensor:
-        return tensor.movedim(dict(self._axes()).get(name, 0), 0)
+    def by_row(self, descriptor: Any, name: str, tensor: Tensor) -> Tensor:
+        axis = dict(self._axes()).get(name)
+        if axis is None:
+            return tensor
+        units = next(dim.size for spec in operands_of(descriptor).values() for dim in spec.shape if dim.name == self.dim)
+        return tensor.movedim(axis, 0)[:units]  # without what a rounded extent adds
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         import torch

@@ -20,8 +20,8 @@ SHARED_FAULTS = (
     gpu(
         "last_page_len is ignored",
         "kernels/paged/page_lookup.cuh",
-        "clamped(last, 0, table.page_size),",
-        "table.page_size,",
+        "min(last, table.page_size), 0)",
+        "table.page_size, 0)",
         f"{DECODE} append-csr",
     ),
     gpu(

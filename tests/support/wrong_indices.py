@@ -120,7 +120,8 @@ def check_all_reads(kind, run, device="cpu"):
 
 
 def check_empty_request(kind, run, device="cpu"):
-    """A request without pages has no keys, whatever its last page holds: also where the sum of both would wrap."""
+    """A request without pages has no keys, whatever its last page holds, also where the sum of both would wrap; nor has one
+    whose last page holds less than nothing, as validation marks a wrong one."""
     descriptor = ATTENTION[kind]
     keys = [20, *[1] * (descriptor.batch_size - 2), 0]
     args = inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.DrawnLengths(kv=keys))
@@ -131,6 +132,11 @@ def check_empty_request(kind, run, device="cpu"):
         run(descriptor, wrong)
         for name in ("o", "lse"):
             assert torch.equal(getattr(wrong, name), getattr(args, name)), f"{name} with {value}"
+    marked = with_entry(args, "last_page_len", 0, -FAR - 1)
+    run(descriptor, marked)
+    rows = slice(0, int(args.q_indptr[1]) if "q_indptr" in descriptor.operands() else 1)
+    assert bool((marked.o[rows] == 0).all())
+    assert bool((marked.lse[rows] == -torch.inf).all())
 
 
 def sound(kind, device):

@@ -88,7 +88,7 @@ class RaggedBatches:
     def new_rows(self, order: Sequence[int]) -> list[int]:
         return list(range(len(self.rows(order))))
 
-    def by_row(self, name: str, tensor: Tensor) -> Tensor:
+    def by_row(self, descriptor: Any, name: str, tensor: Tensor) -> Tensor:
         return tensor
 
     def moved(self, rng: random.Random) -> RaggedBatches:

@@ -19,6 +19,7 @@ from opfacade.plans.rotary import (
 from opfacade.testing import inputs, numerics
 from opfacade.testing.bits import same_bits
 from opfacade.testing.inputs import DrawnLengths
+from opfacade.testing.subject import Subject
 from tests import emulator
 
 CPU, SM_90A = Target.cpu(), Target.parse("sm_90a")
@@ -134,14 +135,25 @@ def test_the_norm_is_that_of_torch():
     assert torch.equal(args.v_data[page, :, token], args.v[row])
 
 
-@emulator.needed
+def on_gpu(descriptor):
+    return Subject(descriptor, "cuda", "cuda")
+
+
+PLACES = [
+    pytest.param(emulator.subject, marks=emulator.needed, id="emulator"),
+    pytest.param(on_gpu, marks=pytest.mark.gpu, id="gpu"),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("form", ["slots", "fp8", "partial", "odd"])
-def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(form):
+def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(form, place):
     descriptor = problem(40, **FORMS[form])
-    subject, args = emulator.subject(descriptor), inputs.make_args(descriptor, seed=7)
+    subject = place(descriptor)
+    args = inputs.make_args(descriptor, 7, subject.device)
     whole = copied(args)
     subject.run(whole)
-    alone = emulator.subject(problem(1, **FORMS[form]))
+    alone = place(problem(1, **FORMS[form]))
     for row in (1, 17, 39):
         names = ("q", "k", "v", "q_out", "positions", "slots")
         one = replace(copied(args), **{name: getattr(args, name)[row : row + 1].clone() for name in names})

@@ -92,7 +92,7 @@ class Requests:
             at += count
         return rows
 
-    def by_row(self, name: str, tensor: Tensor) -> Tensor:
+    def by_row(self, descriptor: Any, name: str, tensor: Tensor) -> Tensor:
         return tensor
 
     def moved(self, rng: random.Random) -> Requests:
