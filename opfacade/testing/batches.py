@@ -88,7 +88,7 @@ class DenseBatches:
         return [(name, axis) for name, axis in found if axis is not None]
 
     def _axis(self, dims: Sequence[str]) -> int | None:
-        """Of the dimension among those of an operand, which may be rounded up."""
+        """Finds the dimension among those of an operand, which may be rounded up."""
         return next((at for at, dim in enumerate(dims) if dim == self.dim or dim.startswith(f"{self.dim} up to ")), None)
 
     def by_row(self, descriptor: Any, name: str, tensor: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ def _check_of_fp8(wanted: list[torch.Tensor], got: list[torch.Tensor], *, max_mi
     return all(100 * (1 - share) <= max_mismatch_pct for share in shares)
 
 
-# What modules have besides the adapter's names; every algorithm of top-k is ours.
+# Names of modules besides those of the adapter; every algorithm of top-k is ours.
 _MORE: dict[str, dict[str, Any]] = {
     "cutile.cutile_common": {"is_cuda_tile_available": lambda: False},
     "topk": {"can_implement_filtered_topk": lambda: True},

@@ -89,7 +89,7 @@ def test_out_may_be_input_and_its_neighbours_stay(form):
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float16, 0), (torch.float32, 1e-6)])
 def test_weights_may_have_another_dtype(dtype, near):
-    """What is rounded to f16 has the bits of f64 rounded once."""
+    """Results in f16 have the bits of f64 rounded once."""
     x, weight = rows("heads of qkv", dtype), torch.randn(65, dtype=torch.float32)
     got = flashinfer.rmsnorm(x, weight)
     torch.testing.assert_close(got, normed(x, weight, eps=1e-6).to(dtype), rtol=near, atol=near)

@@ -19,7 +19,7 @@ def _kernels_alone():
 
 
 def both(call, *tensors):
-    """What a call returns and what it leaves in its tensors, on the GPU and on the CPU."""
+    """A call returns the same and leaves the same in its tensors on the GPU and on the CPU."""
     moved = [x.cuda() for x in tensors]
     found = (call(*moved), moved)
     with preferring(None):

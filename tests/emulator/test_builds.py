@@ -24,7 +24,7 @@ def compiled(tmp_path, monkeypatch):
         return run(words, **facts)
 
     def runtime(value):
-        """What libraries are linked with, in place of the threads of a kernel: quickly compiled."""
+        """Libraries are linked with it in place of the threads of a kernel: quickly compiled."""
         builds.runtime.cache_clear()
         path = tmp_path / "first/tests/emulator/runtime.h"
         path.parent.mkdir(parents=True, exist_ok=True)
