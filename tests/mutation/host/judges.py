@@ -106,8 +106,8 @@ FAULTS = (
     host(
         "dense batches: outputs hold the result before",
         BATCHES,
-        'fill(chosen, math.nan) if operands_of(self.descriptor)[name].role == "out" else chosen',
-        "chosen",
+        'if spec.role == "out":',
+        'if spec.role == "none":',
         REPEATS,
     ),
     host(
