@@ -10,7 +10,7 @@ from opfacade.testing import inputs, numerics
 from opfacade.testing.families.attention import structural
 from tests import emulator
 from tests.emulator import test_emulated_wgmma as wide
-from tests.emulator.wild_key import check_a_second_masked_tile, check_a_wild_key
+from tests.emulator.nonfinite_key import check_a_nonfinite_key, check_a_second_masked_tile
 
 pytestmark = emulator.needed
 hold = lambda *args, **more: wide.hold(*args, impl="wgmma_fp8_tile", **more)  # noqa: E731
@@ -76,8 +76,8 @@ def test_values_of_one_sign_are_not_cut_short():
 
 
 @pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])
-def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
-    check_a_wild_key(ragged(window_left=70), pool)
+def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool):
+    check_a_nonfinite_key(ragged(window_left=70), pool)
 
 
 def test_a_weight_never_saturates():
@@ -118,5 +118,5 @@ def test_strides_that_the_copy_engine_does_not_take_are_refused():
         subject.run(loose)
 
 
-def test_a_wild_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it():
+def test_a_nonfinite_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it():
     check_a_second_masked_tile(ragged(batch_size=1, total_num_rows=128, total_kv_rows=319, num_qo_heads=2))

@@ -148,7 +148,7 @@ def test_any_stride_works(pad):
 
 
 @pytest.mark.parametrize("pool", ["ckv", "kpe"])
-def test_a_wild_key_reaches_only_its_request(pool):
+def test_a_nonfinite_key_reaches_only_its_request(pool):
     descriptor = latent(16, 16, 3)
     subject = emulator.subject(descriptor)
     args = subject.args(6, DrawnLengths(kv=[100, 90, 70]))

@@ -118,7 +118,7 @@ WILD = [float("nan"), float("inf"), float("-inf")]
 @pytest.mark.parametrize("value", WILD)
 @pytest.mark.parametrize("pool", ["ckv", "kpe"])
 @pytest.mark.parametrize(("window", "place"), [(-1, 97), (20, 76)], ids=["behind", "before-the-window"])
-def test_a_wild_key_reaches_only_the_rows_that_see_it(pool, value, window, place):
+def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool, value, window, place):
     """Rows 0 to 3 see the first 97 to 100 of 100 keys, with a window of 20 from 76 to 79 on."""
     subject = emulator.subject(latent(16, 16, 2, q_len=4, window_left=window))
     args = subject.args(6, DrawnLengths(kv=[100, 90]))
@@ -176,7 +176,7 @@ FAULTS = {
 
 def hold_all(subject):
     hold(subject, kv=[100, 90])
-    test_a_wild_key_reaches_only_the_rows_that_see_it("ckv", float("nan"), -1, 97)
+    test_a_nonfinite_key_reaches_only_the_rows_that_see_it("ckv", float("nan"), -1, 97)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

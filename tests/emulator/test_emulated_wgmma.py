@@ -12,7 +12,7 @@ from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPre
 from opfacade.testing import inputs, matrix, numerics
 from opfacade.testing.families.attention import metamorphic, structural
 from tests import emulator
-from tests.emulator.wild_key import check_a_second_masked_tile, check_a_wild_key
+from tests.emulator.nonfinite_key import check_a_nonfinite_key, check_a_second_masked_tile
 from tests.support import assert_guarantee as holding
 
 pytestmark = emulator.needed
@@ -214,7 +214,7 @@ def test_threads_copy_heads_of_two_widths(names):
 
 
 @pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_a_wild_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied):
+def test_a_nonfinite_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied):
     """copied: by threads, which look at what they have copied themselves."""
     subject = emulator.subject(uneven(rows=40, kv_rows=40, batch=1))
     args = subject.args(6)
@@ -231,11 +231,11 @@ def test_a_wild_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied
 
 
 @pytest.mark.parametrize("pool", [pytest.param("k", marks=pytest.mark.heavy), "v"])
-def test_a_wild_key_reaches_only_the_rows_that_see_it(pool):
-    check_a_wild_key(ragged(window_left=70), pool)
+def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool):
+    check_a_nonfinite_key(ragged(window_left=70), pool)
 
 
-def test_a_wild_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it():
+def test_a_nonfinite_value_of_a_second_masked_tile_reaches_only_the_rows_that_see_it():
     check_a_second_masked_tile(ragged(batch_size=1, total_num_rows=128, total_kv_rows=319, num_qo_heads=2))
 
 

@@ -35,7 +35,7 @@ CPU_FAULTS = (
         "scores = torch.tanh",
     ),
     cpu(
-        "reference: a wild value reaches rows that do not see it",
+        "reference: a nonfinite value reaches rows that do not see it",
         f"{R}/attention/softmax.py",
         "out = out + torch.where(seen[:, :, key, None], term, torch.zeros_like(out))",
         "out = out + term",

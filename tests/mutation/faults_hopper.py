@@ -31,14 +31,14 @@ HOPPER_FAULTS = (
         tests=f"{WGMMA} -k late",
     ),
     cpu(
-        "wgmma prefill: a steep line goes into the exponents too",
+        "wgmma prefill: a slope above the limit enters the exponents",
         f"{K}/prefill_sm90/math.cuh",
         "<= 0x1p20f)",
         "<= 0x1p120f)",
         f"{WGMMA} -k slope",
     ),
     cpu(
-        "wgmma prefill: three warpgroups take turns as two would",
+        "wgmma prefill: three warpgroups alternate as two would",
         f"{K}/prefill_sm90/kernel.cuh",
         "(group + 1) % kConsumers<C>",
         "(group ^ 1)",
@@ -133,7 +133,7 @@ HOPPER_FAULTS = (
         f"{L}/math.cuh",
         "    found |= 1u << token;\n",
         "    continue;\n",
-        f"{EMULATED_ROWS} -k wild",
+        f"{EMULATED_ROWS} -k nonfinite",
     ),
     cpu(
         "latent decode, several rows: a sink is of another head",

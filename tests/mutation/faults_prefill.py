@@ -128,7 +128,7 @@ PREFILL_FAULTS = (
         "if (masked) isolate_nonfinite_values",
         "if (false) isolate_nonfinite_values",
         "",
-        tests="tests/families/attention/test_attention_gpu.py -k wild",
+        tests="tests/families/attention/test_attention_gpu.py -k nonfinite",
     ),
     gpu(
         "prefill: the sink joins every part of a row",

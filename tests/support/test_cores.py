@@ -1,9 +1,13 @@
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-import torch
 
 from tests.support.cores import VARIABLE, here, share
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("workers", "cores", "threads"), [(2, 2, "1"), (2, 16, "8"), (4, 2, "1"), (3, 8, "2")])
@@ -21,6 +25,11 @@ def test_a_run_without_workers_and_a_caller_who_chose_keep_theirs():
     assert chosen[VARIABLE] == "7"
 
 
-@pytest.mark.skipif("PYTEST_XDIST_WORKER_COUNT" not in os.environ, reason="no worker of xdist")
-def test_torch_was_imported_after_the_cores_were_shared():
-    assert torch.get_num_threads() == min(here(), int(os.environ[VARIABLE]))
+def test_torch_is_imported_after_the_cores_are_shared():
+    """In a process that is a worker by its environment, and has the settings of every run of tests."""
+    code = "import tests.conftest, torch; print(torch.get_num_threads())"
+    environ = {name: value for name, value in os.environ.items() if name != VARIABLE} | {
+        "PYTEST_XDIST_WORKER_COUNT": str(here())
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "1", done.stderr

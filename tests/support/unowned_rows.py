@@ -110,7 +110,7 @@ def pages_of(args, request):
     return args.kv_indices[int(args.kv_indptr[request]) : int(args.kv_indptr[request + 1])]
 
 
-def hidden(kind, device="cpu", wild=HIDDEN):
+def hidden(kind, device="cpu", ids=HIDDEN):
     """(The sound call, the same with ids that are no pages wherever no row looks, on outputs of its own)."""
     descriptor = WINDOWED[kind]
     sound = _call(descriptor, device)
@@ -120,7 +120,7 @@ def hidden(kind, device="cpu", wild=HIDDEN):
     for request in range(3):
         first, pages = first_used(descriptor, request), pages_of(args, request)
         for i in range(-(-KV_LENS[request] // 4) if first is None else first // 4):
-            pages[i] = wild[count % len(wild)]
+            pages[i] = ids[count % len(ids)]
             count += 1
     assert count > 4
     return sound, args

@@ -38,12 +38,12 @@ def test_reports_are_joined_by_their_worst():
     assert join(one, two) == join(two, one) == Report(2.0, 3.0, "two", 15)
 
 
-@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf])
-def test_a_special_value_must_be_the_one_that_is_wanted(wild):
-    assert worst_of([wild], [wild], [1.0]) == 0
-    assert worst_of([wild], [1.0], [1.0]) == math.inf
-    assert worst_of([1.0], [wild], [1.0]) == math.inf
-    assert worst_of([1.0, 1.0], [wild, 1.0], [math.inf, 1.0]) == math.inf
+@pytest.mark.parametrize("nonfinite", [math.nan, math.inf, -math.inf])
+def test_a_special_value_must_be_the_one_that_is_wanted(nonfinite):
+    assert worst_of([nonfinite], [nonfinite], [1.0]) == 0
+    assert worst_of([nonfinite], [1.0], [1.0]) == math.inf
+    assert worst_of([1.0], [nonfinite], [1.0]) == math.inf
+    assert worst_of([1.0, 1.0], [nonfinite, 1.0], [math.inf, 1.0]) == math.inf
     assert worst_of([math.inf], [-math.inf], [1.0]) == math.inf
 
 

@@ -156,10 +156,10 @@ def test_a_soft_cap_damps_the_error_of_large_scores():
         assert float((o.hard / (o.want.abs() * 2.0**-8 + 0.02)).max()) < 3
 
 
-@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf])
-def test_wild_values_reach_exactly_the_rows_that_see_them(wild):
+@pytest.mark.parametrize("nonfinite", [math.nan, math.inf, -math.inf])
+def test_nonfinite_values_reach_exactly_the_rows_that_see_them(nonfinite):
     q, k, v = drawn("normal", 12, torch.float16, 3)
-    v[5, 2] = wild
+    v[5, 2] = nonfinite
     seen = torch.arange(12)[None] <= torch.arange(ROWS)[:, None] + 1
     o, lse = bound.attention_bounds(
         bound.ErrorRow(q[None], k[None], v[None], seen, 0.1, 0.0), dict(error_model("f16", 64, False).constants), "f16"

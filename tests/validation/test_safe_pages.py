@@ -55,7 +55,7 @@ def test_a_plan_takes_the_fact_as_it_is_when_it_is_made(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("descriptor", PAGED, ids=lambda d: f"{d.op}-{d.page_table}")
-def test_a_wild_page_reads_page_zero_and_spares_the_neighbours(monkeypatch, descriptor):
+def test_a_page_outside_the_pool_reads_page_zero_and_spares_the_neighbours(monkeypatch, descriptor):
     import torch
 
     from opfacade.testing import inputs
@@ -69,14 +69,14 @@ def test_a_wild_page_reads_page_zero_and_spares_the_neighbours(monkeypatch, desc
     own = slice(0, int(args.kv_indptr[1])) if args.block_table is None else 0
     pages[own] = 0
     if descriptor.op == "paged_kv_append":
-        for wild in (-1, 1 << 30, -(1 << 31), descriptor.paged_kv.num_total_pages):
-            pages[own] = wild
+        for outside in (-1, 1 << 30, -(1 << 31), descriptor.paged_kv.num_total_pages):
+            pages[own] = outside
             plan.run(args)
         torch.cuda.synchronize()
         return
     plan.run(args)
     zero = [getattr(args, name).clone() for name in names]
-    for wild in (-1, 1 << 30, -(1 << 31), descriptor.paged_kv.num_total_pages):
-        pages[own] = wild
+    for outside in (-1, 1 << 30, -(1 << 31), descriptor.paged_kv.num_total_pages):
+        pages[own] = outside
         plan.run(args)
         assert all(same_bits(a, getattr(args, name)) for a, name in zip(zero, names, strict=True))

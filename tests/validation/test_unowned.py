@@ -41,7 +41,7 @@ def test_pages_that_no_row_sees_may_have_any_id(level, kind):
 @pytest.mark.parametrize("kind", unowned.WINDOWED)
 def test_the_first_page_that_is_used_is_still_checked(level, kind):
     descriptor = unowned.WINDOWED[kind]
-    _, args = unowned.hidden(kind, wild=(-1,))
+    _, args = unowned.hidden(kind, ids=(-1,))
     first = unowned.first_used(descriptor, 2) // descriptor.paged_kv.page_size
     unowned.pages_of(args, 2)[first] = -1
     with pytest.raises(IndexDataError) as caught:

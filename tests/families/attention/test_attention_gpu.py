@@ -225,16 +225,16 @@ def test_any_stride_of_rows_of_two_widths_works(pad, names):
 @pytest.mark.parametrize(
     ("dims", "impl"), [(EVEN, "wgmma_tile"), (UNEVEN, "wgmma_tile"), (EVEN, "mma_tile")], ids=["even", "uneven", "mma_tile"]
 )
-@pytest.mark.parametrize("wild", [math.nan, math.inf])
+@pytest.mark.parametrize("nonfinite", [math.nan, math.inf])
 @pytest.mark.parametrize("pool", ["k", "v"])
-def test_a_wild_key_reaches_only_the_rows_that_see_it(pool, wild, dims, impl):
+def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool, nonfinite, dims, impl):
     descriptor = BatchRaggedPrefillDescriptor(**RAGGED, **dims, causal=True, dtype="f16", window_left=70)
     plan = Plan.select(descriptor, Preference(backend="cuda", forbid=("wgmma_tile",) if impl == "mma_tile" else ()))
     assert plan.sku.impl == impl
     args = inputs.make_args(descriptor, seed=6, device="cuda", lengths=inputs.DrawnLengths(q=[200], kv=[200]))
     plan.run(args)
     want = args.o.clone()
-    getattr(args, pool)[100, 1, 5] = wild
+    getattr(args, pool)[100, 1, 5] = nonfinite
     plan.run(args)
     touched = torch.zeros(200, 4, dtype=torch.bool, device="cuda")
     touched[100:171, 2:] = True  # rows 100 to 170 see key 100; heads 2 and 3 share kv head 1

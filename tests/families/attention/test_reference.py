@@ -160,26 +160,26 @@ def test_what_lies_in_unused_memory_has_no_effect_bitwise(form):
 
 @pytest.mark.parametrize("name", ["k_data", "v_data"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_wild_key_touches_only_the_rows_that_see_it(name, value):
+def test_a_nonfinite_key_touches_only_the_rows_that_see_it(name, value):
     descriptor, args = prefill([4, 2], [6, 5], seed=1)
-    wild = cloned(args)
+    nonfinite = cloned(args)
     page, token = naive.locations(args, 4)[0][4]  # seen by rows 2 and 3 of the first request
-    getattr(wild, name)[page, token, 1] = value
-    run((descriptor, args)), run((descriptor, wild))
+    getattr(nonfinite, name)[page, token, 1] = value
+    run((descriptor, args)), run((descriptor, nonfinite))
     blind = [0, 1, 4, 5]
-    assert torch.equal(bits(wild.o[blind]), bits(args.o[blind]))
-    assert torch.equal(bits(wild.o[:, :2]), bits(args.o[:, :2]))  # the heads of the other KV head
-    assert not torch.isfinite(wild.o[2:4, 2:]).all(dim=-1).any()
+    assert torch.equal(bits(nonfinite.o[blind]), bits(args.o[blind]))
+    assert torch.equal(bits(nonfinite.o[:, :2]), bits(args.o[:, :2]))  # the heads of the other KV head
+    assert not torch.isfinite(nonfinite.o[2:4, 2:]).all(dim=-1).any()
 
 
-def test_a_wild_query_touches_only_its_row():
+def test_a_nonfinite_query_touches_only_its_row():
     descriptor, args = prefill([4], [6], seed=1)
-    wild = cloned(args)
-    wild.q[1, 2, 3] = torch.nan
-    run((descriptor, args)), run((descriptor, wild))
-    assert torch.isnan(wild.o[1, 2]).all()
-    wild.o[1, 2] = args.o[1, 2]
-    assert torch.equal(bits(wild.o), bits(args.o))
+    nonfinite = cloned(args)
+    nonfinite.q[1, 2, 3] = torch.nan
+    run((descriptor, args)), run((descriptor, nonfinite))
+    assert torch.isnan(nonfinite.o[1, 2]).all()
+    nonfinite.o[1, 2] = args.o[1, 2]
+    assert torch.equal(bits(nonfinite.o), bits(args.o))
 
 
 def test_both_page_tables_give_the_same_bits():

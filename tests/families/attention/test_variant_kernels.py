@@ -224,7 +224,7 @@ def test_a_masked_kernel_is_exact_where_it_must_be(check):
 
 
 @emulator.needed
-def test_a_wild_value_reaches_only_the_rows_that_a_mask_shows_it_to():
+def test_a_nonfinite_value_reaches_only_the_rows_that_a_mask_shows_it_to():
     subject = subject_of(small(variant=Variant(mask=equal(kv_pos % 7, per_row("phase"))), custom_mask=True, causal=False))
     args = subject.args(3, inputs.DrawnLengths(q=[40, 0], kv=[130, 0]))
     subject.run(args)

@@ -177,17 +177,17 @@ def test_a_mask_without_a_bit_for_each_pair_is_refused(monkeypatch, level, start
 
 
 @pytest.mark.parametrize("name", ["query", "by head", "documents"])
-def test_a_wild_key_reaches_only_the_rows_that_see_it(name):
+def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(name):
     descriptor, args = ragged([4, 2], [6, 3], variant=VARIANTS[name], custom_mask=True, causal=False)
     run((descriptor, args))
     for tensor in (args.k, args.v):
-        wild = replace(cloned(args), **{"k" if tensor is args.k else "v": tensor.clone()})
-        (wild.k if tensor is args.k else wild.v)[2, 1, 0] = math.nan
-        run((descriptor, wild))
+        nonfinite = replace(cloned(args), **{"k" if tensor is args.k else "v": tensor.clone()})
+        (nonfinite.k if tensor is args.k else nonfinite.v)[2, 1, 0] = math.nan
+        run((descriptor, nonfinite))
         known = naive.varied(descriptor, args, 0, slice(0, 4), [(j,) for j in range(6)])
         touched = torch.tensor([[known.sees(i, 2, h) and h >= 2 for h in range(4)] for i in range(4)])
-        assert torch.equal(wild.o[:4].isnan().any(-1), touched)
-        assert torch.equal(bits(wild.o[4:]), bits(args.o[4:]))
+        assert torch.equal(nonfinite.o[:4].isnan().any(-1), touched)
+        assert torch.equal(bits(nonfinite.o[4:]), bits(args.o[4:]))
 
 
 @pytest.mark.parametrize("check", structural.CHECKS, ids=lambda c: c.__name__)

@@ -92,7 +92,7 @@ def test_queries_of_several_rows_may_be_a_view_by_heads(page_size):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_wild_key_reaches_only_the_rows_that_see_it(value):
+def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(value):
     descriptor = decode_of(16, 64, batch=2, q_len=4, page_table="block")
     args = inputs.make_args(descriptor, 6, "cuda", inputs.DrawnLengths(kv=[700, 90]))
     plan = Plan.select(descriptor, CUDA)

@@ -135,14 +135,14 @@ def test_an_empty_request_is_empty():
     assert (args.lse[0] == -torch.inf).all()
 
 
-def test_a_wild_rotated_key_touches_only_its_request():
+def test_a_nonfinite_rotated_key_touches_only_its_request():
     descriptor, args = mla([6, 5])
-    wild = cloned(args)
+    nonfinite = cloned(args)
     page, slot = naive.locations(args, 4)[0][2]
-    wild.kpe[page, slot, 0] = torch.nan
-    run((descriptor, args)), run((descriptor, wild))
-    assert torch.isnan(wild.o[0]).all()
-    assert torch.equal(bits(wild.o[1]), bits(args.o[1]))
+    nonfinite.kpe[page, slot, 0] = torch.nan
+    run((descriptor, args)), run((descriptor, nonfinite))
+    assert torch.isnan(nonfinite.o[0]).all()
+    assert torch.equal(bits(nonfinite.o[1]), bits(args.o[1]))
 
 
 def test_a_page_outside_the_pool_is_refused():

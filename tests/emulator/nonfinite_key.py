@@ -6,7 +6,7 @@ from opfacade.testing import inputs
 from tests import emulator
 
 
-def check_a_wild_key(descriptor, pool):
+def check_a_nonfinite_key(descriptor, pool):
     """descriptor: ragged, two requests, heads 2 and 3 of 4 share kv head 1, a window of 70."""
     subject = emulator.subject(descriptor)
     args = subject.args(6, inputs.DrawnLengths(q=[90, 0], kv=[90, 0]))
