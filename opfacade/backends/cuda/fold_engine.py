@@ -186,6 +186,10 @@ class FoldKernel(CudaKernel):
         """The program that is printed."""
         return descriptor.folded()
 
+    def workspace(self, descriptor: Any, target: Target) -> int:
+        """Bytes."""
+        return 0
+
     def declines(self, descriptor: Any, target: Target) -> list[Reason]:
         return [*support.arch_reasons(target), *refusals(self.layout, self.launched(descriptor), target)]
 
@@ -197,7 +201,7 @@ class FoldKernel(CudaKernel):
             """Kept for all sizes, unless they choose the kernel."""
             return (self.sku if descriptor.folds_rows() else plain.sku)(descriptor, target)
 
-        return replace(plain, sku=sku)
+        return replace(plain, sku=sku, workspace=self.workspace)
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
         found = constants(self.layout, self.launched(descriptor), descriptor.dims(), target)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from opfacade.backends.cuda import fold_engine as engine
@@ -106,10 +106,6 @@ def _offsets(levels: Levels) -> list[int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelKernel(engine.FoldKernel):
     """With a workspace for the results of groups."""
-
-    @property
-    def candidate(self) -> Candidate:
-        return replace(super(LevelKernel, self).candidate, workspace=self.workspace)  # a class with slots is made twice
 
     def workspace(self, descriptor: Any, target: Target) -> int:
         """Not empty, because the launch takes its address also where there are no groups."""

@@ -64,10 +64,6 @@ def other_scales(descriptor: Any) -> Iterator[Reason]:
 class ScaledKernel(engine.FoldKernel):
     """With a workspace for the largest results of rows. The descriptor has `launched`."""
 
-    @property
-    def candidate(self) -> Candidate:
-        return replace(super(ScaledKernel, self).candidate, workspace=self.workspace)  # a class with slots is made twice
-
     def launched(self, descriptor: Any) -> Any:
         return descriptor.launched()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from opfacade.backends.cuda import column_engine, fold_config, split_config, support
@@ -90,10 +90,6 @@ class SplitColumns(column_engine.ColumnLayout):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitKernel(engine.FoldKernel):
     """With a workspace for the states of parts."""
-
-    @property
-    def candidate(self) -> Candidate:
-        return replace(super(SplitKernel, self).candidate, workspace=self.workspace)  # a class with slots is made twice
 
     def workspace(self, descriptor: Any, target: Target) -> int:
         program = descriptor.folded()
