@@ -1,4 +1,4 @@
-"""A call of the widest bundle fits in the host library, which makes the calls of all CUDA plans."""
+"""A call of the widest bundle fits in the host library, and the host knows the constants of the kernels."""
 
 import re
 
@@ -6,6 +6,7 @@ import pytest
 
 from opfacade import Target
 from opfacade.backends.cuda.host import direct
+from opfacade.backends.cuda.sampling import sample, split, top_k
 from opfacade.plans.sampling import EXAMPLES
 from opfacade.select.registry import candidates_for
 from tests import emulator
@@ -28,3 +29,15 @@ def test_limits_are_those_of_the_host_library():
     text = (emulator.ROOT / "csrc/host/call_signature.h").read_text()
     found = {name: int(value) for name, value in re.findall(r"constexpr int (kMax\w+) = (\d+);", text)}
     assert found == {"kMaxFields": direct._MAX_FIELDS, "kMaxRank": direct._MAX_RANK, "kMaxScalars": direct._MAX_SCALARS}
+
+
+def test_the_host_has_the_constants_of_the_kernels():
+    found = {}
+    for line in (emulator.ROOT / "kernels/sampling/sample_params.h").read_text().splitlines():
+        if line.startswith("constexpr int "):
+            for one in line.removeprefix("constexpr int ").partition(";")[0].split(", "):
+                name, _, value = one.partition(" = ")
+                found[name] = eval(value, {}, dict(found))  # sums and products of what stands above
+    assert found["kFilterShared"] == sample.BESIDE_LOGITS
+    assert found["kTopKShared"] == top_k._BESIDE_ROW
+    assert found["kMostCtas"] == split._MAX_CTAS
