@@ -10,8 +10,10 @@ import argparse
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+from bench import records
 from opfacade.jit import cache, toolchain
 from opfacade.select.registry import harness_for
 from opfacade.testing.subject import Subject
@@ -23,7 +25,8 @@ RECORD = Path(__file__).resolve().parents[1] / "opfacade/programs/measured.json"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RECORD)
-    out = parser.parse_args().out
+    records.add_commit(parser)
+    words = parser.parse_args()
     rows = []
     for found in harness_for("map").exhaustive(lambda descriptor: Subject(descriptor, "cuda", "cuda"), True):
         print(" ".join(f"{name}={value}" for name, value in found._asdict().items()), flush=True)
@@ -33,8 +36,9 @@ def main() -> int:
         return 1
     nvcc = toolchain.find(cache.toolchain_memo()).nvcc
     told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout.strip().splitlines()
-    record = {"machine": machine("cuda") | {"nvcc": told[-1]}, "rows": rows}
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    facts = machine("cuda") | {"nvcc": told[-1], "commit": records.commit(words.commit)}
+    record = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": facts, "rows": rows}
+    words.out.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 
