@@ -114,12 +114,6 @@ class EmulatedSubject(Subject):
     def _target(self) -> Target:
         return self.device_like or Target.parse(self.arch)
 
-    @property
-    def plan(self):
-        """With the documented errors of functions: those of this machine's library are no GPU's."""
-        with patch("opfacade.programs.ulps.measured", dict):
-            return super().plan
-
     def run(self, args, workspace=None) -> None:
         plan = self.plan
         if workspace is None:

@@ -96,7 +96,7 @@ def header(compiler: str) -> Path:
             made.parent.mkdir(parents=True, exist_ok=True)
             plain = Path(shutil.copy(ROOT / HEADER, folder / HEADER))  # whoever includes it again finds it at the same place
             half = made.with_suffix(".half")
-            _run([compiler, *FLAGS, "-x", "c++-header", str(plain), "-o", str(half)])
+            _run([compiler, *FLAGS, f"-I{ROOT}", "-x", "c++-header", str(plain), "-o", str(half)])
             half.replace(made)
     return folder
 

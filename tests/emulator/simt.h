@@ -10,6 +10,8 @@
 
 #include <cmath>
 
+#include "tests/emulator/functions.h"
+
 #define __device__
 #define __global__
 #define __forceinline__ inline

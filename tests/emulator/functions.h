@@ -1,0 +1,23 @@
+// Functions of f32 as a GPU's are or better: rounded once from f64, so that no error of this machine's library shows.
+// Operations of programs are in this namespace, so their calls find these before the library's.
+#pragma once
+#include <cmath>
+
+namespace opfacade::ops {
+
+#define OPF_ROUNDED(name) \
+  inline float name##f(float a) { return static_cast<float>(::name(static_cast<double>(a))); }
+OPF_ROUNDED(exp) OPF_ROUNDED(exp2) OPF_ROUNDED(expm1) OPF_ROUNDED(log) OPF_ROUNDED(log2) OPF_ROUNDED(log10)
+OPF_ROUNDED(log1p) OPF_ROUNDED(sin) OPF_ROUNDED(cos) OPF_ROUNDED(tan) OPF_ROUNDED(asin) OPF_ROUNDED(acos)
+OPF_ROUNDED(atan) OPF_ROUNDED(sinh) OPF_ROUNDED(cosh) OPF_ROUNDED(tanh) OPF_ROUNDED(asinh) OPF_ROUNDED(acosh)
+OPF_ROUNDED(atanh) OPF_ROUNDED(erf) OPF_ROUNDED(erfc) OPF_ROUNDED(cbrt) OPF_ROUNDED(lgamma)
+#undef OPF_ROUNDED
+
+#define OPF_ROUNDED(name)                  \
+  inline float name##f(float a, float b) { \
+    return static_cast<float>(::name(static_cast<double>(a), static_cast<double>(b))); \
+  }
+OPF_ROUNDED(pow) OPF_ROUNDED(atan2) OPF_ROUNDED(hypot)
+#undef OPF_ROUNDED
+
+}  // namespace opfacade::ops
