@@ -21,6 +21,7 @@ from opfacade.cli.input import works
 )
 @click.option("--commit", help="A revision of the sources, kept in the evidence.")
 @click.option("--heavy", is_flag=True, help="On a GPU: functions of f32 over all 2^32 inputs too.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes, spread over the GPUs here.  [default: 1]")
 @click.argument("file", type=click.File("rb"), required=False)
 @click.pass_context
 def verify(ctx: click.Context, /, file: IO[bytes] | None, out: Path | None, **given: Any) -> None:

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from opfacade.testing.subject import Subject, invariant
 from opfacade.tools import kernel_digests
 from opfacade.tools.exhaustive import proven
 from opfacade.tools.machine import machine
+from opfacade.tools.proofs import results
 
 Say = Callable[[str], None]
 _MOST_ON_CPU = 24  # rows, pages, requests of a problem that --quick proves there
@@ -63,13 +65,14 @@ def verify(
     descriptors: Sequence[Descriptor[Any]] | None = None,
     commit: str | None = None,
     heavy: bool = False,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held.
 
     descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix. quick: fewer
     problems and runs, and on the CPU no size above 24 where a smaller one runs the same SKU. say: lines with what is done and
     about how long the rest takes. commit: a revision of the sources, kept in the record. heavy: on a GPU, functions of f32
-    over all 2^32 inputs too.
+    over all 2^32 inputs too. jobs: processes that prove at the same time, each on one of the GPUs here.
     """
     from opfacade.core.target import Target
 
@@ -93,8 +96,10 @@ def verify(
     more = f" and random problems of {len(ops)} ops" if ops else ""
     say(f"{len(chosen)} SKUs{more} to prove{about}")
     tell = _paced(say, Pace(steps))
-    rows = [tell(_proven(subject, how, say)) for subject in chosen]
-    random = [tell(_random(o, name, device, how, say)) for o in ops]
+    of_skus = [partial(_proven, subject, how) for subject in chosen]
+    of_ops = [partial(_random, o, name, device, how) for o in ops]
+    found = [tell(row) for row in results([*of_skus, *of_ops], jobs, say)]
+    rows, random = found[: len(chosen)], found[len(chosen) :]
     exhaustive = [row for o in ops if not quick or heavy for row in proven(o, name, device, heavy, say)]
     record = {
         "schema": 1,
