@@ -131,7 +131,7 @@ class MapAxes {
   }
 
  private:
-  static constexpr int64_t kEnoughBlocks = 264;  // two of each SM of an H100
+  static constexpr int64_t kEnoughBlocks = 528;  // half of those that run at once on an H100
 
   // Inputs that are the same in all rows of a thread.
   void find_shared() {
