@@ -27,6 +27,10 @@ KEPT_SECONDS = 3 * 86400
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique", "-U_FORTIFY_SOURCE")
 
 
+class CompileError(Exception):
+    """A compiler refused. No AssertionError, which a test that plants a fault expects of a wrong result."""
+
+
 @cache
 def place() -> Path:
     """A directory that nobody else can write; what has not been used for days goes."""
@@ -43,7 +47,7 @@ def place() -> Path:
 
 
 def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
-    """The shared library of some C++ texts, each with HEADER before it. AssertionError with what the compiler said."""
+    """The shared library of some C++ texts, each with HEADER before it. CompileError with what the compiler said."""
     texts = [f'#include "{HEADER}"\n{text}' for text in texts]
     run = runtime(compiler, tuple(includes))
     key = _key([compiler, *FLAGS, *includes], texts, run.stem)
@@ -126,5 +130,6 @@ def _alone(key: str) -> Iterator[None]:
 def _run(words: Sequence[str], text: str = "") -> bytes:
     # Quoted headers of a text from stdin are looked for in the working directory first: there are none at this place.
     done = subprocess.run(words, cwd=place(), input=text.encode(), capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()[:3000]
+    if done.returncode:
+        raise CompileError(done.stderr.decode()[:3000])
     return done.stdout

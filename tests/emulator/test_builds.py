@@ -92,7 +92,7 @@ def test_who_comes_at_the_same_time_waits_for_the_first(compiled):
 
 
 def test_what_does_not_compile_says_so_and_leaves_nothing(compiled):
-    with pytest.raises(AssertionError, match="no_such_name"):
+    with pytest.raises(builds.CompileError, match="no_such_name"):
         compiled(1, "int value() { return no_such_name; }")
     assert not list(builds.place().glob("*.so"))
 

@@ -278,7 +278,7 @@ PREFILL_FAULTS = (
         "wgmma fp8 prefill: the second piece of a tile goes where the first one is",
         f"{K}/prefill_sm90/dequantise.cuh",
         "convert(tile + part * (Raw::kRows / 8) * Shared::kKvGroup,",
-        "widen(tile,",
+        "convert(tile,",
         FP8_PREFILL,
     ),
     gpu(

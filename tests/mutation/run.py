@@ -34,6 +34,8 @@ SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 100}
 SAMPLE = 20  # faults of --quick
 LISTS = {"gpu": GPU, "cpu": CPU, "host": HOST}
+# An error by name, and what g++ and nvcc print.
+REFUSED_BY_A_COMPILER = re.compile(r"CompileError|\.(?:cuh?|h|cc)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal )?error:")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def caught(subject: Mutant, status: int | None, output: str) -> str:
         by = f"exit {status}: " + " ".join(output.split())[-200:]
     if status in (4, 5) and subject.edits:
         return ""  # no test ran
-    if "CompileError" in output and subject.edits:
+    if REFUSED_BY_A_COMPILER.search(output) and subject.edits:
         # A compiler that refuses a fault shows nothing about the tests.
         print(f"does not compile: {subject.name}: {output[-1500:]}", flush=True)
         return ""

@@ -8,7 +8,7 @@ from bench import reliability
 from opfacade.tools import kernel_digests
 from tests.mutation import run
 from tests.mutation.mutants import CPU, GPU, HOST
-from tests.mutation.run import ROOT, SAMPLE, caught_on_host, command, mutated, page, sample
+from tests.mutation.run import ROOT, SAMPLE, caught, caught_on_host, command, mutated, page, sample
 
 
 @pytest.mark.parametrize("mutant", [*GPU, *CPU, *HOST], ids=lambda m: m.name)
@@ -70,6 +70,21 @@ def test_the_words_of_a_selection_stay_together():
     found = command(next(m for m in GPU if "--heavy" in m.tests), "gpu")
     assert found[-1].startswith("HND")
     assert "--heavy" in found
+
+
+REFUSALS = (
+    "E   tests.emulator.builds.CompileError: In file included from <stdin>:2:",
+    "/tmp/x/math.cuh:61:5: error: 'widen' was not declared in this scope",
+    "/tmp/x/math.cuh(61): error: identifier \"widen\" is undefined",
+    "host.cc:3:10: fatal error: no.h: No such file or directory",
+)
+
+
+@pytest.mark.parametrize("printed", REFUSALS)
+def test_a_fault_that_no_compiler_takes_is_not_caught(printed):
+    failed = "FAILED tests/a.py::b - assert 1 == 2"
+    assert caught(CPU[0], 1, failed) == "tests/a.py::b"
+    assert caught(CPU[0], 1, f"{printed}\n{failed}") == ""
 
 
 DECIDE_OR_JUDGE = (
