@@ -44,11 +44,11 @@ PREFILL_FAULTS = (
         VARIED,
     ),
     gpu(
-        "variants: a line over the keys is that of their tile",
+        "prefill variants: a line over the keys is that of their tile",
         "csrc/attention/variant.jinja",
         "float(key.step), ",
         "0.f, ",
-        VARIED,
+        "prefill-auto-alibi",  # of mma_tile: wgmma_tile folds the line into the exponents
     ),
     gpu(
         "prefill: causal is off by one, too few",
