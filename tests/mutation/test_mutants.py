@@ -1,6 +1,9 @@
 """Every planted fault still applies to the sources as they are, and they are many enough."""
 
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +12,7 @@ from opfacade.tools import kernel_digests
 from tests.mutation import run
 from tests.mutation.mutants import CPU, GPU, HOST
 from tests.mutation.run import ROOT, SAMPLE, caught, caught_on_host, command, mutated, page, sample
+from tests.mutation.selected import selects
 
 
 @pytest.mark.parametrize("mutant", [*GPU, *CPU, *HOST], ids=lambda m: m.name)
@@ -31,6 +35,19 @@ def test_there_are_enough_faults_each_with_its_tests():
     for mutant in (*GPU, *CPU, *HOST):
         for word in mutant.tests.partition(" -k ")[0].split():
             assert word == "--heavy" or (ROOT / word).exists(), word
+
+
+def test_the_words_of_every_fault_select_a_test():
+    done = subprocess.run([sys.executable, "-m", "tests.mutation.selected"], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["0 select no test: []"], done.stdout[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "found"), [("b", False, True), ("c", False, False), ("d", True, True), ("d", False, False)]
+)
+def test_words_select_a_test_of_their_file_that_can_run(words, gpu, found):
+    tests = [("tests/c/a.py::b[x]", False), ("tests/c/a.py::d", True), ("tests/c/e.py::c", False)]
+    assert selects(replace(CPU[0], tests=f"tests/c/a.py -k {words}"), tests, gpu) is found
 
 
 def test_a_text_that_is_not_there_once_is_refused(tmp_path):
@@ -75,7 +92,7 @@ def test_the_words_of_a_selection_stay_together():
 REFUSALS = (
     "E   tests.emulator.builds.CompileError: In file included from <stdin>:2:",
     "/tmp/x/math.cuh:61:5: error: 'widen' was not declared in this scope",
-    "/tmp/x/math.cuh(61): error: identifier \"widen\" is undefined",
+    '/tmp/x/math.cuh(61): error: identifier "widen" is undefined',
     "host.cc:3:10: fatal error: no.h: No such file or directory",
 )
 
