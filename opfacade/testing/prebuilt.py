@@ -13,10 +13,13 @@ from opfacade.plan import Plan
 from opfacade.testing.subject import Subject
 
 
-def build(descriptors: Iterable[Descriptor[Any]]) -> None:
-    """Every CUDA kernel that these descriptors need, each once; of those that CUDA declines, none."""
+def build(descriptors: Iterable[Descriptor[Any]], forbid: tuple[str, ...] = ()) -> None:
+    """Every CUDA kernel that these descriptors need, each once; of those that CUDA declines, none.
+
+    forbid: implementations that would be chosen before the ones under test.
+    """
     accepted = (d for d in descriptors if not Subject(d, "cuda", "cuda").declined)
-    chosen: list[Plan[Any]] = [Plan.select(d, Preference(backend="cuda")) for d in accepted]
+    chosen: list[Plan[Any]] = [Plan.select(d, Preference(backend="cuda", forbid=forbid)) for d in accepted]
     plans = {plan.sku.id: plan for plan in chosen}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda plan: plan.compile(), plans.values()))

@@ -31,7 +31,7 @@ ATTENTION = [kind for kind in KINDS if kind in matrix.attention()]
 @pytest.fixture(scope="session", autouse=True)
 def _built():
     if FOCUS == "gpu":
-        prebuilt.build(ALL[kind] for kind in KINDS)
+        prebuilt.build((ALL[kind] for kind in KINDS), FORBIDDEN)
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None) if EMULATED else nullcontext():
         yield
 
@@ -78,14 +78,14 @@ def test_bound_where_maxima_move(kind):
 @pytest.mark.skipif(EMULATED, reason="the emulator has one order")
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_repeat(kind):
-    shown = determinism.run_to_run(Subject(ALL[kind], *WHERE), 200 if WHERE[1] == "cuda" else 5, seed=1)
+    shown = determinism.run_to_run(subject_of(kind), 200 if WHERE[1] == "cuda" else 5, seed=1)
     assert shown.different == 0, shown.first
 
 
 @pytest.mark.skipif(EMULATED, reason="too slow there")
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_invariance(kind):
-    subject = Subject(ALL[kind], *WHERE)
+    subject = subject_of(kind)
     if invariant(subject):
         shown = determinism.batch_invariance(subject, determinism.QUICK, seed=1)
         assert shown.different == 0, shown.first
