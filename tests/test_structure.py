@@ -212,7 +212,8 @@ def test_other_modules_with_public_lists_keep_them_sorted():
                 assert list(names) == sorted(names), path
 
 
-INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)', re.MULTILINE)
+# An include, or the header that a binding names for csrc/common/_binding.jinja to include.
+INCLUDE = re.compile(r'^\s*(?:#\s*include\s*|{% set params = )(["<])([^">{]+)', re.MULTILINE)
 
 
 # Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
