@@ -1,11 +1,13 @@
 """Candidates declared as data: what is refused, compiled, promised and launched follows from the descriptor's fields."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from opfacade import Target
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.declared import CudaKernel, writes_nothing
+from opfacade.backends.cuda.declared import REPEATS, CudaKernel, repeatable, writes_nothing
 from opfacade.backends.reference.declared import reference
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
@@ -58,6 +60,15 @@ def test_nothing_is_launched_where_nothing_is_written():
     assert not writes_nothing(merge())
     assert not writes_nothing(merge(in_place=True))
     assert candidate.launcher(empty, SM_90A, candidate.sku(empty, SM_90A), False) is support.nothing_to_do
+
+
+def test_a_kernel_that_repeats_its_bits_promises_it():
+    told = repeatable("f32", "none", "exact", REPEATS, batch_invariant="composition")
+    assert (told.deterministic, told.bit_stable_on_same_hardware, told.batch_invariant) == (True, True, "composition")
+    assert (told.math_precision, told.accumulator, told.error_model.id, told.evidence) == ("f32", "none", "exact", REPEATS)
+    for name in REPEATS:
+        path, _, test = name.partition("::")
+        assert f"def {test}(" in (Path(__file__).parents[2] / path).read_text()
 
 
 def test_what_depends_on_the_descriptor_is_a_function_of_it():

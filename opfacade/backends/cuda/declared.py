@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from opfacade.backends.cuda import support
 from opfacade.core.candidate import Candidate, EstimateOf, Launcher, Operands, Reason
 from opfacade.core.descriptor import Descriptor, cached_by_specialization, operands_of
-from opfacade.core.guarantee import PrecisionGuarantee
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import numel
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -21,6 +21,24 @@ from opfacade.core.target import Target
 T = TypeVar("T")
 Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor
 Fact: TypeAlias = bool | int | str
+# Evidence for every op of the matrix of problems: each kernel there repeats its bits.
+REPEATS = (
+    "tests/testing/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
+    "tests/testing/test_determinism.py::test_processes_repeat_bitwise",
+)
+
+
+def repeatable(math: str, accumulator: Any, error_model: str, evidence: tuple[str, ...], **more: Any) -> PrecisionGuarantee:
+    """Guarantee of a kernel that repeats its bits, run to run and in every process. more: other fields of the guarantee."""
+    return PrecisionGuarantee(
+        math_precision=math,
+        accumulator=accumulator,
+        deterministic=True,
+        bit_stable_on_same_hardware=True,
+        error_model=ErrorModel(id=error_model),
+        evidence=evidence,
+        **more,
+    )
 
 
 def _for(descriptor: Any, told: Told[T]) -> T:

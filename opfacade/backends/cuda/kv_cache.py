@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.backends.cuda.declared import REPEATS, CudaKernel, repeatable
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
+from opfacade.core.guarantee import Condition, PrecisionGuarantee
 from opfacade.core.target import Target
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 
-_EVIDENCE = (
-    "tests/families/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise",
-    "tests/testing/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
-    "tests/testing/test_determinism.py::test_processes_repeat_bitwise",
-)
+_EVIDENCE = ("tests/families/kv_cache/test_kv_cache_gpu.py::test_runs_repeat_bitwise", *REPEATS)
 _OWN_SLOTS = Condition(id="own_slots", text="no two new rows share a slot")
 
 
@@ -44,15 +40,8 @@ def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
 
 
 def _guarantee(descriptor: PagedKvAppendDescriptor) -> PrecisionGuarantee:
-    return PrecisionGuarantee(
-        math_precision="copy" if descriptor.copies else "f32_rounded_once",
-        accumulator="none",
-        deterministic=True,
-        bit_stable_on_same_hardware=True,
-        error_model=ErrorModel(id="exact" if descriptor.copies else "append-f32"),
-        conditions=(_OWN_SLOTS,),
-        evidence=_EVIDENCE,
-    )
+    math, model = ("copy", "exact") if descriptor.copies else ("f32_rounded_once", "append-f32")
+    return repeatable(math, "none", model, _EVIDENCE, conditions=(_OWN_SLOTS,))
 
 
 _APPEND = CudaKernel(
