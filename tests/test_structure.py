@@ -80,8 +80,8 @@ def test_code_in_an_older_path_is_found():
 
 def test_host_lines_of_the_shortest_family_do_not_grow():
     """Softmax is a program on the engine of folds; merge_states has a kernel, lists, rows in place and ragged states."""
-    assert structure.host_lines("softmax") <= 125
-    assert structure.host_lines("cascade") <= 275
+    assert structure.host_lines("softmax") <= 118
+    assert structure.host_lines("cascade") <= 245
 
 
 def test_the_graph_is_printed_without_faults(capsys):

@@ -15,7 +15,7 @@ from opfacade.core.construction import Spelled
 from opfacade.core.model import INT64_MAX, Model, Version, contradiction
 from opfacade.core.operands import TensorSpec, is_finite, nbytes
 from opfacade.core.request_tables import RequestTables
-from opfacade.core.tensor_lists import add_elements
+from opfacade.core.tensor_lists import add_declared, add_elements
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,7 @@ class Args(metaclass=Spelled):
     """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names.
 
     lists: fields that take a list of tensors, each with the operands that its elements become. These are fields too.
+    docs, lists: also what fields say that are an `operand`.
     """
 
     __slots__ = ("__weakref__",)
@@ -36,6 +37,7 @@ class Args(metaclass=Spelled):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lists the fields in the docstring. dataclass creates a class with slots a second time: the list may be there."""
         super().__init_subclass__(**kwargs)
+        add_declared(cls)
         if cls.lists:
             add_elements(cls)
         known, text = [name for name in get_annotations(cls) if name in cls.docs], cls.__doc__ or ""
@@ -59,12 +61,12 @@ class SpecializationKey:
 class Descriptor(Model, Generic[ArgsT]):
     """Base of all descriptors.
 
-    A subclass declares its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids),
-    `args_type`, and `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte
-    counts follow. An args field that `operands()` does not name must be None. `error_models`: ids of the bounds that its
-    kernels may state, strictest first. `later`: fields added after the first version; at their default they are absent from the
-    JSON, so that old texts and digests stay valid. `sizes`: fields that are dynamic dimensions, for which no kernel is
-    compiled; descriptors that differ only in these have one specialization key.
+    A subclass declares its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids), and
+    `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte counts follow.
+    `args_type` is the parameter of its base; an args field that `operands()` does not name must be None. `error_models`: ids of
+    the bounds that its kernels may state, strictest first. `later`: fields added after the first version; at their default they
+    are absent from the JSON, so that old texts and digests stay valid. `sizes`: fields that are dynamic dimensions, for which
+    no kernel is compiled; descriptors that differ only in these have one specialization key.
     Problems share a measurement of `tune` if they differ only in sizes within a power of two, and likewise in `tuning_rounds`;
     in fields without influence on the time, `tuning_ignores`; and in numbers of which only the sign matters, `tuning_flags`.
     `owners`: for an operand, the indptr past whose end its rows belong to no request. The hints name the fields to change if no
@@ -87,6 +89,13 @@ class Descriptor(Model, Generic[ArgsT]):
     workspace_hint: ClassVar[str] = ""
     invariance_hint: ClassVar[str] = ""
     schema_version: Version = Field(default=1, description="Version of the JSON form.")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for given in cls.__pydantic_generic_metadata__["args"]:
+            if isinstance(given, type) and issubclass(given, Args):
+                cls.args_type = given
 
     def operands(self) -> dict[str, TensorSpec]:
         raise NotImplementedError

@@ -29,6 +29,12 @@ class Dim(NamedTuple):
         return self.name if self.size is None or self.name == str(self.size) else f"{self.name}={self.size}"
 
 
+def dims_of(sizes: object, *names: str) -> tuple[Dim, ...]:
+    """Dimensions whose sizes are fields of these names. "rows+1" is one more than the field `rows`."""
+    parts = [(name, *name.partition("+")[::2]) for name in names]
+    return tuple(Dim(name, getattr(sizes, field) + int(more or 0)) for name, field, more in parts)
+
+
 class TensorSpec(NamedTuple):
     """Shape, dtype and role of one operand.
 

@@ -1,7 +1,8 @@
-"""Args fields that take a list of tensors: each element becomes an operand of its own."""
+"""Args fields as declarations: what a tensor is, and for a list of tensors the operands that its elements become."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import MappingProxyType
 from typing import Any
 
@@ -9,6 +10,21 @@ from typing import Any
 def elements(name: str, count: int) -> tuple[str, ...]:
     """The operands of the elements of a list: name_0, name_1 and so on."""
     return tuple(f"{name}_{i}" for i in range(count))
+
+
+def operand(doc: str, elements: tuple[str, ...] = ()) -> Any:
+    """The default of an Args field, None: the field's description, and the operands of a list's elements."""
+    return dataclasses.field(default=None, metadata={"doc": doc, "elements": elements})
+
+
+def add_declared(cls: Any) -> None:
+    """Adds what fields of a class say by `operand` to its docs and lists. dataclass takes them out of a copy with slots."""
+    fields = {name: field.metadata for name, field in vars(cls).items() if isinstance(field, dataclasses.Field)}
+    declared = {name: told for name, told in fields.items() if "doc" in told}
+    if declared:
+        cls.docs = MappingProxyType({**cls.docs, **{name: told["doc"] for name, told in declared.items()}})
+        lists = {name: told["elements"] for name, told in declared.items() if told["elements"]}
+        cls.lists = MappingProxyType({**cls.lists, **lists})
 
 
 def add_elements(cls: Any) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -14,8 +13,8 @@ from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, index_spec
-from opfacade.core.tensor_lists import elements
+from opfacade.core.operands import TensorSpec, dims_of, index_spec
+from opfacade.core.tensor_lists import elements, operand
 from opfacade.plan import Plan
 
 __all__ = ["MergeStatesArgs", "MergeStatesDescriptor", "MergeStatesPlan"]
@@ -23,33 +22,27 @@ __all__ = ["MergeStatesArgs", "MergeStatesDescriptor", "MergeStatesPlan"]
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 MAX_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStatesArgs(Args):
-    """The tensors of one merge. o, lse: None with `in_place`. A list in states_o or states_lse, of up to 8, becomes operands
-    state_o_0, state_lse_0 and so on, by which errors and dumps name its tensors."""
+    """The tensors of one merge. A list in states_o or states_lse becomes operands state_o_0, state_lse_0 and so on, by which
+    errors and dumps name its tensors."""
 
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-        {f"states_{kind}": elements(f"state_{kind}", MAX_LISTED) for kind in ("o", "lse")}
+    states_o: Tensor | Sequence[Tensor] | None = operand(
+        "outputs of the states: [num_states, total_num_rows, num_heads, head_dim], a list of up to 8 [rows, heads, dim], or "
+        "ragged: [num_states, num_heads, head_dim]",
+        elements("state_o", MAX_LISTED),
     )
-    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "states_o": "outputs of the states: [num_states, total_num_rows, num_heads, head_dim], a list of [rows, heads, dim], "
-        "or ragged: [num_states, num_heads, head_dim]",
-        "states_lse": "f32, their log-sum-exps, in the shape of states_o without head_dim",
-        "states_indptr": "i32 [total_num_rows + 1]: row r merges states states_indptr[r] to states_indptr[r + 1]; with "
-        "states='ragged'",
-        "o": "written: [total_num_rows, num_heads, head_dim] in dtype",
-        "lse": "written: f32 [total_num_rows, num_heads]",
-    })  # fmt: skip
-
-    states_o: Tensor | Sequence[Tensor] | None = None
-    states_lse: Tensor | Sequence[Tensor] | None = None
-    o: Tensor | None = None
-    lse: Tensor | None = None
-    states_indptr: Tensor | None = None
+    states_lse: Tensor | Sequence[Tensor] | None = operand(
+        "f32, their log-sum-exps, in the shape of states_o without head_dim", elements("state_lse", MAX_LISTED)
+    )
+    o: Tensor | None = operand("written: [total_num_rows, num_heads, head_dim] in dtype; None with `in_place`")
+    lse: Tensor | None = operand("written: f32 [total_num_rows, num_heads]; None with `in_place`")
+    states_indptr: Tensor | None = operand(
+        "i32 [total_num_rows + 1]: row r merges states states_indptr[r] to states_indptr[r + 1]; with states='ragged'"
+    )
 
 
 class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
@@ -65,7 +58,6 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     error_models: ClassVar[tuple[str, ...]] = ("exact", "merge-f32")
     later: ClassVar[frozenset[str]] = frozenset({"states", "in_place"})
     sizes: ClassVar[frozenset[str]] = frozenset({"num_states", "total_num_rows"})
-    args_type: ClassVar[type[Args]] = MergeStatesArgs
     num_states: Size = Field(description="Partial results to merge: of each row, at most 8 of a list; ragged, of all rows.")
     total_num_rows: Count = Field(description="Rows of each state.")
     num_heads: Size = Field(description="Heads of each row.")
@@ -89,9 +81,8 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     @property
     def state_names(self) -> tuple[tuple[str, str], ...]:
         """The operands of o and lse: a pair for each state of a list, or one for all."""
-        if self.states != "list":
-            return (("states_o", "states_lse"),)
-        return tuple(zip(*MergeStatesArgs.lists.values(), strict=True))[: self.num_states]
+        listed = tuple(zip(*MergeStatesArgs.lists.values(), strict=True))[: self.num_states]
+        return listed if self.states == "list" else (("states_o", "states_lse"),)
 
     def states_of(self, args: Any) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """o and lse of the states in their order, whichever form they have; ragged ones with empty states behind them."""
@@ -112,26 +103,23 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
 
     def merged(self, args: Any) -> tuple[Tensor, Tensor]:
         """Where o and lse are written: views of state 0 with `in_place`."""
-        if not self.in_place:
-            return args.o, args.lse
-        o, lse = self.states_of(args)
+        o, lse = self.states_of(args) if self.in_place else ([args.o], [args.lse])
         return o[0], lse[0]
 
     def operands(self) -> dict[str, TensorSpec]:
-        rows, states = Dim("total_num_rows", self.total_num_rows), Dim("num_states", self.num_states)
-        of_row = (Dim("num_heads", self.num_heads), Dim("head_dim", self.head_dim))
+        states, rows, heads, dim = dims_of(self, "num_states", "total_num_rows", "num_heads", "head_dim")
         given = {"stacked": (states, rows), "list": (rows,), "ragged": (states,)}[self.states]
-        o = TensorSpec((*given, *of_row), self.dtype, layout="contiguous")
-        lse = TensorSpec((*given, of_row[0]), "f32", layout="contiguous", alignment=4, finite=False)
-        found = {name: o._replace(marked_by=mark) for name, mark in self.state_names} | {
-            name: lse for _, name in self.state_names
-        }
+        o = TensorSpec((*given, heads, dim), self.dtype, layout="contiguous")
+        lse = TensorSpec((*given, heads), "f32", layout="contiguous", alignment=4, finite=False)
+        found = {name: o._replace(marked_by=mark) for name, mark in self.state_names}
+        found |= {mark: lse for _, mark in self.state_names}
         if self.states == "ragged":
-            entries = Dim("total_num_rows+1", self.total_num_rows + 1)
-            found["states_indptr"] = index_spec(entries, values=(0, self.num_states + 1))._replace(rising=True)
+            entries = dims_of(self, "total_num_rows+1")
+            found["states_indptr"] = index_spec(*entries, values=(0, self.num_states + 1))._replace(rising=True)
         first = self.state_names[0] if self.in_place else ("", "")
-        found["o"] = o._replace(shape=(rows, *of_row), role="out", replaces=first[0])
-        return in_place(found | {"lse": lse._replace(shape=(rows, of_row[0]), role="out", replaces=first[1])})
+        found["o"] = o._replace(shape=(rows, heads, dim), role="out", replaces=first[0])
+        found["lse"] = lse._replace(shape=(rows, heads), role="out", replaces=first[1])
+        return in_place(found)
 
 
 class MergeStatesPlan(Plan[MergeStatesArgs]):

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.model import Count
-from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.operands import TensorSpec, dims_of, index_spec
 from opfacade.core.target import Target, of_device
 from opfacade.errors import Issue, from_issues
 from opfacade.plan import Plan
@@ -53,7 +53,6 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
     category: ClassVar[str] = "mask"
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "num_bits"})
-    args_type: ClassVar[type[Args]] = PackMaskArgs
     batch_size: Count = Field(description="Requests, 0 or more.")
     num_bits: Count = Field(description="Entries of the mask over all requests.")
     segments: Literal["indptr", "even"] = Field(
@@ -69,11 +68,11 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
         return (self.num_bits + 7 * self.batch_size) // 8
 
     def operands(self) -> dict[str, TensorSpec]:
-        starts = index_spec(Dim("batch_size+1", self.batch_size + 1))
-        found = {"mask": TensorSpec((Dim("num_bits", self.num_bits),), "u8", "in", "contiguous", alignment=1)}
+        starts = index_spec(*dims_of(self, "batch_size+1"))
+        found = {"mask": TensorSpec(dims_of(self, "num_bits"), "u8", "in", "contiguous", alignment=1)}
         if self.segments == "indptr":
             found["bits_indptr"] = starts
-        found["packed"] = TensorSpec((Dim("num_bytes", self.num_bytes),), "u8", "out", "contiguous", alignment=4)
+        found["packed"] = TensorSpec(dims_of(self, "num_bytes"), "u8", "out", "contiguous", alignment=4)
         found["packed_indptr"] = starts._replace(role="out")
         return found
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -12,6 +10,7 @@ from pydantic import Field
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import RealDType
 from opfacade.core.model import Integer, Single, contradiction
+from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans._fold import Extents, FoldOutput, FoldProgram
 from opfacade.plans._named_fold import NamedFold
@@ -29,17 +28,12 @@ __all__ = ["SoftmaxArgs", "SoftmaxDescriptor", "SoftmaxPlan"]
 class SoftmaxArgs(Args):
     """The tensors of one softmax, of any strides."""
 
-    docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "x": "[shape] in dtype",
-        "mask": "bool [shape], with `mask`: true where an element is seen; it may be expanded",
-        "out": "written: [shape] in out_dtype",
-        "num_valid": "int32 [1]: entries of axis 0 at and past it are neither read nor written; with `num_valid`",
-    })  # fmt: skip
-
-    x: Tensor | None = None
-    mask: Tensor | None = None
-    out: Tensor | None = None
-    num_valid: Tensor | None = None
+    x: Tensor | None = operand("[shape] in dtype")
+    mask: Tensor | None = operand("bool [shape], with `mask`: true where an element is seen; it may be expanded")
+    out: Tensor | None = operand("written: [shape] in out_dtype")
+    num_valid: Tensor | None = operand(
+        "int32 [1]: entries of axis 0 at and past it are neither read nor written; with `num_valid`"
+    )
 
 
 class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
@@ -51,7 +45,6 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
 
     op: Literal["softmax"] = Field(default="softmax", description="The operator.")
     category: ClassVar[str] = "softmax"
-    args_type: ClassVar[type[Args]] = SoftmaxArgs
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"temperature"})
     shape: Extents = Field(description="Extents, at most 8 axes.")
     axis: Integer = Field(default=-1, description="The axis along which results add up to 1; negative ones count from the end.")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from opfacade import Plan, Preference, Target
-from opfacade.core.descriptor import forget_specializations
+from opfacade.core.descriptor import Descriptor, forget_specializations
 from opfacade.errors import ArgumentTypeError, DescriptorError
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
@@ -16,7 +16,7 @@ from opfacade.plans.attention import (
     BatchRaggedPrefillDescriptor,
     PagedKvCacheDescriptor,
 )
-from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor, PagedKvAppendPlan
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 from opfacade.select.registry import examples
@@ -256,6 +256,17 @@ def test_what_passed_validation_is_not_validated_again_until_it_differs():
         changed.__dict__[name] = value
         with pytest.raises(DescriptorError):
             changed.revalidated()
+
+
+def test_the_type_of_a_call_is_the_parameter_of_the_base():
+    class Own(Descriptor[MergeStatesArgs]):
+        pass
+
+    class Child(Own):
+        pass
+
+    assert (Own.args_type, Child.args_type, MergeStatesDescriptor.args_type) == (MergeStatesArgs,) * 3
+    assert "args_type" not in vars(Descriptor)
 
 
 def test_sizes_are_fields():

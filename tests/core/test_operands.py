@@ -1,16 +1,26 @@
 """The checker of one operand: what a TensorSpec accepts, and the code and numbers of each refusal."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from opfacade.core.checks import check, check_workspace, has_memory
 from opfacade.core.dtypes import torch_dtype
-from opfacade.core.operands import Dim, TensorSpec, index_spec, nbytes, numel
+from opfacade.core.operands import Dim, TensorSpec, dims_of, index_spec, nbytes, numel
 from opfacade.plans._attention.paging import page_table_operands
 
 ROWS = TensorSpec((Dim("n", 4), Dim("heads", 2), Dim("dim", 8)), "f16")
 OUT = TensorSpec((Dim("n", 4), Dim("heads", 2), Dim("dim", 8)), "f16", "out")
 INDEX = index_spec(Dim("batch+1", 3))
+
+
+def test_dimensions_have_names_and_sizes_of_fields():
+    sizes = SimpleNamespace(rows=4, dim=8)
+    assert dims_of(sizes, "rows", "dim") == (Dim("rows", 4), Dim("dim", 8))
+    assert dims_of(sizes, "rows+1") == (Dim("rows+1", 5),)
+    with pytest.raises(AttributeError):
+        dims_of(sizes, "heads")
 
 
 def issues(spec, tensor, device_type=None):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from opfacade.core.descriptor import Args
-from opfacade.core.tensor_lists import elements
+from opfacade.core.tensor_lists import elements, operand
 from opfacade.errors import ArgumentTypeError
 
 
@@ -19,6 +19,23 @@ class ListedArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({"many": "a list", "one_2": "the last"})
     many: Any = None
     more: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredArgs(Args):
+    many: Any = operand("a list", elements("one", 3))
+    more: Any = operand("a tensor")
+    last: Any = dataclasses.field(default=7)
+
+
+def test_fields_declare_their_descriptions_and_elements():
+    assert DeclaredArgs.lists == ListedArgs.lists
+    set_by = {f"one_{i}": "set by a list in many" for i in range(3)}
+    assert DeclaredArgs.docs == {"many": "a list", "more": "a tensor", **set_by}
+    assert "more: a tensor.\n" in DeclaredArgs.__doc__
+    assert DeclaredArgs.__slots__ == ("many", "more", "last", "one_0", "one_1", "one_2")
+    args = DeclaredArgs(many=[1, 2])
+    assert (args.many, args.more, args.last, args.one_0, args.one_1, args.one_2) == (None, None, 7, 1, 2, None)
 
 
 def test_elements_are_fields_with_descriptions():
