@@ -9,23 +9,23 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 Say = Callable[[str], None]
-Proof = Callable[[Say], Any]  # what it found; it can be pickled where there are several processes
+Proof = Callable[[Say], Any]  # returns its result; it can be pickled where there are several processes
 
 
 def results(proofs: Sequence[Proof], jobs: int, say: Say) -> Iterator[Any]:
-    """What each proof found, in their order. Lines of a proof are said when its result is there."""
+    """The result of each proof, in the order of the proofs. Lines of a proof are passed to `say` when its result is there."""
     if jobs == 1:
         yield from (proof(say) for proof in proofs)
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _start, (spawn.Value("i", 0), jobs)) as pool:
-        for lines, found in pool.map(_spoken, proofs):
+        for lines, result in pool.map(_with_lines, proofs):
             for line in lines:
                 say(line)
-            yield found
+            yield result
 
 
-def _spoken(proof: Proof) -> tuple[list[str], Any]:
+def _with_lines(proof: Proof) -> tuple[list[str], Any]:
     lines = list[str]()
     return lines, proof(lines.append)
 
