@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import Self
+
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.testing.bits import fill
 from opfacade.testing.inputs import DrawnLengths, make_args
@@ -45,7 +47,7 @@ class Batches(Protocol):
     def moved(self, rng: random.Random) -> Batches:
         """The same units elsewhere in memory."""
 
-    def by_row(self, descriptor: Any, name: str, tensor: Tensor) -> Tensor:
+    def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
         """An output of a call with the rows of its units first."""
 
 
@@ -69,7 +71,7 @@ class DenseBatches:
         self.resize = resize or (lambda problem, count: changed(problem, **{dim: count}))
 
     @classmethod
-    def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> DenseBatches:
+    def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> Self:
         """`count` units and NEIGHBOURS full of NaN and infinities. resize: (problem, units) -> that problem with so many units;
         None: `dim` is a field."""
         descriptor = cls(subject.descriptor, None, dim, resize).resize(subject.descriptor, count + NEIGHBOURS)
@@ -91,8 +93,9 @@ class DenseBatches:
         """Finds the dimension among those of an operand, which may be rounded up."""
         return next((at for at, dim in enumerate(dims) if dim == self.dim or dim.startswith(f"{self.dim} up to ")), None)
 
-    def by_row(self, descriptor: Any, name: str, tensor: Tensor) -> Tensor:
+    def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
         axis = dict(self._axes()).get(name)
+        tensor: Tensor = getattr(args, name)
         if axis is None:
             return tensor
         units = next(dim.size for spec in operands_of(descriptor).values() for dim in spec.shape if dim.name == self.dim)

@@ -209,5 +209,5 @@ class _Solo:
 
 def _written(batches: Batches, descriptor: Descriptor[Any], args: Any) -> list[Tensor]:
     """Tensors that a call wrote, the rows of its units first."""
-    found = [(name, getattr(args, name)) for name, spec in descriptor.operands().items() if spec.written]
-    return [batches.by_row(descriptor, name, tensor) for name, tensor in found if tensor is not None]
+    names = [name for name, spec in descriptor.operands().items() if spec.written and getattr(args, name) is not None]
+    return [batches.by_row(descriptor, name, args) for name in names]

@@ -107,7 +107,7 @@ _SHORT = Campaign(largest=64, longest=8192)
 PROGRAMS = {
     "map": range(4), "fold": (0, 1, 2, 3, 5, 7, 8, 11, 12, 13), "gated_activation": (0, 1, 2, 3, 6, 7, 8, 9), "norm": range(9),
     "softmax": range(5), "sample": range(5), "probabilities": range(3), "adjust_logits": (1,),
-    "verify_drafts": range(2),
+    "verify_drafts": range(2), "qkv_prepare": range(3),
 }  # fmt: skip
 CAMPAIGNS = {
     "decode-fixed-wide-group-block": Campaign(),
@@ -137,8 +137,6 @@ CAMPAIGNS = {
     "ragged-off-fp8-products-heads": Campaign(longest=8192),
     **{f"{op}-{i}": Campaign() for op, places in PROGRAMS.items() for i in places},
 }
-# Rows of these go to a cache: tests/families/rotary/test_qkv_prepare.py runs rows alone and among others.
-ROWS_ALONE = {f"qkv_prepare-{i}" for i in range(3)}
 CHUNKS = {
     "mla-fixed-wide-block": 512,
     "prefill-fixed-odd-window-cap-block": 1000,
@@ -157,7 +155,7 @@ def test_every_class_that_claims_invariance_is_tried():
         plans = {k: Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in ALL.items()}
     claims = {k: p.precision_guarantee for k, p in plans.items() if p.precision_guarantee.batch_invariant == "composition"}
     # Bits of an exact result follow from its inputs alone: conformance holds them.
-    assert {k for k, claim in claims.items() if claim.error_model.id != "exact"} == set(CAMPAIGNS) | ROWS_ALONE
+    assert {k for k, claim in claims.items() if claim.error_model.id != "exact"} == set(CAMPAIGNS)
 
 
 def kind_of(kind):

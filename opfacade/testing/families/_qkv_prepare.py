@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from opfacade.core.dtypes import torch_dtype
 from opfacade.programs.evaluate import stored
 from opfacade.select.registry import examples
-from opfacade.testing.batches import changed
+from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Bounded, Report, compare, join
+from opfacade.testing.families._qkv_batches import batches
 from opfacade.testing.families._request_inputs import paged
 from opfacade.testing.families._requests import RequestsHarness
 from opfacade.testing.families.attention import oracle
@@ -72,6 +73,9 @@ class QkvPrepareHarness(RequestsHarness):
 
     def lengths_of_call(self, descriptor: Any, args: Any) -> DrawnLengths | None:
         return None if descriptor.page_table == "slots" else super().lengths_of_call(descriptor, args)
+
+    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+        return batches(subject, campaign.needles, rng)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         problem, args = ran.descriptor, ran.args

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from opfacade.plans.mask import PackMaskDescriptor
+from opfacade.testing.batches import Batches, Campaign
 from opfacade.testing.bounds import Bounded
+from opfacade.testing.families._mask_batches import MaskBatches
 from opfacade.testing.families._request_inputs import indptr, split_total
 from opfacade.testing.harness import Harness
 from opfacade.testing.inputs import Draw
@@ -27,6 +29,9 @@ class PackMaskHarness(Harness):
         if "bits_indptr" in draw.descriptor.operands():
             counts = split_total(draw.rng, draw.descriptor.num_bits, draw.descriptor.batch_size)
             draw.values["bits_indptr"] = indptr(draw, counts)
+
+    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+        return MaskBatches.drawn(subject, campaign, rng)
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         mask = args.mask.cpu().numpy() != 0
