@@ -234,7 +234,7 @@ PREFILL_FAULTS = (
         "wgmma prefill: two blocks are dealt the same work",
         f"{K}/prefill_sm90/scheduler.cuh",
         "? ctas - 1 - cta : cta);",
-        "? block / 2 : block);",
+        "? cta / 2 : cta);",
         "",
         tests="tests/families/attention/test_wgmma_schedule.py",
     ),
@@ -275,10 +275,10 @@ PREFILL_FAULTS = (
         tests="tests/families/attention/test_attention_gpu.py -k refilled",
     ),
     gpu(
-        "wgmma fp8 prefill: the second piece of a tile goes where the first one is",
+        "wgmma fp8 prefill: the second piece of a tile overlaps the first one",
         f"{K}/prefill_sm90/dequantise.cuh",
         "convert(tile + part * (Raw::kRows / 8) * Shared::kKvGroup,",
-        "convert(tile,",
+        "convert(tile + part * (Raw::kRows / 16) * Shared::kKvGroup,",
         FP8_PREFILL,
     ),
     gpu(
@@ -306,7 +306,7 @@ PREFILL_FAULTS = (
         "cut tiles: a share ends at the tile of keys before its edge, and the next begins behind it",
         f"{K}/prefill_sm90/cut.cuh",
         "return (cta * share - at) / kTileKv;",
-        "return (cta * share - at) / kTileKv + (block & 1);",
+        "return (cta * share - at) / kTileKv + (cta & 1);",
         CUT_LINE,
     ),
     cpu(

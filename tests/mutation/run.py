@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -245,6 +245,10 @@ def chosen(words: argparse.Namespace) -> list[Mutant]:
     return list(mutants)
 
 
+def proved(pool: ThreadPoolExecutor, runs: list[Mutant], place: Place) -> list[Future[dict[str, object]]]:
+    return [pool.submit(tried, run, place, -i - 1) for i, run in enumerate(runs)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
@@ -268,13 +272,14 @@ def main() -> int:
         place = Place(Path(folder), device)
         with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
             proofs = [] if words.quick else sound(chosen(words), device)
-            runs = [pool.submit(tried, run, place, -i - 1) for i, run in enumerate(proofs)]
+            sources = [] if words.again else proved(pool, proofs, place)
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
+            sources = sources or proved(pool, proofs, place)  # last, so that a run that is cut off has recorded rows
             of = origin(device, words.commit) if words.again else {}
             for job in as_completed(jobs) if words.again else ():
                 merge(device, job.result(), of, words.out)
             rows = [job.result() for job in jobs]
-    unsound = [run.result()["fault"] for run in runs if run.result()["caught_by"]]
+    unsound = [run.result()["fault"] for run in sources if run.result()["caught_by"]]
     if unsound:
         print(f"nothing is recorded, because the sources as they are fail: {unsound}")
         return 2
