@@ -18,6 +18,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,19 @@ def part(text: str) -> str:
     return text
 
 
+def span(part: str) -> tuple[Fraction, Fraction]:
+    """Where a part begins and ends, as fractions of the suite."""
+    which, count = cut(part)
+    return Fraction(which - 1, count), Fraction(which, count)
+
+
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The record of all parts of one suite, from theirs. Raises ValueError where one is missing, or is of something else."""
-    parts = sorted(parts, key=lambda part: cut(part["part"]))
-    named = [part["part"] for part in parts]
-    if named != [f"{i + 1}/{len(parts)}" for i in range(len(parts))]:
-        raise ValueError(f"expected all parts of one suite, each once, got {', '.join(named)}")
+    """The record of all parts of one suite, from theirs; of a part that was cut off, smaller ones may stand for it. Raises
+    ValueError where one is missing, or is of something else."""
+    parts = sorted(parts, key=lambda part: span(part["part"]))
+    spans = [span(part["part"]) for part in parts]
+    if [Fraction(0), *(end for _, end in spans)] != [*(start for start, _ in spans), Fraction(1)]:
+        raise ValueError(f"expected all parts of one suite, each once, got {', '.join(part['part'] for part in parts)}")
     if any(part["machine"] | {"date": ""} != parts[0]["machine"] | {"date": ""} for part in parts):
         raise ValueError("expected parts of one commit, run on machines alike")
     if any(part.get("kernels") != parts[0].get("kernels") for part in parts):

@@ -58,7 +58,11 @@ def test_a_part_that_was_cut_off_is_not_forgotten():
     assert not joined([record("1/2", ran_to_its_end=False), record("2/2")])["ran_to_its_end"]
 
 
-@pytest.mark.parametrize("parts", [["1/2"], ["1/2", "1/2"], ["1/2", "2/3"], ["1/3", "3/3"]])
+def test_smaller_parts_stand_for_one_that_was_cut_off():
+    assert joined([record("5/6"), record("1/3"), record("6/6"), record("2/3")])["counts"]["passed"] == 4 * 3
+
+
+@pytest.mark.parametrize("parts", [["1/2"], ["1/2", "1/2"], ["1/2", "2/3"], ["1/3", "3/3"], ["1/2", "2/4", "3/4", "4/4"]])
 def test_a_missing_part_is_named(parts):
     with pytest.raises(ValueError, match=r"expected all parts of one suite, each once, got 1/"):
         joined([record(part) for part in parts])
