@@ -45,8 +45,13 @@ def _whole(value: object) -> object:
     return value if type(value) is int or isinstance(value, str) else shown(value)
 
 
+def _listed(value: object) -> object:
+    return tuple(value) if type(value) is list else value
+
+
 _ATOMS = frozenset({bool, int, float, str, type(None)})  # values without parts
 
+FromList = BeforeValidator(_listed)  # in the annotation of a tuple: a list is one too
 Integer = Annotated[int, BeforeValidator(as_index)]
 Count = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT32_MAX)]
 Bytes = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT64_MAX)]

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
-from opfacade.core.model import Count
+from opfacade.core.model import Count, FromList
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plans._fold_checks import check
 from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_STAGES = 8
-Extents = Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)]
+Extents = Annotated[tuple[Count, ...], FromList, Field(min_length=1, max_length=MAX_AXES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,9 @@ class FoldOutput(Output):
     """A tensor that a fold writes. over: the axes that it has, in the order of its dimensions: all that are kept, and folded
     ones up to some. None: all of shape."""
 
-    over: tuple[Axis, ...] | None = Field(default=None, description="Axes that it has, in their order; null: all of shape.")
+    over: Annotated[tuple[Axis, ...], FromList] | None = Field(
+        default=None, description="Axes that it has, in their order; null: all of shape."
+    )
 
 
 class FoldProgram(ProgramDescriptor[FoldArgs]):

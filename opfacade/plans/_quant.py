@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from opfacade.core.model import F32_MAX, Model, Real, Size, contradiction
+from opfacade.core.model import F32_MAX, FromList, Model, Real, Size, contradiction
 from opfacade.programs.expression import Node, apply
 from opfacade.programs.types import LARGEST
 
@@ -31,7 +31,9 @@ class Quant(Model):
     dtype: Literal["f8_e4m3", "f8_e5m2", "i8"] = Field(default="f8_e4m3", description="Element type of the result.")
     scale: Scale = Field(default="group", description="What elements are divided by.")
     group: Size = Field(default=128, description="Neighbours of a row that share a scale, with scale group.")
-    block: tuple[Size, Size] = Field(default=_BLOCK, description="Rows and columns that share a scale, with scale block.")
+    block: Annotated[tuple[Size, Size], FromList] = Field(
+        default=_BLOCK, description="Rows and columns that share a scale, with scale block."
+    )
     scale_dtype: Literal["f32", "f8_e8m0"] = Field(
         default="f32", description="Element type of scales; f8_e8m0: powers of two, rounded up."
     )

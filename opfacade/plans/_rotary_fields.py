@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.core.model import INT32_MAX, Model, Size, contradiction
+from opfacade.core.model import INT32_MAX, FromList, Model, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 
 Narrow = Literal["f16", "bf16", "f32"]
@@ -17,7 +17,7 @@ class Sectioned(Model):
     """Groups of pairs of angles that have positions of their own."""
 
     rotary_dim: Size = Field(description="Elements of a head that are rotated, even.")
-    sections: Annotated[tuple[Size, ...], Field(min_length=2, max_length=4)] | None = Field(
+    sections: Annotated[tuple[Size, ...], FromList, Field(min_length=2, max_length=4)] | None = Field(
         default=None, description="Pairs of each group that has positions of its own, 2 to 4 groups; null: one for all."
     )
     section_order: Literal["blocks", "interleaved"] = Field(

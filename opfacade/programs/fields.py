@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 
 from opfacade.core.descriptor import ArgsT, Descriptor
 from opfacade.core.dtypes import DType
-from opfacade.core.model import Count, Model, contradiction
+from opfacade.core.model import Count, FromList, Model, contradiction
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node, ordered
 from opfacade.programs.fault import Fault
@@ -68,8 +68,10 @@ class Input(Model):
 
     name: Name = Field(description="Its name in the program.")
     dtype: DType = Field(description="Element type in memory.")
-    over: tuple[Axis, ...] | None = Field(default=None, description="Axes of the result that it has, rising; null: all.")
-    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_AXES)] | None = Field(
+    over: Annotated[tuple[Axis, ...], FromList] | None = Field(
+        default=None, description="Axes of the result that it has, rising; null: all."
+    )
+    shape: Annotated[tuple[Count, ...], FromList, Field(min_length=1, max_length=MAX_AXES)] | None = Field(
         default=None, description="Its own extents, where it is read at computed places alone."
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from opfacade.core.model import Model
+from opfacade.core.model import FromList, Model
 from opfacade.programs.expression import MAX_AXES, Node, apply, ordered, read
 from opfacade.programs.fault import Fault
 from opfacade.programs.fields import Axis, Expression
@@ -51,7 +51,7 @@ class Stage(Model):
 
     reducer: ReducerName = Field(description="How values are joined.")
     value: Expression = Field(description="The value of an element, an expression as docs/programs.md has it.")
-    axes: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] | None = Field(
+    axes: Annotated[tuple[Axis, ...], FromList, Field(min_length=1, max_length=MAX_AXES)] | None = Field(
         default=None, description="Folded axes, rising, along which values are joined; null: all folded axes."
     )
 

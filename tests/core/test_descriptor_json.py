@@ -11,7 +11,10 @@ import pytest
 from opfacade import Target, load_descriptor
 from opfacade.errors import DescriptorError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
+from opfacade.plans.quantize import Quant
+from opfacade.programs.fields import Input
 from opfacade.select.registry import descriptor_types, examples
+from opfacade.testing import matrix, problems
 from opfacade.tools.catalogue import schema
 from tests.core.test_descriptor import DECODE
 from tests.support import regolden
@@ -122,3 +125,21 @@ def test_digests_do_not_depend_on_the_hash_seed():
         for seed in ("0", "1")
     }
     assert outs == {" ".join(e.digest() for e in EXAMPLES) + "\n"}
+
+
+def drawn():
+    random = [problems.random_descriptor(op, seed, tokens=600) for op in problems.OPS for seed in range(40)]
+    return [*matrix.matrix().values(), *examples(), *random]
+
+
+def test_lists_are_taken_where_tuples_are_at_every_depth():
+    """JSON that a program has loaded has lists alone."""
+    found = drawn()
+    assert any(type(value) is tuple for d in found for value in d.__dict__.values())
+    for descriptor in found:
+        kind = type(descriptor)
+        assert kind.model_validate(json.loads(descriptor.canonical_json())) == descriptor
+        fields = {name: list(value) if type(value) is tuple else value for name, value in descriptor.__dict__.items()}
+        assert kind(**fields) == descriptor
+    assert Input(name="x", dtype="f32", over=[1]) == Input(name="x", dtype="f32", over=(1,))
+    assert Quant(scale="block", block=[32, 64]) == Quant(scale="block", block=(32, 64))

@@ -29,7 +29,7 @@ from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 ROOT = Path(__file__).parents[2]
 FOCUSED = "tests/mutation/focus.py"
 RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
-COPIED = ("opfacade", "kernels", "csrc", "docs", "tests", "pyproject.toml")
+COPIED = ("bench", "csrc", "docs", "kernels", "opfacade", "tests", "pyproject.toml")
 SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 100}
 SAMPLE = 20  # faults of --quick

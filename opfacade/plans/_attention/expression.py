@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from opfacade.core.model import Model, contradiction
+from opfacade.core.model import FromList, Model, contradiction
 from opfacade.errors import Issue, from_issues
 from opfacade.plans._attention.infix import infix
 from opfacade.programs.operations import OPERATIONS
@@ -210,7 +210,9 @@ class Apply(Node):
 
     kind: Literal["apply"] = Field(default="apply", description="Which node it is.")
     op: Op = Field(description="The operation.")
-    args: Annotated[tuple[Expression, ...], Field(min_length=1, max_length=3)] = Field(description="One to three expressions.")
+    args: Annotated[tuple[Expression, ...], FromList, Field(min_length=1, max_length=3)] = Field(
+        description="One to three expressions."
+    )
 
     @model_validator(mode="after")
     def _typed(self) -> Apply:
