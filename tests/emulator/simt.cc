@@ -103,6 +103,7 @@ bool coin() {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull, x = (x ^ x >> 27) * 0x94d049bb133111ebull;
   return (x >> 40) % 2 != 0;
 }
+constexpr int kStepsAhead = 64;  // of a warp, while the others wait; enough for what lies between two barriers
 constexpr int kLateYields = 2;  // of all other threads, while a late product is waited for
 
 }  // namespace
@@ -165,23 +166,34 @@ void leave(WholeBlock& block) {
   if (++block.left == block.threads.size()) memset(block.memory.data(), 0x7f, block.memory.size());
 }
 
-// Runs one cluster to its end; false if no thread can go on.
-bool run(Cluster& all, const std::vector<std::unique_ptr<WholeBlock>>& blocks) {
+// Resumes threads [first, first + 32) of a block that have not ended; false if none was left.
+bool step(WholeBlock& block, size_t first) {
+  bool alive = false;
+  blockIdx = block.index;
+  for (size_t i = first; i < block.threads.size() && i < first + 32; ++i) {
+    auto& thread = block.threads[i];
+    if (thread->done) continue;
+    alive = true;
+    current = thread.get();
+    threadIdx.x = thread->thread;
+    resume(scheduler, thread->context);
+    if (thread->done) leave(block);
+  }
+  return alive;
+}
+
+// Runs one cluster to its end; false if no thread can go on. backwards: the last warps first, each as far as it comes while the
+// others wait, so that a warp which reads too early reads what was there before.
+bool run(Cluster& all, const std::vector<std::unique_ptr<WholeBlock>>& blocks, bool backwards) {
   cluster = &all;
   scheduler.begun = true;
+  const size_t warps = (blocks[0]->threads.size() + 31) / 32, count = blocks.size() * warps;
   for (unsigned long idle = 0; idle < 100000;) {
     bool alive = false;
     const unsigned before = all.meeting.round;
-    for (auto& block : blocks) {
-      blockIdx = block->index;
-      for (auto& thread : block->threads) {
-        if (thread->done) continue;
-        alive = true;
-        current = thread.get();
-        threadIdx.x = thread->thread;
-        resume(scheduler, thread->context);
-        if (thread->done) leave(*block);
-      }
+    for (size_t n = 0; n < count; ++n) {
+      const size_t at = backwards ? count - 1 - n : n;
+      for (int steps = 0; steps < (backwards ? kStepsAhead : 1); ++steps) alive |= step(*blocks[at / warps], at % warps * 32);
     }
     if (!alive) return true;
     idle = before == all.meeting.round ? idle + 1 : 0;
@@ -211,7 +223,7 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void
     Cluster all;
     all.blocks = pointers.data();
     all.threads = cluster_size * threads;
-    if (!run(all, blocks)) return false;
+    if (!run(all, blocks, backwards)) return false;
   }
   return true;
 }

@@ -167,6 +167,13 @@ CPU_KERNEL_FAULTS = (
         "tests/emulator/test_emulated.py -k decode-cluster-d256",
     ),
     cpu(
+        "decode: the lse of a wide row is stored by the first of its warps alone",
+        f"{K}/decode/schedule/cluster.cuh",
+        "if constexpr (C::kClustersPerUnit > 1) store_own_lse<C>(to, row, lse);",
+        "",
+        f"{TEAMS} -k team_or_warp",
+    ),
+    cpu(
         "decode: the counter of teams is not set back",
         f"{K}/decode/schedule/shared_unit.cuh",
         "    if (before + 1 == C::kClustersPerUnit) reset_counter(p, counter);\n",

@@ -107,8 +107,9 @@ struct GlobalRows {
                                    __float_as_uint(o.w * factor));
     // An assignment would become four scalar stores.
     store_words_4(reinterpret_cast<char*>(p.partial_o + at * C::kHeadDim + column), words, true);
-    if (column == 0) p.partial_lse[at] = lse;
+    if (column == 0) store_lse(row, lse);
   }
+  __device__ __forceinline__ void store_lse(int row, float lse) const { p.partial_lse[slot_row(partials.index, row)] = lse; }
 };
 
 }  // namespace opfacade

@@ -29,7 +29,9 @@ __device__ __forceinline__ void merge_cluster_columns(const GlobalRows<C>& to, c
     all.o[i] = cluster_load_4(cluster_address(o_at, i));
   }
   const MergedColumns merged = merge_in_order(all);
-  to.store(row, column, merged.sum, reciprocal_or_zero(merged.total), merged_lse({merged.base, merged.total}));
+  const float lse = merged_lse({merged.base, merged.total});
+  to.store(row, column, merged.sum, reciprocal_or_zero(merged.total), lse);
+  if constexpr (C::kClustersPerUnit > 1) store_own_lse<C>(to, row, lse);
 }
 
 // Called by every thread of the cluster. No CTA exits while another reads its shared memory.

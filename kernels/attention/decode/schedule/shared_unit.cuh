@@ -43,6 +43,14 @@ struct ClusterColumns {
   __device__ __forceinline__ int column(int i) const { return i % kOfRow * 4; }
 };
 
+// A row of more than 128 columns lies in several warps, which are counted apart. Each stores the row's lse, always the same bits,
+// so that a warp that arrives last finds it whichever warps of other clusters have come.
+template <class C>
+__device__ __forceinline__ void store_own_lse(const GlobalRows<C>& to, int row, float lse) {
+  if constexpr (32 % ClusterColumns<C>::kOfRow != 0)
+    if (threadIdx.x % 32 == 0) to.store_lse(row, lse);
+}
+
 // True if this warp arrives last among the clusters for its 128 columns. Called after it stored columns `first` and on.
 template <class C>
 __device__ __forceinline__ bool cluster_arrives_last(const DecodeParams& p, const Partials& partials, int first) {
