@@ -64,7 +64,7 @@ class MaskBatches:
         return list(range(len(self.rows(order))))
 
     def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
-        """Of the starts, how many bytes the request of each byte has."""
+        """For `packed_indptr`: how many bytes the request of each byte has."""
         if name == "packed":
             return args.packed  # type: ignore[no-any-return]
         ends = args.bits_indptr

@@ -70,7 +70,7 @@ class _QkvBatches(DenseBatches):
         return found | {"last_page_len": tensor([(n - 1) % size + 1 for n in lengths])}
 
     def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
-        """Of a pool, the token of each row."""
+        """For a pool: the token of each row."""
         if name not in ("k_data", "v_data"):
             return super().by_row(descriptor, name, args)
         size = descriptor.paged_kv.page_size
