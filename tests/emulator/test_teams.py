@@ -80,8 +80,8 @@ def test_a_workspace_may_hold_anything_and_is_good_for_the_next_call(teams):
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("teams", TEAMS)
 def test_no_bit_depends_on_which_team_or_warp_is_last(teams, dim, monkeypatch):
-    """The emulator runs one cluster after the other: here from the last to the first, and the last warps of each first. lse tells
-    most, being f32."""
+    """The emulator runs one cluster after the other: here from the last to the first, and of each the last warps first. lse
+    tells most, being f32."""
     tried = emulator.subject(decode(16, dim, "f16", batch=3), config=teams)
     every_team = inputs.DrawnLengths(kv=[1024, 500, 60])
     forwards = [outputs(tried, None, seed, every_team) for seed in range(3)]

@@ -6,6 +6,7 @@ null where the tests did not end in time. Nothing of opfacade is imported before
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import threading
 import time
 from contextlib import suppress
 from importlib import import_module
+
+MOST_MEMORY = 12 << 30  # bytes of address space
 
 
 class Warm:
@@ -58,6 +61,7 @@ def main():
 
 
 def _become(request):
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))  # a fault that takes all memory fails its test instead
     try:
         os.setsid()
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
