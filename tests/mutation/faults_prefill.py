@@ -303,10 +303,10 @@ PREFILL_FAULTS = (
         CUT_LINE,
     ),
     cpu(
-        "cut tiles: a share ends at the tile of keys before its edge, and the next begins behind it",
-        f"{K}/prefill_sm90/cut.cuh",
-        "return (cta * share - at) / kTileKv;",
-        "return (cta * share - at) / kTileKv + (cta & 1);",
+        "cut tiles: a share ends a tile of keys before the next begins",
+        f"{K}/prefill_sm90/scheduler.cuh",
+        "cut.begin(cta + 1) * C::kTileKv : kNoEnd};",
+        "(cut.begin(cta + 1) - 1) * C::kTileKv : kNoEnd};",
         CUT_LINE,
     ),
     cpu(
