@@ -134,7 +134,7 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "machine": parts[-1]["machine"],
         "kernels": parts[-1].get("kernels"),
-        "note": f"In {len(parts)} processes, one after the other.",
+        "note": f"In {len(parts)} processes.",
         "seconds": sum(part["seconds"] for part in parts),
         "ran_to_its_end": all(part["ran_to_its_end"] for part in parts),
         "counts": {"passed": sum(part["counts"].get("passed", 0) for part in parts), **told},

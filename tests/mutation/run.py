@@ -196,7 +196,8 @@ def origin(device: str, commit: str | None) -> dict[str, object]:
     from bench import records
     from opfacade.tools import kernel_digests
 
-    return {"machine": machine(device) | {"commit": records.commit(commit)}, "kernels": kernel_digests.stamp()}
+    facts = machine(device) | {"commit": records.commit(commit)}
+    return {"machine": facts, "kernels": kernel_digests.stamp(), "listed": len(LISTS[device])}
 
 
 def machine(device: str) -> dict[str, object]:
@@ -219,6 +220,8 @@ def page(results: dict[str, dict]) -> str:
         lines += [f"## {where.upper()}: {caught} of {len(rows)} caught", ""]
         commit = f", commit {facts['commit']}" if facts.get("commit") else ""
         lines += [f"{facts['device']}, torch {facts['torch']}, {facts['date']}{commit}, {result['seconds']} s.", ""]
+        untried = result.get("listed", len(rows)) - len(rows)
+        lines += [f"{untried} more that are listed were not tried in this run.", ""] if untried > 0 else []
         lines += ["| fault | file | caught by |", "|---|---|---|"]
         for row in rows:
             by = f"`{row['caught_by']}`" if row["caught_by"] else f"**missed**{': ' + row['blind'] if row['blind'] else ''}"
@@ -302,7 +305,7 @@ def merge(device: str, row: dict, of: dict[str, object], out: Path | None) -> No
     known = loaded().get(device, of)
     rows = {row["fault"]: row for row in recorded(device)} | {row["fault"]: row}
     rows = [rows[m.name] for m in LISTS[device] if m.name in rows]
-    kept = {name: known[name] for name in ("machine", "kernels") if name in known}
+    kept = {name: known[name] for name in ("machine", "kernels", "listed") if name in known}
     record(device, kept | summary(rows, round(sum(row["seconds"] for row in rows))), out)
 
 
