@@ -62,10 +62,14 @@ class SeesTheBatch(Subject):
 
     name = ""
 
+    @staticmethod
+    def several(args):
+        return args.q.shape[0] > 1 if hasattr(args, "q") else args.packed_indptr.shape[0] > 2
+
     def run(self, args, workspace=None):
         super().run(args)
         tensor = getattr(args, self.name)
-        if args.q.shape[0] > 1 if hasattr(args, "q") else args.packed_indptr.shape[0] > 2:
+        if self.several(args):
             if tensor.element_size() == 4:
                 tensor += tensor > 0
             else:
@@ -77,6 +81,24 @@ def test_an_output_that_depends_on_the_batch_is_seen(problem):
     written = [name for name, spec in operands_of(problem).items() if spec.written]
     for output in written:
         subject = type("Faulty", (SeesTheBatch,), {"name": output})(problem, "reference", "cpu")
+        assert determinism.batch_invariance(subject, SMALL, 3).different > 0, output
+
+
+class WritesLess(SeesTheBatch):
+    """The reference, which leaves the named output as it was where the batch is of more than one unit."""
+
+    def run(self, args, workspace=None):
+        before = getattr(args, self.name).clone()
+        Subject.run(self, args)
+        if self.several(args):
+            getattr(args, self.name).copy_(before)
+
+
+@pytest.mark.parametrize("problem", OWN, ids=[f"{d.op}-{i}" for i, d in enumerate(OWN)])
+def test_an_output_that_is_not_written_is_seen(problem):
+    written = [name for name, spec in operands_of(problem).items() if spec.written]
+    for output in written:
+        subject = type("Faulty", (WritesLess,), {"name": output})(problem, "reference", "cpu")
         assert determinism.batch_invariance(subject, SMALL, 3).different > 0, output
 
 
