@@ -103,6 +103,11 @@ def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
     return launch
 
 
+def last_first(monkeypatch):
+    """From now on the last clusters, blocks and warps run first, each as far as it comes while the others wait."""
+    monkeypatch.setenv("SIMT_BACKWARDS", "1")
+
+
 @dataclass(frozen=True)
 class EmulatedSubject(Subject):
     """A plan of the CUDA backend, run here."""

@@ -85,7 +85,7 @@ def test_no_bit_depends_on_which_team_or_warp_is_last(teams, dim, monkeypatch):
     tried = emulator.subject(decode(16, dim, "f16", batch=3), config=teams)
     every_team = inputs.DrawnLengths(kv=[1024, 500, 60])
     forwards = [outputs(tried, None, seed, every_team) for seed in range(3)]
-    monkeypatch.setenv("SIMT_BACKWARDS", "1")
+    emulator.last_first(monkeypatch)
     backwards = [outputs(tried, None, seed, every_team) for seed in range(3)]
     assert all(torch.equal(one, other) and not one.isnan().any() for one, other in zip(forwards, backwards, strict=True))
 

@@ -74,7 +74,6 @@ FAULTS = (
         "else cluster_sync();",
         "else __syncthreads();",
         f"{KERNEL} -k clusters",
-        blind="CTAs of a cluster proceed in step in the emulator",
     ),
     cpu(
         "fold: a CTA ends while others read its states",
@@ -82,7 +81,6 @@ FAULTS = (
         "cluster_arrive(), cluster_wait();",
         "(void)0;",
         f"{KERNEL} -k clusters",
-        blind="CTAs of a cluster proceed in step in the emulator",
     ),
     cpu("fold: every CTA of a cluster reads its own states", f"{D}/join.cuh", "one / kWarps);", "0);", f"{KERNEL} -k clusters"),
     cpu(
@@ -98,7 +96,6 @@ FAULTS = (
         "(kStage * M::kRows + row.slot) * kWarps",
         "row.slot * kWarps",
         f"{KERNEL} -k layer",
-        blind="warps proceed in step in the emulator",
     ),
     cpu(
         "fold: the identity of a maximum is 0",

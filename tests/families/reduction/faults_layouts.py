@@ -63,7 +63,6 @@ FAULTS = (
         "    if constexpr (kCluster > 1) cluster_sync();\n    else __syncthreads();\n  }",
         "  }",
         f"{IN_COLUMNS} -k clusters",
-        blind="warps and CTAs proceed in step in the emulator",
     ),
     cpu(
         "columns: the place of a row is that in its batch",

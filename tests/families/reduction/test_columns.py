@@ -135,10 +135,12 @@ CLUSTERS = {
 
 @emulator.needed
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_clusters_share_a_column(name):
+def test_clusters_share_a_column(name, monkeypatch):
     problem = CLUSTERS[name]
     subject = emulator.subject(problem)
     assert "cluster=" in subject.plan.sku.id
+    held(subject, filled(problem, 2))
+    emulator.last_first(monkeypatch)
     held(subject, filled(problem, 2))
 
 

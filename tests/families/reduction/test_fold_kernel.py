@@ -128,10 +128,12 @@ def test_the_first_of_equal_values_wins_a_place_and_the_first_nan_before_all(nam
 
 @emulator.needed
 @pytest.mark.parametrize("name", WIDE)
-def test_clusters_share_a_row(name):
+def test_clusters_share_a_row(name, monkeypatch):
     problem = WIDE[name]
     subject = emulator.subject(problem)
     assert "cluster=" in subject.plan.sku.id
+    held(subject, filled(problem, 2))
+    emulator.last_first(monkeypatch)
     held(subject, filled(problem, 2))
 
 
