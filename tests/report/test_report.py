@@ -46,9 +46,8 @@ def choice(winner=SKU):
     )  # fmt: skip
 
 
-ENTRY = Entry(
-    "k" * 64, "attention/paged_decode", "sm_90a", 2**20, 5.0, 1.25, {"kernel": {"registers": 128, "spill_stores": 16}}
-)
+KERNELS = {"small": {"registers": 40, "spill_stores": 0}, "kernel": {"registers": 128, "spill_stores": 16}}
+ENTRY = Entry("k" * 64, "attention/paged_decode", "sm_90a", 2**20, 5.0, 1.25, KERNELS)
 
 
 def line_of(sources, sku=SKU):
@@ -116,6 +115,7 @@ def test_the_head_counts_what_matters(timed):
 
 
 def test_a_failed_proof_is_shown_as_one():
+    assert ("0 of 1", "held to their guarantee", "bad") in joined(ReportSources(verify=[proof(ok=False)]))["glance"]
     text = html(ReportSources(verify=[proof(ok=False)]))
     page = Page(text)
     assert "FAILED" in page.words
