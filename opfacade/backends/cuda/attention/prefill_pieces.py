@@ -10,7 +10,7 @@ from opfacade.backends.cuda.attention import prefill as first
 from opfacade.backends.cuda.attention import prefill_sm90 as wgmma
 from opfacade.backends.cuda.attention import prefill_sm90_fp8 as fp8
 from opfacade.backends.cuda.attention.prefill import Prefill
-from opfacade.core.candidate import Launcher, Reason
+from opfacade.core.candidate import COMPILER_TOO_OLD, Launcher, Reason
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
@@ -46,12 +46,12 @@ class PiecesCandidate:
 
     def declines(self, descriptor: Prefill, target: Target) -> Sequence[Reason]:
         reasons = self.declined(descriptor, target)
-        if reasons or may_cut(descriptor, target):
-            return reasons
+        if may_cut(descriptor, target) or any(reason.code != COMPILER_TOO_OLD for reason in reasons):
+            return reasons  # a newer compiler alone would not make it fit, so that reason hides none of its own
         least = max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
         allowed = f"{least} or more tokens, for one of several requests, with kv_split=auto and without a window"
         hint = "It cuts the long rows of an uneven batch; the candidate of whole tiles serves others."
-        return [Reason("OPF-S023", "max_kv_len", str(int(descriptor.request_token_bound)), allowed, hint)]
+        return [*reasons, Reason("OPF-S023", "max_kv_len", str(int(descriptor.request_token_bound)), allowed, hint)]
 
     def sku(self, descriptor: Prefill, target: Target) -> KernelSku:
         return self.sku_of(descriptor, target, MODE)
