@@ -46,8 +46,9 @@ class PiecesCandidate:
 
     def declines(self, descriptor: Prefill, target: Target) -> Sequence[Reason]:
         reasons = self.declined(descriptor, target)
-        if may_cut(descriptor, target) or any(reason.code != COMPILER_TOO_OLD for reason in reasons):
-            return reasons  # a newer compiler alone would not make it fit, so that reason hides none of its own
+        # A newer compiler alone may not make it fit, so that reason hides none of its own.
+        if any(reason.code != COMPILER_TOO_OLD for reason in reasons) or may_cut(descriptor, target):
+            return reasons
         least = max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
         allowed = f"{least} or more tokens, for one of several requests, with kv_split=auto and without a window"
         hint = "It cuts the long rows of an uneven batch; the candidate of whole tiles serves others."
