@@ -19,13 +19,6 @@ COUNTED, LOCKED = "tests/telemetry/test_telemetry.py", "tests/select/test_locks.
 
 FAULTS = (
     host(
-        "digests: a compiler that is too old hides why a kernel does not fit",
-        "backends/cuda/attention/prefill_pieces.py",
-        "any(reason.code != COMPILER_TOO_OLD for reason in reasons)",
-        "reasons",
-        "tests/tools/test_kernel_digests.py",
-    ),
-    host(
         "manifest: it allows what the preference leaves out",
         MANIFEST,
         "self.skus if prefer.allow is None else tuple(sku for sku in self.skus if sku in prefer.allow)",
