@@ -208,6 +208,11 @@ def machine(device: str) -> dict[str, object]:
     return facts | {"date": time.strftime("%Y-%m-%d")}
 
 
+def sign(by: str) -> str:
+    """A test, or how a process ended without the last words of its crash."""
+    return by.partition(":")[0] if by.startswith("exit -") else by
+
+
 def page(results: dict[str, dict]) -> str:
     """The table of faults and who caught them."""
     lines = ["# Mutation score", "", "Written by `scripts/mutate` from `bench/results/mutation.json`; do not edit.", ""]
@@ -224,7 +229,11 @@ def page(results: dict[str, dict]) -> str:
         lines += [f"{untried} more that are listed were not tried in this run.", ""] if untried > 0 else []
         lines += ["| fault | file | caught by |", "|---|---|---|"]
         for row in rows:
-            by = f"`{row['caught_by']}`" if row["caught_by"] else f"**missed**{': ' + row['blind'] if row['blind'] else ''}"
+            by = (
+                f"`{sign(row['caught_by'])}`"
+                if row["caught_by"]
+                else f"**missed**{': ' + row['blind'] if row['blind'] else ''}"
+            )
             lines.append(f"| {row['fault']} | `{row['file']}` | {by.replace('|', '/')} |")
         lines.append("")
     return "\n".join(lines)
