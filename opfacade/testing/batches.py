@@ -74,14 +74,21 @@ class DenseBatches:
     def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> Self:
         """`count` units and NEIGHBOURS full of NaN and infinities. resize: (problem, units) -> that problem with so many units;
         None: `dim` is a field."""
-        descriptor = cls(subject.descriptor, None, dim, resize).resize(subject.descriptor, count + NEIGHBOURS)
-        args = make_args(descriptor, rng.randrange(2**31), subject.device, DrawnLengths(valid=count + NEIGHBOURS))
+        one = cls(subject.descriptor, None, dim, resize)
+        rows = len(one.rows(range(count + NEIGHBOURS)))
+        descriptor = one.resize(subject.descriptor, rows)
+        args = make_args(descriptor, rng.randrange(2**31), subject.device, DrawnLengths(valid=rows))
         drawn = cls(descriptor, args, dim, resize)
         for name, axis in drawn._axes():
             if operands_of(descriptor)[name].role in ("in", "inout") and getattr(args, name).is_floating_point():
-                getattr(args, name).movedim(axis, 0)[count::2] = math.nan
-                getattr(args, name).movedim(axis, 0)[count + 1 :: 2] = math.inf
+                entries = getattr(args, name).movedim(axis, 0)
+                entries[drawn._entries(name, range(count, count + NEIGHBOURS, 2))] = math.nan
+                entries[drawn._entries(name, range(count + 1, count + NEIGHBOURS, 2))] = math.inf
         return drawn
+
+    def _entries(self, name: str, order: Sequence[int]) -> list[int]:
+        """What the units have of an operand along its axis."""
+        return self.rows(order)
 
     def _axes(self) -> list[tuple[str, int]]:
         """The operands that have the dimension, and which of theirs it is."""
@@ -111,7 +118,7 @@ class DenseBatches:
             if spec.role == "out":
                 values[name] = fill(values[name].new_empty([dim.size for dim in spec.shape]), math.nan)
             else:
-                index = torch.tensor(self.rows(order), dtype=torch.int64, device=values[name].device)
+                index = torch.tensor(self._entries(name, order), dtype=torch.int64, device=values[name].device)
                 values[name] = values[name].index_select(axis, index)
         for name in {spec.valid_rows for spec in operands_of(self.descriptor).values() if spec.valid_rows}:
             values[name] = torch.full_like(values[name], len(self.rows(order)))

@@ -177,7 +177,7 @@ def _unknown(sku: str | None, op: str | None) -> OpfacadeError:
 def _proven(subject: Subject, how: VerifyEffort, say: Say) -> dict[str, Any]:
     """Everything that is tried on one SKU."""
     sku = subject.plan.sku
-    tried = {name: check() for name, check in _claims(subject, how).items()}
+    tried = {name: _told(check) for name, check in _claims(subject, how).items()}
     ok = all(not claim["wrong"] for claim in tried.values())
     say(f"{'ok' if ok else 'FAILED':7}{sku.id}")
     for name, claim in tried.items():
@@ -185,6 +185,14 @@ def _proven(subject: Subject, how: VerifyEffort, say: Say) -> dict[str, Any]:
             say(f"       {name}: {wrong}")
     promise = sku.precision_guarantee.model_dump(mode="json", exclude={"evidence"})
     return {"sku": sku.id, "promise": promise, **_binary(subject), "tried": tried, "ok": ok}
+
+
+def _told(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a check found. One that raises has failed, and the other SKUs are proven all the same."""
+    try:
+        return check()
+    except OpfacadeError as error:
+        return {"wrong": [f"{type(error).__name__}: {error}"]}
 
 
 def _claims(subject: Subject, how: VerifyEffort) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -240,13 +248,18 @@ def _shown(shown: determinism.Shown) -> dict[str, Any]:
 
 def _random(op: str, backend: str, device: str, how: VerifyEffort, say: Say) -> dict[str, Any]:
     """The bound over random problems of an op."""
+    found = _told(lambda: _bound_of_random(op, backend, device, how))
+    say(f"{'FAILED' if found['wrong'] else 'ok':7}{how.problems} random problems of {op}")
+    return {"op": op, "problems": how.problems, **found, "ok": not found["wrong"]}
+
+
+def _bound_of_random(op: str, backend: str, device: str, how: VerifyEffort) -> dict[str, Any]:
     report, wrong = numerics.Report(0.0, 0.0, "", 0), list[str]()
     for seed in range(how.problems):
         descriptor: Descriptor[Any] = problems.random_descriptor(op, seed, tokens=600 if device == "cpu" else 6000)
         one, more = _held(Subject(descriptor, backend, device), seed, how.rows)
         report, wrong = numerics.join(report, one), wrong + [f"seed {seed}: {text}" for text in more]
-    say(f"{'FAILED' if wrong else 'ok':7}{how.problems} random problems of {op}")
-    return {"op": op, "problems": how.problems, **_worst(report), "wrong": wrong, "ok": not wrong}
+    return {**_worst(report), "wrong": wrong}
 
 
 def _binary(subject: Subject) -> dict[str, Any]:

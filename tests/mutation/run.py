@@ -29,6 +29,7 @@ from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 ROOT = Path(__file__).parents[2]
 FOCUSED = "tests/mutation/focus.py"
 RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
+ASIDE = ".mutation.*"  # a record while it is written; another thread copies the sources at that time
 COPIED = ("bench", "csrc", "docs", "kernels", "opfacade", "tests", "pyproject.toml")
 SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 100}
@@ -61,7 +62,7 @@ def copied(into: Path, bytecode: bool = False) -> None:
     """bytecode: with that of the sources as they are; a file with a fault is newer, and compiled again."""
     for name in COPIED:
         source = ROOT / name
-        ignored = None if bytecode else shutil.ignore_patterns("__pycache__")
+        ignored = shutil.ignore_patterns(ASIDE, *([] if bytecode else ["__pycache__"]))
         shutil.copytree(source, into / name, ignore=ignored) if source.is_dir() else shutil.copy(source, into / name)
 
 

@@ -19,7 +19,8 @@ from tests import emulator
 from tests.support.assemblers import any_assembler
 
 SMALL = determinism.Campaign(needles=5, compositions=4, largest=9, longest=60, q_longest=5)
-OWN = [d for d in examples() if d.op in ("pack_mask", "qkv_prepare")]  # of batches that no other family has
+# Of batches that no other op has.
+OWN = [d for d in examples() if d.op in ("pack_mask", "qkv_prepare") or (d.op == "dequantize" and d.quant.scale == "block")]
 
 
 class Still(emulator.EmulatedSubject):
@@ -64,6 +65,8 @@ class SeesTheBatch(Subject):
 
     @staticmethod
     def several(args):
+        if hasattr(args, "scale"):
+            return args.scale.shape[0] > 1
         return args.q.shape[0] > 1 if hasattr(args, "q") else args.packed_indptr.shape[0] > 2
 
     def run(self, args, workspace=None):

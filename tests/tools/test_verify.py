@@ -67,6 +67,32 @@ def test_an_exact_fault_fails_and_is_named(monkeypatch):
     assert any("FAILED" in line for line in said)
 
 
+def test_a_check_that_raises_fails_and_the_other_skus_are_proven(monkeypatch):
+    from tests.testing.test_determinism import DECODE
+
+    class Raises(Subject):
+        def run(self, args, workspace=None):
+            raise errors.UnsupportedError("no such scale", code="OPF-A011", op="paged_decode", stage="run")
+
+    subjects = [kind(DECODE, "reference", "cpu") for kind in (Raises, Subject)]
+    monkeypatch.setattr(verify, "_subjects", lambda name, device: subjects)
+    monkeypatch.setattr(verify, "_random", lambda o, *_: {"op": o, "ok": True})
+    found = verify.verify(op="paged_decode", quick=True, backend="reference", say=[].append)
+    assert [row["ok"] for row in found["skus"]] == [False, True]
+    assert "no such scale" in found["skus"][0]["tried"]["bound"]["wrong"][0]
+    assert not found["ok"]
+
+
+def test_random_problems_that_are_refused_fail(monkeypatch):
+    def refuse(*_):
+        raise errors.UnsupportedError("no such scale", code="OPF-A011", op="paged_decode", stage="run")
+
+    monkeypatch.setattr(verify, "_held", refuse)
+    row = verify._random("paged_decode", "reference", "cpu", verify.QUICK_CPU, [].append)
+    assert not row["ok"]
+    assert "no such scale" in row["wrong"][0]
+
+
 def test_claims_that_a_sku_makes_are_tried(monkeypatch):
     """The reference claims neither; a subject that does is held to both."""
     from tests.testing.test_determinism import DECODE, RUNS

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from opfacade.select.registry import examples
-from opfacade.testing.batches import changed
+from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.families._folds import FoldHarness
 from opfacade.testing.harness import Harness
 
 
+class BlockBatches(DenseBatches):
+    """Units are the rows that share scales: those of a block of `quant.block`."""
+
+    def rows(self, order: Sequence[int]) -> list[int]:
+        many = self.descriptor.quant.block[0]
+        return [row for unit in super().rows(order) for row in range(unit * many, (unit + 1) * many)]
+
+    def _axis(self, dims: Sequence[str]) -> int | None:
+        return dims.index("rows of blocks") if "rows of blocks" in dims else super()._axis(dims)
+
+    def _entries(self, name: str, order: Sequence[int]) -> list[int]:
+        return super().rows(order) if name == "scale" else self.rows(order)
+
+
 class QuantizeHarness(FoldHarness):
     unit = "total_num_rows"
+
+    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+        kind = BlockBatches if subject.descriptor.quant.scale == "block" else DenseBatches
+        return kind.drawn(subject, self.unit, campaign.needles, rng)
 
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
         example: Any = rng.choice([example for example in examples() if example.op == op])

@@ -35,6 +35,27 @@ FAULTS = (
         OWN_BATCHES,
     ),
     host(
+        "batches of blocks: every row is a unit",
+        "testing/families/quantize.py",
+        "kind = BlockBatches if",
+        "kind = DenseBatches if",
+        OWN_BATCHES,
+    ),
+    host(
+        "batches of blocks: a unit has the scales of the first block",
+        "testing/families/quantize.py",
+        'super().rows(order) if name == "scale"',
+        '[0 * unit for unit in super().rows(order)] if name == "scale"',
+        OWN_BATCHES,
+    ),
+    host(
+        "verify: a check that raises has found nothing",
+        "tools/verify.py",
+        'return {"wrong": [f"{type(error).__name__}: {error}"]}',
+        'return {"wrong": []}',
+        "tests/tools/test_verify.py -k raises",
+    ),
+    host(
         "proofs in processes: lines of other processes are lost",
         "tools/proofs.py",
         "for line in lines:",
