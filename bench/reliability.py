@@ -159,10 +159,16 @@ def invariance(record: dict[str, Any]) -> list[str]:
     return lines + [f"| {row['shape']} | {row['best_invariant']} | x{row['cost']:.3f} |" for row in record["shapes"]]
 
 
+def untried(record: dict[str, Any]) -> int:
+    """Planted faults that were listed and have no row. 0 where the record does not say how many were listed."""
+    return max(0, record.get("listed", 0) - len(record["mutants"]))
+
+
 def mutation(record: dict[str, Any]) -> list[str]:
     rows = record["mutants"]
     missed = [row["fault"] for row in rows if not row["caught_by"]]
-    lines = [f"{len(rows) - len(missed)} of {len(rows)} planted faults caught; the table is [mutation.md](mutation.md)."]
+    left = f"; listed and not tried: {untried(record)}" if untried(record) else ""
+    lines = [f"{len(rows) - len(missed)} of {len(rows)} planted faults caught{left}; the table is [mutation.md](mutation.md)."]
     return lines + [f"- missed: {fault}" for fault in missed]
 
 

@@ -216,6 +216,8 @@ def sign(by: str) -> str:
 
 def page(results: dict[str, dict]) -> str:
     """The table of faults and who caught them."""
+    from bench.reliability import untried
+
     lines = ["# Mutation score", "", "Written by `scripts/mutate` from `bench/results/mutation.json`; do not edit.", ""]
     lines += ["A planted fault, in a copy of the sources, and the first test that failed on it.", ""]
     lines += ["HOST: faults of Python that decides or judges, each with the test files that must catch it.", ""]
@@ -226,15 +228,11 @@ def page(results: dict[str, dict]) -> str:
         lines += [f"## {where.upper()}: {caught} of {len(rows)} caught", ""]
         commit = f", commit {facts['commit']}" if facts.get("commit") else ""
         lines += [f"{facts['device']}, torch {facts['torch']}, {facts['date']}{commit}, {result['seconds']} s.", ""]
-        untried = result.get("listed", len(rows)) - len(rows)
-        lines += [f"{untried} more that are listed were not tried in this run.", ""] if untried > 0 else []
+        lines += [f"Listed and not tried: {untried(result)}.", ""] if untried(result) else []
         lines += ["| fault | file | caught by |", "|---|---|---|"]
         for row in rows:
-            by = (
-                f"`{sign(row['caught_by'])}`"
-                if row["caught_by"]
-                else f"**missed**{': ' + row['blind'] if row['blind'] else ''}"
-            )
+            missed = f"**missed**{': ' + row['blind'] if row['blind'] else ''}"
+            by = f"`{sign(row['caught_by'])}`" if row["caught_by"] else missed
             lines.append(f"| {row['fault']} | `{row['file']}` | {by.replace('|', '/')} |")
         lines.append("")
     return "\n".join(lines)
@@ -253,12 +251,13 @@ def chosen(words: argparse.Namespace) -> list[Mutant]:
     if words.quick:
         mutants = sample(mutants, words.day)
     if words.again:
-        seen = {row["fault"] for row in recorded(device) if row["caught_by"]}
+        seen = {row["fault"] for row in recorded(device, words.out) if row["caught_by"]}
         mutants = tuple(m for m in mutants if m.name not in seen)[: words.again]
     return list(mutants)
 
 
-def proved(pool: ThreadPoolExecutor, runs: list[Mutant], place: Place) -> list[Future[dict[str, object]]]:
+def begun(pool: ThreadPoolExecutor, runs: list[Mutant], place: Place) -> list[Future[dict[str, object]]]:
+    """Runs of the sources as they are."""
     return [pool.submit(tried, run, place, -i - 1) for i, run in enumerate(runs)]
 
 
@@ -280,20 +279,22 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for mutation.json and mutation.md in place of the repository's")
     words = parser.parse_args()
     device = next(name for name in TIMEOUT if getattr(words, name))
-    started = time.monotonic()
+    started, before = time.monotonic(), loaded(words.out)
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         place = Place(Path(folder), device)
         with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
             proofs = [] if words.quick else sound(chosen(words), device)
-            sources = [] if words.again else proved(pool, proofs, place)
+            sources = [] if words.again else begun(pool, proofs, place)
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
-            sources = sources or proved(pool, proofs, place)  # last, so that a run that is cut off has recorded rows
+            sources = sources or begun(pool, proofs, place)  # last, so that a run that is cut off has recorded rows
             of = origin(device, words.commit) if words.again else {}
             for job in as_completed(jobs) if words.again else ():
                 merge(device, job.result(), of, words.out)
             rows = [job.result() for job in jobs]
     unsound = [run.result()["fault"] for run in sources if run.result()["caught_by"]]
     if unsound:
+        if words.again:  # whose rows are in the record by now
+            write(before, words.out)
         print(f"nothing is recorded, because the sources as they are fail: {unsound}")
         return 2
     missed = [row["fault"] for row in rows if not row["caught_by"]]
@@ -312,25 +313,34 @@ def merge(device: str, row: dict, of: dict[str, object], out: Path | None) -> No
 
     of: what the row is of. A record of other sources keeps its own origin, because most of its rows are of those.
     """
-    known = loaded().get(device, of)
-    rows = {row["fault"]: row for row in recorded(device)} | {row["fault"]: row}
+    known = loaded(out).get(device, of)
+    rows = {row["fault"]: row for row in recorded(device, out)} | {row["fault"]: row}
     rows = [rows[m.name] for m in LISTS[device] if m.name in rows]
-    kept = {name: known[name] for name in ("machine", "kernels", "listed") if name in known}
+    kept = {name: known[name] for name in ("machine", "kernels") if name in known} | {"listed": len(LISTS[device])}
     record(device, kept | summary(rows, round(sum(row["seconds"] for row in rows))), out)
 
 
-def loaded() -> dict[str, dict]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+def places(out: Path | None) -> tuple[Path, Path]:
+    """The record and its page, in a folder or in the repository."""
+    return (out / "mutation.json", out / "mutation.md") if out else (RESULTS, PAGE)
 
 
-def recorded(device: str) -> list[dict]:
-    return loaded().get(device, {}).get("mutants", [])
+def loaded(out: Path | None = None) -> dict[str, dict]:
+    """The record in a folder; the repository's, where the folder has none yet."""
+    place = next((path for path in (places(out)[0], RESULTS) if path.exists()), None)
+    return json.loads(place.read_text()) if place else {}
+
+
+def recorded(device: str, out: Path | None) -> list[dict]:
+    return loaded(out).get(device, {}).get("mutants", [])
 
 
 def record(device: str, result: dict, out: Path | None) -> None:
-    results = loaded() | {device: result}
-    json_path, page_path = (out / "mutation.json", out / "mutation.md") if out else (RESULTS, PAGE)
-    for path, text in ((json_path, json.dumps(results, indent=1) + "\n"), (page_path, page(results))):
+    write(loaded(out) | {device: result}, out)
+
+
+def write(results: dict[str, dict], out: Path | None) -> None:
+    for path, text in zip(places(out), (json.dumps(results, indent=1) + "\n", page(results)), strict=True):
         aside = path.with_name(f".{path.name}")
         aside.write_text(text)
         aside.replace(path)

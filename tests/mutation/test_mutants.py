@@ -83,6 +83,44 @@ def test_a_record_names_its_commit_and_its_kernels_and_a_row_of_other_sources_ch
     assert "older" in reliability.outdated("mutation cpu", found | {"kernels": {"digest": "other"}})
 
 
+def row_of(mutant, by="t.py::a"):
+    return {"fault": mutant.name, "file": mutant.file, "caught_by": by, "blind": "", "seconds": 2.0}
+
+
+def test_rows_add_up_in_a_folder_as_in_the_repository(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
+    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
+    run.merge("cpu", row_of(CPU[0]), run.origin("cpu", "0123abc"), None)
+    (tmp_path / "out").mkdir()
+    for mutant in CPU[1:3]:
+        run.merge("cpu", row_of(mutant), {}, tmp_path / "out")
+    assert [row["fault"] for row in run.recorded("cpu", tmp_path / "out")] == [m.name for m in CPU[:3]]
+    assert [row["fault"] for row in run.recorded("cpu", None)] == [CPU[0].name]
+
+
+def test_faults_that_were_not_tried_are_counted_on_both_pages(monkeypatch, tmp_path):
+    """Against the list of today, whatever it was when the record was begun."""
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
+    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
+    run.merge("cpu", row_of(CPU[0]), run.origin("cpu", "0123abc") | {"listed": 1}, None)
+    told = f"isted and not tried: {len(CPU) - 1}"
+    assert f"L{told}." in (tmp_path / "mutation.md").read_text()
+    assert reliability.mutation(run.loaded()["cpu"])[0].startswith(f"1 of 1 planted faults caught; l{told}; ")
+    assert "not tried" not in reliability.mutation({"mutants": [row_of(CPU[0])], "listed": 1})[0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_rows_that_were_added_are_taken_back_where_sound_sources_fail(monkeypatch, tmp_path, fails):
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
+    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
+    monkeypatch.setattr(run, "tried", lambda mutant, *_: row_of(mutant, "t.py::a" if mutant.edits or fails else ""))
+    monkeypatch.setattr(run, "origin", lambda *_: {"machine": {"device": "d", "torch": "t", "date": "2026-01-01"}})
+    run.merge("cpu", row_of(CPU[0]), run.origin(), None)
+    monkeypatch.setattr(sys, "argv", ["run", "--cpu", "--again", "2"])
+    assert run.main() == (2 if fails else 0)
+    assert [row["fault"] for row in run.recorded("cpu", None)] == [m.name for m in (CPU[:1] if fails else CPU[:3])]
+
+
 def test_the_words_of_a_selection_stay_together():
     found = command(next(m for m in GPU if "--heavy" in m.tests), "gpu")
     assert found[-1].startswith("HND")
