@@ -6,23 +6,38 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
+
+from opfacade.errors import Issue, from_issues
 
 Say = Callable[[str], None]
 Proof = Callable[[Say], Any]  # returns its result; it can be pickled where there are several processes
 
 
 def results(proofs: Sequence[Proof], jobs: int, say: Say) -> Iterator[Any]:
-    """The result of each proof, in the order of the proofs. Lines of a proof are passed to `say` when its result is there."""
+    """The result of each proof, in the order of the proofs. Lines of a proof are passed to `say` when its result is there.
+
+    PlanStateError where a process ends before its proof does, as one that is short of memory may.
+    """
     if jobs == 1:
         yield from (proof(say) for proof in proofs)
         return
-    spawn = multiprocessing.get_context("spawn")
+    spawn, done = multiprocessing.get_context("spawn"), 0
     with ProcessPoolExecutor(jobs, spawn, _start, (spawn.Value("i", 0), jobs)) as pool:
-        for lines, result in pool.map(_with_lines, proofs):
-            for line in lines:
-                say(line)
-            yield result
+        try:
+            for lines, result in pool.map(_with_lines, proofs):
+                for line in lines:
+                    say(line)
+                done += 1
+                yield result
+        except BrokenProcessPool:
+            got, hint = (
+                f"one that ended with {done} of {len(proofs)} proofs done",
+                "Look for a lack of memory, or run with one job.",
+            )
+            issue = Issue("OPF-V006", "jobs", "processes that live until all is proven", got, hint, kind="PlanStateError")
+            raise from_issues("verify", "verify", [issue]) from None
 
 
 def _with_lines(proof: Proof) -> tuple[list[str], Any]:

@@ -106,7 +106,7 @@ def verify(
         "machine": machine(device) | ({"commit": commit} if commit else {}),
         **({"kernels": kernel_digests.stamp()} if name == "cuda" else {}),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "effort": {"quick": quick, "problems": how.problems, "runs": how.runs, "needles": how.campaign.needles},
+        "effort": {"quick": quick, "problems": how.problems, "runs": how.runs, "needles": how.campaign.needles, "jobs": jobs},
         "seconds": round(time.monotonic() - started, 1),
         "skus": rows,
         "random_problems": random,
