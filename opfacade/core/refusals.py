@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value", "tuple_type": "a list or a tuple"}
+# A sentence of pydantic. It begins with the type that it looked at and ends with what came: neither is told.
+_SAID = re.compile(
+    r"(?:Input should be |Value error, |\w+ should have |String should match )(.*?)(?: after validation, not \d+)?", re.DOTALL
+)
 _QUOTED = re.compile(r"'([^']+)'")
 # Parts of a path that pydantic adds for the members of a union; they are no fields.
 _MEMBER = re.compile(r"literal\[.*\]|constrained-\w+|nullable.*|function-\w+\[.*\]|int|float|bool|str|tuple\[.*\]")
@@ -58,7 +62,8 @@ def _issue(cls: type[BaseModel], item: ErrorDetails) -> Issue:
     places = [part for part in item["loc"] if not _is_member(part)]
     path = ".".join(map(str, (*places, *([said["field"]] if contradicts and said["field"] else [])))) or cls.__name__
     got = "nothing" if kind == "missing" else shown(said["got"] if contradicts else value)
-    told = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    sentence = _SAID.fullmatch(item["msg"])
+    told = sentence[1] if sentence else item["msg"]
     hint = said["hint"] if contradicts else _hint(cls, kind, places, value, said)
     return Issue(code_of(kind), path, _EXPECTED.get(kind, told), got, hint, kind="DescriptorError")
 

@@ -19,6 +19,7 @@ from opfacade.plans.attention import (
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor, PagedKvAppendPlan
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
+from opfacade.programs.fields import Input
 from opfacade.select.registry import examples
 from opfacade.select.selection import considered
 
@@ -336,6 +337,21 @@ def test_a_number_that_is_not_finite_on_the_device_is_refused(field):
     refused(BatchPagedDecodeDescriptor, "OPF-D002", field, **{field: 1e308})
     largest = (2 - 2.0**-23) * 2.0**127
     assert getattr(BatchPagedDecodeDescriptor(**(KINDS[BatchPagedDecodeDescriptor] | {field: largest})), field) == largest
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"shape": []}, "at least 1 item"),
+        ({"shape": [1] * 9}, "at most 8 items"),
+        ({"name": "1"}, r"pattern '\A[A-Za-z][A-Za-z0-9_]{0,31}\z'"),
+        ({"over": [8]}, "less than 8"),
+    ],
+)
+def test_a_message_says_what_is_expected_and_nothing_twice(fields, expected):
+    with pytest.raises(DescriptorError) as caught:
+        Input(**({"name": "x", "dtype": "f32"} | fields))
+    assert [issue.expected for issue in caught.value.issues] == [expected]
 
 
 def test_messages_are_sentences():
