@@ -1,6 +1,7 @@
 """`python -m tests.mutation.selected`: the faults whose files and words select no test, so that nothing could catch them."""
 
 import sys
+from typing import NamedTuple
 
 import pytest
 from _pytest.mark.expression import Expression
@@ -8,29 +9,38 @@ from _pytest.mark.expression import Expression
 from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 
 
+class Case(NamedTuple):
+    """A test, and the markers without which it runs anywhere."""
+
+    id: str
+    gpu: bool = False
+    heavy: bool = False
+
+
 class Collected:
-    """A plugin of pytest: (id, whether it needs a GPU) of each test."""
+    """A plugin of pytest that keeps what was collected."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.tests = [(item.nodeid, item.get_closest_marker("gpu") is not None) for item in session.items]
+        marked = lambda item, name: item.get_closest_marker(name) is not None  # noqa: E731
+        self.tests = [Case(item.nodeid, marked(item, "gpu"), marked(item, "heavy")) for item in session.items]
 
 
 def files_of(mutant: Mutant) -> list[str]:
     return [word for word in mutant.tests.partition(" -k ")[0].split() if word != "--heavy"]
 
 
-def selects(mutant: Mutant, tests: list[tuple[str, bool]], gpu: bool) -> bool:
-    """gpu: tests that need one run too."""
+def selects(mutant: Mutant, tests: list[Case], gpu: bool) -> bool:
+    """Whether any of the tests is run for a fault. gpu: tests that need one run too; heavy ones run with --heavy alone."""
     expression = Expression.compile(mutant.tests.partition(" -k ")[2])
+    heavy = "--heavy" in mutant.tests.split()
 
     def chosen(test: str) -> bool:
         path, _, name = test.lower().partition("::")
         words = f"{path.rpartition('/')[2]}::{name}"  # as pytest, which leaves out folders
         return expression.evaluate(lambda word, **_: word.lower() in words)
 
-    return any(
-        test.startswith(tuple(files_of(mutant))) and (gpu or not needs_gpu) and chosen(test) for test, needs_gpu in tests
-    )
+    able = [test.id for test in tests if gpu >= test.gpu and heavy >= test.heavy]
+    return any(test.startswith(tuple(files_of(mutant))) and chosen(test) for test in able)
 
 
 def unselected() -> list[str]:

@@ -12,7 +12,7 @@ from opfacade.tools import kernel_digests
 from tests.mutation import run
 from tests.mutation.mutants import CPU, GPU, HOST
 from tests.mutation.run import ROOT, SAMPLE, caught, caught_on_host, command, mutated, page, sample
-from tests.mutation.selected import selects
+from tests.mutation.selected import Case, selects
 
 
 @pytest.mark.parametrize("mutant", [*GPU, *CPU, *HOST], ids=lambda m: m.name)
@@ -42,12 +42,29 @@ def test_the_words_of_every_fault_select_a_test():
     assert done.stdout.splitlines()[-1:] == ["0 select no test: []"], done.stdout[-2000:]
 
 
-@pytest.mark.parametrize(
-    ("words", "gpu", "found"), [("b", False, True), ("c", False, False), ("d", True, True), ("d", False, False)]
-)
+SELECTIONS = [
+    ("tests/c/a.py -k b", False, True),
+    ("tests/c/a.py -k c", False, False),
+    ("tests/c/a.py -k d", True, True),
+    ("tests/c/a.py -k d", False, False),
+    ("tests/c/a.py -k f", True, False),
+    ("tests/c/a.py --heavy -k f", False, True),
+]
+
+
+@pytest.mark.parametrize(("words", "gpu", "found"), SELECTIONS)
 def test_words_select_a_test_of_their_file_that_can_run(words, gpu, found):
-    tests = [("tests/c/a.py::b[x]", False), ("tests/c/a.py::d", True), ("tests/c/e.py::c", False)]
-    assert selects(replace(CPU[0], tests=f"tests/c/a.py -k {words}"), tests, gpu) is found
+    ids = ("tests/c/a.py::b[x]", "tests/c/a.py::d", "tests/c/a.py::f", "tests/c/e.py::c")
+    tests = [Case(id, gpu=id.endswith("::d"), heavy=id.endswith("::f")) for id in ids]
+    assert selects(replace(CPU[0], tests=words), tests, gpu) is found
+
+
+def test_a_lower_limit_of_memory_stays():
+    """No process may raise a limit that its machine sets."""
+    set_before = "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 33, 1 << 33))"
+    code = f"{set_before}; from tests.mutation import warm; warm.limit_memory(); print(r.getrlimit(r.RLIMIT_AS))"
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert told.stdout == f"{(1 << 33, 1 << 33)}\n", told.stderr
 
 
 def test_a_text_that_is_not_there_once_is_refused(tmp_path):
