@@ -1,6 +1,7 @@
 """Runs the GPU tests and records what ran where: `python -m bench.suite [--out FILE] [--commit REV] [pytest arguments]`.
 
-Where one process may not run so long: `--part 1/3 --out A`, and so on, then `--join A B C --out FILE`.
+Where one process may not run so long: `--part 1/3 --out A`, and so on, then `--join A B C --out FILE`. Parts of another size,
+such as 5/6 and 6/6 for 3/3, may stand for one that was cut off.
 Every random problem is its (op, seed); the record holds how many there were, the worst error over its bound for each op,
 and which tests failed or were skipped. Ends with pytest's status.
 """
@@ -130,11 +131,12 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
             for name, value in row.items():
                 known[name] = max(known[name], value) if name.startswith("worst") else known[name] + value
     not_passed = sorted({name for part in parts for name in part["not_passed"]})  # a module skipped as a whole is so in each
+    cut_off = sum(not part["ran_to_its_end"] for part in parts)
     told = Counter(name.rpartition(": ")[2] for name in not_passed)
     return {
         "machine": parts[-1]["machine"],
         "kernels": parts[-1].get("kernels"),
-        "note": f"In {len(parts)} processes.",
+        "note": f"In {len(parts)} processes{f'; cut off: {cut_off}' if cut_off else ''}.",
         "seconds": sum(part["seconds"] for part in parts),
         "ran_to_its_end": all(part["ran_to_its_end"] for part in parts),
         "counts": {"passed": sum(part["counts"].get("passed", 0) for part in parts), **told},

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Args(metaclass=Spelled):
     """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names.
 
-    lists: fields that take a list of tensors, each with the operands that its elements become. These are fields too.
-    docs, lists: also what fields say that are an `operand`.
+    docs: the description of each field. lists: fields that take a list of tensors, each with the operands that its elements
+    become, which are fields too. Both also have what a field declares by `operand`.
     """
 
     __slots__ = ("__weakref__",)

@@ -18,7 +18,10 @@ def operand(doc: str, elements: tuple[str, ...] = ()) -> Any:
 
 
 def add_declared(cls: Any) -> None:
-    """Adds what fields of a class say by `operand` to its docs and lists. dataclass takes them out of a copy with slots."""
+    """Adds what fields of a class declare by `operand` to its docs and lists.
+
+    The copy with slots that dataclass creates declares nothing, and has both already.
+    """
     fields = {name: field.metadata for name, field in vars(cls).items() if isinstance(field, dataclasses.Field)}
     declared = {name: told for name, told in fields.items() if "doc" in told}
     if declared:

@@ -55,7 +55,10 @@ def test_records_of_all_parts_make_one():
 
 
 def test_a_part_that_was_cut_off_is_not_forgotten():
-    assert not joined([record("1/2", ran_to_its_end=False), record("2/2")])["ran_to_its_end"]
+    found = joined([record("1/2", ran_to_its_end=False), record("2/2")])
+    assert not found["ran_to_its_end"]
+    assert found["note"] == "In 2 processes; cut off: 1."
+    assert joined([record("1/2"), record("2/2")])["note"] == "In 2 processes."
 
 
 def test_smaller_parts_stand_for_one_that_was_cut_off():

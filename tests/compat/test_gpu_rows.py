@@ -19,7 +19,7 @@ def _kernels_alone():
 
 
 def both(call, *tensors):
-    """A call returns the same and leaves the same in its tensors on the GPU and on the CPU."""
+    """Pairs of tensors, of the GPU and of the CPU: those that a call returns, then its arguments as it leaves them."""
     moved = [x.cuda() for x in tensors]
     found = (call(*moved), moved)
     with preferring(None):

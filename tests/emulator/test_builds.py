@@ -24,7 +24,7 @@ def compiled(tmp_path, monkeypatch):
         return run(words, **facts)
 
     def runtime(value):
-        """Libraries are linked with it in place of the threads of a kernel: quickly compiled."""
+        """Stands for the threads of a kernel, which libraries are linked with, because it compiles quickly."""
         builds.runtime.cache_clear()
         path = tmp_path / "first/tests/emulator/runtime.h"
         path.parent.mkdir(parents=True, exist_ok=True)
