@@ -62,7 +62,6 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     op: Literal["fold"] = Field(default="fold", description="The operator.")
     category: ClassVar[str] = "reduction"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
-    args_type: ClassVar[type[Args]] = FoldArgs
     sizes: ClassVar[frozenset[str]] = frozenset()  # a kernel is of a class of row lengths
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
     later: ClassVar[frozenset[str]] = frozenset({"split", "ragged"})

@@ -68,7 +68,6 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     op: Literal["gated_activation"] = Field(default="gated_activation", description="The operator.")
     category: ClassVar[str] = "activation"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "map-f64", "map-f32", "fold-f64", "fold-f32")
-    args_type: ClassVar[type[Args]] = GatedActivationArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "width"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"limit", "alpha"})
     total_num_rows: Count = Field(description="Rows of x.")

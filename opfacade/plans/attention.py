@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
@@ -92,7 +91,6 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Scale
     """softmax(scale * q k^T) v for the last q_len rows of each request, over its pages."""
 
     op: Literal["paged_prefill"] = Field(default="paged_prefill", description="The operator.")
-    args_type: ClassVar[type[Args]] = BatchPagedPrefillArgs
     later: ClassVar[frozenset[str]] = PagedKvAttention.later | {"q_scale", *Varied.model_fields}
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr"})
     sizes: ClassVar[frozenset[str]] = PagedKvAttention.sizes | {"total_num_rows"}
@@ -134,7 +132,6 @@ class BatchPagedDecodeDescriptor(PagedKvAttention[BatchPagedDecodeArgs]):
     """One query row a request, at the end of its context: softmax(scale * q k^T) v over its pages."""
 
     op: Literal["paged_decode"] = Field(default="paged_decode", description="The operator.")
-    args_type: ClassVar[type[Args]] = BatchPagedDecodeArgs
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Dim("batch_size", self.batch_size)
@@ -167,7 +164,6 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     """softmax(scale * q k^T) v with K and V as plain rows: request b owns rows kv_indptr[b] to kv_indptr[b+1]."""
 
     op: Literal["ragged_prefill"] = Field(default="ragged_prefill", description="The operator.")
-    args_type: ClassVar[type[Args]] = BatchRaggedPrefillArgs
     later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
     sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "total_num_rows", "total_kv_rows"}
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr"})

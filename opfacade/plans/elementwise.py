@@ -59,7 +59,6 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
     op: Literal["map"] = Field(default="map", description="The operator.")
     category: ClassVar[str] = "elementwise"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "map-f64", "map-f32")
-    args_type: ClassVar[type[Args]] = MapArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"shape"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
     shape: Annotated[tuple[Count, ...], Field(max_length=MAX_AXES)] = Field(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
@@ -90,7 +90,6 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim", "rope_dtype"})
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"k_new": "append_indptr", "v_new": "append_indptr"})
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "max_kv_indices"})
-    args_type: ClassVar[type[Args]] = PagedKvAppendArgs
     batch_size: Count = Field(description="Requests of the batch, 0 or more.")
     total_num_rows: Count = Field(description="New rows over all requests.")
     paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")

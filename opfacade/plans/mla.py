@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from opfacade.core.descriptor import Args
 from opfacade.core.model import INT32_MAX, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.core.request_tables import RequestTables
@@ -60,7 +59,6 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
     """
 
     op: Literal["mla_decode"] = Field(default="mla_decode", description="The operator.")
-    args_type: ClassVar[type[Args]] = BatchMlaDecodeArgs
     later: ClassVar[frozenset[str]] = PagedAttention.later | {"q_len", "causal"}
     paged_kv: PagedLatentCacheDescriptor = Field(description="The pool of latent rows.")
     q_len: Size = Field(default=1, description="Query rows of each request, its last tokens; kernels are compiled for it.")

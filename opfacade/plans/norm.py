@@ -67,7 +67,6 @@ class NormDescriptor(NamedFold[NormArgs]):
 
     op: Literal["norm"] = Field(default="norm", description="The operator.")
     category: ClassVar[str] = "norm"
-    args_type: ClassVar[type[Args]] = NormArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
     kind: Literal["rms", "layer"] = Field(description="RMS norm, or layer norm, which subtracts the mean.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from opfacade.core.descriptor import Args
+from opfacade.core.descriptor import Args, ArgsT
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.plan import Plan
 from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
@@ -73,7 +73,7 @@ class DequantizeArgs(Args):
     num_valid: Tensor | None = None
 
 
-class _Quantised(NamedFold[Any]):
+class _Quantised(NamedFold[ArgsT]):
     """Fields and axes that both directions share: rows, groups of a row, elements of a group."""
 
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
@@ -137,7 +137,7 @@ class _Quantised(NamedFold[Any]):
         return tuple(axis for own in self.dims()["scale"] for axis in own)
 
 
-class QuantizeDescriptor(_Quantised):
+class QuantizeDescriptor(_Quantised[QuantizeArgs]):
     """out = x / scale, to the nearest, ties to even, saturating; the scales are results, an operand, or 1, as `quant` says.
 
     The division is exact: bits are the same on every device. Raises DescriptorError for a hidden that quant.group does not
@@ -146,7 +146,6 @@ class QuantizeDescriptor(_Quantised):
 
     op: Literal["quantize"] = Field(default="quantize", description="The operator.")
     category: ClassVar[str] = "quantize"
-    args_type: ClassVar[type[Args]] = QuantizeArgs
 
     def refuse(self) -> None:
         super().refuse()
@@ -172,12 +171,11 @@ class QuantizeDescriptor(_Quantised):
         )
 
 
-class DequantizeDescriptor(_Quantised):
+class DequantizeDescriptor(_Quantised[DequantizeArgs]):
     """out = x * scale, rounded once to dtype."""
 
     op: Literal["dequantize"] = Field(default="dequantize", description="The operator.")
     category: ClassVar[str] = "quantize"
-    args_type: ClassVar[type[Args]] = DequantizeArgs
 
     def program(self) -> FoldProgram:
         x = value("x", "i8" if self.quant.dtype == "i8" else "f32")

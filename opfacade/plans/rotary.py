@@ -93,7 +93,6 @@ class RotaryDescriptor(Sectioned, Descriptor[RotaryArgs]):
     op: Literal["rotary"] = Field(default="rotary", description="The operator.")
     category: ClassVar[str] = "rotary"
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
-    args_type: ClassVar[type[Args]] = RotaryArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "num_qo_heads"})
     total_num_rows: Count = Field(description="Rows of q and k.")
     num_qo_heads: Size = Field(description="Heads of q.")
@@ -154,7 +153,6 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
     op: Literal["qkv_prepare"] = Field(default="qkv_prepare", description="The operator.")
     category: ClassVar[str] = "rotary"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "qkv-f32")
-    args_type: ClassVar[type[Args]] = QkvPrepareArgs
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "num_qo_heads", "max_kv_indices"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
     total_num_rows: Count = Field(description="Rows of q, k and v.")

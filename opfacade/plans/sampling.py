@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
@@ -56,7 +56,6 @@ class SampleDescriptor(Descriptor[SampleArgs]):
         {"total_num_rows", "vocab", "num_logits", "num_biases", "max_top_k", "top_n", "stream"}
     )
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"soft_cap"})
-    args_type: ClassVar[type[Args]] = SampleArgs
     total_num_rows: Count = Field(description="Tokens to draw.")
     vocab: Size = Field(description="Logits of a row.")
     dtype: LogitsDType = Field(default="f32", description="Element type of the logits.")

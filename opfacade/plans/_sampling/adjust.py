@@ -55,7 +55,6 @@ class AdjustLogitsDescriptor(SamplingOp[AdjustLogitsArgs]):
     error_models: ClassVar[tuple[str, ...]] = ("exact", "capped-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "num_biases"})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"soft_cap"})
-    args_type: ClassVar[type[Args]] = AdjustLogitsArgs
     total_num_rows: Count = Field(description="Rows.")
     vocab: Size = Field(description="Logits of a row.")
     dtype: LogitsDType = Field(default="f32", description="Element type of the logits.")

@@ -54,7 +54,6 @@ class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
     op: Literal["probabilities"] = Field(default="probabilities", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact", "race-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "max_top_k"})
-    args_type: ClassVar[type[Args]] = ProbabilitiesArgs
     total_num_rows: Count = Field(description="Rows.")
     vocab: Size = Field(description="Entries of a row.")
     form: Literal["softmax", "renorm", "mask"] = Field(default="softmax", description="Logits or probabilities, in and out.")

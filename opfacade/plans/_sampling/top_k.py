@@ -45,7 +45,6 @@ class TopKDescriptor(SamplingOp[TopKArgs]):
     op: Literal["topk"] = Field(default="topk", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "k"})
-    args_type: ClassVar[type[Args]] = TopKArgs
     total_num_rows: Count = Field(description="Rows.")
     vocab: Size = Field(description="Values of a row.")
     k: int = Field(default=1, ge=1, le=MAX_K, description="Values of a row to find, 1 to 2048.")

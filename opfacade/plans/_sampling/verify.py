@@ -73,7 +73,6 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset(
         {"batch_size", "num_drafts", "vocab", "threshold_single", "threshold_acc", "stream", "draft_stream"}
     )
-    args_type: ClassVar[type[Args]] = VerifyDraftsArgs
     kind: Literal["chain", "tree", "greedy", "coupled"] = Field(description="The rule of acceptance.")
     batch_size: Count = Field(description="Requests.")
     num_drafts: int = Field(ge=1, le=MAX_DRAFTS, description="Drafted tokens of a request, 1 to 128.")
