@@ -1,4 +1,4 @@
-// Functions of f32 as a GPU's are or better: rounded once from f64, so that no error of this machine's library shows.
+// Functions of f32, rounded once from f64: they err less than those of a GPU, whatever the library of this machine does.
 // Operations of programs are in this namespace, so their calls find these before the library's.
 #pragma once
 #include <cmath>
