@@ -70,6 +70,20 @@ FAULTS = (
         PROOFS,
     ),
     host(
+        "proofs in processes: one that dies ends in an error of the pool",
+        "tools/proofs.py",
+        "except BrokenProcessPool:",
+        "except LookupError:",
+        PROOFS,
+    ),
+    host(
+        "proofs in processes: all are on the first GPU",
+        "tools/proofs.py",
+        "torch.cuda.set_device(number % torch.cuda.device_count())",
+        "torch.cuda.set_device(0)",
+        PROOFS,
+    ),
+    host(
         "digests: a compiler that is too old hides why a kernel does not fit",
         "backends/cuda/attention/prefill_pieces.py",
         "any(reason.code != COMPILER_TOO_OLD for reason in reasons)",
