@@ -58,8 +58,9 @@ def beside(pairs: Iterable[Pair]) -> str:
 
 def prefills(parts: Iterable[str], dense: bool) -> list[Pair]:
     """Our rows over pages, or of contiguous K and V (dense), each with the peers of the same form."""
-    of, pairs = record("prefill"), []
+    pairs = []
     for part in parts:
+        of = record("prefill_uneven" if part == "uneven" else "prefill")
         for _, found in groupby(of[part], key=lambda row: row["shape"]):
             rows = [row for row in found if row["impl"].endswith("(dense)") == dense]
             ours = [row for row in rows if row["impl"].startswith("opfacade")]

@@ -69,7 +69,7 @@ def decode_lines(of: Record) -> Iterator[str]:
 
 
 def prefill_lines(of: Record) -> Iterator[str]:
-    product, told = of["ceilings"]["bf16_TFLOPs"], {row["shape"] for row in of["table"]}
+    product, told = of["ceilings"]["bf16_TFLOPs"], {row["shape"] for row in of.get("table", ())}
     for part in ("table", "lengths", "fp8", "uneven", "pages"):
         for work, rows in works(row for row in of.get(part, ()) if part != "lengths" or row["shape"] not in told):
             for mine in (row for row in rows if row["impl"].startswith("opfacade")):
@@ -94,11 +94,12 @@ def batch_lines(of: Record) -> Iterator[str]:
 
 
 def attention(page: Path) -> list[str]:
-    parts = {"decode": "Decode", "prefill": "Prefill", "batches": "Prefill of batches and variants"}
+    parts = {"decode": "Decode", "prefill": "Prefill", "prefill_uneven": "Prefill of keys wider than values"}
+    parts |= {"batches": "Prefill of batches and variants"}
     found = {kind: record(kind) for kind in parts}
     stamps = [stamp(kind, found[kind], page, what) for kind, what in parts.items()]
-    rows = [*decode_lines(found["decode"]), *prefill_lines(found["prefill"]), *batch_lines(found["batches"])]
-    return [*stamps, "", *HEAD, *rows]
+    rows = [*decode_lines(found["decode"]), *prefill_lines(found["prefill"]), *prefill_lines(found["prefill_uneven"])]
+    return [*stamps, "", *HEAD, *rows, *batch_lines(found["batches"])]
 
 
 def mla(page: Path) -> list[str]:

@@ -87,7 +87,7 @@ class DenseBatches:
         return drawn
 
     def _entries(self, name: str, order: Sequence[int]) -> list[int]:
-        """What the units have of an operand along its axis."""
+        """Indices of the units along the axis of an operand."""
         return self.rows(order)
 
     def _axes(self) -> list[tuple[str, int]]:

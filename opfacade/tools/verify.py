@@ -188,7 +188,7 @@ def _proven(subject: Subject, how: VerifyEffort, say: Say) -> dict[str, Any]:
 
 
 def _told(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a check found. One that raises has failed, and the other SKUs are proven all the same."""
+    """The result of a check. One that raises has failed, and the other SKUs are proven all the same."""
     try:
         return check()
     except OpfacadeError as error:
