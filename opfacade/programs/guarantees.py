@@ -14,18 +14,18 @@ from opfacade.programs.ulps import APPROXIMATE, functions_in, ulps_of
 Math = Literal["device", "approx"]
 
 
-def error_model(values: Iterable[Node], math: Math, family: str) -> ErrorModel:
-    """That of a kernel: exact where every result is; else of the least exact type in it, `map-f32` say."""
+def error_model(values: Iterable[Node], math: Math, family: str, sm_version: int) -> ErrorModel:
+    """That of a kernel on an architecture: exact where every result is; else of the least exact type in it, `map-f32` say."""
     nodes = ordered(values)
     rough = [node for node in nodes if not node.exact]
     if not rough:
         return ErrorModel(id=EXACT)
     single = any(node.type == "f32" for node in rough) or not any(node.type in FLOATS for node in rough)
-    constants = {f"ulp.{name}": ulps_of(name, "f32") for name in functions_in(nodes, "f32")}
+    constants = {f"ulp.{name}": ulps_of(name, "f32", sm_version) for name in functions_in(nodes, "f32")}
     if math == "approx":
         used = {node.op for node in rough if node.type == "f32"}
         constants |= {f"ulp.{name}": ulps for name, ulps in APPROXIMATE.items() if name in used} | {"least": 2.0**-126}
-    constants |= {f"ulp64.{name}": ulps_of(name, "f64") for name in functions_in(nodes, "f64")}
+    constants |= {f"ulp64.{name}": ulps_of(name, "f64", sm_version) for name in functions_in(nodes, "f64")}
     constants |= {"u": 2.0**-24} if single else {}
     return ErrorModel(id=f"{family}-f32" if single else f"{family}-f64", constants=tuple(sorted(constants.items())))
 

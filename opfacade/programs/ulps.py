@@ -1,8 +1,8 @@
 """How far functions are from their real values, in units in the last place of their type.
 
 DEVICE has the maximum that the CUDA programming guide documents, for f32 and f64. A constant of a SKU is `ulp.<function>`: the
-largest error over all 2^32 inputs where `measured.json` has it, never above the documented one. `python -m bench.functions`
-writes that record.
+largest error over all 2^32 inputs where `measured.json` has it for the SKU's architecture, never above the documented one; on
+any other architecture the documented one. `python -m bench.functions` writes that record.
 """
 
 from __future__ import annotations
@@ -33,19 +33,26 @@ FINEST = 64  # a measured error is rounded up to a multiple of 1 / FINEST
 
 
 @lru_cache(maxsize=1)
-def measured() -> Mapping[str, float]:
-    """The largest error of each f32 function that was run over all its inputs; none where there is no record."""
+def measured() -> tuple[int, Mapping[str, float]]:
+    """Of which architecture the record is (90 for sm_90), and the largest error of each f32 function that was run over all its
+    inputs; 0 and none where there is no record."""
     place = Path(__file__).with_name("measured.json")
-    rows = json.loads(place.read_text())["rows"] if place.exists() else []
-    return {row["function"]: float(row["ulps"]) for row in rows if row["dtype"] == "f32" and row["inputs"] == 2**32}
+    if not place.exists():
+        return 0, {}
+    record = json.loads(place.read_text())
+    errors = {row["function"]: float(row["ulps"]) for row in record["rows"] if row["dtype"] == "f32" and row["inputs"] == 2**32}
+    return int(record["machine"]["capability"].replace(".", "")), errors
 
 
-def ulps_of(function: str, type: str) -> float:
-    """The constant of a function of f32 or f64."""
+def ulps_of(function: str, type: str, sm_version: int) -> float:
+    """The constant of a function of f32 or f64 on an architecture, 90 for sm_90 and sm_90a."""
     single, double = DEVICE[function]
-    if type != "f32" or function not in measured():
-        return float(single if type == "f32" else double)
-    return min(float(single), math.ceil(measured()[function] * FINEST) / FINEST)
+    tried, errors = measured()
+    if type != "f32":
+        return float(double)
+    if tried != sm_version or function not in errors:
+        return float(single)
+    return min(float(single), math.ceil(errors[function] * FINEST) / FINEST)
 
 
 def functions_in(nodes: Iterable[Node], type: str) -> list[str]:

@@ -81,7 +81,7 @@ def test_what_depends_on_the_descriptor_is_a_function_of_it():
         constants=lambda d: {"dtype": d.dtype, "width": d.head_dim},
         dtypes=lambda d: (("all", d.dtype),),
         in_dtypes=("dtype",),
-        guarantee=lambda d: PROMISE.model_copy(update={"math_precision": d.dtype}),
+        guarantee=lambda d, target: PROMISE.model_copy(update={"math_precision": d.dtype}),
     )
     sku = kernel.candidate.sku(merge(states="list"), SM_90A)
     assert (kernel.candidate.name, sku.impl, sku.dtypes, dict(sku.spec)) == (

@@ -63,4 +63,6 @@ RECIPE_FAULTS = (
         'apply("select", apply("isnan", found), inf, found)', 'apply("select", apply("isnan", found), zero, found)', FUNCTIONS),
     cpu("functions: a measured error is above the documented", "opfacade/programs/ulps.py", "return min(float(single),",
         "return max(float(single),", FUNCTIONS),
+    cpu("functions: an error measured on one architecture is promised on all", "opfacade/programs/ulps.py",
+        "if tried != sm_version or function", "if function", f"{FUNCTIONS} -k alone"),
 )  # fmt: skip

@@ -59,14 +59,14 @@ def _constants(descriptor: GatedActivationDescriptor) -> dict[str, Any]:
     )
 
 
-def _guarantee(descriptor: GatedActivationDescriptor) -> PrecisionGuarantee:
+def _guarantee(descriptor: GatedActivationDescriptor, target: Target) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f32",
         accumulator="none",
         deterministic=True,
         bit_stable_on_same_hardware=True,
         batch_invariant="composition",
-        error_model=error_model(descriptor.program().values(), _form(descriptor).math, "map"),
+        error_model=error_model(descriptor.program().values(), _form(descriptor).math, "map", target.sm_version),
         evidence=_EVIDENCE,
     )
 

@@ -59,8 +59,9 @@ class CudaKernel:
     that of the candidate. revision: one more with each change of its output bits. accepts: field -> the values that it may
     have, or a function (descriptor, target) of all reasons but the architecture. constants: names of fields, or a function:
     what the template is rendered with. A later field at its default is none. dtypes: operand -> the field of its dtype, or a
-    function of the pairs in the SKU. in_dtypes: constants that the SKU has as dtypes; those named by `dtypes` are. scalars:
-    arguments of `run` behind the operands. is_empty: whether there is nothing to launch. estimate, needs: as in Candidate.
+    function of the pairs in the SKU. guarantee: what the SKU promises, or a function (descriptor, target) of it. in_dtypes:
+    constants that the SKU has as dtypes; those named by `dtypes` are. scalars: arguments of `run` behind the operands.
+    is_empty: whether there is nothing to launch. estimate, needs: as in Candidate.
     """
 
     descriptor: type[Descriptor[Any]]
@@ -68,7 +69,7 @@ class CudaKernel:
     impl: Told[str]
     constants: Sequence[str] | Callable[[Any], Mapping[str, Fact]]
     dtypes: Mapping[str, str] | Callable[[Any], tuple[tuple[str, str], ...]]
-    guarantee: Told[PrecisionGuarantee]
+    guarantee: PrecisionGuarantee | Callable[[Any, Target], PrecisionGuarantee]
     accepts: Mapping[str, Sequence[Any]] | Callable[[Any, Target], Iterator[Reason]] | None = None
     name: str = ""
     revision: int = 1
@@ -132,7 +133,7 @@ class CudaKernel:
             dtypes=dtypes,
             layout="strided",
             spec=tuple((name, value) for name, value in self.facts(descriptor) if name not in hidden),
-            precision_guarantee=_for(descriptor, self.guarantee),
+            precision_guarantee=self.guarantee(descriptor, target) if callable(self.guarantee) else self.guarantee,
         )
 
     def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:

@@ -58,7 +58,7 @@ def _refusals(descriptor: MapDescriptor, target: Target) -> Iterator[Reason]:
         yield from support.fp8_reasons(target, "f8")
 
 
-def _guarantee(descriptor: MapDescriptor) -> PrecisionGuarantee:
+def _guarantee(descriptor: MapDescriptor, target: Target) -> PrecisionGuarantee:
     """An element depends on inputs at its place alone; only a program that uses places depends on the batch."""
     values = list(descriptor.program().values())
     return PrecisionGuarantee(
@@ -67,7 +67,7 @@ def _guarantee(descriptor: MapDescriptor) -> PrecisionGuarantee:
         deterministic=True,
         bit_stable_on_same_hardware=True,
         batch_invariant="none" if source.is_placed(values) else "composition",
-        error_model=error_model(values, _form(descriptor).math, "map"),
+        error_model=error_model(values, _form(descriptor).math, "map", target.sm_version),
         evidence=_EVIDENCE,
     )
 

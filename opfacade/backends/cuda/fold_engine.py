@@ -160,7 +160,7 @@ def guarantee(layout: RowLayout, program: Any, target: Target) -> PrecisionGuara
 def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
     """With how many lanes share the terms of a sum, or of a chunk of it, and how many roundings join theirs."""
     math = layout.math(program)
-    model = error_model(values_of(program), math, "fold")
+    model = error_model(values_of(program), math, "fold", target.sm_version)
     if model.id == EXACT:
         return model
     found = dict(model.constants)
@@ -244,7 +244,7 @@ def fold_kernel(
         impl=layout.impl,
         constants=(),
         dtypes={},
-        guarantee=lambda problem: guarantee(layout, problem.folded(), Target.cpu()),
+        guarantee=lambda problem, target: guarantee(layout, problem.folded(), target),
         scalars=lambda problem: source.arguments(problem.folded()),
         layout=layout,
     )

@@ -39,7 +39,7 @@ def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
     return (("kv", descriptor.paged_kv.dtype), ("new", descriptor.row_dtype))
 
 
-def _guarantee(descriptor: PagedKvAppendDescriptor) -> PrecisionGuarantee:
+def _guarantee(descriptor: PagedKvAppendDescriptor, target: Target) -> PrecisionGuarantee:
     math, model = ("copy", "exact") if descriptor.copies else ("f32_rounded_once", "append-f32")
     return repeatable(math, "none", model, _EVIDENCE, conditions=(_OWN_SLOTS,))
 

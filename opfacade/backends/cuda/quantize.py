@@ -59,7 +59,7 @@ def _dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, spec.dtype) for name, spec in operands_of(descriptor).items()))
 
 
-def _guarantee(descriptor: Any) -> PrecisionGuarantee:
+def _guarantee(descriptor: Any, target: Target) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f32",
         accumulator="none",

@@ -5,6 +5,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from opfacade import Plan, Preference
+from opfacade.core.target import Target
+from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs import ulps
 from opfacade.programs.expression import apply, constant
 from opfacade.programs.types import NARROW
@@ -56,25 +59,34 @@ def test_a_nan_for_a_number_is_an_infinite_error_and_an_overflow_none():
 
 
 def test_a_constant_is_the_measured_error_rounded_up_and_never_above_the_documented():
-    with patch("opfacade.programs.ulps.measured", lambda: {"exp": 1.001, "log": 7.0}):
-        assert ulps.ulps_of("exp", "f32") == 1.015625
-        assert ulps.ulps_of("log", "f32") == ulps.DEVICE["log"][0]
-        assert ulps.ulps_of("exp", "f64") == ulps.DEVICE["exp"][1]
-        assert ulps.ulps_of("tanh", "f32") == ulps.DEVICE["tanh"][0]
+    with patch("opfacade.programs.ulps.measured", lambda: (90, {"exp": 1.001, "log": 7.0})):
+        assert ulps.ulps_of("exp", "f32", 90) == 1.015625
+        assert ulps.ulps_of("log", "f32", 90) == ulps.DEVICE["log"][0]
+        assert ulps.ulps_of("exp", "f64", 90) == ulps.DEVICE["exp"][1]
+        assert ulps.ulps_of("tanh", "f32", 90) == ulps.DEVICE["tanh"][0]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_90a"])
+def test_a_sku_has_measured_errors_on_the_architecture_that_was_measured_alone(arch):
+    descriptor = GatedActivationDescriptor(total_num_rows=4, width=64, dtype="bf16", activation="gelu")
+    sku = Plan.select(descriptor, Preference(backend="cuda"), Target.parse(arch)).sku
+    errors = {name: ulp for name, ulp in sku.precision_guarantee.error_model.constants if name.startswith("ulp.")}
+    documented = {name: ulps.DEVICE[name.removeprefix("ulp.")][0] for name in errors}
+    assert errors
+    assert (errors == documented) == (arch == "sm_80")
 
 
 def test_only_functions_run_over_all_inputs_count(tmp_path):
     place = tmp_path / "measured.json"
     row = '{"function": "%s", "dtype": "%s", "inputs": %d, "ulps": 1.5}'
-    place.write_text(
-        f'{{"rows": [{row % ("exp", "f32", 2**32)}, {row % ("log", "f32", 2**16)}, {row % ("sin", "bf16", 2**32)}]}}'
-    )
+    rows = f"{row % ('exp', 'f32', 2**32)}, {row % ('log', 'f32', 2**16)}, {row % ('sin', 'bf16', 2**32)}"
+    place.write_text(f'{{"machine": {{"capability": "9.0"}}, "rows": [{rows}]}}')
     with patch.object(ulps.Path, "with_name", lambda self, name: place):
-        assert ulps.measured.__wrapped__() == {"exp": 1.5}
+        assert ulps.measured.__wrapped__() == (90, {"exp": 1.5})
 
 
 def test_the_record_exceeds_no_documented_error():
-    assert all(found <= ulps.DEVICE[name][0] for name, found in ulps.measured().items() if name in ulps.DEVICE)
+    assert all(found <= ulps.DEVICE[name][0] for name, found in ulps.measured()[1].items() if name in ulps.DEVICE)
 
 
 @pytest.mark.gpu
@@ -86,4 +98,4 @@ def test_a_gpu_keeps_its_bounds_over_every_value(op):
     assert not [row for row in functions.exhausted(make, False, [op]) if row.wrong]
     found = functions.measured(make, op, [SPREAD.cuda()])
     assert not found.wrong
-    assert found.ulps <= ulps.ulps_of(op, "f32") if op in ulps.DEVICE else found.ulps <= 0.5
+    assert found.ulps <= ulps.ulps_of(op, "f32", Target.current().sm_version) if op in ulps.DEVICE else found.ulps <= 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from opfacade.backends.cuda.declared import CudaKernel
 from opfacade.backends.cuda.sampling.sample import Facts, set_facts
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.target import Target
 from opfacade.plans.sampling import AdjustLogitsDescriptor
 
 _CAPPED = ErrorModel(id="capped-f32", constants=(("tanh", 2.0**-21),))
@@ -15,7 +16,7 @@ def _facts(descriptor: AdjustLogitsDescriptor) -> Facts:
     return facts | ({"soft_cap": True} if descriptor.soft_cap else {})
 
 
-def _guarantee(descriptor: AdjustLogitsDescriptor) -> PrecisionGuarantee:
+def _guarantee(descriptor: AdjustLogitsDescriptor, target: Target) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f32",
         accumulator="none",
