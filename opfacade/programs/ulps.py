@@ -34,7 +34,7 @@ FINEST = 64  # a measured error is rounded up to a multiple of 1 / FINEST
 
 @lru_cache(maxsize=1)
 def measured() -> tuple[int, Mapping[str, float]]:
-    """Of which architecture the record is (90 for sm_90), and the largest error of each f32 function that was run over all its
+    """The architecture of the record (90 for sm_90), and the largest error of each f32 function that was run over all its
     inputs; 0 and none where there is no record."""
     place = Path(__file__).with_name("measured.json")
     if not place.exists():

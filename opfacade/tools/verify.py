@@ -76,6 +76,8 @@ def verify(
     """
     from opfacade.core.target import Target
 
+    if jobs < 1:
+        raise from_issues("verify", "verify", [Issue("OPF-V005", "jobs", "1 or more", str(jobs))])
     device = "cpu" if Target.current().is_cpu else "cuda"
     name = backend or ("reference" if device == "cpu" else "cuda")
     subjects = _subjects(name, device) if descriptors is None else _distinct(descriptors, name, device)

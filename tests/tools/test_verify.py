@@ -48,7 +48,7 @@ def test_one_sku_alone_is_proven(record):
     assert again["random_problems"] == []
 
 
-@pytest.mark.parametrize("words", [{"sku": "attention/none"}, {"op": "no_such_op"}])
+@pytest.mark.parametrize("words", [{"sku": "attention/none"}, {"op": "no_such_op"}, {"jobs": 0}])
 def test_what_does_not_exist_is_refused(words):
     with pytest.raises(errors.OpfacadeError, match="OPF-V005"):
         quietly(**words)
