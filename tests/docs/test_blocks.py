@@ -28,6 +28,7 @@ def name(page):
 
 HERE = [page for page in PAGES if name(page) not in ELSEWHERE and any(b.language in RUN for b in blocks(page))]
 MARKED = [block for page in HERE for block in blocks(page) if block.mark.startswith("needs")]
+ON_A_GPU = [page for page in HERE if any(block.mark == "needs a GPU" for block in blocks(page))]
 
 
 @pytest.mark.parametrize("page", HERE, ids=name)
@@ -40,6 +41,16 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatc
     for block in blocks(page):
         if not lacking(block):
             run(block, names, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", ON_A_GPU, ids=name)
+def test_the_blocks_of_a_page_run_on_a_gpu(page, tmp_path, monkeypatch):
+    test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch)
+
+
+def test_graphs_of_the_site_are_among_what_runs_on_a_gpu():
+    assert "docs/howto.md" in map(name, ON_A_GPU)
 
 
 @pytest.mark.parametrize("block", MARKED, ids=lambda block: f"{block.page}-{block.line}")
