@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -99,13 +99,17 @@ def copied(word: str) -> tuple[str, str]:
     return f"{spread((row['of_copying'] for row in rows), '{:.2f}')} of the speed of a copy", beside(())
 
 
+def problems(of: Record, words: tuple[str, ...]) -> Iterator[Pair]:
+    """The problems of a record of programs whose names begin with one of the words: our row, and those of peers."""
+    for name, found in groupby(of["rows"], key=lambda row: str(row["problem"])):
+        if name.startswith(words):
+            ours, *peers = (row | {"impl": row["who"]} for row in found)
+            yield ours, peers
+
+
 def programs(kind: str, *words: str) -> tuple[str, str]:
     """The problems of a record of programs whose names begin with one of the words."""
-    pairs = []
-    for name, found in groupby(record(kind)["rows"], key=lambda row: row["problem"]):
-        if name.startswith(words):
-            rows = [row | {"impl": row["who"]} for row in found]
-            pairs.append((rows[0], rows[1:]))
+    pairs = list(problems(record(kind), words))
     large = [ours["of_copying"] for ours, _ in pairs if "of_copying" in ours]
     return f"{spread(large, '{:.2f}')} of the speed of a copy", beside(pairs)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from bench import operators, reliability
+from bench import operators, program_pages, reliability
 from bench.operators import Record, median_of, record
 from bench.records import RESULTS
 
@@ -125,6 +125,17 @@ def moved(page: Path, word: str, what: str) -> list[str]:
     return [stamp("append", of, page, what), "", *head, *lines]
 
 
+def programs(page: Path, kind: str, *words: str) -> list[str]:
+    """A table of the problems of a record whose names begin with one of the words."""
+    of = record(kind)
+    return [
+        stamp(kind, of, page, "Programs"),
+        "",
+        *program_pages.HEAD,
+        *map(program_pages.line, program_pages.timed(of, words)),
+    ]
+
+
 def compiled(page: Path) -> list[str]:
     ours, theirs = record("compile"), record("compile_flashinfer")
     stamps = [
@@ -157,6 +168,13 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/mla.md": mla,
     "docs/ops/kv_cache.md": lambda page: moved(page, "append", "Append"),
     "docs/ops/cascade.md": lambda page: moved(page, "merge", "Merge"),
+    "docs/ops/elementwise.md": lambda page: programs(page, "maps", "map"),
+    "docs/ops/activation.md": lambda page: programs(page, "maps", "silu", "swiglu"),
+    "docs/ops/rotary.md": lambda page: programs(page, "rope", "rope"),
+    "docs/ops/norm.md": lambda page: programs(page, "rows", "rms", "add", "layer"),
+    "docs/ops/softmax.md": lambda page: programs(page, "rows", "softmax"),
+    "docs/ops/quantize.md": lambda page: programs(page, "rows", "quantise", "dequantise"),
+    "docs/ops/reduction.md": lambda page: programs(page, "rows", "sum", "segment"),
     "bench/README.md": compiled,
     "README.md": lambda page: operators.table(),
 }
