@@ -1,7 +1,8 @@
 """Runs the GPU tests and records what ran where: `python -m bench.suite [--out FILE] [--commit REV] [pytest arguments]`.
 
-Where one process may not run so long: `--part 1/3 --out A`, and so on, then `--join A B C --out FILE`. Parts of another size,
-such as 5/6 and 6/6 for 3/3, may stand for one that was cut off.
+`--jobs N` runs the tests in N processes at a time, spread over the GPUs here. Where one machine may not run so long:
+`--part 1/3 --out A`, and so on, then `--join A B C --out FILE`. Parts of another size, such as 5/6 and 6/6 for 3/3, may stand
+for one that was cut off.
 Every random problem is its (op, seed); the record holds how many there were, the worst error over its bound for each op,
 and which tests failed or were skipped. Ends with pytest's status.
 """
@@ -19,13 +20,14 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench import records
+from bench import gpus, records
 from bench.suite_part import cut
 from opfacade import env
 from opfacade.errors import ToolchainError
@@ -80,7 +82,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], i
         command += ["-p", "bench.suite_part", f"--part={options.part}", "--tb=short", f"--junitxml={report}"]
         started = time.time()
         status, whole = ended([*command, *rest], options.limit)
-        cases = list(ET.parse(report).getroot().iter("testcase"))
+        cases = list(ET.parse(report).getroot().iter("testcase")) if report.exists() else []  # none if it was cut off early
     record = {
         "machine": {
             "device": torch.cuda.get_device_name(),
@@ -100,6 +102,23 @@ def run(options: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], i
         "not_passed": sorted(f"{c.get('classname')}::{c.get('name')}: {outcome(c)}" for c in cases if outcome(c) != "passed"),
     }
     return record, status
+
+
+def spread(options: argparse.Namespace, rest: list[str], jobs: int) -> tuple[dict[str, Any], int]:
+    """The record of all tests in several processes at a time, and the worst of their statuses. There are two parts for each, so
+    that one with long tests does not end much later than the rest."""
+    count, deadline = 2 * jobs, time.monotonic() + (options.limit or float("inf"))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+
+        def ran(number: int) -> int:
+            command = [sys.executable, "-m", "bench.suite", "--part", f"{number}/{count}", "--out", f"{folder}/{number}.json"]
+            command += ["--commit", options.commit] if options.commit else []
+            command += ["--limit", str(max(1.0, deadline - time.monotonic()))] if options.limit else []
+            return subprocess.run([*command, *rest], env=gpus.environment(number), stdout=subprocess.DEVNULL).returncode
+
+        numbers = range(1, count + 1)
+        status = max(pool.map(ran, numbers))
+        return joined([json.loads(Path(folder, f"{number}.json").read_text()) for number in numbers]), status
 
 
 def part(text: str) -> str:
@@ -151,11 +170,14 @@ def main() -> int:
     records.add_out(parser, "suite")
     parser.add_argument("--commit")
     parser.add_argument("--limit", type=float, help="seconds, after which pytest is interrupted and what ran is recorded")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time; default 1")
     parser.add_argument("--part", default="1/1", type=part, help="I/N: only this one of N parts")
     parser.add_argument("--join", type=Path, nargs="+", metavar="RECORD", help="of all parts; runs nothing")
     options, rest = parser.parse_known_args()
     if options.join:
         record, status = joined([json.loads(path.read_text()) for path in options.join]), 0
+    elif options.jobs > 1:
+        record, status = spread(options, rest, options.jobs)
     else:
         record, status = run(options, rest)
     print(json.dumps(record, indent=1))

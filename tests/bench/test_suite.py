@@ -1,10 +1,14 @@
 """The suite of GPU tests in parts: each test is in one of them, and their records make one."""
 
+import argparse
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from bench import suite
 from bench.suite import joined
 from bench.suite_part import bounds, cut
 from tests.test_structure import ROOT
@@ -36,6 +40,23 @@ def test_pytest_runs_the_part_alone(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "bench.suite_part", "--part", "2/2", "-o", "addopts=", "-v", str(tmp_path)]
     done = subprocess.run([*command, "-c", "/dev/null", "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True)
     assert [i for i in range(5) if f"test_{i} PASSED" in done.stdout] == [2, 3, 4], done.stdout
+
+
+def test_processes_take_the_gpus_in_turn_and_their_parts_make_the_whole(monkeypatch):
+    seen = []
+
+    def run(command, env, stdout):
+        words = dict(zip(command[3::2], command[4::2], strict=False))
+        assert float(words["--limit"]) <= 60
+        seen.append((words["--part"], env["CUDA_VISIBLE_DEVICES"], words["--commit"], command[-1]))
+        Path(words["--out"]).write_text(json.dumps(record(words["--part"])))
+        return subprocess.CompletedProcess(command, 1 if words["--part"] == "3/6" else 0)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.setattr(suite.subprocess, "run", run)
+    whole, status = suite.spread(argparse.Namespace(limit=60.0, commit="c"), ["--heavy"], 3)
+    assert sorted(seen) == [(f"{i}/6", "47"[i % 2], "c", "--heavy") for i in range(1, 7)]
+    assert (status, whole["counts"]["passed"], whole["ran_to_its_end"]) == (1, 18, True)
 
 
 def test_records_of_all_parts_make_one():

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench import gpus
 from tests.mutation import warm
 from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 
@@ -79,7 +80,8 @@ def arch_of(mutant: Mutant) -> str:
     return "sm_90" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
 
 
-def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
+def environment(mutant: Mutant, root: Path, place: Place, number: int) -> dict[str, str]:
+    """number: of the run, because the GPUs of a machine take turns."""
     own = {
         "OPFACADE_SOURCE_ROOT": str(root),
         "OPFACADE_FOCUS": place.device,
@@ -89,8 +91,8 @@ def environment(mutant: Mutant, root: Path, place: Place) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    if place.device != "gpu":
-        own["CUDA_VISIBLE_DEVICES"] = ""  # the same tests on a machine with a GPU
+    on_gpu = place.device == "gpu"
+    own["CUDA_VISIBLE_DEVICES"] = gpus.environment(number)["CUDA_VISIBLE_DEVICES"] if on_gpu else ""
     if place.device == "host":  # a faulty cache must not be that of other runs
         return {name: value for name, value in os.environ.items() if name != "OPFACADE_CACHE_DIR"} | own
     # Kernels are found by what they are made of, so those of sound sources may have been compiled before.
@@ -154,7 +156,8 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
     end = warm.ended if place.device == "host" else ended
     with tree(subject, place, number) as root:
         started = time.monotonic()
-        status, output = end(command(subject, place.device), root, environment(subject, root, place), TIMEOUT[place.device])
+        words, env = command(subject, place.device), environment(subject, root, place, number)
+        status, output = end(words, root, env, TIMEOUT[place.device])
     by = (caught_on_host if place.device == "host" else caught)(subject, status, output)
     row = {"fault": subject.name, "file": subject.file, "where": place.device, "caught_by": by, "blind": subject.blind}
     said = ("caught" if by else "MISSED") if subject.edits else ("FAILED" if by else "sound")

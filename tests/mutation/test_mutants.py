@@ -100,6 +100,15 @@ def test_a_record_names_its_commit_and_its_kernels_and_a_row_of_other_sources_ch
     assert "older" in reliability.outdated("mutation cpu", found | {"kernels": {"digest": "other"}})
 
 
+def test_faults_of_kernels_take_the_gpus_in_turn_and_others_see_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    seen = {
+        device: [run.environment(GPU[0], tmp_path, run.Place(tmp_path, device), i)["CUDA_VISIBLE_DEVICES"] for i in range(3)]
+        for device in ("gpu", "cpu")
+    }
+    assert seen == {"gpu": ["4", "7", "4"], "cpu": ["", "", ""]}
+
+
 def row_of(mutant, by="t.py::a"):
     return {"fault": mutant.name, "file": mutant.file, "caught_by": by, "blind": "", "seconds": 2.0}
 
