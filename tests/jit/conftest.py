@@ -143,3 +143,16 @@ def toolkit(_toolkit_home, root, tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def module(beside_host):
     return beside_host(lambda: jit.load(JitSpec.of("contract", "testing/contract", "sm_90a")), "called", "arguments")
+
+
+@pytest.fixture(scope="session")
+def stub(driver, beside_host):
+    """The binding of the fake driver in one library with the real host code."""
+    return beside_host(driver.binding, "called")
+
+
+@pytest.fixture
+def way(driver, stub):
+    from tests.jit.quick_way import ReplayPath  # test_contract, which it needs, is loaded by pytest first
+
+    return lambda descriptor, sound, **options: ReplayPath(driver, stub, descriptor, sound, **options)

@@ -15,8 +15,8 @@ from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from tests.jit.quick_way import ReplayPath
 from tests.jit.test_contract import fast
-from tests.jit.test_quick import Path, module  # noqa: F401
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,13 +249,13 @@ def test_the_check_gives_the_code_of_the_table(row, name):
 
 
 @pytest.mark.parametrize(("row", "name"), CALLS, ids=lambda text: text.replace(" ", "-"))
-def test_the_signature_and_replay_agree(driver, module, row, name):  # noqa: F811
+def test_the_signature_and_replay_agree(driver, stub, row, name):
     descriptor, (tensors, code) = TableDescriptor(row=row), TABLE[row].calls[name]
     sound, args = TableArgs(**TABLE[row].sound), TableArgs(**tensors)
-    call = fast(module, descriptor, sound)
+    call = fast(stub, descriptor, sound)
     assert call(sound, None, False)
     assert call(args, None, False) is (code == "")
-    replay = Path(driver, module, descriptor, sound)
+    replay = ReplayPath(driver, stub, descriptor, sound)
     assert replay.recorded(sound)
     if code:
         assert not replay.direct.paths.fast(args, None, True)

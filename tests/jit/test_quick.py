@@ -7,59 +7,18 @@ import gc
 import random
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opfacade import Plan, Target, telemetry
-from opfacade import plan as plans
-from opfacade.backends.cuda.host import quick
-from opfacade.backends.cuda.host.direct import Direct, KernelCall
-from opfacade.core.candidate import NO_FAST_PATHS
-from opfacade.core.descriptor import Args
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
-from tests.jit.test_contract import CACHE, DECODE, HOST, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
+from tests.jit.quick_way import Other, ReplayPath
+from tests.jit.test_contract import CACHE, DECODE, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
 from tests.support.fuzzing import small
-
-
-class Path:
-    """The replay path of a descriptor that has learned from a bundle."""
-
-    def __init__(self, driver, module, descriptor, sound, needed=0, launches=1, scalar=2):
-        self.driver, self.module = driver, module
-        kernel = KernelCall(module.run, (scalar, 0.5, launches), needed > 0, needed, HOST)
-        self.direct = Direct(module, kernel, descriptor)
-        self.direct.learn(sound)
-
-    def __call__(self, args, workspace=None):
-        """Whether the replay path made the call."""
-        before = self.driver.launches
-        made = not self.direct.paths.replay(id(args), id(workspace))
-        assert made or self.driver.launches == before
-        return made
-
-    def recorded(self, args, workspace=None):
-        """The same as often as it takes to record a call, after the fast path registered all extents."""
-        return self.direct.paths.fast(args, workspace, True) and self(args, workspace) and self(args, workspace)
-
-    def afresh(self, args, workspace=None):
-        """The launch of the fast path."""
-        assert self.direct.paths.fast(args, workspace, True)
-        return self.driver.last()
-
-
-@pytest.fixture(scope="session")
-def module(driver, beside_host):
-    return beside_host(driver.binding, "called")
-
-
-@pytest.fixture
-def way(driver, module):
-    return lambda descriptor, sound, **options: Path(driver, module, descriptor, sound, **options)
 
 
 def same_but_for_the_call(a, b):
@@ -68,7 +27,7 @@ def same_but_for_the_call(a, b):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("needed", [0, NEEDED])
-def test_a_call_is_made_again_as_it_was_without_filling_in_parameters(way, module, op, needed):
+def test_a_call_is_made_again_as_it_was_without_filling_in_parameters(way, stub, op, needed):
     descriptor = small(op, random.Random(3))
     args, workspace = inputs.make_args(descriptor, seed=1), aligned(needed) if needed else None
     call = way(descriptor, args, needed=needed)
@@ -76,12 +35,12 @@ def test_a_call_is_made_again_as_it_was_without_filling_in_parameters(way, modul
     assert call(args, workspace)
     assert same_but_for_the_call(fresh, call.driver.last())
     assert call(args, workspace)
-    kept, called = call.driver.last(), module.called()
+    kept, called = call.driver.last(), stub.called()
     assert same_but_for_the_call(fresh, kept)
     for _ in range(3):
         before = call.driver.launches
         assert call(args, workspace)
-        assert (call.driver.launches - before, module.called(), call.driver.last()) == (1, called, kept)
+        assert (call.driver.launches - before, stub.called(), call.driver.last()) == (1, called, kept)
 
 
 _alive = []
@@ -89,12 +48,12 @@ _alive = []
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(OPS), st.integers(0, 2**32))
-def test_the_quick_way_refuses_whatever_the_full_check_refuses(driver, module, op, seed):
+def test_the_quick_way_refuses_whatever_the_full_check_refuses(driver, stub, op, seed):
     rng = random.Random(seed)
     descriptor = small(op, rng)
     sound, workspace = inputs.make_args(descriptor, seed=seed), aligned(NEEDED)
     _alive.extend([sound, workspace])
-    call = Path(driver, module, descriptor, sound, needed=NEEDED)
+    call = ReplayPath(driver, stub, descriptor, sound, needed=NEEDED)
     assert call.recorded(sound, workspace)
     for _ in range(12):
         args, scratch = disturbed(rng, sound, workspace, _alive)
@@ -130,11 +89,11 @@ def test_a_tensor_changed_in_place_is_refused(way, name):
     assert refused(DECODE, args, None, 0)
 
 
-def test_memory_that_became_less_is_asked_for_again(way, module):
+def test_memory_that_became_less_is_asked_for_again(way, stub):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     assert call.recorded(args)
-    module.register_extents(args.q.data_ptr(), args.q.nbytes - 1)
+    stub.register_extents(args.q.data_ptr(), args.q.nbytes - 1)
     assert not call(args)
     assert call.recorded(args)
 
@@ -164,17 +123,17 @@ def test_more_calls_than_are_kept_are_each_made_as_they_are(way):
     assert made > 400
 
 
-def test_a_hundred_layers_are_all_kept(way, module):
+def test_a_hundred_layers_are_all_kept(way, stub):
     first = inputs.make_args(DECODE, seed=1)
     bundles = [replace(first, k_data=first.k_data.clone(), v_data=first.v_data.clone()) for _ in range(100)]
     call = way(DECODE, bundles[0])
     assert all(call.recorded(args) for args in bundles)
     for args in bundles:
         call(args)
-    called = module.called()
+    called = stub.called()
     for args in bundles:
         assert call(args)
-    assert module.called() - called <= 5
+    assert stub.called() - called <= 5
 
 
 def test_plans_keep_apart_what_they_made_of_the_same_tensors(way):
@@ -257,15 +216,15 @@ def test_a_strange_workspace_is_refused(way, name):
     assert call(args, workspace)
 
 
-def test_memory_in_use_stays_known_however_much_comes_and_goes(way, module):
+def test_memory_in_use_stays_known_however_much_comes_and_goes(way, stub):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     assert call.recorded(args)
     for page in range(20_000):
-        module.register_extents(4096 * page, 64)
+        stub.register_extents(4096 * page, 64)
         assert page % 100 or call(args)
     for page in range(20_000):
-        module.register_extents(4096 * page + 64, 64)
+        stub.register_extents(4096 * page + 64, 64)
     assert not call(args)
 
 
@@ -276,11 +235,6 @@ def test_parameters_are_launched_where_they_were_learned(way):
     call.direct.learn(learned)
     assert call.recorded(learned)
     assert call.recorded(args)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Other(Args):
-    q: object = None
 
 
 def test_what_is_no_bundle_of_the_plan_is_refused(way):
@@ -310,13 +264,13 @@ def test_a_workspace_that_is_needed_is_not_made_here(way):
 
 
 @pytest.mark.parametrize(("launches", "kept"), [(0, False), (1, True), (4, True), (5, False)])
-def test_what_launched_nothing_or_much_is_made_anew(way, module, launches, kept):
+def test_what_launched_nothing_or_much_is_made_anew(way, stub, launches, kept):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args, launches=launches)
     assert call.recorded(args)
-    called, before = module.called(), call.driver.launches
+    called, before = stub.called(), call.driver.launches
     assert call(args)
-    assert module.called() - called == (not kept)
+    assert stub.called() - called == (not kept)
     assert call.driver.launches - before == launches
     assert not launches or call.driver.last().launch == launches - 1
 
@@ -412,83 +366,3 @@ def test_k_and_v_interleaved_in_one_buffer_are_written_the_quick_way(way):
     call = way(append, args)
     assert call.recorded(replace(args, k_data=both[:, 0], v_data=both[:, 1]))
     assert not call.recorded(replace(args, k_data=both[:, 0], v_data=both[:, 0]))
-
-
-@pytest.fixture
-def played(module, driver, monkeypatch):
-    """A plan on the CPU whose kernel is the fake driver's, and the bundles that came the long way."""
-    monkeypatch.setattr(plans, "_selected", {})
-    plan, long = Plan.select(DECODE, target=Target.cpu()), []
-
-    def launcher(*_):
-        def launch(args, workspace):
-            for direct in made:
-                direct.learn(args)
-            long.append(args)
-
-        def fast_paths(needed, operands):
-            made.append(Direct(module, KernelCall(module.run, (1,), needed > 0, needed, HOST), DECODE))
-            return made[0].paths
-
-        made = []
-        launch.fast_paths = fast_paths
-        return launch
-
-    object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=launcher))
-    return plan, long
-
-
-def test_runs_of_a_plan_go_the_quick_way_and_are_counted(played, driver, module):
-    plan, long = played
-    args = inputs.make_args(DECODE, seed=1)
-    runs, before = telemetry.stats(plan.sku.id).runs.value(), driver.launches
-    for _ in range(6):
-        plan.run(args)
-    assert telemetry.stats(plan.sku.id).runs.value() - runs == 6
-    assert (len(long), driver.launches - before) == (1, 5)
-    called = module.called()
-    plan.run(args)
-    assert module.called() == called
-
-
-def test_who_listens_hears_of_a_quick_run_before_it_is_made(played, driver):
-    plan, _ = played
-    args = inputs.make_args(DECODE, seed=1)
-    for _ in range(4):
-        plan.run(args)
-    heard, before = [], driver.launches
-    stop = telemetry.subscribe(lambda event: heard.append(driver.launches - before))
-    plan.run(args)
-    stop()
-    assert heard == [0]
-
-
-@pytest.mark.parametrize("unknown", ["interpreter", "slots_of"])
-def test_an_interpreter_that_lays_out_objects_otherwise_has_no_quick_way(driver, module, monkeypatch, unknown):
-    monkeypatch.setattr(quick, unknown, lambda *_: None)
-    args = inputs.make_args(DECODE, seed=1)
-    call = Path(driver, module, DECODE, args)
-    assert call.direct.paths.replay is NO_FAST_PATHS.replay
-    assert not call.recorded(args)
-    assert call.direct.paths.fast(args, None, True)
-
-
-def test_tensors_that_cannot_be_lent_have_no_quick_way(driver, module, monkeypatch):
-    known, table = quick.interpreter(), torch.zeros(16, dtype=torch.int64)  # of functions that are not there, of no version
-    monkeypatch.setattr(quick, "interpreter", lambda: (*known[:-1], table.data_ptr()))
-    assert Path(driver, module, DECODE, inputs.make_args(DECODE, seed=1)).direct.paths.replay is NO_FAST_PATHS.replay
-
-
-def test_slots_are_found_where_they_are():
-    places = quick.slots_of(Other, ("q",))
-    marked = Other(q=object())
-    assert quick._word_at(id(marked) + places[0]) == id(marked.q)
-
-
-def test_a_binding_is_told_what_it_can_read(module):
-    with pytest.raises(TypeError, match="OPF-C009"):
-        module.replay(1, 2)
-    with pytest.raises(ValueError, match="OPF-C031"):
-        module.replay(*quick.interpreter(), id(Other), 1, 25, 1)
-    with pytest.raises(ValueError, match="OPF-C031"):
-        module.replay(*quick.interpreter(), id(Other), 2, 1, 1, 16)

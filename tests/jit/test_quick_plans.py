@@ -1,0 +1,95 @@
+"""Plans whose runs go the quick way, interpreters and tensors that have none, and what a binding is told."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Target, telemetry
+from opfacade import plan as plans
+from opfacade.backends.cuda.host import quick
+from opfacade.backends.cuda.host.direct import Direct, KernelCall
+from opfacade.core.candidate import NO_FAST_PATHS
+from opfacade.testing import inputs
+from tests.jit.quick_way import Other, ReplayPath
+from tests.jit.test_contract import DECODE, HOST
+
+
+@pytest.fixture
+def played(stub, driver, monkeypatch):
+    """A plan on the CPU whose kernel is the fake driver's, and the bundles that came the long way."""
+    monkeypatch.setattr(plans, "_selected", {})
+    plan, long = Plan.select(DECODE, target=Target.cpu()), []
+
+    def launcher(*_):
+        def launch(args, workspace):
+            for direct in made:
+                direct.learn(args)
+            long.append(args)
+
+        def fast_paths(needed, operands):
+            made.append(Direct(stub, KernelCall(stub.run, (1,), needed > 0, needed, HOST), DECODE))
+            return made[0].paths
+
+        made = []
+        launch.fast_paths = fast_paths
+        return launch
+
+    object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=launcher))
+    return plan, long
+
+
+def test_runs_of_a_plan_go_the_quick_way_and_are_counted(played, driver, stub):
+    plan, long = played
+    args = inputs.make_args(DECODE, seed=1)
+    runs, before = telemetry.stats(plan.sku.id).runs.value(), driver.launches
+    for _ in range(6):
+        plan.run(args)
+    assert telemetry.stats(plan.sku.id).runs.value() - runs == 6
+    assert (len(long), driver.launches - before) == (1, 5)
+    called = stub.called()
+    plan.run(args)
+    assert stub.called() == called
+
+
+def test_who_listens_hears_of_a_quick_run_before_it_is_made(played, driver):
+    plan, _ = played
+    args = inputs.make_args(DECODE, seed=1)
+    for _ in range(4):
+        plan.run(args)
+    heard, before = [], driver.launches
+    stop = telemetry.subscribe(lambda event: heard.append(driver.launches - before))
+    plan.run(args)
+    stop()
+    assert heard == [0]
+
+
+@pytest.mark.parametrize("unknown", ["interpreter", "slots_of"])
+def test_an_interpreter_that_lays_out_objects_otherwise_has_no_quick_way(driver, stub, monkeypatch, unknown):
+    monkeypatch.setattr(quick, unknown, lambda *_: None)
+    args = inputs.make_args(DECODE, seed=1)
+    call = ReplayPath(driver, stub, DECODE, args)
+    assert call.direct.paths.replay is NO_FAST_PATHS.replay
+    assert not call.recorded(args)
+    assert call.direct.paths.fast(args, None, True)
+
+
+def test_tensors_that_cannot_be_lent_have_no_quick_way(driver, stub, monkeypatch):
+    known, table = quick.interpreter(), torch.zeros(16, dtype=torch.int64)  # of functions that are not there, of no version
+    monkeypatch.setattr(quick, "interpreter", lambda: (*known[:-1], table.data_ptr()))
+    assert ReplayPath(driver, stub, DECODE, inputs.make_args(DECODE, seed=1)).direct.paths.replay is NO_FAST_PATHS.replay
+
+
+def test_slots_are_found_where_they_are():
+    places = quick.slots_of(Other, ("q",))
+    marked = Other(q=object())
+    assert quick._word_at(id(marked) + places[0]) == id(marked.q)
+
+
+def test_a_binding_is_told_what_it_can_read(stub):
+    with pytest.raises(TypeError, match="OPF-C009"):
+        stub.replay(1, 2)
+    with pytest.raises(ValueError, match="OPF-C031"):
+        stub.replay(*quick.interpreter(), id(Other), 1, 25, 1)
+    with pytest.raises(ValueError, match="OPF-C031"):
+        stub.replay(*quick.interpreter(), id(Other), 2, 1, 1, 16)
