@@ -120,7 +120,7 @@ class Functional:
         inputs = {name: values[name] for name in self.form.inputs}
         self._refuse_shapes(values)
         try:
-            made = self._make(values, inputs) | {n: _copy(inputs[n]) for n in self._copied(inputs)}
+            made = self._make(values, inputs) | {n: _copy(t) for n, t in self._copied(inputs)}
         except Unmade as unmade:
             raise self._refusal(plan, inputs, unmade) from None
         plan_of(plan).run(self.form.kind.args_type(**(inputs | made)))
@@ -131,7 +131,7 @@ class Functional:
         inputs = {name: values[name] for name in self.form.inputs}
         _refuse_gradients(self.form, inputs)
         try:
-            made = self._make(values, inputs) | {n: inputs[n].clone() for n in self._copied(inputs)}
+            made = self._make(values, inputs) | {n: t.clone() for n, t in self._copied(inputs)}
         except Unmade as unmade:
             raise from_issues(self._op, "run", [unmade.issue]) from None
         return self._results(inputs, made)
@@ -155,9 +155,9 @@ class Functional:
         issues = [issue for issue in verdict.issues if issue.argument in inputs]
         return from_issues(self._op, "run", issues or [unmade.issue])
 
-    def _copied(self, inputs: Mapping[str, Any]) -> list[str]:
+    def _copied(self, inputs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
         """Operands that the op overwrites: it is given copies."""
-        return [n for n in self.form.results if inputs.get(n) is not None]
+        return [(n, inputs[n]) for n in self.form.results if inputs.get(n) is not None]
 
     def _make(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """New outputs."""
