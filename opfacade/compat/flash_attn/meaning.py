@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opfacade.compat.refusals import refuse_unless, wrong, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, wrong, wrong_shape
 from opfacade.compat.scores import Scores
 
 # Hints that affect speed only; opfacade ignores them.
@@ -42,7 +42,7 @@ def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Me
     refuse_unless(op, {"dropout_p": (arguments.get("dropout_p"), 0.0)}, "There is no dropout: set it to 0.0 for inference.")
     refuse_unless(op, {"attention_chunk": (arguments.get("attention_chunk"), 0), "qv": (arguments.get("qv"), None)})
     left, right = _window(op, arguments["window_size"])
-    softcap, slopes = float(arguments["softcap"]), _slopes(op, arguments["alibi_slopes"], heads, batch)
+    softcap, slopes = number(op, "softcap", arguments["softcap"]), _slopes(op, arguments["alibi_slopes"], heads, batch)
     causal = bool(arguments["causal"]) or right == 0
     scores = Scores(
         causal=causal,
@@ -53,7 +53,8 @@ def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Me
         capped_first=True,
     )
     scale = arguments["softmax_scale"]
-    return Meaning(op, scores, None if scale is None else float(scale), slopes, _sinks(op, arguments.get("s_aux"), heads))
+    scale = None if scale is None else number(op, "softmax_scale", scale)
+    return Meaning(op, scores, scale, slopes, _sinks(op, arguments.get("s_aux"), heads))
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
