@@ -81,7 +81,7 @@ def refuse_gradients(op: str, tensors: Mapping[str, Tensor | None]) -> None:
     if not torch.is_grad_enabled():
         return
     for argument, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad:
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
             hint = "Call .detach(), or run under torch.no_grad(): there is no backward."
             issue = Issue("OPF-C006", argument, "requires_grad=False", "requires_grad=True", hint, kind="GradNotSupportedError")
             raise _error(op, issue)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import opfacade.compat.flashinfer as flashinfer
-from opfacade.compat.flash_attn import flash_attn_func
+from opfacade.compat.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 from opfacade.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
 
 
@@ -88,6 +88,21 @@ def test_rotation():
         flashinfer.apply_rope(q, k, indices(0, 3).to("meta"), indices(0))
     with pytest.raises(ArgumentTypeError, match=r"positions expected a tensor"):
         flashinfer.apply_rope_with_cos_sin_cache(None, rows(3, 32), X, 16, torch.ones(9, 16))
+
+
+def test_flash_attention():
+    q, kv = rows(1, 2, 1, 16), rows(1, 2, 1, 16)
+    for slopes in (True, np.zeros(1)):
+        with pytest.raises(ArgumentTypeError, match="alibi_slopes expected a tensor"):
+            flash_attn_func(q, kv, kv, alibi_slopes=slopes)
+    for splits in ("x", np.zeros(2), 1.5):
+        with pytest.raises(ArgumentError, match="num_splits expected an integer"):
+            flash_attn_with_kvcache(q, kv, kv, cache_seqlens=indices(2), num_splits=splits)
+    for s_aux in (1.0, np.zeros(1)):
+        with pytest.raises(ArgumentTypeError, match="s_aux expected a tensor"):
+            flash_attn_with_kvcache(q, kv, kv, cache_seqlens=indices(2), s_aux=s_aux)
+    with pytest.raises(ArgumentTypeError, match="k expected a tensor"):
+        flash_attn_varlen_func(q[0], np.zeros((2, 1, 16)), kv[0], indices(0, 2), indices(0, 2), 2, 2)
 
 
 def test_sampling():
