@@ -58,6 +58,14 @@ def require_real(op: str, argument: str, value: object, expected: str) -> float:
     return float(max(-_MOST, min(int(value), _MOST)) if isinstance(value, Integral) else value)
 
 
+def number(op: str, argument: str, value: object) -> float:
+    """The value as a float: any number, also one of numpy or the one element of a tensor."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise wrong(op, argument, "a number", _shown(value)) from None
+
+
 def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:
     """given: each argument's value and its neutral value; the first argument with another value is refused by its name."""
     for argument, (value, neutral) in given.items():
@@ -73,7 +81,7 @@ def refuse_gradients(op: str, tensors: Mapping[str, Tensor | None]) -> None:
     if not torch.is_grad_enabled():
         return
     for argument, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad:
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
             hint = "Call .detach(), or run under torch.no_grad(): there is no backward."
             issue = Issue("OPF-C006", argument, "requires_grad=False", "requires_grad=True", hint, kind="GradNotSupportedError")
             raise _error(op, issue)
@@ -86,6 +94,9 @@ def require_tensor(op: str, argument: str, value: object, dims: str) -> tuple[in
     if not isinstance(value, torch.Tensor):
         got = "None" if value is None else type(value).__name__
         raise _error(op, Issue("OPF-C007", argument, f"a tensor [{dims}]", got, kind="ArgumentTypeError"))
+    if value.is_nested or value.layout != torch.strided:
+        got = "a nested tensor" if value.is_nested else str(value.layout)
+        raise _error(op, Issue("OPF-C007", argument, f"a dense tensor [{dims}]", got, kind="ArgumentTypeError"))
     if value.dim() != dims.count(",") + 1:
         raise wrong_shape(op, argument, f"[{dims}]", list(value.shape))
     return tuple(value.shape)

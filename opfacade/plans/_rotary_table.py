@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from opfacade.base.shown import shown
 from opfacade.core.dtypes import torch_dtype
+from opfacade.core.model import as_index
 from opfacade.errors import Issue, from_issues
 
 if TYPE_CHECKING:
@@ -70,8 +73,7 @@ def rotary_table(
     """
     import torch
 
-    if max_positions < 0:
-        raise _refused("max_positions", "0 or more", str(max_positions))
+    max_positions = _whole("max_positions", max_positions, 0)
     scaling = {"seq_len": max_positions} | scaling
     frequencies, attention = rotary_frequencies(kind, rotary_dim=rotary_dim, base=base, **scaling)
     angle = torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies
@@ -88,12 +90,37 @@ def rotary_frequencies(
     """
     if kind not in get_args(Kind):
         raise _refused("kind", f"one of {', '.join(get_args(Kind))}", kind)
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise _refused("rotary_dim", "an even number, 2 or more", str(rotary_dim))
+    rotary_dim = _whole("rotary_dim", rotary_dim, 2, step=2)
     unknown = sorted(set(scaling) - {name for name in _Scaling.__slots__ if name not in ("rotary_dim", "base")})
     if unknown:
         raise _refused(unknown[0], f"a parameter of {kind}", "no parameter of this name")
+    for name, value in ({"base": base} | scaling).items():
+        if name not in _NO_NUMBERS and (value is not None or name == "base"):
+            _check_number(name, value)
     return _FREQUENCIES[kind](_Scaling(rotary_dim, float(base), **scaling))
+
+
+_NO_NUMBERS = ("truncate", "short_factor", "long_factor")
+_POSITIVE = ("base", "factor", "original_max_position_embeddings", "max_position_embeddings", "beta_fast", "beta_slow")
+_MOST = 2**62  # positions, and elements of a head
+
+
+def _whole(name: str, value: object, least: int, step: int = 1) -> int:
+    """An integer of Python or numpy."""
+    found = as_index(value)
+    if type(found) is not int or not least <= found <= _MOST or found % step:
+        raise _refused(name, f"{'an even number, ' if step == 2 else ''}{least} or more", shown(value))
+    return found
+
+
+def _check_number(name: str, value: object) -> None:
+    """Another value would make NaN of cosines and sines, or fail in torch."""
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or (name in _POSITIVE and number <= 0):
+        raise _refused(name, "a finite number above 0" if name in _POSITIVE else "a finite number", shown(value))
 
 
 def _plain(given: _Scaling, base: float | None = None) -> Tensor:
@@ -114,6 +141,8 @@ def _linear(given: _Scaling) -> tuple[Tensor, float]:
 def _ntk(given: _Scaling) -> tuple[Tensor, float]:
     """A larger base for sequences that are longer than those of the training."""
     factor, known, dim = given.need("factor"), given.need("max_position_embeddings"), given.rotary_dim
+    if dim < 4:
+        raise _refused("rotary_dim", "4 or more with kind ntk", str(dim))
     length = max(given.seq_len or known, known)
     return _plain(given, given.base * (factor * length / known - (factor - 1)) ** (dim / (dim - 2))), 1.0
 
@@ -121,6 +150,8 @@ def _ntk(given: _Scaling) -> tuple[Tensor, float]:
 def _llama3(given: _Scaling) -> tuple[Tensor, float]:
     """Long waves are slowed by the factor, short ones stay, those between are blended."""
     plain, factor = _plain(given), given.need("factor")
+    if given.low_freq_factor == given.high_freq_factor:
+        raise _refused("high_freq_factor", "another number than low_freq_factor", str(given.high_freq_factor))
     turns = given.need("original_max_position_embeddings") * plain / (2 * math.pi)
     share = ((turns - given.low_freq_factor) / (given.high_freq_factor - given.low_freq_factor)).clamp(0, 1)
     return (1 - share) * plain / factor + share * plain, 1.0
@@ -131,6 +162,8 @@ def _yarn(given: _Scaling) -> tuple[Tensor, float]:
     import torch
 
     plain, factor, dim = _plain(given), given.ratio(), given.rotary_dim
+    if given.base == 1:
+        raise _refused("base", "another number than 1 with kind yarn", str(given.base))
 
     def pair_of(turns: float) -> float:
         length = given.need("original_max_position_embeddings")
@@ -160,11 +193,16 @@ def _longrope(given: _Scaling) -> tuple[Tensor, float]:
 
     known = given.need("original_max_position_embeddings")
     name = "long_factor" if (given.seq_len or 0) > known else "short_factor"
-    each = torch.tensor(given.need(name), dtype=torch.float64)
+    try:
+        each = torch.as_tensor(given.need(name), dtype=torch.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise _refused(name, "numbers, one for each pair", shown(given.need(name))) from None
     if each.shape != (given.rotary_dim // 2,):
         raise _refused(name, f"{given.rotary_dim // 2} numbers, one for each pair", f"{each.numel()}")
     factor, attention = given.ratio(), given.attention_factor
     if attention is None:
+        if factor > 1 and known <= 1:
+            raise _refused("original_max_position_embeddings", "2 or more", str(known))
         attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(known))
     return _plain(given) / each, attention
 

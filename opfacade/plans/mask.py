@@ -87,7 +87,7 @@ def pack_mask(mask: Tensor, *, bit_order: BitOrder = "little") -> tuple[Tensor, 
     mask: bool or uint8 [batch, q_len, kv_len], contiguous. Returns uint8 [num_bytes] and int32 [batch + 1]. Raises DTypeError,
     ShapeError, LayoutError or ArgumentTypeError.
     """
-    entries = _entries("pack_mask", mask, 3)
+    entries = _entries("pack_mask", "mask", mask, 3)
     return _packed(entries, None, PackMaskDescriptor(
         batch_size=mask.shape[0], num_bits=entries.numel(), segments="even", bit_order=bit_order
     ))  # fmt: skip
@@ -99,7 +99,7 @@ def segment_packbits(bits: Tensor, indptr: Tensor, *, bit_order: BitOrder = "lit
     bits: bool or uint8 [n]. indptr: int32 [batch + 1], on the device of bits. Returns uint8 [(n + 7 * batch) // 8], with zeros
     after the last segment, and the segments' first bytes, int32 [batch + 1]. Raises as `pack_mask`.
     """
-    entries = _entries("segment_packbits", bits, 1)
+    entries = _entries("segment_packbits", "bits", bits, 1)
     batch = max(0, indptr.shape[0] - 1) if hasattr(indptr, "shape") and len(indptr.shape) == 1 else 0
     return _packed(entries, indptr, PackMaskDescriptor(batch_size=batch, num_bits=entries.numel(), bit_order=bit_order))
 
@@ -116,21 +116,24 @@ def _packed(entries: Tensor, indptr: Tensor | None, descriptor: PackMaskDescript
     return packed, starts
 
 
-def _entries(op: str, mask: Any, rank: int) -> Tensor:
-    """The mask as a flat byte tensor."""
+def _entries(op: str, name: str, mask: Any, rank: int) -> Tensor:
+    """The mask, an argument of this name, as a flat byte tensor."""
     import torch
 
     shape = ("n",) if rank == 1 else ("batch", "q_len", "kv_len")
     if not isinstance(mask, torch.Tensor):
-        issue = Issue("OPF-A002", "mask", "a torch.Tensor", type(mask).__name__, kind="ArgumentTypeError")
+        issue = Issue("OPF-A002", name, "a torch.Tensor", type(mask).__name__, kind="ArgumentTypeError")
+    elif mask.is_nested or mask.layout != torch.strided:
+        got = "nested" if mask.is_nested else str(mask.layout)
+        issue = Issue("OPF-A004", name, "a strided dense tensor", got, kind="LayoutError")
     elif mask.dtype not in (torch.bool, torch.uint8):
-        hint = "An additive mask is none of bits: use mask == 0."
-        issue = Issue("OPF-A010", "mask", "torch.bool or torch.uint8", str(mask.dtype), hint, kind="DTypeError")
+        hint = f"An additive mask is none of bits: use {name} == 0."
+        issue = Issue("OPF-A010", name, "torch.bool or torch.uint8", str(mask.dtype), hint, kind="DTypeError")
     elif mask.dim() != rank:
-        issue = Issue("OPF-A011", "mask", f"shape [{', '.join(shape)}]", str(list(mask.shape)), kind="ShapeError")
+        issue = Issue("OPF-A011", name, f"shape [{', '.join(shape)}]", str(list(mask.shape)), kind="ShapeError")
     elif not mask.is_contiguous():
-        hint = "Use mask.contiguous()."
-        issue = Issue("OPF-A020", "mask", "a contiguous tensor", f"strides {mask.stride()}", hint, kind="LayoutError")
+        hint = f"Use {name}.contiguous()."
+        issue = Issue("OPF-A020", name, "a contiguous tensor", f"strides {mask.stride()}", hint, kind="LayoutError")
     else:
         return mask.view(torch.uint8).view(-1)
     raise from_issues(op, "run", [issue])

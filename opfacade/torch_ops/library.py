@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,15 +12,19 @@ import torch
 from torch.library import Library
 
 from opfacade.core.descriptor import Args
+from opfacade.core.model import INT64_MAX
+from opfacade.core.operands import room
+from opfacade.core.overlap import extent
 from opfacade.core.plan_handles import plan_of
 from opfacade.errors import Issue, from_issues
 from opfacade.torch_ops.forms import Form
-from opfacade.torch_ops.outputs import output_of
+from opfacade.torch_ops.outputs import Unmade, output_of
 
 NAMESPACE = "opfacade"
 _library: Any = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]  # it must outlive its ops
 _TAGS = (torch.Tag.needs_fixed_stride_order,)
 _defined: dict[str, Form] = {}
+_MOST_ELEMENTS = INT64_MAX // 8  # of 8 bytes each, torch counts bytes as int64
 
 
 def define(form: Form) -> None:
@@ -113,7 +118,11 @@ class Functional:
     def run(self, plan: int, *given: Any) -> Any:
         values = self.defaults | dict(zip(self.names, given, strict=False))
         inputs = {name: values[name] for name in self.form.inputs}
-        made = self._make(values, inputs)
+        self._refuse_shapes(values)
+        try:
+            made = self._make(values, inputs) | {n: _copy(t) for n, t in self._copied(inputs)}
+        except Unmade as unmade:
+            raise self._refusal(plan, inputs, unmade) from None
         plan_of(plan).run(self.form.kind.args_type(**(inputs | made)))
         return self._results(inputs, made)
 
@@ -121,15 +130,41 @@ class Functional:
         values = self.defaults | dict(zip(self.names, given, strict=False))
         inputs = {name: values[name] for name in self.form.inputs}
         _refuse_gradients(self.form, inputs)
-        return self._results(inputs, self._make(values, inputs))
+        try:
+            made = self._make(values, inputs) | {n: t.clone() for n, t in self._copied(inputs)}
+        except Unmade as unmade:
+            raise from_issues(self._op, "run", [unmade.issue]) from None
+        return self._results(inputs, made)
+
+    @property
+    def _op(self) -> str:
+        op: str = self.form.kind.model_fields["op"].default
+        return op
+
+    def _refuse_shapes(self, values: Mapping[str, Any]) -> None:
+        """Raise for a shape that no tensor has."""
+        for name in self.shapes.values():
+            shape = values[name]
+            if shape is not None and (any(n < 0 for n in shape) or math.prod(shape) > _MOST_ELEMENTS):
+                expected = f"sizes of 0 or more, of at most {_MOST_ELEMENTS} elements"
+                raise from_issues(self._op, "run", [Issue("OPF-A011", name, expected, str(list(shape)), kind="ShapeError")])
+
+    def _refusal(self, plan: int, inputs: Mapping[str, Any], unmade: Unmade) -> Exception:
+        """The errors of the plan, as far as they are about inputs."""
+        verdict = plan_of(plan).can_implement(self.form.kind.args_type(**inputs))
+        issues = [issue for issue in verdict.issues if issue.argument in inputs]
+        return from_issues(self._op, "run", issues or [unmade.issue])
+
+    def _copied(self, inputs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+        """Operands that the op overwrites: it is given copies."""
+        return [(n, inputs[n]) for n in self.form.results if inputs.get(n) is not None]
 
     def _make(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """New outputs, and copies of overwritten operands."""
+        """New outputs."""
         wanted = [
             o for o in self.outputs if values.get(self.flags.get(o.name, ""), True) and not self._left_out(o.name, values)
         ]
-        made = {o.name: o.make(inputs, values.get(f"{o.name}_shape"), values.get(f"{o.name}_dtype")) for o in wanted}
-        return made | {n: inputs[n].clone() for n in self.form.results if inputs.get(n) is not None}
+        return {o.name: o.make(inputs, values.get(f"{o.name}_shape"), values.get(f"{o.name}_dtype")) for o in wanted}
 
     def _left_out(self, name: str, values: Mapping[str, Any]) -> bool:
         return name in self.optional and values[self.shapes[name]] is None
@@ -138,3 +173,9 @@ class Functional:
         like = next(t for t in inputs.values() if t is not None)
         found = tuple(made[n] if n in made else like.new_empty(0, dtype=torch.float32) for n in self.form.results)
         return found[0] if len(found) == 1 else found
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy. A tensor whose storage has shrunk cannot be read: it stays as it is, and the plan refuses it."""
+    sound = extent(tensor.shape, tensor.stride()) * tensor.element_size() <= room(tensor)
+    return tensor.clone() if sound else tensor

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import torch_dtype
+from opfacade.errors import Issue
 from opfacade.torch_ops.forms import Form, Problem
 
 if TYPE_CHECKING:
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Place = tuple[str, int]  # an input and one of its axes
+
+
+class Unmade(Exception):
+    """An output whose shape the inputs do not say, because one of them is missing or has too few dimensions."""
+
+    def __init__(self, issue: Issue) -> None:
+        super().__init__(str(issue))
+        self.issue = issue
 
 
 @dataclass(frozen=True)
@@ -38,14 +47,30 @@ class Output:
     def make(self, given: Mapping[str, Any], shape: Any, dtype: torch.dtype | None) -> Tensor:
         first: Tensor = next(t for t in given.values() if t is not None)
         if self.says_shape:
-            shape = [next(given[n].shape[i] for n, i in places if given.get(n) is not None) for places in self.axes]
+            shape = [self._size(given, places) for places in self.axes]
         return first.new_empty(shape, dtype=dtype or self._dtype(given))
+
+    def _size(self, given: Mapping[str, Any], places: Sequence[Place]) -> Any:
+        name, axis = next((place for place in places if given.get(place[0]) is not None), places[0])
+        tensor = _tensor(given, name)
+        if axis >= tensor.dim():
+            shape = str(list(tensor.shape))
+            raise Unmade(Issue("OPF-A011", name, f"{axis + 1} dimensions or more", shape, kind="ShapeError"))
+        return tensor.shape[axis]
 
     def _dtype(self, given: Mapping[str, Any]) -> torch.dtype:
         if self.dtype is not None:
             return torch_dtype(self.dtype)
-        found: torch.dtype = next(given[n].dtype for n in self.like if given.get(n) is not None)
+        name = next((n for n in self.like if given.get(n) is not None), self.like[0])
+        found: torch.dtype = _tensor(given, name).dtype
         return found
+
+
+def _tensor(given: Mapping[str, Any], name: str) -> Tensor:
+    found: Tensor | None = given.get(name)
+    if found is None:
+        raise Unmade(Issue("OPF-A002", name, "a torch.Tensor", "None", kind="ArgumentTypeError"))
+    return found
 
 
 def output_of(form: Form, name: str) -> Output:

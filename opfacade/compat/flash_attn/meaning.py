@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opfacade.compat.refusals import refuse_unless, wrong, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, wrong, wrong_shape
 from opfacade.compat.scores import Scores
 
 # Hints that affect speed only; opfacade ignores them.
@@ -42,7 +42,7 @@ def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Me
     refuse_unless(op, {"dropout_p": (arguments.get("dropout_p"), 0.0)}, "There is no dropout: set it to 0.0 for inference.")
     refuse_unless(op, {"attention_chunk": (arguments.get("attention_chunk"), 0), "qv": (arguments.get("qv"), None)})
     left, right = _window(op, arguments["window_size"])
-    softcap, slopes = float(arguments["softcap"]), _slopes(op, arguments["alibi_slopes"], heads, batch)
+    softcap, slopes = number(op, "softcap", arguments["softcap"]), _slopes(op, arguments["alibi_slopes"], heads, batch)
     causal = bool(arguments["causal"]) or right == 0
     scores = Scores(
         causal=causal,
@@ -53,7 +53,8 @@ def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Me
         capped_first=True,
     )
     scale = arguments["softmax_scale"]
-    return Meaning(op, scores, None if scale is None else float(scale), slopes, _sinks(op, arguments.get("s_aux"), heads))
+    scale = None if scale is None else number(op, "softmax_scale", scale)
+    return Meaning(op, scores, scale, slopes, _sinks(op, arguments.get("s_aux"), heads))
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
@@ -70,6 +71,8 @@ def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> tor
     """[heads], or [batch, heads] where requests differ."""
     if slopes is None:
         return None
+    if not isinstance(slopes, torch.Tensor):
+        require_tensor(op, "alibi_slopes", slopes, "nheads")
     if tuple(slopes.shape) not in ((heads,), (batch, heads)):
         raise wrong_shape(op, "alibi_slopes", f"[nheads={heads}] or [batch_size={batch}, nheads={heads}]", list(slopes.shape))
     same = slopes.dim() == 2 and (batch == 1 or slopes.stride(0) == 0)
@@ -77,14 +80,14 @@ def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> tor
 
 
 def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | None:
-    if sinks is not None and tuple(sinks.shape) != (heads,):
+    if sinks is not None and require_tensor(op, "s_aux", sinks, "nheads") != (heads,):
         raise wrong_shape(op, "s_aux", f"[nheads={heads}]", list(sinks.shape))
     return sinks
 
 
 def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
     """0 leaves the split to the library, 1 never splits, n cuts `capacity` keys into at most n chunks."""
-    if num_splits is None or num_splits == 0:
+    if num_splits is None or require_integer(op, "num_splits", num_splits) == 0:
         return "auto"
     if num_splits < 0:
         raise wrong(op, "num_splits", "0 or more", num_splits)

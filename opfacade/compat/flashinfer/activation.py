@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import float_name
-from opfacade.compat.flashinfer.rows import flat_rows, same_memory, stored
+from opfacade.compat.flashinfer.rows import flat_rows, require_out, same_memory, stored
 from opfacade.compat.refusals import require_tensor, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.activation import GatedActivationArgs, GatedActivationDescriptor
@@ -32,15 +32,15 @@ def gelu_tanh_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enab
 
 
 def _gated(op: str, activation: str, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    if not isinstance(x, torch.Tensor):
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_nested:
         require_tensor(op, "input", x, "..., 2 * hidden")
     if x.dim() < 1 or x.shape[-1] % 2:
         raise wrong_shape(op, "input", "[..., 2 * hidden]", list(x.shape))
     shape = (*x.shape[:-1], x.shape[-1] // 2)
     if out is None:
         out = x.new_empty(shape)
-    elif tuple(out.shape) != shape:
-        raise wrong_shape(op, "out", str(list(shape)), list(out.shape))
+    else:
+        require_out(op, out, shape)
     rows, made = flat_rows(x), flat_rows(out)
     in_place = same_memory(x[..., : shape[-1]], out) and rows.data_ptr() == x.data_ptr()
     facts = (rows.shape[0], shape[-1], float_name(op, "input", x), activation, in_place)

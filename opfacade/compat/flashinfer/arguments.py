@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.dtypes import as_dtype
-from opfacade.compat.refusals import refuse_unless, unlike_plan, unmapped, wrong, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, require_integer, unlike_plan, unmapped, wrong, wrong_shape
 from opfacade.compat.scores import Scores
 
 LAYOUTS = ("NHD", "HND")
@@ -32,7 +32,8 @@ def how_of(op: str, arguments: Mapping[str, Any], page_size: int = 1) -> How:
     kv_dtype = kv_dtype or as_dtype(op, "data_type", arguments.get("data_type")) or q_dtype
     scale = arguments.get("sm_scale")
     split = _split(op, arguments.get("fixed_split_size"), bool(arguments.get("disable_split_kv")), page_size)
-    return How(scores_of(op, arguments), None if scale is None else float(scale), split, q_dtype, kv_dtype, o_dtype or q_dtype)
+    scale = None if scale is None else number(op, "sm_scale", scale)
+    return How(scores_of(op, arguments), scale, split, q_dtype, kv_dtype, o_dtype or q_dtype)
 
 
 _DTYPES = ("q_data_type", "kv_data_type", "o_data_type")
@@ -42,13 +43,14 @@ _UNKNOWN = ("prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr", "v_i
 
 def scores_of(op: str, arguments: Mapping[str, Any]) -> Scores:
     mode, window = arguments.get("pos_encoding_mode", "NONE"), arguments.get("window_left")
+    cap = arguments.get("logits_soft_cap")
     if mode not in ("NONE", "ALIBI"):
         hint = "Rotate Q and K before: append rotates K on its way into the cache."
         raise unmapped(op, "pos_encoding_mode", "'NONE' or 'ALIBI'", repr(mode), hint)
     return Scores(
         causal=bool(arguments.get("causal")),
-        window_left=-1 if window is None else int(window),
-        soft_cap=float(arguments.get("logits_soft_cap") or 0.0),
+        window_left=-1 if window is None else require_integer(op, "window_left", window),
+        soft_cap=number(op, "logits_soft_cap", 0.0 if cap is None else cap),
         bias="from_row" if mode == "ALIBI" else "none",
     )
 

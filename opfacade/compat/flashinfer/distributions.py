@@ -38,7 +38,7 @@ def checked_rows(op: str, name: str, x: torch.Tensor, check_nan: bool = False) -
 
 
 def order_of(op: str, value: str) -> str:
-    if value not in ORDERS:
+    if not isinstance(value, str) or value not in ORDERS:
         raise wrong(op, "filter_apply_order", "'top_k_first' or 'joint'", repr(value))
     return value
 
@@ -82,6 +82,8 @@ def _probabilities(facts: tuple[Any, ...]) -> ProbabilitiesDescriptor:
 def drawn(op: str, logits: torch.Tensor, how: How, controls: Controls, order: str = "top_k_first") -> Any:
     """Tokens `[rows]`, and with return_valid whether each row has a candidate; the token of a row without one is 0."""
     indices, given = _indices(op, how.indices, logits.shape[0]), columns(op, controls, logits)
+    if indices is not None and indices.shape[0] and not logits.shape[0]:
+        raise wrong_shape(op, "logits", "1 row or more for indices to name", list(logits.shape))
     if indices is not None:
         at = indices.long()
         at = at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)  # the row that a wrong index draws from

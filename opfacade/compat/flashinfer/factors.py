@@ -8,7 +8,7 @@ import torch
 
 from opfacade.compat.constants import factor
 from opfacade.compat.dtypes import FP8
-from opfacade.compat.refusals import unmapped, wrong_shape
+from opfacade.compat.refusals import number, unmapped, wrong_shape
 
 Scale = float | torch.Tensor | None
 
@@ -71,7 +71,9 @@ def factors_of(op: str, sm_scale: float, given: Given, shape: Shape) -> Factors:
 def _plain(op: str, name: str, scale: Scale) -> float | torch.Tensor | None:
     """None where it is 1; a number on the host; or [n] f32 on the device."""
     if scale is None or isinstance(scale, (float, int)):
-        return None if scale is None or scale == 1.0 else float(scale)
+        return None if scale is None or scale == 1.0 else number(op, name, scale)
+    if not isinstance(scale, torch.Tensor):
+        return number(op, name, scale)
     if scale.dim() > 1:
         raise wrong_shape(op, name, "a number, [1], or one for each head", list(scale.shape))
     return float(scale) if scale.numel() == 1 and scale.device.type == "cpu" else scale.float().reshape(-1)

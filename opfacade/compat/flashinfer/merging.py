@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,8 @@ def merge_state(
     v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two states `[rows, heads, dim]` and lse `[rows, heads]` of base 2 as one."""
+    for name, lse in (("s_a", s_a), ("s_b", s_b)):
+        require_tensor("merge_state", name, lse, "rows, heads")
     o, lse = merged("merge_state", (v_a, v_b), [_natural(s) for s in (s_a, s_b)])
     return o, lse.mul_(LOG2E)
 
@@ -36,13 +37,28 @@ def merge_state_in_place(
     """Like merge_state, into v and s. mask `[rows]`: rows where it is false keep every bit."""
     op = "merge_state_in_place"
     require_tensor(op, "s", s, "rows, heads")
+    require_tensor(op, "s_other", s_other, "rows, heads")
     own, other = _natural(s), _natural(s_other)
     if mask is not None:
-        other = torch.where(mask.bool()[:, None], other, -math.inf)
+        _merged_where(op, mask, (v, v_other), s, (own, other))
+        return
     call = _call(op, (v, v_other), (own, other), in_place=True)
     call.plan.run(call.args)
     own.mul_(LOG2E)
-    s.copy_(own if mask is None else torch.where(mask.bool()[:, None], own, s.float()))
+    s.copy_(own)
+
+
+def _merged_where(
+    op: str, mask: torch.Tensor, states: Sequence[torch.Tensor], s: torch.Tensor, lses: Sequence[torch.Tensor]
+) -> None:
+    """A merge with an empty state clears -0, and all of a row that is empty itself: other rows are copied, not merged."""
+    (rows,) = require_tensor(op, "mask", mask, "rows")
+    if rows != s.shape[0] or mask.device != s.device:
+        raise wrong_shape(op, "mask", f"[rows={s.shape[0]}] on {s.device}", f"{list(mask.shape)} on {mask.device}")
+    o, lse = merged(op, states, lses)
+    chosen = mask.bool()[:, None]
+    states[0].copy_(torch.where(chosen[..., None], o, states[0]))
+    s.copy_(torch.where(chosen, lse.mul_(LOG2E).to(s.dtype), s))
 
 
 def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,7 +82,7 @@ def _natural(s: torch.Tensor) -> torch.Tensor:
 
 
 def _call(op: str, states: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], in_place: bool) -> Call:
-    rows, heads, dim = require_tensor(op, "v", states[0], "rows, heads, dim")
+    (rows, heads, dim), *_ = [require_tensor(op, "v", x, "rows, heads, dim") for x in states]
     listed = len(states) <= _LISTED
     facts = (len(states), rows, heads, dim, name_of(op, "v", states[0].dtype), "list" if listed else "stacked", in_place)
     outputs: dict[str, Any] = {}

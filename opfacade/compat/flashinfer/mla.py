@@ -15,7 +15,7 @@ from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.rows_apart import rows_apart
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import refuse_unless, unmapped, unplanned, wrong, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, unmapped, unplanned, wrong, wrong_shape
 
 
 class _Planned(NamedTuple):
@@ -95,7 +95,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         else:
             table = rows_apart(q_lens, kv_indptr.cpu(), (indices, lens), bool(causal))
         dtypes = as_dtype(op, "q_data_type", q_data_type), as_dtype(op, "kv_data_type", kv_data_type)
-        scores = LatentScores(float(sm_scale), q_len=each or 1, causal=bool(causal))
+        scores = LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=bool(causal))
         self._planned = _Planned(table, scores, num_heads, dtypes)
 
     def _rows_each(self, q_lens: torch.Tensor) -> int | None:

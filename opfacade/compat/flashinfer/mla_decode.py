@@ -12,7 +12,7 @@ from opfacade.compat.flashinfer.latent import Latent, LatentScores, latent_call
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import unplanned, wrong_shape
+from opfacade.compat.refusals import number, unplanned, wrong_shape
 
 
 class _Planned(NamedTuple):
@@ -62,7 +62,8 @@ class BatchDecodeMlaWithPagedKVCacheWrapper(Wrapper):
         names, given = ("indptr", "indices", "last_page_len"), (indptr, indices, last_page_len)
         starts, pages, last = map(self._index, names, given, self._buffers)
         table = csr(starts, pages, last, batch, exact=self._use_cuda_graph)
-        self._planned = _Planned(table, LatentScores(float(sm_scale), window_left, float(logits_soft_cap or 0.0)))
+        scale, cap = number(self._op, "sm_scale", sm_scale), number(self._op, "logits_soft_cap", logits_soft_cap or 0.0)
+        self._planned = _Planned(table, LatentScores(scale, window_left, cap))
 
     def run(
         self,

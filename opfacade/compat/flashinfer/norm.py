@@ -12,7 +12,7 @@ import torch
 from opfacade.compat.constants import factor
 from opfacade.compat.dtypes import fp8_name
 from opfacade.compat.flashinfer.norms import Norm, normed, normed_silu, plan_of_rows, quantised
-from opfacade.compat.refusals import refuse_unless, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, require_tensor, wrong_shape
 from opfacade.plans.norm import NormArgs, Quant
 
 
@@ -137,6 +137,7 @@ def _added(op: str, x: torch.Tensor, residual: torch.Tensor, norm: Norm) -> None
 
 
 def _static(op: str, out: torch.Tensor) -> Quant:
+    require_tensor(op, "out", out, "rows, hidden")
     return _QUANTS[fp8_name(op, "out", out)]
 
 
@@ -148,8 +149,9 @@ _QUANTS: dict[str, Quant] = {
 
 def _scale(op: str, scale: Any, x: torch.Tensor) -> torch.Tensor:
     """One f32 element on the device of x."""
+    require_tensor(op, "input", x, "rows, hidden")
     if not isinstance(scale, torch.Tensor):
-        return factor(float(scale), x.device)
+        return factor(number(op, "scale", scale), x.device)
     if scale.numel() != 1:
         raise wrong_shape(op, "scale", "a number, [] or [1]", list(scale.shape))
     return scale.to(x.device, torch.float32).reshape(1)

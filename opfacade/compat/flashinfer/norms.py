@@ -8,8 +8,8 @@ import torch
 
 from opfacade import Plan
 from opfacade.compat.dtypes import float_name, fp8_name
-from opfacade.compat.flashinfer.rows import same_memory
-from opfacade.compat.refusals import require_tensor, wrong_shape
+from opfacade.compat.flashinfer.rows import require_out, same_memory
+from opfacade.compat.refusals import number, require_tensor
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.norm import NormArgs, NormDescriptor
 from opfacade.plans.norm import flashinfer as rounded_once
@@ -29,7 +29,12 @@ class Norm(NamedTuple):
         """The shape of x, and the fields of NormDescriptor beside it. more: further fields."""
         require_tensor(op, "weight", self.weight, "hidden")
         dtype = None if self.weight.dtype == x.dtype else float_name(op, "weight", self.weight)
-        given = {"dtype": float_name(op, "input", x), "weight_dtype": dtype, "eps": float(self.eps), "weight": self.form}
+        given = {
+            "dtype": float_name(op, "input", x),
+            "weight_dtype": dtype,
+            "eps": number(op, "eps", self.eps),
+            "weight": self.form,
+        }
         return (tuple(x.shape), tuple((given | more).items()))
 
 
@@ -38,8 +43,7 @@ def normed(op: str, x: torch.Tensor, out: torch.Tensor | None, norm: Norm) -> to
     in_heads = isinstance(x, torch.Tensor) and x.dim() > 2
     require_tensor(op, "input", x, "batch, heads, hidden" if in_heads else "rows, hidden")
     y = torch.empty_like(x) if out is None else out
-    if y.shape != x.shape:
-        raise wrong_shape(op, "out", str(list(x.shape)), list(y.shape))
+    require_out(op, y, x.shape)
     rows, made, in_place = _rows(x), _rows(y), same_memory(x, y)
     if rows is None or made is None:
         plan = plan_for(_of_heads, norm.facts(op, x, in_place=in_place), x.device)
@@ -53,8 +57,7 @@ def normed(op: str, x: torch.Tensor, out: torch.Tensor | None, norm: Norm) -> to
 def normed_silu(op: str, x: torch.Tensor, out: torch.Tensor, norm: Norm) -> torch.Tensor:
     """silu of the norm of x `[rows, hidden]`; out has the dtype of x, or fp8."""
     require_tensor(op, "input", x, "rows, hidden")
-    if out.shape != x.shape:
-        raise wrong_shape(op, "out", str(list(x.shape)), list(out.shape))
+    require_out(op, out, x.shape)
     dtype = float_name(op, "input", x) if out.dtype == x.dtype else fp8_name(op, "out", out)
     in_place = same_memory(x, out)
     plan = plan_for(_of_silu, (dtype, norm.facts(op, x, in_place=in_place)), x.device)

@@ -11,6 +11,7 @@ from opfacade.compat.constants import head_values
 from opfacade.compat.flashinfer.arguments import How
 from opfacade.compat.flashinfer.factors import Factors, Given, Shape, factors_of
 from opfacade.compat.flashinfer.outcome import LseForm
+from opfacade.compat.refusals import number
 from opfacade.compat.selecting import rounded_up
 from opfacade.variant_examples import alibi_slopes
 
@@ -48,7 +49,7 @@ def call_of(
 ) -> tuple[Call, Factors]:
     heads, dim = q.shape[1], q.shape[2]
     shape = Shape(q.dtype, pools.k.dtype, heads, pools.facts[2], q.device, paged=True)
-    scale = dim**-0.5 if how.sm_scale is None else how.sm_scale
+    scale = dim**-0.5 if how.sm_scale is None else number(op, "sm_scale", how.sm_scale)
     factors = factors_of(op, scale, wanted.given, shape)
     ask = ask_of(op, how, factors, wanted, q)
     return over_pages(ask, q, pools, table, q_indptr), factors

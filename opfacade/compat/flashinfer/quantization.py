@@ -25,14 +25,16 @@ def segment_packbits(x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big
     """
     require_tensor("segment_packbits", "x", x, "n")
     require_tensor("segment_packbits", "indptr", indptr, "segments + 1")
+    if indptr.device.type == "meta":
+        raise wrong("segment_packbits", "indptr", "a tensor with memory: the number of bytes is read from it", "one without")
     order, starts = _order("segment_packbits", bitorder), indptr.to(x.device, torch.int32)
     packed, starts = pack(x.bool().contiguous(), starts, bit_order=order)
     return packed[: int(starts[-1])], starts
 
 
 def _order(op: str, bitorder: str) -> BitOrder:
-    if bitorder == "big":
+    if isinstance(bitorder, str) and bitorder == "big":
         return "big"
-    if bitorder == "little":
+    if isinstance(bitorder, str) and bitorder == "little":
         return "little"
     raise wrong(op, "bitorder", "'big' or 'little'", repr(bitorder))

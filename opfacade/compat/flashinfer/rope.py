@@ -13,7 +13,7 @@ from opfacade.compat.flashinfer.rope_quantize import (
     rope_quantize_fp8_append_paged_kv_cache as rope_quantize_fp8_append_paged_kv_cache,
 )
 from opfacade.compat.flashinfer.rotations import Angles, Heads, Waves, angles_at, angles_of_requests, rotated
-from opfacade.compat.refusals import require_tensor, wrong_shape
+from opfacade.compat.refusals import number, require_integer, require_tensor, wrong, wrong_shape
 
 
 def apply_rope(
@@ -208,22 +208,28 @@ def _new(op: str, heads: Heads, angles: Angles, interleave: bool) -> Heads:
 def _sizes(op: str, q: torch.Tensor, rotary_dim: int | None) -> tuple[int, int]:
     """Rows, and elements of a head that are rotated."""
     rows, _, dim = require_tensor(op, "q", q, "nnz, num_qo_heads, head_dim")
-    return rows, dim if rotary_dim is None else rotary_dim
+    return rows, dim if rotary_dim is None else require_integer(op, "rotary_dim", rotary_dim)
 
 
 def _llama(scale: float, theta: float) -> Waves:
-    return Waves("linear", float(theta), (("factor", float(scale)),))
+    op = "apply_rope"
+    return Waves("linear", number(op, "rope_theta", theta), (("factor", number(op, "rope_scale", scale)),))
 
 
 def _llama31(scale: float, theta: float, factors: tuple[float, float], known: int) -> Waves:
-    names = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    return Waves("llama3", float(theta), (("factor", float(scale)), *zip(names, (*factors, known), strict=True)))
+    op = "apply_llama31_rope"
+    names = ("low_freq_factor", "high_freq_factor", "old_context_len")
+    low, high, length = (number(op, name, value) for name, value in zip(names, (*factors, known), strict=True))
+    more = (("low_freq_factor", low), ("high_freq_factor", high), ("original_max_position_embeddings", length))
+    return Waves("llama3", number(op, "rope_theta", theta), (("factor", number(op, "rope_scale", scale)), *more))
 
 
 def _heads(op: str, name: str, x: torch.Tensor, head_size: int) -> torch.Tensor:
     """x `[nnz, heads * head_size]`, or already `[nnz, heads, head_size]`, as heads: a view."""
     if isinstance(x, torch.Tensor) and x.dim() == 3 and x.shape[2] == head_size:
         return x
+    if require_integer(op, "head_size", head_size) < 1:
+        raise wrong(op, "head_size", "1 or more", head_size)
     if require_tensor(op, name, x, "nnz, heads * head_size")[1] % head_size:
         raise wrong_shape(op, name, f"[nnz, heads * {head_size}]", list(x.shape))
     heads: torch.Tensor = x.unflatten(1, (-1, head_size))  # type: ignore[no-untyped-call]

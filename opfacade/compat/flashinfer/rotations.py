@@ -58,6 +58,10 @@ def angles_of_requests(op: str, tables: tuple[torch.Tensor, torch.Tensor], rows:
     (entries,) = require_tensor(op, "indptr", indptr, "batch + 1")
     if require_tensor(op, "offsets", offsets, "batch") != (entries - 1,):
         raise wrong_shape(op, "offsets", f"[batch={entries - 1}]", list(offsets.shape))
+    for name, x in zip(("indptr", "offsets"), tables, strict=True):
+        _index_name(op, name, x)
+    if offsets.device != indptr.device:
+        raise wrong(op, "offsets", f"the device of indptr, {indptr.device}", offsets.device)
     request, positions = get_batch_indices_positions(indptr, offsets + indptr.diff(), rows)
     found = angles_at(op, positions, rotary_dim, waves)
     return found._replace(rows=torch.where(request < 0, -1, found.rows))
@@ -69,6 +73,7 @@ def rotated(op: str, heads: Heads, out: Heads | None, angles: Angles, interleave
     rows, qo_heads, dim = require_tensor(op, "q", q, "nnz, num_qo_heads, head_dim")
     _, kv_heads, _ = require_tensor(op, "k", k, "nnz, num_kv_heads, head_dim")
     _, rotary_dim = require_tensor(op, "cos_sin_cache", angles.table, "max_positions, rotary_dim")
+    require_tensor(op, "positions", angles.rows, "nnz")
     names = float_name(op, "q", q), float_name(op, "cos_sin_cache", angles.table), _index_name(op, "positions", angles.rows)
     plan = plan_for(_rotary, ((rows, qo_heads, kv_heads, dim, rotary_dim), names, (interleaved, out is None)), q.device)
     outputs = {} if out is None else {"q_out": out[0], "k_out": out[1]}

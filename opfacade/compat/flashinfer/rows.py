@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+
+from opfacade.compat.refusals import require_tensor, wrong_shape
 
 
 def flat_rows(x: torch.Tensor) -> torch.Tensor:
     """x `[..., width]` as `[rows, width]`: a view, or a copy where its rows have no common stride."""
     return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
+
+
+def require_out(op: str, out: object, shape: Sequence[int]) -> None:
+    """Raise unless out is a tensor of this shape."""
+    told = ", ".join(map(str, shape))
+    if require_tensor(op, "out", out, told) != tuple(shape):
+        raise wrong_shape(op, "out", f"[{told}]", list(out.shape))  # type: ignore[attr-defined]
 
 
 def same_memory(x: torch.Tensor, out: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ def softmax(logits: torch.Tensor, temperature: Number | None = None, enable_pdl:
     """f32 probabilities of logits `[rows, vocab]` over temperature: a number above 0, or `[rows]`, where at most 0 is 1."""
     op = "softmax"
     x = checked_rows(op, "logits", logits)
-    if isinstance(temperature, (int, float)) and temperature <= 0:
+    if isinstance(temperature, (int, float)) and not temperature > 0:
         raise unmapped(op, "temperature", "a number above 0", temperature)
     return formed(op, x, "softmax", {} if temperature is None else {"temperature": temperature})
 

@@ -13,7 +13,7 @@ from opfacade.compat.flashinfer.arguments import How, layout_of, scores_of
 from opfacade.compat.flashinfer.factors import Given, Scale, Shape, factors_of
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import Mask, Wanted, ask_of, call_of, csr
-from opfacade.compat.refusals import refuse_unless, require_tensor, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, require_tensor, wrong_shape
 from opfacade.plans.mask import segment_packbits
 
 
@@ -86,7 +86,7 @@ def single_prefill_with_kv_cache(
     mask = _mask(op, custom_mask, packed_custom_mask, (rows, k.shape[0]))
     how = How(scores_of(op, locals()), sm_scale, "auto", None, None, o_dtype or q.dtype)
     given = Given(scale_q, scale_k if k_scale is None else k_scale, scale_v if v_scale is None else v_scale)
-    scale = dim**-0.5 if sm_scale is None else float(sm_scale)
+    scale = dim**-0.5 if sm_scale is None else number(op, "sm_scale", sm_scale)
     factors = factors_of(op, scale, given, Shape(q.dtype, k.dtype, heads, k.shape[1], q.device, paged=False))
     form = LseForm(return_lse)
     ask = ask_of(op, how, factors, Wanted(given, form, mask=mask), q)

@@ -27,7 +27,7 @@ class VerifyDraftsArgs(Args):
     """The tensors of one verification. n: num_drafts."""
 
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "draft_tokens": "i32 [batch_size, n]; a token outside the vocabulary is rejected",
+        "draft_tokens": "i32 [batch_size, n]; a token outside the vocabulary is rejected; with target_tokens, a negative one",
         "draft_probs": 'f32 [batch_size, n, vocab], the distributions that the drafts were drawn from; with kind="chain"',
         "target_probs": 'f32 [batch_size, n + 1, vocab], after the same filters; with kind="chain" and "tree"',
         "target_tokens": 'i32 [batch_size, n + 1], the target\'s own tokens; with kind="greedy" and "coupled"',

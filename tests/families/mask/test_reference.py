@@ -112,8 +112,12 @@ def test_bad_masks_are_refused_by_type():
         pack_mask(flat)
     with pytest.raises(LayoutError, match=r"mask expected a contiguous tensor"):
         pack_mask(torch.zeros(2, 3, 4, dtype=torch.bool).transpose(1, 2))
-    with pytest.raises(ArgumentTypeError, match=r"mask expected a torch\.Tensor, got list"):
+    with pytest.raises(ArgumentTypeError, match=r"bits expected a torch\.Tensor, got list"):
         segment_packbits([True], i32([0, 1]))
+    with pytest.raises(LayoutError, match=r"segment_packbits.run: bits expected .* Use bits.contiguous()"):
+        segment_packbits(torch.ones(8, dtype=torch.bool)[::2], i32([0, 4]))
+    with pytest.raises(LayoutError, match=r"bits expected a strided dense tensor, got torch.sparse_coo"):
+        segment_packbits(torch.ones(8, dtype=torch.bool).to_sparse(), i32([0, 8]))
     with pytest.raises(DTypeError, match=r"bits_indptr expected torch\.int32, got torch\.int64"):
         segment_packbits(flat, torch.tensor([0, 4]))
     with pytest.raises(ArgumentTypeError, match=r"bits_indptr expected a torch\.Tensor, got a list of 2"):

@@ -56,6 +56,14 @@ def test_drafts_are_accepted_while_they_equal_the_target(kind, subject):
 
 
 @pytest.mark.parametrize("subject", BACKENDS)
+def test_equality_looks_at_no_vocabulary(subject):
+    """Target tokens are the target's own: only a negative draft is rejected for itself, as the page of the args says."""
+    args = verified("greedy", [[99, 7], [-1, 7]], subject, target_tokens=torch.tensor([[99, 7, 1], [-1, 7, 1]]).int())
+    assert args.tokens.tolist() == [[99, 7, 1], [-1, -1, -1]]
+    assert "with target_tokens, a negative one" in VerifyDraftsArgs.docs["draft_tokens"]
+
+
+@pytest.mark.parametrize("subject", BACKENDS)
 def test_a_chain_accepts_what_the_target_makes_certain_and_never_what_it_excludes(subject):
     p, q = one_hot(1, 2, 3), torch.full((1, 2, 6), 1 / 6)
     assert verified("chain", [[1, 2]], subject, target_probs=p, draft_probs=q).tokens.tolist() == [[1, 2, 3]]

@@ -81,6 +81,8 @@ def test_edges():
     assert all(math.isnan(x) for x in run(plain, -inf, -inf))
     assert run(plain, -inf, 3.0) == [0.0, 1.0]
     assert math.isnan(run(plain, inf, 3.0)[0])
+    assert run(plain, inf, 3.0)[1] == 0.0
+    assert run(SoftmaxDescriptor(shape=(1, 2), dtype="f32", log=True), inf, 3.0)[1] == -inf
     assert all(math.isnan(x) for x in run(plain, math.nan, 3.0))
     assert run(SoftmaxDescriptor(shape=(1, 2), dtype="f32", safe=True), -inf, -inf) == [0.0, 0.0]
     assert run(SoftmaxDescriptor(shape=(1, 2), dtype="f32", safe=True, log=True), -inf, -inf) == [-inf, -inf]
