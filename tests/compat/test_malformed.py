@@ -98,6 +98,12 @@ def test_flash_attention():
     for splits in ("x", np.zeros(2), 1.5):
         with pytest.raises(ArgumentError, match="num_splits expected an integer"):
             flash_attn_with_kvcache(q, kv, kv, cache_seqlens=indices(2), num_splits=splits)
+    for length in (2**70, -1, 3, True):
+        with pytest.raises(ArgumentError, match="cache_seqlens expected"):
+            flash_attn_with_kvcache(q, kv, kv, cache_seqlens=length)
+    for side in ("a", 1.5, np.zeros(1)):
+        with pytest.raises(ArgumentError, match="window_size expected an integer"):
+            flash_attn_func(q, kv, kv, window_size=(side, 0))
     for s_aux in (1.0, np.zeros(1)):
         with pytest.raises(ArgumentTypeError, match="s_aux expected a tensor"):
             flash_attn_with_kvcache(q, kv, kv, cache_seqlens=indices(2), s_aux=s_aux)

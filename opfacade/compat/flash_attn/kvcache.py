@@ -14,7 +14,15 @@ from opfacade.compat.flash_attn.cached import attention_calls
 from opfacade.compat.flash_attn.descales import factors
 from opfacade.compat.flash_attn.meaning import kv_split, lse_of_rows, meaning_of
 from opfacade.compat.flash_attn.rotary import Rotary, rotary_of, rotated
-from opfacade.compat.refusals import refuse_gradients, refuse_unless, require_tensor, unmapped, wrong, wrong_shape
+from opfacade.compat.refusals import (
+    refuse_gradients,
+    refuse_unless,
+    require_integer,
+    require_tensor,
+    unmapped,
+    wrong,
+    wrong_shape,
+)
 
 _NEW = "batch_size, seqlen_new, nheads_k, headdim"
 _OP = "flash_attn_with_kvcache"
@@ -122,7 +130,11 @@ def _table(
         block_table = (numbered(batch, device) if rows is None else rows)[:, None]
     capacity = block_table.shape[-1] * k_cache.shape[1]
     lengths = capacity if cache_seqlens is None else cache_seqlens
-    return blocks(_OP, k_cache, block_table, filled(batch, lengths, device) if isinstance(lengths, int) else lengths)
+    if isinstance(lengths, int):
+        if not 0 <= require_integer(_OP, "cache_seqlens", lengths) <= capacity:
+            raise wrong(_OP, "cache_seqlens", f"0 to {capacity} tokens, as many as a row of the cache holds", lengths)
+        lengths = filled(batch, lengths, device)
+    return blocks(_OP, k_cache, block_table, lengths)
 
 
 def _longer(table: Table, rows: int) -> Table:

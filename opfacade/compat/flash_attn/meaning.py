@@ -63,7 +63,7 @@ def _window(op: str, window: Any) -> tuple[int, int]:
         return -1, -1
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise wrong(op, "window_size", "a pair (left, right)", repr(window))
-    left, right = (-1 if side is None or side < 0 else int(side) for side in window)
+    left, right = (-1 if side is None else max(-1, require_integer(op, "window_size", side)) for side in window)
     return left, right
 
 
