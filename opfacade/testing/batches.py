@@ -81,10 +81,17 @@ class DenseBatches:
         drawn = cls(descriptor, args, dim, resize)
         for name, axis in drawn._axes():
             if operands_of(descriptor)[name].role in ("in", "inout") and getattr(args, name).is_floating_point():
-                entries = getattr(args, name).movedim(axis, 0)
-                entries[drawn._entries(name, range(count, count + NEIGHBOURS, 2))] = math.nan
-                entries[drawn._entries(name, range(count + 1, count + NEIGHBOURS, 2))] = math.inf
+                drawn._spoil(name, axis, range(count, count + NEIGHBOURS, 2), math.nan)
+                drawn._spoil(name, axis, range(count + 1, count + NEIGHBOURS, 2), math.inf)
         return drawn
+
+    def _spoil(self, name: str, axis: int, units: Sequence[int], value: float) -> None:
+        """Fill the units of an operand, an entry at a time, by a copy: for 8-bit types torch has no indexed write, and `fill_`
+        refuses what they cannot hold."""
+        import torch
+
+        for entry in self._entries(name, units):
+            getattr(self.args, name).select(axis, entry).copy_(torch.tensor(value))
 
     def _entries(self, name: str, order: Sequence[int]) -> list[int]:
         """Indices of the units along the axis of an operand."""

@@ -113,3 +113,11 @@ def test_a_batch_of_one_unit_holds_what_the_call_of_all_units_holds(problem):
         for name in (name for name, spec in operands_of(problem).items() if spec.written):
             table, own = batches.by_row(descriptor, name, whole), batches.by_row(small, name, one)
             assert same_bits(table[rows], own[: len(rows)]), (name, unit)
+
+
+def test_rows_of_a_block_keep_the_scales_of_their_block():
+    problem = next(d for d in OWN if d.op == "dequantize")
+    batches = harness_of(problem).batches(Subject(problem, "reference", "cpu"), SMALL, Random(4))
+    _, small = batches.batch([3, 1])
+    assert same_bits(small.scale, batches.args.scale[[3, 1]])
+    assert same_bits(small.x.view(torch.uint8), batches.args.x.view(torch.uint8)[batches.rows([3, 1])])

@@ -2,7 +2,7 @@
 
 from tests.mutation.mutant import host
 
-OWN_BATCHES, PROOFS = "tests/testing/test_batches.py -k seen or holds or same_bits", "tests/tools/test_proofs.py"
+OWN_BATCHES, PROOFS = "tests/testing/test_batches.py -k seen or holds or same_bits or block", "tests/tools/test_proofs.py"
 QKV, MASKS = "testing/families/_qkv_batches.py", "testing/families/_mask_batches.py"
 
 FAULTS = (

@@ -99,7 +99,7 @@ FAULTS = (
     host(
         "dense batches: neighbours are ordinary",
         BATCHES,
-        "entries[drawn._entries(name, range(count, count + NEIGHBOURS, 2))] = math.nan",
+        "drawn._spoil(name, axis, range(count, count + NEIGHBOURS, 2), math.nan)",
         "pass",
         REPEATS,
     ),
