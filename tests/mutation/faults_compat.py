@@ -77,7 +77,7 @@ COMPAT_FAULTS = (
     cpu(
         "flash-attn: a gradient is computed with, not refused",
         f"{A}/refusals.py",
-        "if tensor is not None and tensor.requires_grad:",
+        "if isinstance(tensor, torch.Tensor) and tensor.requires_grad:",
         "if False:",
         f"{FLASH} {KVCACHE} -k gradient or refuses",
     ),
@@ -140,8 +140,8 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: a masked row of a merge loses bits",
         f"{A}/flashinfer/merging.py",
-        "own if mask is None else torch.where(mask.bool()[:, None], own, s.float())",
-        "own",
+        "s.copy_(torch.where(chosen, lse.mul_(LOG2E).to(s.dtype), s))",
+        "s.copy_(lse.mul_(LOG2E))",
         MORE,
     ),
     cpu(
@@ -217,8 +217,8 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: rows of latent attention see the last key",
         f"{A}/flashinfer/mla.py",
-        "LatentScores(float(sm_scale), q_len=each or 1, causal=bool(causal))",
-        "LatentScores(float(sm_scale), q_len=each or 1, causal=False)",
+        'LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=bool(causal))',
+        'LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=False)',
         "tests/compat/test_flashinfer_more.py -k latent",
     ),
     cpu(
