@@ -19,7 +19,7 @@ from tests import emulator
 from tests.support.assemblers import any_assembler
 
 SMALL = determinism.Campaign(needles=5, compositions=4, largest=9, longest=60, q_longest=5)
-# Of batches that no other op has.
+# Examples of the ops that make their batches themselves.
 OWN = [d for d in examples() if d.op in ("pack_mask", "qkv_prepare") or (d.op == "dequantize" and d.quant.scale == "block")]
 
 
