@@ -48,7 +48,7 @@ CPU_KERNEL_FAULTS = (
         "tests/families/cascade/test_merge_shapes.py",
     ),
     cpu(
-        "append: angles are asked for of the first unit alone",
+        "append: only the first unit loads the angles",
         "kernels/kv_cache/computed_append.cuh",
         "    const Unit unit = Cut::unit(threadIdx.x % 32 % kPerHead);\n    if (kLoadsAhead",
         "    const Unit unit = Cut::unit(0);\n    if (kLoadsAhead",
