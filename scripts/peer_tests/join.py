@@ -1,6 +1,6 @@
 """Joins the tables of scripts/flashinfer_tests into a record: `python scripts/peer_tests/join.py TABLE... --tests COMMIT`.
 
-COMMIT is FlashInfer's, whose tests ran. Counts of a test file come from the last table that has it, so that a file may run again.
+COMMIT is FlashInfer's, whose tests ran. A file of tests may run again: its counts come from the last table that has it.
 """
 
 from __future__ import annotations
