@@ -137,7 +137,8 @@ struct Fold {
   }
   // Vectors that are whole in every thread, in the same order as one by one.
   template <int kStage>
-  __device__ __forceinline__ void add_whole(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave, int piece, int first) {
+  __device__ __forceinline__ void add_whole(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave,
+                                            int piece, int first) {
     using R = ReducerOf<kStage>;
     const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
     typename M::Inputs in[kAhead];

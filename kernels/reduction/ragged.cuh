@@ -22,8 +22,8 @@ constexpr int kNearBatch = 8;    // the most where addresses of steps that are n
 template <class M, Lie kLie, int kLanes, int kCount>
 struct RaggedBatch {
   static constexpr int kSize = kCount;
-  // A thread has seven predicates: with one for each load, later loads would wait for the use of earlier ones. Past the end the last
-  // element is loaded again instead.
+  // A thread has seven predicates: with one for each load, later loads would wait for the use of earlier ones. Past the end the
+  // last element is loaded again instead.
   static constexpr bool kClamps = kLie == Lie::kDense && kCount > kShortBatch;
   const typename M::Params& p;
   const Located<M>& row;
@@ -32,7 +32,8 @@ struct RaggedBatch {
   Located<M> start{};
   typename M::Element in[kCount];
 
-  __device__ __forceinline__ RaggedBatch(const typename M::Params& params, const Located<M>& row, uint32_t first, uint32_t count, int lanes)
+  __device__ __forceinline__ RaggedBatch(const typename M::Params& params, const Located<M>& row, uint32_t first, uint32_t count,
+                                         int lanes)
       : p(params), row(row), first(first), count(count), lanes(kLanes == 0 ? lanes : kLanes) {
     start = kLie == Lie::kAny ? located_from<M>(row, p, first) : moved(row, first);
 #pragma unroll
@@ -178,7 +179,8 @@ struct RaggedFold {
       const int i = __ffs(is_long ? ours : mine) - 1;
       const RowRange short_range = {__shfl_sync(0xffffffffu, range.begin, i), __shfl_sync(0xffffffffu, range.length, i)};
       const int64_t row = is_long ? far(group + i) : int64_t{blockIdx.x} * p.each + warp * rows + i;
-      RaggedRow<M, kLie>(p, row, is_long ? bounds(row) : short_range, is_long ? thread : lane, is_long ? kRaggedThreads : 32).fold();
+      const RowRange found = is_long ? bounds(row) : short_range;
+      RaggedRow<M, kLie>(p, row, found, is_long ? thread : lane, is_long ? kRaggedThreads : 32).fold();
       if (is_long) __syncthreads();  // others have read the states of this row
       (is_long ? ours : mine) &= (is_long ? ours : mine) - 1;
     }

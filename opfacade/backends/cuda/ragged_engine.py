@@ -65,7 +65,7 @@ class RaggedRows(RowLayout):
 
 
 def _is_light(program: Any) -> bool:
-    """Whether a pass over the elements is short, so that more of them in flight cost neither CTAs of an SM nor time to compile."""
+    """Whether a pass over the elements is so short that more loads in flight cost neither CTAs of an SM nor time to compile."""
     return fold_config.read_once(program) and column_config.state_words(program) <= _LIGHT_STATES
 
 
