@@ -4,7 +4,7 @@
 
 namespace opfacade {
 
-constexpr int64_t kElementsOfCta = 16384;  // about: fewer bring their start and end more often, more leave the last CTAs long alone
+constexpr int64_t kElementsOfCta = 32768;  // about: fewer bring their start and end more often, more leave the last CTAs long alone
 
 // A power of two. elements: of all rows. least: CTAs that there shall be where there are as many rows.
 inline int32_t rows_of_cta(int64_t rows, int64_t elements, int64_t least) {
