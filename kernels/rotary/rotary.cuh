@@ -111,9 +111,10 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
 
 template <class C>
 __device__ __forceinline__ void rotary(const RotaryParams& p) {
-  const int64_t row = int64_t{blockIdx.z} * gridDim.y + blockIdx.y;
-  const int first = static_cast<int>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * p.heads_each;
-  if (row >= p.rows || first >= p.heads) return;
+  const int64_t row = blockIdx.x;
+  const int64_t first_head = int64_t{blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32} * p.heads_each;
+  if (first_head >= p.heads) return;
+  const int first = static_cast<int>(first_head);
   const int stop = min(first + p.heads_each, p.heads);
   constexpr bool kFits = C::kOffset % UnitCut<C, true, true>::kRun == 0;
   if (kFits && p.aligned) rotate_heads<C, kFits>(p, row, first, stop);

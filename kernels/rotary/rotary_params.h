@@ -1,6 +1,6 @@
 // Parameters of a rotation, shared by the kernel and its binding.
-// Launch: CTAs of up to 128 threads in a grid of (CTAs of a row, rows, more rows); a warp takes heads_each of the heads of a row, those
-// of q first, then those of k.
+// Launch: CTAs of up to 128 threads in a grid of (rows, CTAs of a row); a warp takes heads_each of the heads of a row, those of q first,
+// then those of k.
 #pragma once
 #include <stdint.h>
 
