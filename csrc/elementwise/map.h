@@ -80,7 +80,7 @@ class MapAxes {
     p_.rows = static_cast<uint32_t>(rows), p_.by_rows = divider_of(rows);
     return ceil_div(p_.rank == 1 ? ceil_div(vectors, p_.each) : outer * rows * vectors, threads_);
   }
-  // Of a CTA: fewer where CTAs of kMapThreads would leave multiprocessors idle.
+  // Threads in a CTA: fewer than kMapThreads where those would leave multiprocessors idle.
   int threads() const { return threads_; }
 
   // Whether offsets are a few 32-bit products; `count` elements are a vector.
