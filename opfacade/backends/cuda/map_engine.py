@@ -90,7 +90,7 @@ def _beside(vector: int, unroll: int) -> int:
 
 
 def _ctas(operands: int, unroll: int, weight: int) -> int:
-    """CTAs of an SM for which an assembler allots registers. Left alone it takes 32, which leaves no two elements side by side."""
+    """CTAs of an SM for which ptxas allots registers. Left alone it takes 32, too few for elements side by side."""
     return 1 if unroll == 1 else 4 if operands <= 3 and weight <= _FEW else 3 if operands <= 5 else 2
 
 

@@ -51,7 +51,12 @@ FAULTS = (
     Mutant(
         "map: a CTA of fewer threads leaves a gap before the next",
         _KERNEL,
-        (("    vector = blockIdx.x * p.each * blockDim.x + threadIdx.x;", "    vector = blockIdx.x * p.each * kMapThreads + threadIdx.x;"),),
+        (
+            (
+                "    vector = blockIdx.x * p.each * blockDim.x + threadIdx.x;",
+                "    vector = blockIdx.x * p.each * kMapThreads + threadIdx.x;",
+            ),
+        ),
         tests=_PATHS,
     ),
     Mutant(
