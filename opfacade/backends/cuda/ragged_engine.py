@@ -22,7 +22,7 @@ _EVIDENCE = (
     "tests/families/reduction/test_ragged.py::test_a_row_has_the_same_bits_in_any_batch_and_place",
 )
 _WARP, _LIGHT_BATCH, _MAX_BATCH = 32, 16, 8
-_LIGHT_STATES = 4  # registers of a thread for states beside which there is room for a larger batch
+_LIGHT_STATES = 4  # registers of a thread for states that leave enough for a larger batch
 _CTAS = 8  # of an SM, at least, where there are as many rows
 _GROUPS = 8  # threads that share a column of a row
 
