@@ -44,6 +44,7 @@ struct Fold {
       }
     }
     allow_dependents();
+    first_late(0);  // in flight while the stages are computed
     row_stages(At<0>{});
     if (row.there && row.lane == 0) M::store_row(p, row.at, constants, results, row.place);
     each(M::kSegmented ? waves() : 1, [&](int wave) {
@@ -132,6 +133,10 @@ struct Fold {
       if constexpr (kWarps * M::kCluster > 1)
         all = join_warps<R, kWarps, M::kCluster>(all, static_cast<int>(threadIdx.x) % M::kThreads / 32, (kStage * M::kRows + row.slot) * kWarps);
       M::keep(At<kStage>{}, results, all);
+      if constexpr (kHeld && kLie == Lie::kWide) {
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) M::forget_values(held[slot]);
+      }
       row_stages(At<kStage + 1>{});
     }
   }
@@ -151,16 +156,22 @@ struct Fold {
   __device__ __forceinline__ void fetch_late(int wave, int piece) {
     if (piece < M::kPieces) row.fetch_late(held[wave * M::kPieces + piece], wave, piece, row.count(wave, piece));
   }
+  __device__ __forceinline__ void first_late(int wave) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int piece = 0; piece < M::kAhead; ++piece) fetch_late(wave, piece);
+    }
+  }
   __device__ __forceinline__ void store(int wave) {
     const int segment = row.segment(wave);
     if constexpr (M::kSegmentOutputs) {
       if (row.has(segment) && row.element(0) == 0) store_segment(wave, segment);
     }
     if constexpr (M::kFullOutputs) {
-      if constexpr (kHeld) fetch_late(wave, 0);
+      if (wave > 0) first_late(wave);
       const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
       each_vector(wave, [&](int piece, int count) {
-        if constexpr (kHeld) fetch_late(wave, piece + 1);  // in flight while this vector is computed
+        if constexpr (kHeld) fetch_late(wave, piece + M::kAhead);  // in flight while this vector is computed
         store_vector(uniform, wave, piece, count);
       });
     }
