@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t load_kept(const uint32_t* from) {
   return v;
 }
 
-// What was computed of the word before is computed again after, instead of kept in registers.
+// Values computed of the word before are computed again after, instead of kept in registers.
 __device__ __forceinline__ void forget_origin(uint32_t& word) { asm volatile("" : "+r"(word)); }
 
 }  // namespace opfacade
