@@ -1,7 +1,7 @@
 // A few neighbours of one operand in registers, as they lie in memory. In words, which stay whole until an element is needed.
 #pragma once
 #include "kernels/common/stored.cuh"
-#include "kernels/ptx/load.cuh"
+#include "kernels/ptx/forget.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {
@@ -51,10 +51,6 @@ struct Pack {
     if (wide) copy<true>(const_cast<Bits*>(from));
     else set_bits(0, *from);
   }
-  // A whole vector that is aligned, and that other rows of the SM read too.
-  __device__ __forceinline__ void load_kept(const void* base, int64_t at) {
-    copy<true, true>(const_cast<Bits*>(static_cast<const Bits*>(base) + at));
-  }
   __device__ __forceinline__ void forget_origin() {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) opfacade::forget_origin(word[i]);
@@ -74,19 +70,14 @@ struct Pack {
 
  private:
   // Pieces of up to sixteen bytes.
-  template <class V, bool kKept>
-  __device__ __forceinline__ static V read(const V* from) {
-    if constexpr (kKept) return opfacade::load_kept(from);
-    else return *from;
-  }
-  template <bool kLoad, bool kKept = false>
+  template <bool kLoad>
   __device__ __forceinline__ void copy(Bits* memory) {
     if constexpr (kWords % 4 == 0) {
       uint4* pieces = reinterpret_cast<uint4*>(memory);
 #pragma unroll
       for (int i = 0; i < kWords / 4; ++i) {
         if constexpr (kLoad) {
-          const uint4 x = read<uint4, kKept>(pieces + i);
+          const uint4 x = pieces[i];
           word[4 * i] = x.x, word[4 * i + 1] = x.y, word[4 * i + 2] = x.z, word[4 * i + 3] = x.w;
         } else {
           store_vector(pieces + i, make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]));
@@ -97,7 +88,7 @@ struct Pack {
 #pragma unroll
       for (int i = 0; i < kWords / 2; ++i) {
         if constexpr (kLoad) {
-          const uint2 x = read<uint2, kKept>(pieces + i);
+          const uint2 x = pieces[i];
           word[2 * i] = x.x, word[2 * i + 1] = x.y;
         } else {
           store_vector(pieces + i, make_uint2(word[2 * i], word[2 * i + 1]));
@@ -107,7 +98,7 @@ struct Pack {
       uint32_t* pieces = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll
       for (int i = 0; i < kWords; ++i) {
-        if constexpr (kLoad) word[i] = read<uint32_t, kKept>(pieces + i);
+        if constexpr (kLoad) word[i] = pieces[i];
         else pieces[i] = word[i];
       }
     }

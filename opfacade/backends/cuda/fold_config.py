@@ -7,7 +7,7 @@ Vectors of `vector` elements are dealt to `threads` * `cluster` lanes. A group (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opfacade.core.dtypes import ITEMSIZE
@@ -19,7 +19,8 @@ _TEMPORARY = 1.5  # registers of an element besides those that hold it
 STATE_WORDS = 64  # registers of a thread for states of stages that are joined in one pass
 _MAX_THREADS, _BLOCK = 512, 128
 _USUAL_PIECES, _MAX_PIECES = 4, 8
-_LEAST_LANES = 128  # of a row that has as many vectors: fewer take longer for a few rows
+_LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
+_MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
 _CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
 
@@ -34,6 +35,11 @@ class Config:
     waves: int
     cluster: int = 1
     held: bool = True
+    fewer: int = 1  # a row has as many times fewer lanes where there are many rows
+
+    @property
+    def many_rows(self) -> int:
+        return _MANY_ROWS
 
     @property
     def most_terms(self) -> int:
@@ -125,22 +131,33 @@ def config(program: Any, target: Target) -> Config:
     if inner == program.fold:
         narrow = _of_shared(program, vector)
         held = elements_in_registers(program, shared_by_outputs(program)) // narrow
-        return _of_rows(narrow, -(-elements // narrow), max(1, held), clusters, _USUAL_PIECES * vector // narrow)
+        usual = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, max(1, held))
+        least = _LEAST_LANES if shared_by_outputs(program) else 1
+        return _of_rows(narrow, -(-elements // narrow), max(1, held), clusters, usual, least)
     vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
     return _of_groups(vector, vectors, min(most, _MAX_PIECES), clusters, max(1, segments))
 
 
-def _of_rows(vector: int, vectors: int, most: int, clusters: tuple[int, ...], usual: int) -> Config:
+def _of_rows(vector: int, vectors: int, most: int, clusters: tuple[int, ...], usual: int, least: int) -> Config:
     if vectors <= 32:
         return _config(vector, _above(vectors), 1, 1)
     most = min(most, _MAX_PIECES)
-    usual = min(usual, most, max(1, vectors // _LEAST_LANES))
+    few = min(usual, max(1, (vectors + least // 2) // least))
     for cluster in clusters:
-        for pieces in sorted({usual, most}):
+        for pieces in sorted({few, most}):
             threads = 32 * -(-vectors // (32 * pieces * cluster))
             if threads <= _MAX_THREADS:
-                return _config(vector, threads, -(-vectors // (threads * cluster)), cluster)
+                found = _config(vector, threads, -(-vectors // (threads * cluster)), cluster)
+                return replace(found, fewer=_fewer(found, usual))
     return Config(vector, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False)
+
+
+def _fewer(shape: Config, usual: int) -> int:
+    """The largest power of two by which lanes of whole warps can be fewer, with `usual` vectors each."""
+    found = 1
+    while shape.cluster == 1 and shape.threads % (64 * found) == 0 and 2 * found * shape.pieces <= usual:
+        found *= 2
+    return found
 
 
 def _config(vector: int, threads: int, pieces: int, cluster: int) -> Config:
