@@ -23,7 +23,7 @@ SM_90A = Target.parse("sm_90a")
 def weighted(reducer, shape):
     """An element without a result of its row, times a weight of its column."""
     kept = Stage(reducer=reducer, value=X)
-    part = list(REDUCERS[reducer].parts)[-1]
+    part = "mean" if reducer == "welford" else list(REDUCERS[reducer].parts)[-1]
     result = stage(0, kept.part(part), part)
     result = result if result.type == "f32" else apply("f32", result)
     given = (Input(name="x", dtype="f16"), Input(name="w", dtype="f16", over=(1,)))
