@@ -67,6 +67,14 @@ class ClusterRow {
     sync();
     return join(words_of_lane(&shared_.cta[slot_]), op);
   }
+  // The same of one CTA, in its first warp. warps: a word for each warp.
+  template <class Op>
+  static __device__ __forceinline__ uint64_t cta_reduce(uint64_t* warps, uint64_t value, Op op) {
+    value = join(value, op);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    return threadIdx.x < 32 ? join(warps[threadIdx.x % (kSampleThreads / 32)], op) : 0;
+  }
 
  private:
   // Over the lanes of a warp.

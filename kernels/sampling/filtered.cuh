@@ -1,6 +1,6 @@
 // The kernel of rows that are held: cuts, race over the kept, and what is reported.
 #pragma once
-#include "kernels/sampling/kept.cuh"
+#include "kernels/sampling/teams.cuh"
 
 namespace opfacade {
 
@@ -200,16 +200,22 @@ __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   return !(listed && kEndsAlone<C>);
 }
 
+// A row that a cluster holds.
 template <class C>
-__device__ __forceinline__ void sample_filtered(const SampleParams& p) {
+__device__ __forceinline__ void sample_held(const SampleParams& p, int64_t at) {
   HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
-  const int64_t at = blockIdx.x / p.ctas;
-  if (!is_valid_row(p, at)) return;
   BiasIndex& index = bias_index(shared);
   flag_biases<C>(p, at, shared.flags, index);
   const Row<C> row(p, at, shared.flags, &index);
   HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
   if (draw_held<C>(held)) held.cluster().sync();  // no CTA exits while others read its shared memory
+}
+
+template <class C>
+__device__ __forceinline__ void sample_filtered(const SampleParams& p) {
+  if constexpr (kShortens<C>) return sample_in_teams<C>(p, [&](int64_t at) { sample_held<C>(p, at); });
+  const int64_t at = blockIdx.x / p.ctas;
+  if (is_valid_row(p, at)) sample_held<C>(p, at);
 }
 
 }  // namespace opfacade

@@ -14,6 +14,7 @@ struct alignas(16) HeldShared {
   SelectShared select;
   uint32_t listed;  // candidates that this CTA has listed
   uint32_t best;    // ordered key that some thread of the CTA has found
+  uint32_t left;    // CTAs of the cluster whose rows are still to be held, a bit for each
   uint8_t flags[kBiasFlags];
 };
 
@@ -37,6 +38,24 @@ __device__ __noinline__ float read_again(const SampleParams& p, int64_t row, con
   logits.adjust(token, one);
   return logits.heated(one.a[0]);
 }
+
+// The probability of a token beside that of the most likely one.
+template <class C>
+struct Likelihood {
+  float top;
+
+  static __device__ __forceinline__ Likelihood of(float most) {
+    return {C::kShares ? most : __fmul_rn(Row<C>::finite(most), kLog2E)};
+  }
+  // Octaves below the most likely token; not negative.
+  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top, __fmul_rn(Row<C>::finite(a), kLog2E)); }
+  // The weight of a candidate, where the most likely one has 1.
+  __device__ __forceinline__ float weight(float a) const { return C::kShares ? __fdiv_rn(a, top) : exp2_approx(-below(a)); }
+  // In units of 2^-40: an integer, so that sums have no order.
+  __device__ __forceinline__ uint64_t mass(float a) const { return static_cast<uint64_t>(fmaf(weight(a), kMassUnit, 0.5f)); }
+  // Grows as a candidate gets less likely: min_p bounds it.
+  __device__ __forceinline__ float distance(float a) const { return C::kShares ? -weight(a) : below(a); }
+};
 
 // Sums of coarse buckets: those from first to last are exact, and that before the first has all that comes before it.
 struct Surveyed {
@@ -74,21 +93,15 @@ class HeldRow {
     });
     own_ = first;
     first = cluster_.reduce(first, Larger());
-    top_ = C::kShares ? key_of(first) : __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
+    top_ = Likelihood<C>::of(key_of(first)).top;
     return first;
   }
 
-  // Octaves of probability below the most likely token; not negative.
-  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top_, __fmul_rn(Row<C>::finite(a), kLog2E)); }
-
-  // The weight of a candidate, where the most likely one has 1.
-  __device__ __forceinline__ float weight(float a) const {
-    return C::kShares ? __fdiv_rn(a, top_) : exp2_approx(-below(a));
-  }
-  // In units of 2^-40: an integer, so that sums have no order.
-  __device__ __forceinline__ uint64_t mass(float a) const { return static_cast<uint64_t>(fmaf(weight(a), kMassUnit, 0.5f)); }
-  // Grows as a candidate gets less likely: min_p bounds it.
-  __device__ __forceinline__ float distance(float a) const { return C::kShares ? -weight(a) : below(a); }
+  // The probability of tokens beside that of the most likely one of the row.
+  __device__ __forceinline__ float below(float a) const { return likelihood().below(a); }
+  __device__ __forceinline__ float weight(float a) const { return likelihood().weight(a); }
+  __device__ __forceinline__ uint64_t mass(float a) const { return likelihood().mass(a); }
+  __device__ __forceinline__ float distance(float a) const { return likelihood().distance(a); }
   static __device__ __forceinline__ float distance_of(float share) { return C::kShares ? -share : -log2f(share); }
 
   // f(first token, four adjusted logits) of every group of this thread; -inf past the row.
@@ -177,6 +190,7 @@ class HeldRow {
   __device__ __forceinline__ const Row<C>& row() const { return row_; }
 
  private:
+  __device__ __forceinline__ Likelihood<C> likelihood() const { return {top_}; }
   __device__ __forceinline__ void read_group(uint32_t token, float (&a)[4]) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) a[j] = token + j < end_ ? again(token + j) : minus_infinity();

@@ -33,6 +33,16 @@ struct Loaded {
   uint32_t allowed;
 };
 
+// Four tokens as they are loaded from aligned operands, each as whole words until it is used: unpacking would wait for the load
+// and delay the next one.
+template <class C>
+struct Packed {
+  Fetched<typename C::T, 4> x;
+  uint32_t allowed, prompt;
+  Run<float, 4> bias;
+  Run<int32_t, 4> count;
+};
+
 template <class C>
 struct Row {
   using Bits = typename Element<typename C::T>::Bits;
@@ -82,6 +92,39 @@ struct Row {
     }
   }
 
+  // Where groups end that are loaded as whole words; `first` if operands are not aligned.
+  __device__ __forceinline__ uint32_t whole(uint32_t first, uint32_t end) const {
+    const AdjustParams& by = p.adjust;
+    bool is = aligned;
+    if constexpr (C::kBias) is = is && reinterpret_cast<uintptr_t>(by.bias + row * by.bias_row) % 16 == 0;
+    if constexpr (C::kPenalties) {
+      is = is && reinterpret_cast<uintptr_t>(by.prompt_mask + row * by.prompt_mask_row) % 4 == 0;
+      is = is && reinterpret_cast<uintptr_t>(by.output_counts + row * by.output_counts_row) % 16 == 0;
+    }
+    return is ? max(first, min(end, vocab() / 4 * 4)) : first;
+  }
+
+  // The group `further` tokens after `from`, before `whole`. The sum of both is taken of pointers: one register has many groups.
+  __device__ __forceinline__ void fetch(uint32_t from, uint32_t further, Packed<C>& to) const {
+    const AdjustParams& by = p.adjust;
+    to.x = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + from + further);
+    if constexpr (C::kBitmask) to.allowed = static_cast<uint32_t>((by.bitmask + row * by.bitmask_row + from / 32)[further / 32]);
+    if constexpr (C::kBias) to.bias = *reinterpret_cast<const Run<float, 4>*>(by.bias + row * by.bias_row + from + further);
+    if constexpr (C::kPenalties) {
+      to.prompt = *reinterpret_cast<const uint32_t*>(by.prompt_mask + row * by.prompt_mask_row + from + further);
+      to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
+    }
+  }
+  __device__ __forceinline__ void unpack(uint32_t token, const Packed<C>& from, Loaded<4>& to) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      to.a[j] = from.x.at(j);
+      if constexpr (C::kBias) to.bias[j] = from.bias.e[j];
+      if constexpr (C::kPenalties) to.count[j] = from.count.e[j], to.prompt[j] = static_cast<uint8_t>(from.prompt >> 8 * j);
+    }
+    if constexpr (C::kBitmask) to.allowed = from.allowed >> token % 32;
+  }
+
   // f(first token, four adjusted logits) of the groups of this thread from `first` to `end`; the next group is loaded before f
   // has this one.
   template <class F>
@@ -127,6 +170,11 @@ struct Row {
 
   // Numbers whose products with log2(e) are finite.
   __device__ __forceinline__ static float finite(float a) { return C::kRaw ? fminf(fmaxf(a, -kLargest), kLargest) : a; }
+
+  // Whether tokens are what was loaded, before `settled`.
+  static constexpr bool kPlain = !(C::kRaw || C::kBitmask || C::kBias || C::kBiasList || C::kPenalties || C::kSoftCap);
+  // Of a token that is a candidate, and that nothing but its temperature adjusts.
+  __device__ __forceinline__ float settled(float x) const { return heated(within(x)); }
 
   __device__ __forceinline__ float heated(float a) const {
     if (!C::kTemperature || greedy() || !is_candidate(a)) return a;

@@ -1,5 +1,5 @@
 // Parameters of sampling, shared by the kernel and its binding.
-// Launch: grid rows * ctas in clusters of `ctas`, each of which has one row; kSampleThreads threads a CTA. CTA r of a cluster
+// Launch: grid rows * ctas (rows * team, where a k may be short) in clusters of `ctas`, each of which has one row; kSampleThreads threads a CTA. CTA r of a cluster
 // has tokens [r * slice, (r + 1) * slice). Pointers of operands that a descriptor does not have are null. Strides in elements.
 #pragma once
 #include <stdint.h>
@@ -13,6 +13,8 @@ constexpr int kMostTopK = 2048;
 // Candidates in a list, of one CTA and of a row; with these, rows of 151936 leave room for two CTAs.
 constexpr int kOwnListed = 768, kListed = 2048;
 constexpr int kFilterShared = kHeldShared + 8 * (kOwnListed + kListed);
+// A k that is short: how many candidates a CTA may note, and sort.
+constexpr int kShortK = 128, kNoted = 2048, kSorted = 512;
 constexpr int kTopKShared = kHeldShared + 2 * 8 * kMostTopK;  // with the lists of a top-k
 
 struct AdjustParams {
@@ -53,6 +55,7 @@ struct SampleParams {
   int64_t logits_row, top_tokens_row, top_logprobs_row, probs_row;
   int64_t rows, num_logits;
   int32_t vocab, top_n, max_top_k, ctas;
+  int32_t team;  // CTAs of a row whose k is short; a cluster has ctas / team such rows
   uint32_t slice, held, stream;  // held: tokens of a slice that are kept in shared memory
 };
 

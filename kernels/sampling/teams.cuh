@@ -1,0 +1,101 @@
+// Rows in teams: several rows share a cluster, and a team of its CTAs draws one whose k is short. Rows that no short list can draw
+// are held by the whole cluster, one after another.
+#pragma once
+#include "kernels/sampling/shortlist.cuh"
+
+namespace opfacade {
+
+// Whether rows may be drawn from a short list: nothing is told of the other candidates.
+template <class C>
+constexpr bool kShortens = C::kTopK && !C::kJoint && !C::kReport && !C::kProbs;
+
+// How many of the order a row needs; 0: too many for a short list.
+template <class C>
+__device__ __forceinline__ int short_k(const Row<C>& row) {
+  if (row.greedy()) return 1;
+  const uint64_t limit = Filters<C>(row.p, row.row).limit;
+  return limit <= kShortK ? static_cast<int>(limit) : 0;
+}
+
+template <class C>
+class Team {
+ public:
+  __device__ __forceinline__ explicit Team(const SampleParams& p)
+      : p_(p), shared_(*reinterpret_cast<HeldShared*>(dynamic_shared())),
+        lists_(*reinterpret_cast<ShortShared*>(dynamic_shared() + kHeldShared)), rank_(static_cast<int>(blockIdx.x % p.ctas)) {
+    at_ = first_row() + rank_ / p.team;
+    valid_ = at_ < p.rows && is_valid_row(p, at_);
+  }
+
+  __device__ __forceinline__ int64_t first_row() const { return int64_t{blockIdx.x / p_.ctas} * (p_.ctas / p_.team); }
+
+  // Draws the row. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
+  __device__ __forceinline__ uint32_t draw() {
+    if (threadIdx.x == 0) lists_.num_noted = lists_.num_own = lists_.listed = 0;
+    if constexpr (C::kBiasList)
+      if (valid_) flag_biases<C>(p_, at_, shared_.flags, bias_index(shared_));
+    const Row<C> row(p_, valid_ ? at_ : 0, shared_.flags, &bias_index(shared_));
+    const uint32_t slice = p_.slice * static_cast<uint32_t>(p_.ctas / p_.team);
+    const uint32_t first = rank_ % p_.team * slice, end = min(row.vocab(), first + slice);
+    if (valid_) ask(row, first, end);
+    const int k = valid_ ? short_k(row) : 0;
+    __syncthreads();
+    if (k > 0) Shortlist<C>(row, lists_, k).find(first, end);
+    else if (valid_ && threadIdx.x == 0) lists_.listed = kCrowded;
+
+    const ClusterRow cluster(shared_.reduce, p_.ctas);
+    TeamLists team(lists_, p_.team);
+    cluster.sync();
+    const uint32_t listed = cluster.word_of_lane(&lists_.listed), crowded = __ballot_sync(0xffffffffu, listed == kCrowded);
+    const bool leads = valid_ && rank_ % p_.team == 0 && (crowded >> rank_ & ((1u << p_.team) - 1)) == 0;
+    if (leads && p_.team > 1) team.copy(cluster, listed, rank_);
+    cluster.sync();  // no CTA exits or goes on while others read its shared memory
+    if (leads) finish(row, team, k);
+    return crowded;
+  }
+
+ private:
+  // Asks for the first chunk before it is known whether the row has a short k.
+  __device__ __forceinline__ void ask(const Row<C>& row, uint32_t first, uint32_t end) const {
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t token = first + 4 * (threadIdx.x + kSampleThreads * i);
+      if (token < end) prefetch_l2(row.logits + token);
+    }
+  }
+
+  __device__ __forceinline__ void finish(const Row<C>& row, TeamLists& team, int k) {
+    int count = static_cast<int>(lists_.listed);
+    const uint64_t* list = lists_.noted;
+    if (p_.team > 1) count = team.merge(k), list = team.merged();
+    const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(row, lists_, list, count);
+    if (threadIdx.x == 0) write_token(p_, at_, drawn);
+  }
+
+  const SampleParams& p_;
+  HeldShared& shared_;
+  ShortShared& lists_;
+  int rank_;
+  int64_t at_;
+  bool valid_;
+};
+
+// held(row): draws a row by the whole cluster. Rows that are left are told by shared memory: `held` needs all registers.
+template <class C, class F>
+__device__ __forceinline__ void sample_in_teams(const SampleParams& p, F held) {
+  uint32_t& left = reinterpret_cast<HeldShared*>(dynamic_shared())->left;
+  const uint32_t crowded = Team<C>(p).draw();
+  if (threadIdx.x == 0) left = crowded;
+#pragma unroll 1
+  for (;;) {
+    __syncthreads();
+    const uint32_t now = left;
+    if (now == 0) return;
+    const uint32_t row = static_cast<uint32_t>(__ffs(static_cast<int>(now)) - 1) / p.team;
+    __syncthreads();
+    if (threadIdx.x == 0) left = now & ~(((1u << p.team) - 1) << row * p.team);
+    held(int64_t{blockIdx.x / p.ctas} * (p.ctas / p.team) + row);
+  }
+}
+
+}  // namespace opfacade
