@@ -61,4 +61,11 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// As one multiplication: of 64-bit operands the compiler adds zeros.
+__device__ __forceinline__ uint64_t wide_product(uint32_t a, uint32_t b) {
+  uint64_t out;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(out) : "r"(a), "r"(b));
+  return out;
+}
+
 }  // namespace opfacade

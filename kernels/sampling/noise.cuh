@@ -18,7 +18,7 @@ struct Philox {
     uint32_t k0 = key[0], k1 = key[1];
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
-      const uint64_t first = uint64_t{0xD2511F53u} * c[0], third = uint64_t{0xCD9E8D57u} * c[2];
+      const uint64_t first = wide_product(0xD2511F53u, c[0]), third = wide_product(0xCD9E8D57u, c[2]);
       const uint32_t even = static_cast<uint32_t>(third >> 32) ^ c[1] ^ k0;
       const uint32_t odd = static_cast<uint32_t>(first >> 32) ^ c[3] ^ k1;
       c[0] = even, c[1] = static_cast<uint32_t>(third), c[2] = odd, c[3] = static_cast<uint32_t>(first);
@@ -43,25 +43,29 @@ __device__ __forceinline__ float minus_log2_exponential(uint32_t word) {
   return -log2f(e);
 }
 
-// How far the best key so far, as an ordered integer in shared memory, is ahead of tokens whose largest key without noise is
-// about `most`. The margins cover the rounding of a key.
+// How far the best key so far is ahead of tokens whose largest key without noise is about `most`. The margins cover the rounding of
+// a key.
 class Lead {
  public:
-  __device__ __forceinline__ Lead(const uint32_t* best, float most) {
-    const uint32_t known = *static_cast<const volatile uint32_t*>(best);
-    const float reach = fabsf(most) < kLargest ? fmaf(fabsf(most), 0x1p-20f, most + 0x1p-6f) : -minus_infinity();
-    need_ = (known == 0 ? minus_infinity() : of_ordered(known)) - reach;
+  __device__ __forceinline__ Lead(float best, float most) {
+    need_ = best - (fabsf(most) < kLargest ? fmaf(fabsf(most), 0x1p-20f, most + 0x1p-6f) : -minus_infinity());
   }
   // Whatever the noise.
-  __device__ __forceinline__ bool is_lost() const { return need_ > kMostNoise; }
-  // With the noise of these words: E is at least u, so noise above `need_` has a word below 2^(32 - need_).
+  __device__ __forceinline__ bool is_lost(float most_noise = kMostNoise) const { return need_ > most_noise; }
+  // With the noise of these words: E is at least u, so noise above `need_` has a word up to 2^(32 - need_).
   __device__ __forceinline__ bool is_lost(const uint32_t (&words)[4]) const {
-    const uint32_t least = min(min(words[0], words[1]), min(words[2], words[3]));
-    return need_ > 0.f && least > __float2uint_rz(exp2_approx(32.f - need_));
+    const uint32_t most = need_ > 0.f ? __float2uint_rz(exp2_approx(32.f - need_)) : ~0u;
+    return min(min(words[0], words[1]), min(words[2], words[3])) > most;
   }
 
  private:
   float need_;  // noise that a winner has
 };
+
+// The largest key of a CTA so far, which its threads raise with atomicMax: an ordered integer in shared memory, 0 before the first.
+__device__ __forceinline__ float best_key(const uint32_t* best) {
+  const uint32_t known = *static_cast<const volatile uint32_t*>(best);
+  return known == 0 ? minus_infinity() : of_ordered(known);
+}
 
 }  // namespace opfacade

@@ -52,6 +52,7 @@ struct Row {
   const uint8_t* flags;    // of the biases
   const BiasIndex* index;  // null: all entries are read
   float temperature;
+  float repetition, frequency, presence, shrink;
   bool aligned;  // groups of the row are aligned
 
   __device__ __forceinline__ Row(const SampleParams& p, int64_t row, const uint8_t* flags, const BiasIndex* index)
@@ -65,6 +66,10 @@ struct Row {
     aligned = reinterpret_cast<uintptr_t>(logits) % (4 * sizeof(Bits)) == 0;
     temperature = 1.f;
     if constexpr (C::kTemperature) temperature = p.temperature[row];
+    if constexpr (C::kPenalties) {
+      repetition = p.adjust.repetition[row], frequency = p.adjust.frequency[row], presence = p.adjust.presence[row];
+      shrink = __fdiv_rn(1.f, repetition);
+    }
   }
 
   __device__ __forceinline__ bool greedy() const { return !(temperature > 0.f); }
@@ -157,23 +162,30 @@ struct Row {
       }
       return;
     }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      if constexpr (C::kBitmask) a[j] = of.allowed >> j & 1 ? a[j] : minus_infinity();
-      if constexpr (C::kBias) a[j] = __fadd_rn(a[j], of.bias[j]);
-    }
-    if constexpr (C::kBiasList) add_list(token, a);
+    add(token, of);
     if constexpr (C::kPenalties) penalize(of);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? capped(a[j]) : minus_infinity();
   }
 
+  // As far as it is cheap: no smaller than `adjust` makes them, but for 2^-21 of a number; NaN may stay where no candidate is.
+  __device__ __forceinline__ void approach(uint32_t token, Loaded<4>& of) const {
+    add(token, of);
+    if constexpr (C::kPenalties) penalize_roughly(of);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if constexpr (C::kSoftCap) of.a[j] = of.a[j] > minus_infinity() ? fmaxf(fminf(of.a[j], p.adjust.soft_cap), 0.f) : of.a[j];
+  }
+  // As `adjust` does, but for what `settled` does.
+  __device__ __forceinline__ void change(uint32_t token, Loaded<4>& of) const {
+    if constexpr (C::kPenalties || C::kSoftCap) adjust(token, of);
+    else add(token, of);
+  }
+
   // Numbers whose products with log2(e) are finite.
   __device__ __forceinline__ static float finite(float a) { return C::kRaw ? fminf(fmaxf(a, -kLargest), kLargest) : a; }
 
-  // Whether tokens are what was loaded, before `settled`.
-  static constexpr bool kPlain = !(C::kRaw || C::kBitmask || C::kBias || C::kBiasList || C::kPenalties || C::kSoftCap);
-  // Of a token that is a candidate, and that nothing but its temperature adjusts.
+  // Of a candidate that is adjusted but for its range and its temperature.
   __device__ __forceinline__ float settled(float x) const { return heated(within(x)); }
 
   __device__ __forceinline__ float heated(float a) const {
@@ -182,6 +194,17 @@ struct Row {
   }
 
  private:
+  // The mask and the biases.
+  template <int kCount>
+  __device__ __forceinline__ void add(uint32_t token, Loaded<kCount>& of) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if constexpr (C::kBitmask) of.a[j] = of.allowed >> j & 1 ? of.a[j] : minus_infinity();
+      if constexpr (C::kBias) of.a[j] = __fadd_rn(of.a[j], of.bias[j]);
+    }
+    if constexpr (C::kBiasList) add_list(token, of.a);
+  }
+
   // -0 becomes 0, so that equal numbers have equal bits.
   __device__ __forceinline__ static float within(float a) { return __fadd_rn(fminf(fmaxf(a, -kLargest), kLargest), 0.f); }
 
@@ -214,13 +237,26 @@ struct Row {
 
   template <int kCount>
   __device__ __forceinline__ void penalize(Loaded<kCount>& of) const {
-    const AdjustParams& by = p.adjust;
-    const float repetition = by.repetition[row], frequency = by.frequency[row], presence = by.presence[row];
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       float& a = of.a[j];
       if (of.count[j] > 0 || of.prompt[j]) a = a > 0.f ? __fdiv_rn(a, repetition) : __fmul_rn(a, repetition);
       if (of.count[j] > 0) a = __fsub_rn(__fsub_rn(a, __fmul_rn(frequency, static_cast<float>(of.count[j]))), presence);
+    }
+  }
+
+  // Products for divisions: what they round is added.
+  __device__ __forceinline__ void penalize_roughly(Loaded<4>& of) const {
+    int any = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) any |= max(of.count[j], 0) | of.prompt[j];
+    if (any == 0) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float& a = of.a[j];
+      if (of.count[j] > 0 || of.prompt[j]) a = a * (a > 0.f ? shrink : repetition);
+      const float often = frequency * static_cast<float>(of.count[j]);
+      if (of.count[j] > 0) a = fmaf(fabsf(a) + fabsf(often), 0x1p-20f, a) - often - presence;
     }
   }
 

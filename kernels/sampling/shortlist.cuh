@@ -2,6 +2,7 @@
 // token so far, and k of those bound what may be among the first k: few candidates are noted, fewer are sorted, and sorted lists
 // of the team are merged.
 #pragma once
+#include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/kept.cuh"
 
 namespace opfacade {
@@ -52,9 +53,8 @@ class Shortlist {
   }
 
  private:
-  // Groups of a chunk: their loads are in flight together.
-  static constexpr uint32_t kStep = 4 * kSampleThreads;
-  static constexpr int kAhead = Row<C>::kPlain ? 8 : C::kPenalties || C::kBias ? 2 : 4;
+  static constexpr uint32_t kStep = kGroupStep;
+  static constexpr int kAhead = kGroupsAhead<C>;
 
   __device__ __forceinline__ void stream(uint32_t first, uint32_t end) {
     const uint32_t stop = row_.whole(first, end);
@@ -62,12 +62,13 @@ class Shortlist {
 #pragma unroll 1
     for (uint32_t base = first; base < end;) {
       float a[kAhead][4];
+      const auto change = [&](uint32_t token, Loaded<4>& group) { row_.change(token, group); };
       const uint32_t from = base + 4 * threadIdx.x;
       if (base < stop) {
-        read_wide(from, stop, a);
+        read_wide<C>(row_, from, stop, a, change);
         base = min(stop, base + kAhead * kStep);
       } else {
-        read_narrow(from, end, a);
+        read_narrow<C>(row_, from, end, a, change);
         base += kStep;
       }
       float most = minus_infinity();
@@ -81,37 +82,6 @@ class Shortlist {
   }
 
   static __device__ __forceinline__ float largest(const float (&a)[4]) { return fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])); }
-
-  __device__ __forceinline__ void read_wide(uint32_t from, uint32_t stop, float (&a)[kAhead][4]) const {
-    Packed<C> packed[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      packed[i] = {};
-      if (from + kStep * i < stop) row_.fetch(from, kStep * i, packed[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const uint32_t token = from + kStep * i;
-      Loaded<4> loaded;
-      row_.unpack(token, packed[i], loaded);
-      if (!Row<C>::kPlain && token < stop) row_.adjust(token, loaded);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) a[i][j] = token < stop ? loaded.a[j] : minus_infinity();
-    }
-  }
-  // One group, of any alignment.
-  __device__ __forceinline__ void read_narrow(uint32_t token, uint32_t end, float (&a)[kAhead][4]) const {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) a[i][j] = minus_infinity();
-    if (token >= end) return;
-    Loaded<4> loaded;
-    row_.load(token, loaded);
-    if (!Row<C>::kPlain) row_.adjust(token, loaded);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) a[0][j] = loaded.a[j];
-  }
 
   // Few chunks of a thread have a token that may be among the first k.
   __device__ __forceinline__ void note(uint32_t from, const float (&a)[kAhead][4]) {
