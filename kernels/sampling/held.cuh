@@ -31,7 +31,7 @@ constexpr int kSample = 8;        // one candidate of so many says where a targe
 
 // The adjusted logit of any token, read from the row. A call: many loops have it, and few rows need it.
 template <class C>
-__device__ __noinline__ float read_again(const SampleParams& p, int64_t row, const uint8_t* flags, uint32_t token) {
+__device__ __noinline__ float read_again(const SampleParams& p, uint32_t row, const uint8_t* flags, uint32_t token) {
   const Row<C> logits(p, row, flags, nullptr);
   Loaded<1> one;
   logits.load(token, one);
@@ -80,7 +80,7 @@ class HeldRow {
   template <class F>
   __device__ __forceinline__ uint64_t hold(F also) {
     uint64_t first = 0;
-    if (threadIdx.x == 0) shared_.best = 0;
+    if (thread() == 0) shared_.best = 0;
     __syncthreads();
     row_.each_group(first_, end_, [&](uint32_t token, float (&a)[4]) {
 #pragma unroll
@@ -108,7 +108,7 @@ class HeldRow {
   template <class F>
   __device__ __forceinline__ void each_group(F f) const {
 #pragma unroll 1
-    for (uint32_t token = first_ + 4 * threadIdx.x; token < end_; token += 4 * kSampleThreads) {
+    for (uint32_t token = first_ + 4 * thread(); token < end_; token += 4 * kSampleThreads) {
       Run<float, 4> four;
       if (token < past_) four = *reinterpret_cast<const Run<float, 4>*>(held_ + (token - first_));
       else read_group(token, four.e);
@@ -119,7 +119,7 @@ class HeldRow {
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
-    for (uint32_t token = first_ + threadIdx.x; token < end_; token += kSampleThreads) {
+    for (uint32_t token = first_ + thread(); token < end_; token += kSampleThreads) {
       const float a = token < past_ ? held_[token - first_] : again(token);
       if (is_candidate(a)) f(token, a);
     }
@@ -160,7 +160,7 @@ class HeldRow {
   // barriers keep the lists apart.
   template <class F>
   __device__ __forceinline__ int list(F takes, bool copies) {
-    if (threadIdx.x == 0) shared_.listed = 0;
+    if (thread() == 0) shared_.listed = 0;
     __syncthreads();
     bool room = true;
     each_of_four([&](uint32_t token, float a) {
@@ -230,7 +230,7 @@ class HeldRow {
 
   __device__ __forceinline__ Surveyed likely(const Target& target) {
     pass_.begin();
-    for (uint32_t token = first_ + 4 * threadIdx.x; token < past_; token += kSample * kSampleThreads) {
+    for (uint32_t token = first_ + 4 * thread(); token < past_; token += kSample * kSampleThreads) {
       const float a = held_[token - first_];
       if (is_candidate(a)) pass_.add(coarse(a), mass(a));
     }

@@ -47,7 +47,7 @@ template <class C>
 struct Row {
   using Bits = typename Element<typename C::T>::Bits;
   const SampleParams& p;
-  int64_t row;
+  uint32_t row;  // a grid has fewer than 2^31
   const Bits* logits;
   const uint8_t* flags;    // of the biases
   const BiasIndex* index;  // null: all entries are read
@@ -55,8 +55,9 @@ struct Row {
   float repetition, frequency, presence, shrink;
   bool aligned;  // groups of the row are aligned
 
-  __device__ __forceinline__ Row(const SampleParams& p, int64_t row, const uint8_t* flags, const BiasIndex* index)
-      : p(p), row(row), flags(flags), index(p.adjust.num_biases > BiasIndex::kMost ? nullptr : index) {
+  __device__ __forceinline__ Row(const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index)
+      : p(p), row(row), flags(C::kBiasList ? flags : nullptr),
+        index(!C::kBiasList || p.adjust.num_biases > BiasIndex::kMost ? nullptr : index) {
     int64_t from = row;
     if constexpr (C::kIndices) {
       from = p.indices[row];
@@ -138,7 +139,7 @@ struct Row {
     Loaded<4> here, next;
     bool there = false;
 #pragma unroll 1
-    for (uint32_t token = first + 4 * threadIdx.x;; token += kStep) {
+    for (uint32_t token = first + 4 * thread();; token += kStep) {
       const bool more = token < end;
       if (more) load(token, next);
       if (there) {
@@ -280,10 +281,10 @@ __device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, 
   if constexpr (!C::kBiasList) return;
   const AdjustParams& by = p.adjust;
   uint32_t* const words = reinterpret_cast<uint32_t*>(flags);
-  for (int i = threadIdx.x; i < kBiasFlags / 4; i += kSampleThreads) words[i] = 0;
-  for (int i = threadIdx.x; i < BiasIndex::kChains; i += kSampleThreads) index.first[i] = BiasIndex::kEnd;
+  for (int i = thread(); i < kBiasFlags / 4; i += kSampleThreads) words[i] = 0;
+  for (int i = thread(); i < BiasIndex::kChains; i += kSampleThreads) index.first[i] = BiasIndex::kEnd;
   __syncthreads();
-  for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
+  for (int i = thread(); i < by.num_biases; i += kSampleThreads) {
     const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]), group = token / 4;
     atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
     if (i < BiasIndex::kMost)

@@ -18,6 +18,10 @@ struct ShortShared {
   uint32_t counts[kMostCtas];
   uint32_t num_noted, num_own;
   uint32_t listed;  // entries of this CTA's list, kCrowded if there is no room
+  // Of the row, for its end: k is 0 if no short list draws it.
+  int64_t seed, offset;
+  float share, most;
+  int32_t k, greedy;
 };
 static_assert(sizeof(ShortShared) <= 8 * (kOwnListed + kListed), "in place of other lists");
 static_assert(kShortK * (kMostCtas + 2) <= kNoted, "lists in place of notes");
@@ -211,15 +215,14 @@ class TeamLists {
 
 // The draw from a sorted list of 1 to kShortK candidates, to which all filters apply; in thread 0.
 template <class C>
-__device__ __forceinline__ uint64_t drawn_of_sorted(const Row<C>& row, ShortShared& shared, const uint64_t* list, int count) {
+__device__ __forceinline__ uint64_t drawn_of_sorted(ShortShared& shared, uint32_t stream, const uint64_t* list, int count) {
   static_assert(kShortK <= kSampleThreads, "a thread has a candidate");
   const int at = static_cast<int>(threadIdx.x), lane = at % 32, warp = at / 32;
-  const Filters<C> filters(row.p, row.row);
   const uint64_t own = at < count ? list[at] : 0;
   const float a = key_of(own);
   const Likelihood<C> likelihood = Likelihood<C>::of(key_of(list[0]));
-  bool kept = own != 0 && (!C::kMinP || likelihood.distance(a) <= filters.most());
-  if (C::kTopP && filters.by_mass) {
+  bool kept = own != 0 && (!C::kMinP || likelihood.distance(a) <= shared.most);
+  if (C::kTopP && shared.share < 1.f) {
     const uint64_t mass = own != 0 ? likelihood.mass(a) : 0;
     uint64_t before = mass, total = 0;
 #pragma unroll
@@ -235,14 +238,16 @@ __device__ __forceinline__ uint64_t drawn_of_sorted(const Row<C>& row, ShortShar
       if (i < warp) before += shared.warp[i];
       total += shared.warp[i];
     }
-    kept = kept && before < need_of(filters.share, total);
+    kept = kept && before < need_of(shared.share, total);
     __syncthreads();
   }
-  const Philox philox(row.p.seed[row.row], row.p.offset[row.row], row.p.stream);
   const uint32_t token = token_of(own);
   uint64_t best = 0;
-  if (kept) best = ranked(fmaf(a, kLog2E, minus_log2_exponential(philox.word(token))), token);
-  return row.greedy() ? list[0] : ClusterRow::cta_reduce(shared.warp, best, Larger());
+  if (kept) {
+    const uint32_t word = Philox(shared.seed, shared.offset, stream).word(token);
+    best = ranked(fmaf(a, kLog2E, minus_log2_exponential(word)), token);
+  }
+  return shared.greedy ? list[0] : ClusterRow::cta_reduce(shared.warp, best, Larger());
 }
 
 }  // namespace opfacade

@@ -9,75 +9,80 @@ namespace opfacade {
 template <class C>
 constexpr bool kShortens = C::kTopK && !C::kJoint && !C::kReport && !C::kProbs;
 
-// How many of the order a row needs; 0: too many for a short list.
-template <class C>
-__device__ __forceinline__ int short_k(const Row<C>& row) {
-  if (row.greedy()) return 1;
-  const uint64_t limit = Filters<C>(row.p, row.row).limit;
-  return limit <= kShortK ? static_cast<int>(limit) : 0;
-}
-
 template <class C>
 class Team {
  public:
   __device__ __forceinline__ explicit Team(const SampleParams& p)
       : p_(p), shared_(*reinterpret_cast<HeldShared*>(dynamic_shared())),
-        lists_(*reinterpret_cast<ShortShared*>(dynamic_shared() + kHeldShared)), rank_(static_cast<int>(blockIdx.x % p.ctas)) {
-    at_ = first_row() + rank_ / p.team;
-    valid_ = at_ < p.rows && is_valid_row(p, at_);
-  }
-
-  __device__ __forceinline__ int64_t first_row() const { return int64_t{blockIdx.x / p_.ctas} * (p_.ctas / p_.team); }
+        lists_(*reinterpret_cast<ShortShared*>(dynamic_shared() + kHeldShared)) {}
 
   // Draws the row. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
   __device__ __forceinline__ uint32_t draw() {
-    if (threadIdx.x == 0) lists_.num_noted = lists_.num_own = lists_.listed = 0;
-    if constexpr (C::kBiasList)
-      if (valid_) flag_biases<C>(p_, at_, shared_.flags, bias_index(shared_));
-    const Row<C> row(p_, valid_ ? at_ : 0, shared_.flags, &bias_index(shared_));
-    const uint32_t slice = p_.slice * static_cast<uint32_t>(p_.ctas / p_.team);
-    const uint32_t first = rank_ % p_.team * slice, end = min(row.vocab(), first + slice);
-    if (valid_) ask(row, first, end);
-    const int k = valid_ ? short_k(row) : 0;
-    __syncthreads();
-    if (k > 0) Shortlist<C>(row, lists_, k).find(first, end);
-    else if (valid_ && threadIdx.x == 0) lists_.listed = kCrowded;
-
+    if (threadIdx.x == 0) lists_.num_noted = lists_.num_own = lists_.listed = 0, lists_.k = 0;
+    if (at() < p_.rows && is_valid_row(p_, at())) list();
     const ClusterRow cluster(shared_.reduce, p_.ctas);
     TeamLists team(lists_, p_.team);
     cluster.sync();
     const uint32_t listed = cluster.word_of_lane(&lists_.listed), crowded = __ballot_sync(0xffffffffu, listed == kCrowded);
-    const bool leads = valid_ && rank_ % p_.team == 0 && (crowded >> rank_ & ((1u << p_.team) - 1)) == 0;
-    if (leads && p_.team > 1) team.copy(cluster, listed, rank_);
+    const bool leads = lists_.k > 0 && rank() % p_.team == 0 && (crowded >> rank() & ((1u << p_.team) - 1)) == 0;
+    if (leads && p_.team > 1) team.copy(cluster, listed, rank());
     cluster.sync();  // no CTA exits or goes on while others read its shared memory
-    if (leads) finish(row, team, k);
+    if (leads) finish(team);
     return crowded;
   }
 
  private:
+  __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) % p_.ctas; }
+  __device__ __forceinline__ uint32_t at() const {
+    return blockIdx.x / p_.ctas * static_cast<uint32_t>(p_.ctas / p_.team) + static_cast<uint32_t>(rank() / p_.team);
+  }
+
+  __device__ __forceinline__ void list() {
+    flag_biases<C>(p_, at(), shared_.flags, bias_index(shared_));
+    const Row<C> row(p_, at(), shared_.flags, &bias_index(shared_));
+    const uint32_t slice = p_.slice * static_cast<uint32_t>(p_.ctas / p_.team);
+    const uint32_t first = rank() % p_.team * slice, end = min(row.vocab(), first + slice);
+    ask(row, first, end);
+    const int k = short_k(row);
+    if (threadIdx.x == 0) tell(row, k);
+    __syncthreads();
+    if (k > 0) Shortlist<C>(row, lists_, k).find(first, end);
+  }
+
   // Asks for the first chunk before it is known whether the row has a short k.
   __device__ __forceinline__ void ask(const Row<C>& row, uint32_t first, uint32_t end) const {
 #pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
+    for (uint32_t i = 0; i < 8; ++i) {
       const uint32_t token = first + 4 * (threadIdx.x + kSampleThreads * i);
       if (token < end) prefetch_l2(row.logits + token);
     }
   }
 
-  __device__ __forceinline__ void finish(const Row<C>& row, TeamLists& team, int k) {
+  // How many of the order the row needs; 0: too many for a short list.
+  __device__ __forceinline__ int short_k(const Row<C>& row) const {
+    if (row.greedy()) return 1;
+    const uint64_t limit = Filters<C>(p_, row.row).limit;
+    return limit <= kShortK ? static_cast<int>(limit) : 0;
+  }
+
+  __device__ __forceinline__ void tell(const Row<C>& row, int k) {
+    const Filters<C> filters(p_, row.row);
+    lists_.seed = p_.seed[row.row], lists_.offset = p_.offset[row.row];
+    lists_.share = filters.share, lists_.most = filters.most(), lists_.greedy = row.greedy();
+    lists_.k = k, lists_.listed = k > 0 ? 0 : kCrowded;
+  }
+
+  __device__ __forceinline__ void finish(TeamLists& team) {
     int count = static_cast<int>(lists_.listed);
     const uint64_t* list = lists_.noted;
-    if (p_.team > 1) count = team.merge(k), list = team.merged();
-    const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(row, lists_, list, count);
-    if (threadIdx.x == 0) write_token(p_, at_, drawn);
+    if (p_.team > 1) count = team.merge(lists_.k), list = team.merged();
+    const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(lists_, p_.stream, list, count);
+    if (threadIdx.x == 0) write_token(p_, at(), drawn);
   }
 
   const SampleParams& p_;
   HeldShared& shared_;
   ShortShared& lists_;
-  int rank_;
-  int64_t at_;
-  bool valid_;
 };
 
 // held(row): draws a row by the whole cluster. Rows that are left are told by shared memory: `held` needs all registers.
@@ -94,7 +99,7 @@ __device__ __forceinline__ void sample_in_teams(const SampleParams& p, F held) {
     const uint32_t row = static_cast<uint32_t>(__ffs(static_cast<int>(now)) - 1) / p.team;
     __syncthreads();
     if (threadIdx.x == 0) left = now & ~(((1u << p.team) - 1) << row * p.team);
-    held(int64_t{blockIdx.x / p.ctas} * (p.ctas / p.team) + row);
+    held(blockIdx.x / p.ctas * static_cast<uint32_t>(p.ctas / p.team) + row);
   }
 }
 

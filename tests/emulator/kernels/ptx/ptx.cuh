@@ -61,6 +61,7 @@ inline float exp2_approx(float x) {
   return y < 1.17549435e-38f ? 0.f : y;
 }
 
+inline uint32_t thread() { return threadIdx.x; }
 inline uint64_t wide_product(uint32_t a, uint32_t b) { return uint64_t{a} * b; }
 
 }  // namespace opfacade
