@@ -14,6 +14,10 @@ def _wide(name, file, old, new, words):
     return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_wide_sets.py -k {words}")
 
 
+def _short(name, file, old, new, words):
+    return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_short_k.py -k {words}")
+
+
 def _host(name, file, old, new, tests="test_reference.py"):
     return Mutant(f"sampling: {name}", file, ((old, new),), tests=f"{_HERE}/{tests}")
 
@@ -103,7 +107,7 @@ FAULTS = (
         (("p.min_p[row] > 0.f ? fminf(p.min_p[row], 1.f) : 0.f;", "fminf(p.min_p[row], 1.f);"),),
         tests=f"{_HERE}/test_probabilities.py -k no_number",
     ),
-    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(logit)", "logit"),
+    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(group.a[j])", "group.a[j]"),
     _wide(
         "a carry of masses is lost",
         "select.cuh",
@@ -174,6 +178,23 @@ FAULTS = (
         f"{_K}/row.cuh",
         (("i != kEnd; i = next[i])", "i != kEnd; i = kEnd)"),),
         tests=f"{_HERE}/test_adjust.py -k long_list",
+    ),
+    _short(
+        "tokens that tie when divided are bounded",
+        "shortlist.cuh",
+        "x - fmaf(fabsf(x), 0x1p-20f, heat * 0x1p-148f)",
+        "x",
+        "ties",
+    ),
+    _short("tokens that tie at the largest number are bounded", "shortlist.cuh", "fminf(least, edge);", "least;", "ties"),
+    _short("a list that is crowded is drawn from", "shortlist.cuh", "crowded ? kCrowded :", "false ? kCrowded :", "team"),
+    _short("lists of a team are not merged", "shortlist.cuh", "place += precede(other, entry);", "place += 0;", "team"),
+    _short(
+        "one row of a cluster is held",
+        "teams.cuh",
+        "left = now & ~(((1u << p.team) - 1) << row * p.team);",
+        "left = 0;",
+        "team",
     ),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),
     _host("a k of 0 keeps nothing", f"{_R}/kept.py", "(top_k <= 0)", "(top_k < 0)"),

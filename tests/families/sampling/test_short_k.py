@@ -1,0 +1,61 @@
+"""Rows whose k is short, on the host: lists of a team of CTAs, and rows that no list has room for."""
+
+import pytest
+import torch
+
+from opfacade.testing.bits import same_bits
+from tests import emulator
+from tests.families.sampling.calls import split_as
+from tests.families.sampling.test_emulated import run
+from tests.families.sampling.test_wide_sets import VOCAB, normal
+
+pytestmark = emulator.needed
+KS = [0, 1, 2, 17, 50, 128, 129, 3000, -1]
+
+
+def rows_of(seed, vocab=VOCAB):
+    """Peaked, flat, with ties, one value alone, few candidates, and in rising order."""
+    x = normal(seed, 9, vocab)
+    x[0], x[2], x[3], x[4, 60:], x[5] = 5 * x[0], (4 * x[2]).round() / 4, 0.5, -torch.inf, x[5].sort().values
+    x[6, ::3], x[7, 5], x[8] = torch.nan, torch.inf, -torch.inf
+    return x
+
+
+@pytest.mark.parametrize("given", [{}, {"top_p": 0.9}, {"top_p": 0.6, "min_p": 0.05}], ids=str)
+def test_every_token_is_proven(given):
+    for k in KS:
+        run(rows_of(k % 7), top_k=k, **given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_team_changes_a_token(dtype):
+    """Rows of one cluster need lists of several lengths, and some are held: k is long, or too many tokens are alike."""
+    x = rows_of(1).to(dtype)
+    given = {"top_k": KS, "top_p": [0.9, 1.0, 0.0] * 3, "temperature": [1.0, 0.7, 0.0, 1.0, 2.0, 1.0, 1e-38, 1.0, 1.0]}
+    want = run(x, **given)
+    for ctas, team in ((2, 1), (4, 1), (4, 2), (8, 4), (8, 1), (8, 8)):
+        with split_as(ctas, 10**5, team):
+            got = run(x, **given)
+        assert same_bits(got.token, want.token), (ctas, team)
+        assert same_bits(got.valid, want.valid)
+
+
+def test_rows_past_the_valid_ones_stay():
+    x = normal(4, 9, 600)
+    with split_as(4, 10**5, 1):
+        args = run(x, top_k=KS, num_valid=[6])
+    assert args.token[6:].tolist() == [77] * 3
+
+
+def test_what_ties_after_the_temperature_is_cut_by_id():
+    """Numbers that differ as they are loaded, and not once they are divided."""
+    for temperature, low, high in (
+        (1e-38, 3.0, 9.0),
+        (3e38, 1.0, 1.5),
+        (2.0**20, 1e-40, 2e-40),
+        (1.0, 2e38, 3e38),
+        (0.3, 1.0, 1.0 + 2e-7),
+    ):
+        x = torch.full((1, 900), -torch.inf)
+        x[0, ::2], x[0, 1::2] = low, high
+        run(x, top_k=60, temperature=temperature)
