@@ -48,7 +48,7 @@ def test_rows_past_the_valid_ones_stay():
 
 
 def test_what_ties_after_the_temperature_is_cut_by_id():
-    """Numbers that differ as they are loaded, and not once they are divided."""
+    """Numbers that differ as they are loaded, and not once they are divided. A row with a report is held."""
     for temperature, low, high in (
         (1e-38, 3.0, 9.0),
         (3e38, 1.0, 1.5),
@@ -58,4 +58,5 @@ def test_what_ties_after_the_temperature_is_cut_by_id():
     ):
         x = torch.full((1, 4096), low)
         x[0, 4::8] = high
-        run(x, rows=6, indices=[0] * 6, seed=list(range(6)), top_k=60, temperature=temperature)
+        given = {"rows": 6, "indices": [0] * 6, "seed": list(range(6)), "top_k": 60, "temperature": temperature}
+        assert torch.equal(run(x, **given).token, run(x, report="logprob", **given).token)
