@@ -73,10 +73,28 @@ class MapAxes {
     const bool many = outer * lines * vectors >= int64_t{kMapThreads} * unroll * kEnoughBlocks;
     p_.each = many && (p_.rank == 1 || lines >= int64_t{unroll} << p_.band) ? unroll : 1;
     if (p_.each == 1) p_.band = 0;
+    const int64_t items = p_.rank == 1 ? ceil_div(vectors, p_.each) : outer * ceil_div(lines, p_.each) * vectors;
+    while (threads_ > kFewestThreads && ceil_div(items, threads_) < 2 * kEnoughBlocks) threads_ /= 2;
     const int64_t rows = ceil_div(lines, int64_t{p_.each} << p_.band) << p_.band;
     p_.vectors = static_cast<uint32_t>(vectors), p_.by_vectors = divider_of(vectors);
     p_.rows = static_cast<uint32_t>(rows), p_.by_rows = divider_of(rows);
-    return ceil_div(p_.rank == 1 ? ceil_div(vectors, p_.each) : outer * rows * vectors, kMapThreads);
+    return ceil_div(p_.rank == 1 ? ceil_div(vectors, p_.each) : outer * rows * vectors, threads_);
+  }
+  // Threads in a CTA: fewer than kMapThreads where those would leave multiprocessors idle.
+  int threads() const { return threads_; }
+
+  // Whether offsets are a few 32-bit products; `count` elements are a vector.
+  void find_near(int count) {
+    const int last = p_.rank - 1;
+    bool near = p_.rank <= 2 && p_.num_valid == nullptr && p_.whole != 0 && p_.total < kMapNarrow;
+    for (int k = 0; k < kOperands; ++k) {
+      const int64_t step = last > 0 ? p_.stride[k][0] : 0;
+      near = near && step >= 0 && step < kMapNarrow;
+      p_.row_step[k] = static_cast<uint32_t>(step), p_.column_step[k] = static_cast<uint32_t>(p_.stride[k][last] * count);
+    }
+    p_.lines = static_cast<uint32_t>(last > 0 ? p_.extent[0] : 1);
+    p_.whole_ones = static_cast<uint32_t>(p_.extent[last] / count);
+    p_.near = near;
   }
 
   // Counts tiles of `side` places each way; 0 where they do not fit 31 bits.
@@ -97,8 +115,9 @@ class MapAxes {
     return bytes;
   }
 
-  // Operands whose vectors of `count` elements are aligned: in every row, or in every column of one that is transposed.
-  void find_wide(const int (&size)[kOperands], int count) {
+  // Operands whose vectors of `count` elements are aligned: in every row, or in every column of one that is transposed. partial:
+  // inputs that the problem says to lack axes.
+  void find_wide(const int (&size)[kOperands], int count, uint32_t partial) {
     for (int k = 0; k < kOperands; ++k) {
       const int along = p_.rank - 1 - static_cast<int>(p_.transposed >> k & 1);
       const int64_t bytes = int64_t{count} * size[k], access = bytes < 16 && along == p_.rank - 1 ? bytes : 16;
@@ -109,7 +128,7 @@ class MapAxes {
     find_shared();
     p_.whole = 1;
     for (int k = 0; k < kOperands; ++k)
-      if (!(p_.wide >> k & 1) && (k >= first_output_ || p_.stride[k][p_.rank - 1] != 0)) p_.whole = 0;
+      if (!(p_.wide >> k & 1) && (!(partial >> k & 1) || p_.stride[k][p_.rank - 1] != 0)) p_.whole = 0;
   }
 
   // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the outputs
@@ -132,6 +151,7 @@ class MapAxes {
 
  private:
   static constexpr int64_t kEnoughBlocks = 528;  // half of those that run at once on an H100
+  static constexpr int kFewestThreads = 64;
 
   // Inputs that are the same in all rows of a thread.
   void find_shared() {
@@ -176,6 +196,7 @@ class MapAxes {
 
   Params& p_;
   const int first_output_, kept_;
+  int threads_ = kMapThreads;
 };
 
 }  // namespace opfacade

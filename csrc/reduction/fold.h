@@ -59,6 +59,13 @@ class FoldAxes {
     return true;
   }
 
+  // Whether those elements are neighbours in every tensor.
+  bool steps_by_one(const int* level) const {
+    for (int k = 0; k < kOperands; ++k)
+      if (level[k] == 0 && !steps(k, p_.kept, p_.rank, 1, nullptr)) return false;
+    return true;
+  }
+
   // Whether every tensor steps alike from one folded element to the next and has neighbouring columns next to each other. level: 0
   // has each element, 1 each folded one and no columns, 2 no folded one.
   bool is_dense_in_columns(const int* level) {

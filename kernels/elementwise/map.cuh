@@ -9,103 +9,156 @@
 #include "kernels/common/operations.cuh"
 #include "kernels/elementwise/pairs.cuh"
 #include "kernels/elementwise/place.cuh"
+#include "kernels/ptx/dependent_launch.cuh"
 
 namespace opfacade {
 
-// The vectors of a thread. On the flat path they are kMapThreads apart; on the other they lie in one column, rows of the last axis
-// but one, so that places along the others are found once.
+// Where a thread's vectors begin: offsets of the first, and from each to the next.
+template <int kOperands>
+struct MapPlace {
+  int64_t at[kOperands], next[kOperands];
+};
+
+// The place in a near map, and in any of one axis, by a few 32-bit products. False where a vector of the thread is not whole.
+template <class M, bool kFlat, class Params>
+__device__ __forceinline__ bool find_near(const Params& p, MapPlace<M::kOperands>& place) {
+  uint32_t vector, row = 0;
+  if constexpr (kFlat) {
+    vector = blockIdx.x * p.each * blockDim.x + threadIdx.x;
+  } else {
+    const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, line = quotient(item, p.by_vectors);
+    const uint32_t within = line & ((1u << p.band) - 1);
+    vector = item - line * p.vectors, row = (line - within) * p.each + within;
+  }
+#pragma unroll
+  for (int k = 0; k < M::kOperands; ++k) {
+    place.at[k] = int64_t{vector} * p.column_step[k] + (kFlat ? 0 : int64_t{row} * p.row_step[k]);
+    place.next[k] = kFlat ? int64_t{blockDim.x * p.column_step[k]} : int64_t{p.row_step[k]} << p.band;
+  }
+  const uint32_t more = p.each - 1;
+  return vector + (kFlat ? more * blockDim.x : 0) < p.whole_ones && (kFlat || row + (more << p.band) < p.lines);
+}
+
+// The vectors of a thread in any map. On the flat path they are a CTA apart; on the other they lie in one column, rows of the last
+// axis but one, so that places along the others are found once.
 template <class M, bool kFlat, class Params>
 struct MapItem {
   const Params& p;
   uint32_t vector, row = 0, rows = 1;  // of the first, and the rows that there are
-  int64_t width, at[M::kOperands];
+  int64_t width;
+  MapPlace<M::kOperands> place;
 
-  __device__ __forceinline__ explicit MapItem(const Params& params) : p(params) {
+  __device__ __forceinline__ explicit MapItem(const Params& params) : p(params) {}
+
+  __device__ __forceinline__ void find() {
     const int64_t valid = valid_rows(p);
-    width = p.extent[p.rank - 1];
     if constexpr (kFlat) {
-      vector = blockIdx.x * p.each * kMapThreads + threadIdx.x, width = min(width, valid);
-#pragma unroll
-      for (int k = 0; k < M::kOperands; ++k) at[k] = 0;
+      vector = blockIdx.x * p.each * blockDim.x + threadIdx.x, width = min(p.extent[0], valid);
     } else {
+      width = p.extent[p.rank - 1];
       find_row(valid);
     }
-#pragma unroll
-    for (int k = 0; k < M::kOperands; ++k) at[k] += int64_t{vector * static_cast<uint32_t>(p.stride[k][p.rank - 1])} * M::kVec;
   }
 
   // Elements of vector `u` of the thread that there are, not above kVec; none or less where it is beyond the end.
   __device__ __forceinline__ int64_t count(uint32_t u) const {
     if (!kFlat && row + (u << p.band) >= rows) return 0;
-    return min(width - int64_t{kFlat ? vector + u * kMapThreads : vector} * M::kVec, int64_t{M::kVec});
+    return min(width - int64_t{kFlat ? vector + u * blockDim.x : vector} * M::kVec, int64_t{M::kVec});
   }
-  __device__ __forceinline__ void offsets(uint32_t u, int64_t (&found)[M::kOperands]) const {
-#pragma unroll
-    for (int k = 0; k < M::kOperands; ++k)
-      found[k] = at[k] + u * (kFlat ? kMapThreads * M::kVec * p.stride[k][p.rank - 1] : p.stride[k][p.rank - 2] << p.band);
-  }
+  __device__ __forceinline__ bool all_whole() const { return p.whole != 0 && count(p.each - 1) == M::kVec; }
 
  private:
   __device__ __forceinline__ void find_row(int64_t valid) {
-    const uint32_t item = blockIdx.x * kMapThreads + threadIdx.x, line = quotient(item, p.by_vectors);
+    const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, line = quotient(item, p.by_vectors);
     const uint32_t outer = quotient(line, p.by_rows), own = line - outer * p.rows, within = own & ((1u << p.band) - 1);
     vector = item - line * p.vectors, row = (own - within) * p.each + within;
     uint32_t first;
-    const bool beyond = locate_outer<M::kOperands>(p, outer, p.rank - 2, at, first) != 0;
+    const bool beyond = locate_outer<M::kOperands>(p, outer, p.rank - 2, place.at, first) != 0;
     const int64_t lines = p.extent[p.rank - 2];
     rows = static_cast<uint32_t>(beyond || (p.rank > 2 && first >= valid) ? 0 : p.rank > 2 ? lines : min(lines, valid));
 #pragma unroll
-    for (int k = 0; k < M::kOperands; ++k) at[k] += row * p.stride[k][p.rank - 2];
+    for (int k = 0; k < M::kOperands; ++k) {
+      const int64_t step = p.stride[k][p.rank - 2];
+      place.at[k] += row * step + int64_t{vector} * p.column_step[k];
+      place.next[k] = step << p.band;
+    }
   }
 };
 
+// A few elements side by side, so that each hides the latency of the others.
 template <class M, class Params>
 __device__ __forceinline__ typename M::Outputs map_values(const typename M::Inputs& in, const Params& p) {
   typename M::Outputs out;
   const int64_t nowhere[kMapAxes] = {};
-  if constexpr (M::kVec == 1) {
-    M::put(out, 0, M::at(M::element(in, 0), p, nowhere));
-  } else {
 #pragma unroll
-    for (int i = 0; i < M::kVec; i += 2) {
-      const auto one = M::at(M::element(in, i), p, nowhere);
-      M::put(out, i, one, M::at(M::element(in, i + 1), p, nowhere));
+  for (int first = 0; first < M::kVec; first += M::kBeside) {
+    typename M::Element elements[M::kBeside];
+    typename M::Result results[M::kBeside];
+#pragma unroll
+    for (int i = 0; i < M::kBeside; ++i) elements[i] = M::element(in, first + i);
+    M::at(results, elements, p, nowhere);
+    if constexpr (M::kBeside == 1) {
+      M::put(out, first, results[0]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < M::kBeside; i += 2) M::put(out, first + i, results[i], results[i + 1]);
     }
   }
   return out;
 }
 
-// All vectors of a thread: every load before the first use.
-template <class M, class Item, class Params>
-__device__ __forceinline__ void map_together(const Params& p, const Item& item) {
+// Whole vectors: every load before the first use.
+template <class M, class Params>
+__device__ __forceinline__ void map_together(const Params& p, const MapPlace<M::kOperands>& place) {
   typename M::Inputs in[M::kUnroll];
   int64_t at[M::kOperands];
+  const auto move = [&](int u) {
 #pragma unroll
-  for (int u = 0; u < M::kUnroll; ++u) {
-    item.offsets(u, at);
-    M::fetch_whole(in[u], in[0], p, at, u > 0);
-  }
-#pragma unroll
-  for (int u = 0; u < M::kUnroll; ++u) {
+    for (int k = 0; k < M::kOperands; ++k) at[k] = place.at[k] + u * place.next[k];
+  };
+  const auto finish = [&](int u) {
     M::spread(in[u], p);
     typename M::Outputs out = map_values<M>(in[u], p);
-    item.offsets(u, at);
+    move(u);
     M::store_whole(out, p, at);
+  };
+  move(0);
+  M::fetch_whole(in[0], in[0], p, at, false);
+  if (p.each > 1) {
+#pragma unroll
+    for (int u = 1; u < M::kUnroll; ++u) {
+      move(u);
+      M::fetch_whole(in[u], in[0], p, at, true);
+    }
   }
+  finish(0);
+  if (p.each == 1) return;
+#pragma unroll
+  for (int u = 1; u < M::kUnroll; ++u) finish(u);
 }
 
 template <class M, bool kFlat, class Params>
 __device__ __forceinline__ void map_vectors(const Params& p) {
-  const MapItem<M, kFlat, Params> item(p);
-  if constexpr (M::kUnroll > 1) {
-    if (p.whole != 0 && p.each == M::kUnroll && item.count(M::kUnroll - 1) == M::kVec) return map_together<M>(p, item);
+  MapItem<M, kFlat, Params> item(p);
+  constexpr bool kTogether = M::kUnroll > 1;
+  bool whole = false;
+  if (kFlat || (kTogether && p.near != 0)) whole = find_near<M, kFlat>(p, item.place) && kTogether && p.near != 0;
+  wait_for_previous();
+  allow_dependents();  // the next kernel has its own prologue to go through
+  if (!whole) {
+    item.find();
+    whole = item.all_whole();
+  }
+  if constexpr (kTogether) {
+    if (whole) return map_together<M>(p, item.place);
   }
 #pragma unroll 1
   for (uint32_t u = 0; u < p.each; ++u) {
     const int count = static_cast<int>(item.count(u));
     if (count <= 0) return;
     int64_t at[M::kOperands];
-    item.offsets(u, at);
+#pragma unroll
+    for (int k = 0; k < M::kOperands; ++k) at[k] = item.place.at[k] + u * item.place.next[k];
     typename M::Inputs in;
     M::fetch(in, p, at, p.rank - 1, count);
     typename M::Outputs out = map_values<M>(in, p);
@@ -117,10 +170,14 @@ template <class M, class Params>
 __device__ __forceinline__ void map_strided(const Params& p) {
   const int64_t element = int64_t{blockIdx.x} * kMapThreads + threadIdx.x;
   if (element >= p.total) return;
+  wait_for_previous();
   int64_t at[M::kOperands], place[kMapAxes];
   locate<M::kOperands>(p, element, p.rank, at, place);
   if (place[0] >= valid_rows(p)) return;
-  M::store_one(p, at, M::at(M::load_one(p, at), p, place));
+  const typename M::Element elements[1] = {M::load_one(p, at)};
+  typename M::Result results[1];
+  M::at(results, elements, p, place);
+  M::store_one(p, at, results[0]);
 }
 
 // An input at computed places: each is brought into its axis, or the read is outside.

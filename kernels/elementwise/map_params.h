@@ -1,5 +1,5 @@
-// Parameters of a map, shared by the kernels and their binding. Launch: blocks of kMapThreads, of kTileThreads on the tile path;
-// see csrc/elementwise/map.h for grids.
+// Parameters of a map, shared by the kernels and their binding. Launch: CTAs of kMapThreads or fewer, of kTileThreads on the tile
+// path; see csrc/elementwise/map.h for grids.
 #pragma once
 #include <stdint.h>
 
@@ -17,19 +17,23 @@ struct MapDivider {
 template <int kOperands, int kScalars>
 struct MapParams {
   void* operand[kOperands];
+  // All that a near map needs comes first: of a kernel that has just started, each further 64 bytes are fetched from memory.
+  uint32_t row_step[kOperands], column_step[kOperands];  // elements from row to row, and from vector to vector
+  uint32_t near;               // 1: one axis or two, all rows are valid, and steps fit 32 bits
+  uint32_t each;               // vectors of a thread: 1, or all that the code has unrolled
+  uint32_t band;               // rows of a thread are 2^band apart
+  uint32_t lines, whole_ones;  // rows along axis rank - 2; vectors of a row without the one that ends within
+  uint32_t vectors;            // of a row, rounded up; of tiles, how many lie beside each other
+  MapDivider by_vectors;
   const int32_t* num_valid;  // null: all rows are valid; else they are counted along axis 0
   int64_t total;             // elements of a result
   int32_t rank;
   uint32_t wide;     // operands whose vectors are aligned
   uint32_t transposed;  // operands that the tile path loads along axis rank - 2
   uint32_t shared;   // inputs that are the same in all rows of a thread
-  uint32_t whole;    // 1 where each operand has aligned vectors, or one element along a row
-  uint32_t vectors;  // of a row, rounded up; of tiles, how many lie beside each other
-  MapDivider by_vectors;
+  uint32_t whole;    // 1 where each operand has aligned vectors, or is an input that lacks axes and has one element along a row
   uint32_t rows;     // first rows of a thread along axis rank - 2; of tiles, how many lie below each other
   MapDivider by_rows;
-  uint32_t each;                   // vectors of a thread
-  uint32_t band;                   // rows of a thread are 2^band apart
   uint32_t tile_at[kOperands];     // where the tile of an input that is transposed begins in shared memory
   int64_t extent[kMapAxes];
   MapDivider divider[kMapAxes];

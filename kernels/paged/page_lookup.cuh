@@ -45,8 +45,9 @@ __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   } else {
     const int last = last_page_len(table, request), pages = clamped_span(table.indptr, request, table.limit).count();
     if constexpr (!kClampsIndices) return pages <= 0 ? 0 : (pages - 1) * table.page_size + last;
-    if (last < 0) return 0;  // so marked by validation; the sum could wrap
-    return max((pages - 1) * table.page_size + min(last, table.page_size), 0);
+    // Without a branch, so that a thread that reads many requests has the loads of all of them under way at once.
+    const int length = max((pages - 1) * table.page_size + clamped(last, 0, table.page_size), 0);
+    return length & ~(last >> 31);  // 0 for a negative last page, by which validation marks a request
   }
 }
 

@@ -20,6 +20,11 @@ struct Fold {
   using Row = FoldRow<M, kLie>;
   static constexpr bool kHeld = M::kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && M::kHeldIfDense));
   static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
+  // Vectors of a thread that are loaded before the first is used, where a row is too long for registers. Outputs of each element
+  // need the registers, so that fewer CTAs would be on an SM.
+  static constexpr int kInputBytes = sizeof(typename M::Inputs);
+  static constexpr bool kStreams = !kHeld && kLie == Lie::kWide && !M::kSegmented && !M::kFullOutputs;
+  static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
 
@@ -112,11 +117,41 @@ struct Fold {
   template <int kStage>
   __device__ __forceinline__ void add(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave, int first) {
     using R = ReducerOf<kStage>;
-    each_vector(wave, [&](int piece, int count) {
+    int done = 0;
+    if constexpr (kAhead > 1) {
+      constexpr int kAtOnce = kAhead * M::kLanes * M::kVec;
+#pragma unroll 1
+      for (int end = kAtOnce; end <= p.elements; end += kAtOnce, done += kAhead) add_whole<kStage>(states, wave, done, first);
+    }
+    const auto one = [&](int piece, int count) {
       typename R::Value x[M::kVec];
       evaluate<kStage>(x, wave, piece, count);
       accumulate<R>(states, x, count, first + row.element(piece));
-    });
+    };
+    if constexpr (kAhead > 1) {
+#pragma unroll 1
+      for (; done < pieces(); ++done) one(done, row.count(wave, done));
+    } else {
+      each_vector(wave, one);
+    }
+  }
+  // Vectors that are whole in every thread, in the same order as one by one.
+  template <int kStage>
+  __device__ __forceinline__ void add_whole(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave,
+                                            int piece, int first) {
+    using R = ReducerOf<kStage>;
+    const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
+    typename M::Inputs in[kAhead];
+    const int count = row.there ? M::kVec : 0;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) row.fetch(in[i], wave, piece + i, count);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      typename R::Value x[M::kVec];
+#pragma unroll
+      for (int j = 0; j < M::kVec; ++j) x[j] = M::value(At<kStage>{}, M::element(in[i], j), uniform, constants, results, p, row.place);
+      accumulate<R>(states, x, count, first + row.element(piece + i));
+    }
   }
 
   template <int kStage>

@@ -1,6 +1,9 @@
 // A fold of rows of different lengths over a program M. A warp has a short row, a CTA a long one; which it is follows from the
 // length of the row, and a lane takes every 32nd or 256th element from the first one on, so that the bits of a row depend on
 // neither other rows nor where it begins. Elements are read again by each stage that uses another, and by the outputs.
+//
+// A CTA has `each` rows: its short ones follow each other, so that a warp reads their bounds at once; its long ones are a grid
+// apart, so that neighbours that are long have CTAs of their own.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -12,63 +15,74 @@
 namespace opfacade {
 
 constexpr int kShortRow = 1024;  // elements that a warp folds
+constexpr int kShortBatch = 4;   // elements of a lane that a warp loads at once: each one costs a shorter row instructions
+constexpr int kNearBatch = 8;    // the most where addresses of steps that are not constant take registers too
 
-template <class M, Lie kLie>
-struct RaggedFold : Located<M> {
-  using Params = typename M::Params;
-  using Located<M>::at, Located<M>::place;
-  static constexpr int kBatch = kLie == Lie::kAny ? 1 : M::kRows;  // elements that are loaded before the first is used
+// Elements of a lane that are loaded before the first is used. kLanes: from one to the next; 0: as many as the row has.
+template <class M, Lie kLie, int kLanes, int kCount>
+struct RaggedBatch {
+  static constexpr int kSize = kCount;
+  // A thread has seven predicates: with one for each load, later loads would wait for the use of earlier ones. Past the end the
+  // last element is loaded again instead.
+  static constexpr bool kClamps = kLie == Lie::kDense && kCount > kShortBatch;
+  const typename M::Params& p;
+  const Located<M>& row;
+  const uint32_t first, count;  // the place of the first element in the row, and elements of the row
+  const int lanes;
+  Located<M> start{};
+  typename M::Element in[kCount];
 
-  const Params& p;
-  int lane, lanes;
-  int64_t count;  // elements of the row
-  typename M::Constants constants{};
-  typename M::Results results{};
-
-  __device__ __forceinline__ explicit RaggedFold(const Params& params) : p(params) {}
-
-  __device__ __forceinline__ void run() {
-    wait_for_previous();
-    allow_dependents();
-    if (static_cast<int>(blockIdx.x) < p.wide) return long_rows();
-    const int64_t row = (int64_t{blockIdx.x} - p.wide) * kRaggedWarps + threadIdx.x / 32;
-    lane = static_cast<int>(threadIdx.x) % 32, lanes = 32;
-    if (row < p.rows && find(row) <= kShortRow) fold();
+  __device__ __forceinline__ RaggedBatch(const typename M::Params& params, const Located<M>& row, uint32_t first, uint32_t count,
+                                         int lanes)
+      : p(params), row(row), first(first), count(count), lanes(kLanes == 0 ? lanes : kLanes) {
+    start = kLie == Lie::kAny ? located_from<M>(row, p, first) : moved(row, first);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kClamps) in[i] = M::load_one(p, moved(row, min(element(i), count - 1)).at);
+      else if (has(i)) in[i] = M::load_one(p, located(i).at);
+    }
+  }
+  __device__ __forceinline__ uint32_t element(int i) const { return first + static_cast<uint32_t>(i * lanes); }
+  __device__ __forceinline__ bool has(int i) const { return i == 0 || element(i) < count; }
+  __device__ __forceinline__ Located<M> located(int i) const {
+    if constexpr (kLie == Lie::kAny) return i == 0 ? start : located_from<M>(row, p, element(i));
+    else return moved(start, static_cast<uint32_t>(i * lanes));
   }
 
  private:
-  // Rows are dealt to CTAs one by one; each thread looks at one of 256.
-  __device__ __forceinline__ void long_rows() {
-    uint32_t* const found = reinterpret_cast<uint32_t*>(dynamic_shared() + M::kStages * kRaggedWarps * kStateBytes);
-    lane = static_cast<int>(threadIdx.x), lanes = kRaggedThreads;
-#pragma unroll 1
-    for (int64_t first = blockIdx.x; first < p.rows; first += int64_t{kRaggedThreads} * p.wide) {
-      const int64_t own = first + int64_t{lane} * p.wide;
-      const bool is_long = own < p.rows && find(own) > kShortRow;
-      const uint32_t mask = __ballot_sync(0xffffffffu, is_long);
-      if (lane % 32 == 0) found[lane / 32] = mask;
-      __syncthreads();
-#pragma unroll 1
-      for (int i = 0; i < kRaggedThreads; ++i) {
-        if ((found[i / 32] >> i % 32 & 1) == 0) continue;
-        find(first + int64_t{i} * p.wide);
-        fold();
-        __syncthreads();  // others have read the states of this row
-      }
-      __syncthreads();
-    }
+  __device__ __forceinline__ Located<M> moved(const Located<M>& from, uint32_t by) const {
+    Located<M> found;
+#pragma unroll
+    for (int k = 0; k < M::kOperands; ++k) found.at[k] = from.at[k] + (kLie == Lie::kDense ? int64_t{by} : by * p.step[k]);
+    return found;
   }
+};
 
-  __device__ __forceinline__ int64_t find(int64_t row) {
-    locate_row<M>(*this, p, row, p.kept);
-    const RowRange range = range_of<M>(p, place[0]);
-    count = range.length * p.unit;
-    if (count > kShortRow != (lanes != 32)) return count;  // another CTA folds it
+// One row, of `lanes` threads.
+template <class M, Lie kLie>
+struct RaggedRow : Located<M> {
+  using Params = typename M::Params;
+  using Located<M>::at, Located<M>::place;
+
+  const Params& p;
+  const int lane, lanes;
+  const uint32_t count;  // elements of the row
+  typename M::Constants constants{};
+  typename M::Results results{};
+
+  __device__ __forceinline__ RaggedRow(const Params& params, int64_t row, RowRange range, int lane, int lanes)
+      : p(params), lane(lane), lanes(lanes), count(static_cast<uint32_t>(range.length * params.unit)) {
+    if constexpr (kLie == Lie::kDense) {
+      place[0] = row;
+#pragma unroll
+      for (int k = 0; k < M::kOperands; ++k) at[k] = row * p.stride[k][0];
+    } else {
+      locate_row<M>(*this, p, row, p.kept);
+    }
     constants = M::constants(p, at);
     constants.length = range.length;
 #pragma unroll
     for (int k = 0; k < M::kOperands; ++k) at[k] += range.begin * p.stride[k][p.kept];
-    return count;
   }
 
   __device__ __forceinline__ void fold() {
@@ -76,48 +90,42 @@ struct RaggedFold : Located<M> {
     if (lane == 0) M::store_row(p, at, constants, results, place);
     if constexpr (M::kFullOutputs) {
       const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
-      each_batch([&](const typename M::Element(&in)[kBatch], int64_t first, int here) {
+      each_batch([&](const auto& batch) {
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          if (i >= here) continue;
-          const Located<M> where = element(first + int64_t{i} * lanes);
-          M::store_one(p, where.at, M::result(in[i], uniform, constants, results, p, where.place));
+        for (int i = 0; i < batch.kSize; ++i) {
+          if (!batch.has(i)) continue;
+          const Located<M> where = batch.located(i);
+          M::store_one(p, where.at, M::result(batch.in[i], uniform, constants, results, p, where.place));
         }
       });
     }
   }
 
-  __device__ __forceinline__ Located<M> element(int64_t n) const {
-    if constexpr (kLie == Lie::kAny) {
-      return located_from<M>(*this, p, n);
-    } else {
-      Located<M> found;
-#pragma unroll
-      for (int k = 0; k < M::kOperands; ++k) found.at[k] = at[k] + n * p.step[k];
-      return found;
-    }
-  }
-  // step(elements, the place of the first, how many)
+ private:
   template <class F>
   __device__ __forceinline__ void each_batch(F step) {
-#pragma unroll 1
-    for (int64_t first = lane; first < count; first += int64_t{kBatch} * lanes) {
-      const int64_t left = (count - first + lanes - 1) / lanes;
-      const int here = static_cast<int>(left < kBatch ? left : kBatch);
-      typename M::Element in[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i)
-        if (i < here) in[i] = M::load_one(p, element(first + int64_t{i} * lanes).at);
-      step(in, first, here);
+    if constexpr (kLie == Lie::kAny) {
+      batches<0, 1>(step);
+    } else if constexpr (kLie == Lie::kNear) {
+      batches<0, M::kRows < kNearBatch ? M::kRows : kNearBatch>(step);
+    } else {
+      if (lanes == 32) batches<32, M::kRows < kShortBatch ? M::kRows : kShortBatch>(step);
+      else batches<kRaggedThreads, M::kRows>(step);
     }
+  }
+  template <int kLanes, int kCount, class F>
+  __device__ __forceinline__ void batches(F step) {
+#pragma unroll 1
+    for (uint32_t first = lane; first < count; first += static_cast<uint32_t>(kCount * (kLanes == 0 ? lanes : kLanes)))
+      step(RaggedBatch<M, kLie, kLanes, kCount>(p, *this, first, count, lanes));
   }
 
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void pass() {
     StatesOf<M, 1, kFirst, kEnd> all;
     all.each([&](auto stage, auto& states) { states[0] = ReducerOf<M, decltype(stage)::kStage>::none(); });
-    each_batch([&](const typename M::Element(&in)[kBatch], int64_t first, int here) {
-      all.each([&](auto stage, auto& states) { add<decltype(stage)::kStage>(states[0], in, first, here); });
+    each_batch([&](const auto& batch) {
+      all.each([&](auto stage, auto& states) { add<decltype(stage)::kStage>(states[0], batch); });
     });
     all.each([&](auto stage, auto& states) {
       constexpr int kStage = decltype(stage)::kStage;
@@ -128,19 +136,74 @@ struct RaggedFold : Located<M> {
     });
   }
   // Values one by one, so that how many are loaded at once does not matter.
-  template <int kStage, class State>
-  __device__ __forceinline__ void add(State& state, const typename M::Element (&in)[kBatch], int64_t first, int here) {
+  template <int kStage, class State, class Batch>
+  __device__ __forceinline__ void add(State& state, const Batch& batch) {
     using R = ReducerOf<M, kStage>;
     const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (i >= here) continue;
-      const int64_t n = first + int64_t{i} * lanes;
+    for (int i = 0; i < Batch::kSize; ++i) {
+      if (!batch.has(i)) continue;
       Located<M> where{};
-      if constexpr (M::kPlaced) where = element(n);
-      const typename R::Value x[1] = {M::value(At<kStage>{}, in[i], uniform, constants, results, p, where.place)};
-      accumulate_rows<R>(state, x, 1, static_cast<int>(n), 0);
+      if constexpr (M::kPlaced) where = batch.located(i);
+      const typename R::Value x[1] = {M::value(At<kStage>{}, batch.in[i], uniform, constants, results, p, where.place)};
+      accumulate_rows<R>(state, x, 1, static_cast<int>(batch.element(i)), 0);
     }
+  }
+};
+
+template <class M, Lie kLie>
+struct RaggedFold {
+  using Params = typename M::Params;
+  const Params& p;
+
+  __device__ __forceinline__ explicit RaggedFold(const Params& params) : p(params) {}
+
+  __device__ __forceinline__ void run() {
+    wait_for_previous();
+    allow_dependents();
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int rows = p.each <= kRaggedWarps ? 1 : p.each / kRaggedWarps;  // of a warp
+    const int own = lane < rows && warp * rows < p.each ? warp * rows + lane : p.each;
+    const int64_t near = own < p.each ? int64_t{blockIdx.x} * p.each + own : p.rows;
+    const RowRange range = bounds(near);
+    uint32_t mine = __ballot_sync(0xffffffffu, near < p.rows && range.length * p.unit <= kShortRow);
+    int group = 0;  // of 32 long rows
+    uint32_t ours = long_rows();
+    while (true) {
+      if (ours == 0 && (group += 32) < p.each) {
+        ours = masks()[group / 32];
+        continue;
+      }
+      const bool is_long = ours != 0;
+      if (!is_long && mine == 0) return;
+      const int i = __ffs(is_long ? ours : mine) - 1;
+      const RowRange short_range = {__shfl_sync(0xffffffffu, range.begin, i), __shfl_sync(0xffffffffu, range.length, i)};
+      const int64_t row = is_long ? far(group + i) : int64_t{blockIdx.x} * p.each + warp * rows + i;
+      const RowRange found = is_long ? bounds(row) : short_range;
+      RaggedRow<M, kLie>(p, row, found, is_long ? thread : lane, is_long ? kRaggedThreads : 32).fold();
+      if (is_long) __syncthreads();  // others have read the states of this row
+      (is_long ? ours : mine) &= (is_long ? ours : mine) - 1;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int64_t far(int i) const { return blockIdx.x + int64_t{i} * gridDim.x; }
+  // None where there is no such row.
+  __device__ __forceinline__ RowRange bounds(int64_t row) const {
+    if (row >= p.rows) return {0, 0};
+    return range_of<M>(p, kLie == Lie::kDense || p.kept == 1 ? row : row / p.inner);
+  }
+  __device__ __forceinline__ uint32_t* masks() const {
+    return reinterpret_cast<uint32_t*>(dynamic_shared() + M::kStages * kRaggedWarps * kStateBytes);
+  }
+  // The first mask of long rows. Each thread looks at one of the rows.
+  __device__ __forceinline__ uint32_t long_rows() const {
+    const int thread = static_cast<int>(threadIdx.x);
+    const bool is_long = bounds(thread < p.each ? far(thread) : p.rows).length * p.unit > kShortRow;
+    const uint32_t mask = __ballot_sync(0xffffffffu, is_long);
+    if (thread % 32 == 0) masks()[thread / 32] = mask;
+    __syncthreads();
+    return masks()[0];
   }
 };
 

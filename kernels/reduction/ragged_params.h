@@ -10,7 +10,8 @@ template <int kOperands, int kScalars>
 struct RaggedParams : FoldParams<kOperands, kScalars> {
   const void* indptr;
   int32_t unit;  // elements of a row for each entry of axis 1
-  int32_t wide;  // CTAs for long rows, before those for short ones
+  int32_t each;  // rows of a CTA: a power of two, at most kRaggedThreads
+  int64_t inner;  // rows for each entry of axis 0
 };
 
 }  // namespace opfacade

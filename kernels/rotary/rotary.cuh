@@ -2,6 +2,7 @@
 // bytes that hold both elements of each pair, and the unit's angles, and takes that unit of several heads of the row. Their loads are
 // issued before the position is needed. In place only the rotated elements are read and written.
 #pragma once
+#include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/rotary/angles.cuh"
 
 namespace opfacade {
@@ -22,17 +23,59 @@ struct HeadUnits {
   }
 };
 
+// A run as it is stored; two neighbours of 16 bits by one instruction.
+template <class T, int kRun>
+struct PackedRun {
+  using Bits = typename Element<T>::Bits;
+  static constexpr bool kPairs = sizeof(Bits) == 2 && kRun % 2 == 0;
+  static __device__ __forceinline__ void store(Bits* to, const float* x) {
+    if constexpr (kPairs) {
+      Run<uint32_t, kRun / 2> packed;
+#pragma unroll
+      for (int i = 0; i < kRun / 2; ++i) packed.e[i] = T::pack(x[2 * i], x[2 * i + 1]);
+      *reinterpret_cast<Run<uint32_t, kRun / 2>*>(to) = packed;
+    } else {
+      using Out = Stored<T, kRun>;
+      *reinterpret_cast<typename Out::Packed*>(to) = Out::pack(x);
+    }
+  }
+};
+
+// The heads of one row of q and k, or of what they become.
+template <class Bits>
+struct RowHeads {
+  char *q, *k;
+  int64_t q_head, k_head;
+  int q_heads;
+
+  __device__ __forceinline__ RowHeads(const RotaryHeads& of_q, const RotaryHeads& of_k, int q_heads, int64_t row)
+      : q(static_cast<char*>(of_q.data) + row * of_q.row), k(static_cast<char*>(of_k.data) + row * of_k.row), q_head(of_q.head),
+        k_head(of_k.head), q_heads(q_heads) {}
+  __device__ __forceinline__ Bits* operator[](int head) const {
+    const bool of_q = head < q_heads;
+    return reinterpret_cast<Bits*>((of_q ? q : k) + (head - (of_q ? 0 : q_heads)) * (of_q ? q_head : k_head));
+  }
+};
+
 template <class C, bool kWide>
 __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row, int first, int stop) {
   using H = HeadUnits<C, kWide>;
   using Cut = typename H::Cut;
   using Bits = typename H::Bits;
+  using Out = PackedRun<typename C::New, Cut::kRun>;
+  constexpr int kTurns = (Cut::kUnits + H::kLanes - 1) / H::kLanes;
   const int lane = threadIdx.x % 32, slot = lane / H::kLanes;
-  const int64_t valid = p.num_valid == nullptr ? p.rows : *p.num_valid;
+  const RowHeads<const Bits> from(p.q, p.k, p.q_heads, row);
+  const RowHeads<Bits> to(C::kInPlace ? p.q : p.q_out, C::kInPlace ? p.k : p.k_out, p.q_heads, row);
+  wait_for_previous();
+  allow_dependents();
+  const int64_t valid = C::kCounted ? *p.num_valid : p.rows;
   RowAngles<C> angles;
   angles.load(p.positions, p.rows, row);
 #pragma unroll 1
-  for (int u = lane % H::kLanes; u < Cut::kUnits; u += H::kLanes) {
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int u = lane % H::kLanes + turn * H::kLanes;
+    if (Cut::kUnits % H::kLanes != 0 && u >= Cut::kUnits) return;
     const Unit unit = Cut::unit(u);
     Rotation<C, Cut> rotation;
 #pragma unroll 1
@@ -42,11 +85,9 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
       for (int j = 0; j < H::kMany; ++j) {
         const int head = base + j * H::kHeads + slot;
         if (slot >= H::kHeads || head >= stop) continue;
-        const bool of_q = head < p.q_heads;
-        const RotaryTensor& x = of_q ? p.q : p.k;
-        const Bits* from = reinterpret_cast<const Bits*>(static_cast<const char*>(x.from) + row * x.from_row + (of_q ? head : head - p.q_heads) * x.from_head);
-        raw[j][0] = *reinterpret_cast<const typename H::Raw*>(from + H::element(unit, unit.a));
-        if (Cut::has_b(unit)) raw[j][1] = *reinterpret_cast<const typename H::Raw*>(from + H::element(unit, unit.b));
+        const Bits* x = from[head];
+        raw[j][0] = *reinterpret_cast<const typename H::Raw*>(x + H::element(unit, unit.a));
+        if (Cut::has_b(unit)) raw[j][1] = *reinterpret_cast<const typename H::Raw*>(x + H::element(unit, unit.b));
       }
       if (base == first) {
         if (!angles.clamp(p.table.positions) || row >= valid || valid > p.rows) return;
@@ -56,16 +97,13 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
       for (int j = 0; j < H::kMany; ++j) {
         const int head = base + j * H::kHeads + slot;
         if (slot >= H::kHeads || head >= stop) continue;
-        const bool of_q = head < p.q_heads;
-        const RotaryTensor& x = of_q ? p.q : p.k;
-        Bits* to = reinterpret_cast<Bits*>(static_cast<char*>(x.to) + row * x.to_row + (of_q ? head : head - p.q_heads) * x.to_head);
+        Bits* x = to[head];
         float values[2 * Cut::kRun];
 #pragma unroll
         for (int i = 0; i < 2 * Cut::kRun; ++i) values[i] = raw[j][i / Cut::kRun].at(i % Cut::kRun);
         if (unit.rotates) rotation.template apply_rounded<C::kInverse>(values);
-        using Out = Stored<typename C::New, Cut::kRun>;
-        *reinterpret_cast<typename Out::Packed*>(to + H::element(unit, unit.a)) = Out::pack(values);
-        if (Cut::has_b(unit)) *reinterpret_cast<typename Out::Packed*>(to + H::element(unit, unit.b)) = Out::pack(values + Cut::kRun);
+        Out::store(x + H::element(unit, unit.a), values);
+        if (Cut::has_b(unit)) Out::store(x + H::element(unit, unit.b), values + Cut::kRun);
       }
     }
   }
@@ -73,11 +111,11 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
 
 template <class C>
 __device__ __forceinline__ void rotary(const RotaryParams& p) {
-  const int64_t warp = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
-  const bool narrow = warp < int64_t{1} << 32;
-  const int64_t row = narrow ? int64_t{static_cast<uint32_t>(warp) / static_cast<uint32_t>(p.items)} : warp / p.items;
-  if (row >= p.rows) return;
-  const int first = static_cast<int>(warp - row * p.items) * p.heads_each, stop = min(first + p.heads_each, p.heads);
+  const int64_t row = blockIdx.x;
+  const int64_t first_head = int64_t{blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32} * p.heads_each;
+  if (first_head >= p.heads) return;
+  const int first = static_cast<int>(first_head);
+  const int stop = min(first + p.heads_each, p.heads);
   constexpr bool kFits = C::kOffset % UnitCut<C, true, true>::kRun == 0;
   if (kFits && p.aligned) rotate_heads<C, kFits>(p, row, first, stop);
   else rotate_heads<C, false>(p, row, first, stop);

@@ -1,5 +1,6 @@
 // Parameters of a rotation, shared by the kernel and its binding.
-// Launch: CTAs of 128 threads; a warp takes heads_each of the heads of a row, those of q first, then those of k.
+// Launch: CTAs of up to 128 threads in a grid of (rows, CTAs of a row); a warp takes heads_each of the heads of a row, those of q first,
+// then those of k.
 #pragma once
 #include <stdint.h>
 
@@ -11,6 +12,10 @@ struct RotaryTensor {
   void* to;
   int64_t from_row, from_head, to_row, to_head;
 };
+struct RotaryHeads {
+  void* data;
+  int64_t row, head;
+};
 
 // cosines, then sines, for each position
 struct AngleTable {
@@ -19,15 +24,17 @@ struct AngleTable {
   int64_t positions;
 };
 
+// All that a rotation in place needs comes first: of a kernel that has just started, each further 64 bytes are fetched from memory.
 struct RotaryParams {
-  RotaryTensor q, k;
   const void* positions;  // [sections, rows], i32 or i64
   AngleTable table;
-  const int32_t* num_valid;  // null: all rows are valid
   int64_t rows;
   int32_t q_heads, heads;  // heads: of q and k
-  int32_t heads_each, items;  // items: warps of a row
-  bool aligned;               // 16-byte accesses are legal
+  int32_t heads_each;
+  int32_t aligned;   // 1: 16-byte accesses are legal
+  RotaryHeads q, k;
+  RotaryHeads q_out, k_out;
+  const int32_t* num_valid;
 };
 
 }  // namespace opfacade

@@ -41,8 +41,15 @@ PIECE_FAULTS = (
     cpu(
         "decode: requests beyond those that a lane holds are not surveyed",
         f"{K}/decode/schedule/pieces.cuh",
-        "for (int request = 32 * kHeld + lane(); request < p_.batch; request += 32) f(tiles_of(request));",
-        ";",
+        "for (int first = 32 * kHeld; first < p_.batch; first += 32 * kHeld) {",
+        "for (int first = 32 * kHeld; false;) {",
+        DEALT,
+    ),
+    cpu(
+        "decode: the last request counts once for each lane past it",
+        f"{K}/decode/schedule/pieces.cuh",
+        "return request < p_.batch ? tiles : 0;",
+        "return tiles;",
         DEALT,
     ),
     cpu(

@@ -20,7 +20,7 @@ SHARED_FAULTS = (
     gpu(
         "last_page_len is ignored",
         "kernels/paged/page_lookup.cuh",
-        "min(last, table.page_size), 0)",
+        "clamped(last, 0, table.page_size), 0)",
         "table.page_size, 0)",
         f"{DECODE} append-csr",
     ),

@@ -90,7 +90,8 @@ class _Gated(CudaKernel):
         return support.pairs(**_facts(descriptor))
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
-        return support.spec_of("activation/gated_activation", support.pairs(**_constants(descriptor)), target)
+        constants = _constants(descriptor) | {"dependent": target.sm_version >= 90}
+        return support.spec_of("activation/gated_activation", support.pairs(**constants), target)
 
 
 _GATED = _Gated(

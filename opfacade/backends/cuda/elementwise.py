@@ -79,7 +79,8 @@ class _Map(CudaKernel):
         return support.pairs(**_facts(descriptor))
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
-        return support.spec_of("elementwise/map", support.pairs(**_constants(descriptor)), target)
+        constants = _constants(descriptor) | {"dependent": target.sm_version >= 90}
+        return support.spec_of("elementwise/map", support.pairs(**constants), target)
 
 
 _MAP = _Map(

@@ -71,7 +71,7 @@ def independent(program: Any) -> bool:
     return not any(node.kind == "stage" for node in ordered([stage.value for stage in program.stages]))
 
 
-def _read_once(program: Any) -> bool:
+def read_once(program: Any) -> bool:
     """Whether each element is used by one pass, so that there is nothing to hold."""
     return independent(program) and not any(set(program.axes_of(made)) & set(program.fold) for made in program.outputs)
 
@@ -107,7 +107,7 @@ def config(program: Any, target: Target) -> Config:
     segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)
     vector = vector_of(program)
     vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
-    clusters = (1, *_CLUSTERS) if target.sm_version >= 90 and not _read_once(program) else (1,)
+    clusters = (1, *_CLUSTERS) if target.sm_version >= 90 and not read_once(program) else (1,)
     most = min(most, _MAX_PIECES)
     if inner == program.fold:
         return _of_rows(vector, vectors, most, clusters)

@@ -15,6 +15,7 @@ from opfacade.programs.guarantees import Math
 _CODE = 768  # instructions of the unrolled loops, about
 _IN_FLIGHT = 128  # bytes that a thread loads before it uses the first
 _CALLS = 16  # instructions of an element that calls a function, which leaves fewer registers
+_FEW = 20  # instructions of an element, of which 64 registers have several side by side
 _TILE_BYTES = 48 * 1024  # of all inputs, most of which are not transposed
 _TILE_OPERANDS = 8  # beyond, the code of tiles takes too long to compile
 
@@ -51,7 +52,8 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
     """input_sizes: bytes of an element of each input of the kernel, which may hold several of the program."""
     sizes = [*input_sizes, *(ITEMSIZE[dtype] for _, dtype in form.outputs)]
     placed = source.is_placed(form.values)
-    vector, unroll = _vector(sizes, len(input_sizes), source.weight(form.values, form.math))
+    weight = source.weight(form.values, form.math)
+    vector, unroll = _vector(sizes, len(input_sizes), weight)
     side = 0 if placed or len(sizes) > _TILE_OPERANDS else _tile(input_sizes)
     nodes = ordered(form.values)
     names = [name for name, _ in form.inputs]
@@ -62,7 +64,8 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
         "outputs": tuple(dtype for _, dtype in form.outputs),
         "scalars": tuple(number.type for number in form.scalars),
         "sizes": tuple(sizes),
-        "vector": vector, "unroll": unroll, "tile": side, "placed": placed,
+        "vector": vector, "unroll": unroll, "tile": side, "placed": placed, "beside": _beside(vector, unroll),
+        "ctas": _ctas(len(sizes), unroll, weight),
         "shared": tuple(name in form.partial for name in names),
     }  # fmt: skip
 
@@ -79,6 +82,16 @@ def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
         if unroll * loaded <= most and vector * (unroll + 1) * weight <= _CODE:
             return vector, unroll
     return vector, 1
+
+
+def _beside(vector: int, unroll: int) -> int:
+    """Elements that are computed side by side; two at least, which one instruction packs. Few in code that is long already."""
+    return min(vector, 4 if unroll > 1 else 2)
+
+
+def _ctas(operands: int, unroll: int, weight: int) -> int:
+    """CTAs of an SM for which ptxas allots registers. Left alone it takes 32, too few for elements side by side."""
+    return 1 if unroll == 1 else 4 if operands <= 3 and weight <= _FEW else 3 if operands <= 5 else 2
 
 
 def _tile(sizes: Sequence[int]) -> int:

@@ -21,8 +21,9 @@ _EVIDENCE = (
     "tests/families/reduction/test_ragged.py::test_it_keeps_its_bound_on_every_layout",
     "tests/families/reduction/test_ragged.py::test_a_row_has_the_same_bits_in_any_batch_and_place",
 )
-_WARP, _MAX_BATCH = 32, 8
-_CTAS = 4  # of an SM, for long rows
+_WARP, _LIGHT_BATCH, _MAX_BATCH = 32, 16, 8
+_LIGHT_STATES = 4  # registers of a thread for states that leave enough for a larger batch
+_CTAS = 8  # of an SM, at least, where there are as many rows
 _GROUPS = 8  # threads that share a column of a row
 
 
@@ -45,7 +46,8 @@ class RaggedRows(RowLayout):
             yield Reason("OPF-S003", "fold", "a last axis that is kept", f"axis {len(program.shape) - 1}, the last one")
 
     def config(self, program: Any, target: Target) -> RaggedConfig:
-        return RaggedConfig(min(_MAX_BATCH, fold_config.elements_in_registers(program)))
+        most = _LIGHT_BATCH if _is_light(program) else _MAX_BATCH
+        return RaggedConfig(min(most, fold_config.elements_in_registers(program)))
 
     def chains(self, shape: Any, summed: bool) -> int:
         return _WARP
@@ -60,6 +62,11 @@ class RaggedRows(RowLayout):
 
     def level(self, program: Any, axes: Any) -> str:
         return "element" if set(axes) & set(program.fold) else "row"
+
+
+def _is_light(program: Any) -> bool:
+    """Whether a pass over the elements is so short that more loads in flight cost neither CTAs of an SM nor time to compile."""
+    return fold_config.read_once(program) and column_config.state_words(program) <= _LIGHT_STATES
 
 
 class RaggedColumns(column_engine.ColumnLayout):

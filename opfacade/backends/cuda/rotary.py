@@ -91,7 +91,9 @@ class _Rotary(CudaKernel):
         return support.pairs(**_facts(descriptor))
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
-        return support.spec_of("rotary/rotary", support.pairs(**_constants(descriptor)), target)
+        return support.spec_of(
+            "rotary/rotary", support.pairs(**_constants(descriptor) | {"dependent": target.sm_version >= 90}), target
+        )
 
 
 _ROTARY = _Rotary(

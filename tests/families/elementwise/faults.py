@@ -15,7 +15,7 @@ FAULTS = (
     Mutant(
         "map: a thread takes several vectors though the last is not whole",
         _KERNEL,
-        (("item.count(M::kUnroll - 1) == M::kVec", "item.count(M::kUnroll - 1) > 0"),),
+        (("count(p.each - 1) == M::kVec", "count(p.each - 1) > 0"),),
         tests=_PATHS,
     ),
     Mutant(
@@ -31,9 +31,38 @@ FAULTS = (
         tests=_PATHS,
     ),
     Mutant(
+        "map: of two axes, rows of a thread overlap those of the next",
+        _KERNEL,
+        (("(line - within) * p.each + within", "line"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: of two axes, the vector within which a row ends is taken for whole",
+        _HOST,
+        (("p_.extent[last] / count)", "ceil_div(p_.extent[last], count))"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: of two axes, a thread takes rows past the last",
+        _KERNEL,
+        (("row + (more << p.band) < p.lines", "row < p.lines"),),
+        tests=_PATHS,
+    ),
+    Mutant(
+        "map: a CTA of fewer threads leaves a gap before the next",
+        _KERNEL,
+        (
+            (
+                "    vector = blockIdx.x * p.each * blockDim.x + threadIdx.x;",
+                "    vector = blockIdx.x * p.each * kMapThreads + threadIdx.x;",
+            ),
+        ),
+        tests=_PATHS,
+    ),
+    Mutant(
         "map: the outer axes of a row are those of the first",
         _KERNEL,
-        (("(p, outer, p.rank - 2, at, first) != 0", "(p, 0, p.rank - 2, at, first) != 0"),),
+        (("(p, outer, p.rank - 2, place.at, first) != 0", "(p, 0, p.rank - 2, place.at, first) != 0"),),
         tests=_PATHS,
     ),
     Mutant(
@@ -51,7 +80,7 @@ FAULTS = (
     Mutant(
         "map: of one axis, elements that are not valid are written",
         _KERNEL,
-        ((", width = min(width, valid);", ";"),),
+        ((", width = min(p.extent[0], valid);", ", width = p.extent[0];"),),
         tests=_PATHS,
     ),
     Mutant(

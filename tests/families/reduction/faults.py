@@ -13,6 +13,20 @@ D = "kernels/reduction"
 
 FAULTS = (
     cpu(
+        "fold: vectors that are loaded together have the place of the first",
+        f"{D}/fold.cuh",
+        "accumulate<R>(states, x, count, first + row.element(piece + i));",
+        "accumulate<R>(states, x, count, first + row.element(piece));",
+        f"{KERNEL} -k loaded_together",
+    ),
+    cpu(
+        "fold: vectors behind the last whole batch are left out",
+        f"{D}/fold.cuh",
+        "for (; done < pieces(); ++done) one(done, row.count(wave, done));",
+        "for (; done < 0; ++done) one(done, row.count(wave, done));",
+        f"{KERNEL} -k loaded_together",
+    ),
+    cpu(
         "fold: the tail of a row is a whole vector",
         f"{D}/row.cuh",
         "left < M::kVec ? left : M::kVec;",

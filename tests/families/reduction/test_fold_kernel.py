@@ -146,6 +146,18 @@ def test_one_cta_reads_a_row_whose_elements_are_used_once(name):
 
 
 @emulator.needed
+@pytest.mark.parametrize("name", ["sum", "argmax", "welford"])
+def test_vectors_that_are_loaded_together_have_the_bits_of_single_ones(name):
+    """Aligned rows of several whole batches and a rest, beside rows that are not aligned."""
+    problem = reducer(name, "f32", (2, 24700))
+    subject, args = emulator.subject(problem), filled(problem, 5)
+    args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(1)))
+    assert "stream=true" in subject.plan.sku.id
+    held(subject, args)
+    same_on_every_path(subject, args, [moved(problem, args, layout) for layout in ("compact", "shifted")])
+
+
+@emulator.needed
 @pytest.mark.parametrize("name", LONG)
 def test_a_row_that_does_not_fit_is_read_again(name):
     """Devices without clusters."""

@@ -28,6 +28,7 @@ from tests.families.reduction.held import builds_without_spills, on_gpu
 from tests.families.reduction.test_fold_kernel import filled, held, moved
 
 SM_90A = Target.parse("sm_90a")
+SMALL = replace(SM_90A, sm_count=2)  # few CTAs have many rows
 NAMES = [name for name in REDUCERS if not name.startswith("arg")]
 LENGTHS = (0, 1, 31, 32, 33, 300, 1024, 1025, 0, 2100, 7)  # of a warp and of a CTA, and none
 
@@ -207,6 +208,24 @@ def test_an_empty_row_has_the_identity(run):
     args.indptr.copy_(torch.tensor([2, 2, 3]))
     (emulator.subject(problem) if run == "emulated" else FoldPlan.select(problem)).run(args)
     assert args.out_0[0].item() == -(2**31)
+
+
+@emulator.needed
+@pytest.mark.parametrize("layout", ["compact", "stepped"])
+def test_many_rows_of_a_cta(layout):
+    """So many short rows that a CTA takes 64, among them empty ones and long ones, three of one CTA."""
+    rows = 64 * 8 * SMALL.sm_count + 5
+    lengths = torch.randint(0, 3, (rows,), generator=torch.Generator().manual_seed(2))
+    ctas = -(-rows // 64)
+    lengths[[3, 3 + 40 * ctas, 3 + 41 * ctas]] = torch.tensor([1500, 1300, 1100])
+    problem = reducer("sum", (rows, int(lengths.sum())))
+    args = filled(problem, 1)
+    args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(1)))
+    args.indptr.copy_(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))
+    call = replace(moved(problem, args, layout), indptr=args.indptr)
+    emulator.subject(problem, device_like=SMALL).run(call)
+    want = torch.segment_reduce(args.in_0.double(), "sum", offsets=args.indptr.long())
+    torch.testing.assert_close(call.out_0.double(), want, rtol=1e-5, atol=1e-3)
 
 
 WRONG = ([0, 5, 99, 20, 40], [-7, 3, -1, 8, 2**31 - 1], [40, 30, 20, 10, 0], [0, 0, 2**31 - 1, -(2**31), 40])

@@ -50,6 +50,12 @@ FAULTS = (
         tests=f"{_TESTS} -k bits_of_the_reference",
     ),
     Mutant(
+        "rotary: the last warp of a row takes the heads of the first",
+        _KERNEL,
+        (("blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32", "threadIdx.x / 32"),),
+        tests=f"{_TESTS} -k bits_of_the_reference",
+    ),
+    Mutant(
         "rotary: rows that are not valid are written",
         _KERNEL,
         (("row >= valid || valid > p.rows", "valid > p.rows"),),

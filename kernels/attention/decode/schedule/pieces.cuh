@@ -10,7 +10,7 @@ class SplitFinder {
   __device__ __forceinline__ explicit SplitFinder(const DecodeParams& p) : p_(p) {
     int tiles = 0, max_tiles = 0;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) held_[i] = lane() + 32 * i < p.batch ? tiles_of(lane() + 32 * i) : 0;
+    for (int i = 0; i < kHeld; ++i) held_[i] = tiles_or_none(lane() + 32 * i);
     for_each([&](int own) { tiles += own, max_tiles = max(max_tiles, own); });
     tiles_ = __reduce_add_sync(0xffffffffu, tiles);
     max_tiles_ = __reduce_max_sync(0xffffffffu, max_tiles);
@@ -33,14 +33,27 @@ class SplitFinder {
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int tiles_of(int request) const { return count_of<C>(p_, kv_length<C::kTable>(p_.table, request)); }
 
+  // 0 past the last request. Loads stand outside the condition, so that those of several requests are under way at once.
+  __device__ __forceinline__ int tiles_or_none(int request) const {
+    const int tiles = tiles_of(min(request, p_.batch - 1));
+    return request < p_.batch ? tiles : 0;
+  }
+
   // Calls f with the tiles of each request of this lane.
   template <class F>
   __device__ __forceinline__ void for_each(F&& f) const {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i)
       if (held_[i] > 0) f(held_[i]);
-#pragma unroll 4
-    for (int request = 32 * kHeld + lane(); request < p_.batch; request += 32) f(tiles_of(request));
+#pragma unroll 1
+    for (int first = 32 * kHeld; first < p_.batch; first += 32 * kHeld) {
+      int tiles[kHeld];
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) tiles[i] = tiles_or_none(first + lane() + 32 * i);
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i)
+        if (tiles[i] > 0) f(tiles[i]);
+    }
   }
 
   __device__ __forceinline__ bool find_equal(int split_index, int blocks, RequestPosition& place, int& first_split) const {
