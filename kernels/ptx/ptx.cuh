@@ -61,6 +61,13 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// Error at most 2^-11 of the result.
+__device__ __forceinline__ float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // threadIdx.x, read anew: what follows from it is not kept in registers over a loop of rows.
 __device__ __forceinline__ uint32_t thread() {
   uint32_t out;

@@ -4,25 +4,31 @@
 
 namespace opfacade {
 
-// Words of tokens 4 * group to 4 * group + 3: Philox4x32-10 with the seed as key.
+// Words of tokens 4 * group to 4 * group + 3: Philox4x32-10 with the seed as key. Half of the first two rounds is the same for all
+// groups.
 struct Philox {
-  uint32_t key[2], offset[2], stream;
+  uint32_t key[2], second, even, odd, low;
 
   __device__ __forceinline__ Philox(int64_t seed, int64_t position, uint32_t stream)
-      : key{static_cast<uint32_t>(seed), static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)},
-        offset{static_cast<uint32_t>(position), static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)},
-        stream(stream) {}
+      : key{static_cast<uint32_t>(seed), static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)} {
+    const uint64_t third = wide_product(kThird, static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32));
+    const uint64_t next = wide_product(kFirst, static_cast<uint32_t>(third >> 32) ^ static_cast<uint32_t>(position) ^ key[0]);
+    second = stream ^ key[1];
+    even = static_cast<uint32_t>(third) ^ (key[0] + kKey0);
+    odd = static_cast<uint32_t>(next >> 32) ^ (key[1] + kKey1), low = static_cast<uint32_t>(next);
+  }
 
   __device__ __forceinline__ void words(uint32_t group, uint32_t (&c)[4]) const {
-    c[0] = group, c[1] = offset[0], c[2] = offset[1], c[3] = stream;
-    uint32_t k0 = key[0], k1 = key[1];
+    const uint64_t begin = wide_product(kFirst, group), other = wide_product(kThird, static_cast<uint32_t>(begin >> 32) ^ second);
+    c[0] = static_cast<uint32_t>(other >> 32) ^ even, c[1] = static_cast<uint32_t>(other);
+    c[2] = static_cast<uint32_t>(begin) ^ odd, c[3] = low;
+    uint32_t k0 = key[0] + 2 * kKey0, k1 = key[1] + 2 * kKey1;
 #pragma unroll
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t first = wide_product(0xD2511F53u, c[0]), third = wide_product(0xCD9E8D57u, c[2]);
-      const uint32_t even = static_cast<uint32_t>(third >> 32) ^ c[1] ^ k0;
-      const uint32_t odd = static_cast<uint32_t>(first >> 32) ^ c[3] ^ k1;
-      c[0] = even, c[1] = static_cast<uint32_t>(third), c[2] = odd, c[3] = static_cast<uint32_t>(first);
-      k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    for (int round = 2; round < 10; ++round) {
+      const uint64_t first = wide_product(kFirst, c[0]), third = wide_product(kThird, c[2]);
+      c[0] = static_cast<uint32_t>(third >> 32) ^ c[1] ^ k0, c[1] = static_cast<uint32_t>(third);
+      c[2] = static_cast<uint32_t>(first >> 32) ^ c[3] ^ k1, c[3] = static_cast<uint32_t>(first);
+      k0 += kKey0, k1 += kKey1;
     }
   }
   __device__ __forceinline__ uint32_t word(uint32_t token) const {
@@ -31,6 +37,9 @@ struct Philox {
     const uint32_t even = token & 2 ? words[2] : words[0], odd = token & 2 ? words[3] : words[1];
     return token & 1 ? odd : even;
   }
+
+ private:
+  static constexpr uint32_t kFirst = 0xD2511F53u, kThird = 0xCD9E8D57u, kKey0 = 0x9E3779B9u, kKey1 = 0xBB67AE85u;
 };
 
 constexpr float kMostNoise = 33.f;  // of word 0

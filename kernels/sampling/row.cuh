@@ -44,6 +44,10 @@ struct Packed {
 };
 
 template <class C>
+constexpr int kLoadedBytes =
+    4 * sizeof(typename Element<typename C::T>::Bits) + (C::kBitmask ? 4 : 0) + (C::kBias ? 16 : 0) + (C::kPenalties ? 20 : 0);
+
+template <class C>
 struct Row {
   using Bits = typename Element<typename C::T>::Bits;
   const SampleParams& p;
@@ -69,7 +73,7 @@ struct Row {
     if constexpr (C::kTemperature) temperature = p.temperature[row];
     if constexpr (C::kPenalties) {
       repetition = p.adjust.repetition[row], frequency = p.adjust.frequency[row], presence = p.adjust.presence[row];
-      shrink = __fdiv_rn(1.f, repetition);
+      shrink = fmaxf(__fdiv_rn(1.f, repetition), 0x1p-126f);  // a product with infinity stays a number
     }
   }
 
@@ -169,13 +173,16 @@ struct Row {
     for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? capped(a[j]) : minus_infinity();
   }
 
-  // As far as it is cheap: no smaller than `adjust` makes them, but for 2^-21 of a number; NaN may stay where no candidate is.
-  __device__ __forceinline__ void approach(uint32_t token, Loaded<4>& of) const {
-    add(token, of);
+  // A bound of the largest of four: no smaller than `adjust` makes it, but for 2^-21 of the number; -inf or NaN only if none is a
+  // candidate. raised: by chains of biases.
+  __device__ __forceinline__ float bound_of(uint32_t token, Loaded<4>& of, const float* raised) const {
+    mask(of);
+    if constexpr (C::kBiasList)
+      if (is_flagged(token)) raise(of, index == nullptr ? -minus_infinity() : raised[BiasIndex::chain(token)]);
     if constexpr (C::kPenalties) penalize_roughly(of);
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if constexpr (C::kSoftCap) of.a[j] = of.a[j] > minus_infinity() ? fmaxf(fminf(of.a[j], p.adjust.soft_cap), 0.f) : of.a[j];
+    const float most = fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
+    if constexpr (!C::kSoftCap) return most;
+    return most > minus_infinity() ? cap_roughly(most) : most;
   }
   // As `adjust` does, but for what `settled` does.
   __device__ __forceinline__ void change(uint32_t token, Loaded<4>& of) const {
@@ -198,12 +205,23 @@ struct Row {
   // The mask and the biases.
   template <int kCount>
   __device__ __forceinline__ void add(uint32_t token, Loaded<kCount>& of) const {
+    mask(of);
+    if constexpr (C::kBiasList) add_list(token, of.a);
+  }
+  // What has no list.
+  template <int kCount>
+  __device__ __forceinline__ void mask(Loaded<kCount>& of) const {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       if constexpr (C::kBitmask) of.a[j] = of.allowed >> j & 1 ? of.a[j] : minus_infinity();
       if constexpr (C::kBias) of.a[j] = __fadd_rn(of.a[j], of.bias[j]);
     }
-    if constexpr (C::kBiasList) add_list(token, of.a);
+  }
+
+  // By the sum of what is added to tokens of one chain: up to kMost entries, each of which rounds.
+  __device__ __forceinline__ static void raise(Loaded<4>& of, float by) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) of.a[j] = fmaf(fabsf(of.a[j]) + by, 0x1p-11f, of.a[j] + by);
   }
 
   // -0 becomes 0, so that equal numbers have equal bits.
@@ -244,6 +262,12 @@ struct Row {
       if (of.count[j] > 0 || of.prompt[j]) a = a > 0.f ? __fdiv_rn(a, repetition) : __fmul_rn(a, repetition);
       if (of.count[j] > 0) a = __fsub_rn(__fsub_rn(a, __fmul_rn(frequency, static_cast<float>(of.count[j]))), presence);
     }
+  }
+
+  // tanh.approx has an error of 2^-11.
+  __device__ __forceinline__ float cap_roughly(float a) const {
+    const float cap = p.adjust.soft_cap, steep = fminf(__fdividef(1.f, cap), kLargest);
+    return fmaf(tanh_approx(fminf(fmaxf(a, -kLargest), kLargest) * steep), cap, cap * 0x1p-10f);
   }
 
   // Products for divisions: what they round is added.

@@ -12,6 +12,7 @@ struct StreamShared {
   uint32_t best;  // ordered key that some thread of the CTA has found
   uint8_t flags[kBiasFlags];
   BiasIndex index;
+  float raised[BiasIndex::kChains];  // the sum of biases above 0 in a chain
 };
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
@@ -23,55 +24,98 @@ __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row)
   return count <= p.rows && row < count;
 }
 
-// The race of a part of a row. Groups of a chunk are loaded together. A group is looked at closely where the noise of a word, if E
-// is no more than its uniform, may win: few groups are, and those are read again.
+// The race of a part of a row. Groups are loaded while those before are raced. A group is looked at closely where the noise of a
+// word, if E is no more than its uniform, may win: few groups are, and those are read again.
 template <class C>
 class Stream {
  public:
   __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared)
       : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream) {
-    scale_ = kLog2E, most_noise_ = kMostNoise;
+    scale_ = kLog2E;
     if (C::kTemperature) scale_ = row.greedy() ? 1.f : __fdiv_rn(kLog2E, row.temperature);
-    if (row.greedy()) most_noise_ = 0.f;
   }
 
   // The largest key of the tokens from `first` to `end` in this thread, and which token has it.
   __device__ __forceinline__ uint64_t best_of(uint32_t first, uint32_t end) {
     const uint32_t stop = row_.whole(first, end);
     uint32_t from = first + 4 * threadIdx.x, base = first, close = from < end;  // a bit for each group to look at
+    fetch(from, stop);
+    ask(from + kAhead * kStep, stop);
 #pragma unroll 1
-    for (bool begins = true;; begins = false) {
+    for (;;) {
 #pragma unroll 1
       for (; close != 0; close &= close - 1) look(from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1));
-      if (begins) __syncthreads();  // a first key of each thread bounds what can win
+      if (base == first) __syncthreads();  // a first key of each thread bounds what can win
       if (base >= end) return found_;
       from = base + 4 * threadIdx.x;
-      float a[kAhead][4];
-      const bool wide = base < stop;
-      const auto approach = [&](uint32_t token, Loaded<4>& group) { row_.approach(token, group); };
-      if (wide) read_wide<C>(row_, from, stop, a, approach);
-      else read_narrow<C>(row_, from, end, a, approach);
-      base = wide ? min(stop, base + kAhead * kStep) : base + kStep;
-      close = near(from, a);
+      float most[kAhead];
+      if (base < stop) {
+        take(from, stop, most);
+        fetch(from + kAhead * kStep, stop);
+        base = min(stop, base + kAhead * kStep);
+      } else {
+        take_narrow(from, end, most);
+        base += kStep;
+      }
+      close = near(from, most);
     }
   }
 
  private:
   static constexpr uint32_t kStep = kGroupStep;
-  static constexpr int kAhead = kGroupsAhead<C>;
+  static constexpr int kAhead = kLoadedBytes<C> <= 20 ? 4 : 2;
 
-  __device__ __forceinline__ uint32_t near(uint32_t from, const float (&a)[kAhead][4]) const {
-    uint32_t close = 0;
-    float best = 0.f;
+  __device__ __forceinline__ void fetch(uint32_t from, uint32_t stop) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (from + kStep * i < stop) row_.fetch(from, kStep * i, next_[i]);
+  }
+
+  // Logits that are fetched next: without their registers, while the first ones come.
+  __device__ __forceinline__ void ask(uint32_t from, uint32_t stop) const {
+    if constexpr (C::kBias || C::kPenalties) return;  // registers are short
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (from + kStep * i < stop) prefetch_l2(row_.logits + from + kStep * i);
+  }
+
+  // Bounds of the groups that are fetched; -inf from `stop` on.
+  __device__ __forceinline__ void take(uint32_t from, uint32_t stop, float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (i % 4 == 0) best = best_key(&shared_.best);
-      const float most = fmaxf(fmaxf(a[i][0], a[i][1]), fmaxf(a[i][2], a[i][3]));
-      const Lead lead(best, most * scale_);
-      if (!is_candidate(most) || lead.is_lost(most_noise_)) continue;
-      uint32_t words[4] = {0, 0, 0, 0};
-      if (!row_.greedy()) philox_.words((from + kStep * i) / 4, words);
-      if (!lead.is_lost(words)) close |= 1u << i;
+      const uint32_t token = from + kStep * i;
+      Loaded<4> group;
+      row_.unpack(token, next_[i], group);
+      const float bound = row_.bound_of(token, group, shared_.raised);
+      most[i] = token < stop ? bound : minus_infinity();
+    }
+  }
+  // Of one group, of any alignment.
+  __device__ __forceinline__ void take_narrow(uint32_t token, uint32_t end, float (&most)[kAhead]) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();
+    if (token >= end) return;
+    Loaded<4> group;
+    row_.load(token, group);
+    most[0] = row_.bound_of(token, group, shared_.raised);
+  }
+
+  // Two groups at a time: a call of Philox is a chain of products.
+  __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) const {
+    const float noise = row_.greedy() ? 0.f : kMostNoise;
+    uint32_t close = 0;
+#pragma unroll
+    for (int i = 0; i < kAhead; i += 2) {
+      const float best = best_key(&shared_.best);
+      const Lead lead(best, most[i] * scale_), other(best, most[i + 1] * scale_);
+      const bool may = is_candidate(most[i]) && !lead.is_lost(noise);
+      const bool other_may = is_candidate(most[i + 1]) && !other.is_lost(noise);
+      if (!may && !other_may) continue;
+      uint32_t words[4], other_words[4];
+      philox_.words((from + kStep * i) / 4, words);
+      philox_.words((from + kStep * (i + 1)) / 4, other_words);
+      const uint32_t bit = lead.is_lost(words) ? 0 : 1u << i, other_bit = other.is_lost(other_words) ? 0 : 2u << i;
+      close |= (may ? bit : 0) | (other_may ? other_bit : 0);
     }
     return close;
   }
@@ -96,9 +140,23 @@ class Stream {
   const Row<C>& row_;
   StreamShared& shared_;
   Philox philox_;
-  float scale_, most_noise_;  // scale: a product instead of the division
+  Packed<C> next_[kAhead];
+  float scale_;  // a product instead of the division
   uint64_t found_ = 0;
 };
+
+// Chains of biases that are indexed.
+template <class C>
+__device__ __forceinline__ void raise_chains(const SampleParams& p, int64_t row, float (&raised)[BiasIndex::kChains]) {
+  if constexpr (!C::kBiasList) return;
+  const AdjustParams& by = p.adjust;
+  for (int i = threadIdx.x; i < BiasIndex::kChains; i += kSampleThreads) raised[i] = 0.f;
+  __syncthreads();
+  for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
+    const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]);
+    atomicAdd(&raised[BiasIndex::chain(token)], fmaxf(by.bias_values[row * by.bias_values_row + i], 0.f));
+  }
+}
 
 __device__ __forceinline__ void write_token(const SampleParams& p, int64_t row, uint64_t best) {
   p.token[row] = best == 0 ? -1 : static_cast<int32_t>(token_of(best));
@@ -114,6 +172,7 @@ __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   ClusterRow cluster(shared.reduce, p.ctas);
   if (threadIdx.x == 0) shared.best = 0;
   flag_biases<C>(p, row, shared.flags, shared.index);
+  raise_chains<C>(p, row, shared.raised);
   __syncthreads();
   const Row<C> logits(p, row, shared.flags, &shared.index);
   const uint64_t best = cluster.reduce(Stream<C>(logits, shared).best_of(first, end), Larger());
