@@ -56,7 +56,7 @@ struct Row {
   const uint8_t* flags;    // of the biases
   const BiasIndex* index;  // null: all entries are read
   float temperature;
-  float repetition, frequency, presence, shrink;
+  float repetition, frequency, presence, shrink, steep;  // steep: in place of a division by the cap
   bool aligned;  // groups of the row are aligned
 
   __device__ __forceinline__ Row(const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index)
@@ -69,6 +69,7 @@ struct Row {
     }
     logits = static_cast<const Bits*>(p.logits) + from * p.logits_row;
     aligned = reinterpret_cast<uintptr_t>(logits) % (4 * sizeof(Bits)) == 0;
+    if constexpr (C::kSoftCap) steep = fminf(__fdiv_rn(1.f, p.adjust.soft_cap), kLargest);
     temperature = 1.f;
     if constexpr (C::kTemperature) temperature = p.temperature[row];
     if constexpr (C::kPenalties) {
@@ -266,7 +267,7 @@ struct Row {
 
   // tanh.approx has an error of 2^-11.
   __device__ __forceinline__ float cap_roughly(float a) const {
-    const float cap = p.adjust.soft_cap, steep = fminf(__fdividef(1.f, cap), kLargest);
+    const float cap = p.adjust.soft_cap;
     return fmaf(tanh_approx(fminf(fmaxf(a, -kLargest), kLargest) * steep), cap, cap * 0x1p-10f);
   }
 

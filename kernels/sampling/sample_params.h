@@ -1,6 +1,6 @@
 // Parameters of sampling, shared by the kernel and its binding.
-// Launch: grid rows * ctas (rows * team, where a k may be short) in clusters of `ctas`, each of which has one row; kSampleThreads threads a CTA. CTA r of a cluster
-// has tokens [r * slice, (r + 1) * slice). Pointers of operands that a descriptor does not have are null. Strides in elements.
+// Launch: grid rows * ctas in clusters of `ctas`, each of which has one row, or several whose k may be short; kSampleThreads threads
+// a CTA. CTA r of a cluster has tokens [r * slice, (r + 1) * slice). Pointers of operands that a descriptor does not have are null. Strides in elements.
 #pragma once
 #include <stdint.h>
 
@@ -55,7 +55,8 @@ struct SampleParams {
   int64_t logits_row, top_tokens_row, top_logprobs_row, probs_row;
   int64_t rows, num_logits;
   int32_t vocab, top_n, max_top_k, ctas;
-  int32_t team;  // CTAs of a row whose k is short; a cluster has ctas / team such rows
+  uint32_t whole;           // clusters of whole rounds, where a k may be short
+  int32_t team, last_team;  // CTAs of a row in these, in others
   uint32_t slice, held, stream;  // held: tokens of a slice that are kept in shared memory
 };
 

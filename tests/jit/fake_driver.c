@@ -31,6 +31,9 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) { return *fu
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int threads, size_t bytes) {
   return *blocks = 1, CUDA_SUCCESS;
 }
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunchConfig *config) {
+  return *clusters = 30, CUDA_SUCCESS;
+}
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
   if (failing) return CUDA_ERROR_LAUNCH_FAILED;
   ++launches;

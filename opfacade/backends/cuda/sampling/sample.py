@@ -37,10 +37,9 @@ def _facts(descriptor: SampleDescriptor) -> Facts:
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
     ctas = ctas_of(descriptor.vocab, target)
-    team = ctas_of_stream(ctas, descriptor.total_num_rows, target)
     if not any(getattr(descriptor, name) not in (False, "none") for name in _HELD):
-        ctas = team
-    return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS), team
+        ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
+    return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
 SAMPLE = RowKernel(
