@@ -18,6 +18,10 @@ def _short(name, file, old, new, words):
     return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_short_k.py -k {words}")
 
 
+def _stream(name, file, old, new, words):
+    return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_stream.py -k {words}")
+
+
 def _host(name, file, old, new, tests="test_reference.py"):
     return Mutant(f"sampling: {name}", file, ((old, new),), tests=f"{_HERE}/{tests}")
 
@@ -196,6 +200,25 @@ FAULTS = (
         "left = 0;",
         "team",
     ),
+    _short("the last round begins anew", "teams.cuh", "return whole * static_cast<uint32_t>(p.ctas / p.team) +", "return", "team"),
+    _short("the last round has a team of another size", "teams.cuh", "? p.team : p.last_team;", "? p.team : p.team;", "team"),
+    Mutant(
+        "sampling: the last round has no room for all rows",
+        "csrc/sampling/split.h",
+        (("clusters = whole + ceil_div(rest * last, ctas);", "clusters = whole + rest * last / ctas;"),),
+        tests=f"{_HERE}/test_short_k.py -k team",
+    ),
+    Mutant(
+        "jit: clusters at once are those of another shape",
+        "csrc/common/launch.h",
+        (("if (known >> kCountBits == shape) return", "if (known != 0) return"),),
+        tests="tests/jit/test_clusters.py",
+    ),
+    _stream("the other group of two is passed over", "stream.cuh", "? 0 : 2u << i;", "? 0 : 0u;", "late"),
+    _stream("groups are fetched again", "stream.cuh", "fetch(from + kAhead * kStep, stop);", "fetch(from, stop);", "late"),
+    _stream("a bias does not raise its group", "row.cuh", ": raised[BiasIndex::chain(token)]);", ": 0.f);", "raises"),
+    _stream("a long list raises no group", "row.cuh", "index == nullptr ? -minus_infinity() :", "index == nullptr ? 0.f :", "raises"),
+    _stream("a bound of a cap has no margin", "row.cuh", "cap, cap * 0x1p-10f);", "cap, 0.f);", "cap_bounds"),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),
     _host("a k of 0 keeps nothing", f"{_R}/kept.py", "(top_k <= 0)", "(top_k < 0)"),
     _host(
