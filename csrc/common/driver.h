@@ -19,7 +19,7 @@ namespace opfacade {
   apply(cuInit) apply(cuGetErrorName) apply(cuDeviceGetAttribute) apply(cuDevicePrimaryCtxRetain)               \
   apply(cuCtxGetCurrent) apply(cuCtxPushCurrent) apply(cuCtxPopCurrent) apply(cuLibraryLoadData)                \
   apply(cuLibraryGetKernel) apply(cuKernelSetAttribute) apply(cuKernelGetFunction) apply(cuLaunchKernelEx)      \
-  apply(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+  apply(cuOccupancyMaxActiveBlocksPerMultiprocessor) apply(cuOccupancyMaxActiveClusters)
 
 // cuda.h renames some functions by macro (cuCtxPushCurrent is cuCtxPushCurrent_v2); the exported name is the renamed one.
 #define OPF_TEXT_(x) #x

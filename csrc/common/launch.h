@@ -108,6 +108,24 @@ class Kernel {
     return blocks;
   }
 
+  // How many clusters of this shape the device holds at a time, whatever the grid; 1 or more. The driver is asked once a shape.
+  int64_t clusters_at_once(int device, const Launch& launch) {
+    const uint64_t shape = uint64_t{launch.shared_bytes} << 16 | static_cast<uint64_t>(launch.block.x << 5 | launch.clusters.x);
+    DeviceGuard guard(device);
+    const uint64_t known = atomic_load(at_once_[device]);
+    if (known >> kCountBits == shape) return static_cast<int64_t>(known & kMostCount);
+    allow_shared(device, launch.shared_bytes);
+    CUlaunchAttribute attributes[LaunchRecord::kMaxAttributes];
+    CUlaunchConfig config = shape_of(launch, attributes);
+    config.gridDimX = static_cast<unsigned>(launch.clusters.x);
+    int count = 0;
+    const Driver& driver = Driver::get();
+    driver.check(driver.cuOccupancyMaxActiveClusters(&count, reinterpret_cast<CUfunction>(handle()), &config), symbol_);
+    count = count < 1 ? 1 : count > kMostCount ? kMostCount : count;
+    atomic_store(at_once_[device], shape << kCountBits | static_cast<uint64_t>(count));
+    return count;
+  }
+
   // Load every kernel of this library onto a device: afterwards a launch loads nothing, not even lazily.
   static void prepare(int64_t device) {
     DeviceGuard guard(static_cast<int>(device));
@@ -120,6 +138,7 @@ class Kernel {
 
  private:
   static constexpr unsigned kFreeShared = 48 * 1024;  // a launch with more needs an attribute
+  static constexpr int kCountBits = 16, kMostCount = (1 << kCountBits) - 1;
 
   static Kernel*& first() {
     static Kernel* list = nullptr;
@@ -160,17 +179,8 @@ class Kernel {
     DeviceGuard guard(device);
     allow_shared(device, launch.shared_bytes);
     CUlaunchAttribute attributes[LaunchRecord::kMaxAttributes];
-    CUlaunchConfig config{};
-    config.gridDimX = static_cast<unsigned>(launch.grid.x);
-    config.gridDimY = static_cast<unsigned>(launch.grid.y);
-    config.gridDimZ = static_cast<unsigned>(launch.grid.z);
-    config.blockDimX = static_cast<unsigned>(launch.block.x);
-    config.blockDimY = static_cast<unsigned>(launch.block.y);
-    config.blockDimZ = static_cast<unsigned>(launch.block.z);
-    config.sharedMemBytes = launch.shared_bytes;
+    CUlaunchConfig config = shape_of(launch, attributes);
     config.hStream = static_cast<CUstream>(TVMFFIEnvGetStream(kDLCUDA, device));
-    config.attrs = attributes;
-    config.numAttrs = fill(attributes, launch);
     void* arguments[] = {const_cast<void*>(params)};
     const Driver& driver = Driver::get();
     driver.check(driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle()), arguments, nullptr), symbol_);
@@ -184,6 +194,20 @@ class Kernel {
     record->config = config, record->function = function();
     for (unsigned i = 0; i < config.numAttrs; ++i) record->attributes[i] = config.attrs[i];
     __builtin_memcpy(static_cast<void*>(record + 1), params, bytes);
+  }
+
+  static CUlaunchConfig shape_of(const Launch& launch, CUlaunchAttribute* attributes) {
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(launch.grid.x);
+    config.gridDimY = static_cast<unsigned>(launch.grid.y);
+    config.gridDimZ = static_cast<unsigned>(launch.grid.z);
+    config.blockDimX = static_cast<unsigned>(launch.block.x);
+    config.blockDimY = static_cast<unsigned>(launch.block.y);
+    config.blockDimZ = static_cast<unsigned>(launch.block.z);
+    config.sharedMemBytes = launch.shared_bytes;
+    config.attrs = attributes;
+    config.numAttrs = fill(attributes, launch);
+    return config;
   }
 
   static unsigned fill(CUlaunchAttribute* attributes, const Launch& launch) {
@@ -213,6 +237,7 @@ class Kernel {
   Kernel* next_;
   CUkernel kernel_ = nullptr;
   unsigned allowed_[kMaxDevices] = {};
+  uint64_t at_once_[kMaxDevices] = {};  // a shape, and how many clusters of it
   bool locked_ = false;
 };
 

@@ -25,4 +25,29 @@ struct RowSplit {
   uint32_t slice, held;
 };
 
+// Rows whose k is short, over clusters of `ctas` of which `at_once` run at a time: rounds of rows in teams of one size, and the rest
+// over as many CTAs as there are, so that the last round is short.
+struct Rounds {
+  Rounds(int64_t rows, int64_t ctas, int64_t at_once) {
+    const int64_t places = at_once * ctas;
+    int64_t least = INT64_MAX;
+    for (int64_t size = 1; size <= ctas; size *= 2) {
+      const int64_t rounds = rows / (places / size), rest = rows % (places / size);
+      int64_t last = size;
+      while (last < ctas && 2 * last * rest <= places) last *= 2;
+      const int64_t time = rounds * eighths(size) + (rest > 0 ? eighths(last) : 0);
+      if (time >= least) continue;
+      least = time, team = static_cast<int32_t>(size), last_team = static_cast<int32_t>(last);
+      whole = rounds * at_once, clusters = whole + ceil_div(rest * last, ctas);
+    }
+  }
+
+  int64_t whole, clusters;  // of whole rounds, in all
+  int32_t team, last_team;  // CTAs of a row in whole rounds, in the last one
+
+ private:
+  // Of the time in which a CTA reads a row, with that of what follows.
+  static int64_t eighths(int64_t size) { return 8 / size + 1; }
+};
+
 }  // namespace opfacade

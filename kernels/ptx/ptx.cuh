@@ -61,4 +61,25 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// Error at most 2^-11 of the result.
+__device__ __forceinline__ float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// threadIdx.x, read anew: what follows from it is not kept in registers over a loop of rows.
+__device__ __forceinline__ uint32_t thread() {
+  uint32_t out;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(out));
+  return out;
+}
+
+// As one multiplication: of 64-bit operands the compiler adds zeros.
+__device__ __forceinline__ uint64_t wide_product(uint32_t a, uint32_t b) {
+  uint64_t out;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(out) : "r"(a), "r"(b));
+  return out;
+}
+
 }  // namespace opfacade

@@ -18,7 +18,7 @@ struct CandidateList {
 #pragma unroll
     for (int step = 1; step < kMostCtas; step *= 2) {
       const uint32_t left = __shfl_up_sync(0xffffffffu, end, step);
-      if (static_cast<int>(threadIdx.x % 32) >= step) end += left;
+      if (static_cast<int>(thread() % 32) >= step) end += left;
     }
     const bool fits = __all_sync(0xffffffffu, count <= own_room);
     const uint32_t total = __shfl_sync(0xffffffffu, end, kMostCtas - 1);
@@ -30,7 +30,7 @@ struct CandidateList {
  private:
   // Each warp copies from one CTA. count, end: of the CTA with the number of the lane.
   __device__ __forceinline__ void copy(const ClusterRow& cluster, uint32_t count, uint32_t end) const {
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), rank = warp % cluster.ctas();
+    const int lane = static_cast<int>(thread() % 32), warp = static_cast<int>(thread() / 32), rank = warp % cluster.ctas();
     const uint32_t begin = __shfl_sync(0xffffffffu, end - count, rank), step = kSampleThreads / cluster.ctas();
     count = __shfl_sync(0xffffffffu, count, rank);
     for (uint32_t i = warp / cluster.ctas() * 32 + lane; i < count; i += step) all[begin + i] = cluster.words_of(rank, own + i);
@@ -44,7 +44,7 @@ __device__ __forceinline__ void sort_descending(uint64_t* list, int count) {
   for (int size = 2; size <= count; size *= 2) {
 #pragma unroll 1
     for (int step = size / 2; step > 0; step /= 2) {
-      for (int i = threadIdx.x; i < count / 2; i += kSampleThreads) {
+      for (int i = thread(); i < count / 2; i += kSampleThreads) {
         const int low = i / step * step * 2 + i % step, high = low + step;
         const uint64_t a = list[low], b = list[high];
         if ((a < b) == ((low & size) == 0)) list[low] = b, list[high] = a;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void sort_descending(uint64_t* list, int count) {
 __device__ __forceinline__ void sort_list(uint64_t* list, int count, int least) {
   int padded = 1;
   while (padded < max(least, count)) padded *= 2;
-  for (int i = count + threadIdx.x; i < padded; i += kSampleThreads) list[i] = 0;
+  for (int i = count + thread(); i < padded; i += kSampleThreads) list[i] = 0;
   __syncthreads();
   sort_descending(list, padded);
 }
@@ -72,18 +72,18 @@ class SortedMasses {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) sum += mass(j);
     before_ = sum;
-    const int lane = threadIdx.x % 32;
+    const int lane = thread() % 32;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const uint64_t left = __shfl_up_sync(0xffffffffu, before_, step);
       if (lane >= step) before_ += left;
     }
-    if (lane == 31) warp_[threadIdx.x / 32] = before_;
+    if (lane == 31) warp_[thread() / 32] = before_;
     __syncthreads();
     before_ -= sum;
 #pragma unroll 1
     for (int i = 0; i < kSampleThreads / 32; ++i) {
-      if (i < static_cast<int>(threadIdx.x) / 32) before_ += warp_[i];
+      if (i < static_cast<int>(thread()) / 32) before_ += warp_[i];
       total_ += warp_[i];
     }
     __syncthreads();
@@ -92,13 +92,13 @@ class SortedMasses {
 
   // How many entries reach `need`; all, if they do not.
   __device__ __forceinline__ int reach(uint64_t need) const {
-    if (threadIdx.x == 0) warp_[0] = count_;
+    if (thread() == 0) warp_[0] = count_;
     __syncthreads();
     uint64_t before = before_;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const uint64_t own = mass(j);
-      if (before < need && before + own >= need) warp_[0] = threadIdx.x * kEach + j + 1;
+      if (before < need && before + own >= need) warp_[0] = thread() * kEach + j + 1;
       before += own;
     }
     __syncthreads();
@@ -110,7 +110,7 @@ class SortedMasses {
  private:
   static constexpr int kEach = kListed / kSampleThreads;
   __device__ __forceinline__ uint64_t mass(int j) const {
-    const int at = threadIdx.x * kEach + j;
+    const int at = thread() * kEach + j;
     return at < count_ ? held_.mass(key_of(held_.listed().all[at])) : 0;
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/cp_async.cuh"
+#include "kernels/ptx/ptx.cuh"
 #include "kernels/sampling/sample_params.h"
 
 namespace opfacade {
@@ -43,11 +44,11 @@ class ClusterRow {
 
   // Reads the word of the CTA that has the number of this lane, so that all are read at once; 0 beyond the last.
   __device__ __forceinline__ uint32_t word_of_lane(const uint32_t* own) const {
-    const int rank = static_cast<int>(threadIdx.x % 32);
+    const int rank = static_cast<int>(thread() % 32);
     return rank < ctas_ ? word_of(rank, own) : 0;
   }
   __device__ __forceinline__ uint64_t words_of_lane(const uint64_t* own) const {
-    const int rank = static_cast<int>(threadIdx.x % 32);
+    const int rank = static_cast<int>(thread() % 32);
     return rank < ctas_ ? words_of(rank, own) : 0;
   }
 
@@ -55,17 +56,25 @@ class ClusterRow {
   template <class Op>
   __device__ __forceinline__ uint64_t reduce(uint64_t value, Op op) {
     value = join(value, op);
-    if (threadIdx.x % 32 == 0) shared_.warp[threadIdx.x / 32] = value;
+    if (thread() % 32 == 0) shared_.warp[thread() / 32] = value;
     __syncthreads();
     slot_ ^= 1;
-    if (threadIdx.x < 32) {
-      value = shared_.warp[threadIdx.x % (kSampleThreads / 32)];
+    if (thread() < 32) {
+      value = shared_.warp[thread() % (kSampleThreads / 32)];
 #pragma unroll
       for (int step = kSampleThreads / 64; step > 0; step /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, step));
-      if (threadIdx.x == 0) shared_.cta[slot_] = value;
+      if (thread() == 0) shared_.cta[slot_] = value;
     }
     sync();
     return join(words_of_lane(&shared_.cta[slot_]), op);
+  }
+  // The same of one CTA, in its first warp. warps: a word for each warp.
+  template <class Op>
+  static __device__ __forceinline__ uint64_t cta_reduce(uint64_t* warps, uint64_t value, Op op) {
+    value = join(value, op);
+    if (thread() % 32 == 0) warps[thread() / 32] = value;
+    __syncthreads();
+    return thread() < 32 ? join(warps[thread() % (kSampleThreads / 32)], op) : 0;
   }
 
  private:

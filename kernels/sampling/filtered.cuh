@@ -1,6 +1,6 @@
 // The kernel of rows that are held: cuts, race over the kept, and what is reported.
 #pragma once
-#include "kernels/sampling/kept.cuh"
+#include "kernels/sampling/teams.cuh"
 
 namespace opfacade {
 
@@ -8,7 +8,7 @@ template <class C>
 class Reporter {
  public:
   __device__ __forceinline__ Reporter(const SampleParams& p, int64_t row, HeldRow<C>& held) : p_(p), row_(row), held_(held) {}
-  __device__ __forceinline__ bool writes() const { return blockIdx.x % p_.ctas == 0 && threadIdx.x == 0; }
+  __device__ __forceinline__ bool writes() const { return blockIdx.x % p_.ctas == 0 && thread() == 0; }
 
   __device__ __forceinline__ float logprob(float a, float log2_total) const {
     return -__fmul_rn(__fadd_rn(held_.below(a), log2_total), kLn2);
@@ -67,12 +67,12 @@ class Reporter {
       if (C::kReport) p_.logprob[row_] = __uint_as_float(0x7fc00000u), p_.rank[row_] = -1;
     }
     if (C::kTopN && blockIdx.x % p_.ctas == 0) {
-      for (int i = threadIdx.x; i < p_.top_n; i += kSampleThreads)
+      for (int i = thread(); i < p_.top_n; i += kSampleThreads)
         p_.top_tokens[row_ * p_.top_tokens_row + i] = -1, p_.top_logprobs[row_ * p_.top_logprobs_row + i] = minus_infinity();
     }
     if (C::kProbs) {
       const int64_t step = int64_t{kSampleThreads} * p_.ctas;
-      for (int64_t i = blockIdx.x % p_.ctas * kSampleThreads + threadIdx.x; i < p_.vocab; i += step)
+      for (int64_t i = blockIdx.x % p_.ctas * kSampleThreads + thread(); i < p_.vocab; i += step)
         p_.probs[row_ * p_.probs_row + i] = 0.f;
     }
   }
@@ -89,7 +89,7 @@ __device__ __forceinline__ float key_of_heated(float a, float noise) { return fm
 // The largest key of the kept tokens.
 template <class C>
 __device__ __forceinline__ uint64_t raced(HeldRow<C>& held, const Kept& kept) {
-  if (threadIdx.x == 0) held.shared().best = 0;
+  if (thread() == 0) held.shared().best = 0;
   __syncthreads();
   Race race(held.row().p, held.row().row, &held.shared().best);
   held.each_group([&](uint32_t first, float (&a)[4]) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ uint64_t raced_of_list(HeldRow<C>& held, int count, c
   const Philox philox(p.seed[held.row().row], p.offset[held.row().row], p.stream);
   uint64_t best = 0;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < count; i += kSampleThreads) {
+  for (int i = thread(); i < count; i += kSampleThreads) {
     const uint32_t token = token_of(held.listed().all[i]);
     const float a = key_of(held.listed().all[i]);
     if (!kept.has(token, a, held)) continue;
@@ -200,16 +200,22 @@ __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   return !(listed && kEndsAlone<C>);
 }
 
+// A row that a cluster holds.
 template <class C>
-__device__ __forceinline__ void sample_filtered(const SampleParams& p) {
+__device__ __forceinline__ void sample_held(const SampleParams& p, uint32_t at) {
   HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
-  const int64_t at = blockIdx.x / p.ctas;
-  if (!is_valid_row(p, at)) return;
   BiasIndex& index = bias_index(shared);
   flag_biases<C>(p, at, shared.flags, index);
   const Row<C> row(p, at, shared.flags, &index);
   HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
   if (draw_held<C>(held)) held.cluster().sync();  // no CTA exits while others read its shared memory
+}
+
+template <class C>
+__device__ __forceinline__ void sample_filtered(const SampleParams& p) {
+  if constexpr (kShortens<C>) return sample_in_teams<C>(p, [&](uint32_t at) { sample_held<C>(p, at); });
+  const uint32_t at = blockIdx.x / p.ctas;
+  if (is_valid_row(p, at)) sample_held<C>(p, at);
 }
 
 }  // namespace opfacade

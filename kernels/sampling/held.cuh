@@ -14,6 +14,7 @@ struct alignas(16) HeldShared {
   SelectShared select;
   uint32_t listed;  // candidates that this CTA has listed
   uint32_t best;    // ordered key that some thread of the CTA has found
+  uint32_t left;    // CTAs of the cluster whose rows are still to be held, a bit for each
   uint8_t flags[kBiasFlags];
 };
 
@@ -30,13 +31,31 @@ constexpr int kSample = 8;        // one candidate of so many says where a targe
 
 // The adjusted logit of any token, read from the row. A call: many loops have it, and few rows need it.
 template <class C>
-__device__ __noinline__ float read_again(const SampleParams& p, int64_t row, const uint8_t* flags, uint32_t token) {
+__device__ __noinline__ float read_again(const SampleParams& p, uint32_t row, const uint8_t* flags, uint32_t token) {
   const Row<C> logits(p, row, flags, nullptr);
   Loaded<1> one;
   logits.load(token, one);
   logits.adjust(token, one);
   return logits.heated(one.a[0]);
 }
+
+// The probability of a token beside that of the most likely one.
+template <class C>
+struct Likelihood {
+  float top;
+
+  static __device__ __forceinline__ Likelihood of(float most) {
+    return {C::kShares ? most : __fmul_rn(Row<C>::finite(most), kLog2E)};
+  }
+  // Octaves below the most likely token; not negative.
+  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top, __fmul_rn(Row<C>::finite(a), kLog2E)); }
+  // The weight of a candidate, where the most likely one has 1.
+  __device__ __forceinline__ float weight(float a) const { return C::kShares ? __fdiv_rn(a, top) : exp2_approx(-below(a)); }
+  // In units of 2^-40: an integer, so that sums have no order.
+  __device__ __forceinline__ uint64_t mass(float a) const { return static_cast<uint64_t>(fmaf(weight(a), kMassUnit, 0.5f)); }
+  // Grows as a candidate gets less likely: min_p bounds it.
+  __device__ __forceinline__ float distance(float a) const { return C::kShares ? -weight(a) : below(a); }
+};
 
 // Sums of coarse buckets: those from first to last are exact, and that before the first has all that comes before it.
 struct Surveyed {
@@ -61,7 +80,7 @@ class HeldRow {
   template <class F>
   __device__ __forceinline__ uint64_t hold(F also) {
     uint64_t first = 0;
-    if (threadIdx.x == 0) shared_.best = 0;
+    if (thread() == 0) shared_.best = 0;
     __syncthreads();
     row_.each_group(first_, end_, [&](uint32_t token, float (&a)[4]) {
 #pragma unroll
@@ -74,28 +93,22 @@ class HeldRow {
     });
     own_ = first;
     first = cluster_.reduce(first, Larger());
-    top_ = C::kShares ? key_of(first) : __fmul_rn(Row<C>::finite(key_of(first)), kLog2E);
+    top_ = Likelihood<C>::of(key_of(first)).top;
     return first;
   }
 
-  // Octaves of probability below the most likely token; not negative.
-  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top_, __fmul_rn(Row<C>::finite(a), kLog2E)); }
-
-  // The weight of a candidate, where the most likely one has 1.
-  __device__ __forceinline__ float weight(float a) const {
-    return C::kShares ? __fdiv_rn(a, top_) : exp2_approx(-below(a));
-  }
-  // In units of 2^-40: an integer, so that sums have no order.
-  __device__ __forceinline__ uint64_t mass(float a) const { return static_cast<uint64_t>(fmaf(weight(a), kMassUnit, 0.5f)); }
-  // Grows as a candidate gets less likely: min_p bounds it.
-  __device__ __forceinline__ float distance(float a) const { return C::kShares ? -weight(a) : below(a); }
+  // The probability of tokens beside that of the most likely one of the row.
+  __device__ __forceinline__ float below(float a) const { return likelihood().below(a); }
+  __device__ __forceinline__ float weight(float a) const { return likelihood().weight(a); }
+  __device__ __forceinline__ uint64_t mass(float a) const { return likelihood().mass(a); }
+  __device__ __forceinline__ float distance(float a) const { return likelihood().distance(a); }
   static __device__ __forceinline__ float distance_of(float share) { return C::kShares ? -share : -log2f(share); }
 
   // f(first token, four adjusted logits) of every group of this thread; -inf past the row.
   template <class F>
   __device__ __forceinline__ void each_group(F f) const {
 #pragma unroll 1
-    for (uint32_t token = first_ + 4 * threadIdx.x; token < end_; token += 4 * kSampleThreads) {
+    for (uint32_t token = first_ + 4 * thread(); token < end_; token += 4 * kSampleThreads) {
       Run<float, 4> four;
       if (token < past_) four = *reinterpret_cast<const Run<float, 4>*>(held_ + (token - first_));
       else read_group(token, four.e);
@@ -106,7 +119,7 @@ class HeldRow {
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
-    for (uint32_t token = first_ + threadIdx.x; token < end_; token += kSampleThreads) {
+    for (uint32_t token = first_ + thread(); token < end_; token += kSampleThreads) {
       const float a = token < past_ ? held_[token - first_] : again(token);
       if (is_candidate(a)) f(token, a);
     }
@@ -147,7 +160,7 @@ class HeldRow {
   // barriers keep the lists apart.
   template <class F>
   __device__ __forceinline__ int list(F takes, bool copies) {
-    if (threadIdx.x == 0) shared_.listed = 0;
+    if (thread() == 0) shared_.listed = 0;
     __syncthreads();
     bool room = true;
     each_of_four([&](uint32_t token, float a) {
@@ -177,6 +190,7 @@ class HeldRow {
   __device__ __forceinline__ const Row<C>& row() const { return row_; }
 
  private:
+  __device__ __forceinline__ Likelihood<C> likelihood() const { return {top_}; }
   __device__ __forceinline__ void read_group(uint32_t token, float (&a)[4]) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) a[j] = token + j < end_ ? again(token + j) : minus_infinity();
@@ -216,7 +230,7 @@ class HeldRow {
 
   __device__ __forceinline__ Surveyed likely(const Target& target) {
     pass_.begin();
-    for (uint32_t token = first_ + 4 * threadIdx.x; token < past_; token += kSample * kSampleThreads) {
+    for (uint32_t token = first_ + 4 * thread(); token < past_; token += kSample * kSampleThreads) {
       const float a = held_[token - first_];
       if (is_candidate(a)) pass_.add(coarse(a), mass(a));
     }

@@ -4,25 +4,31 @@
 
 namespace opfacade {
 
-// Words of tokens 4 * group to 4 * group + 3: Philox4x32-10 with the seed as key.
+// Words of tokens 4 * group to 4 * group + 3: Philox4x32-10 with the seed as key. Half of the first two rounds is the same for all
+// groups.
 struct Philox {
-  uint32_t key[2], offset[2], stream;
+  uint32_t key[2], second, even, odd, low;
 
   __device__ __forceinline__ Philox(int64_t seed, int64_t position, uint32_t stream)
-      : key{static_cast<uint32_t>(seed), static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)},
-        offset{static_cast<uint32_t>(position), static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)},
-        stream(stream) {}
+      : key{static_cast<uint32_t>(seed), static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)} {
+    const uint64_t third = wide_product(kThird, static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32));
+    const uint64_t next = wide_product(kFirst, static_cast<uint32_t>(third >> 32) ^ static_cast<uint32_t>(position) ^ key[0]);
+    second = stream ^ key[1];
+    even = static_cast<uint32_t>(third) ^ (key[0] + kKey0);
+    odd = static_cast<uint32_t>(next >> 32) ^ (key[1] + kKey1), low = static_cast<uint32_t>(next);
+  }
 
   __device__ __forceinline__ void words(uint32_t group, uint32_t (&c)[4]) const {
-    c[0] = group, c[1] = offset[0], c[2] = offset[1], c[3] = stream;
-    uint32_t k0 = key[0], k1 = key[1];
+    const uint64_t begin = wide_product(kFirst, group), other = wide_product(kThird, static_cast<uint32_t>(begin >> 32) ^ second);
+    c[0] = static_cast<uint32_t>(other >> 32) ^ even, c[1] = static_cast<uint32_t>(other);
+    c[2] = static_cast<uint32_t>(begin) ^ odd, c[3] = low;
+    uint32_t k0 = key[0] + 2 * kKey0, k1 = key[1] + 2 * kKey1;
 #pragma unroll
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t first = uint64_t{0xD2511F53u} * c[0], third = uint64_t{0xCD9E8D57u} * c[2];
-      const uint32_t even = static_cast<uint32_t>(third >> 32) ^ c[1] ^ k0;
-      const uint32_t odd = static_cast<uint32_t>(first >> 32) ^ c[3] ^ k1;
-      c[0] = even, c[1] = static_cast<uint32_t>(third), c[2] = odd, c[3] = static_cast<uint32_t>(first);
-      k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    for (int round = 2; round < 10; ++round) {
+      const uint64_t first = wide_product(kFirst, c[0]), third = wide_product(kThird, c[2]);
+      c[0] = static_cast<uint32_t>(third >> 32) ^ c[1] ^ k0, c[1] = static_cast<uint32_t>(third);
+      c[2] = static_cast<uint32_t>(first >> 32) ^ c[3] ^ k1, c[3] = static_cast<uint32_t>(first);
+      k0 += kKey0, k1 += kKey1;
     }
   }
   __device__ __forceinline__ uint32_t word(uint32_t token) const {
@@ -31,6 +37,9 @@ struct Philox {
     const uint32_t even = token & 2 ? words[2] : words[0], odd = token & 2 ? words[3] : words[1];
     return token & 1 ? odd : even;
   }
+
+ private:
+  static constexpr uint32_t kFirst = 0xD2511F53u, kThird = 0xCD9E8D57u, kKey0 = 0x9E3779B9u, kKey1 = 0xBB67AE85u;
 };
 
 constexpr float kMostNoise = 33.f;  // of word 0
@@ -43,25 +52,29 @@ __device__ __forceinline__ float minus_log2_exponential(uint32_t word) {
   return -log2f(e);
 }
 
-// How far the best key so far, as an ordered integer in shared memory, is ahead of tokens whose largest key without noise is
-// about `most`. The margins cover the rounding of a key.
+// How far the best key so far is ahead of tokens whose largest key without noise is about `most`. The margins cover the rounding of
+// a key.
 class Lead {
  public:
-  __device__ __forceinline__ Lead(const uint32_t* best, float most) {
-    const uint32_t known = *static_cast<const volatile uint32_t*>(best);
-    const float reach = fabsf(most) < kLargest ? fmaf(fabsf(most), 0x1p-20f, most + 0x1p-6f) : -minus_infinity();
-    need_ = (known == 0 ? minus_infinity() : of_ordered(known)) - reach;
+  __device__ __forceinline__ Lead(float best, float most) {
+    need_ = best - (fabsf(most) < kLargest ? fmaf(fabsf(most), 0x1p-20f, most + 0x1p-6f) : -minus_infinity());
   }
   // Whatever the noise.
-  __device__ __forceinline__ bool is_lost() const { return need_ > kMostNoise; }
-  // With the noise of these words: E is at least u, so noise above `need_` has a word below 2^(32 - need_).
+  __device__ __forceinline__ bool is_lost(float most_noise = kMostNoise) const { return need_ > most_noise; }
+  // With the noise of these words: E is at least u, so noise above `need_` has a word up to 2^(32 - need_).
   __device__ __forceinline__ bool is_lost(const uint32_t (&words)[4]) const {
-    const uint32_t least = min(min(words[0], words[1]), min(words[2], words[3]));
-    return need_ > 0.f && least > __float2uint_rz(exp2_approx(32.f - need_));
+    const uint32_t most = need_ > 0.f ? __float2uint_rz(exp2_approx(32.f - need_)) : ~0u;
+    return min(min(words[0], words[1]), min(words[2], words[3])) > most;
   }
 
  private:
   float need_;  // noise that a winner has
 };
+
+// The largest key of a CTA so far, which its threads raise with atomicMax: an ordered integer in shared memory, 0 before the first.
+__device__ __forceinline__ float best_key(const uint32_t* best) {
+  const uint32_t known = *static_cast<const volatile uint32_t*>(best);
+  return known == 0 ? minus_infinity() : of_ordered(known);
+}
 
 }  // namespace opfacade

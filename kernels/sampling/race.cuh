@@ -17,7 +17,7 @@ class Race {
   __device__ __forceinline__ void group(uint32_t first, const float (&a)[4], float about, F octaves) {
     const float most = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));
     if (!is_candidate(most)) return;
-    const Lead lead(best_, most * about);
+    const Lead lead(best_key(best_), most * about);
     if (lead.is_lost()) return;
     uint32_t words[4];
     philox_.words(first / 4, words);

@@ -33,19 +33,35 @@ struct Loaded {
   uint32_t allowed;
 };
 
+// Four tokens as they are loaded from aligned operands, each as whole words until it is used: unpacking would wait for the load
+// and delay the next one.
+template <class C>
+struct Packed {
+  Fetched<typename C::T, 4> x;
+  uint32_t allowed, prompt;
+  Run<float, 4> bias;
+  Run<int32_t, 4> count;
+};
+
+template <class C>
+constexpr int kLoadedBytes =
+    4 * sizeof(typename Element<typename C::T>::Bits) + (C::kBitmask ? 4 : 0) + (C::kBias ? 16 : 0) + (C::kPenalties ? 20 : 0);
+
 template <class C>
 struct Row {
   using Bits = typename Element<typename C::T>::Bits;
   const SampleParams& p;
-  int64_t row;
+  uint32_t row;  // a grid has fewer than 2^31
   const Bits* logits;
   const uint8_t* flags;    // of the biases
   const BiasIndex* index;  // null: all entries are read
   float temperature;
+  float repetition, frequency, presence, shrink, steep;  // steep: in place of a division by the cap
   bool aligned;  // groups of the row are aligned
 
-  __device__ __forceinline__ Row(const SampleParams& p, int64_t row, const uint8_t* flags, const BiasIndex* index)
-      : p(p), row(row), flags(flags), index(p.adjust.num_biases > BiasIndex::kMost ? nullptr : index) {
+  __device__ __forceinline__ Row(const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index)
+      : p(p), row(row), flags(C::kBiasList ? flags : nullptr),
+        index(!C::kBiasList || p.adjust.num_biases > BiasIndex::kMost ? nullptr : index) {
     int64_t from = row;
     if constexpr (C::kIndices) {
       from = p.indices[row];
@@ -53,8 +69,13 @@ struct Row {
     }
     logits = static_cast<const Bits*>(p.logits) + from * p.logits_row;
     aligned = reinterpret_cast<uintptr_t>(logits) % (4 * sizeof(Bits)) == 0;
+    if constexpr (C::kSoftCap) steep = fminf(__fdiv_rn(1.f, p.adjust.soft_cap), kLargest);
     temperature = 1.f;
     if constexpr (C::kTemperature) temperature = p.temperature[row];
+    if constexpr (C::kPenalties) {
+      repetition = p.adjust.repetition[row], frequency = p.adjust.frequency[row], presence = p.adjust.presence[row];
+      shrink = fmaxf(__fdiv_rn(1.f, repetition), 0x1p-126f);  // a product with infinity stays a number
+    }
   }
 
   __device__ __forceinline__ bool greedy() const { return !(temperature > 0.f); }
@@ -82,6 +103,39 @@ struct Row {
     }
   }
 
+  // Where groups end that are loaded as whole words; `first` if operands are not aligned.
+  __device__ __forceinline__ uint32_t whole(uint32_t first, uint32_t end) const {
+    const AdjustParams& by = p.adjust;
+    bool is = aligned;
+    if constexpr (C::kBias) is = is && reinterpret_cast<uintptr_t>(by.bias + row * by.bias_row) % 16 == 0;
+    if constexpr (C::kPenalties) {
+      is = is && reinterpret_cast<uintptr_t>(by.prompt_mask + row * by.prompt_mask_row) % 4 == 0;
+      is = is && reinterpret_cast<uintptr_t>(by.output_counts + row * by.output_counts_row) % 16 == 0;
+    }
+    return is ? max(first, min(end, vocab() / 4 * 4)) : first;
+  }
+
+  // The group `further` tokens after `from`, before `whole`. The sum of both is taken of pointers: one register has many groups.
+  __device__ __forceinline__ void fetch(uint32_t from, uint32_t further, Packed<C>& to) const {
+    const AdjustParams& by = p.adjust;
+    to.x = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + from + further);
+    if constexpr (C::kBitmask) to.allowed = static_cast<uint32_t>((by.bitmask + row * by.bitmask_row + from / 32)[further / 32]);
+    if constexpr (C::kBias) to.bias = *reinterpret_cast<const Run<float, 4>*>(by.bias + row * by.bias_row + from + further);
+    if constexpr (C::kPenalties) {
+      to.prompt = *reinterpret_cast<const uint32_t*>(by.prompt_mask + row * by.prompt_mask_row + from + further);
+      to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
+    }
+  }
+  __device__ __forceinline__ void unpack(uint32_t token, const Packed<C>& from, Loaded<4>& to) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      to.a[j] = from.x.at(j);
+      if constexpr (C::kBias) to.bias[j] = from.bias.e[j];
+      if constexpr (C::kPenalties) to.count[j] = from.count.e[j], to.prompt[j] = static_cast<uint8_t>(from.prompt >> 8 * j);
+    }
+    if constexpr (C::kBitmask) to.allowed = from.allowed >> token % 32;
+  }
+
   // f(first token, four adjusted logits) of the groups of this thread from `first` to `end`; the next group is loaded before f
   // has this one.
   template <class F>
@@ -90,7 +144,7 @@ struct Row {
     Loaded<4> here, next;
     bool there = false;
 #pragma unroll 1
-    for (uint32_t token = first + 4 * threadIdx.x;; token += kStep) {
+    for (uint32_t token = first + 4 * thread();; token += kStep) {
       const bool more = token < end;
       if (more) load(token, next);
       if (there) {
@@ -114,19 +168,34 @@ struct Row {
       }
       return;
     }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      if constexpr (C::kBitmask) a[j] = of.allowed >> j & 1 ? a[j] : minus_infinity();
-      if constexpr (C::kBias) a[j] = __fadd_rn(a[j], of.bias[j]);
-    }
-    if constexpr (C::kBiasList) add_list(token, a);
+    add(token, of);
     if constexpr (C::kPenalties) penalize(of);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? capped(a[j]) : minus_infinity();
   }
 
+  // A bound of the largest of four: no smaller than `adjust` makes it, but for 2^-21 of the number; -inf or NaN only if none is a
+  // candidate. raised: by chains of biases.
+  __device__ __forceinline__ float bound_of(uint32_t token, Loaded<4>& of, const float* raised) const {
+    mask(of);
+    if constexpr (C::kBiasList)
+      if (is_flagged(token)) raise(of, index == nullptr ? -minus_infinity() : raised[BiasIndex::chain(token)]);
+    if constexpr (C::kPenalties) penalize_roughly(of);
+    const float most = fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
+    if constexpr (!C::kSoftCap) return most;
+    return most > minus_infinity() ? cap_roughly(most) : most;
+  }
+  // As `adjust` does, but for what `settled` does.
+  __device__ __forceinline__ void change(uint32_t token, Loaded<4>& of) const {
+    if constexpr (C::kPenalties || C::kSoftCap) adjust(token, of);
+    else add(token, of);
+  }
+
   // Numbers whose products with log2(e) are finite.
   __device__ __forceinline__ static float finite(float a) { return C::kRaw ? fminf(fmaxf(a, -kLargest), kLargest) : a; }
+
+  // Of a candidate that is adjusted but for its range and its temperature.
+  __device__ __forceinline__ float settled(float x) const { return heated(within(x)); }
 
   __device__ __forceinline__ float heated(float a) const {
     if (!C::kTemperature || greedy() || !is_candidate(a)) return a;
@@ -134,6 +203,28 @@ struct Row {
   }
 
  private:
+  // The mask and the biases.
+  template <int kCount>
+  __device__ __forceinline__ void add(uint32_t token, Loaded<kCount>& of) const {
+    mask(of);
+    if constexpr (C::kBiasList) add_list(token, of.a);
+  }
+  // What has no list.
+  template <int kCount>
+  __device__ __forceinline__ void mask(Loaded<kCount>& of) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if constexpr (C::kBitmask) of.a[j] = of.allowed >> j & 1 ? of.a[j] : minus_infinity();
+      if constexpr (C::kBias) of.a[j] = __fadd_rn(of.a[j], of.bias[j]);
+    }
+  }
+
+  // By the sum of what is added to tokens of one chain: up to kMost entries, each of which rounds.
+  __device__ __forceinline__ static void raise(Loaded<4>& of, float by) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) of.a[j] = fmaf(fabsf(of.a[j]) + by, 0x1p-11f, of.a[j] + by);
+  }
+
   // -0 becomes 0, so that equal numbers have equal bits.
   __device__ __forceinline__ static float within(float a) { return __fadd_rn(fminf(fmaxf(a, -kLargest), kLargest), 0.f); }
 
@@ -166,13 +257,32 @@ struct Row {
 
   template <int kCount>
   __device__ __forceinline__ void penalize(Loaded<kCount>& of) const {
-    const AdjustParams& by = p.adjust;
-    const float repetition = by.repetition[row], frequency = by.frequency[row], presence = by.presence[row];
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       float& a = of.a[j];
       if (of.count[j] > 0 || of.prompt[j]) a = a > 0.f ? __fdiv_rn(a, repetition) : __fmul_rn(a, repetition);
       if (of.count[j] > 0) a = __fsub_rn(__fsub_rn(a, __fmul_rn(frequency, static_cast<float>(of.count[j]))), presence);
+    }
+  }
+
+  // tanh.approx has an error of 2^-11.
+  __device__ __forceinline__ float cap_roughly(float a) const {
+    const float cap = p.adjust.soft_cap;
+    return fmaf(tanh_approx(fminf(fmaxf(a, -kLargest), kLargest) * steep), cap, cap * 0x1p-10f);
+  }
+
+  // Products for divisions: what they round is added.
+  __device__ __forceinline__ void penalize_roughly(Loaded<4>& of) const {
+    int any = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) any |= max(of.count[j], 0) | of.prompt[j];
+    if (any == 0) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float& a = of.a[j];
+      if (of.count[j] > 0 || of.prompt[j]) a = a * (a > 0.f ? shrink : repetition);
+      const float often = frequency * static_cast<float>(of.count[j]);
+      if (of.count[j] > 0) a = fmaf(fabsf(a) + fabsf(often), 0x1p-20f, a) - often - presence;
     }
   }
 
@@ -196,10 +306,10 @@ __device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, 
   if constexpr (!C::kBiasList) return;
   const AdjustParams& by = p.adjust;
   uint32_t* const words = reinterpret_cast<uint32_t*>(flags);
-  for (int i = threadIdx.x; i < kBiasFlags / 4; i += kSampleThreads) words[i] = 0;
-  for (int i = threadIdx.x; i < BiasIndex::kChains; i += kSampleThreads) index.first[i] = BiasIndex::kEnd;
+  for (int i = thread(); i < kBiasFlags / 4; i += kSampleThreads) words[i] = 0;
+  for (int i = thread(); i < BiasIndex::kChains; i += kSampleThreads) index.first[i] = BiasIndex::kEnd;
   __syncthreads();
-  for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
+  for (int i = thread(); i < by.num_biases; i += kSampleThreads) {
     const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]), group = token / 4;
     atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
     if (i < BiasIndex::kMost)

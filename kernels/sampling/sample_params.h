@@ -1,6 +1,6 @@
 // Parameters of sampling, shared by the kernel and its binding.
-// Launch: grid rows * ctas in clusters of `ctas`, each of which has one row; kSampleThreads threads a CTA. CTA r of a cluster
-// has tokens [r * slice, (r + 1) * slice). Pointers of operands that a descriptor does not have are null. Strides in elements.
+// Launch: grid rows * ctas in clusters of `ctas`, each of which has one row, or several whose k may be short; kSampleThreads threads
+// a CTA. CTA r of a cluster has tokens [r * slice, (r + 1) * slice). Pointers of operands that a descriptor does not have are null. Strides in elements.
 #pragma once
 #include <stdint.h>
 
@@ -8,11 +8,13 @@ namespace opfacade {
 
 constexpr int kSampleThreads = 512, kMostCtas = 8;  // of a CTA, of a cluster
 // Bytes of shared memory besides held logits.
-constexpr int kStreamShared = 9216, kHeldShared = 16384;
+constexpr int kStreamShared = 11264, kHeldShared = 16384;
 constexpr int kMostTopK = 2048;
 // Candidates in a list, of one CTA and of a row; with these, rows of 151936 leave room for two CTAs.
 constexpr int kOwnListed = 768, kListed = 2048;
 constexpr int kFilterShared = kHeldShared + 8 * (kOwnListed + kListed);
+// A k that is short: how many candidates a CTA may note, and sort.
+constexpr int kShortK = 128, kNoted = 2048, kSorted = 512;
 constexpr int kTopKShared = kHeldShared + 2 * 8 * kMostTopK;  // with the lists of a top-k
 
 struct AdjustParams {
@@ -53,6 +55,8 @@ struct SampleParams {
   int64_t logits_row, top_tokens_row, top_logprobs_row, probs_row;
   int64_t rows, num_logits;
   int32_t vocab, top_n, max_top_k, ctas;
+  uint32_t whole;           // clusters of whole rounds, where a k may be short
+  int32_t team, last_team;  // CTAs of a row in these, in others
   uint32_t slice, held, stream;  // held: tokens of a slice that are kept in shared memory
 };
 

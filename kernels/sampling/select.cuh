@@ -68,12 +68,12 @@ class BucketPass {
       amount.count += __shfl_xor_sync(0xffffffffu, amount.count, step);
       amount.mass += __shfl_xor_sync(0xffffffffu, amount.mass, step);
     }
-    if (threadIdx.x % 32 == 0) add(bucket, amount.mass, amount.count);
+    if (thread() % 32 == 0) add(bucket, amount.mass, amount.count);
   }
   // Sums over the cluster, in every CTA.
   __device__ __forceinline__ void end(const ClusterRow& cluster, BucketSums& sums) {
     cluster.sync();
-    const int bucket = threadIdx.x % kBuckets, first = threadIdx.x / kBuckets;
+    const int bucket = thread() % kBuckets, first = thread() / kBuckets;
     const Amount own = summed(cluster, bucket, first);
     if (first == 0) sums.count[bucket] = own.count, sums.mass[bucket] = own.mass;
     clear(at_ ^ 1);  // every CTA has read it: it was summed before this pass
@@ -83,11 +83,11 @@ class BucketPass {
   }
 
   __device__ __forceinline__ Crossing crossing(const BucketSums& sums, const Target& target, const Amount& above) {
-    if (threadIdx.x == 0) shared_.crossing.bucket = -1;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (thread() == 0) shared_.crossing.bucket = -1;
+    const int lane = thread() % 32, warp = thread() / 32;
     Amount own{0, 0}, sum{0, 0};
-    if (threadIdx.x < kBuckets) {
-      own = sum = {sums.count[threadIdx.x], sums.mass[threadIdx.x]};
+    if (thread() < kBuckets) {
+      own = sum = {sums.count[thread()], sums.mass[thread()]};
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
         const Amount left{__shfl_up_sync(0xffffffffu, sum.count, step), __shfl_up_sync(0xffffffffu, sum.mass, step)};
@@ -96,13 +96,13 @@ class BucketPass {
       if (lane == 31) shared_.warp[warp] = sum;
     }
     __syncthreads();
-    if (threadIdx.x < kBuckets) {
+    if (thread() < kBuckets) {
       Amount before = above;
 #pragma unroll 1
       for (int i = 0; i < warp; ++i) before = before + shared_.warp[i];
       before = before + Amount{sum.count - own.count, sum.mass - own.mass};
       if (target.of(before) < target.need && target.of(before + own) >= target.need)
-        shared_.crossing = {static_cast<int>(threadIdx.x), before, own};
+        shared_.crossing = {static_cast<int>(thread()), before, own};
     }
     __syncthreads();
     const Crossing found = shared_.crossing;
@@ -126,7 +126,7 @@ class BucketPass {
   }
   __device__ __forceinline__ void clear(int which) {
     uint32_t* const words = shared_.buckets[which].count;
-    for (int i = threadIdx.x; i < 3 * kBuckets; i += kSampleThreads) words[i] = 0;
+    for (int i = thread(); i < 3 * kBuckets; i += kSampleThreads) words[i] = 0;
   }
 
   SelectShared& shared_;

@@ -208,6 +208,11 @@ inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
   *address += value;
   return before;
 }
+inline float atomicAdd(float* address, float value) {
+  const float before = *address;
+  *address += value;
+  return before;
+}
 inline uint32_t atomicOr(uint32_t* address, uint32_t value) {
   const uint32_t old = *address;
   *address = old | value;

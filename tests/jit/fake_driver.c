@@ -2,11 +2,12 @@
 #include <cuda.h>
 #include <string.h>
 
-static int launches, failing;
+static int launches, failing, asked; /* asked: for clusters */
 static unsigned char first_bytes[32]; /* of its parameters, which are no fewer */
 static CUlaunchConfig last;
 
 int fake_launches(void) { return launches; }
+int fake_asked(void) { return asked; }
 void fake_fail(int on) { failing = on; }
 const unsigned char *fake_params(void) { return first_bytes; }
 unsigned fake_grid(void) { return last.gridDimX; }
@@ -30,6 +31,9 @@ CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel ke
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) { return *function = (CUfunction)kernel, CUDA_SUCCESS; }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int threads, size_t bytes) {
   return *blocks = 1, CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunchConfig *config) {
+  return ++asked, *clusters = (int)(config->sharedMemBytes / 16), CUDA_SUCCESS;
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
   if (failing) return CUDA_ERROR_LAUNCH_FAILED;

@@ -45,6 +45,11 @@ class FakeDriver:
     def launches(self) -> int:
         return int(self._library.fake_launches())
 
+    @property
+    def asked(self) -> int:
+        """How often for the number of clusters at once."""
+        return int(self._library.fake_asked())
+
     def last(self) -> Launched:
         digest, call, launch, _ = struct.unpack("4Q", ctypes.string_at(self._library.fake_params(), 32))
         shape = (getattr(self._library, f"fake_{name}")() for name in ("grid", "block", "shared", "attributes"))

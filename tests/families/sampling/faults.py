@@ -14,6 +14,14 @@ def _wide(name, file, old, new, words):
     return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_wide_sets.py -k {words}")
 
 
+def _short(name, file, old, new, words):
+    return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_short_k.py -k {words}")
+
+
+def _stream(name, file, old, new, words):
+    return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_stream.py -k {words}")
+
+
 def _host(name, file, old, new, tests="test_reference.py"):
     return Mutant(f"sampling: {name}", file, ((old, new),), tests=f"{_HERE}/{tests}")
 
@@ -69,9 +77,9 @@ FAULTS = (
         "before = before + sum;",
         "exact",
     ),
-    _kernel("streams share their noise", "noise.cuh", "c[3] = stream;", "c[3] = 0;", "random_streams"),
-    _kernel("the upper word of the offset is lost", "noise.cuh", "c[2] = offset[1]", "c[2] = 0"),
-    _kernel("the upper word of the seed is lost", "noise.cuh", "k1 = key[1];", "k1 = 0;"),
+    _kernel("streams share their noise", "noise.cuh", "second = stream ^ key[1];", "second = key[1];", "random_streams"),
+    _kernel("the upper word of the offset is lost", "noise.cuh", "static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)", "0u"),
+    _kernel("the upper word of the seed is lost", "noise.cuh", "static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)", "0u"),
     _wide("the mass of the k kept is that of all", "kept.cuh", "? own.mass :", "? held.total_mass() :", "exact"),
     _wide("the mass of a list is that of all", "kept.cuh", "masses.total()));", "held.total_mass()));", "exact"),
     _kernel("nine rounds of Philox", "noise.cuh", "round < 10", "round < 9"),
@@ -103,7 +111,7 @@ FAULTS = (
         (("p.min_p[row] > 0.f ? fminf(p.min_p[row], 1.f) : 0.f;", "fminf(p.min_p[row], 1.f);"),),
         tests=f"{_HERE}/test_probabilities.py -k no_number",
     ),
-    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(logit)", "logit"),
+    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(group.a[j])", "group.a[j]"),
     _wide(
         "a carry of masses is lost",
         "select.cuh",
@@ -175,6 +183,42 @@ FAULTS = (
         (("i != kEnd; i = next[i])", "i != kEnd; i = kEnd)"),),
         tests=f"{_HERE}/test_adjust.py -k long_list",
     ),
+    _short(
+        "tokens that tie when divided are bounded",
+        "shortlist.cuh",
+        "x - fmaf(fabsf(x), 0x1p-20f, heat * 0x1p-148f)",
+        "x",
+        "ties",
+    ),
+    _short("tokens that tie at the largest number are bounded", "shortlist.cuh", "fminf(least, edge);", "least;", "ties"),
+    _short("a list that is crowded is drawn from", "shortlist.cuh", "crowded ? kCrowded :", "false ? kCrowded :", "team"),
+    _short("lists of a team are not merged", "shortlist.cuh", "place += precede(other, entry);", "place += 0;", "team"),
+    _short(
+        "one row of a cluster is held",
+        "teams.cuh",
+        "left = now & ~(((1u << rows.team()) - 1) << row * rows.team());",
+        "left = 0;",
+        "team",
+    ),
+    _short("the last round begins anew", "teams.cuh", "return whole * static_cast<uint32_t>(p.ctas / p.team) +", "return", "team"),
+    _short("the last round has a team of another size", "teams.cuh", "? p.team : p.last_team;", "? p.team : p.team;", "team"),
+    Mutant(
+        "sampling: the last round has no room for all rows",
+        "csrc/sampling/split.h",
+        (("clusters = whole + ceil_div(rest * last, ctas);", "clusters = whole + rest * last / ctas;"),),
+        tests=f"{_HERE}/test_short_k.py -k team",
+    ),
+    Mutant(
+        "jit: clusters at once are those of another shape",
+        "csrc/common/launch.h",
+        (("if (known >> kCountBits == shape) return", "if (known != 0) return"),),
+        tests="tests/jit/test_clusters.py",
+    ),
+    _stream("the other group of two is passed over", "stream.cuh", "? 0 : 2u << i;", "? 0 : 0u;", "late"),
+    _stream("groups are fetched again", "stream.cuh", "fetch(from + kAhead * kStep, stop);", "fetch(from, stop);", "late"),
+    _stream("a bias does not raise its group", "row.cuh", ": raised[BiasIndex::chain(token)]);", ": 0.f);", "raises"),
+    _stream("a long list raises no group", "row.cuh", "index == nullptr ? -minus_infinity() :", "index == nullptr ? 0.f :", "raises"),
+    _stream("a bound of a cap has no margin", "row.cuh", "cap, cap * 0x1p-10f);", "cap, 0.f);", "cap_bounds"),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),
     _host("a k of 0 keeps nothing", f"{_R}/kept.py", "(top_k <= 0)", "(top_k < 0)"),
     _host(

@@ -40,6 +40,7 @@ inline uint2 f16x4_of_e5m2x4(uint32_t word) {
   return {f16x2_of_e5m2x2(static_cast<uint16_t>(word)), f16x2_of_e5m2x2(static_cast<uint16_t>(word >> 16))};
 }
 
+inline float tanh_approx(float x) { return std::tanh(x) * (1.f - 0x1p-11f); }
 inline float reciprocal_approx(float x) { return 1.f / x; }
 // To the nearest, ties to even; `most` is the largest finite number.
 inline uint8_t fp8_of(float x, int mantissa_bits, int bias, float most) {
@@ -60,5 +61,8 @@ inline float exp2_approx(float x) {
   const float y = exp2f(x);
   return y < 1.17549435e-38f ? 0.f : y;
 }
+
+inline uint32_t thread() { return threadIdx.x; }
+inline uint64_t wide_product(uint32_t a, uint32_t b) { return uint64_t{a} * b; }
 
 }  // namespace opfacade

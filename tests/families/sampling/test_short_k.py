@@ -1,0 +1,71 @@
+"""Rows whose k is short, on the host: lists of a team of CTAs, and rows that no list has room for."""
+
+from contextlib import nullcontext
+from functools import cache
+
+import pytest
+import torch
+
+from opfacade.testing.bits import same_bits
+from tests import emulator
+from tests.families.sampling.calls import split_as
+from tests.families.sampling.test_emulated import run
+from tests.families.sampling.test_wide_sets import VOCAB, normal
+
+pytestmark = emulator.needed
+KS = [0, 1, 2, 17, 50, 128, 129, 3000, -1]
+
+
+def rows_of(seed, vocab=VOCAB):
+    """Peaked, flat, with ties, one value alone, few candidates, and in rising order."""
+    x = normal(seed, 9, vocab)
+    x[0], x[2], x[3], x[4, 60:], x[5] = 5 * x[0], (4 * x[2]).round() / 4, 0.5, -torch.inf, x[5].sort().values
+    x[6, ::3], x[7, 5], x[8] = torch.nan, torch.inf, -torch.inf
+    return x
+
+
+@pytest.mark.parametrize("given", [{}, {"top_p": 0.9}, {"top_p": 0.6, "min_p": 0.05}], ids=str)
+def test_every_token_is_proven(given):
+    for k in KS:
+        run(rows_of(k % 7), top_k=k, **given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("ctas, rows", [(1, 9), (2, 9), (4, 9), (4, 5), (8, 9), (8, 6), (8, 4), (8, 2), (8, 18)])
+def test_no_team_changes_a_token(dtype, ctas, rows):
+    """Two clusters at a time. Their rows need lists of several lengths, and some are held: k is long, or tokens are alike."""
+    got, want = tokens_of(dtype, ctas, rows), tokens_of(dtype, None, 9)
+    for i in range(rows):
+        assert same_bits(got.token[i], want.token[i % 9]) and same_bits(got.valid[i], want.valid[i % 9]), i
+
+
+@cache
+def tokens_of(dtype, ctas, rows):
+    of = list(range(9)) * 2
+    given = {"top_k": KS, "top_p": [0.9, 1.0, 0.0] * 3, "temperature": [1.0, 0.7, 0.0, 1.0, 2.0, 1.0, 1e-38, 1.0, 1.0], "seed": of}
+    given = {name: [values[i] for i in of[:rows]] for name, values in given.items()}
+    with split_as(ctas, 10**5) if ctas else nullcontext():
+        return run(rows_of(1).to(dtype), rows=rows, indices=of[:rows], **given)
+
+
+def test_rows_past_the_valid_ones_stay():
+    x = normal(4, 9, 600)
+    for ctas in (2, 4):
+        with split_as(ctas, 10**5):
+            args = run(x, top_k=KS, num_valid=[6])
+        assert args.token[6:].tolist() == [77] * 3
+
+
+def test_what_ties_after_the_temperature_is_cut_by_id():
+    """Numbers that differ as they are loaded, and not once they are divided. A row with a report is held."""
+    for temperature, low, high in (
+        (1e-38, 3.0, 9.0),
+        (3e38, 1.0, 1.5),
+        (2.0**20, 1e-40, 2e-40),
+        (1.0, 2e38, 3e38),
+        (0.3, 1.0, 1.0 + 2e-7),
+    ):
+        x = torch.full((1, 4096), low)
+        x[0, 4::8] = high
+        given = {"rows": 6, "indices": [0] * 6, "seed": list(range(6)), "top_k": 60, "temperature": temperature}
+        assert torch.equal(run(x, **given).token, run(x, report="logprob", **given).token)

@@ -1,0 +1,76 @@
+"""Races without filters over several rounds of loads, on the host: bounds of groups, and the groups that are fetched ahead."""
+
+import pytest
+import torch
+
+from tests import emulator
+from tests.families.sampling.calls import split_as
+from tests.families.sampling.test_emulated import run
+from tests.families.sampling.test_wide_sets import normal
+
+pytestmark = emulator.needed
+VOCAB, ROWS = 20012, 4
+LATE = 13001  # a token of the second round
+ADJUSTED = {
+    "plain": {},
+    "dense": {"bias": normal(8, ROWS, VOCAB)},
+    "penalties": {"output_counts": (normal(9, ROWS, VOCAB) > 1).int(), "repetition": 1.3, "frequency": 0.5, "presence": -0.25},
+    "capped": {"soft_cap": 6.0},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("adjusted", ADJUSTED)
+def test_every_token_is_proven(adjusted, dtype):
+    x = normal(3, ROWS, VOCAB)
+    x[1], x[2, 5000:6000], x[3, ::2] = 4 * x[1], -torch.inf, torch.nan
+    given = ADJUSTED[adjusted] | {"temperature": [1.0, 0.0, 0.7, 2.0]}
+    first = run(x.to(dtype), **given).token
+    with split_as(2, 0):
+        assert torch.equal(run(x.to(dtype), **given).token, first)
+
+
+def test_rows_of_any_length_and_alignment_are_proven():
+    wide = normal(4, 3, VOCAB + 7)
+    for begin, vocab in ((0, 8192), (0, 8196), (1, 16390), (4, 16385), (0, 8191), (0, 3)):
+        run(wide[:, begin : begin + vocab], temperature=[1.0, 0.0, 0.7])
+
+
+@pytest.mark.parametrize("late", range(LATE, LATE + 8192, 2048))
+def test_a_late_token_wins(late):
+    """In each of the groups that are raced together."""
+    late = min(late, VOCAB - 1)
+    x = torch.zeros(1, VOCAB)
+    x[0, late] = 80.0
+    assert run(x).token[0] == late
+
+
+def test_a_list_of_biases_raises_groups():
+    """Twice the same token, whose sum decides; ids whose groups share a flag; a number that is none."""
+    bias_tokens = torch.tensor([[LATE, 5, LATE, LATE + 65536 * 4, LATE + 4, 9]], dtype=torch.int32)
+    bias_values = torch.tensor([[30.0, -9.0, 30.0, 500.0, torch.nan, torch.inf]])
+    for values, token in ((bias_values, 9), (bias_values.nan_to_num(0.0, posinf=0.0), LATE)):
+        assert run(torch.zeros(1, VOCAB), bias_tokens=bias_tokens, bias_values=values).token[0] == token
+    many = torch.arange(2100, dtype=torch.int32)[None] * 5
+    given = {"bias_tokens": many, "bias_values": torch.where(many == 10000, 70.0, -1.0)}
+    assert run(torch.zeros(1, VOCAB), **given).token[0] == 10000
+
+
+def test_a_cap_bounds_what_is_near_it():
+    """The error of an approximate tangent is many octaves of a large cap."""
+    x = torch.full((1, VOCAB), 9e4)
+    x[0, LATE] = 9.01e4
+    assert run(x, soft_cap=1e5).token[0] == LATE
+    x = torch.full((1, VOCAB), -2.0)
+    x[0, LATE] = 90.0
+    for cap in (50.0, 3e38, 1e-38):
+        run(x, soft_cap=cap)
+
+
+def test_infinite_penalties_leave_candidates():
+    x = torch.full((1, VOCAB), -torch.inf)
+    x[0, LATE] = torch.inf
+    x[0, LATE + 4] = 1.0
+    counts = torch.ones(1, VOCAB, dtype=torch.int32)
+    run(x, output_counts=counts, repetition=torch.inf)
+    run(x, output_counts=counts, repetition=2.0)
