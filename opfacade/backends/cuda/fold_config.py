@@ -129,27 +129,32 @@ def config(program: Any, target: Target) -> Config:
     vector = vector_of(program)
     clusters = (1, *_CLUSTERS) if target.sm_version >= 90 and not read_once(program) else (1,)
     if inner == program.fold:
-        narrow = _of_shared(program, vector)
-        held = elements_in_registers(program, shared_by_outputs(program)) // narrow
-        usual = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, max(1, held))
-        least = _LEAST_LANES if shared_by_outputs(program) else 1
-        return _of_rows(narrow, -(-elements // narrow), max(1, held), clusters, usual, least)
+        return _of_rows(program, vector, elements, clusters)
     vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
     return _of_groups(vector, vectors, min(most, _MAX_PIECES), clusters, max(1, segments))
 
 
-def _of_rows(vector: int, vectors: int, most: int, clusters: tuple[int, ...], usual: int, least: int) -> Config:
+def _of_rows(program: Any, vector: int, elements: int, clusters: tuple[int, ...]) -> Config:
+    shared = shared_by_outputs(program)
+    narrow = _of_shared(program, vector)
+    vectors, held = -(-elements // narrow), max(1, elements_in_registers(program, shared) // narrow)
     if vectors <= 32:
-        return _config(vector, _above(vectors), 1, 1)
-    most = min(most, _MAX_PIECES)
+        return _config(narrow, _above(vectors), 1, 1)
+    usual, most = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, held), min(held, _MAX_PIECES)
+    least = _LEAST_LANES if shared else 1
     few = min(usual, max(1, (vectors + least // 2) // least))
     for cluster in clusters:
         for pieces in sorted({few, most}):
             threads = 32 * -(-vectors // (32 * pieces * cluster))
             if threads <= _MAX_THREADS:
-                found = _config(vector, threads, -(-vectors // (threads * cluster)), cluster)
-                return replace(found, fewer=_fewer(found, usual))
-    return Config(vector, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False)
+                found = _config(narrow, threads, -(-vectors // (threads * cluster)), cluster)
+                return replace(found, fewer=_fewer(found, usual) if _streams(program) == 1 else 1)
+    return Config(narrow, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False)
+
+
+def _streams(program: Any) -> int:
+    """Inputs that differ from row to row. With two of them, a row has loads enough in flight whatever its lanes."""
+    return sum(one.shape is None and (one.over is None or bool(set(one.over) & set(program.kept))) for one in program.inputs)
 
 
 def _fewer(shape: Config, usual: int) -> int:

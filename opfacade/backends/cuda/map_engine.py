@@ -65,7 +65,7 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
         "scalars": tuple(number.type for number in form.scalars),
         "sizes": tuple(sizes),
         "vector": vector, "unroll": unroll, "tile": side, "placed": placed, "beside": _beside(vector, unroll),
-        "ctas": _ctas(len(sizes), unroll, weight),
+        "ctas": _ctas(len(sizes), unroll, weight, source.calls_functions(form.values, form.math)),
         "shared": tuple(name in form.partial for name in names),
     }  # fmt: skip
 
@@ -89,9 +89,13 @@ def _beside(vector: int, unroll: int) -> int:
     return min(vector, 4 if unroll > 1 else 2)
 
 
-def _ctas(operands: int, unroll: int, weight: int) -> int:
-    """CTAs of an SM for which ptxas allots registers. Left alone it takes 32, too few for elements side by side."""
-    return 1 if unroll == 1 else 4 if operands <= 3 and weight <= _FEW else 3 if operands <= 5 else 2
+def _ctas(operands: int, unroll: int, weight: int, calls: bool) -> int:
+    """CTAs of an SM for which ptxas allots registers. Left alone it takes 32, too few for elements side by side. Functions of the
+    device library need more, and how many depends on the compiler."""
+    if unroll == 1:
+        return 1
+    light = 4 if operands <= 3 and weight <= _FEW else 3 if operands <= 5 else 2
+    return min(light, 2) if calls else light
 
 
 def _tile(sizes: Sequence[int]) -> int:

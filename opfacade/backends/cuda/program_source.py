@@ -88,6 +88,11 @@ def _is_approximated(node: Node, math: Math) -> bool:
     return math == "approx" and node.op in APPROXIMATE and not node.exact and node.type == "f32"
 
 
+def calls_functions(values: Sequence[Node], math: Math) -> bool:
+    """Whether a function of the device library is among what an element takes."""
+    return any(node.kind == "apply" and node.op in FUNCTIONS and not _is_approximated(node, math) for node in ordered(values))
+
+
 def _instructions(node: Node, math: Math) -> int:
     if _is_approximated(node, math):
         return _APPROXIMATE

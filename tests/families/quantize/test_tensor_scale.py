@@ -44,6 +44,7 @@ F32 = {
     "layer_groups": norm("f32", 128, {"dtype": "i8"}, kind="layer", groups=4, bias=True, gate="silu", num_valid=True),
     "layer_powers": norm("f32", 640, POWERS, kind="layer", bias=True, residual=True),
     "rms_long": norm("f32", 6001, total_num_rows=2),
+    "rms_1024": norm("f32", 1024, residual=True, num_valid=True),
     "rms_cluster": norm("f32", 24000, total_num_rows=2, weight="none"),
     "silu": gated("f32"),
     "swiglu_pairs": gated("f32", 65, {"dtype": "i8"}, activation="swiglu_oai", interleaved=True, num_valid=True),
@@ -130,6 +131,15 @@ def is_composed(d, args, run):
 @pytest.mark.parametrize("name", F32)
 def test_it_is_the_op_without_quant_then_quantize(name):
     is_composed(F32[name], drawn(F32[name]), emulated)
+
+
+@pytest.mark.parametrize("hidden", [1024, 2048, 16384])
+@pytest.mark.parametrize("weight_dtype", ["bf16", "f32"])
+def test_lanes_share_a_row_as_in_the_op_without_quant(hidden, weight_dtype):
+    """The stage that finds the largest uses the weight, which the op without quant uses only for its outputs."""
+    d = norm("bf16", hidden, weight_dtype=weight_dtype)
+    scaled, plain = (dict(Plan.select(one, Preference(backend="cuda"), target=SM_90A).sku.spec) for one in (d, unquantised(d)))
+    assert all(scaled[name] == plain[name] for name in ("span", "pieces", "vector", "waves"))
 
 
 @emulator.needed

@@ -42,7 +42,12 @@ def test_no_team_changes_a_token(dtype, ctas, rows):
 @cache
 def tokens_of(dtype, ctas, rows):
     of = list(range(9)) * 2
-    given = {"top_k": KS, "top_p": [0.9, 1.0, 0.0] * 3, "temperature": [1.0, 0.7, 0.0, 1.0, 2.0, 1.0, 1e-38, 1.0, 1.0], "seed": of}
+    given = {
+        "top_k": KS,
+        "top_p": [0.9, 1.0, 0.0] * 3,
+        "temperature": [1.0, 0.7, 0.0, 1.0, 2.0, 1.0, 1e-38, 1.0, 1.0],
+        "seed": of,
+    }
     given = {name: [values[i] for i in of[:rows]] for name, values in given.items()}
     with split_as(ctas, 10**5) if ctas else nullcontext():
         return run(rows_of(1).to(dtype), rows=rows, indices=of[:rows], **given)
