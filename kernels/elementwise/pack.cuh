@@ -1,6 +1,7 @@
 // A few neighbours of one operand in registers, as they lie in memory. In words, which stay whole until an element is needed.
 #pragma once
 #include "kernels/common/stored.cuh"
+#include "kernels/ptx/forget.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {
@@ -49,6 +50,10 @@ struct Pack {
     const Bits* from = static_cast<const Bits*>(base) + at;
     if (wide) copy<true>(const_cast<Bits*>(from));
     else set_bits(0, *from);
+  }
+  __device__ __forceinline__ void forget_origin() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) opfacade::forget_origin(word[i]);
   }
   __device__ __forceinline__ void spread() {
     const Bits only = bits(0);

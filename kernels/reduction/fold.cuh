@@ -27,6 +27,8 @@ struct Fold {
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
+  template <int kStage, int kFolds>
+  using States = typename ReducerOf<kStage>::State[kFolds][ReducerOf<kStage>::kChains];
 
   const Params& p;
   Row row;
@@ -49,6 +51,7 @@ struct Fold {
       }
     }
     allow_dependents();
+    first_late(0);  // in flight while the stages are computed
     row_stages(At<0>{});
     if (row.there && row.lane == 0) M::store_row(p, row.at, constants, results, row.place);
     each(M::kSegmented ? waves() : 1, [&](int wave) {
@@ -114,19 +117,20 @@ struct Fold {
       for (int i = 0; i < M::kVec; ++i) x[i] = M::value(At<kStage>{}, M::element(in, i), uniform, constants, results, p, row.place);
     }
   }
-  template <int kStage>
-  __device__ __forceinline__ void add(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave, int first) {
+  // Piece i goes to the states i % kFolds.
+  template <int kStage, int kFolds>
+  __device__ __forceinline__ void add(typename ReducerOf<kStage>::State (&states)[kFolds][ReducerOf<kStage>::kChains], int wave, int first) {
     using R = ReducerOf<kStage>;
     int done = 0;
     if constexpr (kAhead > 1) {
       constexpr int kAtOnce = kAhead * M::kLanes * M::kVec;
 #pragma unroll 1
-      for (int end = kAtOnce; end <= p.elements; end += kAtOnce, done += kAhead) add_whole<kStage>(states, wave, done, first);
+      for (int end = kAtOnce; end <= p.elements; end += kAtOnce, done += kAhead) add_whole<kStage>(states[0], wave, done, first);
     }
     const auto one = [&](int piece, int count) {
       typename R::Value x[M::kVec];
       evaluate<kStage>(x, wave, piece, count);
-      accumulate<R>(states, x, count, first + row.element(piece));
+      accumulate<R>(states[kFolds == 1 ? 0 : piece % kFolds], x, count, first + row.element(piece));
     };
     if constexpr (kAhead > 1) {
 #pragma unroll 1
@@ -154,19 +158,41 @@ struct Fold {
     }
   }
 
+  template <int kStage, int kFolds>
+  __device__ __forceinline__ static void clear(typename ReducerOf<kStage>::State (&states)[kFolds][ReducerOf<kStage>::kChains]) {
+    using R = ReducerOf<kStage>;
+#pragma unroll
+    for (int i = 0; i < kFolds * R::kChains; ++i) states[i / R::kChains][i % R::kChains] = R::none();
+  }
+  template <int kStage>
+  __device__ __forceinline__ typename ReducerOf<kStage>::State join_row(typename ReducerOf<kStage>::State (&mine)[M::kFolds]) {
+    using R = ReducerOf<kStage>;
+    constexpr int kWarps = M::kThreads / 32;
+    typename R::State all;
+    if constexpr (M::kFolds > 1) all = join_folds<R>(mine);
+    else all = join_lanes<R, M::kThreads < 32 ? M::kThreads : 32>(mine[0]);
+    if constexpr (M::kFolds > 1 && kWarps == 1) return join_lanes<R, 32, 32 / M::kFolds>(all);
+    else if constexpr (kWarps * M::kCluster > 1)
+      return join_warps<R, kWarps, M::kCluster, M::kFolds>(all, static_cast<int>(threadIdx.x) % M::kThreads / 32,
+                                                           (kStage * M::kRows + row.slot) * kWarps * M::kFolds);
+    else return all;
+  }
+
   template <int kStage>
   __device__ __forceinline__ void row_stages(At<kStage>) {
     if constexpr (kStage < M::kRowStages) {
       using R = ReducerOf<kStage>;
-      typename R::State states[R::kChains];
-#pragma unroll
-      for (int i = 0; i < R::kChains; ++i) states[i] = R::none();
+      States<kStage, M::kFolds> states;
+      clear<kStage>(states);
       each(M::kSegmented ? waves() : 1, [&](int wave) { add<kStage>(states, wave, row.segment(wave) * p.elements); });
-      constexpr int kWarps = M::kThreads / 32;
-      typename R::State all = join_lanes<R, M::kThreads < 32 ? M::kThreads : 32>(joined<R>(states));
-      if constexpr (kWarps * M::kCluster > 1)
-        all = join_warps<R, kWarps, M::kCluster>(all, static_cast<int>(threadIdx.x) % M::kThreads / 32, (kStage * M::kRows + row.slot) * kWarps);
-      M::keep(At<kStage>{}, results, all);
+      typename R::State mine[M::kFolds];
+#pragma unroll
+      for (int i = 0; i < M::kFolds; ++i) mine[i] = joined<R>(states[i]);
+      M::keep(At<kStage>{}, results, join_row<kStage>(mine));
+      if constexpr (kHeld && kLie == Lie::kWide) {
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) M::forget_values(held[slot]);
+      }
       row_stages(At<kStage + 1>{});
     }
   }
@@ -174,11 +200,10 @@ struct Fold {
   __device__ __forceinline__ void segment_stages(int wave, At<kStage>) {
     if constexpr (kStage < M::kStages) {
       using R = ReducerOf<kStage>;
-      typename R::State states[R::kChains];
-#pragma unroll
-      for (int i = 0; i < R::kChains; ++i) states[i] = R::none();
+      States<kStage, 1> states;
+      clear<kStage>(states);
       add<kStage>(states, wave, 0);
-      M::keep(At<kStage>{}, results, join_lanes<R, M::kLanes < 32 ? M::kLanes : 32>(joined<R>(states)));
+      M::keep(At<kStage>{}, results, join_lanes<R, M::kLanes < 32 ? M::kLanes : 32>(joined<R>(states[0])));
       segment_stages(wave, At<kStage + 1>{});
     }
   }
@@ -186,16 +211,22 @@ struct Fold {
   __device__ __forceinline__ void fetch_late(int wave, int piece) {
     if (piece < M::kPieces) row.fetch_late(held[wave * M::kPieces + piece], wave, piece, row.count(wave, piece));
   }
+  __device__ __forceinline__ void first_late(int wave) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int piece = 0; piece < M::kLateAhead; ++piece) fetch_late(wave, piece);
+    }
+  }
   __device__ __forceinline__ void store(int wave) {
     const int segment = row.segment(wave);
     if constexpr (M::kSegmentOutputs) {
       if (row.has(segment) && row.element(0) == 0) store_segment(wave, segment);
     }
     if constexpr (M::kFullOutputs) {
-      if constexpr (kHeld) fetch_late(wave, 0);
+      if (wave > 0) first_late(wave);
       const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
       each_vector(wave, [&](int piece, int count) {
-        if constexpr (kHeld) fetch_late(wave, piece + 1);  // in flight while this vector is computed
+        if constexpr (kHeld) fetch_late(wave, piece + M::kLateAhead);  // in flight while this vector is computed
         store_vector(uniform, wave, piece, count);
       });
     }

@@ -35,11 +35,21 @@ __device__ __forceinline__ State state_of_lane(const State& mine, int across) {
   return words.state();
 }
 
-// Joins kWidth neighbouring lanes, a power of two.
-template <class R, int kWidth>
+// Word by word: a choice of places would put the states in memory.
+template <class State>
+__device__ __forceinline__ State chosen(bool first, const State& a, const State& b) {
+  StateWords<State> words = StateWords<State>::of(a);
+  const StateWords<State> others = StateWords<State>::of(b);
+#pragma unroll
+  for (int i = 0; i < StateWords<State>::kCount; ++i) words.word[i] = first ? words.word[i] : others.word[i];
+  return words.state();
+}
+
+// Joins kWidth neighbouring lanes, a power of two: of those, every kStep-th one.
+template <class R, int kWidth, int kStep = 1>
 __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) {
 #pragma unroll
-  for (int across = kWidth / 2; across > 0; across /= 2) {
+  for (int across = kWidth / 2; across >= kStep; across /= 2) {
     const typename R::State other = state_of_lane(mine, across);
     const bool lower = R::kCommutes || (threadIdx.x & across) == 0;
     mine = lower ? R::join(mine, other) : R::join(other, mine);
@@ -47,17 +57,37 @@ __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) 
   return mine;
 }
 
+// Joins the lanes of a warp for each of kFolds states, a power of two, in the order of join_lanes<R, 32>. Half of the states go to
+// the other half of the lanes at each step: lane l has state l * kFolds / 32.
+template <class R, int kFolds>
+__device__ __forceinline__ typename R::State join_folds(typename R::State (&mine)[kFolds]) {
+#pragma unroll
+  for (int left = kFolds / 2; left > 0; left /= 2) {
+    const int across = 16 * left * 2 / kFolds;
+    const bool lower = (threadIdx.x & across) == 0;
+#pragma unroll
+    for (int i = 0; i < left; ++i) {
+      const typename R::State own = chosen(lower, mine[i], mine[i + left]);
+      const typename R::State other = state_of_lane(chosen(lower, mine[i + left], mine[i]), across);
+      mine[i] = R::kCommutes || lower ? R::join(own, other) : R::join(other, own);
+    }
+  }
+  return join_lanes<R, 32 / kFolds>(mine[0]);
+}
+
 constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_above((n + 1) / 2); }
 
 // Joins the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared memory.
-template <class R, int kWarps, int kCluster>
+// kFolds: states of a warp, in lanes that follow each other; each stands for a warp of its own.
+template <class R, int kWarps, int kCluster, int kFolds = 1>
 __device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
   using Words = StateWords<typename R::State>;
-  constexpr int kAll = kWarps * kCluster, kRounds = (kAll + 31) / 32, kWidth = power_of_two_above(kAll < 32 ? kAll : 32);
+  constexpr int kAll = kWarps * kFolds * kCluster, kRounds = (kAll + 31) / 32, kWidth = power_of_two_above(kAll < 32 ? kAll : 32);
   const Words words = Words::of(mine);
   unsigned char* const shared = dynamic_shared() + at * kStateBytes;
-  if (threadIdx.x % 32 == 0) {
-    uint32_t* const place = reinterpret_cast<uint32_t*>(shared + warp * kStateBytes);
+  if (threadIdx.x % (32 / kFolds) == 0) {
+    const int fold = kFolds == 1 ? 0 : static_cast<int>(threadIdx.x) % 32 / (32 / kFolds);
+    uint32_t* const place = reinterpret_cast<uint32_t*>(shared + (fold * kWarps + warp) * kStateBytes);
 #pragma unroll
     for (int i = 0; i < Words::kCount; ++i) place[i] = words.word[i];
   }

@@ -74,6 +74,15 @@ struct At {
   static constexpr int kStage = kIndex;
 };
 
+// A program with a kFewer-th of the lanes for a row. A lane has the vectors of kFewer lanes of different warps, and adds and joins
+// those of each as that warp does, so that the bits are the same.
+template <class M, int kFewer>
+struct FewerLanes : M {
+  static constexpr int kThreads = M::kThreads / kFewer, kLanes = kThreads, kRows = M::kRows * kFewer;
+  static constexpr int kPieces = M::kPieces * kFewer, kFolds = kFewer;
+  static_assert(M::kThreads % (32 * kFewer) == 0 && M::kCluster == 1 && M::kHeld && !M::kSegmented, "whole warps");
+};
+
 template <class M, Lie kLie>
 struct FoldRow : Located<M> {
   using Params = typename M::Params;
@@ -105,7 +114,7 @@ struct FoldRow : Located<M> {
   __device__ __forceinline__ int count(int wave, int piece) const {
     if (!has(segment(wave))) return 0;
     if constexpr (M::kWholePieces && kLie == Lie::kWide) {  // elsewhere it takes more registers than there are
-      if (piece < M::kPieces - 1) return M::kVec;  // rows of this class are longer
+      if (piece < M::kPieces - M::kFolds) return M::kVec;  // rows of this class are longer
     }
     const int left = p.elements - element(piece);
     if constexpr (kLie == Lie::kWide) return left > 0 ? M::kVec : 0;

@@ -7,7 +7,7 @@ Vectors of `vector` elements are dealt to `threads` * `cluster` lanes. A group (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opfacade.core.dtypes import ITEMSIZE
@@ -19,6 +19,8 @@ _TEMPORARY = 1.5  # registers of an element besides those that hold it
 STATE_WORDS = 64  # registers of a thread for states of stages that are joined in one pass
 _MAX_THREADS, _BLOCK = 512, 128
 _USUAL_PIECES, _MAX_PIECES = 4, 8
+_LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
+_MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
 _CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
 
@@ -33,6 +35,11 @@ class Config:
     waves: int
     cluster: int = 1
     held: bool = True
+    fewer: int = 1  # a row has as many times fewer lanes where there are many rows
+
+    @property
+    def many_rows(self) -> int:
+        return _MANY_ROWS
 
     @property
     def most_terms(self) -> int:
@@ -76,9 +83,9 @@ def read_once(program: Any) -> bool:
     return independent(program) and not any(set(program.axes_of(made)) & set(program.fold) for made in program.outputs)
 
 
-def elements_in_registers(program: Any) -> int:
-    """Elements that a thread can hold."""
-    varying = [one for one in program.inputs if one.shape is None and _varies(program, one)]
+def elements_in_registers(program: Any, without: frozenset[str] = frozenset()) -> int:
+    """Elements that a thread can hold, of the inputs that are not in `without`."""
+    varying = [one for one in program.inputs if one.shape is None and _varies(program, one) and one.name not in without]
     words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + _TEMPORARY
     return int(_WORDS / words)
 
@@ -96,6 +103,20 @@ def vector_of(program: Any) -> int:
     return max(min(8, 16 // min(sizes, default=4)), 4 // min(least, default=4))  # whole words of each
 
 
+def shared_by_outputs(program: Any) -> frozenset[str]:
+    """Inputs that only outputs use and that are the same in all rows, such as a weight: they can be read after the stages."""
+    used = {node.data for node in ordered([stage.value for stage in program.stages]) if node.kind == "input"}
+    found = (one for one in program.inputs if one.shape is None and one.over is not None and _varies(program, one))
+    return frozenset(one.name for one in found if one.name not in used and not set(one.over) & set(program.kept))
+
+
+def _of_shared(program: Any, vector: int) -> int:
+    """Where a shared input is wider than the others, its loads decide: neighbouring lanes read neighbouring 16 bytes of it."""
+    shared = shared_by_outputs(program)
+    widest = max((ITEMSIZE[one.dtype] for one in program.inputs if one.name in shared), default=1)
+    return min(vector, max(4, 16 // widest))
+
+
 def _above(n: int) -> int:
     """The least power of two that is not less."""
     return 1 << max(0, n - 1).bit_length()
@@ -106,23 +127,37 @@ def config(program: Any, target: Target) -> Config:
     elements = math.prod(program.shape[axis] for axis in inner)
     segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)
     vector = vector_of(program)
-    vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
     clusters = (1, *_CLUSTERS) if target.sm_version >= 90 and not read_once(program) else (1,)
-    most = min(most, _MAX_PIECES)
     if inner == program.fold:
-        return _of_rows(vector, vectors, most, clusters)
-    return _of_groups(vector, vectors, most, clusters, max(1, segments))
+        narrow = _of_shared(program, vector)
+        held = elements_in_registers(program, shared_by_outputs(program)) // narrow
+        usual = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, max(1, held))
+        least = _LEAST_LANES if shared_by_outputs(program) else 1
+        return _of_rows(narrow, -(-elements // narrow), max(1, held), clusters, usual, least)
+    vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
+    return _of_groups(vector, vectors, min(most, _MAX_PIECES), clusters, max(1, segments))
 
 
-def _of_rows(vector: int, vectors: int, most: int, clusters: tuple[int, ...]) -> Config:
+def _of_rows(vector: int, vectors: int, most: int, clusters: tuple[int, ...], usual: int, least: int) -> Config:
     if vectors <= 32:
         return _config(vector, _above(vectors), 1, 1)
+    most = min(most, _MAX_PIECES)
+    few = min(usual, max(1, (vectors + least // 2) // least))
     for cluster in clusters:
-        for pieces in sorted({min(_USUAL_PIECES, most), most}):
+        for pieces in sorted({few, most}):
             threads = 32 * -(-vectors // (32 * pieces * cluster))
             if threads <= _MAX_THREADS:
-                return _config(vector, threads, -(-vectors // (threads * cluster)), cluster)
+                found = _config(vector, threads, -(-vectors // (threads * cluster)), cluster)
+                return replace(found, fewer=_fewer(found, usual))
     return Config(vector, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False)
+
+
+def _fewer(shape: Config, usual: int) -> int:
+    """The largest power of two by which lanes of whole warps can be fewer, with `usual` vectors each."""
+    found = 1
+    while shape.cluster == 1 and shape.threads % (64 * found) == 0 and 2 * found * shape.pieces <= usual:
+        found *= 2
+    return found
 
 
 def _config(vector: int, threads: int, pieces: int, cluster: int) -> Config:

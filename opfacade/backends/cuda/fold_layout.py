@@ -63,16 +63,15 @@ class RowLayout:
 
     def constants(self, program: Any, target: Target) -> dict[str, Any]:
         shape, inner = self.config(program, target), inner_axes(program) or program.fold
-        lanes = {
-            name: getattr(shape, name) for name in ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held")
-        }
+        names = ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held", "fewer", "many_rows")
+        lanes = {name: getattr(shape, name) for name in names}
         rows = sum(program.joined(stage) == program.fold for stage in program.stages)
         return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
 
     def held_elements(self, program: Any, target: Target) -> int:
         """Elements of an input that a thread keeps from the stages to the outputs."""
         shape = self.config(program, target)
-        return shape.vector * shape.pieces * shape.waves if shape.held else 0
+        return shape.vector * shape.pieces * shape.waves * shape.fewer if shape.held else 0
 
     def level(self, program: Any, axes: Sequence[int]) -> str:
         """Where something that has some axes lies: at each element, each group, or each row."""

@@ -48,10 +48,20 @@ def test_it_keeps_its_bound_and_strides_do_not_matter(name):
 
 
 @emulator.needed
-@pytest.mark.parametrize(("hidden", "residual"), [(776, False), (1000, False), (1021, False), (1024, False), (4096, True)])
-def test_weights_and_biases_that_are_read_late(hidden, residual):
+@pytest.mark.parametrize(
+    ("hidden", "fields"),
+    [
+        (4100, {}),
+        (4096, {}),
+        (4093, {}),
+        (4096, {"residual": True}),
+        (2056, {"weight_dtype": "f32"}),
+        (8196, {"weight_dtype": "f32"}),
+    ],
+)
+def test_weights_and_biases_that_are_read_late(hidden, fields):
     """Long rows of three tensors do not hold them: their registers would leave room for too few CTAs."""
-    problem = made(kind="layer", hidden=hidden, rows=3, bias=True, residual=residual)
+    problem = made(kind="layer", hidden=hidden, rows=3, bias=True, **fields)
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
     late = dict(zip((one.name for one in problem.folded().inputs), dict(subject.plan.jit_spec.params)["late"], strict=True))
     assert late == {name: name in ("weight", "bias") for name in late}

@@ -9,6 +9,7 @@ NORM_KERNEL = "tests/families/norm/test_norm_kernel.py"
 SOFTMAX = "tests/families/softmax/test_reference.py"
 QUANT = "tests/families/quantize/test_reference.py"
 QUANT_KERNEL = "tests/families/quantize/test_quantize_kernel.py"
+FEWER = "tests/families/reduction/test_fewer_lanes.py"
 D = "kernels/reduction"
 
 FAULTS = (
@@ -43,16 +44,65 @@ FAULTS = (
     cpu(
         "fold: the last vector of a row is taken for whole",
         f"{D}/row.cuh",
-        "if (piece < M::kPieces - 1) return M::kVec;",
+        "if (piece < M::kPieces - M::kFolds) return M::kVec;",
         "return M::kVec;",
         f"{KERNEL} -k ends",
     ),
     cpu(
         "fold: what outputs alone use is not read for the first vector",
         f"{D}/fold.cuh",
-        "if constexpr (kHeld) fetch_late(wave, 0);",
-        "",
+        "first_late(0);  //",
+        "//",
         f"{NORM_KERNEL} -k late",
+    ),
+    cpu(
+        "fold: what outputs alone use is read one vector too late",
+        f"{D}/fold.cuh",
+        "fetch_late(wave, piece + M::kLateAhead);  // in flight",
+        "fetch_late(wave, piece + M::kLateAhead + 1);  // in flight",
+        f"{NORM_KERNEL} -k late",
+    ),
+    cpu(
+        "fewer lanes: vectors behind the row are whole",
+        f"{D}/row.cuh",
+        "if (piece < M::kPieces - M::kFolds) return",
+        "if (piece < M::kPieces - 1) return",
+        f"{FEWER} -k bits",
+    ),
+    cpu(
+        "fewer lanes: vectors of all lanes are added as those of one",
+        f"{D}/fold.cuh",
+        "states[kFolds == 1 ? 0 : piece % kFolds]",
+        "states[0]",
+        f"{FEWER} -k bits",
+    ),
+    cpu(
+        "fewer lanes: states of warps change their order in shared memory",
+        f"{D}/join.cuh",
+        "(fold * kWarps + warp) * kStateBytes",
+        "(warp * kFolds + fold) * kStateBytes",
+        f"{FEWER} -k bits",
+    ),
+    cpu(
+        "fewer lanes: states that do not commute are joined in the wrong order",
+        f"{D}/join.cuh",
+        "mine[i] = R::kCommutes || lower ? R::join(own, other)",
+        "mine[i] = true || lower ? R::join(own, other)",
+        f"{FEWER} -k bits",
+    ),
+    cpu(
+        "fewer lanes: rows of a CTA share the places of their states",
+        f"{D}/fold.cuh",
+        "(kStage * M::kRows + row.slot) * kWarps * M::kFolds",
+        "(kStage * M::kRows + row.slot) * kWarps",
+        f"{FEWER} -k bits",
+    ),
+    cpu(
+        "fewer lanes: CTAs for the last rows are missing",
+        "csrc/reduction/_rows.cc.jinja",
+        "Launch(ceil_div(p.rows, {{ rows * fewer }})",
+        "Launch(p.rows / {{ rows * fewer }}",
+        f"{FEWER} -k bits",
     ),
     cpu(
         "fold: what outputs alone use comes from the vector before",
@@ -100,8 +150,8 @@ FAULTS = (
     cpu(
         "fold: lanes beyond the first have no part in a warp",
         f"{D}/join.cuh",
-        "across = kWidth / 2; across > 0",
-        "across = kWidth / 2; across > 1",
+        "across = kWidth / 2; across >= kStep;",
+        "across = kWidth / 2; across > kStep;",
         f"{KERNEL} -k each_length",
     ),
     cpu(
