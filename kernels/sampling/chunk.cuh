@@ -6,7 +6,9 @@ namespace opfacade {
 
 constexpr uint32_t kGroupStep = 4 * kSampleThreads;  // from a group of a thread to its next
 template <class C>
-constexpr int kGroupsAhead = C::kPenalties && C::kBias ? 2 : C::kPenalties || C::kBias || C::kBiasList || C::kSoftCap ? 4 : 8;
+constexpr int kAdjusted = int{C::kPenalties} + int{C::kBias} + int{C::kBiasList} + int{C::kSoftCap};  // each takes code and registers
+template <class C>
+constexpr int kGroupsAhead = kAdjusted<C> > 1 ? 2 : kAdjusted<C> == 1 ? 4 : C::kBitmask ? 6 : 8;
 
 template <class C>
 using Chunk = float[kGroupsAhead<C>][4];

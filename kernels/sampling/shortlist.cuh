@@ -51,7 +51,7 @@ class Shortlist {
   // Lists the first k of the tokens from `first` to `end`, in order.
   __device__ __forceinline__ void find(uint32_t first, uint32_t end) {
     stream(first, end);
-    bound();
+    __syncthreads();
     refine();
     sort();
   }
@@ -80,7 +80,8 @@ class Shortlist {
       for (int i = 0; i < kAhead; ++i) most = fmaxf(most, largest(a[i]));
       most_ = fmaxf(most_, most);
       ++chunks;
-      if ((chunks & (chunks - 1)) == 0) bound();  // the bound of a half is twice as far as that of all
+      // The bound of a half is twice as far as that of all, which the last chunk has.
+      if ((chunks & (chunks - 1)) == 0 || base >= end) bound();
       if (most >= least_) note(from, a);
     }
   }

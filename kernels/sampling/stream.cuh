@@ -39,7 +39,7 @@ class Stream {
   __device__ __forceinline__ uint64_t best_of(uint32_t first, uint32_t end) {
     const uint32_t stop = row_.whole(first, end);
     uint32_t from = first + 4 * threadIdx.x, base = first, close = from < end;  // a bit for each group to look at
-    fetch(from, stop);
+    if (kEarly) fetch(from, stop);
     ask(from + kAhead * kStep, stop);
 #pragma unroll 1
     for (;;) {
@@ -50,8 +50,9 @@ class Stream {
       from = base + 4 * threadIdx.x;
       float most[kAhead];
       if (base < stop) {
+        if (!kEarly) fetch(from, stop);
         take(from, stop, most);
-        fetch(from + kAhead * kStep, stop);
+        if (kEarly) fetch(from + kAhead * kStep, stop);
         base = min(stop, base + kAhead * kStep);
       } else {
         take_narrow(from, end, most);
@@ -64,6 +65,7 @@ class Stream {
  private:
   static constexpr uint32_t kStep = kGroupStep;
   static constexpr int kAhead = kLoadedBytes<C> <= 20 ? 4 : 2;
+  static constexpr bool kEarly = kLoadedBytes<C> <= 52;  // else registers are short
 
   __device__ __forceinline__ void fetch(uint32_t from, uint32_t stop) {
 #pragma unroll
