@@ -90,8 +90,8 @@ def _beside(vector: int, unroll: int) -> int:
 
 
 def _ctas(operands: int, unroll: int, weight: int, calls: bool) -> int:
-    """CTAs of an SM for which ptxas allots registers. Left alone it takes 32, too few for elements side by side. Functions of the
-    device library need more, and how many depends on the compiler."""
+    """CTAs of an SM for which ptxas allots registers. Left alone it takes 32, too few for elements side by side. Functions of
+    the device library need more, and how many depends on the compiler."""
     if unroll == 1:
         return 1
     light = 4 if operands <= 3 and weight <= _FEW else 3 if operands <= 5 else 2

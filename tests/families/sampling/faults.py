@@ -224,7 +224,13 @@ FAULTS = (
         tests="tests/jit/test_clusters.py",
     ),
     _stream("the other group of two is passed over", "stream.cuh", "? 0 : 2u << i;", "? 0 : 0u;", "late"),
-    _stream("groups are fetched again", "stream.cuh", "if (kEarly) fetch(from + kAhead * kStep, stop);", "if (kEarly) fetch(from, stop);", "late"),
+    _stream(
+        "groups are fetched again",
+        "stream.cuh",
+        "if (kEarly) fetch(from + kAhead * kStep, stop);",
+        "if (kEarly) fetch(from, stop);",
+        "late",
+    ),
     _stream("a bias does not raise its group", "row.cuh", ": raised[BiasIndex::chain(token)]);", ": 0.f);", "raises"),
     _stream(
         "a long list raises no group", "row.cuh", "index == nullptr ? -minus_infinity() :", "index == nullptr ? 0.f :", "raises"
