@@ -78,8 +78,15 @@ FAULTS = (
         "exact",
     ),
     _kernel("streams share their noise", "noise.cuh", "second = stream ^ key[1];", "second = key[1];", "random_streams"),
-    _kernel("the upper word of the offset is lost", "noise.cuh", "static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)", "0u"),
-    _kernel("the upper word of the seed is lost", "noise.cuh", "static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)", "0u"),
+    _kernel(
+        "the upper word of the offset is lost",
+        "noise.cuh",
+        "static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)",
+        "0u",
+    ),
+    _kernel(
+        "the upper word of the seed is lost", "noise.cuh", "static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)", "0u"
+    ),
     _wide("the mass of the k kept is that of all", "kept.cuh", "? own.mass :", "? held.total_mass() :", "exact"),
     _wide("the mass of a list is that of all", "kept.cuh", "masses.total()));", "held.total_mass()));", "exact"),
     _kernel("nine rounds of Philox", "noise.cuh", "round < 10", "round < 9"),
@@ -200,8 +207,16 @@ FAULTS = (
         "left = 0;",
         "team",
     ),
-    _short("the last round begins anew", "teams.cuh", "return whole * static_cast<uint32_t>(p.ctas / p.team) +", "return", "team"),
-    _short("the last round has a team of another size", "teams.cuh", "? p.team : p.last_team;", "? p.team : p.team;", "team"),
+    _short(
+        "the last round begins anew", "teams.cuh", "return whole * static_cast<uint32_t>(p.ctas / p.team) +", "return", "team"
+    ),
+    _short(
+        "whole rounds have the teams of the last one",
+        "teams.cuh",
+        "? p.team : p.last_team;",
+        "? p.last_team : p.last_team;",
+        "team",
+    ),
     Mutant(
         "sampling: the last round has no room for all rows",
         "csrc/sampling/split.h",
@@ -215,9 +230,17 @@ FAULTS = (
         tests="tests/jit/test_clusters.py",
     ),
     _stream("the other group of two is passed over", "stream.cuh", "? 0 : 2u << i;", "? 0 : 0u;", "late"),
-    _stream("groups are fetched again", "stream.cuh", "if (kEarly) fetch(from + kAhead * kStep, stop);", "if (kEarly) fetch(from, stop);", "late"),
+    _stream(
+        "groups are fetched again",
+        "stream.cuh",
+        "if (kEarly) fetch(from + kAhead * kStep, stop);",
+        "if (kEarly) fetch(from, stop);",
+        "late",
+    ),
     _stream("a bias does not raise its group", "row.cuh", ": raised[BiasIndex::chain(token)]);", ": 0.f);", "raises"),
-    _stream("a long list raises no group", "row.cuh", "index == nullptr ? -minus_infinity() :", "index == nullptr ? 0.f :", "raises"),
+    _stream(
+        "a long list raises no group", "row.cuh", "index == nullptr ? -minus_infinity() :", "index == nullptr ? 0.f :", "raises"
+    ),
     _stream("a bound of a cap has no margin", "row.cuh", "cap, cap * 0x1p-10f);", "cap, 0.f);", "cap_bounds"),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),
     _host("a k of 0 keeps nothing", f"{_R}/kept.py", "(top_k <= 0)", "(top_k < 0)"),
