@@ -46,7 +46,7 @@ struct Rounds {
   int32_t team, last_team;  // CTAs of a row in whole rounds, in the last one
 
  private:
-  // Of the time in which a CTA reads a row, with that of what follows.
+  // The time of a round: a part of that in which a CTA reads a row, and what follows it.
   static int64_t eighths(int64_t size) { return 8 / size + 1; }
 };
 

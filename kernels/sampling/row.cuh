@@ -203,13 +203,13 @@ struct Row {
   }
 
  private:
-  // The mask and the biases.
+  // The mask and all biases.
   template <int kCount>
   __device__ __forceinline__ void add(uint32_t token, Loaded<kCount>& of) const {
     mask(of);
     if constexpr (C::kBiasList) add_list(token, of.a);
   }
-  // What has no list.
+  // The mask and dense biases.
   template <int kCount>
   __device__ __forceinline__ void mask(Loaded<kCount>& of) const {
 #pragma unroll

@@ -92,7 +92,7 @@ class Stream {
       most[i] = token < stop ? bound : minus_infinity();
     }
   }
-  // Of one group, of any alignment.
+  // The bound of one group, of any alignment.
   __device__ __forceinline__ void take_narrow(uint32_t token, uint32_t end, float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();

@@ -9,7 +9,7 @@ namespace opfacade {
 template <class C>
 constexpr bool kShortens = C::kTopK && !C::kJoint && !C::kReport && !C::kProbs;
 
-// The rows of this CTA's cluster. What is asked of it is computed anew: registers are short.
+// The rows of this CTA's cluster, computed anew where they are used: registers are short.
 struct TeamRows {
   const SampleParams& p;
 

@@ -210,7 +210,13 @@ FAULTS = (
     _short(
         "the last round begins anew", "teams.cuh", "return whole * static_cast<uint32_t>(p.ctas / p.team) +", "return", "team"
     ),
-    _short("the last round has a team of another size", "teams.cuh", "? p.team : p.last_team;", "? p.team : p.team;", "team"),
+    _short(
+        "whole rounds have the teams of the last one",
+        "teams.cuh",
+        "? p.team : p.last_team;",
+        "? p.last_team : p.last_team;",
+        "team",
+    ),
     Mutant(
         "sampling: the last round has no room for all rows",
         "csrc/sampling/split.h",
