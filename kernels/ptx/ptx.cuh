@@ -68,7 +68,7 @@ __device__ __forceinline__ float tanh_approx(float x) {
   return y;
 }
 
-// threadIdx.x, read anew: what follows from it is not kept in registers over a loop of rows.
+// threadIdx.x, read again at each call, so that no value that follows from it stays in registers over a loop of rows.
 __device__ __forceinline__ uint32_t thread() {
   uint32_t out;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(out));

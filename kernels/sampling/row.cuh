@@ -56,7 +56,7 @@ struct Row {
   const uint8_t* flags;    // of the biases
   const BiasIndex* index;  // null: all entries are read
   float temperature;
-  float repetition, frequency, presence, shrink, steep;  // steep: in place of a division by the cap
+  float repetition, frequency, presence, shrink, inverse_cap;  // a factor in place of a division by the cap
   bool aligned;  // groups of the row are aligned
 
   __device__ __forceinline__ Row(const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index)
@@ -69,7 +69,7 @@ struct Row {
     }
     logits = static_cast<const Bits*>(p.logits) + from * p.logits_row;
     aligned = reinterpret_cast<uintptr_t>(logits) % (4 * sizeof(Bits)) == 0;
-    if constexpr (C::kSoftCap) steep = fminf(__fdiv_rn(1.f, p.adjust.soft_cap), kLargest);
+    if constexpr (C::kSoftCap) inverse_cap = fminf(__fdiv_rn(1.f, p.adjust.soft_cap), kLargest);
     temperature = 1.f;
     if constexpr (C::kTemperature) temperature = p.temperature[row];
     if constexpr (C::kPenalties) {
@@ -194,7 +194,7 @@ struct Row {
   // Numbers whose products with log2(e) are finite.
   __device__ __forceinline__ static float finite(float a) { return C::kRaw ? fminf(fmaxf(a, -kLargest), kLargest) : a; }
 
-  // Of a candidate that is adjusted but for its range and its temperature.
+  // Brings an adjusted candidate into its range and divides it by its temperature.
   __device__ __forceinline__ float settled(float x) const { return heated(within(x)); }
 
   __device__ __forceinline__ float heated(float a) const {
@@ -268,7 +268,7 @@ struct Row {
   // tanh.approx has an error of 2^-11.
   __device__ __forceinline__ float cap_roughly(float a) const {
     const float cap = p.adjust.soft_cap;
-    return fmaf(tanh_approx(fminf(fmaxf(a, -kLargest), kLargest) * steep), cap, cap * 0x1p-10f);
+    return fmaf(tanh_approx(fminf(fmaxf(a, -kLargest), kLargest) * inverse_cap), cap, cap * 0x1p-10f);
   }
 
   // Products for divisions: what they round is added.

@@ -18,7 +18,7 @@ struct ShortShared {
   uint32_t counts[kMostCtas];
   uint32_t num_noted, num_own;
   uint32_t listed;  // entries of this CTA's list, kCrowded if there is no room
-  // Of the row, for its end: k is 0 if no short list draws it.
+  // Facts of the row for its end; k is 0 if no short list draws it.
   int64_t seed, offset;
   float share, most;
   int32_t k, greedy;
@@ -41,7 +41,7 @@ __device__ __forceinline__ float sorted_lanes(float value) {
   return value;
 }
 
-// What one CTA finds of its part of the row.
+// One CTA's part of the row, and the candidates that it finds there.
 template <class C>
 class Shortlist {
  public:
@@ -103,8 +103,8 @@ class Shortlist {
     }
   }
 
-  // By all threads: a token below the bound is behind k others. Of each warp the tokens number s and 2 s are taken: with the
-  // k / s th of them, s tokens of its warp are as large for each that is.
+  // By all threads: a token below the bound is behind k others. Each warp gives its tokens number s and 2 s: where the k / s th
+  // of all of them bounds, each that is as large has s tokens of its warp that are.
   __device__ __forceinline__ void bound() {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     const int each = (k_ + kWarps - 1) / kWarps;
@@ -125,7 +125,7 @@ class Shortlist {
     return all ? -0x1.fffffep127f : fminf(least, edge);
   }
 
-  // What is noted before the last bound was known, and of the rest ranked numbers.
+  // Drops tokens that were noted before the last bound was known, and ranks the others.
   __device__ __forceinline__ void refine() {
     const int noted = min(static_cast<int>(shared_.num_noted), kNoted);
 #pragma unroll 1

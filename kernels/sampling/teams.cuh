@@ -5,12 +5,12 @@
 
 namespace opfacade {
 
-// Whether rows may be drawn from a short list: nothing is told of the other candidates.
+// Whether rows may be drawn from a short list: no output concerns the other candidates.
 template <class C>
 constexpr bool kShortens = C::kTopK && !C::kJoint && !C::kReport && !C::kProbs;
 
-// The rows of this CTA's cluster, computed anew where they are used: registers are short.
-struct TeamRows {
+// The rows of this CTA's cluster, computed again where they are used, since registers are short.
+struct RowsOfCluster {
   const SampleParams& p;
 
   // CTAs of a row, and how many rows there are.
@@ -64,7 +64,7 @@ class Team {
     if (k > 0) Shortlist<C>(row, lists_, k).find(first, end);
   }
 
-  // Asks for the first chunk before it is known whether the row has a short k.
+  // Prefetches the first chunk before it is known whether the row has a short k.
   __device__ __forceinline__ void ask(const Row<C>& row, uint32_t first, uint32_t end) const {
 #pragma unroll 1
     for (uint32_t i = 0; i < 8; ++i) {
@@ -96,16 +96,16 @@ class Team {
   }
 
   const SampleParams& p_;
-  TeamRows rows_;
+  RowsOfCluster rows_;
   HeldShared& shared_;
   ShortShared& lists_;
 };
 
-// held(row): draws a row by the whole cluster. Rows that are left are told by shared memory: `held` needs all registers.
+// held(row): draws a row by the whole cluster. Shared memory says which rows are left, because `held` needs all registers.
 template <class C, class F>
 __device__ __forceinline__ void sample_in_teams(const SampleParams& p, F held) {
   uint32_t& left = reinterpret_cast<HeldShared*>(dynamic_shared())->left;
-  const TeamRows rows{p};
+  const RowsOfCluster rows{p};
   const uint32_t crowded = Team<C>(p).draw();
   if (threadIdx.x == 0) left = crowded;
 #pragma unroll 1
