@@ -33,7 +33,7 @@ def weighted(reducer, shape):
 NORMS = {
     "rms": made(hidden=1024, rows=6),
     "rms, 64 lanes": made(hidden=2048, rows=3),
-    "rms, a rest": made(hidden=1000, rows=5, residual=True),
+    "rms, a rest": made(hidden=1000, rows=5),
     "layer": made(hidden=1024, rows=6, **LAYER),
     "layer, a rest": made(hidden=800, rows=5, **LAYER),
     "layer, 64 lanes": made(hidden=1800, rows=3, **LAYER),
@@ -71,6 +71,11 @@ def test_lanes_of_rows_without_weights_are_as_few_for_any_number_of_rows():
         assert dict(Plan.select(problem, Preference(backend="cuda"), SM_90A).jit_spec.params)["fewer"] == 1
     shape = dict(Plan.select(softmax((5, 1024), "bf16"), Preference(backend="cuda"), SM_90A).jit_spec.params)
     assert (shape["threads"], shape["pieces"]) == (32, 4)
+
+
+def test_rows_of_two_inputs_have_the_same_lanes_for_any_number_of_rows():
+    shape = dict(Plan.select(made(hidden=1024, residual=True), Preference(backend="cuda"), SM_90A).jit_spec.params)
+    assert (shape["threads"], shape["fewer"]) == (128, 1)
 
 
 @pytest.mark.parametrize("hidden", [640, 1024, 1536, 2048, 2880, 3072])
