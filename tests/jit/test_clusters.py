@@ -1,10 +1,10 @@
-"""Kernel::clusters_at_once: a device is asked for the clusters of a shape, and not again for the same one."""
+"""Kernel::clusters_at_once asks the driver once for each launch shape, and remembers the count."""
 
 from opfacade import jit
 from tests.jit.fake_driver import of_process
 
 
-def test_a_shape_is_asked_for_once(root, cache_dir):
+def test_the_driver_is_asked_once_for_a_launch_shape(root, cache_dir):
     driver = of_process()
     binding = driver.binding()
     before = driver.asked
