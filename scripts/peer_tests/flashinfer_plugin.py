@@ -44,7 +44,6 @@ OF_FLASHINFER_ITSELF = ("torch_compile_cuda_graph", "cuda_graph_bad_scale", "tes
 
 # They expect FlashInfer's refusal of calls that give right results here.
 WIDER = {
-    "test_fp8_kv_plan_rejects_fp16_q": "latent attention takes an f16 Q",
     "test_layernorm_quant_invalid_inputs": "layernorm_quant takes f16 and rows with a stride",
     "test_batch_decode_rejects_unequal_kv_strides_nvfp4_contract": "K and V may have strides of their own",
     "test_tensor_core_decode_rejects_mismatched_q_len": "use_tensor_cores is a hint: several rows of a request need none",
