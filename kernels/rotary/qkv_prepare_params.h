@@ -5,8 +5,15 @@
 
 namespace opfacade {
 
+// [rows, heads, head_dim]; strides are in bytes.
+struct RotatedQueries {
+  const void* from;
+  void* to;
+  int64_t from_row, from_head, to_row, to_head;
+};
+
 struct QkvPrepareParams {
-  RotaryTensor q;
+  RotatedQueries q;
   AppendParams cache;    // new rows of k and v, pools and page table
   const int64_t* slots;  // [rows], instead of a page table
   const void* positions;

@@ -7,11 +7,6 @@
 namespace opfacade {
 
 // [rows, heads, head_dim]; strides are in bytes.
-struct RotaryTensor {
-  const void* from;
-  void* to;
-  int64_t from_row, from_head, to_row, to_head;
-};
 struct RotaryHeads {
   void* data;
   int64_t row, head;

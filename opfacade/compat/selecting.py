@@ -36,6 +36,11 @@ def preferring(preference: Preference | None) -> Iterator[None]:
         _preference.reset(token)
 
 
+def preferred() -> Preference | None:
+    """The preference in force: that of the innermost `preferring` of this thread or task."""
+    return _preference.get()
+
+
 def plan_for(make: Callable[[Any], Descriptor[Any]], facts: Hashable, device: torch.device) -> Plan[Any]:
     """The plan for `make(facts)`, which is called once for equal facts. Raises what the descriptor and `Plan.select` raise."""
     key = (make, facts)

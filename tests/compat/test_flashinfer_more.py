@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import opfacade.compat.flashinfer as flashinfer
+from opfacade import Preference
+from opfacade.compat import preferring
 from opfacade.errors import ArgumentError, DTypeError, OpfacadeError, PlanStateError, ShapeError, UnsupportedError
 from tests.compat.oracle import Scoring, attention, close
 from tests.compat.pages import indptr, paged
@@ -129,6 +131,20 @@ def test_latent_rows_of_fp8_have_factors(ckv_scale, kpe_scale):
     wide = [torch.cat([row[:, :LATENT] * ckv_scale, row[:, LATENT:] * kpe_scale], -1)[:, None] for row in rows]
     pages.rows = [(row, row) for row in wide]
     check_latent(result, q_nope, q_pe, pages, [1, 1, 1], True)
+
+
+@pytest.mark.parametrize(("q_lens", "batch"), [((1, 1), 2), ((2, 1), 3)])
+def test_plan_of_latent_attention_refuses_a_problem_that_the_preference_refuses(q_lens, batch):
+    """Not only run(): an engine plans before it has tensors. A CPU has no kernel; the reference takes the problem."""
+    pages, lens = latent_pages([9, 4])[0], torch.tensor([9, 4], dtype=torch.int32)
+    w = flashinfer.BatchMLAPagedAttentionWrapper(buffer())
+    told = (HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float16, torch.float8_e4m3fn)
+    with preferring(Preference(backend="cuda")), pytest.raises(UnsupportedError, match="OPF-S"):
+        w.plan(indptr(*q_lens), pages.indptr, pages.indices, lens, *told)
+    assert w._planned is None
+    with preferring(Preference(backend="reference")):
+        w.plan(indptr(*q_lens), pages.indptr, pages.indices, lens, *told)
+    assert w._planned.table.batch == batch
 
 
 MLA_REFUSED = [

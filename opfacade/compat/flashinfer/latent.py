@@ -10,7 +10,7 @@ from opfacade.compat.attending import Call, Table
 from opfacade.compat.dtypes import name_of
 from opfacade.compat.flashinfer.outcome import LseForm
 from opfacade.compat.refusals import require_tensor, unmapped, wrong_shape
-from opfacade.compat.selecting import plan_for
+from opfacade.compat.selecting import plan_for, preferred
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 
 
@@ -45,26 +45,10 @@ def latent_call(
         raise wrong_shape(op, "ckv_cache", f"[pages, page_size, {latent}]", list(tensors.ckv.shape))
     if rope == 0:
         raise unmapped(op, "kpe_cache", "a rotated part of at least one element", "none")
-    sinks, q_dtype = more.get("sinks"), name_of(op, "q_nope", tensors.q_nope.dtype)
-    facts = (
-        (pages, page_size, latent, rope, name_of(op, "ckv_cache", tensors.ckv.dtype)),
-        (
-            ("batch_size", table.batch),
-            ("num_qo_heads", heads),
-            ("page_table", table.form),
-            ("max_kv_indices", table.max_pages),
-            ("max_kv_len", table.max_len),
-            ("sm_scale", scores.sm_scale),
-            ("allow_unusual_scale", scores.sm_scale <= 0),
-            ("window_left", scores.window_left),
-            ("logits_soft_cap", scores.soft_cap),
-            ("q_dtype", q_dtype),
-            ("return_lse", form.wanted),
-            ("q_len", scores.q_len),
-            ("causal", scores.causal or scores.q_len == 1),
-            ("sinks", sinks is not None),
-        ),
-    )
+    sinks = more.get("sinks")
+    cache = (pages, page_size, latent, rope, name_of(op, "ckv_cache", tensors.ckv.dtype))
+    queries = _Queries(heads, name_of(op, "q_nope", tensors.q_nope.dtype), form.wanted, sinks is not None)
+    facts = (cache, _fields(table, scores, queries))
     o = more.get("out")
     lse = form.operand
     if o is None:
@@ -74,6 +58,41 @@ def latent_call(
     own = {"q_nope": tensors.q_nope, "q_pe": tensors.q_pe, "ckv": tensors.ckv, "kpe": tensors.kpe}
     args: dict[str, Any] = {**own, **table.operands, "o": o, "lse": lse, "sinks": None if sinks is None else sinks.float()}
     return Call(plan_for(_descriptor, facts, o.device), BatchMlaDecodeArgs(**args))
+
+
+def require_plan(table: Table, scores: LatentScores, heads: int, cache: tuple[int, int, int, str], q_dtype: str) -> None:
+    """Raises what `Plan.select` raises for calls with this table under the preference in force. cache: page_size and widths of
+    ckv and kpe, dtype. Without a preference the reference takes what no kernel does, so nothing is asked."""
+    if preferred() is None:
+        return
+    facts = ((max(1, table.max_pages), *cache), _fields(table, scores, _Queries(heads, q_dtype, return_lse=False, sinks=False)))
+    plan_for(_descriptor, facts, next(iter(table.operands.values())).device)
+
+
+class _Queries(NamedTuple):
+    heads: int
+    dtype: str
+    return_lse: bool
+    sinks: bool
+
+
+def _fields(table: Table, scores: LatentScores, queries: _Queries) -> tuple[tuple[str, Any], ...]:
+    return (
+        ("batch_size", table.batch),
+        ("num_qo_heads", queries.heads),
+        ("page_table", table.form),
+        ("max_kv_indices", table.max_pages),
+        ("max_kv_len", table.max_len),
+        ("sm_scale", scores.sm_scale),
+        ("allow_unusual_scale", scores.sm_scale <= 0),
+        ("window_left", scores.window_left),
+        ("logits_soft_cap", scores.soft_cap),
+        ("q_dtype", queries.dtype),
+        ("return_lse", queries.return_lse),
+        ("q_len", scores.q_len),
+        ("causal", scores.causal or scores.q_len == 1),
+        ("sinks", queries.sinks),
+    )
 
 
 def _descriptor(facts: tuple[Any, ...]) -> BatchMlaDecodeDescriptor:

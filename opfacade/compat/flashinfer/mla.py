@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.attending import Table
-from opfacade.compat.dtypes import FP8, as_dtype
+from opfacade.compat.dtypes import FP8, as_dtype, name_of
 from opfacade.compat.flashinfer.arguments import require_dtype
-from opfacade.compat.flashinfer.latent import Latent, LatentScores, latent_call
+from opfacade.compat.flashinfer.latent import Latent, LatentScores, latent_call, require_plan
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.rows_apart import rows_apart
@@ -74,7 +74,10 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         use_profiler: bool = False,
         **unknown: Any,
     ) -> None:
-        """qo_indptr, kv_indptr `[batch + 1]`, kv_indices `[n]`, kv_len_arr `[batch]`: i32, on any device."""
+        """qo_indptr, kv_indptr `[batch + 1]`, kv_indices `[n]`, kv_len_arr `[batch]`: i32, on any device.
+
+        Within `opfacade.compat.preferring(...)` a problem that the preference refuses is refused here, before run().
+        """
         op = self._op
         refuse_unless(op, {name: (value, _SAYING_NOTHING.get(name)) for name, value in unknown.items()})
         refuse_unless(op, {"use_profiler": (use_profiler, False)})
@@ -96,6 +99,10 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             table = rows_apart(q_lens, kv_indptr.cpu(), (indices, lens), bool(causal))
         dtypes = as_dtype(op, "q_data_type", q_data_type), as_dtype(op, "kv_data_type", kv_data_type)
         scores = LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=bool(causal))
+        q_dtype, kv_dtype = dtypes
+        if q_dtype is not None and kv_dtype is not None:
+            cache = (page_size, head_dim_ckv, head_dim_kpe, name_of(op, "kv_data_type", kv_dtype))
+            require_plan(table, scores, num_heads, cache, name_of(op, "q_data_type", q_dtype))
         self._planned = _Planned(table, scores, num_heads, dtypes)
 
     def _rows_each(self, q_lens: torch.Tensor) -> int | None:
