@@ -1,9 +1,12 @@
 """Limits of the kernels that are below their target, by ncu's counters: `python -m bench.bounds [--only NAMES] [--out FILE]`.
 
 Each piece of work is run under ncu once, its kernel built before, L2 cold, clocks left alone. A row has the time and the clock
-of that run, how busy each part of the GPU was in percent of what it could have done in that time, and what warps waited for
-between two of their instructions. ncu runs a kernel several times and alone: its times are for a row's own percentages, not for
-comparing with a benchmark.
+of that run, how busy each part of the GPU was in percent of what it could have done in that time, what warps waited for between
+two of their instructions, and the launch; the longest kernel stands for a call of several. ncu runs a kernel several times and
+alone: its times are for a row's own percentages, not for comparing with a benchmark.
+
+`--only '^(rows|maps|sample) ' --out bench/results/program_bounds.json` is the work of bench/slower.py: programs at which a peer
+is faster, with the peer's kernel beside ours, and samples that have a goal.
 """
 
 from __future__ import annotations
@@ -16,16 +19,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
-from bench import attention, batches, decode, mla, prefill, records
+from bench import attention, batches, decode, mla, prefill, records, slower
 from bench.attention import CUDA, machine
+from bench.slower import Call, Work
 from opfacade import Plan
 from opfacade.testing import inputs
 
-SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "WarpStateStats", "SchedulerStats")
+SECTIONS = (
+    *("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "WarpStateStats", "SchedulerStats"),
+    *("LaunchStats", "Occupancy", "InstructionStats"),
+)
+MARK = "spin_kernel"  # of torch.cuda._sleep: it comes before each piece of work
 # Parts of the GPU, and the counters that say how busy they were.
 BUSY = {
     "tensor cores": "sm__pipe_tensor_cycles_active",
@@ -36,10 +45,24 @@ BUSY = {
     "L2": "lts__throughput",
     "memory": "gpu__dram_throughput",
 }
-Problem = tuple[str, Any, Any]
+# The launch, and what it did in all.
+LAUNCH = {
+    "grid": "launch__grid_size",
+    "threads": "launch__block_size",
+    "registers": "launch__registers_per_thread",
+    "waves": "launch__waves_per_multiprocessor",
+    "instructions": "smsp__inst_executed.sum",
+    "warps_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
 
 
-def decodes() -> Iterator[Problem]:
+def ours(descriptor: Any, args: Any) -> Call:
+    plan: Plan[Any] = Plan.select(descriptor, CUDA)
+    workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    return lambda: plan.run(args, workspace)
+
+
+def decodes() -> Iterator[Work]:
     wanted = (
         "b1 kv131072",
         "b8 kv16384",
@@ -52,61 +75,60 @@ def decodes() -> Iterator[Problem]:
     shapes = {shape.name: shape for shape in (*decode.LONG, *decode.VARIANTS, *decode.SHORT)}
     for name in wanted:
         descriptor = shapes[name].descriptor()
-        yield f"decode {name}", descriptor, shapes[name].args(descriptor)
+        yield f"decode {name}", partial(lambda shape, of: ours(of, shape.args(of)), shapes[name], descriptor)
 
 
-def prefills() -> Iterator[Problem]:
+def prefills() -> Iterator[Work]:
     page1 = next(shape for shape in prefill.PAGES if shape.page == 1)
     for shape in (*prefill.PARTS["table"], page1, *prefill.FP8):
-        yield f"prefill {shape.name}", *attention.problem(shape)
-    for shape in prefill.UNEVEN:
-        yield f"prefill {shape.name}", *attention.dense_problem(shape)
+        yield f"prefill {shape.name}", partial(lambda of: ours(*attention.problem(of)), shape)
+    for dense in prefill.UNEVEN:
+        yield f"prefill {dense.name}", partial(lambda of: ours(*attention.dense_problem(of)), dense)
 
 
-def changed() -> Iterator[Problem]:
+def changed() -> Iterator[Work]:
     for batch in batches.changed():
         if re.search("ALiBi|e4m3", batch.name):
-            yield f"prefill {batch.name}", batch.work.descriptor, batches.args_of(batch)
+            yield f"prefill {batch.name}", partial(lambda of: ours(of.work.descriptor, batches.args_of(of)), batch)
 
 
-def latent() -> Iterator[Problem]:
+def latent() -> Iterator[Work]:
     for shape in mla.SHAPES:
         if shape.split == "auto" and shape.page != 1:
-            descriptor = shape.descriptor()
+            descriptor, lengths = shape.descriptor(), inputs.DrawnLengths(kv=shape.lengths)
             yield (
                 f"mla {shape.name}",
-                descriptor,
-                inputs.make_args(descriptor, 1, "cuda", inputs.DrawnLengths(kv=shape.lengths)),
+                partial(lambda of, drawn: ours(of, inputs.make_args(of, 1, "cuda", drawn)), descriptor, lengths),
             )
 
 
-def problems(only: str) -> Iterator[Problem]:
-    for family in (decodes, prefills, changed, latent):
-        for problem in family():
-            if re.search(only, problem[0]):
-                yield problem
+def works(only: str) -> Iterator[Work]:
+    for family in (decodes, prefills, changed, latent, slower.works):
+        for name, make in family():
+            if re.search(only, name):
+                yield name, make
                 torch.cuda.empty_cache()
 
 
 def run_all(only: str, profiled: bool) -> list[str]:
-    """Each kernel once, and where profiled once more, for ncu to see. Returns their names."""
+    """Each call once, and where profiled once more, for ncu to see. Returns their names."""
     names = []
-    for name, descriptor, args in problems(only):
+    for name, make in works(only):
         names.append(name)
-        plan: Plan[Any] = Plan.select(descriptor, CUDA)
-        workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
-        plan.run(args, workspace)
+        run = make()
+        run()
         torch.cuda.synchronize()
         if profiled:
             torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-            plan.run(args, workspace)
+            torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
+            run()
             torch.cuda.synchronize()
             torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
     return names
 
 
-def ncu(only: str) -> list[dict[str, str]]:
-    """A row of counters for each kernel of the profiled runs, in their order."""
+def ncu(only: str) -> list[list[dict[str, str]]]:
+    """Counters of each kernel of each profiled run, in their order."""
     tool = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
     sections = [word for section in SECTIONS for word in ("--section", section)]
     how = ["--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
@@ -115,20 +137,34 @@ def ncu(only: str) -> list[dict[str, str]]:
     lines = done.stdout.splitlines()
     table = lines[next(i for i, line in enumerate(lines) if line.startswith('"ID"')) :]
     head, _units, *rows = csv.reader(table)
-    return [dict(zip(head, row, strict=True)) for row in rows]
+    found: list[list[dict[str, str]]] = []
+    for row in (dict(zip(head, row, strict=True)) for row in rows):
+        if MARK in row["Kernel Name"]:
+            found.append([])
+        else:
+            found[-1].append(row)
+    return found
 
 
-def summary(row: dict[str, str]) -> dict[str, Any]:
-    counters = {name: float(value.replace(",", "")) for name, value in row.items() if re.fullmatch(r"[\d,]+(\.\d+)?", value)}
+def numbers(row: dict[str, str]) -> dict[str, float]:
+    return {name: float(value.replace(",", "")) for name, value in row.items() if re.fullmatch(r"[\d,]+(\.\d+)?", value)}
+
+
+def summary(kernels: list[dict[str, str]]) -> dict[str, Any]:
+    """Figures of the longest kernel of a call."""
+    row = max(kernels, key=lambda row: numbers(row)["gpu__time_duration.sum"])
+    counters = numbers(row)
     found = (re.search(r"issue_stalled_(\w+)_per_issue_active", name) for name in counters)
     stalls = {match[1]: counters[match.string] for match in found if match}
     most = sorted(stalls, key=lambda name: -stalls[name])[:4]
     return {
         "kernel": row["Kernel Name"],
+        "kernels": len(kernels),
         "us": round(counters["gpu__time_duration.sum"] / 1e3, 1),
         "GHz": round(counters["gpc__cycles_elapsed.avg.per_second"] / 1e9, 2),
         "busy_percent": {part: round(counters[f"{name}.avg.pct_of_peak_sustained_elapsed"], 1) for part, name in BUSY.items()},
         "waits_percent": {name: round(100 * stalls[name] / sum(stalls.values()), 1) for name in most},
+        "launch": {name: counters[counter] for name, counter in LAUNCH.items() if counter in counters},
     }
 
 
@@ -144,10 +180,10 @@ def main() -> None:
         run_all(options.only, profiled=True)
         return
     names = run_all(options.only, profiled=False)
-    counted = [row for row in ncu(options.only) if "merge" not in row["Kernel Name"]]
+    counted = ncu(options.only)
     record: dict[str, Any] = {"machine": machine(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
-    record["rows"] = [{"work": name, **summary(row)} for name, row in zip(names, counted, strict=True)]
+    record["rows"] = [{"work": name, **summary(kernels)} for name, kernels in zip(names, counted, strict=True)]
     for row in record["rows"]:
         print(json.dumps(row))
     records.write(out, record)

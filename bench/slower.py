@@ -1,0 +1,51 @@
+"""Work for `bench.bounds`: rows and maps of the newest records at which a peer is faster, and samples that have a goal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from bench import maps, operators, program_pages, rows, sampling
+from opfacade import Plan, Preference
+
+Call = Callable[[], Any]
+Work = tuple[str, Callable[[], Call]]  # a name, and what makes the call
+
+
+def slower(kind: str) -> dict[str, str]:
+    """Problems of a record, and the peer that is faster by more than the pages let pass without a reason."""
+    found = program_pages.timed(operators.record(kind), ("",))
+    return {one.ours["problem"]: one.peer[1] for one in found if one.peer and one.ratio < program_pages.NEAR}
+
+
+def works() -> Iterator[Work]:
+    """Each problem by us and by its fastest peer."""
+    modules: dict[str, ModuleType] = {"rows": rows, "maps": maps}
+    for kind, module in modules.items():
+        peers = slower(kind)
+        for problem in module.problems():
+            if problem.name in peers:
+                yield f"{kind} {problem.name}", _ours(problem)
+                yield f"{kind} {problem.name} by {peers[problem.name]}", _theirs(problem, peers[problem.name])
+    for sample in sampling.problems((128256,), (1, 64, 256)):
+        if re.search("f32 peaked, (?:filters (?:none|k and p)|with )", sample.name):
+            yield f"sample {sample.name}", _sample(sample)
+
+
+def _ours(problem: maps.Problem) -> Callable[[], Call]:
+    def make() -> Call:
+        args = maps.fresh(problem, "cuda")
+        plan: Plan[Any] = Plan.select(problem.descriptor, Preference(backend="cuda"))
+        return lambda: plan.run(args)
+
+    return make
+
+
+def _sample(problem: sampling.Problem) -> Callable[[], Call]:
+    return lambda: sampling.ours(problem, problem.args())[1]
+
+
+def _theirs(problem: maps.Problem, peer: str) -> Callable[[], Call]:
+    return lambda: dict(maps.peers(problem, "cuda"))[peer](maps.fresh(problem, "cuda"))
