@@ -43,8 +43,7 @@ def latent_call(
     require_tensor(op, "q_pe", tensors.q_pe, "rows, num_heads, head_dim_kpe")
     if width != latent:
         raise wrong_shape(op, "ckv_cache", f"[pages, page_size, {latent}]", list(tensors.ckv.shape))
-    if rope == 0:
-        raise unmapped(op, "kpe_cache", "a rotated part of at least one element", "none")
+    _require_rotated(op, "kpe_cache", rope)
     sinks = more.get("sinks")
     cache = (pages, page_size, latent, rope, name_of(op, "ckv_cache", tensors.ckv.dtype))
     queries = _Queries(heads, name_of(op, "q_nope", tensors.q_nope.dtype), form.wanted, sinks is not None)
@@ -60,13 +59,31 @@ def latent_call(
     return Call(plan_for(_descriptor, facts, o.device), BatchMlaDecodeArgs(**args))
 
 
-def require_plan(table: Table, scores: LatentScores, heads: int, cache: tuple[int, int, int, str], q_dtype: str) -> None:
-    """Raises what `Plan.select` raises for calls with this table under the preference in force. cache: page_size and widths of
-    ckv and kpe, dtype. Without a preference the reference takes what no kernel does, so nothing is asked."""
+def _require_rotated(op: str, argument: str, width: int) -> None:
+    if width == 0:
+        raise unmapped(op, argument, "a rotated part of at least one element", "none")
+
+
+class LatentPlan(NamedTuple):
+    """What a plan is told of its calls' tensors."""
+
+    heads: int
+    page_size: int
+    latent: int
+    rope: int
+    q_dtype: str
+    kv_dtype: str
+
+
+def require_plan(op: str, table: Table, scores: LatentScores, told: LatentPlan) -> None:
+    """Raises what `Plan.select` raises for calls with this table under the preference in force. Without a preference the
+    reference takes what no kernel does, so nothing is asked."""
+    _require_rotated(op, "head_dim_kpe", told.rope)
     if preferred() is None:
         return
-    facts = ((max(1, table.max_pages), *cache), _fields(table, scores, _Queries(heads, q_dtype, return_lse=False, sinks=False)))
-    plan_for(_descriptor, facts, next(iter(table.operands.values())).device)
+    cache = (max(1, table.max_pages), told.page_size, told.latent, told.rope, told.kv_dtype)
+    queries = _Queries(told.heads, told.q_dtype, return_lse=False, sinks=False)
+    plan_for(_descriptor, (cache, _fields(table, scores, queries)), next(iter(table.operands.values())).device)
 
 
 class _Queries(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from opfacade.compat.attending import Table
 from opfacade.compat.dtypes import FP8, as_dtype, name_of
 from opfacade.compat.flashinfer.arguments import require_dtype
-from opfacade.compat.flashinfer.latent import Latent, LatentScores, latent_call, require_plan
+from opfacade.compat.flashinfer.latent import Latent, LatentPlan, LatentScores, latent_call, require_plan
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.rows_apart import rows_apart
@@ -101,8 +101,8 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         scores = LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=bool(causal))
         q_dtype, kv_dtype = dtypes
         if q_dtype is not None and kv_dtype is not None:
-            cache = (page_size, head_dim_ckv, head_dim_kpe, name_of(op, "kv_data_type", kv_dtype))
-            require_plan(table, scores, num_heads, cache, name_of(op, "q_data_type", q_dtype))
+            elements = name_of(op, "q_data_type", q_dtype), name_of(op, "kv_data_type", kv_dtype)
+            require_plan(op, table, scores, LatentPlan(num_heads, page_size, head_dim_ckv, head_dim_kpe, *elements))
         self._planned = _Planned(table, scores, num_heads, dtypes)
 
     def _rows_each(self, q_lens: torch.Tensor) -> int | None:
