@@ -128,12 +128,11 @@ def moved(page: Path, word: str, what: str) -> list[str]:
 def programs(page: Path, kind: str, *words: str) -> list[str]:
     """A table of the problems of a record whose names begin with one of the words."""
     of = record(kind)
-    return [
-        stamp(kind, of, page, "Programs"),
-        "",
-        *program_pages.HEAD,
-        *map(program_pages.line, program_pages.timed(of, words)),
-    ]
+    lines = list(map(program_pages.line, program_pages.timed(of, words)))
+    stamps = [stamp(kind, of, page, "Programs")]
+    if any(program_pages.COUNTERS in line for line in lines):
+        stamps.append(stamp("program_bounds", record("program_bounds"), page, f"In brackets, {program_pages.LEGEND}"))
+    return [*stamps, "", *program_pages.HEAD, *lines]
 
 
 def compiled(page: Path) -> list[str]:

@@ -4,23 +4,74 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
+from bench import operators
 from bench.operators import Record, median_of, problems
 
 HEAD = ["| work | us | of copying | fastest peer, us | peer over ours | why |", "|---|---|---|---|---|---|"]
 NEAR = 0.98  # a peer's time over ours that needs no reason
 UNEXPLAINED = "not explained yet"
+COUNTERS = " (instructions "
+LEGEND = (
+    "ncu's counters: our instructions over the peer's; warps of those that fit, and what memory moved of what it can, "
+    "ours and the peer's"
+)
 
 
 class Reason(NamedTuple):
-    """Why a peer is faster in the problems whose name the pattern finds, as a profile of such a problem showed."""
+    """Why a peer is faster in the problems whose name the pattern finds, as counters of such a problem showed."""
 
     pattern: str
     text: str
 
 
-REASONS = (Reason(r"^softmax f32 ", "issue slots: two exponentials an element, each within the promised error"),)
+NORM = r"(?:add \+ rmsnorm|rmsnorm|layernorm)"
+REASONS = (
+    Reason(r"^softmax (?:bf16|f32) 65536 ", "issue slots: two exponentials an element, each within the promised error"),
+    Reason(r"^softmax f32 4096 ", "fewer warps wait for memory, since a row stays in registers"),
+    Reason(r"^softmax f32 1024 ", "fewer warps wait for memory, since a row stays in registers; the peer reads it again"),
+    Reason(r"^softmax f32 512 ", "more instructions: two exponentials an element"),
+    Reason(r"^rmsnorm 1 x ", "one CTA, which waits for instructions more often"),
+    Reason(rf"^{NORM} \d+ x 1024$", "more instructions"),
+    Reason(rf"^{NORM} ", "fewer warps, since a thread holds 32 elements: fewer loads are under way"),
+    Reason(r"^silu_and_mul ", "fewer warps, since a thread holds more elements"),
+    Reason(r"^sum f32 ", "memory limits both; the rest was not found"),
+    Reason(r"^sum of columns f32 ", "fewer warps, in two waves of CTAs"),
+    Reason(r"^segment sum f32 16384 ", "more instructions, fewer warps"),
+    Reason(r"^map transposed: x \+ y", "more instructions, fewer warps"),
+)
+
+
+class Counters(NamedTuple):
+    """ncu's counters of one kernel: instructions of all warps; percent of the warps that fit, and of what memory can move."""
+
+    instructions: float
+    warps: float
+    memory: float
+
+
+@cache
+def counted() -> dict[str, Counters]:
+    """By the names that bench/slower.py gives."""
+    rows = operators.record("program_bounds")["rows"]
+    return {
+        row["work"]: Counters(row["launch"]["instructions"], row["launch"]["warps_percent"], row["busy_percent"]["memory"])
+        for row in rows
+    }
+
+
+def beside(problem: str, peer: str) -> str:
+    """Counters of ours and of the peer's kernel; "" where they were not taken."""
+    found = counted()
+    for kind in ("rows", "maps"):
+        ours, theirs = found.get(f"{kind} {problem}"), found.get(f"{kind} {problem} by {peer}")
+        if ours and theirs:
+            times = ours.instructions / theirs.instructions
+            warps, memory = f"{ours.warps:.0f} and {theirs.warps:.0f} %", f"{ours.memory:.0f} and {theirs.memory:.0f} %"
+            return f"{COUNTERS}{times:.1f} x, warps {warps}, memory {memory})"
+    return ""
 
 
 class Timed(NamedTuple):
@@ -40,7 +91,7 @@ class Timed(NamedTuple):
         if self.ratio >= NEAR:
             return ""
         found = (reason.text for reason in REASONS if re.search(reason.pattern, self.ours["problem"]))
-        return next(found, UNEXPLAINED)
+        return next(found, UNEXPLAINED) + (beside(self.ours["problem"], self.peer[1]) if self.peer else "")
 
 
 def timed(of: Record, words: tuple[str, ...]) -> Iterator[Timed]:

@@ -65,7 +65,7 @@ def _require_rotated(op: str, argument: str, width: int) -> None:
 
 
 class LatentPlan(NamedTuple):
-    """What a plan is told of its calls' tensors."""
+    """Facts of the tensors of later calls, as plan() has them."""
 
     heads: int
     page_size: int
