@@ -124,19 +124,33 @@ def _table(rows: tuple[SkuRow, ...], target: str) -> Table:
 @click.option("--target", help="An architecture; the current device by default.")
 @click.option("--than", type=click.File("rb"), help="Why FILE runs another kernel than the descriptor in this file.")
 @click.option("--autotune", is_flag=True, help='As with Preference(autotune="use").')
+@click.option("--backend", type=click.Choice(["cuda", "reference"]), help="As with Preference(backend=...).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(file: IO[bytes], target: str | None, than: IO[bytes] | None, autotune: bool, as_json: bool) -> None:
-    """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why."""
+@click.pass_context
+def explain(
+    ctx: click.Context,
+    file: IO[bytes],
+    target: str | None,
+    than: IO[bytes] | None,
+    autotune: bool,
+    backend: str | None,
+    as_json: bool,
+) -> None:
+    """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why.
+
+    Status 1 if none is chosen, as with --backend cuda where no kernel takes the descriptor.
+    """
     from opfacade import Preference, Target, explain_change
     from opfacade import explain as explain_descriptor
 
     descriptor, machine = one(file), Target.parse(target) if target else None
-    prefer = Preference(autotune="use" if autotune else "off")
+    prefer = Preference.model_validate({"autotune": "use" if autotune else "off", "backend": backend})
     if than is not None:
         click.echo(str(explain_change(one(than), descriptor, prefer, machine)))
         return
     explanation = explain_descriptor(descriptor, prefer, machine)
     click.echo(explanation.to_json() if as_json else str(explanation))
+    ctx.exit(0 if explanation.chosen else 1)
 
 
 @main.command("compile")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -9,6 +10,7 @@ import click
 
 from opfacade.cli.input import works
 
+_BACKEND = click.option("--backend", type=click.Choice(["cuda", "reference"]), help="Refuse candidates of the other.")
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -20,15 +22,20 @@ def manifest() -> None:
 @manifest.command()
 @click.argument("file", type=click.File("rb"))
 @click.option("--target", help='An architecture such as "sm_90a"; the current device by default.')
+@_BACKEND
 @click.option("--note", default="", help="A word for people, kept in the manifest.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the manifest to this file. [default: standard output]")
-def freeze(file: IO[bytes], target: str | None, note: str, out: Path | None) -> None:
-    """The SKUs that the descriptors in FILE (JSON lines, an array, or a recording) select now."""
-    from opfacade import Target
+def freeze(file: IO[bytes], target: str | None, backend: str | None, note: str, out: Path | None) -> None:
+    """The SKUs that the descriptors in FILE (JSON lines, an array, or a recording) select now.
+
+    A SKU of the reference in a manifest allows every problem of its op and element types; --backend cuda refuses a descriptor
+    that no kernel takes.
+    """
+    from opfacade import Preference, Target
     from opfacade.select.manifest import SkuManifest
 
-    problems = [work.descriptor for work in works(file)]
-    found = SkuManifest.freeze(problems, target=Target.parse(target) if target else None, note=note)
+    problems, machine = [work.descriptor for work in works(file)], Target.parse(target) if target else None
+    found = SkuManifest.freeze(problems, Preference.model_validate({"backend": backend}), machine, note)
     if out is None:
         click.echo(found.model_dump_json(indent=1))
     else:
@@ -53,25 +60,45 @@ def diff(ctx: click.Context, old: Path, new: Path) -> None:
 @click.argument("locked", type=_PATH)
 @click.argument("file", type=click.File("rb"))
 @click.option("--target", help='An architecture such as "sm_90a"; the current device by default.')
+@_BACKEND
 @click.option(
     "--same-binary", is_flag=True, help="Status 1 also if a kernel is another binary, or is not known to be the same."
 )
 @click.pass_context
-def check(ctx: click.Context, locked: Path, file: IO[bytes], target: str | None, same_binary: bool) -> None:
+def check(
+    ctx: click.Context, locked: Path, file: IO[bytes], target: str | None, backend: str | None, same_binary: bool
+) -> None:
     """How the SKUs that the descriptors in FILE select stand to the manifest LOCKED; status 1 if it does not allow one.
 
     "same binary": code and compilers are those of the manifest. "other binary": the same promise and revision, other code or
     compilers. "other revision": the output bits changed; not allowed.
     """
-    from opfacade import Target
+    from opfacade import Preference, Target
     from opfacade.select.manifest import SkuManifest
 
-    allowed = SkuManifest.load(locked)
-    now = SkuManifest.freeze([work.descriptor for work in works(file)], target=Target.parse(target) if target else None)
-    found = allowed.standings(now)
+    allowed, prefer = SkuManifest.load(locked), Preference.model_validate({"backend": backend})
+    problems, machine = [work.descriptor for work in works(file)], Target.parse(target) if target else None
+    found = allowed.standings(SkuManifest.freeze(problems, prefer, machine))
+    selected = (
+        [] if all(standing.allowed for standing in found) else [SkuManifest.freeze(d, prefer, machine).skus for d in problems]
+    )
     for standing in found:
         if standing.word != "same binary":
-            click.echo(str(standing))
+            click.echo(f"{standing}{_selecting(standing.sku, selected)}")
     missing, same = sum(not s.allowed for s in found), sum(s.word == "same binary" for s in found)
     click.echo(f"{len(allowed.skus)} SKUs allowed, {missing} selected that are not; {same} of {len(found)} are the same binary")
+    if missing and machine is None:
+        click.echo(
+            f"selected for {Target.current().arch}, because --target was left out; the manifest is of {_archs(allowed.skus)}"
+        )
     ctx.exit(1 if missing or (same_binary and same < len(found)) else 0)
+
+
+def _selecting(sku: str, selected: Sequence[tuple[str, ...]]) -> str:
+    """Where in FILE the problems are that select a SKU."""
+    places = [str(place) for place, skus in enumerate(selected, 1) if sku in skus]
+    return f"\n  selected by problem {', '.join(places)}" if places else ""
+
+
+def _archs(skus: Sequence[str]) -> str:
+    return ", ".join(sorted({sku.split("/")[3] for sku in skus})) or "none"

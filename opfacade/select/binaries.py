@@ -16,6 +16,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import Model
 from opfacade.core.target import Target
 from opfacade.select.selection import Option
+from opfacade.select.sku_differences import differences, nearest
 
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
@@ -77,7 +78,10 @@ def _standing(sku: str, ids: frozenset[str], revisions: Mapping[str, str], pair:
     if sku in ids:
         return _same_promise(sku, pair)
     other = revisions.get(_unrevised(sku))
-    return Standing(sku, "other revision", f"the manifest has @{_revision(other)}") if other else Standing(sku, "not allowed")
+    if other:
+        return Standing(sku, "other revision", f"the manifest has @{_revision(other)}")
+    near = nearest(sku, sorted(ids))
+    return Standing(sku, "not allowed", f"nearest in the manifest: {'; '.join(differences(near, sku))}" if near else "")
 
 
 def _same_promise(sku: str, pair: Pair) -> Standing:

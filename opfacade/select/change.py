@@ -13,7 +13,7 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.errors import DescriptorError, Issue, from_issues
 from opfacade.select.explanation import Explanation, explain
-from opfacade.select.manifest import differences
+from opfacade.select.sku_differences import differences
 
 
 @dataclass(frozen=True)

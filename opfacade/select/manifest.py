@@ -6,7 +6,7 @@ an error at `select` that lists the reasons, not a change of bits in production.
 
 from __future__ import annotations
 
-import difflib
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +21,12 @@ from opfacade.core.model import Model, Version, contradiction
 from opfacade.core.preference import Preference
 from opfacade.core.sku import OLDER_FORM, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
-from opfacade.errors import DescriptorError, FileError, Issue, SettingError, from_issues
+from opfacade.errors import DescriptorError, FallbackWarning, FileError, Issue, SettingError, from_issues
 from opfacade.select import target_notes
 from opfacade.select.binaries import SkuBinary, Standing, binary_of, differing, standings
 from opfacade.select.pins import NO_PINS, Allowed
 from opfacade.select.selection import Option, choose, require_choice, survey
+from opfacade.select.sku_differences import differences, kernel, nearest
 
 _OLDER = f"is {OLDER_FORM}; `opfacade manifest freeze` writes the ids of today"
 
@@ -70,12 +71,16 @@ class SkuManifest(Model):
     ) -> SkuManifest:
         """Selections for these descriptors now, on a target that need not be present; ignores a manifest in force.
 
+        A FallbackWarning names the first descriptor that no kernel takes: the SKU of the reference runs every problem of its
+        op and element types, so a lock that has it refuses few. With Preference(backend="cuda") such a descriptor is refused.
         ArgumentError (OPF-M003) for no descriptor at all, ArgumentTypeError for arguments of other kinds.
         """
         given = _given(descriptors)
         require_choice("manifest", "freeze", prefer, target)
         preference, target = (prefer or Preference()).revalidated(), target or Target.current()
         chosen = {option.sku.id: (option, d) for d in given if (option := _chosen(d, preference, target)).sku}
+        if not target.is_cpu:
+            _warn_of_references(chosen)
         found = [binary_of(option, d, target) for _, (option, d) in sorted(chosen.items())]
         return cls(skus=tuple(sorted(chosen)), binaries=tuple(binary for binary in found if binary), note=note)
 
@@ -101,7 +106,7 @@ class SkuManifest(Model):
         added, removed = sorted(set(other.skus) - set(self.skus)), sorted(set(self.skus) - set(other.skus))
         changed = []
         for old in list(removed):
-            new = next(iter(difflib.get_close_matches(old, [a for a in added if same_kernel(old, a)], 1, 0)), None)
+            new = nearest(old, added)
             if new is not None:
                 changed.append((old, new))
                 added.remove(new)
@@ -141,12 +146,6 @@ def _require_manifest(stage: str, other: object) -> None:
         raise from_issues("manifest", stage, [issue])
 
 
-def same_kernel(one: str, other: str) -> bool:
-    """The same op on the same backend and architecture, with the same element types."""
-    a, b = one.split("/"), other.split("/")
-    return a[:4] == b[:4] and a[5] == b[5]
-
-
 @dataclass(frozen=True, slots=True)
 class ManifestDiff:
     """SKU ids added and removed, and the pairs (old, new) that are one kernel changed. Falsy when nothing differs.
@@ -168,34 +167,11 @@ class ManifestDiff:
             return "no difference"
         lines = [f"{len(self.changed)} changed, {len(self.added)} added, {len(self.removed)} removed"]
         for old, new in self.changed:
-            lines += [f"changed: {_kernel(old)}", *(f"  {difference}" for difference in differences(old, new))]
+            lines += [f"changed: {kernel(old)}", *(f"  {difference}" for difference in differences(old, new))]
         lines += [f"same promise, other {found}: {sku}" for sku, found in self.rebuilt]
         for header, skus in (("added", self.added), ("removed", self.removed)):
             lines += [f"{header}:", *(f"  {sku}" for sku in skus)] if skus else []
         return "\n".join(lines)
-
-
-def _kernel(sku: str) -> str:
-    """A SKU id in the words that a changed one shares."""
-    _, op, backend, arch, impl, *_ = sku.split("/")
-    return f"{op} on {arch}, {backend}/{impl}"
-
-
-_NAMES = ("category", "op", "backend", "arch", "impl", "dtypes", "layout", "spec", "guarantee")
-
-
-def differences(one: str, other: str) -> list[str]:
-    """Differences between two SKU ids, in words such as `spec split: off -> auto`."""
-    found = []
-    for name, a, b in zip(_NAMES, one.split("/"), other.split("/"), strict=True):
-        if "=" not in a + b:
-            found += [f"{name}: {a} -> {b}"] if a != b else []
-            continue
-        old, new = (dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair) for text in (a, b))
-        for fact in sorted(old.keys() | new.keys()):
-            if old.get(fact) != new.get(fact):
-                found.append(f"{name} {fact}: {old.get(fact, 'absent')} -> {new.get(fact, 'absent')}")
-    return found
 
 
 def _given(descriptors: Descriptor[Any] | Iterable[Descriptor[Any]]) -> list[Descriptor[Any]]:
@@ -209,6 +185,17 @@ def _given(descriptors: Descriptor[Any] | Iterable[Descriptor[Any]]) -> list[Des
         hint = "A manifest without a SKU would forbid every kernel."
         raise from_issues("manifest", "freeze", [Issue("OPF-M003", "descriptors", "at least one descriptor", "none", hint)])
     return found
+
+
+def _warn_of_references(chosen: dict[str, tuple[Option, Descriptor[Any]]]) -> None:
+    slow = [(sku, descriptor) for sku, (option, descriptor) in chosen.items() if option.candidate.backend == "reference"]
+    if slow:
+        (sku, descriptor), count = slow[0], f"{len(slow)} of {len(chosen)} SKUs"
+        text = (
+            f"manifest: {count} are of the reference; it allows every {descriptor.op} of its element types to run there: {sku}."
+        )
+        hint = 'Freeze with Preference(backend="cuda"), on the command line --backend cuda, to refuse what no kernel takes.'
+        warnings.warn(f"{text} {hint}", FallbackWarning, stacklevel=3)
 
 
 def _chosen(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Option:

@@ -177,7 +177,7 @@ def _locked_out(sku: KernelSku, prefer: Preference, pins: Pins) -> Iterator[Reas
     if prefer.allow is not None and sku.id not in prefer.allow:
         yield Reason("OPF-S015", "prefer.allow", sku.id, f"one of {len(prefer.allow)} allowed SKUs")
     if pins.allowed is not None and pins.refuses(sku):
-        hint = "`opfacade manifest freeze` locks what is selected now."
+        hint = "Change the descriptor back, or add it to the file that `opfacade manifest freeze` reads."
         allowed = f"a SKU of {pins.allowed.origin}, which has {len(pins.allowed.skus)}"
         yield Reason("OPF-S016", "OPFACADE_REQUIRE_SKU", sku.id, allowed, hint)
 

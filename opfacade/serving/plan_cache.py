@@ -47,11 +47,15 @@ class PlanCache:
         self._plans: dict[int, Plan[Any]] = {}
 
     def size_for(self, n: int) -> int:
-        """The smallest size that holds n. Raises ArgumentError (OPF-W005) if n exceeds the largest size or is negative."""
+        """The smallest size that holds n. Raises ArgumentError (OPF-W005) if n exceeds the largest size or is negative,
+        ArgumentTypeError (OPF-W004) if it is no int."""
+        if type(n) is not int:
+            message = f"PlanCache.size_for: n expected an int, got {n!r} of {type(n).__name__}. [OPF-W004]"
+            raise ArgumentTypeError(message, code="OPF-W004", stage="plan_cache")
         if 0 <= n <= self.sizes[-1]:
             return self.sizes[bisect_left(self.sizes, n)]
         hint = "Serve it without a graph, or add a size."
-        message = f"PlanCache.at: n expected 0 to {self.sizes[-1]}, got {n}. {hint} [OPF-W005]"
+        message = f"PlanCache.size_for: n expected 0 to {self.sizes[-1]}, got {n}. {hint} [OPF-W005]"
         raise ArgumentError(message, code="OPF-W005", stage="plan_cache", hint=hint)
 
     def at(self, n: int) -> Plan[Any]:

@@ -76,7 +76,7 @@ class Workspace:
             message = f"Workspace.reserve: plan expected a Plan, got {type(plan).__name__}. [OPF-W001]"
             raise ArgumentTypeError(message, code="OPF-W001", stage="workspace")
         if plan.workspace_size and plan.sku.backend == "cuda" and self._device.type != "cuda":
-            hint = 'Make it with Workspace("cuda").'
+            hint = 'Make it with Workspace("cuda"); PlanCache takes it as workspace=.'
             message = f"Workspace.reserve: device expected that of {plan.sku.id}, cuda, got {self._device}. {hint} [OPF-W002]"
             raise DeviceMismatchError(message, code="OPF-W002", op=plan.sku.op, stage="workspace", hint=hint)
 

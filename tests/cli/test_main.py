@@ -62,6 +62,14 @@ def test_explain_in_json_from_a_file(tmp_path):
     assert answer == explain(load_descriptor(path.read_text()), target=Target.parse("sm_90a")).as_dict()
 
 
+def test_explain_ends_with_status_1_where_nothing_is_chosen():
+    """So that a step of a deployment can ask whether a kernel takes a descriptor."""
+    odd = EXAMPLES[0].model_dump_json()
+    assert invoke("explain", "-", "--target=sm_90a", "--backend=cuda", text=odd).exit_code == 0
+    refused = invoke("explain", "-", "--target=cpu", "--backend=cuda", text=odd)
+    assert (refused.exit_code, "[OPF-S010]" in refused.output) == (1, True)
+
+
 def test_compile_of_the_reference_has_nothing_to_build():
     result = invoke("compile", "-", "--target=cpu", text=EXAMPLES[0].model_dump_json())
     assert result.exit_code == 0

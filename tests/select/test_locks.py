@@ -9,10 +9,10 @@ from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.errors import UnsupportedError
 from opfacade.select import measurements
 from opfacade.select.decision import Measured
-from opfacade.select.manifest import same_kernel
 from opfacade.select.pins import NO_PINS, Pins, Tuned
 from opfacade.select.registry import examples
 from opfacade.select.selection import considered, survey
+from opfacade.select.sku_differences import nearest, same_kernel
 from opfacade.tune.refresh import refresh
 from tests.select.test_explanation import row
 
@@ -150,6 +150,15 @@ def test_one_kernel_has_one_op_backend_architecture_and_types():
         assert not same_kernel(one, "/".join([*parts[:index], "other", *parts[index + 1 :]])), index
     for index in (4, 6, 7, 8):
         assert same_kernel(one, "/".join([*parts[:index], "other", *parts[index + 1 :]])), index
+
+
+def test_the_nearest_id_is_of_the_same_kernel():
+    """Another backend's id may have more text in common."""
+    own = "norm/norm/cuda/sm_90a/rows@1/in.x=bf16/strided/kind=rms,pieces=16,span=1024/g2.0123456789abcdef"
+    other = own.replace("/cuda/", "/reference/")
+    far = own.replace("kind=rms,pieces=16,span=1024", "kind=layer").replace("0123456789abcdef", "fedcba9876543210")
+    assert nearest(own, [other, far]) == far
+    assert nearest(own, [other]) is None
 
 
 def test_a_row_of_what_is_required_comes_before_one_of_nothing(monkeypatch):

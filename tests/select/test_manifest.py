@@ -1,6 +1,7 @@
 """Locked SKUs: frozen from what is selected, compared, and enforced by the environment and by a preference."""
 
 import json
+import warnings
 
 import pytest
 from click.testing import CliRunner
@@ -9,8 +10,9 @@ from opfacade import Plan, Preference, SkuManifest, Target, errors, explain
 from opfacade.cli.main import main
 from opfacade.core.sku import is_sku_id
 from opfacade.select.in_force import in_force
-from opfacade.select.manifest import differences, unlisted
+from opfacade.select.manifest import unlisted
 from opfacade.select.registry import examples
+from opfacade.select.sku_differences import differences
 
 SM90 = Target.parse("sm_90a")
 DECODE = next(e for e in examples() if e.op == "paged_decode")
@@ -217,8 +219,33 @@ def test_the_command_freezes_compares_and_checks(tmp_path):
     assert run("diff", tmp_path / "new", tmp_path / "new").output == "no difference\n"
     checked = run("check", tmp_path / "old", both, "--target=sm_90a")
     assert checked.exit_code == 1
-    assert f"not allowed: {chosen(OFF)}\n" in checked.output
+    assert f"not allowed: {chosen(OFF)} (nearest in the manifest: " in checked.output
+    assert "spec split: pieces -> off" in checked.output
+    assert "\n  selected by problem 2\n" in checked.output
+    here = run("check", tmp_path / "old", one)
+    assert (here.exit_code, Target.current().is_cpu) == (1, True)
+    assert "selected for cpu, because --target was left out; the manifest is of sm_90a" in here.output
     assert run("check", tmp_path / "new", both, "--target=sm_90a").exit_code == 0
+
+
+ODD = DECODE.model_copy(update={"paged_kv": DECODE.paged_kv.model_copy(update={"head_dim": 96})}).revalidated()
+
+
+def test_a_manifest_says_that_it_has_the_reference_or_refuses_it(tmp_path):
+    """One SKU of the reference runs every problem of its element types, so a lock that has it refuses few."""
+    with pytest.warns(errors.FallbackWarning, match=r"1 of 2 SKUs are of the reference.*every paged_decode.*--backend cuda"):
+        found = SkuManifest.freeze([DECODE, ODD], target=SM90)
+    assert sum("/reference/" in sku for sku in found.skus) == 1
+    with pytest.raises(errors.UnsupportedError, match="head_dim=96"):
+        SkuManifest.freeze([DECODE, ODD], Preference(backend="cuda"), SM90)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SkuManifest.freeze([DECODE], target=SM90)
+        SkuManifest.freeze([DECODE, ODD], target=Target.cpu())
+    file = tmp_path / "odd.json"
+    file.write_text(ODD.model_dump_json())
+    refused = CliRunner().invoke(main, ["manifest", "freeze", str(file), "--target=sm_90a", "--backend=cuda"])
+    assert (refused.exit_code, "head_dim=96" in refused.output) == (2, True)
 
 
 def test_a_path_may_be_text_and_one_descriptor_stand_alone(tmp_path):

@@ -30,6 +30,9 @@ def test_a_batch_beyond_the_sizes_is_refused():
     for n in (5, -1):
         with pytest.raises(ArgumentError, match=rf"n expected 0 to 4, got {n}\. .*OPF-W005"):
             plans.at(n)
+    for n in (3.5, True, "3", None):
+        with pytest.raises(ArgumentTypeError, match=rf"PlanCache\.size_for: n expected an int, got {n!r} of .*OPF-W004"):
+            plans.at(n)
 
 
 def test_it_keeps_its_plans_and_their_handles():

@@ -3,6 +3,7 @@
 from tests.mutation.mutant import host
 
 SELECTION, MANIFEST, EXPLANATION = "select/selection.py", "select/manifest.py", "select/explanation.py"
+DIFFERENCES = "select/sku_differences.py"
 PINS, FORCE, CHANGE, REGISTRY = "select/pins.py", "select/in_force.py", "select/change.py", "select/registry.py"
 CHOICES, MANIFESTS, EXPLAINED = (
     "tests/select/test_selection.py",
@@ -253,8 +254,22 @@ FAULTS = (
         MANIFESTS,
     ),
     host(
-        "manifest: a change of dtype is a change of one kernel",
+        "manifest: nothing is said of the reference in it",
         MANIFEST,
+        "        if not target.is_cpu:\n            _warn_of_references(chosen)\n",
+        "",
+        MANIFESTS,
+    ),
+    host(
+        "manifest: another kernel is the nearest",
+        DIFFERENCES,
+        "[o for o in others if same_kernel(sku, o)]",
+        "list(others)",
+        LOCKED,
+    ),
+    host(
+        "manifest: a change of dtype is a change of one kernel",
+        DIFFERENCES,
         "return a[:4] == b[:4] and a[5] == b[5]",
         "return a[:4] == b[:4]",
         LOCKED,
@@ -268,7 +283,7 @@ FAULTS = (
     ),
     host(
         "manifest: facts of one side alone are not reported",
-        MANIFEST,
+        DIFFERENCES,
         "for fact in sorted(old.keys() | new.keys()):",
         "for fact in sorted(old.keys() & new.keys()):",
         MANIFESTS,
