@@ -107,9 +107,14 @@ def clear() -> None:
 def export_(file: Path, arch: str | None, sign: Path | None) -> None:
     """Write all sound entries into the bundle FILE, for a machine without compiler or network."""
     from opfacade.jit.cache import shared
-    from opfacade.jit.cache.bundle import export
+    from opfacade.jit.cache.bundle import architectures, export
 
-    keys = export(shared(), file, arch, sign)
+    store = shared()
+    if arch is not None and arch not in (known := architectures(store)):
+        raise click.ClickException(f"{store.base} has no kernel for {arch}; it has some for: {', '.join(known) or 'none'}.")
+    keys = export(store, file, arch, sign)
+    if not keys:
+        raise click.ClickException(f"{store.base} has no entry: nothing is in {file}.")
     click.echo(f"{len(keys)} entries, {_bytes(file.stat().st_size)} in {file}")
 
 

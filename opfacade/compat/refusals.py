@@ -30,9 +30,10 @@ def unplanned(op: str) -> OpfacadeError:
     return _error(op, Issue("OPF-C003", "plan", "a call of plan() before run()", "none", kind="PlanStateError"))
 
 
-def unlike_plan(op: str, argument: str, expected: object, got: object) -> OpfacadeError:
+def unlike_plan(
+    op: str, argument: str, expected: object, got: object, hint: str = "plan() takes the dtypes of the run."
+) -> OpfacadeError:
     """A tensor whose dtype differs from plan()'s."""
-    hint = "plan() takes the dtypes of the run."
     return _error(op, Issue("OPF-C004", argument, str(expected), str(got), hint, kind="DTypeError"))
 
 

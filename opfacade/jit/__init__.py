@@ -237,7 +237,8 @@ def _disabled(spec: JitSpec, sources: Sources) -> JitDisabledError:
         wanted = codegen.source_digest(spec, sources)
     return JitDisabledError(
         f"{spec.name} for {spec.arch} (key {wanted}) is not built and must not be built now. Prebuild it where "
-        f"builds are allowed, with the same cache ({cache.root()}): plan.compile(), or `opfacade warmup FILE`. [OPF-J040]",
+        f"builds are allowed, with the same cache ({cache.root()}): plan.compile(), or `opfacade warmup FILE`. Or bring it in "
+        "a bundle: `opfacade cache import BUNDLE`. [OPF-J040]",
         code="OPF-J040",
     )
 

@@ -1,4 +1,4 @@
-"""What differs between two SKU ids, in words."""
+"""Differences between two SKU ids, in words."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade import telemetry
+from opfacade.errors import Issue, from_issues
 
 Labels = dict[str, str]
 Value = tuple[Labels, float]
@@ -95,10 +96,17 @@ def _buckets(counts: list[int]) -> list[tuple[str, float]]:
 
 
 def instrument(meter: Any = None) -> list[Any]:
-    """Make the OpenTelemetry instruments on `meter` (default: the global provider's meter "opfacade"); gives them back."""
+    """Make the OpenTelemetry instruments on `meter`, an `opentelemetry.metrics.Meter`; gives them back.
+
+    None is the meter "opfacade" of the global provider. ArgumentTypeError (OPF-E012) for a provider or another object.
+    """
     from opentelemetry import metrics
 
     meter = metrics.get_meter("opfacade") if meter is None else meter
+    if not isinstance(meter, metrics.Meter):
+        hint = 'Pass provider.get_meter("opfacade").' if isinstance(meter, metrics.MeterProvider) else ""
+        issue = Issue("OPF-E012", "meter", "a Meter of OpenTelemetry", type(meter).__name__, hint, kind="ArgumentTypeError")
+        raise from_issues("telemetry", "instrument", [issue])
     return [
         meter.create_observable_counter(metric.otel, callbacks=[_observing(metric)], unit=metric.unit, description=metric.doc)
         for metric in (*METRICS, *SAMPLED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.sku import KernelSku
+
+
+IndexOf = Callable[[list[int]], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,11 @@ def join(a: Report, b: Report) -> Report:
     return Report(max(a.worst, b.worst), max(a.worst_tight, b.worst_tight), lead.where, a.elements + b.elements)
 
 
-def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "") -> Report:
-    """The worst ratio of |got - want| to the bounds; special values must agree exactly."""
+def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "", index_of: IndexOf = list) -> Report:
+    """The worst ratio of |got - want| to the bounds; special values must agree exactly.
+
+    index_of: from the index of an element in `got` to that in the operand, which the report names.
+    """
     total = Report(0.0, 0.0, place, 0)
     for item in bounded:
         value = got[item.name]
@@ -60,7 +67,7 @@ def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "") -> 
             continue
         at = int(hard.argmax())
         values = f"got {_shown(value.flatten()[at])} want {_shown(item.want.flatten()[at])}"
-        where = f"{place} {item.name}{_unravel(at, tuple(value.shape))} {values}"
+        where = f"{place} {item.name}{index_of(_unravel(at, tuple(value.shape)))} {values}"
         total = join(total, Report(float(hard.max()), float(tight.max()), where, value.numel()))
     return total
 

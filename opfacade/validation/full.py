@@ -123,7 +123,7 @@ def _page_uses(tables: RequestTables, args: Any, rows: list[int]) -> Iterator[tu
 
 
 def _shared(tables: RequestTables, page: int, request: int, place: int, first: tuple[int, int, bool], race: bool) -> NoReturn:
-    clash = "also appends to it" if race else "shares it"
+    clash = "has it twice" if first[0] == request else "also appends to it" if race else "shares it"
     allowed = f"a page of its own: request {first[0]} {clash}"
     at = page_place(tables, request, place)
     raise index_error(tables.op, tables.pages, place, page, allowed, request, code="OPF-V002", place=at)

@@ -67,8 +67,11 @@ def test_clear(entry):
 
 def test_export_and_import(entry, tmp_path):
     assert invoke("export", tmp_path / "b", "--arch", "sm_80").output.startswith("1 entries")
-    assert invoke("export", tmp_path / "none", "--arch", "sm_90a").output.startswith("0 entries")
+    refused = invoke("export", tmp_path / "none", "--arch", "sm_90a")
+    assert (refused.exit_code, (tmp_path / "none").exists()) == (1, False)
+    assert "has no kernel for sm_90a; it has some for: sm_80." in refused.output
     invoke("clear")
+    assert invoke("export", tmp_path / "none").exit_code == 1
     assert invoke("import", tmp_path / "b").output.startswith("1 entries imported")
     assert jit.is_built(TINY)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from opfacade import telemetry
+from opfacade.errors import ArgumentTypeError
 from opfacade.telemetry import exporters
 from tests.support.problems import decode, on_reference
 
@@ -47,7 +48,10 @@ def test_opentelemetry_observes_every_counter(sku):
     metrics = pytest.importorskip("opentelemetry.sdk.metrics")
     export = pytest.importorskip("opentelemetry.sdk.metrics.export")
     reader = export.InMemoryMetricReader()
-    exporters.instrument(metrics.MeterProvider(metric_readers=[reader]).get_meter("test"))
+    provider = metrics.MeterProvider(metric_readers=[reader])
+    with pytest.raises(ArgumentTypeError, match=r"meter expected a Meter .*, got MeterProvider\. Pass provider\.get_meter"):
+        exporters.instrument(provider)
+    exporters.instrument(provider.get_meter("test"))
     found = {}
     for resource in reader.get_metrics_data().resource_metrics:
         for metric in resource.scope_metrics[0].metrics:

@@ -10,6 +10,7 @@ from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda.attention.facts import error_model
 from opfacade.testing import inputs, numerics
 from opfacade.testing.families.attention import bound
+from tests.support.problems import decode, on_reference
 from tests.support.rounding_model import Machine, attention
 
 ROWS, DIM = 8, 128
@@ -214,3 +215,14 @@ def test_the_bound_catches_a_dropped_key():
     plan.run(args)
     args.kv_indptr[1] = 200
     assert numerics.check(whole, args, plan.sku).worst > 1
+
+
+@pytest.mark.parametrize("name", ["o", "lse"])
+def test_the_worst_element_is_named_by_its_index_in_the_operand(name):
+    """Not in the order in which heads are grouped for the bound."""
+    descriptor, args = decode([5, 19, 3])
+    plan = on_reference(descriptor)
+    plan.run(args)
+    place = (1, descriptor.num_qo_heads - 1, 2)[: getattr(args, name).ndim]
+    getattr(args, name)[place] = 1e4
+    assert f" {name}{list(place)} got " in numerics.check(descriptor, args, plan.sku).where

@@ -207,6 +207,12 @@ def test_full_refuses_a_page_that_two_requests_append_to(full, page_table):  # r
     assert "request 0 also appends to it" in str(error)
 
 
+def test_full_names_a_request_that_appends_to_a_page_twice(full):
+    descriptor, args = append([2, 6], [6, 6])
+    args.kv_indices[3] = args.kv_indices[2]
+    assert "request 1 has it twice" in str(refused((descriptor, args)))
+
+
 def test_full_refuses_to_append_to_a_page_that_another_reads(full):  # row 64
     descriptor, args = append([0, 2], [6, 6])
     args.kv_indices[0] = args.kv_indices[3]

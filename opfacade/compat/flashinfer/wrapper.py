@@ -65,7 +65,7 @@ class Wrapper:
         """An index tensor on the wrapper's device, in the caller's buffer where a graph reads that."""
         require_tensor(self._op, argument, tensor, "n")
         if tensor.dtype != torch.int32:
-            raise unlike_plan(self._op, argument, torch.int32, tensor.dtype)
+            raise unlike_plan(self._op, argument, torch.int32, tensor.dtype, f"Pass {argument}.to(torch.int32).")
         if not self._use_cuda_graph or buffer is None:
             return tensor.to(self.device, non_blocking=True)
         if buffer.shape[0] < tensor.shape[0]:

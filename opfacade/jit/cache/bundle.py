@@ -89,6 +89,12 @@ def import_(store: Store, path: Path, trust: Path | None = None) -> list[str]:
         raise CacheError.of(f"cannot import {path}: {error.strerror}. [OPF-J020]", error) from error
 
 
+def architectures(store: Store) -> list[str]:
+    """Architectures of the kernels in a store, sorted."""
+    found = {examine(store.entry(key), key).meta.get("arch") for key in store.published()}
+    return sorted(str(arch) for arch in found - {HOST_ARCH, None})
+
+
 def _wanted(store: Store, key: str, arch: str | None) -> bool:
     found = examine(store.entry(key), key)
     return found.library is not None and (arch is None or found.meta.get("arch") in (arch, HOST_ARCH))

@@ -63,5 +63,5 @@ def _run(words: Sequence[str], data: bytes) -> tuple[int, bytes, str]:
 
 
 def _untrusted(bundle: Path, signers: Path, why: str) -> CacheIntegrityError:
-    message = f"{bundle} is not signed by a signer in {signers}: {why}. Nothing was imported. [OPF-J028]"
+    message = f"{bundle} is not signed by a signer in {signers}: {why.rstrip('.')}. Nothing was imported. [OPF-J028]"
     return CacheIntegrityError(message, code="OPF-J028")

@@ -79,7 +79,7 @@ def test_random_variants_are_right_and_within_their_bound(variant, masked, seed,
     assert report.worst <= 1, report
     o, lse = (torch.from_numpy(x) for x in naive.paged(descriptor, args))
     heads, rows = descriptor.kv_heads, (slice(0, 3), slice(3, 4), slice(4, 6))
-    for (bounded, _, _), own in zip(oracle.attention(descriptor, args, CONSTANTS, None, random.Random(0)), rows, strict=True):
+    for (bounded, *_), own in zip(oracle.attention(descriptor, args, CONSTANTS, None, random.Random(0)), rows, strict=True):
         torch.testing.assert_close(bounded[0].want, oracle._grouped(o[own], heads), rtol=1e-9, atol=1e-9, equal_nan=True)
         want = oracle._grouped(lse[own][..., None], heads).squeeze(-1)
         torch.testing.assert_close(bounded[1].want, want, rtol=1e-9, atol=1e-9, equal_nan=True)

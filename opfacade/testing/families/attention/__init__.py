@@ -67,8 +67,8 @@ class AttentionHarness(RequestsHarness):
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         worst, rng = Report(0.0, 0.0, "", 0), random.Random(sample.seed)
-        for bounded, got, place in oracle.attention(ran.descriptor, ran.args, constants(ran.sku), sample.rows, rng):
-            worst = join(worst, compare(bounded, got, place))
+        for bounded, got, place, index_of in oracle.attention(ran.descriptor, ran.args, constants(ran.sku), sample.rows, rng):
+            worst = join(worst, compare(bounded, got, place, index_of))
         return worst
 
     def in_any_batch(self, descriptor: Any) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 from opfacade.plans._attention.variant_eval import Place
 from opfacade.plans._attention.work import rows_each
+from opfacade.testing.bounds import IndexOf
 from opfacade.testing.families.attention import variation
 from opfacade.testing.families.attention.bound import ErrorRow, attention_bounds
 from opfacade.testing.numerics import Bounded
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _HEADS = 32
-_Piece = tuple[list[Bounded], "dict[str, Tensor]", str]
+_Piece = tuple[list[Bounded], "dict[str, Tensor]", str, IndexOf]
 
 
 def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None, rng: random.Random) -> Iterator[_Piece]:
@@ -75,7 +77,13 @@ def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine
         got["lse"] = _grouped(args.lse[at][..., None], kv_heads).squeeze(-1)
     else:
         bounded = bounded[:1]
-    return bounded, got, f"request {request} (q_len {q_len}, kv_len {k.shape[0]})"
+    return bounded, got, f"request {request} (q_len {q_len}, kv_len {k.shape[0]})", partial(_in_operand, mine, group)
+
+
+def _in_operand(rows: list[int], group: int, index: list[int]) -> list[int]:
+    """Row, head and so on of an element of what `_grouped` gave."""
+    kv_head, at, *rest = index
+    return [rows[at // group], kv_head * group + at % group, *rest]
 
 
 def _grouped(x: Tensor, kv_heads: int) -> Tensor:
