@@ -19,8 +19,9 @@ class QkvPrepareArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         **{name: OPERAND_DOCS[name] for name in (
             "k_data", "v_data", "append_indptr", "kv_indptr", "kv_indices", "last_page_len", "block_table", "kv_lens",
-            "k_scale", "v_scale",
+            "v_scale",
         )},
+        "k_scale": "kv_scale='tensor': f32 [1]; 'head': f32 [num_kv_heads]. Positive and finite. K is k_scale * k_data",
         "q": "[total_num_rows, num_qo_heads, head_dim]; overwritten with in_place",
         "k": "[total_num_rows, num_kv_heads, head_dim]: new keys",
         "v": "new values, as k",

@@ -76,7 +76,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     The page table already counts the new rows, which are each request's last: row i of the n of request b goes to
     position kv_len - n + i. total_num_rows: new rows over all requests.
     new_dtype: dtype of k_new and v_new; None is the cache's. f16, bf16 or f32 rows in an fp8 cache are divided by k_scale and
-    v_scale, if kv_scale declares them (PagedKvAttention multiplies by them), and cast: to the nearest value, saturating at the
+    v_scale, if kv_scale declares them (attention multiplies by them), and cast: to the nearest value, saturating at the
     largest finite one, NaN to NaN.
     rope: K is rotated by the angle of its position, in pairs (2i, 2i + 1) when "interleaved", (i, i + rotary_dim/2) when
     "half", over its first rotary_dim elements (None: head_dim). cos_sin_cache [max_positions, rotary_dim] holds rotary_dim/2

@@ -54,8 +54,8 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
     request: with causal it sees the keys up to that position. The keys of the rows themselves are in the pages.
     q_nope is the query after absorption of the key's up-projection; the value's is applied to o by the caller.
     sm_scale: None is 1/sqrt(128 + 64), the width of a head before absorption, for latents of 512 + 64; other widths, and
-    models that scale their attention otherwise (YaRN), must say it. The factor of an fp8 pool belongs into sm_scale and
-    into what the caller applies to o.
+    models that scale their attention otherwise (YaRN), must say it; it is usually
+    1/sqrt(qk_nope_head_dim + qk_rope_head_dim). A pool that holds X / f: pass sm_scale * f and multiply o by f.
     """
 
     op: Literal["mla_decode"] = Field(default="mla_decode", description="The operator.")

@@ -22,9 +22,9 @@ class PlanCache:
         for n in plans.sizes: ...                      # capture plans.at(n).run(args[n], plans.workspace.of(plans.at(n)))
         graphs[plans.size_for(len(requests))].replay()
 
-    make: the descriptor of a batch size. sizes: positive ints in any order; kept ascending as `sizes`. workspace: shared by all
-    plans here, and by other caches with the same one; None makes one for the current device. The cache holds its
-    plans, so their handles stay valid.
+    make: the descriptor of a batch size. sizes: positive ints in any order; kept ascending as `sizes`. prefer, target: those of
+    every `Plan.select`; None is its default. workspace: shared by all plans here, and by other caches with the same one;
+    None makes one for the current device. The cache holds its plans, so their handles stay valid.
     """
 
     __slots__ = ("_make", "_plans", "_prefer", "_target", "sizes", "workspace")

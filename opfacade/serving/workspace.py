@@ -48,7 +48,7 @@ class Workspace:
 
     def of(self, plan: Plan[Any]) -> Tensor | None:
         """The workspace argument of `plan.run`: uint8 [size], or None for a plan whose `workspace_size` is 0, as that of every
-        reference is; `run` takes both. Grows if needed."""
+        reference and of some kernels is; `run` takes both. Grows if needed."""
         if isinstance(plan, Plan):
             if not plan.workspace_size:
                 return None
@@ -58,8 +58,9 @@ class Workspace:
         return self._tensor
 
     def reserve(self, *plans: Plan[Any]) -> None:
-        """Grow to the largest of these plans. Raises ArgumentTypeError, DeviceMismatchError for a plan of another kind of
-        device, WorkspaceError when frozen, PlanStateError while a CUDA graph is captured; then nothing has changed."""
+        """Grow to the largest of these plans. Raises ArgumentTypeError, DeviceMismatchError for a CUDA plan that needs a
+        workspace where this one is on no GPU, WorkspaceError when it is frozen and too small, PlanStateError when it must grow
+        while a CUDA graph is captured; then nothing has changed."""
         for plan in plans:
             self._check(plan)
         needed = max((plan.workspace_size for plan in plans), default=0)

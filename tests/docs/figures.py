@@ -151,6 +151,7 @@ FACTS = {
         "(`tests/cost/test_cost.py` holds it)",
         "the mean is at most 1 % and the worst at most 5 % (`tests/cost/test_cost.py`)",
     ],
+    "docs/quickstart.md": ["`.venv` has about 2 GB with a CPU build of torch"],
     "docs/using.md": ["faster by more than 3 % and more than the noise"],
     "docs/ops/cascade.md": ["copying a tensor of 2 GB reached in the same run"],
     "docs/ops/kv_cache.md": ["copying a tensor of 2 GB reached in the same run"],

@@ -29,9 +29,11 @@ OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
                      "without pages; with page_table='csr'",
     "block_table": "int32 [batch_size, max_pages]: page ids of each request, padded with anything; with page_table='block'",
     "kv_lens": "int32 [batch_size]: tokens of each request; with page_table='block'",
-    "k_scale": "f32 [1] or [num_kv_heads], positive, or a number for all heads: K is k_scale * k_data; with kv_scale",
-    "v_scale": "f32, as k_scale; with kv_scale",
-    "q_scale": "f32 as k_scale: Q is q_scale * q; with q_scale='tensor' or 'head'",
+    "k_scale": "kv_scale='tensor': f32 [1], or a number; 'head': f32 [num_kv_heads]. Positive and finite, which is checked of "
+               "a number, and of a tensor at OPFACADE_VALIDATE=full. K is k_scale * k_data",
+    "v_scale": "as k_scale: V is v_scale * v_data",
+    "q_scale": "q_scale='tensor': f32 [1], or a number; 'head': f32 [num_kv_heads]; positive and finite, as k_scale. Q is "
+               "q_scale * q",
     "sinks": "f32 [num_qo_heads], finite or -inf: a logit in each denominator; with sinks=True",
     "head_params": "f32 [n, num_qo_heads]: parameters of the variant for each query head, in the order of their names",
     "row_params": "int32 [n, total_num_rows]: parameters of the variant for each row of q",

@@ -58,7 +58,7 @@ class Attention(Descriptor[ArgsT]):
     tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"sm_scale", "allow_unusual_scale"})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"logits_soft_cap"})
-    num_qo_heads: Size = Field(description="Query heads, a multiple of the KV heads.")
+    num_qo_heads: Size = Field(description="Query heads: a multiple of the KV heads; any number in latent attention.")
     sm_scale: Single | None = Field(
         default=None, description="Factor on q.k, finite; None is 1/sqrt(head_dim), for latent attention 1/sqrt(192)."
     )
