@@ -87,6 +87,37 @@ def test_every_issue_of_a_call_is_in_one_verdict():
     ]
 
 
+@pytest.mark.parametrize(("form", "other"), [("csr", "block"), ("block", "csr")])
+def test_the_tables_of_the_other_form_are_told_with_the_field_that_asks_for_them(form, other):
+    (descriptor, _), (_, args) = decode([6, 9], page_table=form), decode([6, 9], page_table=other)
+    error = assert_refused(on_reference(descriptor), args, ArgumentTypeError, {"csr": "OPF-A002", "block": "OPF-A001"}[form])
+    assert [issue.hint for issue in error.issues if issue.hint] == [f"Set page_table={other!r} in the descriptor."]
+    assert len(error.issues) == 5
+
+
+@pytest.mark.parametrize(("more", "change", "hint"), [
+    ({}, {"lse": None}, "return_lse=False in the descriptor leaves it out."),
+    ({"return_lse": False}, {"lse": torch.empty(2, 4)}, "Set return_lse=True in the descriptor."),
+    ({"sinks": True}, {"sinks": None}, "sinks=False in the descriptor leaves it out."),
+    ({}, {"k_scale": torch.ones(1)}, ""),  # a cache of f16 has no factors
+    ({}, {"q": None}, ""),
+    ({}, {"lse": [1.0]}, "This operand takes no list of tensors."),
+])  # fmt: skip
+def test_the_field_of_an_operand_is_told_where_it_can_be_set(more, change, hint):
+    descriptor, args = decode([6, 9], **more)
+    [issue] = on_reference(descriptor).can_implement(replace(args, **change)).issues
+    assert issue.hint == hint
+
+
+def test_the_factors_of_an_fp8_cache_are_told_once():
+    pool = cache(dtype="f8_e4m3")
+    for given, hint in (("none", "Set kv_scale='tensor' or 'head'"), ("tensor", "kv_scale='none'")):
+        descriptor, args = decode([6, 9], paged_kv=pool, q_dtype="f16", kv_scale=given)
+        one = torch.ones(1) if given == "none" else None
+        issues = on_reference(descriptor).can_implement(replace(args, k_scale=one, v_scale=one)).issues
+        assert [issue.hint[: len(hint)] for issue in issues] == [hint, ""]
+
+
 def test_the_message_names_shape_in_symbols_and_numbers():
     descriptor, args = PROBLEMS["decode"]()
     wanted = "expected shape [batch_size=2, num_qo_heads=4, head_dim=8], got [1, 4, 8]."
