@@ -178,7 +178,7 @@ class Plan(Generic[ArgsT]):
         return (type(self).select, (self.descriptor, self.preference, self.target))
 
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
-        """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
+        """Everything wrong with a call; device memory is not touched. Truthy if `run` would accept it (meta: on aligned storage)."""
         self.check()
         if self._fast(args, workspace, False) or self._memo.is_last(args, workspace):
             return SOUND

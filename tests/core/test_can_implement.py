@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target
+from opfacade import Plan, Preference, Target, Workspace
 from opfacade.errors import (
     AliasError,
     ArgumentError,
@@ -285,6 +285,18 @@ def test_a_workspace_is_checked_with_the_call():  # row 44
     assert (error.needed, error.got) == (plan.workspace_size, plan.workspace_size - 1)
     assert_refused(plan, meta, WorkspaceError, "OPF-A052", "meta", workspace=torch.empty(1 << 20, dtype=torch.uint8))
     assert_refused(plan, meta, WorkspaceError, "OPF-A050", "list", workspace=[0])
+
+
+def test_a_workspace_without_memory_counts_from_an_aligned_address():
+    plan, meta = split_plan()
+    room = torch.empty(plan.workspace_size + 256, dtype=torch.uint8, device="meta")
+    assert plan.can_implement(meta, room[256:])
+    assert_refused(plan, meta, WorkspaceError, "OPF-A054", "offset mod 256 = 8", workspace=room[8:])
+
+
+def test_a_workspace_object_is_answered_with_the_call_that_takes_its_memory():
+    plan, meta = split_plan()
+    assert_refused(plan, meta, WorkspaceError, "OPF-A050", "Pass workspace.of(plan).", workspace=Workspace("cpu"))
 
 
 @pytest.mark.parametrize("name", ["q", "o", "kv_indices"])
