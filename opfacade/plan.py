@@ -178,7 +178,7 @@ class Plan(Generic[ArgsT]):
         return (type(self).select, (self.descriptor, self.preference, self.target))
 
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
-        """Everything wrong with a call; device memory is not touched. Truthy if `run` would accept it (meta: on aligned storage)."""
+        """Everything wrong with a call; touches no device memory. Truthy if `run` would accept it (meta: if aligned)."""
         self.check()
         if self._fast(args, workspace, False) or self._memo.is_last(args, workspace):
             return SOUND

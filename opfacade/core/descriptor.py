@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """The field of a descriptor that asks for an operand: its values that do, and those that leave it out; hints name them."""
+    """The field of a descriptor that decides whether an operand exists: its values with the operand, and those without."""
 
     field: str
     present: Sequence[object]
@@ -40,7 +40,7 @@ class Args(metaclass=Spelled):
     __slots__ = ("__weakref__",)
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its operands
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what each of its fields is
-    settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})  # the fields of descriptors that ask for its operands
+    settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})  # fields that decide which operands exist
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

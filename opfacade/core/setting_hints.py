@@ -1,4 +1,4 @@
-"""Hints for operands that a call has too many or too few of: the field of the descriptor that asks for them."""
+"""Hints for operands that a call has too many or too few of: the field of the descriptor that decides it."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def required(value: str) -> Allowed:
 
 
 def _no_file(value: str, error: OSError) -> str:
-    """What is wrong with a value that looks like a path."""
+    """Why nothing is read from a value that looks like a path."""
     if not (value.endswith(".json") or value.startswith(("/", "~", "."))):
         return ""
     return ", and there is no such file" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
