@@ -18,6 +18,7 @@ from opfacade.core.descriptor import Args, ArgsT, Descriptor
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import TensorSpec, bytes_of
 from opfacade.core.preference import Preference
+from opfacade.core.setting_hints import hinted
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.core.verdict import SOUND, Verdict
@@ -177,7 +178,7 @@ class Plan(Generic[ArgsT]):
         return (type(self).select, (self.descriptor, self.preference, self.target))
 
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
-        """Everything wrong with a call, without touching device memory. Truthy when `run` would accept it."""
+        """Everything wrong with a call; touches no device memory. Truthy if `run` would accept it (meta: if aligned)."""
         self.check()
         if self._fast(args, workspace, False) or self._memo.is_last(args, workspace):
             return SOUND
@@ -199,7 +200,7 @@ class Plan(Generic[ArgsT]):
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
         given = {name: getattr(args, name) for name in wanted.__slots__}
         device_type = "cuda" if self.sku.backend == "cuda" else None
-        issues = check(self._operands, given, device_type, wanted.lists)
+        issues = hinted(self.descriptor, check(self._operands, given, device_type, wanted.lists))
         if workspace is not None:
             faulty = {issue.argument for issue in issues}
             sound = {name: given[name] for name in self._operands if name not in faulty}

@@ -5,24 +5,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-# Element types as torch and others name them.
-_DTYPES = {
+# Element types and kinds of rotations as torch and others name them.
+_VALUES = {
     "bfloat16": "bf16", "float16": "f16", "half": "f16", "fp16": "f16", "float32": "f32", "float": "f32", "fp32": "f32",
     "float8_e4m3fn": "f8_e4m3", "fp8": "f8_e4m3", "fp8_e4m3": "f8_e4m3", "float8_e5m2": "f8_e5m2", "fp8_e5m2": "f8_e5m2",
+    "neox": "half", "gpt_neox": "half", "rotate_half": "half", "gptj": "interleaved", "gpt_j": "interleaved",
 }  # fmt: skip
 
 
-def nearest(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _DTYPES) -> str | None:
-    """The one of `known` that `word` probably means; None where none is near. elsewhere: what other libraries call it."""
+def nearest(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _VALUES) -> str | None:
+    """The one of `known` that `word` probably means; None where none is near.
+
+    elsewhere: what other libraries call it. Several names are joined by "and"; "" says that a near one means something else.
+    """
     names, plain = list(known), word.removeprefix("torch.").strip()
     other = elsewhere.get(plain.lower())
-    if other in names:
-        return other
+    if other is not None and (not other or all(name in names for name in other.split(" and "))):
+        return other or None
     same = [name for name in names if name.lower() == plain.lower()]
     return next(iter(same or difflib.get_close_matches(plain, names, n=1, cutoff=0.6)), None)
 
 
-def did_you_mean(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _DTYPES) -> str:
+def did_you_mean(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _VALUES) -> str:
     """A hint that names it, or nothing."""
     found = nearest(word, known, elsewhere)
     return "" if found is None else f"Did you mean {found}?"

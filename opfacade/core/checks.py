@@ -181,7 +181,9 @@ def check_workspace(workspace: Any, needed: int, like: torch.Tensor | None, alig
     if workspace is None:
         return []
     if not isinstance(workspace, torch.Tensor):
-        return [Issue("OPF-A050", "workspace", "a uint8 tensor or None", type(workspace).__name__, kind="WorkspaceError")]
+        got = type(workspace).__name__
+        hint = "Pass workspace.of(plan)." if got == "Workspace" else ""
+        return [Issue("OPF-A050", "workspace", "a uint8 tensor or None", got, hint, kind="WorkspaceError")]
     kind_issue = _kind("workspace", workspace)
     if kind_issue is not None:
         return [replace(kind_issue, kind="WorkspaceError")]
@@ -199,13 +201,18 @@ def _workspace_memory(workspace: torch.Tensor, needed: int, like: torch.Tensor |
     if like is not None and has_memory(workspace) != has_memory(like):
         expected, got = f"a tensor {_memory_of(like)}, as the operands", f"one {_memory_of(workspace)}"
         return [Issue("OPF-A056", "workspace", expected, got, kind="WorkspaceError")]
-    if not has_memory(workspace):
-        return []
+    if not has_memory(workspace):  # its storage would be aligned, as every allocation of torch on a GPU is
+        return _misaligned("offset", int(workspace.storage_offset()), alignment) if needed else []
     size, available = workspace.numel(), room(workspace)
     if size > available:
         return [Issue("OPF-A055", "workspace", f"{size} bytes of storage", f"{available}", kind="WorkspaceError")]
-    if needed and workspace.data_ptr() % alignment:
-        got = f"address mod {alignment} = {workspace.data_ptr() % alignment}"
+    return _misaligned("address", workspace.data_ptr(), alignment) if needed else []
+
+
+def _misaligned(place: str, at: int, alignment: int) -> list[Issue]:
+    """The issue of a workspace whose first byte is at such an address, or offset in its storage."""
+    if at % alignment:
+        got = f"{place} mod {alignment} = {at % alignment}"
         return [Issue("OPF-A054", "workspace", f"alignment to {alignment} bytes", got, kind="WorkspaceError")]
     return []
 

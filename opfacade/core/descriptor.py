@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from inspect import get_annotations
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+class Setting(NamedTuple):
+    """The field of a descriptor that decides whether an operand exists: its values with the operand, and those without."""
+
+    field: str
+    present: Sequence[object]
+    absent: Sequence[object] = ()
+
+
 class Args(metaclass=Spelled):
     """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names.
 
@@ -32,6 +40,7 @@ class Args(metaclass=Spelled):
     __slots__ = ("__weakref__",)
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its operands
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what each of its fields is
+    settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})  # fields that decide which operands exist
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -76,10 +76,9 @@ def _hint(cls: type[BaseModel], kind: str, places: list[Any], value: object, sai
     if kind == "literal_error":
         meant = nearest(shown(value).strip("'"), _QUOTED.findall(str(said.get("expected", ""))))
         return "" if meant is None else f"Use {meant!r}."
+    hints: Mapping[Any, str] = getattr(_model_at(cls, places[:-1]), "hints", {})
     if kind == "tuple_type" and isinstance(value, str):
-        return f"Use [{value!r}]."
-    model = _model_at(cls, places[:-1])
-    hints: Mapping[Any, str] = getattr(model, "hints", {})
+        return hints.get(places[-1]) or f"Use [{value!r}]."
     return hints.get(places[-1], "") if places and kind == "model_attributes_type" else ""
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from opfacade.core.descriptor import Args
-from opfacade.plans._attention.operand_docs import OPERAND_DOCS
+from opfacade.core.descriptor import Args, Setting
+from opfacade.plans._attention.operand_docs import OPERAND_DOCS, SETTINGS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QkvPrepareArgs(Args):
+    settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({
+        **SETTINGS, "slots": Setting("page_table", ("slots",)), "q_out": Setting("in_place", (False,), (True,)),
+    })  # fmt: skip
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         **{name: OPERAND_DOCS[name] for name in (
             "k_data", "v_data", "append_indptr", "kv_indptr", "kv_indices", "last_page_len", "block_table", "kv_lens",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 Rope = Literal["none", "interleaved", "half"]
 RopeDType = Literal["f32", "bf16", "f16"]
+_WIDER = ": set new_dtype, such as new_dtype='bf16'."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
             hint = f"Wider rows are quantised into a cache of {' or '.join(FP8)}."
             raise contradiction("new_dtype", f"that of the cache, {cache}", new, hint)
         if self.kv_scale != "none" and not self.quantises:
-            hint = "It is for wider rows that are quantised into an fp8 cache."
+            hint = f"It is for wider rows that are quantised into an fp8 cache{_WIDER if cache in FP8 else '.'}"
             raise contradiction("kv_scale", f"'none' for rows of {new} in a cache of {cache}", self.kv_scale, hint)
         if self.rope == "none" and self.rotary_dim is not None:
             raise contradiction("rotary_dim", "None without a rope", self.rotary_dim)
@@ -137,7 +138,8 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         if self.rope != "none" and (self.rotated % 2 or self.rotated > self.paged_kv.head_dim):
             raise contradiction("rotary_dim", f"an even number, at most head_dim={self.paged_kv.head_dim}", self.rotated)
         if self.rope != "none" and new in FP8:
-            raise contradiction("rope", f"'none' for new rows of {new}", self.rope, "Rows of f16, bf16 or f32 can be rotated.")
+            hint = f"Rows of f16, bf16 or f32 can be rotated{_WIDER}"
+            raise contradiction("rope", f"'none' for new rows of {new}", self.rope, hint)
         return self
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from opfacade.core.model import INT32_MAX, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
+from opfacade.plans._attention.elsewhere import LATENT_ATTENTION
 from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import PagedLatentCacheDescriptor as PagedLatentCacheDescriptor
 from opfacade.plans._attention.paging import page_table_operands, page_tables
@@ -59,6 +61,7 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
     """
 
     op: Literal["mla_decode"] = Field(default="mla_decode", description="The operator.")
+    elsewhere: ClassVar[Mapping[str, str]] = LATENT_ATTENTION
     later: ClassVar[frozenset[str]] = PagedAttention.later | {"q_len", "causal"}
     paged_kv: PagedLatentCacheDescriptor = Field(description="The pool of latent rows.")
     q_len: Size = Field(default=1, description="Query rows of each request, its last tokens; kernels are compiled for it.")
@@ -71,7 +74,8 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
         widths = (self.paged_kv.latent_dim, self.paged_kv.rope_dim)
         if self.sm_scale is None and widths != (_LATENT, _ROPE):
             expected = f"a number, for its default is that of latents of {_LATENT} + {_ROPE}, not {widths}"
-            raise contradiction("sm_scale", expected, None)
+            hint = "Usually it is 1/sqrt(qk_nope_head_dim + qk_rope_head_dim)."
+            raise contradiction("sm_scale", expected, None, hint)
         return self
 
     @model_validator(mode="after")
@@ -100,6 +104,10 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
     @property
     def pair_elements(self) -> int:
         return self.kv_elements + self.paged_kv.latent_dim
+
+    @property
+    def _value_dim(self) -> Dim:
+        return self.paged_kv.widths[0]
 
     @property
     def scale(self) -> float:

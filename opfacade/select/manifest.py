@@ -7,17 +7,18 @@ an error at `select` that lists the reasons, not a change of bits in production.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, model_validator
 
 from opfacade.base import regular_files
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.model import Model, Version, contradiction
+from opfacade.core.model import FromList, Model, Version, contradiction
 from opfacade.core.preference import Preference
 from opfacade.core.sku import OLDER_FORM, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
@@ -29,16 +30,17 @@ from opfacade.select.selection import Option, choose, require_choice, survey
 from opfacade.select.sku_differences import differences, kernel, nearest
 
 _OLDER = f"is {OLDER_FORM}; `opfacade manifest freeze` writes the ids of today"
+_FROZEN = "`opfacade manifest freeze` writes them."
 
 
 def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if is_older_sku_id(value):
-            raise ValueError(f"{value[:60]!r} {_OLDER}")
+    for place, value in enumerate(values):
         if not is_sku_id(value):
-            raise ValueError(f"{value[:60]!r} is no SKU id")
+            hint = f"It {_OLDER}." if is_older_sku_id(value) else _FROZEN
+            raise contradiction(str(place), "a SKU id", value, hint)
     if list(values) != sorted(set(values)):
-        raise ValueError("SKU ids must be sorted and unique")
+        place = next(i for i in range(1, len(values)) if values[i - 1] >= values[i])
+        raise contradiction(str(place), f"an id after that of skus.{place - 1}, for they are sorted and unique", values[place])
     return values
 
 
@@ -49,9 +51,10 @@ class SkuManifest(Model):
     `opfacade manifest check` compares them.
     """
 
+    hints: ClassVar[Mapping[str, str]] = MappingProxyType({"skus": _FROZEN})
     schema_version: Version = 1
     note: str = ""
-    skus: Annotated[tuple[str, ...], AfterValidator(_ids)]
+    skus: Annotated[tuple[str, ...], FromList, AfterValidator(_ids)]
     binaries: tuple[SkuBinary, ...] = ()
 
     @model_validator(mode="after")
@@ -210,13 +213,20 @@ def required(value: str) -> Allowed:
     path = Path(value)
     try:
         stat = path.stat()
-    except OSError:
+    except OSError as error:
         if is_sku_id(value):
             return Allowed(frozenset({value}), "OPFACADE_REQUIRE_SKU")
-        why = f": it {_OLDER}" if is_older_sku_id(value) else ""
+        why = f": it {_OLDER}" if is_older_sku_id(value) else _no_file(value, error)
         message = f"OPFACADE_REQUIRE_SKU expected a manifest file or a SKU id, got {value[:80]!r}{why}. [OPF-E001]"
         raise SettingError(message, code="OPF-E001") from None
     return _read(path, stat.st_mtime_ns, stat.st_size)
+
+
+def _no_file(value: str, error: OSError) -> str:
+    """Why nothing is read from a value that looks like a path."""
+    if not (value.endswith(".json") or value.startswith(("/", "~", "."))):
+        return ""
+    return ", and there is no such file" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
 
 
 @lru_cache(maxsize=4)

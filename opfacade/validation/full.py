@@ -64,7 +64,8 @@ class FullGuard:
         """Raise for an element that the descriptor calls wrong."""
         found = self._descriptor.wrong_values(name, args)
         if found is not None and bool(found[0].any()):
-            self._refuse(name, found[0].nonzero()[0].tolist(), found[1])
+            place = found[0].nonzero()[0].tolist()
+            self._refuse(name, place, found[1], value=getattr(args, name)[tuple(place)].item())
 
     def _finite_pools(self, tables: RequestTables, args: Any) -> None:
         for name, spec in operands_of(self._descriptor).items():
@@ -78,9 +79,9 @@ class FullGuard:
                 if place is not None:
                     self._refuse(name, place, "finite values", request)
 
-    def _refuse(self, name: str, place: list[int], expected: str, request: int = -1) -> NoReturn:
+    def _refuse(self, name: str, place: list[int], expected: str, request: int = -1, value: object = None) -> NoReturn:
         where = f" for request {request}" if request >= 0 else ""
-        got = "NaN or infinity" if expected == "finite values" else "another"
+        got = "NaN or infinity" if value is None else str(value)
         issue = Issue("OPF-V003", f"{name}{place}", expected, f"{got}{where}")
         op = self._descriptor.op
         raise ArgumentError(f"{op}.run: {issue}", code="OPF-V003", op=op, stage="run", issues=[issue])

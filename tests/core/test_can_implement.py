@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target
+from opfacade import Plan, Preference, Target, Workspace
 from opfacade.errors import (
     AliasError,
     ArgumentError,
@@ -85,6 +85,37 @@ def test_every_issue_of_a_call_is_in_one_verdict():
     assert [line.rpartition(" ")[2] for line in str(on_reference(descriptor).can_implement(wrong)).splitlines()] == [
         f"[{i.code}]" for i in error.issues
     ]
+
+
+@pytest.mark.parametrize(("form", "other"), [("csr", "block"), ("block", "csr")])
+def test_the_tables_of_the_other_form_are_told_with_the_field_that_asks_for_them(form, other):
+    (descriptor, _), (_, args) = decode([6, 9], page_table=form), decode([6, 9], page_table=other)
+    error = assert_refused(on_reference(descriptor), args, ArgumentTypeError, {"csr": "OPF-A002", "block": "OPF-A001"}[form])
+    assert [issue.hint for issue in error.issues if issue.hint] == [f"Set page_table={other!r} in the descriptor."]
+    assert len(error.issues) == 5
+
+
+@pytest.mark.parametrize(("more", "change", "hint"), [
+    ({}, {"lse": None}, "return_lse=False in the descriptor leaves it out."),
+    ({"return_lse": False}, {"lse": torch.empty(2, 4)}, "Set return_lse=True in the descriptor."),
+    ({"sinks": True}, {"sinks": None}, "sinks=False in the descriptor leaves it out."),
+    ({}, {"k_scale": torch.ones(1)}, ""),  # a cache of f16 has no factors
+    ({}, {"q": None}, ""),
+    ({}, {"lse": [1.0]}, "This operand takes no list of tensors."),
+])  # fmt: skip
+def test_the_field_of_an_operand_is_told_where_it_can_be_set(more, change, hint):
+    descriptor, args = decode([6, 9], **more)
+    [issue] = on_reference(descriptor).can_implement(replace(args, **change)).issues
+    assert issue.hint == hint
+
+
+def test_the_factors_of_an_fp8_cache_are_told_once():
+    pool = cache(dtype="f8_e4m3")
+    for given, hint in (("none", "Set kv_scale='tensor' or 'head'"), ("tensor", "kv_scale='none'")):
+        descriptor, args = decode([6, 9], paged_kv=pool, q_dtype="f16", kv_scale=given)
+        one = torch.ones(1) if given == "none" else None
+        issues = on_reference(descriptor).can_implement(replace(args, k_scale=one, v_scale=one)).issues
+        assert [issue.hint[: len(hint)] for issue in issues] == [hint, ""]
 
 
 def test_the_message_names_shape_in_symbols_and_numbers():
@@ -254,6 +285,18 @@ def test_a_workspace_is_checked_with_the_call():  # row 44
     assert (error.needed, error.got) == (plan.workspace_size, plan.workspace_size - 1)
     assert_refused(plan, meta, WorkspaceError, "OPF-A052", "meta", workspace=torch.empty(1 << 20, dtype=torch.uint8))
     assert_refused(plan, meta, WorkspaceError, "OPF-A050", "list", workspace=[0])
+
+
+def test_a_workspace_without_memory_counts_from_an_aligned_address():
+    plan, meta = split_plan()
+    room = torch.empty(plan.workspace_size + 256, dtype=torch.uint8, device="meta")
+    assert plan.can_implement(meta, room[256:])
+    assert_refused(plan, meta, WorkspaceError, "OPF-A054", "offset mod 256 = 8", workspace=room[8:])
+
+
+def test_a_workspace_object_is_answered_with_the_call_that_takes_its_memory():
+    plan, meta = split_plan()
+    assert_refused(plan, meta, WorkspaceError, "OPF-A050", "Pass workspace.of(plan).", workspace=Workspace("cpu"))
 
 
 @pytest.mark.parametrize("name", ["q", "o", "kv_indices"])

@@ -1,6 +1,7 @@
 """Messages: everything that was found is told, and each message says what to write."""
 
 import pickle
+import re
 
 import pytest
 import torch
@@ -21,8 +22,10 @@ from opfacade.plans.attention import (
     BatchPagedPrefillDescriptor,
     PagedKvCacheDescriptor,
 )
+from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 
 CACHE = {"num_total_pages": 16, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16"}
+LATENT = {"num_total_pages": 8, "page_size": 4, "dtype": "bf16"}
 
 
 def decode(**more):
@@ -63,6 +66,35 @@ def test_a_field_of_a_model_inside_is_hinted_at():
     cache = CACHE | {"head_size": 64}
     error = refusal(lambda: BatchPagedDecodeDescriptor(batch_size=1, num_qo_heads=4, paged_kv=cache))
     assert "paged_kv.head_size expected no field of this name, got 64. Did you mean head_dim?" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("kv_lora_rank", "Did you mean latent_dim? "),
+        ("qk_rope_head_dim", "Did you mean rope_dim? "),
+        ("head_dim", "Did you mean latent_dim and rope_dim? "),
+        ("num_kv_heads", ""),
+        ("kv_scale", ""),
+    ],
+)
+def test_names_of_other_libraries_for_a_latent_pool_are_known(name, hint):
+    with pytest.raises(DescriptorError, match=re.escape(f"{name} expected no field of this name, got 1. {hint}Fields:")):
+        PagedLatentCacheDescriptor(**(LATENT | {name: 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("kv_lora_rank", "Did you mean paged_kv? "),
+        ("softmax_scale", "Did you mean sm_scale? "),
+        ("num_kv_heads", ""),
+        ("kv_scale", ""),
+    ],
+)
+def test_names_of_other_libraries_for_latent_attention_are_known(name, hint):
+    with pytest.raises(DescriptorError, match=re.escape(f"{name} expected no field of this name, got 1. {hint}Fields:")):
+        BatchMlaDecodeDescriptor(batch_size=1, num_qo_heads=16, paged_kv=PagedLatentCacheDescriptor(**LATENT), **{name: 1})
 
 
 def test_members_of_a_union_are_one_issue():

@@ -74,6 +74,20 @@ MESSAGE_FAULTS = (
         MESSAGES,
     ),
     cpu(
+        "messages: a hint leads into another error",
+        "opfacade/core/setting_hints.py",
+        "    except DescriptorError:\n        return False\n",
+        "    except DescriptorError:\n        return True\n",
+        "tests/core/test_can_implement.py",
+    ),
+    cpu(
+        "messages: a near name that means something else is offered",
+        "opfacade/base/nearest.py",
+        "not other or all(",
+        "other and all(",
+        MESSAGES,
+    ),
+    cpu(
         "messages: a short form of a requirement has no names",
         "opfacade/core/preference.py",
         "    if value not in _SHORT:\n",

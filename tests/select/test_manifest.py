@@ -1,6 +1,7 @@
 """Locked SKUs: frozen from what is selected, compared, and enforced by the environment and by a preference."""
 
 import json
+import re
 import warnings
 
 import pytest
@@ -173,10 +174,42 @@ def test_a_manifest_holds_ids_only(skus):
         SkuManifest.model_validate_json(json.dumps({"skus": skus}))
 
 
+@pytest.mark.parametrize(
+    ("skus", "said"),
+    [
+        (
+            ["attention/paged_decode"],
+            "skus.0 expected a SKU id, got 'attention/paged_decode'. `opfacade manifest freeze` writes",
+        ),
+        ("all", "skus expected a list or a tuple, got 'all'. `opfacade manifest freeze` writes them. [OPF-D001]"),
+    ],
+)
+def test_who_writes_a_manifest_by_hand_is_told_where_ids_come_from(skus, said):
+    with pytest.raises(errors.DescriptorError, match=re.escape(said)):
+        SkuManifest(skus=skus)
+
+
 def test_a_manifest_is_sorted():
     ids = SkuManifest.freeze([DECODE, OFF], target=SM90).skus
-    with pytest.raises(errors.DescriptorError, match="sorted"):
+    assert SkuManifest(skus=list(ids)).skus == ids
+    with pytest.raises(errors.DescriptorError, match=r"skus.1 expected an id after that of skus.0, for they are sorted"):
         SkuManifest(skus=ids[::-1])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("/no/such/fleet.json", "got '/no/such/fleet.json', and there is no such file. [OPF-E001]"),
+        ("fleet.json", "and there is no such file"),
+        (f"{__file__}/fleet", "fleet': Not a directory. [OPF-E001]"),
+        ("attention/paged_decode", "got 'attention/paged_decode'. [OPF-E001]"),
+    ],
+)
+def test_a_path_that_is_required_and_not_there_says_so(monkeypatch, tmp_path, value, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPFACADE_REQUIRE_SKU", value)
+    with pytest.raises(errors.SettingError, match=re.escape(said)):
+        Plan._select(OFF, None, SM90)
 
 
 def test_a_difference_pairs_what_is_one_kernel_changed():

@@ -234,6 +234,14 @@ def test_full_refuses_values_that_are_not_finite(full, value):  # row 65
     assert error.issues[0].argument == "q[1, 2, 3]"
 
 
+@pytest.mark.parametrize("value", [0.0, -0.5, float("inf")])
+def test_full_tells_the_factor_that_it_refuses(full, value):
+    descriptor, args = decode([9, 9], paged_kv=cache(dtype="f8_e4m3"), q_dtype="f16", kv_scale="head")
+    args.k_scale[1] = value
+    error = refused((descriptor, args), ArgumentError)
+    assert f"k_scale[1] expected positive finite values, got {value}. [OPF-V003]" in str(error)
+
+
 @pytest.mark.parametrize("layout", ["HND", "NHD"])
 def test_full_looks_at_valid_slots_of_the_pools_only(full, layout):  # rows 65, 66
     descriptor, args = decode([9, 6], paged_kv=cache(layout=layout))

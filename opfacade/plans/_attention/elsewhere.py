@@ -13,6 +13,20 @@ FIELDS: Mapping[str, str] = MappingProxyType({
     "kv_layout": "layout", "max_seqlen_k": "max_kv_len",
 })  # fmt: skip
 
+# A latent row has two widths and no heads, and latent attention no factors of fp8: names that are near mean something else.
+LATENT_FIELDS: Mapping[str, str] = MappingProxyType({
+    **FIELDS, "kv_lora_rank": "latent_dim", "head_dim_ckv": "latent_dim", "head_dim_vo": "latent_dim",
+    "qk_rope_head_dim": "rope_dim", "head_dim_kpe": "rope_dim", "head_dim": "latent_dim and rope_dim",
+    "head_size": "latent_dim and rope_dim", "head_dim_qk": "latent_dim and rope_dim",
+})  # fmt: skip
+LATENT_ATTENTION: Mapping[str, str] = MappingProxyType(
+    {
+        **FIELDS,
+        **dict.fromkeys(LATENT_FIELDS.keys() - FIELDS.keys() | {"head_size"}, "paged_kv"),
+        **dict.fromkeys(("num_kv_heads", "num_heads_k", "kv_scale", "k_scale", "v_scale", "q_scale"), ""),
+    }
+)
+
 OPERANDS: Mapping[str, str] = MappingProxyType({
     "seq_lens": "kv_lens", "cache_seqlens": "kv_lens", "context_lens": "kv_lens", "seqlens_k": "kv_lens",
     "cu_seqlens_q": "q_indptr", "qo_indptr": "q_indptr", "cu_seqlens_k": "kv_indptr", "paged_kv_indptr": "kv_indptr",

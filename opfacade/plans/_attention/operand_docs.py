@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from opfacade.core.descriptor import Args
+from opfacade.core.descriptor import Args, Setting
 from opfacade.plans._attention.elsewhere import OPERANDS
 
 OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
@@ -45,6 +45,25 @@ OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
     "lse": "written: f32 [rows, num_qo_heads], the natural logarithm of the sum of exponentials; with return_lse",
 })  # fmt: skip
 
+_SCALED = Setting("kv_scale", ("tensor", "head"), ("none",))
+_MASKED = Setting("custom_mask", (True,), (False,))
+
+# A page table has no value that leaves it out: the other form has operands of its own.
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        **dict.fromkeys(("kv_indptr", "kv_indices", "last_page_len"), Setting("page_table", ("csr",))),
+        **dict.fromkeys(("block_table", "kv_lens"), Setting("page_table", ("block",))),
+        "k_scale": _SCALED,
+        "v_scale": _SCALED,
+        "q_scale": Setting("q_scale", ("tensor", "head"), ("none",)),
+        "sinks": Setting("sinks", (True,), (False,)),
+        "packed_mask": _MASKED,
+        "mask_indptr": _MASKED,
+        "cos_sin_cache": Setting("rope", ("half", "interleaved"), ("none",)),
+        "lse": Setting("return_lse", (True,), (False,)),
+    }
+)
+
 
 class AttentionArgs(Args):
     """Base of the bundles of attention and its cache."""
@@ -52,3 +71,4 @@ class AttentionArgs(Args):
     __slots__ = ()
     elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
     docs: ClassVar[Mapping[str, str]] = OPERAND_DOCS
+    settings: ClassVar[Mapping[str, Setting]] = SETTINGS

@@ -11,7 +11,7 @@ from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite
 from opfacade.core.request_tables import RequestTables
-from opfacade.plans._attention.elsewhere import FIELDS
+from opfacade.plans._attention.elsewhere import FIELDS, LATENT_FIELDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,6 +78,7 @@ class PagedLatentCacheDescriptor(PagePool):
     Two base pointers with free page and token strides: two tensors, or columns of one of width latent_dim + rope_dim.
     """
 
+    elsewhere: ClassVar[Mapping[str, str]] = LATENT_FIELDS
     latent_dim: Size = Field(default=512, description="Elements of ckv: the part of a row that is key and value.")
     rope_dim: Size = Field(default=64, description="Elements of kpe: the rotated part of the key.")
 

@@ -141,14 +141,22 @@ def test_rope_makes_scores_depend_on_distance_alone():
         ({"new_dtype": "f32"}, "new_dtype expected that of the cache, f16, got 'f32'"),
         ({"new_dtype": "f8_e5m2", "paged_kv": {"dtype": "f8_e4m3"}}, "new_dtype expected that of the cache, f8_e4m3"),
         ({"kv_scale": "head"}, "kv_scale expected 'none' for rows of f16"),
-        ({"kv_scale": "head", "paged_kv": {"dtype": "f8_e4m3"}}, "rows of f8_e4m3 in a cache of f8_e4m3, got 'head'"),
+        (
+            {"kv_scale": "head", "paged_kv": {"dtype": "f8_e4m3"}},
+            "rows of f8_e4m3 in a cache of f8_e4m3, got 'head'. .*: set new_dtype, such",
+        ),
         ({"rotary_dim": 4}, "rotary_dim expected None without a rope, got 4"),
         ({"rope": "half", "rotary_dim": 5}, "rotary_dim expected an even number, .* got 5"),
         ({"rope": "half", "rotary_dim": 10}, "at most head_dim=8"),
-        ({"rope": "half", "paged_kv": {"dtype": "f8_e4m3"}}, "rope expected 'none' for new rows of f8_e4m3, got 'half'"),
+        (
+            {"rope": "half", "paged_kv": {"dtype": "f8_e4m3"}},
+            "rope expected 'none' for new rows of f8_e4m3, got 'half'. .*new_dtype='bf16'",
+        ),
         ({"rope_dtype": "bf16"}, "rope_dtype expected 'f32' without a rope, got 'bf16'"),
         ({"rope": "half", "rope_dtype": "f8_e4m3"}, "'f32', 'bf16' or 'f16'"),
-        ({"rope": "neox"}, "'interleaved' or 'half'"),
+        ({"rope": "neox"}, "'interleaved' or 'half', got 'neox'. Use 'half'."),
+        ({"rope": "GPT_J"}, "Use 'interleaved'."),
+        ({"rope": True}, "'interleaved' or 'half', got True. .OPF-D002"),
     ],
 )
 def test_a_contradiction_is_refused(fields, said):

@@ -21,6 +21,12 @@ from tests.support.problems import bits, cloned, i32, mla, on_reference, poison,
 WIDE = PagedLatentCacheDescriptor(num_total_pages=8, page_size=4, dtype="bf16")
 
 
+def test_the_last_axis_of_outputs_has_the_name_of_its_field():
+    descriptor, args = mla([6, 9])
+    [issue] = on_reference(descriptor).can_implement(replace(args, o=args.o[..., 1:])).issues
+    assert issue.expected.endswith(f"latent_dim={descriptor.paged_kv.latent_dim}]")
+
+
 def assert_right(problem):
     descriptor, args = run(problem)
     o, lse = naive.mla(descriptor, args)
@@ -108,7 +114,9 @@ def test_the_usual_scale_is_that_of_a_head_before_absorption():
 
 
 def test_other_widths_must_say_their_scale():
-    with pytest.raises(DescriptorError, match=r"sm_scale expected a number.*512 \+ 64, not \(16, 8\), got None"):
+    with pytest.raises(
+        DescriptorError, match=r"sm_scale expected a number.*512 \+ 64, not \(16, 8\), got None. Usually it is 1/sqrt"
+    ):
         mla([6], sm_scale=None)
 
 

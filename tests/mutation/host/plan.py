@@ -212,7 +212,7 @@ FAULTS = (
     host(
         "workspace: alignment is not looked at",
         CHECKS,
-        "if needed and workspace.data_ptr() % alignment:",
+        "if at % alignment:",
         "if False:",
         OPERANDS,
     ),
