@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import opfacade.compat.flash_attn
 from opfacade.compat.flash_attn import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -319,3 +320,8 @@ def test_varlen_refuses_by_name(change, named):
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 3, "max_seqlen_k": 3}
     with pytest.raises(OpfacadeError, match=rf"\b{named} expected"):
         flash_attn_varlen_func(**(given | change))
+
+
+def test_a_function_that_the_adapter_lacks_is_named_with_the_page_that_lists_all():
+    with pytest.raises(AttributeError, match=r"has no flash_attn_gpu: docs/migrating\.md .*OPF-C008"):
+        _ = opfacade.compat.flash_attn.flash_attn_gpu

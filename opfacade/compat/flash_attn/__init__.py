@@ -8,6 +8,8 @@ dropout; `deterministic` has no effect, because it concerns the backward pass. O
 problem the reference runs, with a FallbackWarning: `opfacade.compat.preferring(Preference(backend="cuda"))` refuses instead.
 """
 
+from typing import Any
+
 from opfacade.compat.flash_attn.dense import flash_attn_func as flash_attn_func
 from opfacade.compat.flash_attn.kvcache import flash_attn_with_kvcache as flash_attn_with_kvcache
 from opfacade.compat.flash_attn.packed import flash_attn_kvpacked_func as flash_attn_kvpacked_func
@@ -25,3 +27,7 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"opfacade.compat.flash_attn has no {name}: docs/migrating.md says what it has. [OPF-C008]")
