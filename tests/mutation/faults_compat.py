@@ -350,8 +350,8 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: low and high of llama31 are swapped",
         f"{A}/flashinfer/rope.py",
-        'names = ("low_freq_factor", "high_freq_factor",',
-        'names = ("high_freq_factor", "low_freq_factor",',
+        '(("low_freq_factor", low), ("high_freq_factor", high),',
+        '(("low_freq_factor", high), ("high_freq_factor", low),',
         ROPE,
     ),
     cpu(
