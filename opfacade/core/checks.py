@@ -202,7 +202,7 @@ def _workspace_memory(workspace: torch.Tensor, needed: int, like: torch.Tensor |
         expected, got = f"a tensor {_memory_of(like)}, as the operands", f"one {_memory_of(workspace)}"
         return [Issue("OPF-A056", "workspace", expected, got, kind="WorkspaceError")]
     if not has_memory(workspace):  # its storage would be aligned, as every allocation of torch on a GPU is
-        return _misaligned("offset", int(workspace.storage_offset()), alignment) if needed else []
+        return _misaligned("storage_offset", int(workspace.storage_offset()), alignment) if needed else []
     size, available = workspace.numel(), room(workspace)
     if size > available:
         return [Issue("OPF-A055", "workspace", f"{size} bytes of storage", f"{available}", kind="WorkspaceError")]

@@ -291,7 +291,7 @@ def test_a_workspace_without_memory_counts_from_an_aligned_address():
     plan, meta = split_plan()
     room = torch.empty(plan.workspace_size + 256, dtype=torch.uint8, device="meta")
     assert plan.can_implement(meta, room[256:])
-    assert_refused(plan, meta, WorkspaceError, "OPF-A054", "offset mod 256 = 8", workspace=room[8:])
+    assert_refused(plan, meta, WorkspaceError, "OPF-A054", "storage_offset mod 256 = 8", workspace=room[8:])
 
 
 def test_a_workspace_object_is_answered_with_the_call_that_takes_its_memory():
