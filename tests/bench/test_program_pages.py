@@ -37,7 +37,7 @@ def test_a_reason_is_of_a_row_in_which_a_peer_is_faster(reason):
 
 
 def test_a_row_with_a_faster_peer_has_the_counters_of_both():
-    """Of the newest record, whose problems bench/slower.py takes."""
+    """bench/slower.py takes the slower problems of the newest records."""
     slow = [one for kind in ("maps", "rows") for one in timed(operators.record(kind), ("",)) if one.ratio < NEAR]
     for one in slow:
         assert UNEXPLAINED not in one.why, one.ours["problem"]

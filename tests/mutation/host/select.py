@@ -1,9 +1,8 @@
-"""Faults in selection: reasons, preferences, guarantees, locks, manifests, explanations, ids."""
+"""Faults in selection: reasons, preferences, guarantees, locks, explanations, ids."""
 
 from tests.mutation.mutant import host
 
-SELECTION, MANIFEST, EXPLANATION = "select/selection.py", "select/manifest.py", "select/explanation.py"
-DIFFERENCES = "select/sku_differences.py"
+SELECTION, EXPLANATION = "select/selection.py", "select/explanation.py"
 PINS, FORCE, CHANGE, REGISTRY = "select/pins.py", "select/in_force.py", "select/change.py", "select/registry.py"
 CHOICES, MANIFESTS, EXPLAINED = (
     "tests/select/test_selection.py",
@@ -19,20 +18,6 @@ MESSAGES, TARGETS = "tests/core/test_messages.py", "tests/core/test_target.py"
 COUNTED, LOCKED = "tests/telemetry/test_telemetry.py", "tests/select/test_locks.py"
 
 FAULTS = (
-    host(
-        "manifest: it allows what the preference leaves out",
-        MANIFEST,
-        "self.skus if prefer.allow is None else tuple(sku for sku in self.skus if sku in prefer.allow)",
-        "self.skus",
-        MANIFESTS,
-    ),
-    host(
-        "manifest: an empty list of allowed SKUs allows all of it",
-        MANIFEST,
-        "self.skus if prefer.allow is None else",
-        "self.skus if not prefer.allow else",
-        MANIFESTS,
-    ),
     host(
         "forbid: names beyond the first are not checked",
         SELECTION,
@@ -207,89 +192,6 @@ FAULTS = (
         "allowed = manifest.required(required) if required else None",
         'allowed = manifest.required(required) if required and prefer.autotune == "off" else None',
         LOCKED,
-    ),
-    host(
-        "manifest: a file is not read again",
-        MANIFEST,
-        "return _read(path, stat.st_mtime_ns, stat.st_size)",
-        "return _read(path, 0, 0)",
-        LOCKED,
-    ),
-    host(
-        "manifest: a file of another size is not read again",
-        MANIFEST,
-        "stat.st_mtime_ns, stat.st_size)",
-        "stat.st_mtime_ns, 0)",
-        LOCKED,
-    ),
-    host(
-        "manifest: a file of another time is not read again",
-        MANIFEST,
-        "stat.st_mtime_ns, stat.st_size)",
-        "0, stat.st_size)",
-        LOCKED,
-    ),
-    host(
-        "manifest: a file that is not there allows all",
-        MANIFEST,
-        "        if is_sku_id(value):\n",
-        "        if True:\n",
-        LOCKED,
-    ),
-    host(
-        "manifest: freezing is bound by the one in force",
-        MANIFEST,
-        "    options = survey(checked, prefer, target, NO_PINS)",
-        "    from opfacade.select.in_force import in_force\n\n"
-        "    options = survey(checked, prefer, target, in_force(checked, prefer, target))",
-        MANIFESTS,
-    ),
-    host("manifest: ids need no order", MANIFEST, "if list(values) != sorted(set(values)):", "if False:", MANIFESTS),
-    host("manifest: any text is an id", MANIFEST, "if not is_sku_id(value):", "if False:", MANIFESTS),
-    host(
-        "manifest: what was added is not reported",
-        MANIFEST,
-        "added, removed = sorted(set(other.skus) - set(self.skus)),",
-        "added, removed = sorted(set(other.skus) & set(self.skus)),",
-        MANIFESTS,
-    ),
-    host(
-        "manifest: nothing is said of the reference in it",
-        MANIFEST,
-        "        if not target.is_cpu:\n            _warn_of_references(chosen)\n",
-        "",
-        MANIFESTS,
-    ),
-    host(
-        "manifest: another kernel is the nearest",
-        DIFFERENCES,
-        "[o for o in others if same_kernel(sku, o)]",
-        "list(others)",
-        LOCKED,
-    ),
-    host(
-        "manifest: a change of dtype is a change of one kernel",
-        DIFFERENCES,
-        "return a[:4] == b[:4] and a[5] == b[5]",
-        "return a[:4] == b[:4]",
-        LOCKED,
-    ),
-    host(
-        "manifest: a difference is no difference",
-        MANIFEST,
-        "return bool(self.added or self.removed or self.changed or self.rebuilt)",
-        "return bool(self.added or self.removed or self.rebuilt)",
-        MANIFESTS,
-    ),
-    host(
-        "manifest: facts of one side alone are not reported",
-        DIFFERENCES,
-        "for fact in sorted(old.keys() | new.keys()):",
-        "for fact in sorted(old.keys() & new.keys()):",
-        MANIFESTS,
-    ),
-    host(
-        "manifest: check names what is allowed", MANIFEST, "if not manifest.allows(sku))", "if manifest.allows(sku))", MANIFESTS
     ),
     host(
         "explain: pins of the process are not taken",
