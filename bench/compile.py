@@ -1,6 +1,6 @@
 """Compile times on this machine: `python -m bench.compile [--flashinfer DIR] [--out FILE]`. Needs no GPU.
 
-Every EXAMPLE for one architecture: built alone from an empty cache (wall and CPU seconds, medians of five), the whole set at
+Every EXAMPLE for one architecture: built alone from an empty cache (wall and CPU seconds, medians of three), the whole set at
 once, and the warm load in a new process. DIR holds an unpacked FlashInfer package, whose modules for the same work are then
 built by the same compiler in the same run. CPU seconds are those of all processes of a build: on a shared machine wall says
 less.
@@ -32,7 +32,7 @@ from opfacade.jit import cache, toolchain
 from opfacade.select.registry import examples
 from opfacade.tools.warmup import warmup
 
-BUILDS = 5  # of each alone
+BUILDS = 3  # of each alone; walls of one kernel differ by less than 3 %, and there are more than a hundred
 HERE = Path(__file__).resolve().parent
 WARM = """
 import sys, time
@@ -94,7 +94,11 @@ def ours(target: Target) -> dict[str, Any]:
     plans = [Plan.select(descriptor, target=target) for descriptor in examples()]
     with empty_cache():
         digests = measured(identify_compilers)
-    rows = [alone(plan) for plan in plans if plan.jit_spec is not None]
+    kernels = [plan for plan in plans if plan.jit_spec is not None]
+    rows = []
+    for done, plan in enumerate(kernels, 1):
+        rows.append(alone(plan))
+        print(f"{done} of {len(kernels)}: {rows[-1]['wall_s']} s {short(plan.sku.id)}", file=sys.stderr, flush=True)
     with empty_cache():
         identify_compilers()
         together = measured(lambda: warmup(examples(), target))
