@@ -138,7 +138,7 @@ LINES = (
     Line("merge of partial results", "MergeStatesPlan", ANY, lambda: copied("merge")),
     Line("elementwise programs", "MapPlan", ANY, lambda: programs("maps", "map"), "elements"),
     Line("gated activations", "GatedActivationPlan", ANY, lambda: programs("maps", "silu", "swiglu"), "elements"),
-    Line("rotary positions", "RotaryPlan", ANY, lambda: programs("rope", "rope"), "elements"),
+    Line("rotary positions", "RotaryPlan", ANY, lambda: programs("maps", "rope"), "elements"),
     Line("norm, rotation and append of q, k, v", "QkvPreparePlan", ANY, unrecorded, "elements"),
     Line("row programs", "FoldPlan", ANY, lambda: programs("rows", "sum"), "rows"),
     Line("RMS and layer norm", "NormPlan", ANY, lambda: programs("rows", "rms", "add", "layer"), "rows"),

@@ -169,7 +169,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/cascade.md": lambda page: moved(page, "merge", "Merge"),
     "docs/ops/elementwise.md": lambda page: programs(page, "maps", "map"),
     "docs/ops/activation.md": lambda page: programs(page, "maps", "silu", "swiglu"),
-    "docs/ops/rotary.md": lambda page: programs(page, "rope", "rope"),
+    "docs/ops/rotary.md": lambda page: programs(page, "maps", "rope"),
     "docs/ops/norm.md": lambda page: programs(page, "rows", "rms", "add", "layer"),
     "docs/ops/softmax.md": lambda page: programs(page, "rows", "softmax"),
     "docs/ops/quantize.md": lambda page: programs(page, "rows", "quantise", "dequantise"),

@@ -39,11 +39,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--tests", required=True, help="the commit of FlashInfer whose tests ran")
+    parser.add_argument("--machine-of", type=Path, help="a record made where the tests ran; else of this machine")
     records.add_commit(parser)
     records.add_out(parser, "flashinfer_tests")
     options = parser.parse_args()
     found = joined([json.loads(path.read_text()) for path in options.tables])
-    record = {"machine": {**machine(), "commit": records.commit(options.commit)}, "tests_of": options.tests, **found}
+    facts = json.loads(options.machine_of.read_text())["machine"] if options.machine_of else machine()
+    record = {"machine": facts | {"commit": records.commit(options.commit)}, "tests_of": options.tests, **found}
     records.write(records.place(options.out, "flashinfer_tests"), record)
     print(json.dumps(found["all"]))
 

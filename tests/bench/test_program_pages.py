@@ -31,7 +31,7 @@ def test_a_row_without_a_peer_or_a_reason_says_so():
 
 @pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason.pattern)
 def test_a_reason_is_of_a_row_in_which_a_peer_is_faster(reason):
-    every = [one for kind in ("maps", "rope", "rows") for one in timed(operators.record(kind), ("",))]
+    every = [one for kind in ("maps", "rows") for one in timed(operators.record(kind), ("",))]
     assert any(one.ratio < NEAR and one.why.startswith(reason.text) for one in every)
     assert program_pages.HEAD[0].count("|") == line(every[0]).count("|")
 
