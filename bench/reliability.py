@@ -1,8 +1,9 @@
 """Writes docs/reliability.md from what is recorded in bench/results: `scripts/reliability [--check]`.
 
 Nothing on that page is written by hand: a claim has a record, with counts, date, machine and the digest of the kernels that it
-is of, or it is under "not shown". A record of other kernels than those of today is "older than the kernels"; `--check` then
-fails. The digests cover code without comments (`opfacade.tools.kernel_digests`), so a commit of words ages no record.
+is of, or it is under "not shown". A record of other kernels than those of today is "older than the kernels", and one in which
+something failed or is missing says so (bench/shortfalls.py); `--check` fails on both. The digests cover code without comments
+(`opfacade.tools.kernel_digests`), so a commit of words ages no record.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from bench.shortfalls import shortfalls
 from opfacade.tools import kernel_digests
 from opfacade.tools.verify import seal
 
@@ -118,7 +120,7 @@ def suite(record: dict[str, Any]) -> list[str]:
 def evidence(record: dict[str, Any]) -> list[str]:
     held = sum(row["ok"] for row in record["skus"])
     lines = [
-        f"{held} of {len(record['skus'])} SKUs held. sha256 `{record['sha256']}`.",
+        f"{held} of {len(record['skus'])} SKUs held. sha256 `{record.get('sha256', 'missing')}`.",
         "",
         "| SKU | tried | held | kernel |",
         "|---|---|---|---|",
@@ -192,6 +194,8 @@ def page() -> str:
             name, record = found[kind]
             why = outdated(kind, record)
             warning = [filled(f"**This record is {why}.**"), ""] if why else []
+            short = shortfalls(kind, record)
+            warning += [filled(f"**This record proves less than it should: {'; '.join(short)}.**"), ""] if short else []
             lines += [f"## {title}", "", stamp(name, record), "", *warning, *body(record), ""]
     unshown = [f"- No record yet of {MISSING[kind]}." for kind in SECTIONS if kind not in found]
     lines += ["## Not shown", "", *unshown, *(f"- {text}" for text in NEVER), ""]
@@ -200,7 +204,7 @@ def page() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    help_text = "only compare: status 1 if the page is not what the records give, a record is missing or older than the kernels"
+    help_text = "only compare: status 1 if the page is not what the records give, or a record is missing, incomplete or older"
     parser.add_argument("--check", action="store_true", help=help_text)
     if parser.parse_args().check:
         found = faults()
@@ -220,6 +224,7 @@ def faults() -> list[str]:
             missing, older = unproven(record)
             why += f" ({missing} of {len(kernel_digests.present())} missing, {older} of other code)"
         lines += [f"{name} ({kind}) is {why}; record again {MISSING[kind]}"] if why else []
+        lines += [f"{name} ({kind}) proves less than it should: {short}" for short in shortfalls(kind, record)]
     if PAGE.read_text() != page():
         lines.append(f"{PAGE.relative_to(ROOT)} is not what the records give: run scripts/reliability")
     return lines

@@ -55,8 +55,13 @@ def joined(sources: ReportSources) -> Facts:
             _require(name, record, needed)
     for record in sources.verify:
         _require_seal(record)
-    lines = sorted((_line(sku, sources) for sku in _skus(sources)), key=lambda line: (line.op, line.kernel, line.facts))
-    return {"lines": lines, "glance": glance(sources, lines), "sources": sources}
+    try:
+        lines = sorted((_line(sku, sources) for sku in _skus(sources)), key=lambda line: (line.op, line.kernel, line.facts))
+        return {"lines": lines, "glance": glance(sources, lines), "sources": sources}
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as wrong:  # the rows are of no schema
+        expected = "report: expected rows as `opfacade bench` and `opfacade verify` write them"
+        message = f"{expected}, got one of another form: {type(wrong).__name__}: {wrong}. [OPF-P001]"
+        raise DescriptorError(message, code="OPF-P001", op="report", stage="read") from wrong
 
 
 def _require(name: str, record: Any, needed: Iterable[str]) -> None:

@@ -283,6 +283,7 @@ def main() -> int:
     words = parser.parse_args()
     device = next(name for name in TIMEOUT if getattr(words, name))
     started, before = time.monotonic(), loaded(words.out)
+    of = origin(device, words.commit)  # before the run: the sources may change meanwhile
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         place = Place(Path(folder), device)
         with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
@@ -290,7 +291,6 @@ def main() -> int:
             sources = [] if words.again else begun(pool, proofs, place)
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
             sources = sources or begun(pool, proofs, place)  # last, so that a run that is cut off has recorded rows
-            of = origin(device, words.commit) if words.again else {}
             for job in as_completed(jobs) if words.again else ():
                 merge(device, job.result(), of, words.out)
             rows = [job.result() for job in jobs]
@@ -302,7 +302,7 @@ def main() -> int:
         return 2
     missed = [row["fault"] for row in rows if not row["caught_by"]]
     if not words.only and not words.quick and not words.again:
-        record(device, origin(device, words.commit) | summary(rows, round(time.monotonic() - started)), words.out)
+        record(device, of | summary(rows, round(time.monotonic() - started)), words.out)
     print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")
     return 1 if any(not row["caught_by"] and not row["blind"] for row in rows) else 0
 

@@ -243,3 +243,24 @@ def test_the_command_shows_nothing_of_a_changed_proof(tmp_path):
     assert shown.exit_code != 0
     assert "OPF-P002" in shown.output
     assert not (tmp_path / "page.html").exists()
+
+
+def sealed(**changes):
+    changed = {name: value for name, value in (proof() | changes).items() if name != "sha256"}
+    return changed | {"sha256": seal(changed)}
+
+
+WITHOUT_TRIED = {name: value for name, value in proof()["skus"][0].items() if name != "tried"}
+
+
+@pytest.mark.parametrize("skus", [[5], [{}], [WITHOUT_TRIED], 7, [proof()["skus"][0] | {"tried": [1]}]])
+def test_rows_of_another_form_in_a_proof_are_refused(skus):
+    with pytest.raises(errors.DescriptorError, match=r"got one of another form: \w+Error.*OPF-P001"):
+        joined(ReportSources(verify=[sealed(skus=skus)]))
+
+
+@pytest.mark.parametrize("change", [{"us": "x"}, {"noise": None, "TBs": "1"}, {"sku": ["a"]}])
+def test_rows_of_another_form_in_a_bench_record_are_refused(timed, change):
+    rows = [row | (change if "sku" in row else {}) for row in timed["rows"]]
+    with pytest.raises(errors.DescriptorError, match=r"got one of another form: \w+Error.*OPF-P001"):
+        joined(ReportSources(bench=[timed | {"rows": rows}]))

@@ -2,16 +2,17 @@
 
 import json
 import shutil
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from bench import records, reliability
+from bench import reliability, shortfalls
 from opfacade.jit import codegen
 from opfacade.tools import kernel_digests
 from opfacade.tools.verify import seal
 
 MACHINE = {"device": "GPU", "torch": "2", "date": "2026-01-02"}
+OF_A_COMMIT = MACHINE | {"commit": "0123abc"}
 RECORDS = {
     "suite.json": {
         "machine": MACHINE,
@@ -34,6 +35,14 @@ RECORDS = {
     "mutation.json": {"gpu": {"machine": MACHINE, "mutants": [{"fault": "f", "caught_by": ""}]}},
 }  # fmt: skip
 RECORDS["evidence.json"]["sha256"] = seal(RECORDS["evidence.json"])
+PROVING = {  # records that prove their claims
+    "suite.json": RECORDS["suite.json"] | {"counts": {"passed": 3}, "not_passed": [], "ran_to_its_end": True},
+    "sanitize.json": RECORDS["sanitize.json"] | {
+        "tools": [{"tool": tool, "result": "clean", "seconds": 3} for tool in sorted(shortfalls.TOOLS)],
+    },
+    "invariance.json": RECORDS["invariance.json"],
+    "mutation.json": {"mutants": [{"fault": "f", "caught_by": "test", "blind": ""}]},
+}  # fmt: skip
 CODE = {"sku a": "a" * 64, "sku b": "b" * 64}
 
 
@@ -98,18 +107,17 @@ def kernels(monkeypatch):
 
 def proven(**codes):
     rows = [{"sku": sku, "ok": True, "tried": {}, "code": code} for sku, code in ({**CODE, **codes}).items() if code]
-    record = {"machine": MACHINE, "date": "2026-01-02T03:04:05Z", "random_problems": [], "skus": rows}
+    facts = {"machine": OF_A_COMMIT, "date": "2026-01-02T03:04:05Z", "effort": {"quick": False}}
+    record = facts | {"random_problems": [], "skus": rows}
     return record | {"sha256": seal(record)}
 
 
 def write_all(results, evidence):
     """Records of every section, of the present kernels."""
-    for name, content in RECORDS.items():
-        if name == "mutation.json":
-            one = content["gpu"] | {"kernels": kernel_digests.stamp()}
-            (results / name).write_text(json.dumps(dict.fromkeys(("gpu", "cpu", "host"), one)))
-        else:
-            records.write(results / name, dict(content))
+    for name, content in PROVING.items():
+        sound = content | {"machine": OF_A_COMMIT, "kernels": kernel_digests.stamp()}
+        sound = dict.fromkeys(("gpu", "cpu", "host"), sound) if name == "mutation.json" else sound
+        (results / name).write_text(json.dumps(sound))
     (results / "evidence.json").write_text(json.dumps(evidence))
 
 
@@ -118,6 +126,8 @@ def checked(results, kernels, monkeypatch, tmp_path):
     """`--check` of the page as it is written now: what it prints."""
     monkeypatch.setattr(reliability, "ROOT", tmp_path)
     monkeypatch.setattr(reliability, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(shortfalls, "classes", lambda: {"a": SimpleNamespace(op="op")})
+    monkeypatch.setattr(shortfalls, "planted", lambda device: frozenset({"f"}))
 
     def run(write=True):
         if write:
@@ -160,7 +170,7 @@ def test_a_sku_that_is_not_proven_and_one_that_is_no_longer_selected_are_told(re
 
 def test_a_record_that_names_no_kernels_is_older(results, checked):
     write_all(results, proven())
-    (results / "suite.json").write_text(json.dumps(RECORDS["suite.json"]))
+    (results / "suite.json").write_text(json.dumps(PROVING["suite.json"] | {"machine": OF_A_COMMIT}))
     (found,) = checked()
     assert found.startswith("suite.json (suite) is older than the kernels: it does not name those that it is of")
 
@@ -193,3 +203,61 @@ def test_a_comment_ages_nothing_and_code_does(tmp_path, monkeypatch):
     assert {sku.split("/")[1] for sku in before if before[sku] != after[sku]} == {"merge_states"}
     assert before.keys() == after.keys()
     assert not kernel_digests.is_present({"arch": "sm_90a", "skus": len(before), "digest": "0" * 64})
+
+
+def sealed(record, **changes):
+    changed = {name: value for name, value in (record | changes).items() if name != "sha256"}
+    return changed | {"sha256": seal(changed)}
+
+
+SHORT = {
+    "a test that failed": ("suite", {"counts": {"passed": 2, "failure": 1}}, "1 tests failed"),
+    "an error": ("suite", {"counts": {"error": 2}}, "2 tests failed"),
+    "a run that was cut off": ("suite", {"ran_to_its_end": False}, "the run was cut off"),
+    "no random problems": ("suite", {"random_problems": {}}, "it lacks random problems of op"),
+    "no commit": ("suite", {"machine": MACHINE}, "it does not name its commit"),
+    "a SKU that did not hold": ("evidence", {"skus": [{"ok": True}, {"ok": False}]}, "1 of 2 SKUs did not hold"),
+    "a wrong random problem": ("evidence", {"random_problems": [{"ok": False}]}, "1 of 1 random problems did not hold"),
+    "a wrong function": ("evidence", {"exhaustive": [{"ok": False}]}, "1 of 1 functions did not hold"),
+    "a quick proof": ("evidence", {"effort": {"quick": True}}, "the proof is a quick one"),
+    "a tool with errors": (
+        "sanitize", {"tools": [{"tool": tool, "result": "exit 99"} for tool in shortfalls.TOOLS]}, "memcheck said exit 99",
+    ),
+    "a tool too few": (
+        "sanitize", {"tools": [{"tool": "memcheck", "result": "clean"}]}, "it lacks a run of initcheck, racecheck, synccheck",
+    ),
+    "a class too few": ("sanitize", {"kinds": []}, "it lacks classes of SKU: a"),
+    "no shapes": ("invariance", {"shapes": []}, "no shape was timed"),
+    "a fault that was missed": (
+        "mutation gpu", {"mutants": [{"fault": "f", "caught_by": "", "blind": ""}]}, "1 faults were not caught",
+    ),
+    "a fault too few": ("mutation host", {"mutants": [], "listed": 0}, "it lacks faults: f"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "changes", "told"), SHORT.values(), ids=SHORT)
+def test_a_record_that_proves_less_than_its_claim_is_told(kind, changes, told, checked):
+    sound = PROVING.get(f"{kind.split()[0]}.json", proven()) | {"machine": OF_A_COMMIT}
+    assert shortfalls.shortfalls(kind, sound) == []
+    assert any(told in line for line in shortfalls.shortfalls(kind, sound | changes))
+
+
+def test_a_missed_fault_with_a_reason_is_no_shortfall(checked):
+    blind = {"machine": OF_A_COMMIT, "mutants": [{"fault": "f", "caught_by": "", "blind": "no GPU stores so late"}]}
+    assert shortfalls.shortfalls("mutation cpu", blind) == []
+
+
+def test_the_check_and_the_page_tell_of_a_shortfall(results, checked):
+    write_all(results, sealed(proven(), effort={"quick": True}))
+    assert checked() == ["evidence.json (evidence) proves less than it should: the proof is a quick one"]
+    assert "**This record proves less than it should: the proof is a quick one.**" in reliability.page()
+
+
+def test_a_proof_without_its_seal_is_told(results, checked):
+    write_all(results, {name: value for name, value in proven().items() if name != "sha256"})
+    assert "changed after it was written" in checked()[0]
+
+
+def test_the_classes_and_the_faults_of_today_are_those_of_their_lists():
+    assert "decode-auto" in shortfalls.classes()
+    assert all(shortfalls.planted(device) for device in ("cpu", "gpu", "host"))
