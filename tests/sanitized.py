@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from opfacade.core.target import Target
 from opfacade.testing import inputs, matrix, numerics, prebuilt
 from opfacade.testing.harness import harness_of
 from opfacade.testing.subject import Subject
+from opfacade.tools.machine import machine
 
 SEEDS = (1, 2)
 
@@ -57,8 +57,7 @@ def run(kind, descriptor, seed):
 
 
 def record(rows, out, commit):
-    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
-    facts |= {"date": time.strftime("%Y-%m-%d"), "commit": commit}
+    facts = machine("cuda") | {"date": time.strftime("%Y-%m-%d"), "commit": commit}
     result = {"machine": facts, "kinds": list(matrix.matrix()), "seeds": len(SEEDS), "tools": rows}
     records.write(out, result)
 

@@ -205,11 +205,11 @@ def origin(device: str, commit: str | None) -> dict[str, object]:
 
 
 def machine(device: str) -> dict[str, object]:
-    import torch
+    from opfacade.tools import machine as known
 
-    name = torch.cuda.get_device_name() if device == "gpu" else platform.processor() or platform.machine()
-    facts = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
-    return facts | {"date": time.strftime("%Y-%m-%d")}
+    facts = known.machine("cuda" if device == "gpu" else "cpu")
+    name = facts["device"] if device == "gpu" else platform.processor() or platform.machine()
+    return facts | {"device": name, "date": time.strftime("%Y-%m-%d")}
 
 
 def sign(by: str) -> str:
