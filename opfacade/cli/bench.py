@@ -11,6 +11,7 @@ import click
 
 from opfacade.base import regular_files, strict_json
 from opfacade.base.pace import Pace
+from opfacade.cli import input as cli_input
 from opfacade.cli.input import content, name, works_in
 
 if TYPE_CHECKING:
@@ -104,14 +105,13 @@ def report(
     from opfacade.jit.cache.upkeep import entries
     from opfacade.report import ReportSources, html
     from opfacade.select.measurements import store_here
-    from opfacade.telemetry.file import read
 
     sources = ReportSources(
-        bench=[_record(path) for path in bench_files],
-        verify=[_record(path) for path in verify_files],
+        bench=[_record("bench", path) for path in bench_files],
+        verify=[_record("verify", path) for path in verify_files],
         tuned=store_here().rows() if wanted["tuned"] else (),
         cache=entries(shared()) if wanted["cache"] else (),
-        counts=read(counts)[0] if counts is not None else {},
+        counts=cli_input.counts(counts)[0] if counts is not None else {},
     )
     if not (bench_files or verify_files or counts or sources.tuned or sources.cache):
         raise click.UsageError("nothing to report: give --bench, --verify or --telemetry, or tune or compile something first.")
@@ -120,8 +120,13 @@ def report(
     click.echo(f"{len(text) // 1024} KiB in {out}")
 
 
-def _record(path: Path) -> Any:
+def _record(command: str, path: Path) -> Any:
+    from opfacade.report.join import require
+
     try:
-        return strict_json.loads(regular_files.read(path))
+        found = strict_json.loads(regular_files.read(path))
     except ValueError as error:
         raise click.BadParameter(f"{path} is no JSON: {error}") from error
+    with cli_input.of(path):
+        require(command, found)
+    return found

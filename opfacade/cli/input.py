@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from opfacade.base import regular_files
-from opfacade.errors import DescriptorError
+from opfacade.errors import OpfacadeError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from opfacade.core.descriptor import Descriptor
     from opfacade.tools.workload import Work
 
@@ -25,15 +29,22 @@ def name(file: IO[bytes]) -> str:
     return found if isinstance(found, str) else "standard input"
 
 
+@contextmanager
+def of(origin: object) -> Iterator[None]:
+    """Errors of the library in this block name the file that they are of."""
+    try:
+        yield
+    except OpfacadeError as error:
+        error.args = (f"{origin}: {error}",)
+        raise
+
+
 def one(file: IO[bytes]) -> Descriptor[Any]:
     """The one descriptor in a file; an error names the file."""
     from opfacade.select.registry import load_descriptor
 
-    try:
+    with of(name(file)):
         return load_descriptor(content(file))
-    except DescriptorError as error:
-        error.args = (f"{name(file)}: {error}",)
-        raise
 
 
 def works(file: IO[bytes]) -> tuple[Work, ...]:
@@ -61,7 +72,18 @@ def works_in(text: bytes, origin: str) -> tuple[Work, ...]:
     deployment that did nothing must not look like one that is done."""
     from opfacade.tools.workload import read
 
-    found = read(text)
+    with of(origin):
+        found = read(text)
     if not found:
         raise click.ClickException(f"{origin} has no problems: nothing was done.")
     return found
+
+
+def counts(path: Path) -> tuple[dict[str, Any], int]:
+    """The counters in a file of OPFACADE_TELEMETRY_FILE, and how many lines are broken; UsageError where no line is whole."""
+    from opfacade.telemetry.file import read
+
+    found, broken = read(path)
+    if broken and not any(found.values()):
+        raise click.UsageError(f"{path}: expected lines that OPFACADE_TELEMETRY_FILE collects, got none among {broken} lines.")
+    return found, broken

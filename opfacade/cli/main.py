@@ -33,12 +33,22 @@ _GPU = "sm_90a"
 _WIDE = 120  # columns: what a table with refusals needs
 
 
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as a line for a reader of a terminal, without a place in the sources."""
+    click.echo(f"warning: {message}", err=True)
+
+
 class _Commands(click.Group):
     """Errors of the library, and files that cannot be read or written, end a command with a message and status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # torch says so where numpy is not installed; nothing here needs it.
-        warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
+        with warnings.catch_warnings():
+            # torch says so where numpy is not installed; nothing here needs it.
+            warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
+            warnings.showwarning = _warn
+            return self._ended(ctx)
+
+    def _ended(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

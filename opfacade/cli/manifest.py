@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
-from opfacade.cli.input import works
+from opfacade.cli.input import of, works
+
+if TYPE_CHECKING:
+    from opfacade.select.manifest import SkuManifest
 
 _BACKEND = click.option("--backend", type=click.Choice(["cuda", "reference"]), help="Refuse candidates of the other.")
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -49,9 +52,7 @@ def freeze(file: IO[bytes], target: str | None, backend: str | None, note: str, 
 @click.pass_context
 def diff(ctx: click.Context, old: Path, new: Path) -> None:
     """Show the SKUs that the manifest NEW adds, removes and changes; status 1 if anything differs."""
-    from opfacade.select.manifest import SkuManifest
-
-    found = SkuManifest.load(old).diff(SkuManifest.load(new))
+    found = _loaded(old).diff(_loaded(new))
     click.echo(str(found))
     ctx.exit(1 if found else 0)
 
@@ -76,7 +77,7 @@ def check(
     from opfacade import Preference, Target
     from opfacade.select.manifest import SkuManifest
 
-    allowed, prefer = SkuManifest.load(locked), Preference.model_validate({"backend": backend})
+    allowed, prefer = _loaded(locked), Preference.model_validate({"backend": backend})
     problems, machine = [work.descriptor for work in works(file)], Target.parse(target) if target else None
     found = allowed.standings(SkuManifest.freeze(problems, prefer, machine))
     selected = (
@@ -92,6 +93,13 @@ def check(
             f"selected for {Target.current().arch}, because --target was left out; the manifest is of {_archs(allowed.skus)}"
         )
     ctx.exit(1 if missing or (same_binary and same < len(found)) else 0)
+
+
+def _loaded(path: Path) -> SkuManifest:
+    from opfacade.select.manifest import SkuManifest
+
+    with of(path):
+        return SkuManifest.load(path)
 
 
 def _selecting(sku: str, selected: Sequence[tuple[str, ...]]) -> str:

@@ -14,7 +14,7 @@ import click
 
 from opfacade.base import json_text
 from opfacade.base.pace import Pace
-from opfacade.cli.input import models, of_model, works
+from opfacade.cli.input import counts, models, of_model, works
 
 if TYPE_CHECKING:
     from opfacade.tools.doctor import Diagnosis
@@ -166,9 +166,7 @@ def replay(ctx: click.Context, place: Path, device: str | None, as_json: bool) -
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def telemetry(file: Path, as_json: bool) -> None:
     """The counters that OPFACADE_TELEMETRY_FILE collected in FILE, added up over all processes."""
-    from opfacade.telemetry.file import read
-
-    total, broken = read(file)
+    total, broken = counts(file)
     if as_json:
         click.echo(json.dumps(total | {"broken_lines": broken}, indent=2))
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,11 +50,9 @@ class SkuLine:
 
 def joined(sources: ReportSources) -> Facts:
     """Everything that a page shows."""
-    for name, records, needed in (("bench", sources.bench, ("rows", "ceilings")), ("verify", sources.verify, ("skus", "ok"))):
+    for name, records in (("bench", sources.bench), ("verify", sources.verify)):
         for record in records:
-            _require(name, record, needed)
-    for record in sources.verify:
-        _require_seal(record)
+            require(name, record)
     try:
         lines = sorted((_line(sku, sources) for sku in _skus(sources)), key=lambda line: (line.op, line.kernel, line.facts))
         return {"lines": lines, "glance": glance(sources, lines), "sources": sources}
@@ -64,10 +62,14 @@ def joined(sources: ReportSources) -> Facts:
         raise DescriptorError(message, code="OPF-P001", op="report", stage="read") from wrong
 
 
-def _require(name: str, record: Any, needed: Iterable[str]) -> None:
+def require(name: str, record: Any) -> None:
+    """DescriptorError for what is no record of the command `name`, "bench" or "verify", or was changed after it was written."""
+    needed = {"bench": ("rows", "ceilings"), "verify": ("skus", "ok")}[name]
     if not isinstance(record, dict) or any(key not in record for key in ("machine", *needed)):
         message = f"report: {name} expected a record that `opfacade {name}` wrote, got something else. [OPF-P001]"
         raise DescriptorError(message, code="OPF-P001", op="report", stage="read")
+    if name == "verify":
+        _require_seal(record)
 
 
 def _require_seal(record: Facts) -> None:

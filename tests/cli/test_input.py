@@ -1,6 +1,9 @@
 """Input of commands, and their message for a file in which there is nothing to do."""
 
 import io
+import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -62,3 +65,37 @@ def test_a_pipe_is_read_to_its_end():
     pipe = io.BytesIO(b"text")
     pipe.name = "<stdin>"
     assert cli_input.content(pipe) == b"text"
+
+
+BY_FILE = {
+    "diff": ["manifest", "diff", "FILE", "FILE"],
+    "check": ["manifest", "check", "FILE", "FILE"],
+    "freeze": ["manifest", "freeze", "FILE"],
+    "warmup": ["warmup", "FILE"],
+    "verify": ["verify", "FILE"],
+    "bench": ["bench", "FILE"],
+    "report of bench": ["report", "--bench", "FILE"],
+    "report of verify": ["report", "--verify", "FILE"],
+    "report of telemetry": ["report", "--telemetry", "FILE"],
+    "telemetry": ["telemetry", "FILE"],
+}
+
+
+@pytest.mark.parametrize("words", BY_FILE.values(), ids=BY_FILE)
+def test_an_error_names_its_file(words, tmp_path):
+    path = tmp_path / "work.json"
+    path.write_text('{"op": "paged_decode", "batch_size": -1}')
+    done = CliRunner().invoke(main, [str(path) if word == "FILE" else word for word in words])
+    assert done.exit_code == 2, done.output
+    assert f"{path}: " in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_warning_is_a_line_without_a_place_in_the_sources(tmp_path):
+    path = tmp_path / "work.json"
+    cache = {"num_total_pages": 4, "page_size": 16, "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16"}
+    path.write_text(json.dumps({"op": "paged_decode", "batch_size": 2, "num_qo_heads": 4, "paged_kv": cache}))
+    command = [sys.executable, "-m", "opfacade", "explain", str(path), "--target", "sm_90"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr.splitlines()[0].startswith('warning: Target.parse("sm_90"): did you mean sm_90a?')
+    assert ".py:" not in done.stderr
