@@ -16,11 +16,7 @@ from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.number_scales import ScaledArgs
-from opfacade.plans._attention.page_tables import block_of_csr as block_of_csr
-from opfacade.plans._attention.page_tables import even_indptr as even_indptr
-from opfacade.plans._attention.page_tables import even_page_table as even_page_table
-from opfacade.plans._attention.page_tables import indptr as indptr
-from opfacade.plans._attention.page_tables import page_table as page_table
+from opfacade.plans._attention.page_tables import block_of_csr, even_indptr, even_page_table, indptr, page_table
 from opfacade.plans._attention.paging import (
     FP8,
     SCALES,
@@ -42,6 +38,11 @@ __all__ = [
     "PagedKvAppendDescriptor",
     "PagedKvAppendPlan",
     "PagedKvCacheDescriptor",
+    "block_of_csr",
+    "even_indptr",
+    "even_page_table",
+    "indptr",
+    "page_table",
 ]
 
 if TYPE_CHECKING:

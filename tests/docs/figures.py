@@ -17,10 +17,12 @@ from opfacade.plans.attention import BatchPagedPrefillDescriptor, PagedKvCacheDe
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {"docs/reliability.md", "docs/mutation.md"}
-_UNIT = r"(?:[un]?s|ms|min|minutes?|seconds?|hours?|[KMGT]i?B|[TG]B/s|TFLOP/s|%|times)"
+_UNIT = r"(?:[un]?s|ms|min|minutes?|(?:micro|milli)?seconds?|hours?|[KMGT]i?B|[TG]B/s|TFLOP/s|tokens/s|%|percent|times|-?fold)"
 FIGURE = re.compile(
-    rf"(?<![\w.@^])\d[\d,]*(?:\.\d+)? ?{_UNIT}(?![\w/])|\bx\d+\.\d+"
-    r"|(?<![\w.])\d+(?:\.\d+)?x(?= (?:as|faster|less|more|slower|speed))"
+    rf"(?<![\w.@^])\d[\d,]*(?:\.\d+)? ?{_UNIT}(?!\w)(?:/\w+)?|\bx\d+\.\d+"
+    r"|(?<![\w.])\d+(?:\.\d+)?[x×](?= (?:as|faster|less|more|slower|speed|of))"
+    r"|(?<![\w.])\d[\d,]* of \d[\d,]* (?:SKUs|tests|faults)|(?<![\w.])\d[\d,]* passed"
+    r"|(?<![\w.])[01]\.\d+ of (?:the |its )?(?:peer|copy|read|speed)|\ba factor of \d|\btwice as (?:fast|slow)"
 )
 # A row of the table of tuning, which a test of its own compares with its record.
 TUNED = re.compile(r"^\| ((?:latent )?(?:decode|prefill) \d+x [^|]+?) \|(.+)\|$", re.MULTILINE)
@@ -97,7 +99,34 @@ def _workspace():
     return {"pool": gib(), "bounded": gib(max_kv_len=8192)}
 
 
+def _compat():
+    """Microseconds of plan() of 256 requests with index tensors on the device, ours and FlashInfer's."""
+    of = _json("bench/results/compat.json")["us"]["256"]
+    return {f"{who}_{what}": of[who][what]["plan_device"] for who in ("ours", "theirs") for what in ("decode", "paged_prefill")}
+
+
+def _torch_ops():
+    """Microseconds over Plan.run."""
+    us = _json("bench/results/torch_ops.json")["us"]
+    return {"op": us["op_over_run"], "functional": us["functional"] - us["run"]}
+
+
+def _tokens():
+    """Tokens per second with transformers 5.24."""
+    rows = _json("bench/results/transformers.json")["rows"]
+    return {f"{row['work']}_{row['attention']}": row["tokens_per_s"] for row in rows if "work" in row}
+
+
+def _peer_tests():
+    """How many of FlashInfer's own tests pass, and so on."""
+    return {"fail": 0} | _json("bench/results/flashinfer_tests.json")["all"]
+
+
 SOURCES = {
+    "peer_tests": _peer_tests,
+    "compat": _compat,
+    "tokens": _tokens,
+    "torch_ops": _torch_ops,
     "host": lambda: _json("bench/results/host.json"),
     "host_library": lambda: _json("bench/results/host_library.json"),
     "bench": _bench,
@@ -118,6 +147,22 @@ QUOTES = [
         "With a driver stub a run takes {after[us][run_same]:.1f} us, and {after[us][fast]:.1f} us on the fast path",
     ),
     ("docs/design.md", "workspace", "needs {pool:.1f} GiB, with `max_kv_len=8192` {bounded:.2f} GiB"),
+    (
+        "docs/migrating.md",
+        "compat",
+        "takes {ours_decode:.0f} us for decode, FlashInfer's {theirs_decode:.0f} us, and {ours_paged_prefill:.0f} us for paged "
+        "prefill, FlashInfer's {theirs_paged_prefill:.0f} us",
+    ),
+    ("docs/migrating.md", "peer_tests", "{pass} pass and none fails. {refuse} ask for a part that is refused by its name"),
+    ("docs/migrating.md", "peer_tests", "and {words} expect other words in an error. In {wider} the call works where"),
+    (
+        "docs/integrations.md",
+        "tokens",
+        "continuous batching generates {continuous_opfacade:.0f} tokens/s, with sdpa {continuous_sdpa:.0f}. Plain `generate` of "
+        "8 prompts generates {generate_opfacade:.0f} tokens/s, with sdpa {generate_sdpa:.0f},",
+    ),
+    ("docs/torch_compile.md", "torch_ops", "An op takes {op:.1f} us more than `Plan.run`"),
+    ("docs/torch_compile.md", "torch_ops", "and the functional form, which makes its outputs, {functional:.0f} us"),
     ("docs/using.md", "host", "a run pays for one counter ({us[count]:.2f} us, [`host.json`]"),
     ("docs/measuring.md", "tune", "{problems} problems of six models"),
     ("docs/measuring.md", "tune", "`python -m bench.tune work.jsonl --rounds 40`, {seconds:.0f} s)"),

@@ -1,5 +1,7 @@
 """The pages of the site: codes of errors are explained, pages are in the index, paths and links lead somewhere."""
 
+import ast
+import importlib
 import re
 import runpy
 import shutil
@@ -83,3 +85,19 @@ def test_paths_on_pages_exist():
         for path in paths.findall(page.read_text()) if page.name not in made else ():
             if "KIND" not in path and path not in later:
                 assert list(ROOT.glob(path)) or list((ROOT / "opfacade").glob(path)), f"{page.name}: {path}"
+
+
+def imported():
+    """(page, module, name) of every name that the code of a page imports from a public module of plans."""
+    for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
+        for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("opfacade.plans."):
+                    yield from ((page.name, node.module, alias.name) for alias in node.names)
+
+
+def test_what_a_page_imports_is_public():
+    found = list(imported())
+    assert ("kv_cache.md", "opfacade.plans.kv_cache", "even_page_table") in found
+    wrong = [one for one in found if one[2] not in importlib.import_module(one[1]).__all__]
+    assert not wrong, "add it to __all__"
