@@ -20,7 +20,7 @@ GENERATED = {"docs/reliability.md", "docs/mutation.md"}
 _UNIT = r"(?:[un]?s|ms|min|minutes?|(?:micro|milli)?seconds?|hours?|[KMGT]i?B|[TG]B/s|TFLOP/s|tokens/s|%|percent|times|-?fold)"
 FIGURE = re.compile(
     rf"(?<![\w.@^])\d[\d,]*(?:\.\d+)? ?{_UNIT}(?!\w)(?:/\w+)?|\bx\d+\.\d+"
-    r"|(?<![\w.])\d+(?:\.\d+)?[x×](?= (?:as|faster|less|more|slower|speed|of))"
+    r"|(?<![\w.])\d+(?:\.\d+)?[x\u00d7](?= (?:as|faster|less|more|slower|speed|of))"
     r"|(?<![\w.])\d[\d,]* of \d[\d,]* (?:SKUs|tests|faults)|(?<![\w.])\d[\d,]* passed"
     r"|(?<![\w.])[01]\.\d+ of (?:the |its )?(?:peer|copy|read|speed)|\ba factor of \d|\btwice as (?:fast|slow)"
 )
@@ -158,8 +158,8 @@ QUOTES = [
     (
         "docs/integrations.md",
         "tokens",
-        "continuous batching generates {continuous_opfacade:.0f} tokens/s, with sdpa {continuous_sdpa:.0f}. Plain `generate` of "
-        "8 prompts generates {generate_opfacade:.0f} tokens/s, with sdpa {generate_sdpa:.0f},",
+        "continuous batching generates {continuous_opfacade:.0f} tokens/s, with sdpa {continuous_sdpa:.0f}. Plain `generate` "
+        "of 8 prompts generates {generate_opfacade:.0f} tokens/s, with sdpa {generate_sdpa:.0f},",
     ),
     ("docs/torch_compile.md", "torch_ops", "An op takes {op:.1f} us more than `Plan.run`"),
     ("docs/torch_compile.md", "torch_ops", "and the functional form, which makes its outputs, {functional:.0f} us"),

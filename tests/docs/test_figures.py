@@ -27,7 +27,14 @@ def test_every_figure_is_quoted_or_a_fact(page):
     "words",
     [
         *("takes 1.7 us", "is 3 % faster", "x1.25 of it", "took 12ms", "at 700 TFLOP/s", "reads 4.2 TB/s", "1.4 times as fast"),
-        *("needs 156 MB less", "a 2x speedup", "20 minutes on two cores", "from 1,024 KiB", "costs 3 percent", "is 3× faster"),
+        *(
+            "needs 156 MB less",
+            "a 2x speedup",
+            "20 minutes on two cores",
+            "from 1,024 KiB",
+            "costs 3 percent",
+            "is 3\u00d7 faster",
+        ),
         *(
             "takes 5 microseconds",
             "reaches 0.97 of the peer's speed",
