@@ -17,6 +17,7 @@ NAMES = {
 }
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def name_of(op: str, argument: str, dtype: torch.dtype) -> str:
@@ -42,6 +43,18 @@ def float_name(op: str, argument: str, x: torch.Tensor) -> str:
     if x.dtype not in FLOATS:
         raise unmapped(op, argument, " or ".join(map(str, FLOATS)), x.dtype)
     return NAMES[x.dtype]
+
+
+def require_integers(op: str, argument: str, x: torch.Tensor) -> None:
+    """ArgumentError names the argument whose elements are no integers: a cast would cut fractions off."""
+    if x.dtype not in INTEGERS:
+        raise wrong(op, argument, "an integer dtype", x.dtype)
+
+
+def require_floats(op: str, argument: str, x: torch.Tensor) -> None:
+    """The same for elements that are no real numbers with fractions."""
+    if not x.is_floating_point():
+        raise wrong(op, argument, "a float dtype", x.dtype)
 
 
 def fp8_name(op: str, argument: str, x: torch.Tensor) -> Literal["f8_e4m3", "f8_e5m2"]:

@@ -21,6 +21,7 @@ from opfacade.errors import DescriptorError, FrozenError, Issue, OpfacadeError, 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 F32_MAX = (2 - 2.0**-23) * 2.0**127
+F32_LEAST = 2.0**-126  # the least normal number
 
 Self = TypeVar("Self", bound="Model")
 
@@ -38,6 +39,14 @@ def as_index(value: object) -> object:
 def _positive_zero(value: float) -> float:
     """-0.0 equals 0.0 but prints differently; one value must have one JSON form."""
     return value + 0.0
+
+
+def _cap(value: float) -> float:
+    """A cap is a divisor of f32 on the device: a smaller one may be 0 there, and 0 / 0 is NaN."""
+    if 0.0 < value < F32_LEAST:
+        expected = "0 or at least 2^-126, because kernels divide by it in f32, where a smaller one may be 0 and give NaN"
+        raise PydanticCustomError("too_small", "{expected}", {"expected": expected})
+    return value
 
 
 def _whole(value: object) -> object:
@@ -58,6 +67,7 @@ Bytes = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT64_MAX)]
 Size = Annotated[int, BeforeValidator(as_index), Field(ge=1, le=INT32_MAX)]
 Real = Annotated[float, AfterValidator(_positive_zero)]
 Single = Annotated[Real, Field(ge=-F32_MAX, le=F32_MAX)]  # finite on the device too
+SoftCap = Annotated[Single, Field(ge=0.0), AfterValidator(_cap)]
 Version = Annotated[Literal[1], BeforeValidator(_whole)]
 
 

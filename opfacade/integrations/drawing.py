@@ -12,7 +12,7 @@ from torch import Tensor
 from opfacade import Target
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import of_device
-from opfacade.integrations.refusal import refuse
+from opfacade.integrations.refusal import refuse_draw
 from opfacade.plans.mask import segment_packbits
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor, SamplePlan
 
@@ -27,7 +27,7 @@ def draw(way: str, logits: Tensor, operands: Mapping[str, Tensor | None], **fiel
     bf16 and f16.
     """
     if logits.dtype not in _NAMES:
-        refuse(way, "OPF-I003", "logits", expected=" or ".join(_NAMES.values()), got=logits.dtype)
+        refuse_draw(way, "OPF-I003", "logits", expected=" or ".join(_NAMES.values()), got=logits.dtype)
     given = {name: x for name, x in operands.items() if x is not None}
     flags: dict[str, Any] = {name: name in given for name in _FLAGS} | {"penalties": "output_counts" in given}
     if "bias" in given:

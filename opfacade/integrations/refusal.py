@@ -11,8 +11,10 @@ UNSUPPORTED = "UnsupportedError"
 KINDS = {"OPF-I002": "ShapeError", "OPF-I003": "DTypeError", "OPF-I004": "ArgumentError", "OPF-I007": "GradNotSupportedError"}
 
 
-def refuse(way: str, code: str, argument: str, *, expected: str, got: object, hint: str = "") -> NoReturn:
-    """Raise the error of `code` for a call through the adapter `way`.
+def refuse(
+    way: str, code: str, argument: str, *, expected: str, got: object, hint: str = "", part: str = "attention"
+) -> NoReturn:
+    """Raise the error of `code` for a call through the adapter `way`; `part`: the part of it that was called.
 
     OPF-I001: a request that no plan takes (UnsupportedError). OPF-I002, I003: a tensor of another shape or dtype.
     OPF-I004: an argument is missing. OPF-I005: a version that the adapter does not know (UnsupportedError). OPF-I006: the
@@ -20,4 +22,9 @@ def refuse(way: str, code: str, argument: str, *, expected: str, got: object, hi
     model that cannot be served so (UnsupportedError).
     """
     issue = Issue(code, argument, expected, str(got), hint, KINDS.get(code, UNSUPPORTED))
-    raise from_issues(way, "register" if code in ("OPF-I005", "OPF-I006", "OPF-I008") else "attention", [issue])
+    raise from_issues(way, "register" if code in ("OPF-I005", "OPF-I006", "OPF-I008") else part, [issue])
+
+
+def refuse_draw(way: str, code: str, argument: str, *, expected: str, got: object, hint: str = "") -> NoReturn:
+    """The same for a call of the adapter's sampler."""
+    refuse(way, code, argument, expected=expected, got=got, hint=hint, part="sampler")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.model import Count, Single, Size, contradiction
+from opfacade.core.model import Count, Size, SoftCap, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._sampling.adjust import AdjustLogitsArgs as AdjustLogitsArgs
@@ -74,7 +74,7 @@ class SampleDescriptor(Descriptor[SampleArgs]):
     )
     num_biases: Count = Field(default=0, description="Entries of a row's sparse bias.")
     bitmask: bool = Field(default=False, description="Rows have a bit for each token that is a candidate.")
-    soft_cap: Single = Field(default=0.0, ge=0.0, description="Logits a become soft_cap * tanh(a / soft_cap); 0 is off.")
+    soft_cap: SoftCap = Field(default=0.0, description="Logits a become soft_cap * tanh(a / soft_cap); 0 is off.")
     indices: bool = Field(default=False, description="Rows name their row of logits, so that several draw from one.")
     num_logits: Count | None = Field(default=None, description="Rows of logits with indices; by default total_num_rows.")
     report: Literal["none", "logprob", "top_n"] = Field(

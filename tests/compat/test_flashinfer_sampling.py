@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import opfacade.compat.flashinfer as flashinfer
-from opfacade.errors import ArgumentError, OpfacadeError, ShapeError, UnsupportedError
+from opfacade.errors import ArgumentError, ArgumentTypeError, OpfacadeError, ShapeError, UnsupportedError
 from tests.families.sampling.calls import slow_token
 
 SAMPLERS = {
@@ -213,6 +213,19 @@ REFUSED = {
     ),
     "narrow indices": ("sampling_from_probs", {"indices": whole(1).short()}, ArgumentError, "indices expected dtype int32"),
     "a matrix of top_p": ("top_p_sampling_from_probs", {"top_p": torch.ones(6, 1)}, ShapeError, "top_p expected a number"),
+    "fractions of tokens": (
+        "top_k_sampling_from_probs", {"top_k": torch.full((6,), 2.5)}, ArgumentError, "top_k expected an integer dtype, got",
+    ),
+    "no numbers of tokens": (
+        "top_k_top_p_sampling_from_logits", {"top_k": torch.full((6,), math.nan)}, ArgumentError, "top_k expected an integer",
+    ),
+    "truths of tokens": (
+        "top_k_sampling_from_probs", {"top_k": torch.ones(6).bool()}, ArgumentError, r"an integer dtype, got torch\.bool",
+    ),
+    "complex numbers": (
+        "top_p_sampling_from_probs", {"top_p": torch.ones(6) * 1j}, ArgumentError, "top_p expected a float dtype, got",
+    ),
+    "truths": ("min_p_sampling_from_probs", {"min_p": torch.ones(6).bool()}, ArgumentError, "min_p expected a float dtype"),
     "a scalar tensor": ("top_k_sampling_from_probs", {"top_k": torch.tensor(3)}, ShapeError, "top_k expected a number"),
     "a fraction of tokens": ("top_k_sampling_from_probs", {"top_k": 1.5}, ArgumentError, "top_k expected an integer"),
     "no number of tokens": ("top_k_sampling_from_probs", {"top_k": None}, ArgumentError, "top_k expected an integer"),
@@ -254,11 +267,22 @@ def test_numbers_of_other_kinds_are_refused_where_there_is_no_sampler():
     for k in (3.0, "3", None, True):
         with pytest.raises(ArgumentError, match="k expected an integer"):
             flashinfer.top_k(rows(), k)
+    for tie_break in (torch.tensor([1, 2]), 1.0, True, None):
+        with pytest.raises(ArgumentError, match="tie_break expected an integer"):
+            flashinfer.top_k(rows(), 3, tie_break=tie_break)
 
 
 def test_numbers_of_numpy_and_of_any_size_are_taken():
     x = rows()
-    for top_k in (np.int32(103), 2**70, -(2**70), 0, torch.full((6,), -(2**32) + 1), torch.full((6,), 2**40)):
+    for top_k in (
+        np.int32(103),
+        2**70,
+        -(2**70),
+        0,
+        torch.full((6,), -(2**32) + 1),
+        torch.full((6,), 2**40),
+        torch.full((6,), 127).byte(),
+    ):
         torch.testing.assert_close(flashinfer.top_k_renorm_probs(x, top_k), x)
     for top_p in (np.float32(1), 1, 10**400):
         torch.testing.assert_close(flashinfer.top_p_renorm_probs(x, top_p), x)
@@ -270,6 +294,48 @@ def test_an_index_that_names_no_row_draws_from_the_first(name):
     x = rows(3)
     found = [tokens_of(name, x, indices=whole(at, 2), seed=whole(4, 4), offset=whole(0, 1)) for at in (0, 3, -1, 2**32 + 1)]
     assert all(torch.equal(one, found[0]) for one in found)
+
+
+def test_a_draft_beyond_32_bits_is_outside_the_vocabulary():
+    even, certain, other = [0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
+    for token in (2**32 + 1, -(2**32) + 1, 2**63 - 1, -(2**63)):
+        tokens, accepted, emitted = chain([certain, certain, other], [even, even], [token, 1])
+        assert (tokens.tolist(), accepted.tolist(), emitted.tolist()) == ([[1, -1, -1]], [1], [0])
+
+
+FIRST, SECOND = "maybe_output_accepted_token_num", "maybe_output_emitted_draft_token_num"
+UNFIT = {
+    "float ids": ({"draft_token_ids": torch.full((2, 2), 0.9)}, ArgumentError, "draft_token_ids expected an integer dtype"),
+    "truths as ids": ({"draft_token_ids": torch.ones(2, 2).bool()}, ArgumentError, "draft_token_ids expected an integer dtype"),
+    "integers as probabilities": (
+        {"draft_probs": torch.ones(2, 2, 5).int()}, ArgumentError, "draft_probs expected a float dtype, got torch.int32",
+    ),
+    "complex probabilities": (
+        {"target_probs": torch.ones(2, 3, 5) * 1j}, ArgumentError, "target_probs expected a float dtype, got torch.complex64",
+    ),
+    "another device": ({"target_probs": torch.ones(2, 3, 5, device="meta")}, ArgumentError, "target_probs expected the device"),
+    "counts of another batch": ({SECOND: torch.zeros(5).int()}, ShapeError, rf"{SECOND} expected \[batch=2\], got \[5\]"),
+    "a matrix of counts": ({SECOND: torch.zeros(3, 2).int()}, ShapeError, rf"{SECOND} expected \[batch\]"),
+    "a list of counts": ({SECOND: [0, 0]}, ArgumentTypeError, rf"{SECOND} expected a tensor \[batch\], got list"),
+    "float counts": ({SECOND: torch.zeros(2)}, ArgumentError, f"{SECOND} expected dtype int32 or int64"),
+    "counts on another device": ({SECOND: torch.zeros(2, device="meta").int()}, ArgumentError, f"{SECOND} expected the device"),
+    "one count for all": ({SECOND: torch.zeros(1).int().expand(2)}, ArgumentError, f"{SECOND} expected an element of memory"),
+    "a list as first counts": ({FIRST: [0, 0]}, ArgumentTypeError, f"{FIRST} expected a tensor"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_chain_that_does_not_fit_is_refused_before_anything_is_drawn_or_written(case):
+    changed, kind, message = UNFIT[case]
+    counts = {name: torch.zeros(2, dtype=torch.int64) for name in (FIRST, SECOND)}
+    given = {
+        "draft_probs": torch.rand(2, 2, 5), "draft_token_ids": torch.zeros(2, 2, dtype=torch.int64),
+        "target_probs": torch.rand(2, 3, 5), "generator": torch.Generator().manual_seed(3), **counts,
+    }  # fmt: skip
+    with pytest.raises(kind, match=message):
+        flashinfer.chain_speculative_sampling(**(given | changed))
+    assert all(count.tolist() == [0, 0] for count in counts.values())
+    assert torch.equal(given["generator"].get_state(), torch.Generator().manual_seed(3).get_state())
 
 
 def test_a_refused_chain_writes_nothing():

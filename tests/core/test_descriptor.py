@@ -151,6 +151,8 @@ ATTENTION = [BatchPagedPrefillDescriptor, BatchPagedDecodeDescriptor, BatchRagge
         ("sm_scale", float("inf"), "OPF-D002"),
         ("sm_scale", "1", "OPF-D001"),
         ("logits_soft_cap", -1.0, "OPF-D002"),
+        ("logits_soft_cap", 1e-50, "OPF-D002"),
+        ("logits_soft_cap", 2.0**-126 * (1 - 2.0**-53), "OPF-D002"),
         ("logits_soft_cap", float("nan"), "OPF-D002"),
         ("logits_soft_cap", float("inf"), "OPF-D002"),
         ("window_left", -2, "OPF-D002"),
@@ -337,6 +339,13 @@ def test_a_number_that_is_not_finite_on_the_device_is_refused(field):
     refused(BatchPagedDecodeDescriptor, "OPF-D002", field, **{field: 1e308})
     largest = (2 - 2.0**-23) * 2.0**127
     assert getattr(BatchPagedDecodeDescriptor(**(KINDS[BatchPagedDecodeDescriptor] | {field: largest})), field) == largest
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_a_scale_over_the_soft_cap_is_finite_on_the_device(kind):
+    least = 2.0**-126
+    assert kind(**(KINDS[kind] | {"logits_soft_cap": least, "sm_scale": 3.5})).logits_soft_cap == least
+    refused(kind, "OPF-D005", "logits_soft_cap", logits_soft_cap=least, sm_scale=4.0)
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,30 @@ def test_filters_are_joint(sampler):
 
 
 def test_what_a_draw_does_not_report_is_refused(sampler):
-    with pytest.raises(errors.UnsupportedError, match="return_sampling_mask expected False"):
+    with pytest.raises(errors.UnsupportedError, match=r"^sglang\.sampler: return_sampling_mask expected False"):
         tokens(sampler, torch.randn(2, 9), info(2, sampling_mask_batch_indices=torch.tensor([1])))
     sampler.rl_on_policy_target = "fsdp"
     with pytest.raises(errors.UnsupportedError, match="rl_on_policy_target expected None, got fsdp"):
         tokens(sampler, torch.randn(2, 9), info(2))
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_a_seed_without_positions_is_refused(sampler, logprobs):
+    output = SimpleNamespace(next_token_logits=torch.randn(2, 9))
+    with pytest.raises(
+        errors.ArgumentError, match=r"^sglang\.sampler: positions expected a tensor beside sampling_seed, got None"
+    ):
+        sampler(output, info(2), logprobs, [], [], None)
+    assert sampler(output, info(2, sampling_seed=None), logprobs, [], [], None).shape == (2,)
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_a_row_without_candidates_has_token_0(sampler, logprobs):
+    logits = torch.full((3, 9), -torch.inf)
+    logits[1] = torch.nan
+    logits[2, 5] = 1.0
+    found = tokens(sampler, logits, info(3), logprobs=logprobs)
+    assert (found[0] if logprobs else found) == [0, 0, 5]
 
 
 def test_the_backend_is_entered_beside_that_of_attention(monkeypatch):

@@ -77,6 +77,45 @@ def test_the_generator_of_torch_gives_seeds(model):
     assert sampled(model, padded(prompts(9)), num_return_sequences=2, seed=[1, 2])[0] == sampled(model, inputs, seed=1)[0]
 
 
+def warpers(*found):
+    """They come last, so no filter of the call's own may be in front of them."""
+    from transformers import LogitsProcessorList
+
+    return {"logits_processor": LogitsProcessorList(found), "top_k": 0}
+
+
+def of_transformers(name, *values, **fields):
+    import transformers
+
+    return getattr(transformers, name)(*values, **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fields", "named"),
+    [
+        ("TopPLogitsWarper", 0.5, {"min_tokens_to_keep": 2}, "min_tokens_to_keep expected 1, got 2 of TopPLogitsWarper"),
+        ("MinPLogitsWarper", 0.5, {"min_tokens_to_keep": 3}, "min_tokens_to_keep expected 1, got 3 of MinPLogitsWarper"),
+        ("TopPLogitsWarper", 0.5, {"filter_value": -9.0}, r"filter_value expected -inf, got -9\.0 of TopPLogitsWarper"),
+        ("MinPLogitsWarper", 0.5, {"filter_value": 0.0}, r"filter_value expected -inf, got 0\.0 of MinPLogitsWarper"),
+        ("TopKLogitsWarper", 5, {"filter_value": -1e4}, r"filter_value expected -inf, got -10000\.0 of TopKLogitsWarper"),
+    ],
+)
+def test_a_filter_that_a_draw_does_not_have_is_refused_by_name(model, name, value, fields, named):
+    with pytest.raises(errors.UnsupportedError, match=rf"^transformers\.sampler: {named}"):
+        sampled(model, padded(prompts(5)), seed=1, **warpers(of_transformers(name, value, **fields)))
+
+
+def test_top_k_keeps_no_fewer_than_it_must_and_no_more_than_there_are(model):
+    inputs = padded(prompts(5, 23, 17))
+    hot = of_transformers("TemperatureLogitsWarper", 3.0)
+    at_least = warpers(hot, of_transformers("TopKLogitsWarper", 1, min_tokens_to_keep=4))
+    wanted = sampled(model, inputs, seed=5, top_k=4, temperature=3.0)
+    assert sampled(model, inputs, seed=5, **at_least) == wanted
+    assert wanted != sampled(model, inputs, seed=5, top_k=1, temperature=3.0)
+    for top_k in (2**31, 2**40, 2**70):
+        assert sampled(model, inputs, seed=5, top_k=top_k) == sampled(model, inputs, seed=5, top_k=0)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

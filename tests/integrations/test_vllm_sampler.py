@@ -91,6 +91,7 @@ CASES = {
     "filters": (FILTERS, list),
     "min_p": ({"top_k": FILTERS["top_k"]}, lambda: [fake.MinPLogitsProcessor([0.1, 0.2, 0.0, 0.5, 0.1, 0.05])]),
     "penalties": (PENALTIES, list),
+    "penalties of first tokens": (PENALTIES | {"output_token_ids": [[]] * ROWS}, list),
     "biases": ({}, lambda: [fake.LogitBiasLogitsProcessor(BIASES), fake.MinTokensLogitsProcessor({})]),
     "allowed": ({"allowed_token_ids_mask": torch.arange(VOCAB).expand(ROWS, -1) % 7 != 3}, list),
     "all of them": (
@@ -172,12 +173,55 @@ def test_a_bias_that_changed_is_copied_again(sampler):
 
 def test_processed_log_probabilities_are_refused(sampler):
     for mode in ("processed_logprobs", "processed_logits"):
-        with pytest.raises(errors.UnsupportedError, match=f"logprobs_mode expected raw_logprobs or raw_logits, got {mode}"):
+        with pytest.raises(
+            errors.UnsupportedError, match=f"vllm.sampler: logprobs_mode expected raw_logprobs or raw_logits, got {mode}"
+        ):
             type(sampler)(mode)
         with pytest.raises(errors.UnsupportedError, match="logprobs_mode"):
             sampler(logits(), metadata(), logprobs_mode_override=mode)
-    with pytest.raises(errors.DTypeError, match="logits expected f32 or bf16 or f16"):
+    with pytest.raises(errors.DTypeError, match=r"^vllm\.sampler: logits expected f32 or bf16 or f16"):
         sampler(logits().double(), metadata())
+
+
+WRONG = {
+    "a mask of another vocabulary": (
+        {"allowed_token_ids_mask": torch.zeros(ROWS, VOCAB - 1).bool()}, list, errors.ShapeError,
+        r"allowed_token_ids_mask expected \[6, 103\], that of logits, got \[6, 102\]",
+    ),
+    "a mask of integers": (
+        {"allowed_token_ids_mask": torch.zeros(ROWS, VOCAB).int()}, list, errors.DTypeError,
+        r"allowed_token_ids_mask expected torch\.bool, got torch\.int32",
+    ),
+    "penalties without a prompt": (
+        PENALTIES | {"prompt_token_ids": None}, list, errors.ArgumentError, "prompt_token_ids expected a tensor",
+    ),
+    "a bias of another batch": (
+        {}, lambda: [fake.LogitBiasLogitsProcessor({ROWS: {1: 2.0}})], errors.ShapeError, "biases expected requests below 6",
+    ),
+    "a bias of no request": (
+        {}, lambda: [fake.LogitBiasLogitsProcessor({-1: {1: 2.0}})], errors.ShapeError, "biases expected requests below 6",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_step_that_does_not_fit_is_refused_by_name(sampler, case):
+    changed, processors, kind, message = WRONG[case]
+    step = metadata(*processors(), **changed)
+    for _ in range(2):  # nothing of the refused step is kept
+        with pytest.raises(kind, match=rf"^vllm\.sampler: {message}"):
+            sampler(logits(), step)
+
+
+def test_a_row_without_candidates_has_token_0(sampler):
+    rows = logits()
+    rows[:3] = -torch.inf
+    rows[1] = torch.nan
+    banned = torch.zeros(ROWS, VOCAB, dtype=torch.bool)
+    banned[3] = True
+    found = tokens(sampler, metadata(allowed_token_ids_mask=banned), rows)
+    assert found[:4] == [0] * 4
+    assert found[4] == rows[4].argmax()
 
 
 def test_the_runner_finds_the_sampler(monkeypatch):

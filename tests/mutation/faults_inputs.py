@@ -1,4 +1,4 @@
-"""Faults in what reads names, files and JSON that come from outside, and in what says which kernel would run."""
+"""Faults in what reads names, files and JSON from outside, in checks of tensors, and in what says which kernel would run."""
 
 from tests.mutation.mutant import cpu
 
@@ -135,5 +135,26 @@ INPUT_FAULTS = (
         "if not found:",
         "if False:",
         "tests/cli/test_input.py",
+    ),
+    cpu(
+        "FlashInfer: a draft beyond 32 bits is a token",
+        "opfacade/compat/flashinfer/chain.py",
+        "draft_token_ids.long().clamp(-1, sizes[2]).to(torch.int32)",
+        "draft_token_ids.to(torch.int32)",
+        "tests/compat/test_flashinfer_sampling.py",
+    ),
+    cpu(
+        "FlashInfer: the second count of a chain is not checked before the first is added",
+        "opfacade/compat/flashinfer/chain.py",
+        '_check_count("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, draft_token_ids)',
+        "pass",
+        "tests/compat/test_flashinfer_sampling.py",
+    ),
+    cpu(
+        "FlashInfer: fractions of a tensor of top_k are cut off",
+        "opfacade/compat/flashinfer/distributions.py",
+        "require_integers(op, name, value)",
+        "pass",
+        "tests/compat/test_flashinfer_sampling.py",
     ),
 )

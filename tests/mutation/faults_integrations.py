@@ -166,6 +166,20 @@ INTEGRATION_FAULTS = (
         _DRAWS,
     ),
     cpu(
+        "vllm: a mask of another vocabulary bans the tokens that it lacks",
+        f"{_AT}/vllm/sampling_operands.py",
+        "if banned.shape != logits.shape:",
+        "if False:",
+        _DRAWS,
+    ),
+    cpu(
+        "transformers: a filter keeps fewer tokens than it must",
+        f"{_AT}/transformers/sampling.py",
+        'if kept > 1 and name != "TopKLogitsWarper":',
+        "if False:",
+        _SAMPLE,
+    ),
+    cpu(
         "vllm: min_p stands behind top_p",
         f"{_AT}/vllm/sampling_operands.py",
         '(_is(p, "MinP") and metadata.top_p is None)',

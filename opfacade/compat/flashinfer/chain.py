@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from opfacade.compat.dtypes import require_floats, require_integers
 from opfacade.compat.flashinfer.noise import Noise, Value, noise_of
-from opfacade.compat.refusals import require_tensor, unmapped, wrong_shape
+from opfacade.compat.refusals import require_tensor, unmapped, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor
 
@@ -32,11 +33,28 @@ def chain_speculative_sampling(
     The first count has every accepted draft, also those behind a rejected one. The second stops at the first rejected one.
     """
     sizes = _sizes(draft_probs, draft_token_ids, target_probs)
-    drafts, q, p = draft_token_ids.to(torch.int32).contiguous(), draft_probs.float(), target_probs.float()
+    _check_count("maybe_output_accepted_token_num", maybe_output_accepted_token_num, draft_token_ids)
+    _check_count("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, draft_token_ids)
+    # An id that 32 bits cannot hold stays outside the vocabulary.
+    drafts = draft_token_ids.long().clamp(-1, sizes[2]).to(torch.int32).contiguous()
+    q, p = draft_probs.float(), target_probs.float()
     noise = noise_of(OP, Noise(generator, seed, offset), sizes[0], drafts.device)
     tokens, emitted = _verified(sizes, (drafts, q, p), noise)
     accepted = _each_alone(sizes, (drafts, q, p), noise)
     return tokens, _added(maybe_output_accepted_token_num, accepted), _added(maybe_output_emitted_draft_token_num, emitted)
+
+
+def _check_count(name: str, given: Counts, drafts: torch.Tensor) -> None:
+    if given is None:
+        return
+    if require_tensor(OP, name, given, "batch") != (drafts.shape[0],):
+        raise wrong_shape(OP, name, f"[batch={drafts.shape[0]}]", list(given.shape))
+    if given.dtype not in (torch.int32, torch.int64):
+        raise wrong(OP, name, "dtype int32 or int64", given.dtype)
+    if given.device != drafts.device:
+        raise wrong(OP, name, f"the device of draft_token_ids, {drafts.device}", given.device)
+    if given.shape[0] > 1 and given.stride(0) == 0:
+        raise wrong(OP, name, "an element of memory for each request", "a stride of 0")
 
 
 def _added(given: Counts, count: torch.Tensor) -> torch.Tensor:
@@ -44,12 +62,17 @@ def _added(given: Counts, count: torch.Tensor) -> torch.Tensor:
 
 
 def _sizes(draft_probs: torch.Tensor, drafts: torch.Tensor, target_probs: torch.Tensor) -> tuple[int, int, int]:
-    """batch, n, vocab."""
+    """batch, n, vocab, of tensors that fit each other."""
     batch, n, vocab = require_tensor(OP, "draft_probs", draft_probs, "batch, n, vocab")
     if require_tensor(OP, "draft_token_ids", drafts, "batch, n") != (batch, n):
         raise wrong_shape(OP, "draft_token_ids", f"[{batch}, {n}]", list(drafts.shape))
     if require_tensor(OP, "target_probs", target_probs, "batch, n + 1, vocab") != (batch, n + 1, vocab):
         raise wrong_shape(OP, "target_probs", f"[{batch}, {n + 1}, {vocab}]", list(target_probs.shape))
+    require_integers(OP, "draft_token_ids", drafts)
+    for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):
+        require_floats(OP, name, probs)
+        if probs.device != drafts.device:
+            raise wrong(OP, name, f"the device of draft_token_ids, {drafts.device}", probs.device)
     if not 1 <= n <= _MOST:
         raise unmapped(OP, "draft_token_ids", f"1 to {_MOST} drafts of a request", n)
     return batch, n, vocab

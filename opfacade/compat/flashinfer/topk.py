@@ -42,7 +42,7 @@ def top_k(
     """
     op = "top_k"
     x = checked_rows(op, "input", input)
-    if tie_break not in _TIES:
+    if require_integer(op, "tie_break", tie_break) not in _TIES:
         raise wrong(op, "tie_break", "0, 1 or 2", tie_break)
     k = require_integer(op, "k", k)
     if not 1 <= k <= x.shape[1]:

@@ -9,7 +9,7 @@ from sglang.srt.layers.sampler import Sampler
 from torch import Tensor
 
 from opfacade.integrations.drawing import draw, new_seeds
-from opfacade.integrations.refusal import refuse
+from opfacade.integrations.refusal import refuse_draw
 
 WAY = "sglang"
 
@@ -22,13 +22,13 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
 
     def forward(
         self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: list[int],
-        token_ids_logprobs: list[list[int]], positions: Tensor, *, logprob_logits: Tensor | None = None,
+        token_ids_logprobs: list[list[int]], positions: Tensor | None, *, logprob_logits: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """i32 [batch]. With return_logprob SGLang makes the probabilities, reports them, and has this class draw from them.
 
-        Raises UnsupportedError for sampling masks and for an on-policy target.
+        Raises UnsupportedError for sampling masks and for an on-policy target, ArgumentError for seeds without positions.
         """
-        self._refuse(sampling_info)
+        self._refuse(sampling_info, positions)
         if return_logprob:
             report = (top_logprobs_nums, token_ids_logprobs, positions)
             found: Tensor = super().forward(logits_output, sampling_info, True, *report, logprob_logits=logprob_logits)
@@ -39,27 +39,29 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         return token
 
     def _sample_from_probs(
-        self, probs: Tensor, sampling_info: Any, positions: Tensor, simple_sampling_case: bool
+        self, probs: Tensor, sampling_info: Any, positions: Tensor | None, simple_sampling_case: bool
     ) -> tuple[Tensor, None]:
         """probs [batch, vocab]: after the temperature."""
         return _drawn(probs.float().log(), sampling_info, positions), None
 
-    def _refuse(self, sampling_info: Any) -> None:
+    def _refuse(self, sampling_info: Any, positions: Tensor | None) -> None:
         hint = "Choose another --sampling-backend for it."
         if sampling_info.sampling_mask_batch_indices is not None:
-            refuse(WAY, "OPF-I001", "return_sampling_mask", expected="False", got=True, hint=hint)
+            refuse_draw(WAY, "OPF-I001", "return_sampling_mask", expected="False", got=True, hint=hint)
         if self.rl_on_policy_target is not None:
-            refuse(WAY, "OPF-I001", "rl_on_policy_target", expected="None", got=self.rl_on_policy_target, hint=hint)
+            refuse_draw(WAY, "OPF-I001", "rl_on_policy_target", expected="None", got=self.rl_on_policy_target, hint=hint)
+        if sampling_info.sampling_seed is not None and positions is None:
+            refuse_draw(WAY, "OPF-I004", "positions", expected="a tensor beside sampling_seed", got=None)
 
 
-def _drawn(logits: Tensor, info: Any, positions: Tensor, temperature: Tensor | None = None) -> Tensor:
+def _drawn(logits: Tensor, info: Any, positions: Tensor | None, temperature: Tensor | None = None) -> Tensor:
     operands = {
         "temperature": None if temperature is None else temperature.view(-1).float(),
         "top_k": info.top_ks.int() if info.need_top_k_sampling else None,
         "top_p": info.top_ps.float() if info.need_top_p_sampling else None,
         "min_p": info.min_ps.float() if info.need_min_p_sampling else None,
     }
-    if info.sampling_seed is None:
+    if info.sampling_seed is None or positions is None:
         seed = new_seeds(logits)
         noise = {"seed": seed, "offset": torch.zeros_like(seed)}
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from opfacade.base.shown import shown
 from opfacade.core.model import as_index
 from opfacade.integrations.drawing import draw, new_seeds
-from opfacade.integrations.refusal import refuse
+from opfacade.integrations.refusal import refuse_draw
 from opfacade.integrations.transformers.releases import WAY
 
 # Processors of transformers that a draw replaces by a control, in the order in which it applies them.
@@ -24,6 +25,7 @@ _CONTROLS = {
 }
 _WITHOUT_EFFECT = ("LogitNormalization",)
 _INTEGERS = "integers of 64 bits"
+_WITHOUT = "Generate without custom_generate."
 
 
 def sample(
@@ -39,11 +41,12 @@ def sample(
 
     seed: of each row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request has the
     same tokens in any row and beside any others, up to rounding of its logits. With do_sample=False decoding is greedy.
-    Raises UnsupportedError for beams and for a processor that would come after the first filter, ShapeError and DTypeError for
-    seeds of another batch and for those that are no integers of 64 bits.
+    Raises UnsupportedError for beams, for a processor that would come after the first filter, and for a filter with a
+    filter_value or min_tokens_to_keep of its own. Raises ShapeError and DTypeError for seeds of another batch and for those
+    that are no integers of 64 bits.
     """
     if (generation_config.num_beams or 1) > 1:
-        refuse(WAY, "OPF-I001", "num_beams", expected="1", got=generation_config.num_beams)
+        refuse_draw(WAY, "OPF-I001", "num_beams", expected="1", got=generation_config.num_beams)
     kept, controls = _split(logits_processor)
     if not generation_config.do_sample:
         controls["temperature"] = 0.0
@@ -64,13 +67,23 @@ def _split(processors: Any) -> tuple[list[Any], dict[str, float]]:
         name = type(processor).__name__
         if name in _CONTROLS and order.index(name) > last:
             last = order.index(name)
+            _check_filter(name, processor)
             controls[_CONTROLS[name][0]] = getattr(processor, _CONTROLS[name][0])
         elif last >= 0 and name not in _WITHOUT_EFFECT:
-            hint = "Filters of a draw come last: temperature, top_k, top_p, min_p. Generate without custom_generate."
-            refuse(WAY, "OPF-I001", "logits_processor", expected="none behind the first filter", got=name, hint=hint)
+            hint = f"Filters of a draw come last: temperature, top_k, top_p, min_p. {_WITHOUT}"
+            refuse_draw(WAY, "OPF-I001", "logits_processor", expected="none behind the first filter", got=name, hint=hint)
         elif name not in _WITHOUT_EFFECT:
             kept.append(processor)
     return kept, controls
+
+
+def _check_filter(name: str, processor: Any) -> None:
+    """A draw leaves out what a filter removes, and keeps one token at least. TopKLogitsWarper's top_k counts those to keep."""
+    kept, value = getattr(processor, "min_tokens_to_keep", 1), getattr(processor, "filter_value", -math.inf)
+    if kept > 1 and name != "TopKLogitsWarper":
+        refuse_draw(WAY, "OPF-I001", "min_tokens_to_keep", expected="1", got=f"{kept} of {name}", hint=_WITHOUT)
+    if value != -math.inf:
+        refuse_draw(WAY, "OPF-I001", "filter_value", expected="-inf", got=f"{value} of {name}", hint=_WITHOUT)
 
 
 def _seeds(seed: int | Sequence[int] | Tensor | None, input_ids: Tensor) -> Tensor:
@@ -82,7 +95,7 @@ def _seeds(seed: int | Sequence[int] | Tensor | None, input_ids: Tensor) -> Tens
         return torch.arange(rows, device=input_ids.device) + found
     if found.shape != (rows,):
         hint = "num_return_sequences makes a row of each sequence."
-        refuse(WAY, "OPF-I002", "seed", expected=f"a number or [{rows}]", got=list(found.shape), hint=hint)
+        refuse_draw(WAY, "OPF-I002", "seed", expected=f"a number or [{rows}]", got=list(found.shape), hint=hint)
     return found
 
 
@@ -90,7 +103,7 @@ def _integers(seed: object) -> Tensor:
     """i64, of the shape of `seed`: a conversion by torch would cut fractions off."""
     if isinstance(seed, Tensor):
         if seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
-            refuse(WAY, "OPF-I003", "seed", expected=_INTEGERS, got=seed.dtype)
+            refuse_draw(WAY, "OPF-I003", "seed", expected=_INTEGERS, got=seed.dtype)
         return seed.to(torch.int64)
     if isinstance(seed, Iterable):
         return torch.tensor([_integer(one) for one in seed], dtype=torch.int64)
@@ -100,7 +113,7 @@ def _integers(seed: object) -> Tensor:
 def _integer(seed: object) -> int:
     found = as_index(seed)
     if type(found) is not int or not -(2**63) <= found < 2**63:
-        refuse(WAY, "OPF-I003", "seed", expected=_INTEGERS, got=shown(seed))
+        refuse_draw(WAY, "OPF-I003", "seed", expected=_INTEGERS, got=shown(seed))
     return found
 
 
@@ -122,5 +135,6 @@ class _Drawer(NamedTuple):
         return found.scatter_(1, token.clamp_(min=0).long()[:, None], 0.0)
 
     def _column(self, scores: Tensor, name: str) -> Tensor:
-        dtype = dict(_CONTROLS.values())[name]
-        return torch.full((len(scores),), self.controls[name], dtype=dtype, device=scores.device)
+        dtype, value = dict(_CONTROLS.values())[name], self.controls[name]
+        value = min(value, scores.shape[1]) if name == "top_k" else value
+        return torch.full((len(scores),), value, dtype=dtype, device=scores.device)

@@ -10,10 +10,9 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.sampler import Sampler
 
 from opfacade.integrations.drawing import draw
-from opfacade.integrations.refusal import refuse
-from opfacade.integrations.vllm.sampling_operands import SparseBias, adjustments, filters, noise, plain_processors
+from opfacade.integrations.refusal import refuse_draw
+from opfacade.integrations.vllm.sampling_operands import WAY, SparseBias, adjustments, filters, noise, plain_processors
 
-WAY = "vllm"
 _PROCESSED = ("processed_logits", "processed_logprobs")
 
 
@@ -76,4 +75,4 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
     @staticmethod
     def _refuse_mode(mode: str) -> None:
         if mode in _PROCESSED:
-            refuse(WAY, "OPF-I001", "logprobs_mode", expected="raw_logprobs or raw_logits", got=mode)
+            refuse_draw(WAY, "OPF-I001", "logprobs_mode", expected="raw_logprobs or raw_logits", got=mode)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from opfacade.integrations.drawing import bitmask_of, counted, new_seeds
+from opfacade.integrations.refusal import refuse_draw
 
+WAY = "vllm"
 _EPS = 1e-5  # below it a temperature means greedy in vLLM
 _PER_DRAW = 4  # by which vLLM moves the offset of a request's generator back when it discards a token
 Operands = dict[str, Tensor | None]
@@ -59,6 +61,7 @@ def adjustments(logits: Tensor, metadata: Any, bias: SparseBias) -> Operands:
     """bitmask, biases and penalties; their order is that of vLLM."""
     found: Operands = {}
     if metadata.allowed_token_ids_mask is not None:  # True bans a token
+        _check_banned(logits, metadata.allowed_token_ids_mask)
         found["bitmask"] = bitmask_of(~metadata.allowed_token_ids_mask)
     for processor in metadata.logitsprocs.non_argmax_invariant:
         if _is(processor, "LogitBias") and processor.biases:
@@ -66,8 +69,19 @@ def adjustments(logits: Tensor, metadata: Any, bias: SparseBias) -> Operands:
     return found if metadata.no_penalties else found | _penalties(logits, metadata)
 
 
+def _check_banned(logits: Tensor, banned: Tensor) -> None:
+    """The words of a bitmask may be as many for another vocabulary, whose missing tokens would be banned."""
+    if banned.dtype != torch.bool:
+        refuse_draw(WAY, "OPF-I003", "allowed_token_ids_mask", expected="torch.bool", got=banned.dtype)
+    if banned.shape != logits.shape:
+        expected = f"{list(logits.shape)}, that of logits"
+        refuse_draw(WAY, "OPF-I002", "allowed_token_ids_mask", expected=expected, got=list(banned.shape))
+
+
 def _penalties(logits: Tensor, metadata: Any) -> Operands:
     vocab = logits.shape[1]
+    if metadata.prompt_token_ids is None:
+        refuse_draw(WAY, "OPF-I004", "prompt_token_ids", expected="a tensor where requests have penalties", got=None)
     return {
         "prompt_mask": counted(metadata.prompt_token_ids, vocab) > 0,
         "output_counts": counted(padded(metadata.output_token_ids, logits.device), vocab),
@@ -80,7 +94,8 @@ def _penalties(logits: Tensor, metadata: Any) -> Operands:
 def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """i64 [rows, longest]; -1, which is no token, at the ends."""
     longest = max(map(len, rows), default=0)
-    return torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int64).view(-1, longest).to(device)
+    found = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int64)
+    return found.view(len(rows), longest).to(device)
 
 
 class SparseBias:
@@ -93,8 +108,8 @@ class SparseBias:
     def of(self, logits: Tensor, processor: Any) -> Operands:
         source = self._source
         if source is None or source[0] is not processor.bias_tensor or source[1] != len(logits):
+            self._made = _listed(processor.biases, logits)  # may refuse them, and then the last ones stay known as those
             self._source = (processor.bias_tensor, len(logits))
-            self._made = _listed(processor.biases, logits)
         return self._made
 
 
@@ -104,6 +119,8 @@ def _listed(biases: Mapping[int, Mapping[int, float]], logits: Tensor) -> Operan
     tokens = torch.full((len(logits), width), -1, dtype=torch.int32)
     values = torch.zeros(len(logits), width)
     for row, entries in biases.items():
+        if not 0 <= row < len(logits):
+            refuse_draw(WAY, "OPF-I002", "biases", expected=f"requests below {len(logits)}, the rows of logits", got=row)
         tokens[row, : len(entries)] = torch.tensor(list(entries), dtype=torch.int32)
         values[row, : len(entries)] = torch.tensor(list(entries.values()))
     return {"bias_tokens": tokens.to(logits.device), "bias_values": values.to(logits.device)}

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.guarantee import Condition
-from opfacade.core.model import INT32_MAX, Count, Integer, Model, Single, Size, as_index, contradiction
+from opfacade.core.model import F32_MAX, INT32_MAX, Count, Integer, Model, Single, Size, SoftCap, as_index, contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plans._attention.elsewhere import FIELDS
@@ -70,9 +70,7 @@ class Attention(Descriptor[ArgsT]):
     window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = Field(
         default=-1, description="w >= 0 hides keys more than w positions before the row; -1 is no window."
     )
-    logits_soft_cap: Annotated[Single, Field(ge=0)] = Field(
-        default=0.0, description="c > 0 replaces a score s by c * tanh(s / c); 0 is no cap."
-    )
+    logits_soft_cap: SoftCap = Field(default=0.0, description="c > 0 replaces a score s by c * tanh(s / c); 0 is no cap.")
     q_dtype: FloatDType | None = Field(default=None, description="Element type of q; None is that of the cache.")
     o_dtype: FloatDType | None = Field(
         default=None, description="Element type of o; None is that of q, and bf16 where q is fp8."
@@ -93,6 +91,8 @@ class Attention(Descriptor[ArgsT]):
             raise contradiction("num_qo_heads", f"a multiple of num_kv_heads={self.kv_heads}", self.num_qo_heads)
         if self.sm_scale is not None and self.sm_scale <= 0 and not self.allow_unusual_scale:
             raise contradiction("sm_scale", "a positive number", self.sm_scale, "If it is meant, set allow_unusual_scale=True.")
+        if (cap := self.logits_soft_cap) and abs(self.scale) / cap > F32_MAX:  # kernels multiply scores by the quotient
+            raise contradiction("logits_soft_cap", "a cap whose quotient |sm_scale| / cap is finite in f32", cap)
         return self
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
-from opfacade.core.model import Count, Single, Size, contradiction
+from opfacade.core.model import Count, Size, SoftCap, contradiction
 from opfacade.core.operands import TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._sampling.args import ADJUSTMENT_DOCS
@@ -63,7 +63,7 @@ class AdjustLogitsDescriptor(SamplingOp[AdjustLogitsArgs]):
     bias: Literal["none", "dense", "sparse"] = Field(default="none", description="Values added to the logits, as in sample.")
     num_biases: Count = Field(default=0, description="Entries of a row's sparse bias.")
     bitmask: bool = Field(default=False, description="Rows have a bit for each token that is a candidate.")
-    soft_cap: Single = Field(default=0.0, ge=0.0, description="Logits a become soft_cap * tanh(a / soft_cap); 0 is off.")
+    soft_cap: SoftCap = Field(default=0.0, description="Logits a become soft_cap * tanh(a / soft_cap); 0 is off.")
     num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
 
     @model_validator(mode="after")

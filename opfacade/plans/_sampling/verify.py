@@ -88,8 +88,9 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
         if self.kind == "chain" and self.stream == self.draft_stream:
             hint = "Draw drafts with a stream of their own, or verify with kind='coupled'."
             raise contradiction("draft_stream", f"another stream than the target's {self.stream}", self.draft_stream, hint)
-        if self.kind != "tree" and (self.threshold_single, self.threshold_acc) != (1.0, 1.0):
-            raise contradiction("threshold_single", "thresholds of 1 unless kind is tree", self.threshold_single)
+        for name in ("threshold_single", "threshold_acc"):
+            if self.kind != "tree" and getattr(self, name) != 1.0:
+                raise contradiction(name, "1 unless kind is tree", getattr(self, name))
         return self
 
     @property

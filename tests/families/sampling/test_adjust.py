@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Target
+from opfacade.errors import DescriptorError
 from opfacade.plans.sampling import AdjustLogitsArgs, AdjustLogitsDescriptor
 from opfacade.testing import determinism, problems
 from opfacade.testing.subject import Subject
@@ -86,3 +87,16 @@ def test_a_long_list_reaches_its_tokens_alone(place, vocab, count):
     args = AdjustLogitsArgs(**dict(zip(("logits", "bias_tokens", "bias_values"), tensors, strict=True)))
     subject.run(args)
     assert torch.equal(args.logits.cpu(), wanted)
+
+
+@pytest.mark.parametrize("cap", [1e-50, 1e-46, 2.0**-127])
+def test_a_cap_that_f32_has_no_normal_number_for_is_refused(cap):
+    with pytest.raises(DescriptorError, match=r"soft_cap expected 0 or at least 2\^-126, because kernels divide by it in f32"):
+        AdjustLogitsDescriptor(total_num_rows=1, vocab=4, soft_cap=cap)
+
+
+def test_the_least_cap_gives_no_nan():
+    descriptor = AdjustLogitsDescriptor(total_num_rows=1, vocab=4, soft_cap=2.0**-126)
+    logits = torch.tensor([[0.0, 1.0, -2.0, math.inf]])
+    Plan.select(descriptor, target=Target.cpu()).run(AdjustLogitsArgs(logits=logits))
+    assert logits.tolist() == [[0.0, 2.0**-126, -(2.0**-126), 2.0**-126]]

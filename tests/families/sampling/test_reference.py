@@ -198,6 +198,8 @@ def test_rows_name_their_logits_and_rows_that_are_not_valid_stay():
         ({"num_logits": 3}, "num_logits expected None without indices"),
         ({"max_top_k": 3}, "max_top_k expected None without top_k"),
         ({"soft_cap": -1.0}, "soft_cap"),
+        ({"soft_cap": 1e-46}, r"soft_cap expected 0 or at least 2\^-126, because .* NaN, got 1e-46\. \[OPF-D002\]"),
+        ({"soft_cap": 1e39}, "soft_cap"),
         ({"stream": 2**32}, "stream"),
         ({"order": "any"}, "order"),
     ],
