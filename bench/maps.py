@@ -4,6 +4,7 @@ Beside torch eager, torch.compile and FlashInfer, where it can be imported. Larg
 clean, bytes read and written a second as a fraction of copying a tensor in this run, and the time over that of a model,
 1.8 us + bytes / (0.97 of copying). Small ones: microseconds of one launch in a CUDA graph of many. Ours is held to its bound
 before it is timed, and a wrong result ends the run; a peer whose result is not ours gets no time.
+`--show RECORD --picture FILE` draws a record instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from bench import records
+from bench import pictures, records
 from bench.append import copying
 from bench.attention import machine
 from bench.decode import IN_A_GRAPH, shown, time_graph, timings
@@ -37,6 +38,12 @@ WIDTH, HEADS, KV_HEADS, DIM, POSITIONS = 14336, 32, 8, 128, 16384
 ROWS = (1, 16, 64, 128, 1024, 8192)
 Call = Callable[[], Any]
 X, Y = value("x", "f32"), value("y", "f32")
+PANELS = (
+    ("maps", r"map "),
+    ("silu_and_mul", r"silu_and_mul "),
+    ("swiglu_oai", r"swiglu_oai"),
+    ("rotary positions", r"rope "),
+)
 
 
 @dataclass(frozen=True)
@@ -236,7 +243,10 @@ def main() -> None:
     parser.add_argument("--only", help="problems whose name has this word: map, silu, swiglu or rope")
     parser.add_argument("--commit", help="recorded in place of git's answer")
     records.add_out(parser, "maps")
+    pictures.add_options(parser)
     options = parser.parse_args()
+    if pictures.shown(options, PANELS):
+        return
     out = records.place(options.out, "maps", not options.only)
     record: dict[str, Any] = {"machine": machine(), "ceilings": {"copy_TBs": round(copying(), 3)}, "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
@@ -250,6 +260,8 @@ def main() -> None:
         torch.cuda.empty_cache()
         torch.compiler.reset()
         records.write(out, record)
+    if options.picture:
+        pictures.picture(record, PANELS, options.picture)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Beside torch eager, torch.compile and FlashInfer, where it can be imported. Timing, ceilings and refusals of wrong results are
 those of `bench.maps`: large problems with L2 dirty and clean, up to 128 rows as one launch of a CUDA graph. A record has the
 machine, its date and the commit. torch.compile takes seconds a problem: `--without torch.compile` leaves it out.
+`--show RECORD --picture FILE` draws a record instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from bench import maps, records
+from bench import maps, pictures, records
 from bench.append import copying
 from bench.attention import machine
 from bench.decode import shown
@@ -34,6 +35,14 @@ ELEMENTS = 2**26  # of a softmax or a sum
 WIDTHS = (1024, 4096, 16384, 32768, 65536, 131072, 262144)
 LARGEST = 448.0
 EPS = 1e-6
+PANELS = (
+    ("rmsnorm", r"rmsnorm "),
+    ("add + rmsnorm, in place", r"add \+ rmsnorm \d"),
+    ("layernorm", r"layernorm "),
+    ("softmax", r"softmax "),
+    ("fp8 with a scale for 128", r"(?:de)?quantise |add \+ rmsnorm \+ fp8"),
+    ("sums of rows, columns and segments", r"(?:segment )?sum "),
+)
 
 
 def norm(rows: int, hidden: int, **fields: Any) -> NormDescriptor:
@@ -232,7 +241,10 @@ def main() -> None:
     parser.add_argument("--without", action="append", default=[], help="a peer that is not timed; may be repeated")
     parser.add_argument("--commit", help="recorded in place of git's answer")
     records.add_out(parser, "rows")
+    pictures.add_options(parser)
     options = parser.parse_args()
+    if pictures.shown(options, PANELS):
+        return
     out = records.place(options.out, "rows", not options.only and not options.without)
     record: dict[str, Any] = {"machine": machine(), "ceilings": {"copy_TBs": round(copying(), 3)}, "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
@@ -246,6 +258,8 @@ def main() -> None:
         torch.cuda.empty_cache()
         torch.compiler.reset()
         records.write(out, record)
+    if options.picture:
+        pictures.picture(record, PANELS, options.picture)
 
 
 if __name__ == "__main__":

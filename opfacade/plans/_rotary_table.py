@@ -9,16 +9,18 @@ from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from opfacade.base.nearest import nearest
 from opfacade.base.shown import shown
 from opfacade.core.dtypes import torch_dtype
-from opfacade.core.model import as_index
-from opfacade.errors import Issue, from_issues
+from opfacade.core.model import INT32_MAX, as_index
+from opfacade.errors import ArgumentError, Issue, from_issues
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 Kind = Literal["default", "linear", "ntk", "llama3", "yarn", "longrope"]
+Table = Literal["f32", "bf16", "f16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +60,33 @@ class _Scaling:
 
 def rotary_table(
     kind: Kind = "default", *, rotary_dim: int, max_positions: int, base: float = 10000.0,
-    dtype: Literal["f32", "bf16", "f16"] = "f32", device: str | torch.device = "cpu", **scaling: Any,
+    dtype: Table = "f32", device: str | torch.device = "cpu", **scaling: Any,
 ) -> Tensor:  # fmt: skip
     """cos_sin_cache [max_positions, rotary_dim] of a scaling: rotary_dim / 2 cosines, then as many sines, of each position.
 
     scaling: as in transformers' rope_parameters. linear: factor. ntk: factor, max_position_embeddings, seq_len (default
     max_positions). llama3: factor, original_max_position_embeddings, low_freq_factor, high_freq_factor. yarn: factor,
     original_max_position_embeddings, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor, truncate. longrope:
-    short_factor and long_factor (a number for each pair), original_max_position_embeddings, factor, attention_factor, seq_len
-    (default max_positions: the long factors beyond original_max_position_embeddings). Where factor may be None,
-    max_position_embeddings / original_max_position_embeddings stands for it.
-    Angles are products in f64, and the cosines and sines of any position are right to the last digit of dtype. Raises
-    ArgumentError.
+    short_factor and long_factor (a number above 0 for each pair), original_max_position_embeddings, factor, attention_factor,
+    seq_len (default max_positions: the long factors beyond original_max_position_embeddings). Where factor may be None,
+    max_position_embeddings / original_max_position_embeddings stands for it. None stands for a parameter that is not given;
+    seq_len may be given with any kind, and those of another kind are refused.
+    Angles are products in f64, and the cosines and sines of any position are right to the last digit of dtype; all are finite.
+    Raises ArgumentError.
     """
     import torch
 
     max_positions = _whole("max_positions", max_positions, 0)
-    scaling = {"seq_len": max_positions} | scaling
-    frequencies, attention = rotary_frequencies(kind, rotary_dim=rotary_dim, base=base, **scaling)
-    angle = torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies
-    found = torch.cat([angle.cos(), angle.sin()], -1) * attention
-    return found.to(torch_dtype(dtype)).to(device)
+    number, place = _table_dtype(dtype), _device(device)
+    frequencies, attention = rotary_frequencies(kind, rotary_dim=rotary_dim, base=base, **{"seq_len": max_positions} | scaling)
+    try:
+        angle = torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies
+        found = (torch.cat([angle.cos(), angle.sin()], -1) * attention).to(number)
+    except RuntimeError:
+        raise _refused("max_positions", "rows for which the host has memory", str(max_positions)) from None
+    if not bool(found.isfinite().all()):
+        raise _not_finite(f"whose cosines and sines are finite in {dtype}", base, scaling)
+    return found.to(place)
 
 
 def rotary_frequencies(
@@ -88,32 +96,80 @@ def rotary_frequencies(
 
     The parameters are those of rotary_table. Raises ArgumentError.
     """
-    if kind not in get_args(Kind):
-        raise _refused("kind", f"one of {', '.join(get_args(Kind))}", kind)
+    if not isinstance(kind, str) or kind not in _FREQUENCIES:
+        raise _refused("kind", f"one of {', '.join(get_args(Kind))}", str(kind))
     rotary_dim = _whole("rotary_dim", rotary_dim, 2, step=2)
-    unknown = sorted(set(scaling) - {name for name in _Scaling.__slots__ if name not in ("rotary_dim", "base")})
-    if unknown:
-        raise _refused(unknown[0], f"a parameter of {kind}", "no parameter of this name")
-    for name, value in ({"base": base} | scaling).items():
-        if name not in _NO_NUMBERS and (value is not None or name == "base"):
-            _check_number(name, value)
-    return _FREQUENCIES[kind](_Scaling(rotary_dim, float(base), **scaling))
+    numbers = {name: _number(name, value) for name, value in _given(kind, scaling).items() if name not in _NO_NUMBERS}
+    given = _Scaling(rotary_dim, _number("base", base), **_given(kind, scaling) | numbers)
+    try:
+        frequencies, attention = _FREQUENCIES[kind](given)
+    except (OverflowError, ZeroDivisionError, ValueError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise _not_finite(f"that the formula of {kind} takes", base, scaling) from None
+    if not bool(frequencies.isfinite().all()) or not math.isfinite(attention):
+        raise _not_finite("whose frequencies are finite", base, scaling)
+    return frequencies, attention
 
 
+_LENGTHS = ("original_max_position_embeddings", "max_position_embeddings")
+_TAKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "default": (),
+        "linear": ("factor",),
+        "ntk": ("factor", "max_position_embeddings"),
+        "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+        "yarn": (
+            "factor", *_LENGTHS, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
+        ),
+        "longrope": ("factor", *_LENGTHS, "attention_factor", "short_factor", "long_factor"),
+    }
+)  # fmt: skip
 _NO_NUMBERS = ("truncate", "short_factor", "long_factor")
-_POSITIVE = ("base", "factor", "original_max_position_embeddings", "max_position_embeddings", "beta_fast", "beta_slow")
-_MOST = 2**62  # positions, and elements of a head
+_POSITIVE = ("base", "factor", *_LENGTHS, "beta_fast", "beta_slow")
+
+
+def _given(kind: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters other than None. One that the kind does not have is refused: it would be ignored."""
+    takes, known = (*_TAKES[kind], "seq_len"), {name for names in _TAKES.values() for name in names}
+    for name in sorted(scaling):
+        if name not in takes and (scaling[name] is not None or name not in known):
+            other = "that of another kind" if name in known else "no parameter of this name"
+            raise _refused(name, f"a parameter of {kind} ({', '.join(takes)})", other)
+    if not isinstance(scaling.get("truncate", True), bool):
+        raise _refused("truncate", "True or False", shown(scaling["truncate"]))
+    return {name: value for name, value in scaling.items() if value is not None}
+
+
+def _table_dtype(dtype: object) -> torch.dtype:
+    """An integer type would cut cosines off."""
+    if not isinstance(dtype, str) or dtype not in get_args(Table):
+        meant = nearest(str(dtype), get_args(Table))
+        hint = "" if meant is None else f"Use {meant!r}."
+        raise _refused("dtype", "'f32', 'bf16' or 'f16'", shown(dtype), hint)
+    return torch_dtype(dtype)
+
+
+def _device(device: Any) -> torch.device:
+    """One on which a tensor can be made."""
+    import torch
+
+    try:
+        return torch.empty(0, device=torch.device(device)).device
+    except (RuntimeError, AssertionError, TypeError, ValueError):  # torch without CUDA asserts
+        raise _refused("device", "a device that torch has here", shown(device)) from None
 
 
 def _whole(name: str, value: object, least: int, step: int = 1) -> int:
     """An integer of Python or numpy."""
     found = as_index(value)
-    if type(found) is not int or not least <= found <= _MOST or found % step:
-        raise _refused(name, f"{'an even number, ' if step == 2 else ''}{least} or more", shown(value))
+    if type(found) is not int or not least <= found <= INT32_MAX or found % step:
+        even = "an even number, " if step == 2 else ""
+        raise _refused(name, f"{even}{least} or more, and at most {INT32_MAX}", shown(value))
     return found
 
 
-def _check_number(name: str, value: object) -> None:
+def _number(name: str, value: object) -> float:
     """Another value would make NaN of cosines and sines, or fail in torch."""
     try:
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
@@ -121,6 +177,7 @@ def _check_number(name: str, value: object) -> None:
         number = math.inf
     if not math.isfinite(number) or (name in _POSITIVE and number <= 0):
         raise _refused(name, "a finite number above 0" if name in _POSITIVE else "a finite number", shown(value))
+    return number
 
 
 def _plain(given: _Scaling, base: float | None = None) -> Tensor:
@@ -183,7 +240,11 @@ def _yarn_attention(given: _Scaling, factor: float) -> float:
     if given.attention_factor is not None:
         return given.attention_factor
     if given.mscale and given.mscale_all_dim:
-        return grown(given.mscale) / grown(given.mscale_all_dim)
+        below = grown(given.mscale_all_dim)
+        if below == 0:
+            expected = "another number: 1 + 0.1 mscale_all_dim log(factor) is 0"
+            raise _refused("mscale_all_dim", expected, str(given.mscale_all_dim))
+        return grown(given.mscale) / below
     return grown(1.0)
 
 
@@ -194,11 +255,13 @@ def _longrope(given: _Scaling) -> tuple[Tensor, float]:
     known = given.need("original_max_position_embeddings")
     name = "long_factor" if (given.seq_len or 0) > known else "short_factor"
     try:
-        each = torch.as_tensor(given.need(name), dtype=torch.float64)
+        each = torch.as_tensor(given.need(name), dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise _refused(name, "numbers, one for each pair", shown(given.need(name))) from None
     if each.shape != (given.rotary_dim // 2,):
         raise _refused(name, f"{given.rotary_dim // 2} numbers, one for each pair", f"{each.numel()}")
+    if not bool((each.isfinite() & (each > 0)).all()):
+        raise _refused(name, "finite numbers above 0", shown(given.need(name)))
     factor, attention = given.ratio(), given.attention_factor
     if attention is None:
         if factor > 1 and known <= 1:
@@ -212,6 +275,11 @@ _FREQUENCIES: Mapping[str, Callable[[_Scaling], tuple[Tensor, float]]] = Mapping
 )
 
 
-def _refused(argument: str, expected: str, got: str) -> Exception:
-    issue = Issue("OPF-A047", argument, expected, got, kind="ArgumentError")
+def _not_finite(expected: str, base: object, scaling: Mapping[str, Any]) -> Exception:
+    told = ", ".join(f"{name}={shown(value)}" for name, value in {"base": base, **scaling}.items())
+    return _refused("scaling", f"parameters {expected}", told)
+
+
+def _refused(argument: str, expected: str, got: str, hint: str = "") -> Exception:
+    issue = Issue("OPF-A047", argument, expected, got, hint, kind="ArgumentError")
     return from_issues("rotary_table", "make", [issue])

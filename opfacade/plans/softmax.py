@@ -51,7 +51,7 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
     dtype: RealDType = Field(description="Element type of x.")
     out_dtype: RealDType | None = Field(default=None, description="Element type of out; null: dtype.")
     log: bool = Field(default=False, description="Whether the result is the logarithm.")
-    temperature: Single = Field(default=1.0, description="What elements are divided by before.")
+    temperature: Single = Field(default=1.0, description="What elements are divided by before; 2^-126 or more, f64: above 0.")
     mask: bool = Field(default=False, description="Whether the operand mask hides elements.")
     safe: bool = Field(default=False, description="Whether a row that sees nothing gives 0 in place of NaN.")
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the entries of axis 0.")
@@ -64,8 +64,8 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
         rank = len(self.shape)
         if not -rank <= self.axis < rank:
             raise contradiction("axis", f"an axis of the {rank} of shape, {-rank} .. {rank - 1}", self.axis)
-        if self.temperature <= 0:
-            raise contradiction("temperature", "more than 0", self.temperature)
+        if self.temperature <= 0 or (self.dtype != "f64" and self.temperature < 2.0**-126):  # what is 0 in f32 makes rows NaN
+            raise contradiction("temperature", "2^-126 or more, with f64 above 0", self.temperature)
         if (self.dtype == "f64") != ((self.out_dtype or self.dtype) == "f64"):
             raise contradiction("out_dtype", "f64 of f64, and of nothing else", self.out_dtype)
         if self.num_valid and self.along == 0:

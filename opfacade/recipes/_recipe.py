@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from opfacade.base.shown import shown
+from opfacade.errors import OpfacadeError
 from opfacade.programs.fault import Fault
-from opfacade.recipes._tensors import Refusal, Shaped, is_like, seen
+from opfacade.recipes._tensors import TENSOR, Refusal, Shaped, is_like, refuse, seen
 
 REMEMBERED = 1024  # descriptors
+RAW = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)  # what Python raises for a value of a wrong kind
+# By the annotation of a parameter: what is expected, and whether a value is that.
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        "Shaped": (TENSOR, is_like),
+        "bool": ("True or False", lambda given: isinstance(given, bool)),
+        "int": ("an integer", lambda given: isinstance(given, int) and not isinstance(given, bool)),
+        "float": ("a number", lambda given: isinstance(given, (int, float)) and not isinstance(given, bool)),
+        "str": ("a text", lambda given: isinstance(given, str)),
+        "Node": ("a tensor or a number", lambda given: is_like(given) or isinstance(given, (int, float))),
+    }
+)
 MadeT = TypeVar("MadeT")  # a MapDescriptor, a FoldDescriptor, or one of both
 
 
@@ -33,6 +49,7 @@ class Recipe(Generic[MadeT]):
         those that the function does not have."""
         bound = inspect.signature(self.make).bind(*args, **options)
         try:
+            _check(bound)
             named = tuple((name, _frozen(value)) for name, value in bound.kwargs.items())
             found: MadeT = _made(self, tuple(map(_frozen, bound.args)), named)
             return found
@@ -41,6 +58,49 @@ class Recipe(Generic[MadeT]):
             raise Refusal("tensors", expected, fault.got, fault.hint_text).of(self.name) from None
         except Refusal as refusal:
             raise refusal.of(self.name) from None
+        except OpfacadeError:
+            raise
+        except RAW as error:
+            raise _blamed(self, bound).of(self.name) from error
+
+
+def _check(bound: inspect.BoundArguments) -> None:
+    """No number stands for a tensor, and none for a truth: recipes ask both without looking."""
+    for name, given in bound.arguments.items():
+        kind = bound.signature.parameters[name].annotation
+        if kind in ("Shaped", "bool") and not KINDS[kind][1](given):
+            refuse(name, KINDS[kind][0], shown(given) if kind == "bool" else type(given).__name__)
+
+
+def _blamed(recipe: Recipe[Any], bound: inspect.BoundArguments) -> Refusal:
+    """The argument for which a recipe failed: one of another kind than its annotation, else one without which it does not
+    fail, else the first that is no tensor."""
+    facts, given = bound.signature.parameters, bound.arguments
+    odd = [name for name in given if facts[name].annotation in KINDS and not KINDS[facts[name].annotation][1](given[name])]
+    loose = (name for name in given if facts[name].default is not inspect.Parameter.empty and _runs(recipe, bound, name))
+    name = odd[0] if odd else next(loose, None) or next((name for name in given if not is_like(given[name])), next(iter(given)))
+    kinds = (facts[name].annotation, type(facts[name].default).__name__)
+    told = (KINDS[kind] for kind in kinds if kind in KINDS)
+    expected = next((expected for expected, suits in told if not suits(given[name])), "another value")
+    return Refusal(name, expected, shown(given[name]))
+
+
+def _runs(recipe: Recipe[Any], bound: inspect.BoundArguments, name: str) -> bool:
+    """Whether it gives a descriptor, or a refusal of its own, without an argument."""
+    rest = inspect.BoundArguments(
+        bound.signature, OrderedDict((key, one) for key, one in bound.arguments.items() if key != name)
+    )
+    try:
+        recipe.make(*map(_plain, rest.args), **{key: _plain(one) for key, one in rest.kwargs.items()})
+    except (Fault, Refusal, OpfacadeError):
+        return True
+    except RAW:
+        return False
+    return True
+
+
+def _plain(given: Any) -> Any:
+    return _thawed(_frozen(given))
 
 
 @lru_cache(maxsize=REMEMBERED)

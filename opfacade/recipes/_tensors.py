@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
 
+from opfacade.base.shown import shown
 from opfacade.core.dtypes import DTYPES, DType
 from opfacade.errors import from_issues
 from opfacade.issue import Issue
@@ -13,6 +15,7 @@ from opfacade.programs.types import Type, widened
 Shape = tuple[int, ...]
 _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 NUMBER = (int, float)
+TENSOR = "a tensor, or a Shaped with its shape and dtype"
 
 
 class Like(Protocol):
@@ -51,8 +54,21 @@ class Shaped(NamedTuple):
 
 
 def shaped(*shape: int, dtype: DType) -> Shaped:
-    """`shaped(4, 8, dtype="bf16")`."""
-    return Shaped(tuple(shape), dtype)
+    """`shaped(4, 8, dtype="bf16")`. Raises DescriptorError for extents that are no integers of 0 or more, and other dtypes."""
+    try:
+        return Shaped(_extents("shape", shape), dtype_of(dtype))
+    except Refusal as refusal:
+        raise refusal.of("shaped") from None
+
+
+def _extents(argument: str, given: Any) -> Shape:
+    try:
+        found = tuple(index(size) for size in given)
+    except TypeError:
+        found = (-1,)
+    if min(found, default=0) < 0:
+        refuse(argument, "integers of 0 or more, one for each axis", given)
+    return found
 
 
 def refuse(argument: str, expected: str, got: object, hint: str = "") -> NoReturn:
@@ -65,10 +81,17 @@ class Refusal(Exception):
 
     def __init__(self, argument: str, expected: str, got: object, hint: str = "") -> None:
         super().__init__(argument)
-        self.issue = Issue("OPF-D050", argument, expected, str(got)[:200], hint, kind="DescriptorError")
+        self.issue = Issue("OPF-D050", argument, expected, _text(got), hint, kind="DescriptorError")
 
     def of(self, recipe: str) -> Exception:
         return from_issues(f"recipes.{recipe}", "descriptor", [self.issue])
+
+
+def _text(got: object) -> str:
+    try:
+        return str(got)[:200]
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return shown(got)
 
 
 def is_like(given: object) -> TypeGuard[Like]:
@@ -88,8 +111,8 @@ def dtype_of(given: object, argument: str = "dtype") -> DType:
 def seen(argument: str, given: object) -> Shaped:
     """A tensor argument as its shape and dtype."""
     if not is_like(given):
-        refuse(argument, "a tensor, or a Shaped with its shape and dtype", type(given).__name__)
-    return given if isinstance(given, Shaped) else Shaped(tuple(int(n) for n in given.shape), dtype_of(given.dtype, argument))
+        refuse(argument, TENSOR, type(given).__name__)
+    return Shaped(_extents(argument, given.shape), dtype_of(given.dtype, argument))
 
 
 def sizes(argument: str, given: object) -> Shape:

@@ -1,6 +1,7 @@
 """Parameters that no table has: refused by their names."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -51,6 +52,66 @@ KNOWN = {"original_max_position_embeddings": 16}
 def test_numbers_that_a_formula_divides_by(kind, fields, message):
     with pytest.raises(ArgumentError, match=message):
         table(kind, **fields)
+
+
+TRAINED = {"original_max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "argument", "word"),
+    [
+        ("longrope", KNOWN | {"short_factor": [1.0, 0.0, 1.0, 1.0]}, "short_factor", "finite numbers above 0"),
+        ("longrope", KNOWN | {"short_factor": [1.0, math.nan, 1.0, 1.0]}, "short_factor", "finite numbers above 0"),
+        ("longrope", KNOWN | {"seq_len": 17, "long_factor": [1.0, 1.0, 1.0, -1.0]}, "long_factor", "finite numbers above 0"),
+        ("linear", {"factor": 1e-320}, "scaling", "whose frequencies are finite"),
+        ("linear", {"base": 1e-320, "rotary_dim": 64, "factor": 1e-10}, "scaling", "whose frequencies are finite"),
+        ("linear", {"factor": 6e-309}, "scaling", "whose cosines and sines are finite in f32"),
+        ("yarn", TRAINED | {"factor": math.e**10, "mscale": 1.0, "mscale_all_dim": -1.0}, "mscale_all_dim", "another number"),
+        ("yarn", TRAINED | {"attention_factor": 1e300}, "scaling", "are finite in f32"),
+        ("yarn", TRAINED | {"attention_factor": 1e5, "dtype": "f16"}, "scaling", "are finite in f16"),
+        ("yarn", TRAINED | {"mscale": 1e308, "mscale_all_dim": -1e308, "factor": 1e308}, "scaling", "finite"),
+        ("yarn", {"original_max_position_embeddings": 5e-324}, "scaling", "that the formula of yarn takes"),
+        ("yarn", TRAINED | {"truncate": "no"}, "truncate", "True or False, got 'no'"),
+        ("yarn", TRAINED | {"truncate": None}, "truncate", "True or False"),
+        ("ntk", {"rotary_dim": 4, "factor": 1e200, "max_position_embeddings": 2}, "scaling", "that the formula of ntk takes"),
+        ("linear", {"beta_fast": 3.0}, "beta_fast", r"a parameter of linear \(factor, seq_len\), got that of another kind"),
+        ("default", {}, "factor", "a parameter of default"),
+        ("linear", {"max_positions": 2**60}, "max_positions", "at most 2147483647"),
+        ("linear", {"rotary_dim": 2**60}, "rotary_dim", "at most 2147483647"),
+        ("linear", {"dtype": "i32"}, "dtype", "'f32', 'bf16' or 'f16', got 'i32'"),
+        ("linear", {"dtype": "f99"}, "dtype", "got 'f99'"),
+        ("linear", {"dtype": torch.float32}, "dtype", r"got torch.float32\. Use 'f32'"),
+        ("linear", {"dtype": "bfloat16"}, "dtype", "Use 'bf16'"),
+        ("linear", {"device": "nowhere"}, "device", "a device that torch has here"),
+        ("linear", {"device": torch.float16}, "device", "a device that torch has here"),
+        (["linear"], {}, "kind", "one of default"),
+    ],
+)
+def test_no_table_has_other_numbers_than_finite_ones(kind, fields, argument, word):
+    with pytest.raises(ArgumentError, match=word) as caught:
+        table(kind, **fields)
+    assert caught.value.code == "OPF-A047"
+    assert caught.value.issues[0].argument == argument
+
+
+def test_rows_without_memory_are_refused(monkeypatch):
+    """As torch's allocator says it; no test takes the memory of the host."""
+
+    def full(*_args, **_options):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(torch, "cat", full)
+    with pytest.raises(ArgumentError, match="max_positions expected rows for which the host has memory"):
+        table()
+
+
+def test_none_is_a_parameter_that_is_not_given():
+    given = TRAINED | {"beta_fast": None, "mscale": None, "short_factor": None}
+    assert torch.equal(table("yarn", **given), table("yarn", **TRAINED))
+
+
+def test_a_fraction_is_a_number():
+    assert torch.equal(table(factor=Fraction(5, 2)), table(factor=2.5))
 
 
 def test_numbers_of_numpy():

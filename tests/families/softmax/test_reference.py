@@ -11,6 +11,7 @@ from opfacade.errors import DescriptorError
 from opfacade.plans.softmax import EXAMPLES, SoftmaxArgs, SoftmaxDescriptor, SoftmaxPlan
 from opfacade.testing import inputs, numerics
 
+DTYPES = {"f32": torch.float32, "f64": torch.float64}
 FORMS = {
     **{f"example-{i}": one for i, one in enumerate(EXAMPLES)},
     "f64": SoftmaxDescriptor(shape=(4, 33), dtype="f64", temperature=2.5),
@@ -96,7 +97,10 @@ def test_edges():
     [
         ({"axis": 2}, "axis", "an axis of the 2"),
         ({"axis": -3}, "axis", "-2 .. 1"),
-        ({"temperature": 0.0}, "temperature", "more than 0"),
+        ({"temperature": 0.0}, "temperature", "2^-126 or more"),
+        ({"temperature": 1e-42}, "temperature", "2^-126 or more"),
+        ({"temperature": 1e-46, "dtype": "bf16"}, "temperature", "2^-126 or more"),
+        ({"temperature": -1.0, "dtype": "f64"}, "temperature", "with f64 above 0"),
         ({"out_dtype": "f64"}, "out_dtype", "f64 of f64"),
         ({"axis": 0, "num_valid": True}, "num_valid", "false along axis 0"),
         ({"shape": ()}, "shape", "at least 1 item"),
@@ -107,6 +111,14 @@ def test_fields_that_have_no_meaning_are_refused(fields, path, word):
         SoftmaxDescriptor(**({"shape": (3, 4), "dtype": "f32"} | fields))
     assert caught.value.issues[0].argument == path
     assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("f32", 2.0**-126), ("f64", 1e-200)])
+def test_the_least_temperature_gives_numbers(dtype, least):
+    d = SoftmaxDescriptor(shape=(1, 2), dtype=dtype, temperature=least)
+    x, out = torch.tensor([[3 * least, 2 * least]], dtype=torch.float64).to(DTYPES[dtype]), torch.empty(1, 2).to(DTYPES[dtype])
+    SoftmaxPlan.select(d).run(SoftmaxArgs(x=x, out=out))
+    assert out[0].tolist() == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))])
 
 
 def test_an_axis_of_no_elements_has_sums_of_nothing():
