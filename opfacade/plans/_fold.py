@@ -15,7 +15,7 @@ from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, FromList
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plans._fold_checks import check
-from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs
+from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node
 from opfacade.programs.fault import Fault
@@ -147,12 +147,11 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         return args
 
     def args(self, num_valid: Tensor | None = None, **tensors: Tensor) -> FoldArgs:
-        """The bundle of a call, by the names of inputs and outputs, and indptr of ragged rows. A name that is missing or too
-        much is refused with the call."""
+        """The bundle of a call, by the names of inputs and outputs, and indptr of ragged rows. Raises ArgumentTypeError for
+        another name; one that is missing is refused with the call."""
         indptr = tensors.pop("indptr", None) if self.ragged else None
-        found: dict[str, Any] = {operand: tensors.get(one.name) for operand, one in zip(IN, self.inputs, strict=False)}
-        found |= {operand: tensors.get(one.name) for operand, one in zip(OUT, self.outputs, strict=False)}
-        return FoldArgs(**found, num_valid=num_valid, indptr=indptr)
+        others = [*("num_valid",) * self.num_valid, *("indptr",) * bool(self.ragged)]
+        return FoldArgs(**by_operand(self, tensors, others), num_valid=num_valid, indptr=indptr)
 
     @model_validator(mode="before")
     @classmethod
@@ -164,7 +163,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     @model_validator(mode="after")
     def _meaningful(self) -> FoldProgram:
         try:
-            text.text_of(list(self.values().values()))
+            text.check_limits(self.values())
             check(self)
             _ = self.resolved
         except Fault as fault:

@@ -15,7 +15,7 @@ _NAMES = ("limit", "alpha")
 def check_expression(descriptor: Any) -> None:
     """Raises Fault for the first node, name or number that an expression may not have, or should."""
     values: dict[str, Node] = descriptor.values()
-    text.text_of(list(values.values()))
+    text.check_limits(values)
     known = set(descriptor.parts)
     numbers = {name for name in _NAMES if getattr(descriptor, name) is not None}
     for path, node in paths(values):

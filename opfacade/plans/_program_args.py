@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
+from opfacade.base.nearest import did_you_mean
 from opfacade.core.tensor_lists import elements
+from opfacade.errors import Issue, from_issues
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS = 8, 4, 16
 IN, OUT = elements("in", MAX_INPUTS), elements("out", MAX_OUTPUTS)
 LISTS = MappingProxyType({"inputs": IN, "outputs": OUT})
+
+
+def by_operand(descriptor: Any, tensors: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
+    """The tensors of a call by operand; None where one is missing. Raises ArgumentTypeError for a name that is none of theirs.
+
+    others: names of operands besides the inputs and outputs, for the message.
+    """
+    operand = {one.name: name for one, name in zip(descriptor.inputs, IN, strict=False)}
+    operand |= {one.name: name for one, name in zip(descriptor.outputs, OUT, strict=False)}
+    known = [*operand, *others]
+    hint = f"Names: {', '.join(known)}."
+    issues = [
+        Issue("OPF-A060", name, "no argument of this name", "one", f"{did_you_mean(name, known)} {hint}".lstrip(),
+              kind="ArgumentTypeError")
+        for name in tensors if name not in operand
+    ]  # fmt: skip
+    if issues:
+        raise from_issues(descriptor.op, "args", issues)
+    return {name: tensors.get(one) for one, name in operand.items()}
 
 
 def program_docs(shape: str) -> Mapping[str, str]:

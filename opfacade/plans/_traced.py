@@ -2,85 +2,180 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.shown import shown
 from opfacade.core.dtypes import DTYPES
-from opfacade.errors import ArgumentError
+from opfacade.errors import ArgumentError, Issue, from_issues
 from opfacade.plan import Plan
 from opfacade.programs.expression import Node, scalar, value
-from opfacade.programs.fields import Input, Number, Output
-from opfacade.programs.types import storable, widened
+from opfacade.programs.fault import Fault
+from opfacade.programs.fields import Input, Number, Output, as_number
+from opfacade.programs.types import Type, storable, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+REMEMBERED = 1024  # descriptors of calls, for each function
 
 
 @dataclass(frozen=True)
 class Elementwise:
     """A traced function. Called with tensors of one shape, and numbers, which are scalars of the plan, it returns new tensors;
-    `descriptor` gives the descriptor of such a call. The function is run once for each tuple of types, on expressions."""
+    `descriptor` gives the descriptor of such a call. The function is run once for each tuple of types, on expressions.
+
+    A number is an f32. Where the function has no meaning with that, it is of the type that all tensors have, and the function
+    is run once more.
+    """
 
     function: Callable[..., Any]
     names: tuple[str, ...]
     plan: type[Plan[Any]]
     kind: Any  # the type of the descriptor, whose constructor takes its fields
-    _values: dict[tuple[str, ...], tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
-    _plans: dict[tuple[Any, ...], Plan[Any]] = field(default_factory=dict, compare=False, repr=False)
+    _values: dict[tuple[str, ...], tuple[tuple[Node, ...], Type]] = field(default_factory=dict, compare=False, repr=False)
+    _calls: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def values(self, types: tuple[str, ...]) -> tuple[Node, ...]:
         """The results for arguments of some dtypes; "number" is a scalar. Raises DescriptorError for what has no meaning."""
-        if types not in self._values:
-            pairs = zip(self.names, types, strict=True)
-            leaves = [scalar(name) if kind == "number" else value(name, widened(kind)) for name, kind in pairs]
-            made = self.function(*leaves)
-            self._values[types] = made if isinstance(made, tuple) else (made,)
-        return self._values[types]
+        return self._traced(types)[0]
 
     def descriptor(self, shape: tuple[int, ...], dtypes: Mapping[str, str], **numbers: float) -> Any:
         """The map of this function. dtypes: of the tensors, by the names of the arguments; numbers: of the other arguments.
 
         A result has the dtype of the first tensor whose elements it can be stored as, else its own type. Results are named
-        out, or out0, out1 and so on.
+        out, or out0, out1 and so on. Raises TypeError where an argument is missing, unknown, or both a tensor and a number.
         """
-        types = tuple(dtypes.get(name, "number") for name in self.names)
-        values = self.values(types)
+        for name, dtype in dtypes.items():
+            if dtype not in DTYPES:
+                raise Fault(f".dtypes.{name}", f"one of {', '.join(DTYPES)}", dtype)
+        both = sorted(set(dtypes) & set(numbers))
+        if both:
+            raise TypeError(f"{self._told}: {both[0]} is a tensor or a number, not both")
+        given = self._with_defaults({**dtypes, **numbers})
+        values, kind = self._traced(tuple(dtypes.get(name, "number") for name in self.names))
         names = ["out"] if len(values) == 1 else [f"out{i}" for i in range(len(values))]
         inputs = tuple(Input(name=name, dtype=dtypes[name]) for name in self.names if name in dtypes)
         outputs = tuple(
             Output(name=name, dtype=_dtype(dtypes, node), value=node) for name, node in zip(names, values, strict=True)
         )
-        scalars = tuple(Number(name=name, value=float(numbers[name])) for name in self.names if name in numbers)
-        return self.kind(shape=tuple(shape), inputs=inputs, scalars=scalars, outputs=outputs)
+        told = {name: self._number(name, given[name]) for name in self.names if name not in dtypes}
+        scalars = tuple(Number(name=name, value=as_number(number, kind), type=kind) for name, number in told.items())
+        extents = tuple(shape) if isinstance(shape, (list, tuple)) else shape
+        return self.kind(shape=extents, inputs=inputs, scalars=scalars, outputs=outputs)
 
-    def __call__(self, *args: Tensor | float) -> Any:
-        """New tensors. Raises ArgumentError where tensors differ in shape: nothing is broadcast in silence."""
+    def __call__(self, /, *args: Tensor | float, **named: Tensor | float) -> Any:
+        """New tensors. Raises ArgumentError where tensors differ in shape: nothing is broadcast in silence; TypeError for a
+        call that the function does not take."""
         import torch
 
-        tensors = {name: arg for name, arg in zip(self.names, args, strict=True) if isinstance(arg, torch.Tensor)}
-        numbers = {name: arg for name, arg in zip(self.names, args, strict=True) if not isinstance(arg, torch.Tensor)}
+        given = self._bound(args, named)
+        tensors = {name: arg for name, arg in given.items() if isinstance(arg, torch.Tensor)}
+        numbers = {name: self._number(name, arg) for name, arg in given.items() if name not in tensors}
         shape = _one_shape(tensors)
-        key = (shape, tuple((name, t.dtype) for name, t in tensors.items()), tuple(numbers.items()))
-        plan = self._plans.get(key)
-        if plan is None:
-            dtypes = {name: _NAMES[str(t.dtype).removeprefix("torch.")] for name, t in tensors.items()}
-            plan = self._plans[key] = self.plan.select(self.descriptor(shape, dtypes, **numbers))
-        first = next(iter(tensors.values()))
-        made = [
-            torch.empty(shape, dtype=getattr(torch, DTYPES[one.dtype].torch), device=first.device) for one in _outputs(plan)
-        ]
+        descriptor = self._of_call(shape, {name: tensor.dtype for name, tensor in tensors.items()}, numbers)
+        plan, first = self.plan.select(descriptor), next(iter(tensors.values()))
+        outputs: tuple[Output, ...] = descriptor.outputs
+        made = [torch.empty(shape, dtype=getattr(torch, DTYPES[one.dtype].torch), device=first.device) for one in outputs]
         plan.run(self.kind.args_type(inputs=list(tensors.values()), outputs=made))
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _of_call(self, shape: tuple[int, ...], dtypes: Mapping[str, Any], numbers: Mapping[str, float]) -> Any:
+        """The descriptor of a call; the plan is what `select` remembers for it and for the device of now."""
+        told = tuple((name, number, number == 0 and math.copysign(1, number) < 0) for name, number in numbers.items())
+        key = (shape, tuple(dtypes.items()), told)
+        found = self._calls.get(key)
+        if found is None:
+            found = self.descriptor(shape, {name: _name_of(name, dtype) for name, dtype in dtypes.items()}, **numbers)
+            if len(self._calls) >= REMEMBERED:
+                self._calls.clear()
+            self._calls[key] = found
+        return found
+
+    def _traced(self, types: tuple[str, ...]) -> tuple[tuple[Node, ...], Type]:
+        """The results, and the type of numbers in them."""
+        if types not in self._values:
+            kinds: set[Type] = {widened(kind) for kind in types if kind != "number"}
+            own = next(iter(kinds)) if len(kinds) == 1 and "number" in types else "f32"
+            try:
+                self._values[types] = (self._run(types, "f32"), "f32")
+            except Fault:
+                if own == "f32":
+                    raise
+                self._values[types] = (self._run(types, own), own)
+        return self._values[types]
+
+    def _run(self, types: tuple[str, ...], number: Type) -> tuple[Node, ...]:
+        pairs = zip(self.names, types, strict=True)
+        leaves = [scalar(name, number) if kind == "number" else value(name, widened(kind)) for name, kind in pairs]
+        made = self.function(*leaves)
+        found = made if isinstance(made, tuple) and made else (made,)
+        for one in found:
+            if not isinstance(one, Node):
+                raise Fault(".result", f"an expression or a tuple of expressions from {self._told}", shown(one), _meant(one))
+        return found
+
+    @property
+    def _told(self) -> str:
+        return f"{getattr(self.function, '__name__', 'function')}({', '.join(self.names)})"
+
+    def _bound(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name, in their order, with those that the function itself has a value for."""
+        if not named and len(args) == len(self.names):
+            return dict(zip(self.names, args, strict=True))
+        try:
+            bound = inspect.signature(self.function).bind(*args, **named)
+        except TypeError as error:
+            raise TypeError(f"{self._told}: {error}") from None
+        bound.apply_defaults()
+        return bound.arguments
+
+    def _with_defaults(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Arguments by name, and those that the function itself has a value for."""
+        told = {name: one.default for name, one in inspect.signature(self.function).parameters.items()}
+        found = {name: one for name, one in told.items() if one is not inspect.Parameter.empty} | dict(given)
+        wrong = {"unknown": set(found) - set(self.names), "missing": set(self.names) - set(found)}
+        for kind, names in wrong.items():
+            if names:
+                raise TypeError(f"{self._told}: {kind} arguments: {', '.join(sorted(names))}")
+        return found
+
+    def _number(self, name: str, given: Any) -> float:
+        """An argument that is no tensor: a number of Python, or of numpy."""
+        if isinstance(given, (int, float)):
+            return given
+        with suppress(TypeError, ValueError):
+            if hasattr(given, "__index__"):
+                return operator.index(given)
+            if hasattr(given, "__float__"):
+                return float(given)
+        raise TypeError(f"{self._told}: {name} is a tensor or a number, not {shown(given)}")
 
 
 _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 
 
-def _outputs(plan: Plan[Any]) -> tuple[Output, ...]:
-    found: Any = plan.descriptor
-    outputs: tuple[Output, ...] = found.outputs
-    return outputs
+def _meant(made: object) -> str:
+    """A hint for what a function returns in place of an expression."""
+    if isinstance(made, bool):
+        return "Write eq(x, y) or ne(x, y): == and != say whether two expressions are one."
+    if isinstance(made, (int, float)):
+        return f'Write constant({made}, "f32").'
+    return "Return a tuple." if isinstance(made, list) else ""
+
+
+def _name_of(argument: str, dtype: Any) -> str:
+    """The name of a dtype of torch."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _NAMES:
+        issue = Issue("OPF-A010", argument, f"one of {', '.join(_NAMES)}", name, kind="DTypeError")
+        raise from_issues("map", "run", [issue])
+    return _NAMES[name]
 
 
 def _dtype(dtypes: Mapping[str, str], node: Node) -> Any:

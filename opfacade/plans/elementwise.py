@@ -16,7 +16,7 @@ from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._map_checks import check
-from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, program_docs
+from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
 from opfacade.plans._traced import Elementwise
 from opfacade.programs import text
 from opfacade.programs.activations import silu
@@ -100,11 +100,9 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
         return dict(self.in_place)
 
     def args(self, num_valid: Tensor | None = None, **tensors: Tensor) -> MapArgs:
-        """The bundle of a call, by the names of inputs and outputs. A name that is missing or too much is refused with the
-        call."""
-        found: dict[str, Any] = {operand: tensors.get(one.name) for operand, one in zip(IN, self.inputs, strict=False)}
-        found |= {operand: tensors.get(one.name) for operand, one in zip(OUT, self.outputs, strict=False)}
-        return MapArgs(**found, num_valid=num_valid)
+        """The bundle of a call, by the names of inputs and outputs. Raises ArgumentTypeError for another name; one that is
+        missing is refused with the call."""
+        return MapArgs(**by_operand(self, tensors, ("num_valid",) * self.num_valid), num_valid=num_valid)
 
     @model_validator(mode="before")
     @classmethod
@@ -116,7 +114,7 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
     @model_validator(mode="after")
     def _meaningful(self) -> MapDescriptor:
         try:
-            text.text_of(list(self.values().values()))
+            text.check_limits(self.values())
             check(self)
         except Fault as fault:
             raise refused(fault) from None

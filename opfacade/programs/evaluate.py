@@ -90,8 +90,8 @@ class Evaluation:
         for axis, size in enumerate(source.shape):
             beyond |= (places[axis] < 0) | (places[axis] >= size)
             places[axis] = _within(places[axis], size, outside)
-        if outside == "fill" and 0 in source.shape:
-            return inner(node.args[-1]).expand(beyond.shape)
+        if 0 in source.shape:  # the kernel's answer too: there is no nearest place
+            return inner(node.args[-1]).expand(beyond.shape) if outside == "fill" else source.new_zeros(beyond.shape)
         found = source[tuple(places)]
         return torch.where(beyond, inner(node.args[-1]).to(found.dtype), found) if outside == "fill" else found
 

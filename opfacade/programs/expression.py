@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from opfacade.programs.fault import Fault
-from opfacade.programs.node import CONVERT, Kind, Node, apply, constant, make
+from opfacade.programs.node import CONVERT, SPECIAL, Kind, Node, apply, constant, make
 from opfacade.programs.types import FLOATS, TYPES, Type
 
 __all__ = ["Node", "apply", "constant", "coord", "extent", "leaf", "ordered", "read", "scalar", "stage", "value"]
@@ -75,8 +75,11 @@ def read(name: str, type: Type, at: Iterable[Node | int], outside: Outside | Nod
     """The element of an input at computed places, an i64 for each of its axes.
 
     outside: what an index beyond its axis means: "clamp" the nearest place, "wrap" modulo the size, "reflect" mirrored at the
-    first and last place, or a value of the input's type that is read instead. Raises Fault.
+    first and last place, or a value of the input's type that is read instead. Every index is outside an input without
+    elements: the value is read, and without one 0. Raises Fault.
     """
+    if not isinstance(at, Iterable):
+        raise Fault(".at", f"a list of 1 to {MAX_AXES} places", at)
     places = tuple(arg if isinstance(arg, Node) else constant(arg, "i64") for arg in at)
     if not 1 <= len(places) <= MAX_AXES:
         raise Fault(".at", f"1 to {MAX_AXES} places", len(places))
@@ -87,10 +90,20 @@ def read(name: str, type: Type, at: Iterable[Node | int], outside: Outside | Nod
             raise Fault(f".at.{axis}", "a place without rounding errors", "a place that depends on them")
     if isinstance(outside, str) and outside in ("clamp", "wrap", "reflect"):
         return make("read", "", places, (_named("input", name, type).data, outside), type, True)
-    filled: Node = outside if isinstance(outside, Node) else constant(outside, type)
+    filled = outside if isinstance(outside, Node) else _fill(outside, type)
     if filled.type != type:
         raise Fault(".outside", f"a value of type {type}", filled.type, CONVERT)
     return make("read", "", (*places, filled), (_named("input", name, type).data, "fill"), type, filled.exact)
+
+
+def _fill(outside: float | str, type: Type) -> Node:
+    """A number that is read outside; a text is one of the floats that JSON has no number for."""
+    if type in TYPES and isinstance(outside, str) and not (type in FLOATS and outside in SPECIAL):
+        raise Fault(".outside", f"clamp, wrap, reflect or a value of type {type}", outside)
+    try:
+        return constant(outside, type)
+    except Fault as fault:
+        raise fault if fault.path != ".value" else Fault(".outside", fault.expected, fault.got, fault.hint_text) from None
 
 
 def ordered(roots: Iterable[Node]) -> list[Node]:

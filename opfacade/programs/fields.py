@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from opfacade.core.model import Count, FromList, Model, contradiction
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node, ordered
 from opfacade.programs.fault import Fault
-from opfacade.programs.types import Type, widened
+from opfacade.programs.types import FLOATS, Type, widened
 
 Name = Annotated[str, Field(pattern=r"\A[A-Za-z][A-Za-z0-9_]{0,31}\z")]
 Axis = Annotated[int, Field(ge=0, lt=MAX_AXES)]
@@ -89,11 +90,28 @@ class Output(Model):
 
 
 class Number(Model):
-    """A scalar of the plan: no part of a kernel's identity."""
+    """A scalar of the plan: no part of a kernel's identity. 0.0 and -0.0 are two numbers, and so two plans."""
 
     name: Name = Field(description="Its name in the program.")
     value: bool | int | float = Field(description="A number in the range of its type.")
     type: Type = Field(default="f32", description="Type in which the program computes with it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_form(cls, raw: Any) -> Any:
+        """1 and 1.0 are one f32, and equal values have one JSON."""
+        number = raw.get("value") if isinstance(raw, dict) else None
+        if isinstance(number, float) and not math.isfinite(number):
+            kind = raw.get("type", "f32")
+            hint = f'A plan carries none: write constant("{number}", "{kind}") into the program.' if kind in FLOATS else ""
+            raise contradiction("value", "a finite number", number, hint)
+        return raw | {"value": as_number(number, "f64")} if type(number) is int and raw.get("type", "f32") in FLOATS else raw
+
+    def __eq__(self, other: object) -> bool:
+        """The two zeros are equal floats, but not equal numbers: 1 / x tells them apart."""
+        if not isinstance(other, Number):
+            return NotImplemented
+        return super().__eq__(other) and (self.value != 0 or math.copysign(1, self.value) == math.copysign(1, other.value))
 
     @model_validator(mode="after")
     def _of_its_type(self) -> Number:
@@ -104,6 +122,18 @@ class Number(Model):
         except Fault as fault:
             raise refused(fault) from None
         return self
+
+
+def as_number(number: float, type: str) -> float:
+    """The same number as one of a type: a whole one as an integer, 0 and 1 as truths; what it does not hold stays as it is."""
+    if type in FLOATS:
+        try:
+            return float(number)
+        except OverflowError:  # of an int, which the type refuses
+            return number
+    if type == "bool":
+        return bool(number) if number in (0, 1) else number
+    return int(number) if isinstance(number, bool) or (isinstance(number, float) and number.is_integer()) else number
 
 
 def tupled(given: object) -> Any:

@@ -180,7 +180,7 @@ def _nearest(value: float, type: Type) -> float | str:
         return "nan"
     try:
         found: float = struct.unpack("f", struct.pack("f", value))[0] if type == "f32" else float(value)
-    except OverflowError:
+    except (OverflowError, struct.error):  # an int beyond f64 is the latter
         found = math.inf
     if math.isinf(found):
         if isinstance(value, float) and math.isinf(value):
@@ -191,7 +191,7 @@ def _nearest(value: float, type: Type) -> float | str:
 
 def apply(op: str, *args: Node | float) -> Node:
     """`op` of expressions; a number takes the type of a node beside it. Raises Fault."""
-    known = OPERATIONS.get(op)
+    known = OPERATIONS.get(op) if isinstance(op, str) else None
     if known is None:
         raise Fault(".op", "an operation of the language", op)
     nodes = _with_constants(op, args)

@@ -40,6 +40,30 @@ class Text(NamedTuple):
 
 def text_of(values: Sequence[Node]) -> Text:
     """The one text of a graph. Raises Fault beyond the limits."""
+    place = _shared(values)
+    lets = [_tree(node, {other: at for other, at in place.items() if at < index}) for node, index in place.items()]
+    return Text(lets, [_tree(node, place) for node in values])
+
+
+def check_limits(values: Mapping[str, Node]) -> None:
+    """Raises Fault for values beyond the limits, with the path of the first that is so together with those before it.
+
+    values: by the path of their field.
+    """
+    roots = list(values.values())
+    try:
+        _shared(roots)
+    except Fault:
+        for count, path in enumerate(values, 1):
+            try:
+                _shared(roots[:count])
+            except Fault as fault:
+                raise fault.under(f".{path}") from None
+        raise
+
+
+def _shared(values: Sequence[Node]) -> dict[Node, int]:
+    """The lets of a graph and the index of each. Raises Fault beyond the limits."""
     nodes = ordered(values)
     if len(nodes) > MAX_NODES:
         raise Fault("", f"at most {MAX_NODES} nodes", f"{len(nodes)} nodes")
@@ -54,8 +78,7 @@ def text_of(values: Sequence[Node]) -> Text:
     deepest = max(depth.values(), default=0)
     if deepest > MAX_DEPTH:
         raise Fault("", f"at most {MAX_DEPTH} nodes above each other", f"{deepest}")
-    lets = [_tree(node, {other: at for other, at in place.items() if at < index}) for node, index in place.items()]
-    return Text(lets, [_tree(node, place) for node in values])
+    return place
 
 
 def digest(values: Mapping[str, Node]) -> str:

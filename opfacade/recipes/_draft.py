@@ -10,8 +10,8 @@ from opfacade.core.dtypes import DType
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs.expression import Node, constant, coord, read, scalar, value
 from opfacade.programs.fault import Fault
-from opfacade.programs.fields import Input, Number, Output, used_names
-from opfacade.programs.types import FLOATS, Type, storable
+from opfacade.programs.fields import Input, Number, Output, as_number, used_names
+from opfacade.programs.types import Type, storable
 from opfacade.recipes._tensors import Refusal, Shape, Shaped, refuse
 
 
@@ -35,8 +35,11 @@ class Draft:
         self.inputs.append(Input(name=name, dtype=given.dtype, over=tuple(axes)))
         return value(name, given.type)
 
-    def source(self, name: str, given: Shaped) -> Source:
-        """An input that is read at computed places."""
+    def source(self, name: str, given: Shaped, outside: Any = None) -> Source:
+        """An input that is read at computed places. outside: as in `Source.at`, where the places are such as the caller wants:
+        an input without elements is then refused, unless nothing is read or a number stands for what is outside."""
+        if isinstance(outside, str) and 0 in given.shape and 0 not in self.shape:
+            refuse(name, f"at least one element, for a result of shape {self.shape} reads some", given.shape)
         self.inputs.append(Input(name=name, dtype=given.dtype, shape=given.shape or (1,)))
         return Source(name, given)
 
@@ -44,7 +47,7 @@ class Draft:
         """A number of the plan. One that is not finite is a constant: no plan carries it."""
         if not isinstance(number, (int, float)):
             refuse(name, "a number", number)
-        number = _of_type(number, type)
+        number = as_number(number, type)
         try:
             fixed = constant(number, type)
             if isinstance(number, float) and not math.isfinite(number):
@@ -81,15 +84,6 @@ class Source:
     def at(self, places: Sequence[Node], outside: Any = "clamp") -> Node:
         """Its element at a place for each of its axes."""
         return read(self.name, self.given.type, tuple(places) or (constant(0, "i64"),), outside)
-
-
-def _of_type(number: float, type: Type) -> float:
-    """The same number: a whole one as an integer, 0 and 1 as truths."""
-    if type in FLOATS:
-        return float(number)
-    if type == "bool":
-        return bool(number) if number in (0, 1) else number
-    return int(number) if isinstance(number, bool) or (isinstance(number, float) and number.is_integer()) else number
 
 
 def zero(type: Type) -> Node:

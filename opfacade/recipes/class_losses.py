@@ -25,10 +25,10 @@ def nll_loss(
     """input: log-probabilities [N, C, ...] or [C]; 0 where the target is ignore_index. A mean is over the weights."""
     every = range(target.rank)
     draft = Draft(target.shape) if checked(reduction) == "none" else FoldDraft(target.shape, every)
-    source = draft.source("input", input)
+    source = draft.source("input", input, "clamp")
     at, places = index_of(draft.element("target", target)), draft.here()
     ignored = w.eq(at, draft.number("ignore_index", ignore_index, "i64"))
-    factor = one(input.type) if weight is None else draft.source("weight", weight).at([at])
+    factor = one(input.type) if weight is None else draft.source("weight", weight, "clamp").at([at])
     loss = -source.at([*places[: input.rank - 1 and 1], at, *places[1:]])
     loss = w.select(ignored, zero(input.type), loss if weight is None else factor * loss)
     if not isinstance(draft, FoldDraft):
@@ -79,7 +79,7 @@ class _Entropy:
         picked = self.draft.join("max", w.select(hit, self.x, constant("-inf", self.x.type)), axes=(self.axis,))
         factor = each = one(self.x.type)
         if self.weight is not None:
-            weights = self.draft.source("weight", self.weight)
+            weights = self.draft.source("weight", self.weight, "clamp")
             factor, each = weights.at([at]), weights.at([coord(self.axis)])
         loss = (self.log + (self.most - picked)) * factor
         there = w.and_(w.ge(at, constant(0, "i64")), w.lt(at, self.draft.count((self.axis,))))
@@ -127,7 +127,7 @@ def multi_margin_loss(
     short = w.maximum(draft.number("margin", margin, input.type) - source.at([*here[:-1], at]) + source.at(here), 0.0)
     short = short * short if p == 2 else short
     if weight is not None:
-        short = short * draft.source("weight", weight).at([at])
+        short = short * draft.source("weight", weight, "clamp").at([at])
     total = draft.join("sum", w.select(w.eq(here[-1], at), zero(input.type), short))
     count = draft.count() if reduction == "mean" else draft.count((axis,))
     return draft.rows(total / as_float(count, short), dtype=input.dtype)

@@ -33,7 +33,7 @@ def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, ou
     if index.rank != input.rank and input.rank * index.rank:
         refuse("index", f"{input.rank} axes, as input has", index.shape)
     draft = Draft(index.shape)
-    source, places = draft.source("input", input), draft.here()
+    source, places = draft.source("input", input, outside), draft.here()
     at = index_of(draft.element("index", index))
     places = [at if i == axis else place for i, place in enumerate(places)] or [at]
     return draft.map(source.at(places[: max(input.rank, 1)], outside), dtype=input.dtype)
@@ -51,7 +51,7 @@ def take_along_dim(input: Shaped, indices: Shaped, dim: Any = None, outside: Any
     wide = list(broadcast([shape, [n if i != axis else 1 for i, n in enumerate(indices.shape)]]))
     wide[axis] = indices.shape[axis]
     draft = Draft(wide)
-    source, places = draft.source("input", input), draft.here()
+    source, places = draft.source("input", input, outside), draft.here()
     places = [place if input.shape[i] != 1 or i == axis else constant(0, "i64") for i, place in enumerate(places)]
     size = draft.number("size", input.shape[axis], "i64")
     places[axis] = _from_end(index_of(draft.element("indices", indices)), size)
@@ -64,7 +64,7 @@ def index_select(input: Shaped, dim: int, index: Shaped, outside: Any = "clamp")
     if index.rank > 1:
         refuse("index", "one axis", index.shape)
     draft = Draft([index.numel if i == axis else n for i, n in enumerate(input.shape)])
-    source, places = draft.source("input", input), draft.here()
+    source, places = draft.source("input", input, outside), draft.here()
     at = index_of(draft.along("index", Shaped((index.numel,), index.dtype), (axis,) if input.rank else ()))
     places = [at if i == axis else place for i, place in enumerate(places)] or [at]
     return draft.map(source.at(places, outside), dtype=input.dtype)
@@ -78,7 +78,7 @@ def take(input: Shaped, index: Shaped, outside: Any = "clamp") -> MapDescriptor:
 
 def _taken(input: Shaped, name: str, index: Shaped, outside: Any) -> MapDescriptor:
     draft = Draft(index.shape)
-    source = draft.source("input", input)
+    source = draft.source("input", input, outside)
     at = _from_end(index_of(draft.element(name, index)), draft.number("count", input.numel, "i64"))
     return draft.map(source.at(unraveled(draft, at, input.shape), outside), dtype=input.dtype)
 
@@ -92,7 +92,7 @@ def embedding(
     if max_norm is not None or weight.rank != 2:
         refuse("max_norm" if weight.rank == 2 else "weight", "None, and a weight of 2 axes", (max_norm, weight.shape))
     draft = Draft((*input.shape, weight.shape[1]))
-    source = draft.source("weight", weight)
+    source = draft.source("weight", weight, outside)
     at = index_of(draft.along("input", input, range(input.rank)))
     return draft.map(source.at([at, coord(input.rank)], outside), dtype=weight.dtype)
 

@@ -34,7 +34,7 @@ def pad(input: Shaped, pad: Any, mode: str = "constant", value: Any = None) -> M
         place - draft.number(f"before{i}", by, "i64") if by else place
         for i, (place, by) in enumerate(zip(draft.here(), before, strict=True))
     ]
-    return draft.map(draft.source("input", input).at(places, fill), dtype=input.dtype)
+    return draft.map(draft.source("input", input, fill).at(places, fill), dtype=input.dtype)
 
 
 _padded = pad.make

@@ -9,6 +9,8 @@ OWN = "tests/recipes/test_recipes.py"
 LAX = "tests/recipes/test_lax.py"
 FOLDS = "tests/recipes/test_folds.py"
 FUNCTIONS = "tests/families/elementwise/test_functions.py"
+TRACED = "tests/families/elementwise/test_traced.py"
+MAPS = "tests/families/elementwise/test_reference.py"
 
 RECIPE_FAULTS = (
     cpu("recipes: celu forgets its factor", f"{R}/activations.py", "w.expm1(input / alpha) * alpha", "w.expm1(input / alpha)",
@@ -55,6 +57,18 @@ RECIPE_FAULTS = (
     cpu("recipes: the place of a minimum is that of a maximum", f"{R}/extremes.py", 'draft.join(f"arg{word}", number, part)',
         'draft.join("argmax", number, part)', f"{OPINFO} -k argmin"),
     cpu("recipes: bits are cut, not rounded", f"{R}/lax_folds.py", "size + (odd + ((1 << (cut - 1)) - 1))", "size", LAX),
+    cpu("recipes: an index into an input without elements reads 0", f"{R}/_draft.py",
+        "if isinstance(outside, str) and 0 in given.shape and 0 not in self.shape:", "if False:", f"{OWN} -k by_name"),
+    cpu("programs: the two zeros are one number of a plan", "opfacade/programs/fields.py",
+        "and (self.value != 0 or math.copysign(1, self.value) == math.copysign(1, other.value))", "", f"{OWN} -k zeros"),
+    cpu("programs: a call of @elementwise takes the plan of the other zero", "opfacade/plans/_traced.py",
+        "number == 0 and math.copysign(1, number) < 0", "False", f"{TRACED} -k zeros"),
+    cpu("programs: a number beside f64 is an f32 alone", "opfacade/plans/_traced.py", 'if own == "f32":', "if True:",
+        f"{TRACED} -k type_of_the_tensors"),
+    cpu("programs: a name that no tensor has is dropped", "opfacade/plans/_program_args.py", "if name not in operand",
+        "if False", f"{MAPS} -k no_tensor_has"),
+    cpu("programs: a read of nothing gives 1", "opfacade/programs/evaluate.py",
+        "source.new_zeros(beyond.shape)", "source.new_ones(beyond.shape)", f"{MAPS} -k without_elements"),
     cpu("bits: NaN keeps its payload", "opfacade/programs/integers.py", ".long().masked_fill(value.isnan(), quiet)", ".long()",
         LAX),
     cpu("functions: an error beyond the documented is fine", "opfacade/testing/families/_functions.py",

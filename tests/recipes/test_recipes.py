@@ -12,6 +12,7 @@ from tests.recipes import opinfo
 from tests.recipes.test_opinfo import DISTINCT, accepted, compare
 
 X, HALF, WHOLE = shaped(4, 6, dtype="f32"), shaped(4, 6, dtype="bf16"), shaped(4, 6, dtype="i32")
+PLACES, EMPTY, EMPTY_ROW = shaped(3, dtype="i64"), shaped(0, 4, dtype="f32"), shaped(0, dtype="f32")
 SM_90A = Target.parse("sm_90a")
 
 
@@ -31,6 +32,17 @@ SM_90A = Target.parse("sm_90a")
         (lambda: recipes.cat([X] * 9), "tensors", "1 to 8"),
         (lambda: recipes.cat([X, shaped(4, 5, dtype="f32")]), "tensors[1]", "the extents of the first"),
         (lambda: recipes.gather(X, 0, X), "index", "integers"),
+        (lambda: recipes.embedding(PLACES, shaped(0, 4, dtype="f32")), "weight", "at least one element"),
+        (lambda: recipes.take(shaped(0, dtype="f32"), PLACES), "input", "at least one element"),
+        (lambda: recipes.gather(EMPTY, 0, shaped(3, 4, dtype="i64")), "input", "at least one element"),
+        (lambda: recipes.index_select(EMPTY, 0, PLACES), "input", "at least one element"),
+        (lambda: recipes.take_along_dim(EMPTY, shaped(3, 4, dtype="i64"), 0), "input", "at least one element"),
+        (lambda: recipes.take_along_dim(EMPTY, PLACES, outside="wrap"), "input", "at least one element"),
+        (lambda: recipes.nll_loss(shaped(3, 0, dtype="f32"), PLACES), "input", "at least one element"),
+        (lambda: recipes.nll_loss(shaped(3, 2, dtype="f32"), PLACES, EMPTY_ROW), "weight", "at least one element"),
+        (lambda: recipes.pad(shaped(2, 0, dtype="f32"), (1, 1), "circular"), "input", "at least one element"),
+        (lambda: recipes.pad(shaped(1, 2, 0, dtype="f32"), (1, 1), "replicate"), "input", "at least one element"),
+        (lambda: recipes.pad(shaped(1, 2, 0, dtype="f32"), (1, 1), "reflect"), "input", "at least one element"),
         (lambda: recipes.view_copy(X, (5, 5)), "size", "24 elements"),
         (lambda: recipes.mse_loss(X, X, reduction="max"), "reduction", "one of none, mean, sum"),
         (lambda: recipes.kl_div(X, X, reduction="batch"), "reduction", "none, mean, sum, batchmean"),
@@ -69,6 +81,34 @@ def test_an_argument_without_a_meaning_is_refused_by_name(make, argument, words)
     assert caught.value.code == "OPF-D050"
     assert caught.value.issues[0].argument == argument
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+@pytest.mark.parametrize("name", ["mul", "full_like", "masked_fill", "copysign", "div"])
+def test_the_two_zeros_are_two_numbers(name, zeros):
+    x, mask = torch.ones(2), torch.ones(2, dtype=torch.bool)
+    for zero in zeros:
+        given = (x, mask, zero) if name == "masked_fill" else (x, zero)
+        made = getattr(recipes, name)(*given)
+        call = opinfo.bundle(made, opinfo.Call(given, {}).tensors(getattr(recipes, name)))
+        Plan.select(made, Preference(backend="reference")).run(call)
+        assert torch.equal(made.written(call)[0].signbit(), getattr(torch, name)(*given).signbit())
+
+
+def test_an_input_without_elements_is_taken_where_torch_takes_it():
+    none, some = torch.ones(0, 4), torch.zeros(0, dtype=torch.int64)
+    for name, given in {
+        "index_select": (none, 0, some), "take": (none, some), "embedding": (some, none), "repeat": (none, (2, 2)),
+        "flip": (none, (0,)), "pad": (none, (0, 0), "circular"),
+    }.items():  # fmt: skip
+        made = getattr(recipes, name)(*given)
+        call = opinfo.bundle(made, opinfo.Call(given, {}).tensors(getattr(recipes, name)))
+        Plan.select(made, Preference(backend="reference")).run(call)
+        assert made.written(call)[0].numel() == 0
+    places = torch.zeros(3, dtype=torch.int64)
+    made, out = recipes.index_select(none, 0, places, outside=2.5), torch.empty(3, 4)
+    Plan.select(made).run(made.args(input=none, index=places, out=out))
+    assert torch.equal(out, torch.full((3, 4), 2.5))  # a number stands for what is outside
 
 
 def test_a_name_without_a_recipe_says_where_the_reason_is():

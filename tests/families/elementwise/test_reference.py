@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from opfacade import Plan, load_descriptor
-from opfacade.errors import ArgumentError, DescriptorError
+from opfacade.core.dtypes import torch_dtype
+from opfacade.errors import ArgumentError, ArgumentTypeError, DescriptorError
 from opfacade.plans.elementwise import EXAMPLES, MapArgs, MapDescriptor, MapPlan
 from opfacade.programs import text
-from opfacade.programs.expression import apply, coord, read, scalar, stage
+from opfacade.programs.expression import apply, constant, coord, read, scalar, stage
 from opfacade.programs.fields import Input, Number, Output
 from opfacade.testing import inputs, numerics
 from tests.families.elementwise.forms import FORMS, X, Y, binary, laid_out, unary
@@ -117,6 +118,66 @@ def test_lists_and_names_make_the_same_call():
     assert torch.equal(again, z)
 
 
+def test_a_name_that_no_tensor_has_is_refused():
+    problem = unary(X, (2,))
+    x, z = torch.ones(2, 2).unbind()
+    with pytest.raises(ArgumentTypeError, match=r"zz expected no argument of this name.*Did you mean z\? Names: x, z\..*A060"):
+        problem.args(x=x, z=z, zz=z)
+    with pytest.raises(ArgumentTypeError, match=r"Names: x, z, num_valid\."):
+        unary(X, (2,), num_valid=True).args(x=x, z=z, valid=x)
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_the_two_zeros_are_two_numbers_and_one_value_has_one_json(zeros):
+    made = [unary(X * scalar("c"), (2,), scalars=(Number(name="c", value=zero),)) for zero in zeros]
+    assert made[0] != made[1]
+    assert made[0].canonical_json() != made[1].canonical_json()
+    for problem, zero in zip(made, zeros, strict=True):
+        z = torch.empty(2)
+        again = MapDescriptor.model_validate_json(problem.canonical_json())
+        assert again == problem
+        for one in (problem, again):
+            Plan.select(one).run(one.args(x=torch.ones(2), z=z))
+            assert z.signbit().tolist() == [math.copysign(1, zero) < 0] * 2
+    assert Number(name="c", value=1).model_dump_json() == Number(name="c", value=1.0).model_dump_json()
+    assert Number(name="c", value=1) == Number(name="c", value=1.0) != Number(name="c", value=1, type="i32")
+    assert Number(name="c", value=0.0) != 0.0
+
+
+@pytest.mark.parametrize("outside", ["clamp", "wrap", "reflect", -3.5])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i32", "bool", "u64"])
+def test_a_read_of_an_input_without_elements_is_the_fill_or_zero(outside, dtype):
+    given = Input(name="x", dtype=dtype, shape=(0,))
+    if outside == -3.5 and given.type != "f32":
+        outside = constant(True if dtype == "bool" else 7, given.type)
+    output = Output(name="z", dtype=dtype, value=read("x", given.type, (coord(0),), outside))
+    problem = MapDescriptor(shape=(7,), inputs=(given,), outputs=(output,))
+    z = torch.ones(7).to(torch_dtype(dtype))
+    MapPlan.select(problem).run(problem.args(x=torch.empty(0).to(torch_dtype(dtype)), z=z))
+    want = 0 if isinstance(outside, str) else outside if isinstance(outside, float) else outside.data
+    assert z.tolist() == [want] * 7
+
+
+def deep(node, depth):
+    """A value of some depth."""
+    for _ in range(depth):
+        node = -node
+    return node
+
+
+def wide(node, count):
+    """A value with a constant and a sum for each number."""
+    terms = [node + float(n + 1) for n in range(count)]
+    while len(terms) > 1:
+        terms = [a + b if b is not None else a for a, b in itertools.zip_longest(terms[::2], terms[1::2])]
+    return terms[0]
+
+
+def pair(first, second):
+    outputs = tuple(Output(name=f"z{i}", dtype="f32", value=one) for i, one in enumerate((first, second)))
+    return MapDescriptor(shape=(2,), inputs=(Input(name="x", dtype="f32"),), outputs=outputs)
+
+
 ONE = {"kind": "input", "name": "x", "type": "f32"}
 
 
@@ -143,6 +204,12 @@ ONE = {"kind": "input", "name": "x", "type": "f32"}
         (lambda: unary(X, (2,), "f17"), "dtype", "'f16'"),
         (lambda: unary(X, (2,), scalars=(Number(name="x", value=1.0),)), "scalars.0.name", "a name of its own"),
         (lambda: Number(name="c", value=2**31, type="i32"), "value", "an i32"),
+        (lambda: Number(name="c", value=10**400), "value", "within the range of f32"),
+        (lambda: Number(name="c", value=math.nan, type="f64"), "value", 'constant("nan", "f64")'),
+        (lambda: Number(name="c", value=-math.inf), "value", 'constant("-inf", "f32")'),
+        (lambda: pair(X, deep(X, 64)), "outputs.1.value", "at most 64 nodes above each other, got '65'"),
+        (lambda: pair(deep(X, 9), wide(X, 128)), "outputs.1.value", "at most 256 nodes"),
+        (lambda: pair(wide(X, 128), X), "outputs.0.value", "at most 256 nodes"),
         (
             lambda: MapDescriptor(
                 shape=(2,), inputs=(Input(name="x", dtype="f32", shape=(3, 3)),),

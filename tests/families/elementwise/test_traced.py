@@ -1,11 +1,13 @@
 """@elementwise: a function of expressions is traced once and runs on tensors."""
 
+import numpy as np
 import pytest
 import torch
 
-from opfacade.errors import ArgumentError, DescriptorError
+from opfacade.errors import ArgumentError, DescriptorError, DTypeError
+from opfacade.plans import _traced
 from opfacade.plans.elementwise import elementwise
-from opfacade.programs.words import exp, select
+from opfacade.programs.words import exp, f32, select
 
 
 @elementwise
@@ -55,3 +57,109 @@ def test_what_has_no_meaning_is_refused():
     with pytest.raises(TypeError, match="truth value"):
         elementwise(lambda x: x if x > 0 else -x)(torch.ones(3))
     assert torch.equal(elementwise(lambda x: select(x > 0, x, -x))(torch.tensor([-1.0, 2.0])), torch.tensor([1.0, 2.0]))
+
+
+@elementwise
+def scaled(x, a=2.0):
+    return x * a
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_the_two_zeros_are_two_numbers(zeros):
+    scaled = elementwise(lambda x, a: x * a)
+    x = torch.ones(2)
+    for zero in zeros:
+        assert torch.equal(scaled(x, zero).signbit(), (x * zero).signbit())
+    one, other = (scaled.descriptor((2,), {"x": "f32"}, a=zero) for zero in zeros)
+    assert one != other
+    assert one.digest() != other.digest()
+    assert one.key == other.key
+
+
+def test_an_argument_has_its_name_and_its_default():
+    x = torch.arange(3.0)
+    assert torch.equal(scaled(x), 2 * x)
+    assert torch.equal(scaled(a=3.0, x=x), 3 * x)
+    assert torch.equal(scaled(x, np.float32(0.5)), x / 2)
+    assert torch.equal(scaled(x, np.int64(4)), 4 * x)
+    assert scaled.descriptor((3,), {"x": "f32"}) == scaled.descriptor((3,), {"x": "f32"}, a=2)
+    assert torch.equal(elementwise(lambda x, /: -x)(x), -x)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: silu_and_mul(x), r"silu_and_mul\(x, y\): missing a required argument: 'y'"),
+        (lambda x: scaled(x, 1.0, 2.0), r"scaled\(x, a\): too many positional arguments"),
+        (lambda x: scaled(x, b=1.0), "'b'"),
+        (lambda x: scaled(x, "a"), "a is a tensor or a number, not 'a'"),
+        (lambda x: scaled(x, None), "a is a tensor or a number, not None"),
+        (lambda x: scaled(x, [1.0]), r"a is a tensor or a number, not \[1.0\]"),
+        (lambda _: silu_and_mul.descriptor((3,), {"x": "f32"}), "missing arguments: y"),
+        (lambda _: scaled.descriptor((3,), {"x": "f32"}, b=1.0), "unknown arguments: b"),
+        (lambda _: scaled.descriptor((3,), {"x": "f32", "a": "f32"}, a=1.0), "a is a tensor or a number, not both"),
+    ],
+)
+def test_a_wrong_call_is_a_type_error_that_names_the_parameters(call, words):
+    with pytest.raises(TypeError, match=words):
+        call(torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.float8_e4m3fnuz])
+def test_an_unknown_dtype_is_refused(kind):
+    with pytest.raises(DTypeError, match=r"x expected one of float16.*OPF-A010"):
+        scaled(torch.ones(3).to(kind))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: scaled.descriptor((3,), {"x": "f99"}), "dtypes.x expected one of f16.*got f99"),
+        (lambda: scaled(torch.ones(3), 10**400), "a number within the range of f32"),
+        (lambda: scaled(torch.ones(3), float("nan")), r'constant\("nan", "f32"\)'),
+        (lambda: elementwise(lambda x: 5.0)(torch.ones(3)), r'a tuple of expressions.*got 5.0.*constant\(5.0, "f32"\)'),
+        (lambda: elementwise(lambda x: None)(torch.ones(3)), "got None"),
+        (lambda: elementwise(lambda x: ())(torch.ones(3)), r"got \(\)"),
+        (lambda: elementwise(lambda x: [x])(torch.ones(3)), "Return a tuple"),
+        (lambda: elementwise(lambda x, y: x == y)(*torch.ones(2, 3)), r"got False.*eq\(x, y\)"),
+    ],
+)
+def test_what_is_no_program_is_refused_with_what_to_write(make, words):
+    with pytest.raises(DescriptorError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.int32, torch.uint8, torch.int64])
+def test_a_number_is_of_the_type_of_the_tensors_where_f32_has_no_meaning(kind):
+    x = torch.arange(4).to(kind)
+    assert torch.equal(scaled(x, 3), x * 3)
+    assert torch.equal(scaled(x, 3.0), x * 3)
+    assert scaled(x, 3).dtype == kind
+    if not kind.is_floating_point:
+        with pytest.raises(DescriptorError, match="a value of type"):
+            scaled(x, 2.5)
+
+
+def test_a_number_stays_an_f32_where_that_has_a_meaning():
+    made = elementwise(lambda x, a: f32(x) * a).descriptor((3,), {"x": "i32"}, a=2)
+    assert [number.type for number in made.scalars] == ["f32"]
+    with pytest.raises(DescriptorError, match="mul of"):
+        elementwise(lambda x, y, a: (x * a, y * a))(torch.ones(3).double(), torch.ones(3).int(), 2)
+
+
+def test_the_descriptors_of_calls_are_remembered_without_growing_on(monkeypatch):
+    monkeypatch.setattr(_traced, "REMEMBERED", 3)
+    own = elementwise(lambda x, a: x + a)
+    for number in range(20):
+        assert torch.equal(own(torch.zeros(2), number), torch.full((2,), float(number)))
+        assert len(own._calls) <= 3
+
+
+def test_a_call_asks_for_the_plan_of_the_device_of_now(monkeypatch):
+    asked = []
+    select = scaled.plan.select
+    monkeypatch.setattr(scaled.plan, "select", lambda descriptor: asked.append(descriptor) or select(descriptor))
+    for _ in range(2):
+        scaled(torch.ones(3), 7.0)
+    assert len(asked) == 2
+    assert asked[0] is asked[1]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Target, load_descriptor
-from opfacade.errors import ArgumentError, DescriptorError
+from opfacade.errors import ArgumentError, ArgumentTypeError, DescriptorError
 from opfacade.plans._fold_values import evaluation
 from opfacade.plans.reduction import EXAMPLES, FoldArgs, FoldDescriptor, FoldOutput, FoldPlan, Stage
 from opfacade.programs.expression import apply, coord, read, stage, value
@@ -254,6 +254,14 @@ def test_a_call_that_does_not_fit_is_refused():
     problem = reducer("sum", "f32", (2, 3))
     with pytest.raises(ArgumentError, match="OPF-A0"):
         FoldPlan.select(problem).run(problem.args(x=torch.ones(2, 4), value=torch.ones(2)))
+
+
+def test_a_name_that_no_tensor_has_is_refused():
+    problem = rms((2, 3))
+    given = {one.name: torch.ones(1) for one in (*problem.inputs, *problem.outputs)}
+    for surplus in ("yy", "indptr"):  # rows that are not ragged have no indptr
+        with pytest.raises(ArgumentTypeError, match=f"{surplus} expected no argument of this name.*Names: .*OPF-A060"):
+            problem.args(**given, **{surplus: torch.ones(1)})
 
 
 def test_the_named_plan_and_the_examples():
