@@ -265,6 +265,10 @@ class SettingWarning(OpfacadeWarning):
     """An OPFACADE_* variable is set that nothing reads, or that has no effect here."""
 
 
+class ReleaseWarning(OpfacadeWarning):
+    """An adapter serves another release of its framework than the one that it was tested with."""
+
+
 class DroppedWarning(OpfacadeWarning):
     """A line of the log, a dump or an event was dropped because it could not be written or told; no run fails of that."""
 

@@ -15,6 +15,7 @@ from opfacade.core.operands import TensorSpec, dims_of, index_spec
 from opfacade.core.target import Target, of_device
 from opfacade.errors import Issue, from_issues
 from opfacade.plan import Plan
+from opfacade.validation.rules import index_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,11 +98,28 @@ def segment_packbits(bits: Tensor, indptr: Tensor, *, bit_order: BitOrder = "lit
     """Each segment of a flat mask packed into separate bytes, in one launch on a GPU, without synchronisation.
 
     bits: bool or uint8 [n]. indptr: int32 [batch + 1], on the device of bits. Returns uint8 [(n + 7 * batch) // 8], with zeros
-    after the last segment, and the segments' first bytes, int32 [batch + 1]. Raises as `pack_mask`.
+    after the last segment, and the segments' first bytes, int32 [batch + 1]. Raises as `pack_mask`, and on the CPU
+    IndexDataError for segments that descend or leave 0 to n; on a GPU indptr is not read first, and such a segment is cut.
     """
     entries = _entries("segment_packbits", "bits", bits, 1)
+    _refuse_segments(indptr, entries.numel())
     batch = max(0, indptr.shape[0] - 1) if hasattr(indptr, "shape") and len(indptr.shape) == 1 else 0
     return _packed(entries, indptr, PackMaskDescriptor(batch_size=batch, num_bits=entries.numel(), bit_order=bit_order))
+
+
+def _refuse_segments(indptr: object, bits: int) -> None:
+    """Raises for an indptr in host memory that descends or leaves 0 to bits. One of another form is refused by the plan."""
+    import torch
+
+    if not isinstance(indptr, torch.Tensor) or indptr.is_nested or indptr.layout != torch.strided:
+        return
+    if indptr.device.type != "cpu" or indptr.dim() != 1 or indptr.dtype != torch.int32:
+        return
+    least = 0
+    for position, start in enumerate(indptr.tolist()):
+        if not least <= start <= bits:
+            raise index_error("segment_packbits", "indptr", position, start, f"a start in [{least}, {bits}]")
+        least = start
 
 
 def _packed(entries: Tensor, indptr: Tensor | None, descriptor: PackMaskDescriptor) -> tuple[Tensor, Tensor]:

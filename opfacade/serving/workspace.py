@@ -26,7 +26,8 @@ class Workspace:
     It grows when a plan needs more; the old memory returns to torch's allocator after the queued work of the current stream.
     A captured CUDA graph keeps the address that it was captured with: reserve for all plans before the first capture, then
     `freeze`.
-    device: device of the memory; None is the current CUDA device, or the CPU without one.
+    device: device of the memory; None is the current CUDA device, or the CPU without one. Raises ArgumentTypeError for another
+    object and for a name that torch does not know.
     """
 
     __slots__ = ("_device", "_frozen", "_lock", "_tensor", "size")
@@ -37,7 +38,11 @@ class Workspace:
         import torch
 
         default = "cuda" if torch.cuda.is_available() else "cpu"
-        self._device = torch.device(default if device is None else device)
+        try:
+            self._device = torch.device(default if device is None else device)
+        except (RuntimeError, TypeError):
+            message = f"Workspace: device expected a device of torch or its name, got {device!r}. [OPF-W006]"
+            raise ArgumentTypeError(message, code="OPF-W006", stage="workspace") from None
         self._tensor: Tensor | None = None
         self._frozen = False
         self._lock = threading.Lock()

@@ -16,7 +16,7 @@ from opfacade.core.model import INT64_MAX
 from opfacade.core.operands import room
 from opfacade.core.overlap import extent
 from opfacade.core.plan_handles import plan_of
-from opfacade.errors import Issue, from_issues
+from opfacade.errors import ArgumentError, Issue, from_issues
 from opfacade.torch_ops.forms import Form
 from opfacade.torch_ops.outputs import Unmade, output_of
 
@@ -123,7 +123,10 @@ class Functional:
             made = self._make(values, inputs) | {n: _copy(t) for n, t in self._copied(inputs)}
         except Unmade as unmade:
             raise self._refusal(plan, inputs, unmade) from None
-        plan_of(plan).run(self.form.kind.args_type(**(inputs | made)))
+        try:
+            plan_of(plan).run(self.form.kind.args_type(**(inputs | made)))
+        except ArgumentError as error:
+            raise self._with_flags(error) from None
         return self._results(inputs, made)
 
     def fake(self, plan: int, *given: Any) -> Any:
@@ -154,6 +157,18 @@ class Functional:
         verdict = plan_of(plan).can_implement(self.form.kind.args_type(**inputs))
         issues = [issue for issue in verdict.issues if issue.argument in inputs]
         return from_issues(self._op, "run", issues or [unmade.issue])
+
+    def _with_flags(self, error: ArgumentError) -> ArgumentError:
+        """The error, which tells of an output that the op made and the plan has not, by which flag to leave it out."""
+        made = [issue.argument for issue in error.issues if issue.code == "OPF-A001" and issue.argument in self.flags]
+        if not made:
+            return error
+        told = [self._with_flag(issue) if issue.argument in made else issue for issue in error.issues]
+        return from_issues(error.op, error.stage, told)  # type: ignore[return-value]  # the kind is that of the first issue
+
+    def _with_flag(self, issue: Issue) -> Issue:
+        own = f"ass {self.flags[issue.argument]}=False to the op."
+        return dataclasses.replace(issue, hint=f"{issue.hint.removesuffix('.')}, or p{own}" if issue.hint else f"P{own}")
 
     def _copied(self, inputs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
         """Operands that the op overwrites: it is given copies."""

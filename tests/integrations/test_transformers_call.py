@@ -136,6 +136,39 @@ def test_keys_of_another_batch_dropout_and_gradients_are_refused():
         attention(MODULE, q.requires_grad_(), k, v, None)
 
 
+@pytest.mark.parametrize("given", [None, "x", [1.0]])
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_what_is_no_tensor_is_refused_by_name(name, given):
+    own = dict(zip(("query", "key", "value"), tensors(1), strict=True)) | {name: given}
+    got = type(given).__name__
+    step = {"cu_seq_lens_q": 0, "cu_seq_lens_k": 0, "max_length_q": 1, "max_length_k": 1, "read_index": 0}
+    with pytest.raises(errors.DTypeError, match=rf"transformers\.attention: {name} expected a tensor, got {got}"):
+        attention(SimpleNamespace(), **own, attention_mask=None)
+    with pytest.raises(errors.DTypeError, match=rf"{name} expected a tensor, got {got}"):
+        gathered_attention(SimpleNamespace(), **own, attention_mask=None, **step)
+    with pytest.raises(errors.ShapeError, match=rf"{name} expected \[batch, heads, length, dim\], got \[3\]"):
+        attention(SimpleNamespace(), **(own | {name: torch.zeros(3)}), attention_mask=None)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "told"),
+    [
+        ("s_aux", "x", "s_aux expected a tensor, got str"),
+        ("s_aux", [1.0], "s_aux expected a tensor, got list"),
+        ("sliding_window", "x", "sliding_window expected None or an integer, got 'x'"),
+        ("sliding_window", 2.0, "sliding_window expected None or an integer, got float"),
+        ("sliding_window", [2], "sliding_window expected None or an integer, got list"),
+        ("sliding_window", torch.ones(2), "sliding_window expected None or an integer, got Tensor"),
+        ("softcap", torch.ones(2), "logits_soft_cap expected a valid number"),
+        ("softcap", "x", "logits_soft_cap expected a valid number, got 'x'"),
+        ("scaling", "x", "sm_scale expected a valid number, got 'x'"),
+    ],
+)
+def test_a_parameter_of_scores_of_another_kind_is_refused_by_name(argument, value, told):
+    with pytest.raises(errors.OpfacadeError, match=told):
+        attention(SimpleNamespace(), *tensors(), None, **{argument: value})
+
+
 def test_the_paged_function_wants_what_continuous_batching_passes():
     with pytest.raises(errors.ArgumentError, match="cache expected what continuous batching passes"):
         paged_attention(MODULE, *tensors(batch=1), None)

@@ -199,6 +199,8 @@ def test_what_is_supported_is_what_explain_says(vllm, changed, reason):
     ("options", "name"),
     [
         ({"alibi_slopes": [0.5]}, "alibi_slopes"),
+        ({"alibi_slopes": torch.ones(4)}, "alibi_slopes"),
+        ({"head_mask": torch.zeros(1)}, "head_mask"),
         ({"attn_type": "encoder"}, "attn_type"),
         ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype"),
         ({"use_alibi_sqrt": True}, "use_alibi_sqrt"),

@@ -145,3 +145,10 @@ def test_layers_that_share_it_have_the_bits_of_their_own():
             plan.run(own)
             assert torch.equal(shared.o, own.o)
             assert torch.equal(shared.lse, own.lse)
+
+
+@pytest.mark.parametrize("device", ["x", 1.5, [0]])
+def test_a_device_that_torch_does_not_know_is_refused(device):
+    with pytest.raises(ArgumentTypeError, match=r"Workspace: device expected a device of torch or its name.*OPF-W006") as e:
+        Workspace(device)
+    assert e.value.code == "OPF-W006"

@@ -6,8 +6,10 @@ from torch._subclasses import FakeTensorMode
 
 import opfacade.torch_ops  # noqa: F401
 from opfacade import Plan, Target
-from opfacade.errors import ArgumentTypeError, LayoutError, ShapeError
+from opfacade.errors import ArgumentTypeError, DTypeError, LayoutError, ShapeError
 from opfacade.plans.activation import GatedActivationDescriptor
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
+from opfacade.plans.kv_cache import even_page_table
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import QuantizeDescriptor
 
@@ -61,3 +63,24 @@ def test_no_copy_is_made_of_a_tensor_whose_storage_has_shrunk():
         torch.ops.opfacade.norm_functional(
             plan.handle, torch.zeros(3, 8), residual=residual, return_full_out=False, return_scale=False
         )
+
+
+def test_an_output_that_the_plan_has_not_is_left_out_by_the_descriptor_or_by_the_op():
+    pool = PagedKvCacheDescriptor(num_total_pages=6, page_size=4, num_kv_heads=2, head_dim=16, dtype="f32")
+    sizes = {"batch_size": 2, "num_qo_heads": 4, "paged_kv": pool, "page_table": "block", "return_lse": False}
+    plan = Plan.select(BatchPagedDecodeDescriptor(**sizes), target=CPU)
+    q, cache = torch.randn(2, 4, 16), torch.randn(6, 2, 4, 16)
+    table = even_page_table(2, 9, 4, device="cpu")
+    run = torch.ops.opfacade.paged_decode_functional
+    hint = r"Set return_lse=True in the descriptor, or pass return_lse=False to the op\. \[OPF-A001\]"
+    with pytest.raises(ArgumentTypeError, match=rf"paged_decode\.run: lse expected None .*, got Tensor\. {hint}"):
+        run(plan.handle, q, cache, cache, **table)
+    assert run(plan.handle, q, cache, cache, **table, return_lse=False)[0].isfinite().all()
+
+
+def test_beside_other_errors_each_keeps_its_words():
+    with pytest.raises(DTypeError, match=r"x expected torch\.float32") as told:
+        torch.ops.opfacade.norm_functional(Plan.select(NORM, target=CPU).handle, torch.zeros(3, 8, dtype=torch.float16))
+    hints = {issue.argument: issue.hint for issue in told.value.issues}
+    assert hints["full_out"] == "Pass return_full_out=False to the op."
+    assert "to the op" not in hints["x"] + hints["out"]

@@ -8,7 +8,7 @@ import torch
 
 from opfacade.compat.attending import Ask, Pools, Rows, Table, over_pages, over_rows
 from opfacade.compat.constants import even_indptr, filled, numbered
-from opfacade.compat.flash_attn.meaning import Meaning, kv_split, lse_of_rows, meaning_of
+from opfacade.compat.flash_attn.meaning import Meaning, kv_split, lse_of_rows, meaning_of, truth
 from opfacade.compat.refusals import refuse_gradients, refuse_unless, require_tensor, wrong_shape
 
 _DIMS = "batch_size, seqlen, nheads, headdim"
@@ -53,14 +53,14 @@ def flash_attn_func(
             raise wrong_shape(op, name, f"[batch_size={batch}, seqlen={k.shape[1]}, ...]", list(shape))
     refuse_gradients(op, {"q": q, "k": k, "v": v})
     refuse_unless(op, {"q_descale": (q_descale, None), "k_descale": (k_descale, None), "v_descale": (v_descale, None)})
-    meaning = meaning_of(op, heads, batch, locals())
+    meaning, with_lse = meaning_of(op, heads, batch, locals()), truth(op, "return_attn_probs", return_attn_probs)
     split = kv_split(op, num_splits, k.shape[1])
     if meaning.is_of_each_request:
         parts = [attend(meaning.of_request(b), q[b : b + 1], k[b : b + 1], v[b : b + 1], split) for b in range(batch)]
         out, lse = (torch.cat(part) for part in zip(*parts, strict=True))
     else:
-        out, lse = attend(meaning, q, k, v, split, return_attn_probs)
-    return (out, lse, q.new_empty(0)) if return_attn_probs else out
+        out, lse = attend(meaning, q, k, v, split, with_lse)
+    return (out, lse, q.new_empty(0)) if with_lse else out
 
 
 def attend(

@@ -10,14 +10,20 @@ import torch
 from opfacade.compat.attending import Ask
 from opfacade.compat.constants import factor
 from opfacade.compat.dtypes import FP8
+from opfacade.compat.flash_attn.meaning import require_dense
 from opfacade.compat.refusals import unmapped
 
 
 def factors(ask: Ask, q: torch.Tensor, k: torch.Tensor, descales: Mapping[str, torch.Tensor | None]) -> Ask:
-    """`ask` with k_scale, v_scale and q_scale. Only a factor expanded with stride 0 counts as equal for all requests."""
+    """`ask` with k_scale, v_scale and q_scale. Only a factor expanded with stride 0 counts as equal for all requests.
+
+    k: pages, [num_blocks, block_size, nheads_k, headdim].
+    """
     kv_heads, found = k.shape[2], {name: value for name, value in descales.items() if value is not None}
     if not found:
         return ask
+    for name, value in found.items():
+        require_dense(ask.op, name, value, "batch_size, nheads_k")
     for name, tensor in (("q_descale", q), ("k_descale", k), ("v_descale", k)):
         if name in found and tensor.dtype not in FP8:
             raise unmapped(ask.op, name, f"None beside {name[0]} of {tensor.dtype}", list(found[name].shape))

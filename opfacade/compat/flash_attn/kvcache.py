@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from opfacade.compat.constants import even_indptr, filled, numbered
 from opfacade.compat.flash_attn.blocks import blocks
 from opfacade.compat.flash_attn.cached import attention_calls
 from opfacade.compat.flash_attn.descales import factors
-from opfacade.compat.flash_attn.meaning import kv_split, lse_of_rows, meaning_of
-from opfacade.compat.flash_attn.rotary import Rotary, rotary_of, rotated
+from opfacade.compat.flash_attn.meaning import Meaning, kv_split, lse_of_rows, meaning_of, truth
+from opfacade.compat.flash_attn.rotary import Rotary, check_positions, check_query, rotary_of, rotated
 from opfacade.compat.refusals import (
     refuse_gradients,
     refuse_unless,
@@ -82,27 +83,33 @@ def flash_attn_with_kvcache(
     refuse_unless(_OP, {name: (value, None) for name, value in unknown.items()})
     meaning = meaning_of(_OP, heads, batch, locals())
     pools = _pools(k_cache, v_cache)
-    table = _table(batch, k_cache, (block_table if page_table is None else page_table, cache_batch_idx), cache_seqlens)
-    rotary = rotary_of(_OP, rotary_cos, rotary_sin, rotary_interleaved)
+    places = {"block_table": block_table, "page_table": page_table, "cache_batch_idx": cache_batch_idx}
+    table = _table(batch, k_cache, places, cache_seqlens)
+    with_lse = truth(_OP, "return_softmax_lse", return_softmax_lse)
+    interleaved = truth(_OP, "rotary_interleaved", rotary_interleaved)
+    rotary = rotary_of(_OP, rotary_cos, rotary_sin, interleaved, k_cache.device)
     calls = []
     if k is not None and v is not None and cache_seqlens is not None:
-        rows_of_cache = table
-        table = _longer(table, k.shape[1])
+        first, new = table.operands["kv_lens"], _rows_of_requests(k, v, batch)
+        table = _longer(table, new)
         calls.append(_append(k, v, pools, table, rotary))
+        calls[0].check()
         if rotary is not None:
-            moves = meaning.scores.causal or tuple(window_size) != (-1, -1)
-            q = rotated(q, rotary, _positions(rows_of_cache, rows, moves))
+            check_query(_OP, q, k_cache)
+            moves = _turns_on(meaning)
+            check_positions(_OP, rotary, cache_seqlens, max(new, rows if moves else min(rows, 1)))
+            q = rotated(q, rotary, _positions(first, rows, moves))
     else:
         _refuse_half_append(k, v, rotary, cache_seqlens)
-    ask = Ask(_OP, meaning.scores, meaning.sm_scale, kv_split(_OP, num_splits, table.max_len or 1), return_softmax_lse)
+    ask = Ask(_OP, meaning.scores, meaning.sm_scale, kv_split(_OP, num_splits, table.max_len or 1), with_lse)
     ask = factors(ask, q, k_cache, {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale})
     attentions = attention_calls(meaning, ask, q, pools, table, cache_leftpad)
-    for call in (*calls, *attentions):
+    for call in attentions:
         call.check()
     for call in (*calls, *attentions):
         call.plan.run(call.args)
     out = _joined([call.args.o for call in attentions]).view(batch, rows, heads, v_cache.shape[-1])
-    return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch)) if return_softmax_lse else out
+    return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch)) if with_lse else out
 
 
 def _pools(k_cache: torch.Tensor, v_cache: torch.Tensor) -> Pools:
@@ -118,11 +125,16 @@ def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
 def _table(
     batch: int,
     k_cache: torch.Tensor,
-    places: tuple[torch.Tensor | None, torch.Tensor | None],
+    places: Mapping[str, torch.Tensor | None],
     cache_seqlens: int | torch.Tensor | None,
 ) -> Table:
     """The pages of each request and its number of tokens before the new ones. Without a block table, a cache row is a page."""
-    block_table, rows = places
+    for name, place in places.items():
+        dims = "batch_size" if name == "cache_batch_idx" else "batch_size, max_blocks"
+        if place is not None and require_tensor(_OP, name, place, dims)[0] != batch:
+            raise wrong_shape(_OP, name, f"[{dims.replace('batch_size', f'batch_size={batch}')}]", list(place.shape))
+    block_table, rows = places["page_table"], places["cache_batch_idx"]
+    block_table = places["block_table"] if block_table is None else block_table
     device = k_cache.device
     if block_table is not None and rows is not None:
         raise unmapped(_OP, "cache_batch_idx", "None beside block_table", f"a tensor {list(rows.shape)}")
@@ -142,20 +154,31 @@ def _longer(table: Table, rows: int) -> Table:
     return table._replace(operands={**table.operands, "kv_lens": table.operands["kv_lens"] + rows})
 
 
-def _append(k: torch.Tensor, v: torch.Tensor, pools: Pools, table: Table, rotary: Rotary | None) -> Call:
+def _rows_of_requests(k: torch.Tensor, v: torch.Tensor, batch: int) -> int:
+    """New rows of each request."""
+    new = require_tensor(_OP, "k", k, _NEW)[1]
     for name, tensor in (("k", k), ("v", v)):
         shape = require_tensor(_OP, name, tensor, _NEW)
-        if shape[:2] != (table.batch, k.shape[1]):
-            raise wrong_shape(_OP, name, f"[batch_size={table.batch}, seqlen_new={k.shape[1]}, ...]", list(shape))
+        if shape[:2] != (batch, new):
+            raise wrong_shape(_OP, name, f"[batch_size={batch}, seqlen_new={new}, ...]", list(shape))
+    return new
+
+
+def _append(k: torch.Tensor, v: torch.Tensor, pools: Pools, table: Table, rotary: Rotary | None) -> Call:
     flat = [x.reshape(table.batch * k.shape[1], *x.shape[2:]) for x in (k, v)]
     rope = "none" if rotary is None else "interleaved" if rotary.interleaved else "half"
     angles = {} if rotary is None else {"cos_sin_cache": rotary.table}
     return appended(_OP, New(flat[0], flat[1], even_indptr(table.batch, k.shape[1], k.device), rope, angles), pools, table)
 
 
-def _positions(table: Table, rows: int, moves: bool) -> torch.Tensor:
+def _turns_on(meaning: Meaning) -> bool:
+    """Whether each row of q has angles of its own, as flash-attn has it."""
+    return meaning.scores.causal or (meaning.scores.window_left, meaning.scores.window_right) != (-1, -1)
+
+
+def _positions(lengths: torch.Tensor, rows: int, moves: bool) -> torch.Tensor:
     """[batch, rows]: the rotary position of each row of q; if rows do not move, that of the first new token."""
-    first = table.operands["kv_lens"][:, None].long()
+    first = lengths[:, None].long()
     return first + torch.arange(rows, device=first.device) if moves else first.expand(-1, rows)
 
 

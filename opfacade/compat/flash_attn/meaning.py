@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -43,7 +44,7 @@ def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Me
     refuse_unless(op, {"attention_chunk": (arguments.get("attention_chunk"), 0), "qv": (arguments.get("qv"), None)})
     left, right = _window(op, arguments["window_size"])
     softcap, slopes = number(op, "softcap", arguments["softcap"]), _slopes(op, arguments["alibi_slopes"], heads, batch)
-    causal = bool(arguments["causal"]) or right == 0
+    causal = truth(op, "causal", arguments["causal"]) or right == 0
     scores = Scores(
         causal=causal,
         window_left=left,
@@ -55,6 +56,20 @@ def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Me
     scale = arguments["softmax_scale"]
     scale = None if scale is None else number(op, "softmax_scale", scale)
     return Meaning(op, scores, scale, slopes, _sinks(op, arguments.get("s_aux"), heads))
+
+
+def truth(op: str, argument: str, value: object) -> bool:
+    """A truth of Python or numpy, or 0 or 1. A tensor or a text is none: "no" would count as true."""
+    kind = type(value)
+    if (isinstance(value, Integral) and value in (0, 1)) or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")):
+        return bool(value)
+    raise wrong(op, argument, "True or False", repr(value) if isinstance(value, str) else kind.__name__)
+
+
+def require_dense(op: str, argument: str, value: object, dims: str) -> None:
+    """A dense tensor of any rank; the error shows the usual dimensions."""
+    if not isinstance(value, torch.Tensor) or value.is_nested or value.layout != torch.strided:
+        require_tensor(op, argument, value, dims)
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
@@ -71,8 +86,7 @@ def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> tor
     """[heads], or [batch, heads] where requests differ."""
     if slopes is None:
         return None
-    if not isinstance(slopes, torch.Tensor):
-        require_tensor(op, "alibi_slopes", slopes, "nheads")
+    require_dense(op, "alibi_slopes", slopes, "nheads")
     if tuple(slopes.shape) not in ((heads,), (batch, heads)):
         raise wrong_shape(op, "alibi_slopes", f"[nheads={heads}] or [batch_size={batch}, nheads={heads}]", list(slopes.shape))
     same = slopes.dim() == 2 and (batch == 1 or slopes.stride(0) == 0)

@@ -8,7 +8,7 @@ import torch
 
 from opfacade.compat.flash_attn.dense import flash_attn_func
 from opfacade.compat.flash_attn.varlen import flash_attn_varlen_func
-from opfacade.compat.refusals import require_tensor
+from opfacade.compat.refusals import require_tensor, wrong_shape
 
 _SHARED = (
     "dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic", "return_attn_probs",
@@ -18,6 +18,13 @@ _SHARED = (
 def _shared(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments that all functions share."""
     return {name: arguments[name] for name in _SHARED}
+
+
+def _unpacked(op: str, name: str, packed: torch.Tensor, dims: str, count: int) -> tuple[torch.Tensor, ...]:
+    """The `count` tensors that lie side by side in the third axis from the right."""
+    if require_tensor(op, name, packed, dims)[-3] != count:
+        raise wrong_shape(op, name, f"[{dims}]", list(packed.shape))
+    return packed.unbind(-3)
 
 
 def flash_attn_qkvpacked_func(
@@ -33,8 +40,7 @@ def flash_attn_qkvpacked_func(
 ) -> Any:
     """flash_attn_func of qkv `[batch, seqlen, 3, nheads, headdim]`."""
     given = _shared(locals())
-    require_tensor("flash_attn_qkvpacked_func", "qkv", qkv, "batch_size, seqlen, 3, nheads, headdim")
-    q, k, v = qkv.unbind(2)
+    q, k, v = _unpacked("flash_attn_qkvpacked_func", "qkv", qkv, "batch_size, seqlen, 3, nheads, headdim", 3)
     return flash_attn_func(q, k, v, **given)
 
 
@@ -52,8 +58,7 @@ def flash_attn_kvpacked_func(
 ) -> Any:
     """flash_attn_func of kv `[batch, seqlen, 2, nheads_k, headdim]`."""
     given = _shared(locals())
-    require_tensor("flash_attn_kvpacked_func", "kv", kv, "batch_size, seqlen, 2, nheads_k, headdim")
-    k, v = kv.unbind(2)
+    k, v = _unpacked("flash_attn_kvpacked_func", "kv", kv, "batch_size, seqlen, 2, nheads_k, headdim", 2)
     return flash_attn_func(q, k, v, **given)
 
 
@@ -72,8 +77,7 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func of qkv `[total, 3, nheads, headdim]`."""
     given = _shared(locals())
-    require_tensor("flash_attn_varlen_qkvpacked_func", "qkv", qkv, "total, 3, nheads, headdim")
-    q, k, v = qkv.unbind(1)
+    q, k, v = _unpacked("flash_attn_varlen_qkvpacked_func", "qkv", qkv, "total, 3, nheads, headdim", 3)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, **given)
 
 
@@ -95,6 +99,5 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func of kv `[total_k, 2, nheads_k, headdim]`."""
     given = _shared(locals())
-    require_tensor("flash_attn_varlen_kvpacked_func", "kv", kv, "total_k, 2, nheads_k, headdim")
-    k, v = kv.unbind(1)
+    k, v = _unpacked("flash_attn_varlen_kvpacked_func", "kv", kv, "total_k, 2, nheads_k, headdim", 2)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **given)

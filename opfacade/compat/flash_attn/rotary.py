@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from opfacade.compat.constants import is_capturing
+from opfacade.compat.dtypes import name_of
 from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
 
 _KEPT = 8
@@ -29,7 +30,10 @@ class Rotary(NamedTuple):
 _tables: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], tuple[int, int], torch.Tensor]] = {}
 
 
-def rotary_of(op: str, cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: bool) -> Rotary | None:
+def rotary_of(
+    op: str, cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: bool, device: torch.device
+) -> Rotary | None:
+    """The angles of a call whose cache lies on `device`; None without angles."""
     if cos is None and sin is None:
         return None
     if cos is None or sin is None:
@@ -38,6 +42,10 @@ def rotary_of(op: str, cos: torch.Tensor | None, sin: torch.Tensor | None, inter
     dims = "seqlen_ro, rotary_dim / 2"
     if require_tensor(op, "rotary_cos", cos, dims) != require_tensor(op, "rotary_sin", sin, dims):
         raise wrong_shape(op, "rotary_sin", f"{list(cos.shape)}, as rotary_cos", list(sin.shape))
+    for name, angles in (("rotary_cos", cos), ("rotary_sin", sin)):
+        name_of(op, name, angles.dtype)
+        if angles.device != device:
+            raise wrong(op, name, f"a tensor on {device}, as k_cache", f"one on {angles.device}")
     return Rotary(cos, sin, _table(cos, sin), interleaved)
 
 
@@ -56,8 +64,32 @@ def _table(cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     return table
 
 
+def check_query(op: str, q: torch.Tensor, like: torch.Tensor) -> None:
+    """Raises before the rotation for a q [batch, rows, heads, dim] that does not fit the cache `like` [.., .., .., dim]."""
+    name_of(op, "q", q.dtype)
+    if q.shape[-1] != like.shape[-1]:
+        raise wrong_shape(op, "q", f"[batch_size, seqlen, nheads, headdim={like.shape[-1]}]", list(q.shape))
+    if q.device != like.device:
+        raise wrong(op, "q", f"a tensor on {like.device}, as k_cache", f"one on {q.device}")
+
+
+def check_positions(op: str, rotary: Rotary, lengths: int | torch.Tensor, rows: int) -> None:
+    """Raises where `rows` positions after a length have no angles. Lengths in memory of a device are not read: there the last
+    angles stand in, as in the append."""
+    known = rotary.cos.shape[0]
+    if isinstance(lengths, torch.Tensor):
+        is_read = lengths.device.type == "cpu" and lengths.numel()
+        least, most = (int(x) for x in lengths.aminmax()) if is_read else (0, 0)
+    else:
+        least = most = lengths
+    if rows and not 0 <= least <= most <= known - rows:
+        expected = f"lengths that leave {rows} more positions of the {known} in rotary_cos"
+        raise wrong(op, "cache_seqlens", expected, least if least < 0 else most)
+
+
 def rotated(q: torch.Tensor, rotary: Rotary, at: torch.Tensor) -> torch.Tensor:
     """q [batch, rows, heads, dim] with its first rotary_dim elements rotated by the angles of `at` [batch, rows], in f32."""
+    at = at.clamp(0, max(0, rotary.cos.shape[0] - 1))  # an index outside ends a CUDA context
     cos, sin = (x[at].float()[..., None, :] for x in (rotary.cos, rotary.sin))
     turned, rest = q[..., : rotary.dim].float(), q[..., rotary.dim :]
     a, b = (turned[..., ::2], turned[..., 1::2]) if rotary.interleaved else turned.chunk(2, -1)

@@ -9,9 +9,12 @@ import torch
 from opfacade.compat.attending import Ask, Call, Pools, Rows, over_pages, over_rows
 from opfacade.compat.flash_attn.blocks import blocks
 from opfacade.compat.flash_attn.descales import factors
-from opfacade.compat.flash_attn.meaning import Meaning, kv_split, meaning_of
-from opfacade.compat.refusals import refuse_gradients, refuse_unless, require_tensor, unmapped, wrong
+from opfacade.compat.flash_attn.meaning import Meaning, kv_split, meaning_of, truth
+from opfacade.compat.refusals import refuse_gradients, refuse_unless, require_integer, require_tensor, unmapped, wrong
 from opfacade.compat.selecting import rounded_up
+
+_ROWS, _PAGES = "total_k, nheads_k, headdim", "num_blocks, block_size, nheads_k, headdim"
+_MOST = 2**31 - 1
 
 
 def flash_attn_varlen_func(
@@ -50,13 +53,18 @@ def flash_attn_varlen_func(
 
     k, v: `[total_k, nheads_k, headdim]` with cu_seqlens_k, i32; or with block_table `[batch, max_blocks]` i32 pages
     `[num_blocks, block_size, nheads_k, headdim]` of any size, whose lengths are seqused_k `[batch]` i32, or those of
-    cu_seqlens_k. max_seqlen_q is not needed; max_seqlen_k, where it is an int, is a bound that no request may exceed.
+    cu_seqlens_k. max_seqlen_q is not needed; max_seqlen_k, where it is an int, is a bound that no request may
+    exceed, rounded up by at most a quarter so that growing lengths share plans.
     q_descale, k_descale, v_descale: factors of fp8 pages, as flash_attn_with_kvcache has them. Other arguments are those of
     flash_attn_func; alibi_slopes are [nheads], because only the device knows the request of a row.
     Returns out `[total_q, nheads, headdim]`, and with return_attn_probs lse `[nheads, total_q]` and an empty tensor.
     """
     op = "flash_attn_varlen_func"
     _, heads, _ = require_tensor(op, "q", q, "total_q, nheads, headdim")
+    if block_table is not None:
+        require_tensor(op, "block_table", block_table, "batch_size, max_blocks")
+    for name, tensor in (("k", k), ("v", v)):
+        require_tensor(op, name, tensor, _ROWS if block_table is None else _PAGES)
     (plus_1,) = require_tensor(op, "cu_seqlens_q", cu_seqlens_q, "batch_size + 1")
     refuse_gradients(op, {"q": q, "k": k, "v": v})
     refuse_unless(op, {"seqused_q": (seqused_q, None), "leftpad_k": (leftpad_k, None)})
@@ -65,16 +73,15 @@ def flash_attn_varlen_func(
         hint = "flash_attn_func takes slopes of each request."
         raise unmapped(op, "alibi_slopes", f"slopes [nheads={heads}], the same of all requests", "[batch_size, nheads]", hint)
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    bound = rounded_up(max_seqlen_k) if isinstance(max_seqlen_k, int) else None
-    ask = _ask(meaning, kv_split(op, num_splits, bound or k.shape[0]), return_attn_probs, out)
+    bound = _bound(op, max_seqlen_k)
+    with_lse = truth(op, "return_attn_probs", return_attn_probs)
+    ask = _ask(meaning, kv_split(op, num_splits, bound or k.shape[0]), with_lse, out)
     if block_table is None:
         refuse_unless(op, {name: (value, None) for name, value in (*descales.items(), ("seqused_k", seqused_k))})
         call = _ragged(ask, q, k, v, (cu_seqlens_q, cu_seqlens_k, bound))
     else:
-        ask = factors(ask, q, k, descales)
         table = blocks(op, k, block_table, _lengths(op, seqused_k, cu_seqlens_k), bound)
-        require_tensor(op, "v", v, "num_blocks, block_size, nheads_k, headdim")
-        call = over_pages(ask, q, Pools(k, v, "NHD"), table, cu_seqlens_q)
+        call = over_pages(factors(ask, q, k, descales), q, Pools(k, v, "NHD"), table, cu_seqlens_q)
     call.plan.run(call.args)
     o, lse = call.result
     return o if lse is None else (o, lse.t().contiguous(), q.new_empty(0))
@@ -92,15 +99,26 @@ def _ragged(
     lengths: tuple[torch.Tensor, torch.Tensor | None, int | None],
 ) -> Call:
     q_indptr, kv_indptr, bound = lengths
-    for name, tensor in (("k", k), ("v", v)):
-        require_tensor(ask.op, name, tensor, "total_k, nheads_k, headdim")
     require_tensor(ask.op, "cu_seqlens_k", kv_indptr, "batch_size + 1")
     assert kv_indptr is not None
     return over_rows(ask, q, q_indptr, Rows(k, v, kv_indptr, bound))
 
 
+def _bound(op: str, longest: object) -> int | None:
+    """max_seqlen_k as a bound of plans, larger by at most a quarter; None where it lies in a tensor, which is not read."""
+    if longest is None or isinstance(longest, torch.Tensor):
+        return None
+    bound = require_integer(op, "max_seqlen_k", longest)
+    if not 0 <= bound <= _MOST:
+        raise wrong(op, "max_seqlen_k", f"0 to {_MOST} tokens", bound)
+    return min(rounded_up(bound), _MOST)
+
+
 def _lengths(op: str, seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) -> torch.Tensor:
+    if cu_seqlens_k is not None:
+        require_tensor(op, "cu_seqlens_k", cu_seqlens_k, "batch_size + 1")
     if seqused_k is not None:
+        require_tensor(op, "seqused_k", seqused_k, "batch_size")
         return seqused_k
     if cu_seqlens_k is None:
         raise wrong(op, "seqused_k", "the lengths of pages, or cu_seqlens_k", "None")

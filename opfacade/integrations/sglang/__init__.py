@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from opfacade.integrations.engines import SGLANG
+
 NAME = "opfacade"
 
 
 def register() -> None:
     """Enter both backends in SGLang's registries and in the choices of its command line. The entry point group
-    `sglang.srt.plugins` calls it in every process."""
-    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
-    from sglang.srt.layers.attention.attention_registry import register_attention_backend
-    from sglang.srt.layers.sampler import register_sampler_backend
+    `sglang.srt.plugins` calls it in every process; it says nothing of SGLang's release, which counts where a backend is made.
+
+    Raises UnsupportedError without SGLang (OPF-I006), and where its release has no such registries (OPF-I005).
+    """
+    with SGLANG.importing():
+        from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
+        from sglang.srt.layers.attention.attention_registry import register_attention_backend
+        from sglang.srt.layers.sampler import register_sampler_backend
 
     register_attention_backend(NAME)(_make)
     if NAME not in ATTENTION_BACKEND_CHOICES:
@@ -24,14 +30,18 @@ def register() -> None:
 
 
 def _make(runner: Any) -> Any:
-    from opfacade.integrations.sglang.backend import OpfacadeAttnBackend
+    with SGLANG.importing():
+        from opfacade.integrations.sglang.backend import OpfacadeAttnBackend
 
+    SGLANG.tell_release()
     return OpfacadeAttnBackend(runner)
 
 
 def _make_sampler() -> Any:
-    from opfacade.integrations.sglang.sampler import OpfacadeSampler
+    with SGLANG.importing():
+        from opfacade.integrations.sglang.sampler import OpfacadeSampler
 
+    SGLANG.tell_release()
     return OpfacadeSampler()
 
 

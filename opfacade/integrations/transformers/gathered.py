@@ -13,7 +13,7 @@ from torch import Tensor
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.arguments import refuse_unknown
 from opfacade.integrations.transformers.packed_rows import Rows, attend_rows
-from opfacade.integrations.transformers.problem import scores
+from opfacade.integrations.transformers.problem import check_tensors, scores
 from opfacade.integrations.transformers.releases import WAY
 from opfacade.integrations.transformers.standard import attention
 
@@ -40,6 +40,7 @@ def gathered_attention(
         refuse(WAY, "OPF-I001", "attention_mask", expected="None", got="a mask", hint="Lengths hold the whole mask.")
     cu_q, cu_k, max_q, max_k = (kwargs.pop(name) for name in _TAKEN)
     refuse_unknown({name: value for name, value in kwargs.items() if name not in _CONSUMED}, dropout)
+    check_tensors(query, key, value)
     rows = Rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
     how = scores(scaling, softcap, s_aux, sliding_window)
     return attend_rows(rows, (cu_q, cu_k), how, (max_q, max_k))[None], None

@@ -18,7 +18,7 @@ from opfacade.integrations.tensors import dtype_of
 from opfacade.integrations.transformers.arguments import refuse_unknown
 from opfacade.integrations.transformers.cache_pages import LayerPages, layer_pages, slides
 from opfacade.integrations.transformers.packed_rows import Rows, attend_rows, new_output
-from opfacade.integrations.transformers.problem import Scores, scores
+from opfacade.integrations.transformers.problem import Scores, check_tensors, scores
 from opfacade.integrations.transformers.releases import WAY
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
@@ -46,6 +46,7 @@ def paged_attention(
     step = _taken(cache, kwargs, attention_mask)
     refuse_unknown(kwargs, dropout)
     found = scores(scaling, softcap, s_aux, sliding_window)
+    check_tensors(query, key, value)
     rows = Rows(query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1))
     if value.shape[3] != key.shape[3]:
         refuse(WAY, "OPF-I001", "value", expected=f"head_dim {key.shape[3]}, that of key: a page has one", got=value.shape[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -38,16 +39,42 @@ class Scores:
 
 
 def scores(scaling: float | None, softcap: float | None, s_aux: Tensor | None, sliding_window: int | None) -> Scores:
-    """Scores from the arguments as transformers names them; sinks are read in f32."""
-    sinks = None if s_aux is None else s_aux.detach().reshape(-1).float().contiguous()
-    return Scores(scaling, softcap or 0.0, sinks, sliding_window or 0)
+    """Scores from the arguments as transformers names them; sinks are read in f32.
+
+    Raises DTypeError for sinks that are no tensor, UnsupportedError for a window that is no integer; the descriptor refuses
+    scales and caps that are no numbers.
+    """
+    if sliding_window is not None and not _is_integer(sliding_window):
+        got = repr(sliding_window) if isinstance(sliding_window, str) else type(sliding_window).__name__
+        refuse(WAY, "OPF-I001", "sliding_window", expected="None or an integer", got=got)
+    sinks = None if s_aux is None else _require_tensor("s_aux", s_aux).detach().reshape(-1).float().contiguous()
+    return Scores(scaling, 0.0 if softcap is None else softcap, sinks, sliding_window or 0)
 
 
 def check_batch(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise ShapeError where keys or values do not match the requests of the query."""
+    """Raise as `check_tensors`, and ShapeError where keys or values do not match the requests of the query."""
+    check_tensors(query, key, value)
     if key.shape[0] != query.shape[0] or key.shape[:3] != value.shape[:3]:
         expected = f"[{query.shape[0]}, kv_heads, kv_len, dim] both"
         refuse(WAY, "OPF-I002", "key, value", expected=expected, got=f"{list(key.shape)}, {list(value.shape)}")
+
+
+def check_tensors(query: object, key: object, value: object) -> None:
+    """Raise DTypeError for what is no tensor, ShapeError for one that has not [batch, heads, length, dim]."""
+    for name, given in (("query", query), ("key", key), ("value", value)):
+        tensor = _require_tensor(name, given)
+        if tensor.ndim != 4:
+            refuse(WAY, "OPF-I002", name, expected="[batch, heads, length, dim]", got=list(tensor.shape))
+
+
+def _require_tensor(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        refuse(WAY, "OPF-I003", name, expected="a tensor", got=type(value).__name__)
+    return value
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
 def packed_mask(module: Any, mask: Tensor, q_len: int, kv_len: int, batch: int) -> dict[str, Tensor]:

@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+from opfacade.integrations.engines import VLLM
+
 NAME = "OPFACADE"
 PATH = "opfacade.integrations.vllm.backend.OpfacadeBackend"
 
 
 def register() -> None:
     """Enter the backend in vLLM's registry. The entry point group `vllm.general_plugins` calls it in every process, and may
-    call it again."""
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    call it again; it says nothing of vLLM's release, which counts where the backend is selected.
+
+    Raises UnsupportedError without vLLM (OPF-I006), and where its release has no such registry (OPF-I005).
+    """
+    with VLLM.importing():
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     if NAME not in AttentionBackendEnum.__members__:
         register_backend(NAME, PATH)
@@ -20,11 +26,16 @@ def register() -> None:
 
 def register_sampler() -> None:
     """Replace the sampler of vLLM's model runner in this process. vLLM has no registry of samplers, so this sets the name that
-    the runner reads when it is made; it must be called in the processes of the workers, before that."""
-    from vllm.v1.worker import gpu_model_runner
+    the runner reads when it is made; it must be called in the processes of the workers, before that.
 
-    from opfacade.integrations.vllm.sampler import OpfacadeSampler
+    Raises as `register` does. A vLLM that was not tested gives a ReleaseWarning.
+    """
+    with VLLM.importing():
+        from vllm.v1.worker import gpu_model_runner
 
+        from opfacade.integrations.vllm.sampler import OpfacadeSampler
+
+    VLLM.tell_release()
     gpu_model_runner.Sampler = OpfacadeSampler
 
 

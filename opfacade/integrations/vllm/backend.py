@@ -8,6 +8,7 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionType, MultipleOf
 
 from opfacade.core.dtypes import FloatDType
+from opfacade.integrations.engines import VLLM
 from opfacade.integrations.support import here, refusals, target_of
 from opfacade.integrations.vllm import NAME
 from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES
@@ -28,8 +29,11 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
 
     @staticmethod
     def get_impl_cls() -> type[Any]:
-        from opfacade.integrations.vllm.impl import OpfacadeImpl
+        """Called where the backend was selected. A vLLM that was not tested gives a ReleaseWarning."""
+        with VLLM.importing():
+            from opfacade.integrations.vllm.impl import OpfacadeImpl
 
+        VLLM.tell_release()
         return OpfacadeImpl
 
     @staticmethod

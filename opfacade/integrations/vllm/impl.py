@@ -22,8 +22,9 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         """Raises UnsupportedError that names the argument which no plan of this adapter takes."""
         for name, value in {"alibi_slopes": alibi_slopes, **unknown}.items():
-            if value:
-                refuse(WAY, "OPF-I001", name, expected="to be absent", got=value, hint="Choose another backend for it.")
+            if value is not None and (isinstance(value, Tensor) or value):
+                got = "a tensor" if isinstance(value, Tensor) else value
+                refuse(WAY, "OPF-I001", name, expected="to be absent", got=got, hint="Choose another backend for it.")
         if attn_type != AttentionType.DECODER:
             refuse(WAY, "OPF-I001", "attn_type", expected="decoder", got=attn_type, hint="Choose another backend for it.")
         if kv_cache_dtype not in CACHE_DTYPES:

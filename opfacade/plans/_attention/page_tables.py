@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
+from opfacade.core.model import INT32_MAX
 from opfacade.errors import Issue, from_issues
 from opfacade.plans._attention.paging import PageTable
 
@@ -32,7 +33,9 @@ def even_indptr(batch_size: int, length: int, *, device: str | torch.device) -> 
     import torch
 
     _require_count("even_indptr", batch_size=batch_size, length=length)
-    return torch.arange(batch_size + 1, dtype=torch.int32, device=device) * length
+    _require_total("even_indptr", "length", length, batch_size, "rows")
+    place = _place("even_indptr", device)
+    return torch.arange(batch_size + 1, dtype=torch.int32, device=place) * length
 
 
 def even_page_table(
@@ -46,8 +49,10 @@ def even_page_table(
     import torch
 
     _require_count("even_page_table", batch_size=batch_size, kv_len=kv_len, page_size=page_size)
-    lens = torch.full((batch_size,), kv_len, dtype=torch.int32, device=device)
-    return page_table(lens, page_size, max_pages=-(-kv_len // max(1, page_size)), form=form)
+    pages = -(-kv_len // page_size)
+    _require_total("even_page_table", "kv_len", pages, batch_size, "pages")
+    lens = torch.full((batch_size,), kv_len, dtype=torch.int32, device=_place("even_page_table", device))
+    return page_table(lens, page_size, max_pages=pages, form=form)
 
 
 def page_table(
@@ -73,6 +78,7 @@ def page_table(
     _require("page_table", "kv_lens", kv_lens, 1)
     if block_table is None:
         _require_count("page_table", page_size=page_size, max_pages=max_pages)
+        _require_total("page_table", "max_pages", max_pages or 0, kv_lens.shape[0], "pages")
         pages = torch.arange(kv_lens.shape[0] * (max_pages or 0), dtype=torch.int32, device=kv_lens.device)
         block_table = pages.view(kv_lens.shape[0], max_pages or 0)
     _require_count("page_table", page_size=page_size)
@@ -134,10 +140,29 @@ def _require(op: str, name: str, given: Any, rank: int, rows: int | None = None)
 
 
 def _require_count(op: str, **given: Any) -> None:
-    """Host integers: 0 and more, a page at least 1."""
+    """Host integers that index tensors can hold: 0 and more, a page at least 1."""
     for name, value in given.items():
         if type(value) is not int:
             issue = Issue("OPF-A065", name, "an int", repr(value), kind="ArgumentTypeError")
             raise from_issues(op, "indices", [issue])
         if value < (name == "page_size"):
             raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at least {int(name == 'page_size')}", str(value))])
+        if value > INT32_MAX:
+            raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at most {INT32_MAX}", str(value))])
+
+
+def _require_total(op: str, name: str, each: int, batch: int, kind: str) -> None:
+    """All requests together have no more rows or pages than an int32 counts."""
+    if each * batch > INT32_MAX:
+        got = f"{each * batch} of {batch} requests"
+        raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at most {INT32_MAX} {kind} of all requests", got)])
+
+
+def _place(op: str, device: Any) -> torch.device:
+    import torch
+
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        issue = Issue("OPF-A066", "device", "a device of torch or its name", repr(device), kind="ArgumentTypeError")
+        raise from_issues(op, "indices", [issue]) from None

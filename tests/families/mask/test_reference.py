@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Target
-from opfacade.errors import ArgumentTypeError, DescriptorError, DTypeError, LayoutError, ShapeError
+from opfacade.errors import ArgumentTypeError, DescriptorError, DTypeError, IndexDataError, LayoutError, ShapeError
 from opfacade.plans.attention import BatchRaggedPrefillArgs, BatchRaggedPrefillDescriptor
 from opfacade.plans.mask import EXAMPLES, PackMaskArgs, PackMaskDescriptor, pack_mask, segment_packbits
 from opfacade.testing import inputs, numerics
@@ -102,6 +102,24 @@ def test_a_wrong_indptr_stays_in_its_tensors():
         emulated(descriptor, args)
         assert (guarded[:64] == 171).all()
         assert (guarded[64 + descriptor.num_bytes :] == 171).all()
+
+
+@pytest.mark.parametrize(
+    ("starts", "told"),
+    [
+        ([0, 9, 30], r"indptr\[2\] expected a start in \[9, 20\], got 30"),
+        ([0, 9, 4, 20], r"indptr\[2\] expected a start in \[9, 20\], got 4"),
+        ([-1, 9], r"indptr\[0\] expected a start in \[0, 20\], got -1"),
+    ],
+)
+def test_segments_that_descend_or_end_past_the_bits_are_refused_on_the_cpu(starts, told):
+    with pytest.raises(IndexDataError, match=rf"segment_packbits\.run: {told}.*OPF-V001"):
+        segment_packbits(torch.ones(20, dtype=torch.bool), i32(starts))
+
+
+def test_segments_need_not_cover_all_bits():
+    packed, starts = segment_packbits(torch.ones(20, dtype=torch.bool), i32([3, 3, 9]))
+    assert (packed.tolist(), starts.tolist()) == ([63, 0, 0, 0], [0, 0, 1])
 
 
 def test_bad_masks_are_refused_by_type():

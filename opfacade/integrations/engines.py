@@ -1,0 +1,57 @@
+"""Engines whose processes load an adapter: which release it was tested with, and what is told of another one or of none."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, NoReturn
+
+from opfacade.base import notices
+from opfacade.errors import ReleaseWarning
+from opfacade.integrations.refusal import refuse
+
+
+class Engine(NamedTuple):
+    """name: of its package, and of the adapter in messages. tested: the release."""
+
+    name: str
+    tested: str
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Imports of the engine's names. Raises UnsupportedError where it is not installed (OPF-I006), and where this release
+        lacks one of them (OPF-I005)."""
+        try:
+            yield
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] != self.name:
+                raise
+            self._refuse(error)
+
+    def tell_release(self) -> None:
+        """Warn once a process where the release is another one. It need not fail, so this raises nothing."""
+        found = self._release()
+        if found and found.partition("+")[0] != self.tested:
+            told = f"{self.name}: {found} is installed, and opfacade's adapter was tested with {self.tested}."
+            notices.tell_once(f"{self.name} release", f"{told} {self._install} has that one.", ReleaseWarning)
+
+    def _refuse(self, error: ImportError) -> NoReturn:
+        if sys.modules.get(self.name) is None:
+            hint = f"{self._install} brings it."
+            refuse(self.name, "OPF-I006", self.name, expected="to be installed", got=error, hint=hint)
+        got = f"{self._release() or 'another release'}: {error}"
+        refuse(self.name, "OPF-I005", self.name, expected=self.tested, got=got, hint=f"{self._install} has that one.")
+
+    def _release(self) -> str:
+        """The imported release; empty if it does not say."""
+        return str(getattr(sys.modules.get(self.name), "__version__", ""))
+
+    @property
+    def _install(self) -> str:
+        return shlex.join((sys.executable, "-m", "pip", "install", f"{self.name}=={self.tested}"))
+
+
+VLLM = Engine("vllm", "0.33.0")
+SGLANG = Engine("sglang", "0.5.23")
