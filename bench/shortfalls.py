@@ -12,7 +12,7 @@ TOOLS = frozenset({"memcheck", "racecheck", "initcheck", "synccheck"})
 
 
 def shortfalls(kind: str, record: Record) -> list[str]:
-    """What is missing in a record of this kind, a line each; [] where it proves its claim."""
+    """The faults of a record of this kind, a line each; [] where it proves its claim."""
     found = list(BY_KIND[kind.partition(" ")[0]](kind, record))
     return found if (record.get("machine") or {}).get("commit") else [*found, "it does not name its commit"]
 
