@@ -364,7 +364,7 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: neox pairs are neighbours",
         f"{A}/flashinfer/rope.py",
-        "rotated(op, heads, None, Angles(positions, cos_sin_cache), not is_neox)",
+        'rotated(op, heads, None, Angles(positions, cos_sin_cache), not truth(op, "is_neox", is_neox))',
         "rotated(op, heads, None, Angles(positions, cos_sin_cache), is_neox)",
         ROPE,
     ),
