@@ -41,6 +41,21 @@ def wrong_shape(op: str, argument: str, expected: str, got: object, hint: str = 
     return _error(op, Issue("OPF-C005", argument, expected, str(got), hint, kind="ShapeError"))
 
 
+def wrong_dtype(op: str, argument: str, expected: object, got: object, hint: str = "") -> OpfacadeError:
+    """A dtype that the argument cannot have."""
+    return _error(op, Issue("OPF-C002", argument, str(expected), str(got), hint, kind="DTypeError"))
+
+
+def wrong_layout(op: str, argument: str, expected: str, got: object) -> OpfacadeError:
+    """A tensor whose elements lie where they cannot."""
+    return _error(op, Issue("OPF-C002", argument, expected, str(got), kind="LayoutError"))
+
+
+def wrong_type(op: str, argument: str, expected: str, got: object) -> OpfacadeError:
+    """A value that is no tensor, or no other thing that the argument takes."""
+    return _error(op, Issue("OPF-C007", argument, expected, str(got), kind="ArgumentTypeError"))
+
+
 def _error(op: str, issue: Issue) -> OpfacadeError:
     return from_issues(op, STAGE, [issue])
 
@@ -90,6 +105,14 @@ def refuse_gradients(op: str, tensors: Mapping[str, Tensor | None]) -> None:
 
 def require_tensor(op: str, argument: str, value: object, dims: str) -> tuple[int, ...]:
     """The shape of a tensor with the named dimensions."""
+    tensor = require_dense(op, argument, value, dims)
+    if tensor.dim() != dims.count(",") + 1:
+        raise wrong_shape(op, argument, f"[{dims}]", list(tensor.shape))
+    return tuple(tensor.shape)
+
+
+def require_dense(op: str, argument: str, value: object, dims: str) -> Tensor:
+    """A dense tensor; the error tells dims, but any rank passes."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -98,9 +121,15 @@ def require_tensor(op: str, argument: str, value: object, dims: str) -> tuple[in
     if value.is_nested or value.layout != torch.strided:
         got = "a nested tensor" if value.is_nested else str(value.layout)
         raise _error(op, Issue("OPF-C007", argument, f"a dense tensor [{dims}]", got, kind="ArgumentTypeError"))
-    if value.dim() != dims.count(",") + 1:
-        raise wrong_shape(op, argument, f"[{dims}]", list(value.shape))
-    return tuple(value.shape)
+    return value
+
+
+def truth(op: str, argument: str, value: object) -> bool:
+    """A flag, by the rules of Python."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise wrong(op, argument, "True or False", _shown(value)) from None
 
 
 def _shown(value: object) -> str:

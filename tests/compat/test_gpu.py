@@ -139,6 +139,22 @@ def test_rows_go_to_any_positions():
     assert torch.equal(got.cpu(), wanted)
 
 
+def test_rows_without_a_page_of_their_own_are_written_nowhere():
+    """Without a wait of the host: rows of no request or of no such one, of a negative position, or past a request's pages."""
+    pages = paged([40, 1, 100], PAGE, KV_HEADS, DIM, dtype=torch.float16)
+    cache = torch.stack([pages.k, pages.v], 1).nan_to_num(0.0)
+    new = torch.randn(2, 7, KV_HEADS, DIM).half()
+    request, position = torch.tensor([[0, -1, 0, 3, 1, 0, 2], [1, 2, 1000, 0, PAGE, -1, 5]], dtype=torch.int32).unbind(0)
+    table = (pages.indices, pages.indptr, pages.last)
+    wanted, kept = cache.clone(), torch.tensor([0, 6])
+    with preferring(None):
+        flashinfer.append_paged_kv_cache(new[0, kept], new[1, kept], request[kept], position[kept], wanted, *table)
+    got = cache.cuda()
+    on_gpu = [x.cuda() for x in (*new, request, position)]
+    flashinfer.append_paged_kv_cache(*on_gpu, got, *(x.cuda() for x in table))
+    assert torch.equal(got.cpu(), wanted)
+
+
 def test_sampling_gives_the_tokens_of_the_reference():
     probs = torch.randn(64, 1003).softmax(-1)
     seed, offset = torch.randint(2**62, (64,)), torch.randint(2**30, (64,))

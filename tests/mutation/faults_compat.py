@@ -112,8 +112,8 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: a graph's buffer is filled, and the caller's tensor read",
         f"{A}/flashinfer/wrapper.py",
-        "        return buffer\n\n    def _fixed_batch",
-        "        return tensor\n\n    def _fixed_batch",
+        "        return buffer\n\n    def _values",
+        "        return tensor\n\n    def _values",
         f"{DECODE} {PREFILL}",
     ),
     cpu(
@@ -140,8 +140,8 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: rows of nobody at the end are written",
         f"{A}/flashinfer/page.py",
-        "(request >= 0).cumsum",
-        "(request >= -1).cumsum",
+        "torch.where(request >= 0, rows[1:], 0)",
+        "torch.where(request >= -1, rows[1:], 0)",
         MORE,
     ),
     cpu(
@@ -224,8 +224,8 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: rows of latent attention see the last key",
         f"{A}/flashinfer/mla.py",
-        'LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=bool(causal))',
-        'LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=False)',
+        "LatentScores(scale, q_len=each or 1, causal=causal)",
+        "LatentScores(scale, q_len=each or 1, causal=False)",
         "tests/compat/test_flashinfer_more.py -k latent",
     ),
     cpu(
@@ -364,7 +364,7 @@ COMPAT_FAULTS = (
     cpu(
         "FlashInfer: neox pairs are neighbours",
         f"{A}/flashinfer/rope.py",
-        "rotated(op, heads, None, Angles(positions, cos_sin_cache), not is_neox)",
+        'rotated(op, heads, None, Angles(positions, cos_sin_cache), not truth(op, "is_neox", is_neox))',
         "rotated(op, heads, None, Angles(positions, cos_sin_cache), is_neox)",
         ROPE,
     ),

@@ -12,6 +12,7 @@ from tests.mutation.faults_compat import COMPAT_FAULTS
 from tests.mutation.faults_cpu import CPU_FAULTS
 from tests.mutation.faults_cpu_kernels import CPU_KERNEL_FAULTS
 from tests.mutation.faults_decode import DECODE_FAULTS
+from tests.mutation.faults_flashinfer import FLASHINFER_FAULTS
 from tests.mutation.faults_fp8 import FP8_FAULTS
 from tests.mutation.faults_hopper import HOPPER_FAULTS
 from tests.mutation.faults_identity import IDENTITY_FAULTS
@@ -33,7 +34,7 @@ _KERNELS = (*CPU_KERNEL_FAULTS, *HOPPER_FAULTS, *PIECE_FAULTS, *BOUND_FAULTS, *I
 _FAMILIES = sorted((Path(__file__).parents[1] / "families").glob("*/faults*.py"))
 _MODULES = [import_module(f"tests.families.{path.parent.name}.{path.stem}") for path in _FAMILIES]
 _OF_FAMILIES = [fault for module in _MODULES for fault in module.FAULTS]
-_WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *INTEGRATION_FAULTS)
+_WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *FLASHINFER_FAULTS, *INTEGRATION_FAULTS)
 _CORE = (*INPUT_FAULTS, *LOGGING_FAULTS, *MESSAGE_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS, *RECIPE_FAULTS)
 CPU = (*_OF_FAMILIES, *CPU_FAULTS, *_KERNELS, *_CORE, *_WAYS_IN)
 _HOST = sorted((Path(__file__).parent / "host").glob("*.py"))

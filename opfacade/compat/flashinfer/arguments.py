@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.dtypes import as_dtype
-from opfacade.compat.refusals import number, refuse_unless, require_integer, unlike_plan, unmapped, wrong, wrong_shape
+from opfacade.compat.refusals import (
+    number,
+    refuse_unless,
+    require_dense,
+    require_integer,
+    truth,
+    unlike_plan,
+    unmapped,
+    wrong,
+    wrong_shape,
+)
 from opfacade.compat.scores import Scores
 
 LAYOUTS = ("NHD", "HND")
@@ -31,7 +41,9 @@ def how_of(op: str, arguments: Mapping[str, Any], page_size: int = 1) -> How:
     q_dtype, kv_dtype, o_dtype = (as_dtype(op, name, arguments.get(name)) for name in _DTYPES)
     kv_dtype = kv_dtype or as_dtype(op, "data_type", arguments.get("data_type")) or q_dtype
     scale = arguments.get("sm_scale")
-    split = _split(op, arguments.get("fixed_split_size"), bool(arguments.get("disable_split_kv")), page_size)
+    split = _split(
+        op, arguments.get("fixed_split_size"), truth(op, "disable_split_kv", arguments.get("disable_split_kv")), page_size
+    )
     scale = None if scale is None else number(op, "sm_scale", scale)
     return How(scores_of(op, arguments), scale, split, q_dtype, kv_dtype, o_dtype or q_dtype)
 
@@ -44,11 +56,11 @@ _UNKNOWN = ("prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr", "v_i
 def scores_of(op: str, arguments: Mapping[str, Any]) -> Scores:
     mode, window = arguments.get("pos_encoding_mode", "NONE"), arguments.get("window_left")
     cap = arguments.get("logits_soft_cap")
-    if mode not in ("NONE", "ALIBI"):
+    if not isinstance(mode, str) or mode not in ("NONE", "ALIBI"):
         hint = "Rotate Q and K before: append rotates K on its way into the cache."
         raise unmapped(op, "pos_encoding_mode", "'NONE' or 'ALIBI'", repr(mode), hint)
     return Scores(
-        causal=bool(arguments.get("causal")),
+        causal=truth(op, "causal", arguments.get("causal")),
         window_left=-1 if window is None else require_integer(op, "window_left", window),
         soft_cap=number(op, "logits_soft_cap", 0.0 if cap is None else cap),
         bias="from_row" if mode == "ALIBI" else "none",
@@ -59,20 +71,31 @@ def _split(op: str, fixed: int | None, disabled: bool, page_size: int) -> str | 
     """fixed: pages of a chunk; kv_split counts tokens."""
     if disabled:
         return "off"
-    if fixed is None or fixed == -1:
+    pages = -1 if fixed is None else require_integer(op, "fixed_split_size", fixed)
+    if pages == -1:
         return "auto"
-    if fixed < 1:
+    if pages < 1:
         raise wrong(op, "fixed_split_size", "at least 1", fixed)
-    return int(fixed) * page_size
+    return pages * page_size
+
+
+def require_sizes(op: str, arguments: Mapping[str, Any], *names: str) -> None:
+    """Integers of 32 bits, 0 or more; page_size is 1 or more."""
+    for name in names:
+        least = 1 if name == "page_size" else 0
+        if not least <= require_integer(op, name, arguments[name]) < 2**31:
+            raise wrong(op, name, f"{least} to 2^31 - 1", arguments[name])
 
 
 def layout_of(op: str, kv_layout: str) -> str:
-    if kv_layout not in LAYOUTS:
+    if not isinstance(kv_layout, str) or kv_layout not in LAYOUTS:
         raise wrong(op, "kv_layout", "'NHD' or 'HND'", repr(kv_layout))
     return kv_layout
 
 
 def require_dtype(op: str, argument: str, planned: torch.dtype | None, tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        require_dense(op, argument, tensor, "...")
     if planned is not None and tensor.dtype != planned:
         raise unlike_plan(op, argument, planned, tensor.dtype)
 

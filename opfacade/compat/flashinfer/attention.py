@@ -6,17 +6,22 @@ from typing import Any
 
 import torch
 
+from opfacade.compat.flashinfer.arguments import require_sizes
 from opfacade.compat.flashinfer.caches import Cache
 from opfacade.compat.flashinfer.factors import Scale
 from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
-from opfacade.compat.refusals import refuse_unless, unmapped
+from opfacade.compat.refusals import number, refuse_unless, require_tensor, unmapped, wrong
 
 
 class BatchAttention:
     """Attention of the last rows of each request, any number of them, over its pages. The wrapper allocates its workspace."""
 
     def __init__(self, kv_layout: str = "NHD", device: str | torch.device = "cuda") -> None:
-        self._inner = BatchPrefillWithPagedKVCacheWrapper(torch.empty(0, dtype=torch.uint8, device=device), kv_layout)
+        try:
+            buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        except (AssertionError, RuntimeError, TypeError) as error:  # torch's own, of a device that it lacks
+            raise wrong("BatchAttention", "device", "a device of this process", f"{device!r} ({error})") from error
+        self._inner = BatchPrefillWithPagedKVCacheWrapper(buffer, kv_layout)
 
     def plan(
         self,
@@ -38,6 +43,8 @@ class BatchAttention:
     ) -> None:
         """kv_len_arr `[batch]` i32: tokens of each request."""
         refuse_unless("BatchAttention", {"use_profiler": (use_profiler, False)})
+        require_tensor("BatchAttention", "kv_len_arr", kv_len_arr, "batch")
+        require_sizes("BatchAttention", locals(), "page_size")
         last = torch.where(kv_len_arr > 0, (kv_len_arr - 1) % page_size + 1, 0).to(kv_len_arr.dtype)
         self._inner.plan(
             qo_indptr,
@@ -71,6 +78,6 @@ class BatchAttention:
         """Returns o like q and lse of base 2. The soft cap must equal that of plan(), because it selects the kernel."""
         refuse_unless("BatchAttention", {"profiler_buffer": (profiler_buffer, None), "kv_cache_sf": (kv_cache_sf, None)})
         planned = self._inner._told().how.scores.soft_cap
-        if logits_soft_cap not in (0.0, planned):
+        if number("BatchAttention", "logits_soft_cap", logits_soft_cap) not in (0.0, planned):
             raise unmapped("BatchAttention", "logits_soft_cap", f"{planned}, as plan() was told", logits_soft_cap)
         return self._inner.run(q, kv_cache, k_scale=k_scale, v_scale=v_scale, out=out, lse=lse, return_lse=True)

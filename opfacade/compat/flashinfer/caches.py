@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from opfacade.compat.attending import Pools
-from opfacade.compat.refusals import unmapped, wrong_shape
+from opfacade.compat.refusals import require_dense, unmapped, wrong_shape, wrong_type
 
 Cache = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -17,7 +17,7 @@ def pools_of(op: str, cache: Cache, layout: str) -> Pools:
             raise wrong_shape(op, "paged_kv_cache", "[pages, 2, ...], or a pair of tensors", list(cache.shape))
         k, v = cache.unbind(1)
     else:
-        k, v = cache
+        k, v = _pair(op, cache)
     if k.dtype == torch.uint8:
         raise unmapped(op, "paged_kv_cache", "16-bit, f32 or fp8 elements", "4-bit elements in bytes")
     axis = 1 if layout == "NHD" else 2
@@ -26,6 +26,17 @@ def pools_of(op: str, cache: Cache, layout: str) -> Pools:
         if x.dim() != 4:
             raise wrong_shape(op, f"paged_kv_cache ({name})", "4 dimensions", list(x.shape))
     return Pools(k, v, layout)
+
+
+def _pair(op: str, cache: object) -> tuple[torch.Tensor, torch.Tensor]:
+    if not isinstance(cache, (tuple, list)) or len(cache) != 2:
+        got = f"{len(cache)} of them" if isinstance(cache, (tuple, list)) else type(cache).__name__
+        raise wrong_type(op, "paged_kv_cache", "a tensor [pages, 2, ...], or a pair of tensors", got)
+    k, v = cache
+    if not (isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
+        for name, x in (("k", k), ("v", v)):
+            require_dense(op, f"paged_kv_cache ({name})", x, "pages, ...")
+    return k, v
 
 
 def require_pages(op: str, pools: Pools, page_size: int, heads: int) -> None:

@@ -18,7 +18,7 @@ from opfacade.compat.flashinfer.shared_prefix import (
 from opfacade.compat.flashinfer.shared_prefix import (
     BatchPrefillWithSharedPrefixPagedKVCacheWrapper as BatchPrefillWithSharedPrefixPagedKVCacheWrapper,
 )
-from opfacade.compat.refusals import wrong
+from opfacade.compat.refusals import require_integer, truth, wrong
 
 Buffers = list[torch.Tensor] | None
 _BUFFERS: tuple[Any, ...] = (
@@ -43,9 +43,13 @@ class MultiLevelCascadeAttentionWrapper:
         paged_kv_last_page_len_buf_arr: Buffers = None,
     ) -> None:
         arrays = (qo_indptr_buf_arr, paged_kv_indptr_buf_arr, paged_kv_indices_buf_arr, paged_kv_last_page_len_buf_arr)
-        self._use_cuda_graph = use_cuda_graph
+        op, levels = type(self).__name__, require_integer(type(self).__name__, "num_levels", num_levels)
+        for name, array in zip(_BUFFERS, arrays, strict=True):
+            if array is not None and (not isinstance(array, (list, tuple)) or len(array) < levels):
+                raise wrong(op, f"{name}_arr", f"None, or a list of {levels} tensors", type(array).__name__)
+        self._use_cuda_graph = truth(op, "use_cuda_graph", use_cuda_graph)
         self._levels = []
-        for i in range(num_levels):
+        for i in range(levels):
             own = dict(zip(_BUFFERS, (None if array is None else array[i] for array in arrays), strict=True))
             self._levels.append(BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout, use_cuda_graph, **own))
 
@@ -83,9 +87,9 @@ class MultiLevelCascadeAttentionWrapper:
         """Arguments of a prefill's plan(), a list for each level; only the last level is causal."""
         arguments = locals()
         tables = (qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr, paged_kv_last_page_len)
-        if {len(table) for table in tables} != {len(self._levels)}:
-            op = type(self).__name__
-            raise wrong(op, "qo_indptr_arr", f"{len(self._levels)} levels in each list", [len(table) for table in tables])
+        counts = [len(table) if isinstance(table, (list, tuple)) else type(table).__name__ for table in tables]
+        if set(counts) != {len(self._levels)}:
+            raise wrong(type(self).__name__, "qo_indptr_arr", f"{len(self._levels)} levels in each list", counts)
         shared = {"num_qo_heads": num_qo_heads, "num_kv_heads": num_kv_heads, "head_dim_qk": head_dim, "page_size": page_size}
         told: dict[str, Any] = {**shared, **{name: arguments[name] for name in _TOLD}}
         for i, level in enumerate(self._levels):

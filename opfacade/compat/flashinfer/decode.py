@@ -16,6 +16,7 @@ from opfacade.compat.flashinfer.arguments import (
     refuse_run_arguments,
     require_dtype,
     require_query,
+    require_sizes,
     scores_of,
 )
 from opfacade.compat.flashinfer.caches import Cache, pools_of, require_pages
@@ -25,7 +26,7 @@ from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import Wanted, call_of, csr
 from opfacade.compat.flashinfer.single import single_decode_with_kv_cache as single_decode_with_kv_cache
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import refuse_unless, unplanned, wrong, wrong_shape
+from opfacade.compat.refusals import refuse_unless, require_integer, unplanned, wrong, wrong_shape
 
 
 class _Planned(NamedTuple):
@@ -100,15 +101,19 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         repeat the others and are ignored.
         """
         refuse_unless(self._op, {name: (value, None) for name, value in unknown.items()})
-        rows = q_len_per_req or 1
+        rows = 1 if q_len_per_req is None else require_integer(self._op, "q_len_per_req", q_len_per_req) or 1
+        if rows < 0:
+            raise wrong(self._op, "q_len_per_req", "0 or more", rows)
         if rows > 1 and window_right != 0:
             raise wrong(self._op, "window_right", "0 beside q_len_per_req", window_right)
+        require_sizes(self._op, locals(), "num_qo_heads", "num_kv_heads", "head_dim", "page_size")
         how = how_of(self._op, locals(), page_size)
+        names, given = ("indptr", "indices", "last_page_len"), (indptr, indices, last_page_len)
+        starts, pages, last = map(self._index, names, given, self._buffers)
         batch = last_page_len.shape[0]
         if self._use_cuda_graph and self._buffers[2] is not None:
             self._fixed_batch(batch, self._buffers[2].shape[0])
-        names, given = ("indptr", "indices", "last_page_len"), (indptr, indices, last_page_len)
-        starts, pages, last = map(self._index, names, given, self._buffers)
+        self._fill(given, self._buffers)
         table = csr(starts, pages, last, batch, exact=self._use_cuda_graph)
         self._planned = _Planned(how, table, num_qo_heads, num_kv_heads, head_dim, page_size, rows)
 
@@ -141,7 +146,9 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         refuse_run_arguments(self._op, args, locals())
         require_dtype(self._op, "q", planned.how.q_dtype, q)
         require_query(self._op, q, planned.heads, planned.dim)
-        rows = q_len_per_req or planned.rows
+        rows = planned.rows
+        if q_len_per_req is not None:
+            rows = require_integer(self._op, "q_len_per_req", q_len_per_req) or rows
         if q.shape[0] != planned.table.batch * rows:
             expected = f"[batch_size={planned.table.batch} * q_len_per_req={rows}, ...]"
             raise wrong_shape(self._op, "q", expected, list(q.shape))
@@ -150,6 +157,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         require_pages(self._op, pools, planned.page_size, planned.kv_heads)
         how, q_indptr = planned.how, None
         if window_left is not None:
+            window_left = require_integer(self._op, "window_left", window_left)
             how = how._replace(scores=how.scores._replace(window_left=window_left))
         if rows > 1:
             how = how._replace(scores=how.scores._replace(causal=True))

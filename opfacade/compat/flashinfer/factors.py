@@ -8,7 +8,7 @@ import torch
 
 from opfacade.compat.constants import factor
 from opfacade.compat.dtypes import FP8
-from opfacade.compat.refusals import number, unmapped, wrong_shape
+from opfacade.compat.refusals import number, require_dense, unmapped, wrong_shape
 
 Scale = float | torch.Tensor | None
 
@@ -21,7 +21,7 @@ class Given(NamedTuple):
 
 def factors_given(q: torch.Tensor, given: Given, args: tuple[Any, ...]) -> tuple[Given, tuple[Any, ...]]:
     """Positional arguments: for an fp8 q three of them may be the factors."""
-    if q.dtype in FP8 and len(args) == 3 and given == Given():
+    if len(args) == 3 and isinstance(q, torch.Tensor) and q.dtype in FP8 and given == Given():
         return Given(*args), ()
     return given, args
 
@@ -74,7 +74,8 @@ def _plain(op: str, name: str, scale: Scale) -> float | torch.Tensor | None:
         return None if scale is None or scale == 1.0 else number(op, name, scale)
     if not isinstance(scale, torch.Tensor):
         return number(op, name, scale)
-    if scale.dim() > 1:
+    require_dense(op, name, scale, "1, or one for each head")
+    if scale.dim() > 1 or not scale.numel():
         raise wrong_shape(op, name, "a number, [1], or one for each head", list(scale.shape))
     return float(scale) if scale.numel() == 1 and scale.device.type == "cpu" else scale.float().reshape(-1)
 

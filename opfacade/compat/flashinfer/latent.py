@@ -9,7 +9,7 @@ import torch
 from opfacade.compat.attending import Call, Table
 from opfacade.compat.dtypes import name_of
 from opfacade.compat.flashinfer.outcome import LseForm
-from opfacade.compat.refusals import require_tensor, unmapped, wrong_shape
+from opfacade.compat.refusals import require_dense, require_tensor, unmapped, wrong_shape
 from opfacade.compat.selecting import plan_for, preferred
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 
@@ -23,6 +23,14 @@ class Latent(NamedTuple):
     kpe: torch.Tensor
 
 
+class Told(NamedTuple):
+    """Sizes that are arguments of plan(); rope is None where it has none."""
+
+    page_size: int
+    latent: int
+    rope: int | None
+
+
 class LatentScores(NamedTuple):
     """q_len: rows of each request; causal: they are its last tokens, and each sees the keys up to its own."""
 
@@ -34,21 +42,39 @@ class LatentScores(NamedTuple):
 
 
 def latent_call(
-    op: str, tensors: Latent, table: Table, scores: LatentScores, form: LseForm, more: dict[str, torch.Tensor | None]
+    op: str,
+    tensors: Latent,
+    table: Table,
+    scores: LatentScores,
+    form: LseForm,
+    more: dict[str, torch.Tensor | None],
+    told: Told,
 ) -> Call:
     """more: out and sinks. q has scores.q_len rows of each request, one request after the other."""
     rows, heads, latent = require_tensor(op, "q_nope", tensors.q_nope, "rows, num_heads, head_dim_ckv")
     pages, page_size, width = require_tensor(op, "ckv_cache", tensors.ckv, "pages, page_size, head_dim_ckv")
-    rope = require_tensor(op, "kpe_cache", tensors.kpe, "pages, page_size, head_dim_kpe")[2]
+    _, rotated_page, rope = require_tensor(op, "kpe_cache", tensors.kpe, "pages, page_size, head_dim_kpe")
     require_tensor(op, "q_pe", tensors.q_pe, "rows, num_heads, head_dim_kpe")
-    if width != latent:
-        raise wrong_shape(op, "ckv_cache", f"[pages, page_size, {latent}]", list(tensors.ckv.shape))
     _require_rotated(op, "kpe_cache", rope)
+    if latent != told.latent:
+        expected = f"[rows, num_heads, head_dim_ckv={told.latent}], as plan() was told"
+        raise wrong_shape(op, "q_nope", expected, list(tensors.q_nope.shape))
+    if (page_size, width) != (told.page_size, latent):
+        expected = f"[pages, page_size={told.page_size}, head_dim_ckv={latent}], as plan() was told"
+        raise wrong_shape(op, "ckv_cache", expected, list(tensors.ckv.shape))
+    if (rotated_page, rope) != (told.page_size, rope if told.rope is None else told.rope):
+        width_told = "" if told.rope is None else f"={told.rope}"
+        expected = f"[pages, page_size={told.page_size}, head_dim_kpe{width_told}], as plan() was told"
+        raise wrong_shape(op, "kpe_cache", expected, list(tensors.kpe.shape))
     sinks = more.get("sinks")
+    if sinks is not None:
+        require_tensor(op, "sinks", sinks, "num_heads")
     cache = (pages, page_size, latent, rope, name_of(op, "ckv_cache", tensors.ckv.dtype))
     queries = _Queries(heads, name_of(op, "q_nope", tensors.q_nope.dtype), form.wanted, sinks is not None)
     facts = (cache, _fields(table, scores, queries))
     o = more.get("out")
+    if o is not None and not isinstance(o, torch.Tensor):
+        require_dense(op, "out", o, "rows, num_heads, head_dim_ckv")
     lse = form.operand
     if o is None:
         o = torch.empty_like(tensors.q_nope, memory_format=torch.contiguous_format)

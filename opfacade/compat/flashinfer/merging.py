@@ -10,7 +10,7 @@ import torch
 from opfacade.compat.attending import Call
 from opfacade.compat.dtypes import name_of
 from opfacade.compat.flashinfer.outcome import LN2, LOG2E
-from opfacade.compat.refusals import require_tensor, wrong_shape
+from opfacade.compat.refusals import require_tensor, wrong_layout, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 
@@ -39,13 +39,22 @@ def merge_state_in_place(
     require_tensor(op, "s", s, "rows, heads")
     require_tensor(op, "s_other", s_other, "rows, heads")
     own, other = _natural(s), _natural(s_other)
+    _require_own_memory(op, "s", s)
     if mask is not None:
+        require_tensor(op, "v", v, "rows, heads, dim")
+        _require_own_memory(op, "v", v)
         _merged_where(op, mask, (v, v_other), s, (own, other))
         return
     call = _call(op, (v, v_other), (own, other), in_place=True)
     call.plan.run(call.args)
     own.mul_(LOG2E)
     s.copy_(own)
+
+
+def _require_own_memory(op: str, argument: str, out: torch.Tensor) -> None:
+    """Torch would refuse to write into an expanded tensor, but only after the other output was written."""
+    if any(size > 1 and not stride for size, stride in zip(out.shape, out.stride(), strict=True)):
+        raise wrong_layout(op, argument, "memory of its own for each element", f"strides {out.stride()}")
 
 
 def _merged_where(

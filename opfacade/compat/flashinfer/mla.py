@@ -9,13 +9,22 @@ import torch
 
 from opfacade.compat.attending import Table
 from opfacade.compat.dtypes import FP8, as_dtype, name_of
-from opfacade.compat.flashinfer.arguments import require_dtype
-from opfacade.compat.flashinfer.latent import Latent, LatentPlan, LatentScores, latent_call, require_plan
+from opfacade.compat.flashinfer.arguments import require_dtype, require_sizes
+from opfacade.compat.flashinfer.latent import Latent, LatentPlan, LatentScores, Told, latent_call, require_plan
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.rows_apart import rows_apart
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import number, refuse_unless, unmapped, unplanned, wrong, wrong_shape
+from opfacade.compat.refusals import (
+    number,
+    refuse_unless,
+    require_tensor,
+    truth,
+    unmapped,
+    unplanned,
+    wrong,
+    wrong_shape,
+)
 
 
 class _Planned(NamedTuple):
@@ -23,6 +32,7 @@ class _Planned(NamedTuple):
     scores: LatentScores
     heads: int
     dtypes: tuple[torch.dtype | None, torch.dtype | None]
+    told: Told
 
 
 # Arguments of plan() in 0.7 for other forms, at their defaults there.
@@ -81,29 +91,36 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         op = self._op
         refuse_unless(op, {name: (value, _SAYING_NOTHING.get(name)) for name, value in unknown.items()})
         refuse_unless(op, {"use_profiler": (use_profiler, False)})
+        require_sizes(op, locals(), "num_heads", "head_dim_ckv", "head_dim_kpe", "page_size")
+        dtypes = as_dtype(op, "q_data_type", q_data_type), as_dtype(op, "kv_data_type", kv_data_type)
+        scale, causal = number(op, "sm_scale", sm_scale), truth(op, "causal", causal)
+        names, given = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr"), (qo_indptr, kv_indptr, kv_indices, kv_len_arr)
+        read = _, indptr, indices, _ = [*map(self._index, names, given, self._buffers)]
         batch = qo_indptr.shape[0] - 1
         if self._use_cuda_graph and self._buffers[0] is not None:
             self._fixed_batch(batch, self._buffers[0].shape[0] - 1)
-        names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
-        given = map(self._index, names, (qo_indptr, kv_indptr, kv_indices, kv_len_arr), self._buffers)
-        _, indptr, indices, lens = given
-        lens = lens[:batch]
+        lens = self._values(given[3:], read[3:])[0][:batch]
+        if lens.shape[0] != batch:
+            raise wrong_shape(op, "kv_len_arr", f"[batch_size={batch}]", list(kv_len_arr.shape))
         q_lens = qo_indptr.diff()
         if q_lens.device.type == "cuda":
             q_lens = q_lens.cpu()
         each = self._rows_each(q_lens)
         if each is not None:
             last = torch.where(lens > 0, (lens - 1) % page_size + 1, 0).int()
-            table = csr(indptr, indices, last if self._last is None else self._last.copy_(last), batch, self._use_cuda_graph)
+            table = csr(indptr, indices, last if self._last is None else self._last, batch, self._use_cuda_graph)
         else:
-            table = rows_apart(q_lens, kv_indptr.cpu(), (indices, lens), bool(causal))
-        dtypes = as_dtype(op, "q_data_type", q_data_type), as_dtype(op, "kv_data_type", kv_data_type)
-        scores = LatentScores(number(op, "sm_scale", sm_scale), q_len=each or 1, causal=bool(causal))
+            table = rows_apart(q_lens, kv_indptr.cpu(), (indices, lens), causal)
+        scores = LatentScores(scale, q_len=each or 1, causal=causal)
         q_dtype, kv_dtype = dtypes
         if q_dtype is not None and kv_dtype is not None:
             elements = name_of(op, "q_data_type", q_dtype), name_of(op, "kv_data_type", kv_dtype)
             require_plan(op, table, scores, LatentPlan(num_heads, page_size, head_dim_ckv, head_dim_kpe, *elements))
-        self._planned = _Planned(table, scores, num_heads, dtypes)
+        self._fill(given, self._buffers)
+        if self._last is not None:
+            self._last[:batch].copy_(last)
+            self._captured_rows = each
+        self._planned = _Planned(table, scores, num_heads, dtypes, Told(page_size, head_dim_ckv, head_dim_kpe))
 
     def _rows_each(self, q_lens: torch.Tensor) -> int | None:
         """Rows of each request; None where their numbers differ, or there are none, which a graph cannot have."""
@@ -115,8 +132,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             rows = "equally many rows" if self._captured_rows is None else f"{self._captured_rows} rows, as before,"
             hint = "A captured graph has one number of rows: make a wrapper for each, or pad."
             raise unmapped(self._op, "qo_indptr", f"{rows} of each request with use_cuda_graph=True", q_lens.tolist(), hint)
-        self._captured_rows = each or None
-        return self._captured_rows
+        return each or None
 
     def run(
         self,
@@ -151,15 +167,18 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         refuse_unless(op, {"o_scale": (o_scale, 1.0)})
         require_dtype(op, "q_nope", planned.dtypes[0], q_nope)
         require_dtype(op, "ckv_cache", planned.dtypes[1], ckv_cache)
-        form = LseForm(return_lse, "ln" if return_lse_base_on_e else "log2", given=lse).checked(op, *q_nope.shape[:2])
+        require_tensor(op, "q_nope", q_nope, "rows, num_heads, head_dim_ckv")
+        base = "ln" if truth(op, "return_lse_base_on_e", return_lse_base_on_e) else "log2"
+        form = LseForm(return_lse, base, given=lse).checked(op, *q_nope.shape[:2])
         rows = planned.table.batch * planned.scores.q_len
         if tuple(q_nope.shape[:2]) != (rows, planned.heads):
             expected = f"[rows={rows}, num_heads={planned.heads}, ...], as plan() was told"
             raise wrong_shape(op, "q_nope", expected, list(q_nope.shape))
         factor, ratio = _factors(op, ckv_cache, (ckv_scale, kpe_scale))
         scores = planned.scores._replace(sm_scale=planned.scores.sm_scale * factor)
+        require_tensor(op, "q_pe", q_pe, "rows, num_heads, head_dim_kpe")
         tensors = Latent(q_nope, q_pe if ratio == 1.0 else (q_pe.float() * ratio).to(q_pe.dtype), ckv_cache, kpe_cache)
-        call = latent_call(op, tensors, planned.table, scores, form, {"out": out, "sinks": sinks})
+        call = latent_call(op, tensors, planned.table, scores, form, {"out": out, "sinks": sinks}, planned.told)
         self._run(call)
         return finished(*call.result, form, None if factor == 1.0 else factor)
 
@@ -174,4 +193,7 @@ def _factors(op: str, cache: torch.Tensor, given: tuple[float | None, float | No
     latent, rotated = given
     if latent is None or rotated is None:
         raise wrong(op, "ckv_scale" if latent is None else "kpe_scale", "a number beside a cache of fp8", "None")
-    return float(latent), float(rotated) / float(latent)
+    factor = number(op, "ckv_scale", latent)
+    if factor == 0.0:
+        raise wrong(op, "ckv_scale", "a number other than 0", latent)
+    return factor, number(op, "kpe_scale", rotated) / factor

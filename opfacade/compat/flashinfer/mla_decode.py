@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.attending import Table
-from opfacade.compat.flashinfer.latent import Latent, LatentScores, latent_call
+from opfacade.compat.flashinfer.arguments import require_sizes
+from opfacade.compat.flashinfer.latent import Latent, LatentScores, Told, latent_call
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import csr
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import number, unplanned, wrong_shape
+from opfacade.compat.refusals import number, require_integer, require_tensor, unplanned, wrong_shape
 
 
 class _Planned(NamedTuple):
     table: Table
     scores: LatentScores
+    told: Told
 
 
 class BatchDecodeMlaWithPagedKVCacheWrapper(Wrapper):
@@ -56,14 +58,20 @@ class BatchDecodeMlaWithPagedKVCacheWrapper(Wrapper):
         rope_theta: float | None = None,
     ) -> None:
         """indptr `[batch + 1]`, indices `[n]`, last_page_len `[batch]`: i32, on any device."""
+        require_sizes(self._op, locals(), "num_qo_heads", "head_dim_compressed_kv", "page_size")
+        window = require_integer(self._op, "window_left", window_left)
+        names, given = ("indptr", "indices", "last_page_len"), (indptr, indices, last_page_len)
+        starts, pages, last = map(self._index, names, given, self._buffers)
         batch = last_page_len.shape[0]
         if self._use_cuda_graph and self._buffers[2] is not None:
             self._fixed_batch(batch, self._buffers[2].shape[0])
-        names, given = ("indptr", "indices", "last_page_len"), (indptr, indices, last_page_len)
-        starts, pages, last = map(self._index, names, given, self._buffers)
         table = csr(starts, pages, last, batch, exact=self._use_cuda_graph)
-        scale, cap = number(self._op, "sm_scale", sm_scale), number(self._op, "logits_soft_cap", logits_soft_cap or 0.0)
-        self._planned = _Planned(table, LatentScores(scale, window_left, cap))
+        scale, cap = (
+            number(self._op, "sm_scale", sm_scale),
+            number(self._op, "logits_soft_cap", 0.0 if logits_soft_cap is None else logits_soft_cap),
+        )
+        self._fill(given, self._buffers)
+        self._planned = _Planned(table, LatentScores(scale, window, cap), Told(page_size, head_dim_compressed_kv, None))
 
     def run(
         self,
@@ -82,15 +90,17 @@ class BatchDecodeMlaWithPagedKVCacheWrapper(Wrapper):
         """q_nope, q_pe `[batch, heads, *]`. Returns o like q_nope, and with return_lse lse of base 2."""
         if self._planned is None:
             raise unplanned(self._op)
-        table, scores = self._planned
-        if q_nope.shape[0] != table.batch:
+        table, scores, told = self._planned
+        if require_tensor(self._op, "q_nope", q_nope, "batch_size, num_qo_heads, head_dim_compressed_kv")[0] != table.batch:
             raise wrong_shape(self._op, "q_nope", f"[batch_size={table.batch}, ...]", list(q_nope.shape))
-        for scale in (q_scale, k_scale):
-            scores = scores._replace(sm_scale=scores.sm_scale * (1.0 if scale is None else float(scale)))
+        for name, scale in (("q_scale", q_scale), ("k_scale", k_scale)):
+            factor = 1.0 if scale is None else number(self._op, name, scale)
+            scores = scores._replace(sm_scale=scores.sm_scale * factor)
+        after = None if v_scale is None else number(self._op, "v_scale", v_scale)
         form = LseForm(return_lse, given=lse).checked(self._op, *q_nope.shape[:2])
         tensors = Latent(q_nope, q_pe, paged_ckv_cache, paged_kpe_cache)
-        call = latent_call(self._op, tensors, table, scores, form, {"out": out})
+        call = latent_call(self._op, tensors, table, scores, form, {"out": out}, told)
         self._run(call)
-        return finished(*call.result, form, v_scale)
+        return finished(*call.result, form, after)
 
     run_return_lse = partialmethod(run, return_lse=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.dtypes import FP8
-from opfacade.compat.refusals import wrong, wrong_shape
+from opfacade.compat.refusals import require_tensor, truth, wrong, wrong_shape
 
 LOG2E, LN2 = math.log2(math.e), math.log(2.0)
 
@@ -23,14 +23,14 @@ class LseForm(NamedTuple):
     given: torch.Tensor | None = None
 
     def checked(self, op: str, rows: int, heads: int) -> LseForm:
-        if self.base not in ("log2", "ln"):
+        if not isinstance(self.base, str) or self.base not in ("log2", "ln"):
             raise wrong(op, "lse_base", "'log2' or 'ln'", repr(self.base))
-        if self.layout not in ("NH", "HN"):
+        if not isinstance(self.layout, str) or self.layout not in ("NH", "HN"):
             raise wrong(op, "lse_layout", "'NH' or 'HN'", repr(self.layout))
         shape = (rows, heads) if self.layout == "NH" else (heads, rows)
-        if self.given is not None and tuple(self.given.shape) != shape:
+        if self.given is not None and require_tensor(op, "lse", self.given, "rows, heads") != shape:
             raise wrong_shape(op, "lse", str(list(shape)), list(self.given.shape))
-        return self
+        return self if type(self.returned) is bool else self._replace(returned=truth(op, "return_lse", self.returned))
 
     @property
     def wanted(self) -> bool:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from operator import index
+from typing import NamedTuple
+
 import torch
 
 from opfacade.compat.appending import New, appended
-from opfacade.compat.attending import Pools, Table
+from opfacade.compat.attending import Call, Pools, Table
 from opfacade.compat.constants import even_indptr
-from opfacade.compat.flashinfer.arguments import layout_of
+from opfacade.compat.flashinfer.arguments import layout_of, require_sizes
 from opfacade.compat.flashinfer.caches import Cache, pools_of
-from opfacade.compat.refusals import require_tensor, unmapped, wrong_shape
+from opfacade.compat.refusals import require_integer, require_tensor, unmapped, wrong, wrong_dtype, wrong_shape
 
 
 def get_seq_lens(kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
     """Tokens of each request, `[batch]`. A request without pages must have a last_page_len of 0."""
+    op = "get_seq_lens"
+    (entries,) = _require_index(op, "kv_indptr", kv_indptr, "batch + 1")
+    (batch,) = _require_index(op, "kv_last_page_len", kv_last_page_len, "batch")
+    if batch != entries - 1:
+        raise wrong_shape(op, "kv_last_page_len", f"[batch={entries - 1}]", list(kv_last_page_len.shape))
+    _require_device(op, "kv_indptr", kv_indptr, kv_last_page_len=kv_last_page_len)
+    require_sizes(op, locals(), "page_size")
     return torch.clamp(kv_indptr[1:] - kv_indptr[:-1] - 1, min=0) * page_size + kv_last_page_len
 
 
@@ -28,16 +38,50 @@ def get_batch_indices_positions(
 
     seq_lens counts the new rows. Given tensors are written and returned.
     """
-    row = torch.arange(nnz, dtype=append_indptr.dtype, device=append_indptr.device)
+    op, batch, rows = "get_batch_indices_positions", *_new_rows(append_indptr, seq_lens, nnz)
+    given = {"batch_indices": batch_indices, "positions": positions}
+    for name, old in given.items():
+        if old is not None and _require_index(op, name, old, "nnz") != (rows,):
+            raise wrong_shape(op, name, f"[nnz={rows}]", list(old.shape))
+    row = torch.arange(rows, dtype=append_indptr.dtype, device=append_indptr.device)
     request = torch.searchsorted(append_indptr[1:].contiguous(), row, right=True)
-    batch = append_indptr.shape[0] - 1
     known = request < batch
     own = request.clamp(max=max(0, batch - 1))
     position = seq_lens[own] - append_indptr[own + 1] + row if batch else row
     found = torch.where(known, request, -1).int(), torch.where(known, position, 0).int()
-    given = (batch_indices, positions)
-    first, second = (new if old is None else old.copy_(new) for old, new in zip(given, found, strict=True))
+    first, second = (new if old is None else old.copy_(new) for old, new in zip(given.values(), found, strict=True))
     return first, second
+
+
+def _new_rows(indptr: torch.Tensor, seq_lens: torch.Tensor, nnz: int) -> tuple[int, int]:
+    """Requests, and new rows."""
+    op = "get_batch_indices_positions"
+    (entries,) = _require_index(op, "append_indptr", indptr, "batch + 1")
+    if entries < 1:
+        raise wrong_shape(op, "append_indptr", "[batch + 1]", [0])
+    (lens,) = _require_index(op, "seq_lens", seq_lens, "batch")
+    if lens < entries - 1:
+        raise wrong_shape(op, "seq_lens", f"[batch={entries - 1}]", [lens])
+    _require_device(op, "append_indptr", indptr, seq_lens=seq_lens)
+    try:
+        rows = index(nnz)
+    except TypeError:
+        rows = require_integer(op, "nnz", nnz)
+    require_sizes(op, {"nnz": rows}, "nnz")
+    return entries - 1, rows
+
+
+def _require_index(op: str, argument: str, tensor: torch.Tensor, dims: str) -> tuple[int, ...]:
+    shape = require_tensor(op, argument, tensor, dims)
+    if tensor.dtype not in (torch.int32, torch.int64):
+        raise wrong_dtype(op, argument, "int32 or int64", tensor.dtype)
+    return shape
+
+
+def _require_device(op: str, first: str, tensor: torch.Tensor, **others: torch.Tensor) -> None:
+    for name, other in others.items():
+        if other.device != tensor.device:
+            raise wrong(op, name, f"the device of {first}, {tensor.device}", other.device)
 
 
 def append_paged_kv_cache(
@@ -51,15 +95,17 @@ def append_paged_kv_cache(
     kv_last_page_len: torch.Tensor,
     kv_layout: str = "NHD",
 ) -> None:
-    """Rows `[nnz, num_kv_heads, head_dim]` to positions of requests, in place. Rows of request -1 at the end are not written.
+    """Rows `[nnz, num_kv_heads, head_dim]` to positions of requests, in place. Rows of request -1 are not written.
 
-    An fp8 cache takes wider rows, rounded to nearest. Index tensors are i32.
+    An fp8 cache takes wider rows, rounded to nearest. Index tensors are i32. A row of no such request, or beyond the pages of
+    its own, is not written on a GPU, where OPFACADE_VALIDATE=indices tells it; on a CPU the call is refused.
     """
     op = "append_paged_kv_cache"
     pools = pools_of(op, paged_kv_cache, layout_of(op, kv_layout))
-    table = _one_page_a_row(op, (batch_indices, positions), (kv_indices, kv_indptr), pools.facts[1])
-    new = New(append_key, append_value, _starts(batch_indices))
-    call = appended(op, new, pools, table)
+    for name, new in (("append_key", append_key), ("append_value", append_value)):
+        require_tensor(op, name, new, "nnz, num_kv_heads, head_dim")
+    where = _Where(batch_indices, positions, kv_indices, kv_indptr)
+    call = _append(op, (append_key, append_value), pools, where)
     call.plan.run(call.args)
 
 
@@ -82,36 +128,77 @@ def append_paged_mla_kv_cache(
     for name, new, cache in (("append_ckv", append_ckv, ckv_cache), ("append_kpe", append_kpe, kpe_cache)):
         if cache is None:
             continue
-        _, page_size, width = require_tensor(op, f"{name.removeprefix('append_')}_cache", cache, "pages, page_size, width")
+        _, _, width = require_tensor(op, f"{name.removeprefix('append_')}_cache", cache, "pages, page_size, width")
         if require_tensor(op, name, new, "nnz, width")[1] != width:
             raise wrong_shape(op, name, f"[nnz, {width}]", list(new.shape))
         if width % 2:
             raise unmapped(op, name, "rows of an even width", width)
-        table = _one_page_a_row(op, (batch_indices, positions), (kv_indices, kv_indptr), page_size)
         k_new, v_new = new[:, None].chunk(2, -1)
         k, v = cache[:, :, None].chunk(2, -1)
-        calls.append(appended(op, New(k_new, v_new, _starts(batch_indices)), Pools(k, v, "NHD"), table))
+        where = _Where(batch_indices, positions, kv_indices, kv_indptr)
+        calls.append(_append(op, (k_new, v_new), Pools(k, v, "NHD"), where))
     for call in calls:
         call.check()
     for call in calls:
         call.plan.run(call.args)
 
 
-def _one_page_a_row(
-    op: str, rows: tuple[torch.Tensor, torch.Tensor], pages: tuple[torch.Tensor, torch.Tensor], page_size: int
-) -> Table:
-    """Each new row as one request with the page that receives it, so that rows may have any positions."""
-    (request, position), (indices, indptr) = rows, pages
-    (count,) = require_tensor(op, "batch_indices", request, "nnz")
-    if require_tensor(op, "positions", position, "nnz") != (count,):
-        raise wrong_shape(op, "positions", f"[nnz={count}]", list(position.shape))
-    at = indptr[request.clamp(min=0).long()] + position // page_size
+class _Where(NamedTuple):
+    """Request and position of each new row, and the page table of the requests."""
+
+    request: torch.Tensor
+    position: torch.Tensor
+    indices: torch.Tensor
+    indptr: torch.Tensor
+
+    def checked(self, op: str) -> _Where:
+        (count,) = _require_index(op, "batch_indices", self.request, "nnz")
+        if _require_index(op, "positions", self.position, "nnz") != (count,):
+            raise wrong_shape(op, "positions", f"[nnz={count}]", list(self.position.shape))
+        _require_index(op, "kv_indices", self.indices, "pages of all requests")
+        _require_index(op, "kv_indptr", self.indptr, "batch + 1")
+        others = {"positions": self.position, "kv_indices": self.indices, "kv_indptr": self.indptr}
+        _require_device(op, "batch_indices", self.request, **others)
+        return self
+
+    def without_gaps(self, k: torch.Tensor, v: torch.Tensor) -> tuple[_Where, torch.Tensor, torch.Tensor]:
+        """Without the rows of request -1 that lie between others. A GPU drops those by their page, so that the host need not
+        wait; the reference refuses such a page."""
+        if self.request.device.type != "cpu":
+            return self, k, v
+        kept = (self.request >= 0).nonzero().squeeze(1)
+        if not kept.shape[0] or int(kept[-1]) == kept.shape[0] - 1:
+            return self, k, v
+        kept = kept[kept < k.shape[0]]
+        return self._replace(request=self.request[kept], position=self.position[kept]), k[kept], v[kept]
+
+
+def _append(op: str, new: tuple[torch.Tensor, torch.Tensor], pools: Pools, where: _Where) -> Call:
+    where, k, v = where.checked(op).without_gaps(*new)
+    return appended(op, New(k, v, _starts(where.request)), pools, _one_page_a_row(where, pools.facts[1]))
+
+
+def _one_page_a_row(where: _Where, page_size: int) -> Table:
+    """Each new row as one request with the page that receives it, so that rows may have any positions. A row without a page in
+    its request's part of the table has page -1, which nothing writes to."""
+    request, position, indices, indptr = where
+    count, batch, most = request.shape[0], indptr.shape[0] - 1, indices.shape[0]
     last = (position % page_size + 1).to(torch.int32)
-    page = indices[at.long().clamp(max=max(0, indices.shape[0] - 1))] if indices.shape[0] else at
+    if batch < 1 or not most:
+        page = torch.full_like(last, -1)
+    else:
+        own = request.clamp(0, batch - 1).long()
+        at = indptr[own] + position // page_size
+        held = at.clamp(0, most - 1)
+        inside = (request == own) & (position >= 0) & (at == held) & (at < indptr[own + 1])
+        page = torch.where(inside, indices[held.long()], -1)
     operands = {"kv_indptr": even_indptr(count, 1, request.device), "kv_indices": page, "last_page_len": last}
     return Table("csr", operands, count, count)
 
 
 def _starts(request: torch.Tensor) -> torch.Tensor:
     """[nnz + 1]: one row a request; none for the last ones, which belong to no request."""
-    return torch.nn.functional.pad((request >= 0).cumsum(0, dtype=torch.int32), (1, 0))
+    rows = even_indptr(request.shape[0], 1, request.device)
+    if not request.shape[0]:
+        return rows
+    return torch.minimum(rows, torch.where(request >= 0, rows[1:], 0).amax())

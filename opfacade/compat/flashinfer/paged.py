@@ -11,7 +11,7 @@ from opfacade.compat.constants import head_values
 from opfacade.compat.flashinfer.arguments import How
 from opfacade.compat.flashinfer.factors import Factors, Given, Shape, factors_of
 from opfacade.compat.flashinfer.outcome import LseForm
-from opfacade.compat.refusals import number
+from opfacade.compat.refusals import number, require_dense, require_tensor
 from opfacade.compat.selecting import rounded_up
 from opfacade.variant_examples import alibi_slopes
 
@@ -64,10 +64,13 @@ def ask_of(op: str, how: How, factors: Factors, wanted: Wanted, q: torch.Tensor)
         # Head parameters are in the order of their names: "factor", then "slopes".
         operands["head_params"] = torch.cat([operands["head_params"], slopes]) if factors.head_factor else slopes
     if wanted.sinks is not None:
+        require_tensor(op, "sinks", wanted.sinks, "num_qo_heads")
         operands["sinks"] = wanted.sinks.float()
     if wanted.mask is not None:
         scores = scores._replace(causal=False)  # FlashInfer's mask replaces causal
         operands |= wanted.mask.operands
+    if wanted.out is not None and not isinstance(wanted.out, torch.Tensor):
+        require_dense(op, "out", wanted.out, "rows, num_qo_heads, head_dim")
     return Ask(
         op,
         scores,

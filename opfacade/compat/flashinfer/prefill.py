@@ -15,6 +15,7 @@ from opfacade.compat.flashinfer.arguments import (
     refuse_run_arguments,
     require_dtype,
     require_query,
+    require_sizes,
     scores_of,
 )
 from opfacade.compat.flashinfer.caches import Cache, pools_of, require_pages
@@ -29,7 +30,7 @@ from opfacade.compat.flashinfer.single import (
     single_prefill_with_kv_cache_return_lse as single_prefill_with_kv_cache_return_lse,
 )
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import refuse_unless, unmapped, unplanned
+from opfacade.compat.refusals import refuse_unless, require_integer, unmapped, unplanned
 
 
 class _Planned(NamedTuple):
@@ -117,20 +118,23 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
 
         custom_mask: `[sum of q_len * kv_len]`, true where a row sees a key. Hints about lengths are ignored.
         """
-        if head_dim_vo not in (None, head_dim_qk):
+        require_sizes(self._op, locals(), "num_qo_heads", "num_kv_heads", "head_dim_qk", "page_size")
+        if head_dim_vo is not None and require_integer(self._op, "head_dim_vo", head_dim_vo) != head_dim_qk:
             raise unmapped(self._op, "head_dim_vo", f"{head_dim_qk}, that of K, over pages", head_dim_vo)
         how = how_of(self._op, locals(), page_size)
         given = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
+        names = ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len")
+        read = q_indptr, indptr, indices, last = [*map(self._index, names, given, self._buffers)]
         batch = qo_indptr.shape[0] - 1
         if self._use_cuda_graph and self._buffers[0] is not None:
             self._fixed_batch(batch, self._buffers[0].shape[0] - 1)
-        names = ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len")
-        q_indptr, indptr, indices, last = map(self._index, names, given, self._buffers)
         table = csr(indptr, indices, last, batch, exact=self._use_cuda_graph)
         mask = None
         if custom_mask is not None or packed_custom_mask is not None:
-            kv_lens = get_seq_lens(indptr[: batch + 1], last[:batch], page_size)
-            mask = mask_of(self._op, (custom_mask, packed_custom_mask), q_indptr.diff(), kv_lens, self._mask_buffers)
+            q_rows, kv_pages, _, ends = self._values(given, read)
+            kv_lens = get_seq_lens(kv_pages[: batch + 1], ends[:batch], page_size)
+            mask = mask_of(self._op, (custom_mask, packed_custom_mask), q_rows.diff(), kv_lens, self._mask_buffers)
+        self._fill(given, self._buffers)
         self._planned = _Planned(how, table, q_indptr, mask, num_qo_heads, num_kv_heads, head_dim_qk, page_size)
 
     begin_forward = plan
@@ -170,6 +174,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         require_pages(self._op, pools, planned.page_size, planned.kv_heads)
         how = planned.how
         if window_left is not None:
+            window_left = require_integer(self._op, "window_left", window_left)
             how = how._replace(scores=how.scores._replace(window_left=window_left))
         form = LseForm(return_lse, lse_base, lse_layout, lse).checked(self._op, q.shape[0], q.shape[1])
         wanted = Wanted(given, form, out, sinks, planned.mask)

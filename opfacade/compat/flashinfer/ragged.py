@@ -15,6 +15,7 @@ from opfacade.compat.flashinfer.arguments import (
     refuse_run_arguments,
     require_dtype,
     require_query,
+    require_sizes,
     scores_of,
 )
 from opfacade.compat.flashinfer.factors import Given, Scale, Shape, factors_given, factors_of
@@ -22,7 +23,7 @@ from opfacade.compat.flashinfer.masks import mask_of
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import Mask, Wanted, ask_of
 from opfacade.compat.flashinfer.wrapper import Wrapper
-from opfacade.compat.refusals import refuse_unless, require_tensor, unplanned, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, unplanned, wrong_shape
 
 
 class _Planned(NamedTuple):
@@ -99,15 +100,20 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         uniform_q_len: int | None = None,
     ) -> None:
         """qo_indptr, kv_indptr `[batch + 1]` i32, on any device; kv_indptr may be longer."""
+        require_sizes(self._op, locals(), "num_qo_heads", "num_kv_heads", "head_dim_qk")
         how = how_of(self._op, locals())
+        given = (qo_indptr, kv_indptr)
+        read = q_rows, kv_rows = [*map(self._index, ("qo_indptr", "kv_indptr"), given, self._buffers)]
         batch = qo_indptr.shape[0] - 1
         if self._use_cuda_graph and self._buffers[0] is not None:
             self._fixed_batch(batch, self._buffers[0].shape[0] - 1)
-        q_rows = self._index("qo_indptr", qo_indptr, self._buffers[0])
-        kv_rows = self._index("kv_indptr", kv_indptr, self._buffers[1])[: batch + 1]
-        given = (custom_mask, packed_custom_mask)
-        mask = mask_of(self._op, given, q_rows.diff(), kv_rows.diff(), self._mask_buffers) if given != (None, None) else None
-        dim_vo = head_dim_qk if head_dim_vo is None else head_dim_vo
+        dim_vo = head_dim_qk if head_dim_vo is None else require_integer(self._op, "head_dim_vo", head_dim_vo)
+        kv_rows, mask = kv_rows[: batch + 1], None
+        if custom_mask is not None or packed_custom_mask is not None:
+            q_starts, kv_starts = self._values(given, read)
+            lens = q_starts.diff(), kv_starts[: batch + 1].diff()
+            mask = mask_of(self._op, (custom_mask, packed_custom_mask), *lens, self._mask_buffers)
+        self._fill(given, self._buffers)
         self._planned = _Planned(how, q_rows, kv_rows, mask, num_qo_heads, num_kv_heads, head_dim_qk, dim_vo)
 
     begin_forward = plan
@@ -135,8 +141,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         planned = self._told()
         given, args = factors_given(q, Given(q_scale, k_scale, v_scale), args)
         refuse_run_arguments(self._op, args, locals())
-        require_query(self._op, q, planned.heads, planned.dim)
         require_dtype(self._op, "q", planned.how.q_dtype, q)
+        require_query(self._op, q, planned.heads, planned.dim)
         for name, x, dim in (("k", k, planned.dim), ("v", v, planned.dim_vo)):
             require_dtype(self._op, name, planned.how.kv_dtype, x)
             if require_tensor(self._op, name, x, "rows, num_kv_heads, head_dim")[1:] != (planned.kv_heads, dim):
@@ -194,6 +200,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         return self._planned
 
     def _tell_again(self, arguments: dict[str, Any]) -> None:
-        planned = self._told()
-        how = planned.how._replace(scores=scores_of(self._op, arguments), sm_scale=arguments["sm_scale"])
+        planned, scale = self._told(), arguments["sm_scale"]
+        scale = None if scale is None else number(self._op, "sm_scale", scale)
+        how = planned.how._replace(scores=scores_of(self._op, arguments), sm_scale=scale)
         self._planned = planned._replace(how=how)

@@ -13,7 +13,7 @@ from opfacade.compat.flashinfer.rope_quantize import (
     rope_quantize_fp8_append_paged_kv_cache as rope_quantize_fp8_append_paged_kv_cache,
 )
 from opfacade.compat.flashinfer.rotations import Angles, Heads, Waves, angles_at, angles_of_requests, rotated
-from opfacade.compat.refusals import number, require_integer, require_tensor, wrong, wrong_shape
+from opfacade.compat.refusals import number, require_integer, require_tensor, truth, wrong, wrong_shape
 
 
 def apply_rope(
@@ -179,7 +179,7 @@ def apply_rope_with_cos_sin_cache(
     """
     op = "apply_rope_with_cos_sin_cache"
     heads = (_heads(op, "query", query, head_size), _heads(op, "key", key, head_size))
-    q, k = _new(op, heads, Angles(positions, cos_sin_cache), not is_neox)
+    q, k = _new(op, heads, Angles(positions, cos_sin_cache), not truth(op, "is_neox", is_neox))
     return q.view(query.shape), k.view(key.shape)
 
 
@@ -194,7 +194,7 @@ def apply_rope_with_cos_sin_cache_inplace(
     """As apply_rope_with_cos_sin_cache, into query and key; a row with a negative position keeps every bit."""
     op = "apply_rope_with_cos_sin_cache_inplace"
     heads = (_heads(op, "query", query, head_size), _heads(op, "key", key, head_size))
-    rotated(op, heads, None, Angles(positions, cos_sin_cache), not is_neox)
+    rotated(op, heads, None, Angles(positions, cos_sin_cache), not truth(op, "is_neox", is_neox))
 
 
 def _new(op: str, heads: Heads, angles: Angles, interleave: bool) -> Heads:

@@ -14,7 +14,7 @@ from opfacade.compat.dtypes import FP8
 from opfacade.compat.flashinfer.caches import require_page_size
 from opfacade.compat.flashinfer.fp8_heads import Rotation, scaled
 from opfacade.compat.flashinfer.page import append_paged_kv_cache, append_paged_mla_kv_cache
-from opfacade.compat.refusals import require_tensor, unmapped, wrong
+from opfacade.compat.refusals import require_tensor, truth, unmapped, wrong
 
 Tensor = torch.Tensor
 BACKENDS = ("cuda", "cutile")
@@ -47,7 +47,7 @@ def rope_quantize_fp8(
     if backend not in BACKENDS:
         raise wrong(op, "backend", " or ".join(map(repr, BACKENDS)), repr(backend))
     outs = (q_rope_out, k_rope_out, q_nope_out, k_nope_out)
-    dtype, rotation = _dtype(op, quantize_dtype, outs), Rotation(op, cos_sin_cache, pos_ids, not is_neox)
+    dtype, rotation = _dtype(op, quantize_dtype, outs), Rotation(op, cos_sin_cache, pos_ids, not truth(op, "is_neox", is_neox))
     q = _Pair(q_rope, _or_empty(q_nope, q_rope)).scaled(rotation, quant_scale_q, _Outs(dtype, q_rope_out, q_nope_out))
     k = _Pair(k_rope, _or_empty(k_nope, k_rope)).scaled(rotation, quant_scale_kv, _Outs(dtype, k_rope_out, k_nope_out))
     return q.rope, k.rope, q.nope, k.nope
@@ -111,7 +111,10 @@ def rope_quantize_fp8_append_paged_kv_cache(
         raise wrong(
             op, "v", "None with k_rope [nnz, rope_dim]" if latent else "a tensor with k_rope of heads", type(v).__name__
         )
-    dtype, rotation = _dtype(op, quantize_dtype, (q_rope_out, q_nope_out)), Rotation(op, cos_sin_cache, pos_ids, not is_neox)
+    dtype, rotation = (
+        _dtype(op, quantize_dtype, (q_rope_out, q_nope_out)),
+        Rotation(op, cos_sin_cache, pos_ids, not truth(op, "is_neox", is_neox)),
+    )
     require_page_size(op, paged_kv_cache, page_size, "NHD" if latent else kv_layout)
     q = _Pair(q_rope, _or_empty(q_nope, q_rope)).scaled(rotation, quant_scale_q, _Outs(dtype, q_rope_out, q_nope_out))
     rows = (batch_indices.int(), positions.int())

@@ -13,7 +13,7 @@ import torch
 from opfacade.compat.constants import numbered
 from opfacade.compat.dtypes import float_name
 from opfacade.compat.flashinfer.page import get_batch_indices_positions
-from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
+from opfacade.compat.refusals import require_tensor, truth, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.elementwise import MapArgs, MapDescriptor
 from opfacade.plans.rotary import Kind, RotaryArgs, RotaryDescriptor, rotary_frequencies
@@ -75,7 +75,11 @@ def rotated(op: str, heads: Heads, out: Heads | None, angles: Angles, interleave
     _, rotary_dim = require_tensor(op, "cos_sin_cache", angles.table, "max_positions, rotary_dim")
     require_tensor(op, "positions", angles.rows, "nnz")
     names = float_name(op, "q", q), float_name(op, "cos_sin_cache", angles.table), _index_name(op, "positions", angles.rows)
-    plan = plan_for(_rotary, ((rows, qo_heads, kv_heads, dim, rotary_dim), names, (interleaved, out is None)), q.device)
+    plan = plan_for(
+        _rotary,
+        ((rows, qo_heads, kv_heads, dim, rotary_dim), names, (truth(op, "interleave", interleaved), out is None)),
+        q.device,
+    )
     outputs = {} if out is None else {"q_out": out[0], "k_out": out[1]}
     plan.run(RotaryArgs(q=q, k=k, positions=angles.rows, cos_sin_cache=angles.table, **outputs))
 

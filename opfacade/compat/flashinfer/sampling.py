@@ -13,7 +13,7 @@ import torch
 from opfacade.compat.flashinfer.chain import chain_speculative_sampling as chain_speculative_sampling
 from opfacade.compat.flashinfer.distributions import Controls, How, Number, checked_rows, drawn, formed, order_of
 from opfacade.compat.flashinfer.noise import Noise, Value
-from opfacade.compat.refusals import unmapped
+from opfacade.compat.refusals import truth, unmapped, wrong
 
 
 def softmax(logits: torch.Tensor, temperature: Number | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
@@ -36,7 +36,8 @@ def sampling_from_logits(
 ) -> torch.Tensor:
     """A token of each row of logits `[rows, vocab]`; with indices of the rows that they name."""
     op = "sampling_from_logits"
-    x = checked_rows(op, "logits", logits, check_nan)
+    x = checked_rows(op, "logits", logits, truth(op, "check_nan", check_nan))
+    _require_rows(op, indices, x)
     tokens: torch.Tensor = drawn(op, x, How(Noise(generator, seed, offset), indices), {})
     return tokens
 
@@ -137,16 +138,31 @@ def top_k_top_p_sampling_from_logits(
 ) -> torch.Tensor:
     """The same of logits, in one launch that reads them once."""
     op = "top_k_top_p_sampling_from_logits"
-    x, order = checked_rows(op, "logits", logits, check_nan), order_of(op, filter_apply_order)
+    x = checked_rows(op, "logits", logits, truth(op, "check_nan", check_nan))
+    order = order_of(op, filter_apply_order)
+    _require_rows(op, indices, x)
     how = How(Noise(generator, seed, offset), indices)
     tokens: torch.Tensor = drawn(op, x, how, {"top_k": top_k, "top_p": top_p}, order)
     return tokens
 
 
 def _from_probs(op: str, probs: torch.Tensor, how: How, controls: Controls, order: str = "top_k_first") -> Any:
-    x, order = checked_rows(op, "probs", probs, how.check_nan), order_of(op, order)
+    how = how._replace(return_valid=truth(op, "return_valid", how.return_valid))
+    x, order = checked_rows(op, "probs", probs, truth(op, "check_nan", how.check_nan)), order_of(op, order)
+    _require_rows(op, how.indices, x)
     kept = formed(op, x, "renorm", controls, order).log_() if controls else x.float().log()
     return drawn(op, kept, how, {})
+
+
+def _require_rows(op: str, indices: torch.Tensor | None, x: torch.Tensor) -> None:
+    """indices on the host name rows of x. Those on a GPU are read by the plan, as OPFACADE_VALIDATE says."""
+    if not isinstance(indices, torch.Tensor) or indices.device.type != "cpu" or indices.is_nested or not x.shape[0]:
+        return
+    if indices.layout != torch.strided or indices.dtype not in (torch.int32, torch.int64) or not indices.numel():
+        return  # refused later, by its form
+    for found in map(int, indices.aminmax()):
+        if not 0 <= found < x.shape[0]:
+            raise wrong(op, "indices", f"rows 0 to {x.shape[0] - 1}", found)
 
 
 def top_p_renorm_probs(probs: torch.Tensor, top_p: torch.Tensor | float, is_deterministic: bool = False) -> torch.Tensor:

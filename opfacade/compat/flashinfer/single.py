@@ -9,8 +9,10 @@ import torch
 
 from opfacade.compat.attending import Pools, Rows, over_rows
 from opfacade.compat.constants import even_indptr, filled, numbered
+from opfacade.compat.dtypes import as_dtype
 from opfacade.compat.flashinfer.arguments import How, layout_of, scores_of
 from opfacade.compat.flashinfer.factors import Given, Scale, Shape, factors_of
+from opfacade.compat.flashinfer.masks import bits_of, entries_of
 from opfacade.compat.flashinfer.outcome import LseForm, finished
 from opfacade.compat.flashinfer.paged import Mask, Wanted, ask_of, call_of, csr
 from opfacade.compat.refusals import number, refuse_unless, require_tensor, wrong_shape
@@ -42,12 +44,12 @@ def single_decode_with_kv_cache(
     count, device = k.shape[0], q.device
     # Each token is a page: the cache may have any strides, and growing lengths need no new kernel.
     table = csr(even_indptr(1, count, device), numbered(count, device), filled(1, 1, device), 1, exact=False)
-    form = LseForm(return_lse)
+    form = LseForm(return_lse).checked(op, 1, q.shape[0])
     wanted = Wanted(Given(q_scale, k_scale, v_scale), form)
     call, factors = call_of(op, how, q[None], Pools(k[:, None], v[:, None], "NHD"), table, wanted)
     call.plan.run(call.args)
     found = finished(*call.result, form, factors.after)
-    return (found[0][0], found[1][0]) if return_lse else found[0]
+    return (found[0][0], found[1][0]) if form.returned else found[0]
 
 
 def single_prefill_with_kv_cache(
@@ -84,11 +86,11 @@ def single_prefill_with_kv_cache(
     refuse_unless(op, {"kv_cache_sf": (kv_cache_sf, None)})
     k, v = _by_token(op, k, v, kv_layout)
     mask = _mask(op, custom_mask, packed_custom_mask, (rows, k.shape[0]))
-    how = How(scores_of(op, locals()), sm_scale, "auto", None, None, o_dtype or q.dtype)
+    how = How(scores_of(op, locals()), sm_scale, "auto", None, None, as_dtype(op, "o_dtype", o_dtype) or q.dtype)
     given = Given(scale_q, scale_k if k_scale is None else k_scale, scale_v if v_scale is None else v_scale)
     scale = dim**-0.5 if sm_scale is None else number(op, "sm_scale", sm_scale)
     factors = factors_of(op, scale, given, Shape(q.dtype, k.dtype, heads, k.shape[1], q.device, paged=False))
-    form = LseForm(return_lse)
+    form = LseForm(return_lse).checked(op, rows, heads)
     ask = ask_of(op, how, factors, Wanted(given, form, mask=mask), q)
     call = over_rows(ask, q, even_indptr(1, rows, q.device), Rows(k, v, even_indptr(1, k.shape[0], q.device)))
     call.plan.run(call.args)
@@ -106,11 +108,14 @@ def _by_token(op: str, k: torch.Tensor, v: torch.Tensor, kv_layout: str) -> tupl
 
 
 def _mask(op: str, custom: torch.Tensor | None, packed: torch.Tensor | None, shape: tuple[int, int]) -> Mask | None:
+    count = shape[0] * shape[1]
     if packed is not None:
-        require_tensor(op, "packed_custom_mask", packed, "bytes")
+        if bits_of(op, packed).shape[0] < (count + 7) // 8:
+            raise wrong_shape(op, "packed_custom_mask", f"[{(count + 7) // 8}]", list(packed.shape))
         return Mask(packed, even_indptr(1, packed.shape[0], packed.device))
     if custom is None:
         return None
-    if custom.numel() != shape[0] * shape[1]:
-        raise wrong_shape(op, "custom_mask", str(list(shape)), list(custom.shape))
-    return Mask(*segment_packbits(custom.reshape(-1).bool(), even_indptr(1, custom.numel(), custom.device)))
+    entries = entries_of(op, custom)
+    if tuple(custom.shape) not in (shape, (count,)):
+        raise wrong_shape(op, "custom_mask", f"{list(shape)} or [{count}]", list(custom.shape))
+    return Mask(*segment_packbits(entries, even_indptr(1, count, custom.device)))

@@ -9,7 +9,7 @@ import torch
 
 from opfacade import Plan
 from opfacade.compat.attending import Call
-from opfacade.compat.refusals import require_tensor, unlike_plan, wrong, wrong_shape
+from opfacade.compat.refusals import require_dense, require_tensor, truth, unlike_plan, wrong, wrong_shape
 
 _ALIGNMENT = 256
 
@@ -21,8 +21,8 @@ class Wrapper:
     """
 
     def __init__(self, float_workspace_buffer: torch.Tensor, use_cuda_graph: bool = False) -> None:
-        self._float_workspace_buffer = float_workspace_buffer
-        self._use_cuda_graph = bool(use_cuda_graph)
+        self._float_workspace_buffer = require_dense(self._op, "float_workspace_buffer", float_workspace_buffer, "bytes")
+        self._use_cuda_graph = truth(self._op, "use_cuda_graph", use_cuda_graph)
         self._own: list[torch.Tensor] = []
 
     @property
@@ -41,7 +41,7 @@ class Wrapper:
         self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor | None = None
     ) -> None:
         """Replace the workspace. plan() needs no buffer, so the second one is not used."""
-        self._float_workspace_buffer = float_workspace_buffer
+        self._float_workspace_buffer = require_dense(self._op, "float_workspace_buffer", float_workspace_buffer, "bytes")
 
     def end_forward(self) -> None:
         """No effect: plan() holds no memory of a step."""
@@ -62,16 +62,29 @@ class Wrapper:
         return self._own[-1]
 
     def _index(self, argument: str, tensor: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
-        """An index tensor on the wrapper's device, in the caller's buffer where a graph reads that."""
+        """The index tensor that run() reads: on the wrapper's device, or the caller's buffer where a graph reads that.
+
+        Nothing is written: `_fill` copies to the buffers once plan() has refused nothing.
+        """
         require_tensor(self._op, argument, tensor, "n")
         if tensor.dtype != torch.int32:
             raise unlike_plan(self._op, argument, torch.int32, tensor.dtype, f"Pass {argument}.to(torch.int32).")
+        if tensor.device.type == "meta" != self.device.type:
+            raise wrong(self._op, argument, "a tensor with memory", "one without")
         if not self._use_cuda_graph or buffer is None:
             return tensor.to(self.device, non_blocking=True)
         if buffer.shape[0] < tensor.shape[0]:
             raise wrong_shape(self._op, argument, f"at most {buffer.shape[0]}, as the graph's buffer has", list(tensor.shape))
-        buffer[: tensor.shape[0]].copy_(tensor, non_blocking=True)
         return buffer
+
+    def _values(self, given: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """plan()'s index tensors on the wrapper's device. read: those of `_index`, which a graph's buffers do not have yet."""
+        return [tensor.to(self.device, non_blocking=True) for tensor in given] if self._use_cuda_graph else read
+
+    def _fill(self, given: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor | None]) -> None:
+        for tensor, buffer in zip(given, buffers, strict=True):
+            if self._use_cuda_graph and buffer is not None:
+                buffer[: tensor.shape[0]].copy_(tensor, non_blocking=True)
 
     def _fixed_batch(self, batch: int, fixed: int) -> None:
         """A captured graph has one batch size."""
@@ -82,4 +95,7 @@ class Wrapper:
     def _require_buffers(self, buffers: Sequence[tuple[str, torch.Tensor | None]]) -> None:
         for name, buffer in buffers:
             if self._use_cuda_graph and not isinstance(buffer, torch.Tensor):
-                raise wrong(self._op, name, "a tensor on the device with use_cuda_graph=True", "None")
+                got = "None" if buffer is None else type(buffer).__name__
+                raise wrong(self._op, name, "a tensor on the device with use_cuda_graph=True", got)
+            if self._use_cuda_graph:
+                require_tensor(self._op, name, buffer, "n")

@@ -1,0 +1,71 @@
+"""Faults in what FlashInfer's calls refuse before they write: masks, rows of an append, sizes of plan(), buffers of a graph."""
+
+from tests.mutation.mutant import cpu
+
+A, EDGES = "opfacade/compat/flashinfer", "tests/compat/test_flashinfer_edges.py"
+
+FLASHINFER_FAULTS = (
+    cpu(
+        "FlashInfer: an additive mask is taken for truths",
+        f"{A}/masks.py",
+        "if custom.dtype != torch.bool and custom.dtype not in _WHOLE:",
+        "if custom.is_complex():",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: a transposed mask is taken",
+        f"{A}/single.py",
+        "if tuple(custom.shape) not in (shape, (count,)):",
+        "if custom.numel() != count:",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: a mask is cut to the buffer of a graph",
+        f"{A}/masks.py",
+        "if count < mask.packed.shape[0] and count < int(mask.indptr[-1]):",
+        "if False:",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: a new row goes to a page of the next request",
+        f"{A}/page.py",
+        "& (at < indptr[own + 1])",
+        "",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: rows of nobody are gaps that shift the rows after them",
+        f"{A}/page.py",
+        "return self._replace(request=self.request[kept], position=self.position[kept]), k[kept], v[kept]",
+        "return self._replace(request=self.request[kept], position=self.position[kept]), k, v",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: latent pages of another size than plan() has",
+        f"{A}/latent.py",
+        "if (page_size, width) != (told.page_size, latent):",
+        "if width != latent:",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: a merge writes v before it refuses s",
+        f"{A}/merging.py",
+        '    _require_own_memory(op, "s", s)\n',
+        "",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: a graph's buffer is filled before plan() refuses",
+        f"{A}/wrapper.py",
+        "        return buffer\n\n    def _values",
+        "        buffer[: tensor.shape[0]].copy_(tensor)\n        return buffer\n\n    def _values",
+        EDGES,
+    ),
+    cpu(
+        "FlashInfer: a sampler takes indices of no row",
+        f"{A}/sampling.py",
+        "if not 0 <= found < x.shape[0]:",
+        "if False:",
+        EDGES,
+    ),
+)
