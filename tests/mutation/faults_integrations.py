@@ -12,6 +12,13 @@ _AT = "opfacade/integrations"
 
 INTEGRATION_FAULTS = (
     cpu(
+        "engines: another release than the tested one is told nothing of",
+        f"{_AT}/engines.py",
+        "if found and found",
+        "if not found and found",
+        "tests/integrations/test_engines.py",
+    ),
+    cpu(
         "transformers: an encoder-decoder is given to continuous batching",
         f"{_AT}/transformers/registration.py",
         'getattr(config, "is_encoder_decoder", False)',
