@@ -131,20 +131,6 @@ COMPAT_FAULTS = (
         f"{DECODE} {PREFILL}",
     ),
     cpu(
-        "FlashInfer: a new row goes to the page of the next token",
-        f"{A}/flashinfer/page.py",
-        "+ position // page_size",
-        "+ (position + 1) // page_size",
-        MORE,
-    ),
-    cpu(
-        "FlashInfer: rows of nobody at the end are written",
-        f"{A}/flashinfer/page.py",
-        "torch.where(request >= 0, rows[1:], 0)",
-        "torch.where(request >= -1, rows[1:], 0)",
-        MORE,
-    ),
-    cpu(
         "FlashInfer: a masked row of a merge loses bits",
         f"{A}/flashinfer/merging.py",
         "s.copy_(torch.where(chosen, lse.mul_(LOG2E).to(s.dtype), s))",

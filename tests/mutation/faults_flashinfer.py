@@ -3,6 +3,7 @@
 from tests.mutation.mutant import cpu
 
 A, EDGES = "opfacade/compat/flashinfer", "tests/compat/test_flashinfer_edges.py"
+MORE = "tests/compat/test_flashinfer_more.py"
 
 FLASHINFER_FAULTS = (
     cpu(
@@ -67,5 +68,19 @@ FLASHINFER_FAULTS = (
         "if not 0 <= found < x.shape[0]:",
         "if False:",
         EDGES,
+    ),
+    cpu(
+        "FlashInfer: a new row goes to the page of the next token",
+        f"{A}/page.py",
+        "+ position // page_size",
+        "+ (position + 1) // page_size",
+        MORE,
+    ),
+    cpu(
+        "FlashInfer: rows of nobody at the end are written",
+        f"{A}/page.py",
+        "torch.where(request >= 0, rows[1:], 0)",
+        "torch.where(request >= -1, rows[1:], 0)",
+        MORE,
     ),
 )
