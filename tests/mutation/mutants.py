@@ -26,6 +26,7 @@ from tests.mutation.faults_operands import OPERAND_FAULTS
 from tests.mutation.faults_pieces import PIECE_FAULTS
 from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_recipes import RECIPE_FAULTS
+from tests.mutation.faults_records import RECORD_FAULTS
 from tests.mutation.faults_shared import SHARED_FAULTS
 from tests.mutation.faults_torch_ops import TORCH_OP_FAULTS
 from tests.mutation.mutant import Mutant
@@ -35,7 +36,16 @@ _FAMILIES = sorted((Path(__file__).parents[1] / "families").glob("*/faults*.py")
 _MODULES = [import_module(f"tests.families.{path.parent.name}.{path.stem}") for path in _FAMILIES]
 _OF_FAMILIES = [fault for module in _MODULES for fault in module.FAULTS]
 _WAYS_IN = (*TORCH_OP_FAULTS, *COMPAT_FAULTS, *FLASHINFER_FAULTS, *INTEGRATION_FAULTS)
-_CORE = (*INPUT_FAULTS, *LOGGING_FAULTS, *MESSAGE_FAULTS, *OPERAND_FAULTS, *LANGUAGE_FAULTS, *IDENTITY_FAULTS, *RECIPE_FAULTS)
+_CORE = (
+    *INPUT_FAULTS,
+    *RECORD_FAULTS,
+    *LOGGING_FAULTS,
+    *MESSAGE_FAULTS,
+    *OPERAND_FAULTS,
+    *LANGUAGE_FAULTS,
+    *IDENTITY_FAULTS,
+    *RECIPE_FAULTS,
+)
 CPU = (*_OF_FAMILIES, *CPU_FAULTS, *_KERNELS, *_CORE, *_WAYS_IN)
 _HOST = sorted((Path(__file__).parent / "host").glob("*.py"))
 HOST = tuple(fault for path in _HOST for fault in import_module(f"tests.mutation.host.{path.stem}").FAULTS)
