@@ -1,4 +1,4 @@
-"""Engines whose processes load an adapter: which release it was tested with, and the words about another one or of none."""
+"""Engines whose processes load an adapter: the release that was tested, errors without one, a warning beside another."""
 
 from __future__ import annotations
 
