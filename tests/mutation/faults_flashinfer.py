@@ -30,7 +30,7 @@ FLASHINFER_FAULTS = (
     cpu(
         "FlashInfer: a new row goes to a page of the next request",
         f"{A}/page.py",
-        "& (at < indptr[own + 1])",
+        "& (at < indptr[1:].index_select(0, own))",
         "",
         EDGES,
     ),

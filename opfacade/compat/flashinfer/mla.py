@@ -167,7 +167,8 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         refuse_unless(op, {"o_scale": (o_scale, 1.0)})
         require_dtype(op, "q_nope", planned.dtypes[0], q_nope)
         require_dtype(op, "ckv_cache", planned.dtypes[1], ckv_cache)
-        require_tensor(op, "q_nope", q_nope, "rows, num_heads, head_dim_ckv")
+        if q_nope.dim() != 3:
+            require_tensor(op, "q_nope", q_nope, "rows, num_heads, head_dim_ckv")
         base = "ln" if truth(op, "return_lse_base_on_e", return_lse_base_on_e) else "log2"
         form = LseForm(return_lse, base, given=lse).checked(op, *q_nope.shape[:2])
         rows = planned.table.batch * planned.scores.q_len
@@ -176,7 +177,8 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             raise wrong_shape(op, "q_nope", expected, list(q_nope.shape))
         factor, ratio = _factors(op, ckv_cache, (ckv_scale, kpe_scale))
         scores = planned.scores._replace(sm_scale=planned.scores.sm_scale * factor)
-        require_tensor(op, "q_pe", q_pe, "rows, num_heads, head_dim_kpe")
+        if ratio != 1.0:
+            require_tensor(op, "q_pe", q_pe, "rows, num_heads, head_dim_kpe")
         tensors = Latent(q_nope, q_pe if ratio == 1.0 else (q_pe.float() * ratio).to(q_pe.dtype), ckv_cache, kpe_cache)
         call = latent_call(op, tensors, planned.table, scores, form, {"out": out, "sinks": sinks}, planned.told)
         self._run(call)

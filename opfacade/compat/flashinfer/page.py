@@ -187,11 +187,11 @@ def _one_page_a_row(where: _Where, page_size: int) -> Table:
     if batch < 1 or not most:
         page = torch.full_like(last, -1)
     else:
-        own = request.clamp(0, batch - 1).long()
-        at = indptr[own] + position // page_size
+        own = request.clamp(0, batch - 1)
+        at = indptr[:-1].index_select(0, own) + position // page_size
         held = at.clamp(0, most - 1)
-        inside = (request == own) & (position >= 0) & (at == held) & (at < indptr[own + 1])
-        page = torch.where(inside, indices[held.long()], -1)
+        inside = (request == own) & (position >= 0) & (at == held) & (at < indptr[1:].index_select(0, own))
+        page = torch.where(inside, indices.index_select(0, held), -1)
     operands = {"kv_indptr": even_indptr(count, 1, request.device), "kv_indices": page, "last_page_len": last}
     return Table("csr", operands, count, count)
 
