@@ -1,4 +1,4 @@
-"""What is told where vLLM or SGLang is missing, lacks a name that an adapter imports, or is another release than the tested."""
+"""The adapters raise typed errors where vLLM or SGLang is missing or lacks a name, and warn beside an untested release."""
 
 import sys
 import warnings
