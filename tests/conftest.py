@@ -49,6 +49,17 @@ def _private_cache(tmp_path_factory):
 
 
 @pytest.fixture
+def one_thread():
+    """torch on one thread: with tiny tensors, threads that fight over a core cost more than all the arithmetic."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def fresh_telemetry():
     """Counters at zero, and no plan from an earlier test that counts into forgotten ones."""
     from opfacade import plan, telemetry

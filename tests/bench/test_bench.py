@@ -20,15 +20,9 @@ from opfacade.tune.measure import MeasureEffort
 from tests.support.fake_candidates import candidate
 from tests.support.problems import append, decode, prefill, ragged
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUICK = MeasureEffort(least=3, most=4, hopeless=1e9, early=False)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ import torch
 import opfacade.compat.flashinfer as flashinfer
 from opfacade.errors import ArgumentError, OpfacadeError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DIM, PAGE, LATENT, ROPE = 16, 4, 32, 8
 
 
@@ -137,14 +139,6 @@ NO_SCALARS = [torch.ones(2), torch.eye(2).to_sparse(), [1, 2], {}]
 # Tensors without effect, or without which a call has a meaning.
 FREE = {"kv_last_page_len", "seq_lens", "block_tables", "ckv_cache", "kpe_cache", "seq_lens_q"}
 REQUIRED = {"get_seq_lens", "positions"}
-
-
-@pytest.fixture(autouse=True)
-def _few_threads():
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(count)
 
 
 def copied(given):

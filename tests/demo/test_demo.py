@@ -17,21 +17,14 @@ from opfacade.demo.scheduler import Scheduler
 from opfacade.demo.settings import settings
 from opfacade.errors import DescriptorError, InternalError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LENGTHS = [Length(20, 5), Length(3, 1), Length(1, 9), Length(37, 4), Length(16, 16)]
 SMALL = {"heads": 2, "kv_heads": 1, "head_dim": 16, "page_size": 4, "chunk": 16, "every": 4}
 
 
 def small(**given):
     return settings("cpu", **{**SMALL, **given})
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Tiny tensors: threads that fight over a core cost more than all the arithmetic."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -9,19 +9,11 @@ import torch
 from opfacade import errors
 from tests.integrations.tiny_models import FAMILIES, generate, model_of, padded, prompts
 
-pytestmark = pytest.mark.transformers
+pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("one_thread")]
 
 # Norms, activations and rotations of two layers.
 COUNTS = {"llama": (5, 2, 2), "qwen3": (9, 2, 2), "gemma2": (9, 2, 2), "gemma3": (13, 2, 2), "gpt_oss": (5, 2, 2)}
 TOLERANCE = 2e-5  # of the largest logit in f32: sums in another order, and exp
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def logits(model, inputs):

@@ -22,20 +22,11 @@ DECODE = changed(ALL["decode-fixed-odd-window-block"], window_left=-1)
 RUNS_GPU, PROCESSES = 1000, 20
 
 
-@pytest.fixture
-def _one_thread():
-    """The reference promises no bits; with one thread, products in torch have one order, and the harness can be tried on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def on_cpu(fault):
     return Faulty(DECODE, "reference", "cpu", fault)
 
 
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")  # then products in torch have one order, though the reference promises no bits
 @pytest.mark.parametrize("kind", ALL)
 def test_the_harness_runs_every_kind_on_the_reference(kind):
     shown = determinism.run_to_run(Subject(ALL[kind], "reference", "cpu"), runs=4, seed=1)
@@ -49,7 +40,7 @@ def test_a_run_that_differs_is_seen():
     assert "differ" in shown.first
 
 
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")  # then products in torch have one order, though the reference promises no bits
 @pytest.mark.parametrize("fault", ["sees_the_batch", "sees_the_neighbour"])
 def test_a_request_that_sees_its_batch_is_seen(fault):
     assert determinism.batch_invariance(on_cpu("right"), QUICK, 1).different == 0

@@ -23,18 +23,11 @@ from opfacade.tune.tune import Setup, TuneResult, lengths_of, tune
 from tests.support.fake_candidates import CLOCK, RAN, candidate, clock, way
 from tests.support.problems import decode
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU, SM90 = Target.cpu(), Target.parse("sm_90a")
 USE = Preference(autotune="use")
 DECODE, _ = decode([5, 9, 2])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Tiny tensors: threads that fight over a core would be what is measured."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
