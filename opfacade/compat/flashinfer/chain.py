@@ -8,8 +8,10 @@ import torch
 
 from opfacade.compat.dtypes import require_floats, require_integers
 from opfacade.compat.flashinfer.noise import Noise, Value, noise_of
-from opfacade.compat.refusals import require_tensor, unmapped, wrong, wrong_shape
+from opfacade.compat.refusals import require_tensor, shared, unmapped, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
+from opfacade.core.checks import has_memory
+from opfacade.core.overlap import overlaps
 from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor
 
 OP = "chain_speculative_sampling"
@@ -33,8 +35,14 @@ def chain_speculative_sampling(
     The first count has every accepted draft, also those behind a rejected one. The second stops at the first rejected one.
     """
     sizes = _sizes(draft_probs, draft_token_ids, target_probs)
-    _check_count("maybe_output_accepted_token_num", maybe_output_accepted_token_num, draft_token_ids)
-    _check_count("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, draft_token_ids)
+    counts = {
+        "maybe_output_accepted_token_num": maybe_output_accepted_token_num,
+        "maybe_output_emitted_draft_token_num": maybe_output_emitted_draft_token_num,
+    }
+    for name, given in counts.items():
+        _check_count(name, given, draft_token_ids)
+    read = {"draft_probs": draft_probs, "draft_token_ids": draft_token_ids, "target_probs": target_probs}
+    _check_apart({name: given for name, given in counts.items() if given is not None}, read)
     # An id that 32 bits cannot hold stays outside the vocabulary.
     drafts = draft_token_ids.long().clamp(-1, sizes[2]).to(torch.int32).contiguous()
     q, p = draft_probs.float(), target_probs.float()
@@ -55,6 +63,16 @@ def _check_count(name: str, given: Counts, drafts: torch.Tensor) -> None:
         raise wrong(OP, name, f"the device of draft_token_ids, {drafts.device}", given.device)
     if given.shape[0] > 1 and given.stride(0) == 0:
         raise wrong(OP, name, "an element of memory for each request", "a stride of 0")
+
+
+def _check_apart(counts: dict[str, torch.Tensor], read: dict[str, torch.Tensor]) -> None:
+    """A count that is given twice would have both sums."""
+    apart = {name: tensor for name, tensor in (read | counts).items() if tensor.numel() and has_memory(tensor)}
+    for name in reversed([name for name in apart if name in counts]):
+        tensor = apart.pop(name)
+        for other, neighbour in apart.items():
+            if overlaps(tensor, neighbour):
+                raise shared(OP, name, other)
 
 
 def _added(given: Counts, count: torch.Tensor) -> torch.Tensor:
