@@ -104,7 +104,7 @@ def _limit(counters: Record) -> str:
 
 
 def _few(launch: Record) -> str:
-    """Whose waits: those of few warps, if few run, and whether an SM had room for more, where that was counted."""
+    """Whether few warps wait, and whether an SM had capacity for more, where that was counted."""
     warps, room = launch["warps_percent"], launch.get("room_percent")
     if warps >= FEW_WARPS:
         return "warps wait "

@@ -155,9 +155,7 @@ class IndexDataError(ArgumentError, IndexError):
 
 
 class MissingNameError(OpfacadeError, AttributeError):
-    """Python turns it into an ImportError without a code where the name is imported `from` the module."""
-
-    _stage = "import"
+    _stage = "import"  # `from ... import` makes an ImportError of it, without the code
 
 
 class SettingError(OpfacadeError, ValueError):
