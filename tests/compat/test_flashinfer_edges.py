@@ -202,7 +202,7 @@ def test_a_latent_row_without_a_page_is_told_by_its_own_arguments():
 
 
 LATER = {
-    -1: r"positions\[1\] expected a position in the pages of its request, got one without a page for row 1",
+    -1: r"positions\[1\] expected a position in the pages of its request, got one without a page",
     9: r"kv_indices expected a page in \[0, 6\), got 9 for row 1",
 }
 
@@ -219,7 +219,7 @@ def test_a_row_that_a_device_found_is_told_by_the_arguments_of_its_call(page, mo
     told = rf"^append_paged_kv_cache\.run: {LATER[page]} \(found on the device during checked call 4\)\. \[OPF-V001\]"
     with pytest.raises(IndexDataError, match=told) as caught:
         written(indices(0, 0, 1), indices(3, 4, 0))
-    assert (caught.value.asynchronous, caught.value.call_id, caught.value.position) == (True, 4, 1)
+    assert (caught.value.asynchronous, caught.value.call_id, caught.value.value) == (True, 4, page)
 
 
 def test_rows_of_no_request_are_not_written_and_shift_no_other():

@@ -350,17 +350,24 @@ def test_counts_of_a_chain_have_memory_of_their_own():
         AliasError, match=rf"{SECOND} expected memory of its own, apart from {FIRST}, got overlap\. \[OPF-A040\]"
     ):
         chain(*given, **dict.fromkeys((FIRST, SECOND), buffer[0, :1]))
-    drafts = torch.zeros(1, 1, dtype=torch.int64)
-    with pytest.raises(AliasError, match=f"{FIRST} expected memory of its own, apart from draft_token_ids"):
-        flashinfer.chain_speculative_sampling(torch.ones(1, 1, 1), drafts, torch.ones(1, 2, 1), drafts[0])
     assert not buffer.any()
     q, p, columns = (
         torch.tensor([[even] * 2] * 3),
         torch.tensor([[certain] * 3] * 3),
         {FIRST: buffer[:, 0], SECOND: buffer[:, 1]},
     )
-    flashinfer.chain_speculative_sampling(q, torch.zeros(3, 2, dtype=torch.int64), p, **columns)
+    one = torch.zeros((), dtype=torch.int32).expand(1)
+    with pytest.raises(AliasError):
+        chain(*given, **{FIRST: one, SECOND: one})
+    drafts, rows = torch.zeros(3, 2, dtype=torch.int64), buffer.view(-1)
+    flashinfer.chain_speculative_sampling(q, drafts, p, **columns)
     assert (buffer == 2).all()
+    for first, second in ((rows[:3], rows[2:5]), (rows[::2], rows[:3]), (buffer[:, 1], rows[1:4])):
+        with pytest.raises(AliasError, match=f"{SECOND} expected memory of its own"):
+            flashinfer.chain_speculative_sampling(q, drafts, p, first, second)
+    assert (buffer == 2).all()
+    flashinfer.chain_speculative_sampling(q, drafts, p, rows[3:], rows[:3])
+    assert (buffer == 4).all()
 
 
 def test_a_refused_chain_writes_nothing():

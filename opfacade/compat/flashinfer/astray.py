@@ -8,7 +8,8 @@ import torch
 
 from opfacade.compat.attending import Call
 from opfacade.errors import IndexDataError, Issue
-from opfacade.validation.rules import index_error
+
+_CODE = "OPF-V001"
 
 
 class Where(NamedTuple):
@@ -47,32 +48,41 @@ def _now(append: Append, row: int) -> IndexDataError | None:
     own, at, batch, most = int(request[row]), int(position[row]), indptr.shape[0] - 1, indices.shape[0]
     place = row if kept is None else int(kept[row])
     if not 0 <= own < batch:
-        return index_error(append.op, "batch_indices", place, own, f"a request in [0, {batch}), or -1")
+        return _error(append.op, ("batch_indices", place, own), f"a request in [0, {batch}), or -1")
     first, stop = int(indptr[own]), int(indptr[own + 1])
     pages = max(0, stop - first)
     if not 0 <= at < pages * pool.page_size:
         allowed = f"a position in [0, {pages * pool.page_size}), the pages of its request"
-        return index_error(append.op, "positions", place, at, allowed, own)
+        return _error(append.op, ("positions", place, at), allowed, own)
     entry = first + at // pool.page_size
     if not 0 <= entry < most:
         end, value = (own, first) if entry < 0 else (own + 1, stop)
-        return index_error(append.op, "kv_indptr", end, value, f"an entry in [0, {most}], those of kv_indices", own)
+        return _error(append.op, ("kv_indptr", end, value), f"an entry in [0, {most}], those of kv_indices", own)
     page = int(indices[entry])
     if 0 <= page < pool.num_total_pages:
         return None
-    return index_error(append.op, "kv_indices", entry, page, f"a page in [0, {pool.num_total_pages})", own)
+    return _error(append.op, ("kv_indices", entry, page), f"a page in [0, {pool.num_total_pages})", own)
 
 
 def _later(append: Append, found: IndexDataError) -> IndexDataError:
     """The error of an earlier call, whose tensors may have changed: a page of -1 says that the row has none."""
-    when, row = f"(found on the device during checked call {found.call_id})", found.request
+    row, when = found.request, f"(found on the device during checked call {found.call_id})"
     if found.value == -1:
-        argument, allowed, got = "positions", "a position in the pages of its request", "one without a page"
+        allowed, got = "a position in the pages of its request", f"one without a page {when}"
+        error = _error(append.op, ("positions", row, -1), allowed, got=got)
     else:
-        argument, allowed, got = "kv_indices", found.limit, str(found.value)
-    name = f"{argument}[{row}]" if argument == "positions" else argument
-    issue = Issue(found.code, name, allowed, f"{got} for row {row} {when}", kind="IndexDataError")
-    error = IndexDataError(f"{append.op}.run: {issue}", code=found.code, op=append.op, stage="run", issues=[issue])
-    error.argument, error.request, error.position, error.value, error.limit = argument, -1, row, found.value, allowed
+        error = _error(append.op, ("kv_indices", -1, found.value), found.limit, got=f"{found.value} for row {row} {when}")
     error.asynchronous, error.call_id = True, found.call_id
+    return error
+
+
+def _error(op: str, wrong: tuple[str, int, int], allowed: str, request: int = -1, got: str = "") -> IndexDataError:
+    """wrong: the argument, the position, -1 where it is not known, and the value there."""
+    argument, position, value = wrong
+    name = argument if position < 0 else f"{argument}[{position}]"
+    got = got or f"{value}{'' if request < 0 else f' for request {request}'}"
+    issue = Issue(_CODE, name, allowed, got, kind="IndexDataError")
+    error = IndexDataError(f"{op}.run: {issue}", code=_CODE, op=op, stage="run", issues=[issue])
+    error.argument, error.request, error.position = argument, request, position
+    error.value, error.limit = value, allowed
     return error

@@ -10,8 +10,6 @@ from opfacade.compat.dtypes import require_floats, require_integers
 from opfacade.compat.flashinfer.noise import Noise, Value, noise_of
 from opfacade.compat.refusals import require_tensor, shared, unmapped, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
-from opfacade.core.checks import has_memory
-from opfacade.core.overlap import overlaps
 from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor
 
 OP = "chain_speculative_sampling"
@@ -41,8 +39,9 @@ def chain_speculative_sampling(
     }
     for name, given in counts.items():
         _check_count(name, given, draft_token_ids)
-    read = {"draft_probs": draft_probs, "draft_token_ids": draft_token_ids, "target_probs": target_probs}
-    _check_apart({name: given for name, given in counts.items() if given is not None}, read)
+    first, second = counts.values()
+    if first is not None and second is not None and _overlap(first, second):
+        raise shared(OP, *reversed(counts))
     # An id that 32 bits cannot hold stays outside the vocabulary.
     drafts = draft_token_ids.long().clamp(-1, sizes[2]).to(torch.int32).contiguous()
     q, p = draft_probs.float(), target_probs.float()
@@ -65,14 +64,20 @@ def _check_count(name: str, given: Counts, drafts: torch.Tensor) -> None:
         raise wrong(OP, name, "an element of memory for each request", "a stride of 0")
 
 
-def _check_apart(counts: dict[str, torch.Tensor], read: dict[str, torch.Tensor]) -> None:
-    """A count that is given twice would have both sums."""
-    apart = {name: tensor for name, tensor in (read | counts).items() if tensor.numel() and has_memory(tensor)}
-    for name in reversed([name for name in apart if name in counts]):
-        tensor = apart.pop(name)
-        for other, neighbour in apart.items():
-            if overlaps(tensor, neighbour):
-                raise shared(OP, name, other)
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether counts of one length and device may share an element: one that is given twice would have both sums."""
+    if not a.numel() or a.device.type == "meta" or not type(a) is type(b) is torch.Tensor:
+        return False
+    low, high = sorted((a, b), key=torch.Tensor.data_ptr)
+    apart, step = high.data_ptr() - low.data_ptr(), low.stride(0) * low.element_size()
+    if apart >= step * (low.shape[0] - 1) + low.element_size():
+        return False
+    between = (
+        step > 0
+        and step == high.stride(0) * high.element_size()
+        and low.element_size() <= apart % step <= step - high.element_size()
+    )
+    return not between  # columns of one buffer
 
 
 def _added(given: Counts, count: torch.Tensor) -> torch.Tensor:
