@@ -6,7 +6,8 @@ two of their instructions, and the launch; the longest kernel stands for a call 
 alone: its times are for a row's own percentages, not for comparing with a benchmark.
 
 `--only '^(rows|maps|sample) ' --out bench/results/program_bounds.json` is the work of bench/slower.py: programs at which a peer
-is faster, with the peer's kernel beside ours, and samples that have a goal.
+is faster, with the peer's kernel beside ours, large programs that are short of their goal, and samples that have one. A record
+with all of those programs has the goals and their names in `asked`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ LAUNCH = {
     "waves": "launch__waves_per_multiprocessor",
     "instructions": "smsp__inst_executed.sum",
     "warps_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "room_percent": "sm__maximum_warps_per_active_cycle_pct",
 }
 
 
@@ -147,7 +149,17 @@ def ncu(only: str) -> list[list[dict[str, str]]]:
 
 
 def numbers(row: dict[str, str]) -> dict[str, float]:
-    return {name: float(value.replace(",", "")) for name, value in row.items() if re.fullmatch(r"[\d,]+(\.\d+)?", value)}
+    number = r"[\d,]+(\.\d+)?(e[+-]?\d+)?"
+    return {name: float(value.replace(",", "")) for name, value in row.items() if re.fullmatch(number, value)}
+
+
+def dram_bytes(kernels: list[dict[str, str]]) -> dict[str, int]:
+    """Bytes that DRAM read and wrote in a call, if ncu says so of each kernel."""
+    each = [numbers(row) for row in kernels]
+    rate, ns = "dram__bytes.sum.per_second", "gpu__time_duration.sum"
+    if not all(rate in row for row in each):
+        return {}
+    return {"dram_bytes": round(sum(row[rate] * row[ns] * 1e-9 for row in each))}
 
 
 def summary(kernels: list[dict[str, str]]) -> dict[str, Any]:
@@ -165,6 +177,7 @@ def summary(kernels: list[dict[str, str]]) -> dict[str, Any]:
         "busy_percent": {part: round(counters[f"{name}.avg.pct_of_peak_sustained_elapsed"], 1) for part, name in BUSY.items()},
         "waits_percent": {name: round(100 * stalls[name] / sum(stalls.values()), 1) for name in most},
         "launch": {name: counters[counter] for name, counter in LAUNCH.items() if counter in counters},
+        **dram_bytes(kernels),
     }
 
 
@@ -184,6 +197,9 @@ def main() -> None:
     record: dict[str, Any] = {"machine": machine(), "rows": []}
     record["machine"]["commit"] = options.commit or record["machine"]["commit"]
     record["rows"] = [{"work": name, **summary(kernels)} for name, kernels in zip(names, counted, strict=True)]
+    asked = slower.asked()
+    if set(asked["works"]) <= set(names):
+        record["asked"] = asked
     for row in record["rows"]:
         print(json.dumps(row))
     records.write(out, record)

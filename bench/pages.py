@@ -130,8 +130,11 @@ def programs(page: Path, kind: str, *words: str) -> list[str]:
     of = record(kind)
     lines = list(map(program_pages.line, program_pages.timed(of, words)))
     stamps = [stamp(kind, of, page, "Programs")]
-    if any(program_pages.COUNTERS in line for line in lines):
-        stamps.append(stamp("program_bounds", record("program_bounds"), page, f"In brackets, {program_pages.LEGEND}"))
+    shown = zip(program_pages.COUNTERS, program_pages.LEGENDS, strict=True)
+    legends = [legend for mark, legend in shown if any(mark in line for line in lines)]
+    if legends:
+        what = f"In brackets, ncu's counters: {'; '.join(legends)}"
+        stamps.append(stamp("program_bounds", record("program_bounds"), page, what))
     return [*stamps, "", *program_pages.HEAD, *lines]
 
 

@@ -1,77 +1,82 @@
-"""Tables of programs for docs/ops: each problem of a record beside its fastest peer, with the reason where that is faster."""
+"""Tables of programs for docs/ops: each problem of a record beside its fastest peer.
+
+The last column has the reason where a peer is faster, and the limit where a large problem is short of its goal.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from functools import cache
+from math import prod
 from typing import NamedTuple
 
-from bench import operators
+from bench import limits, operators
 from bench.operators import Record, median_of, problems
 
-HEAD = ["| work | us | of copying | fastest peer, us | peer over ours | why |", "|---|---|---|---|---|---|"]
+HEAD = [
+    "| work | us | of copying | over the model | fastest peer, us | peer over ours | why |",
+    "|---|---|---|---|---|---|---|",
+]
 NEAR = 0.98  # a peer's time over ours that needs no reason
 UNEXPLAINED = "not explained yet"
-COUNTERS = " (instructions "
-LEGEND = (
-    "ncu's counters: our instructions over the peer's; warps of those that fit, and what memory moved of what it can, "
-    "ours and the peer's"
+UNCOUNTED = "not counted yet"
+SHORT = "short of the goal: "
+COUNTERS = (" (instructions ", " (issued ")  # beside a peer, and of ours alone
+LEGENDS = (
+    "our instructions over the peer's; warps of those that fit, and what memory moved of what it can, ours and the peer's",
+    "of ours alone, cycles in which an instruction issued, waves of CTAs, and what DRAM moved over the bytes of the model",
 )
 
 
-class Reason(NamedTuple):
-    """Why a peer is faster in the problems whose name the pattern finds, as counters of such a problem showed."""
+class Cause(NamedTuple):
+    """Why counters of ours and of a faster peer's kernel differ so, in the problems whose name the pattern finds."""
 
     pattern: str
+    finding: str  # of limits.compared
     text: str
 
 
-NORM = r"(?:add \+ rmsnorm|rmsnorm|layernorm)"
-REASONS = (
-    Reason(r"^softmax (?:bf16|f32) 65536 ", "issue slots: two exponentials an element, each within the promised error"),
-    Reason(r"^softmax f32 4096 ", "fewer warps wait for memory, since a row stays in registers"),
-    Reason(r"^softmax f32 1024 ", "fewer warps wait for memory, since a row stays in registers; the peer reads it again"),
-    Reason(r"^softmax f32 512 ", "more instructions: two exponentials an element"),
-    Reason(r"^rmsnorm 1 x ", "one CTA, which waits for instructions more often"),
-    Reason(rf"^{NORM} \d+ x 1024$", "more instructions"),
-    Reason(rf"^{NORM} ", "fewer warps, since a thread holds 32 elements: fewer loads are under way"),
-    Reason(r"^silu_and_mul ", "fewer warps, since a thread holds more elements"),
-    Reason(r"^sum f32 ", "memory limits both; the rest was not found"),
-    Reason(r"^sum of columns f32 ", "fewer warps, in two waves of CTAs"),
-    Reason(r"^segment sum f32 16384 ", "more instructions, fewer warps"),
-    Reason(r"^map transposed: x \+ y", "more instructions, fewer warps"),
-)
+CAUSES = (Cause(r"^softmax ", limits.MORE, ": two exponentials an element, each within the promised error"),)
+MANY = 16  # elements of a thread, from which on they are why fewer warps run
 
 
-class Counters(NamedTuple):
-    """ncu's counters of one kernel: instructions of all warps; percent of the warps that fit, and of what memory can move."""
-
-    instructions: float
-    warps: float
-    memory: float
+def caused(ours: Record, finding: str) -> str:
+    """A finding, and its cause if one is known: the elements of a thread are those of our SKU."""
+    held = prod(int(size) for size in re.findall(r"(?:pieces|vector)=(\d+)", ours.get("sku", "")))
+    if finding == limits.FEWER and held >= MANY:
+        return f"{finding}, since a thread holds {held} elements"
+    matching = (one.text for one in CAUSES if one.finding == finding and re.search(one.pattern, ours["problem"]))
+    return finding + next(matching, "")
 
 
 @cache
-def counted() -> dict[str, Counters]:
+def counted() -> dict[str, Record]:
     """By the names that bench/slower.py gives."""
-    rows = operators.record("program_bounds")["rows"]
-    return {
-        row["work"]: Counters(row["launch"]["instructions"], row["launch"]["warps_percent"], row["busy_percent"]["memory"])
-        for row in rows
-    }
+    return {row["work"]: row for row in operators.record("program_bounds")["rows"]}
+
+
+def of_work(problem: str) -> Iterator[str]:
+    """The names that bench/slower.py can give a problem, each without a peer."""
+    return (f"{kind} {problem}" for kind in ("rows", "maps"))
+
+
+def both(problem: str, peer: str) -> tuple[Record, Record] | None:
+    """Counters of ours and of the peer's kernel, if they were taken."""
+    found = counted()
+    names = ((work, f"{work} by {peer}") for work in of_work(problem))
+    return next(((found[ours], found[theirs]) for ours, theirs in names if ours in found and theirs in found), None)
 
 
 def beside(problem: str, peer: str) -> str:
-    """Counters of ours and of the peer's kernel; "" where they were not taken."""
-    found = counted()
-    for kind in ("rows", "maps"):
-        ours, theirs = found.get(f"{kind} {problem}"), found.get(f"{kind} {problem} by {peer}")
-        if ours and theirs:
-            times = ours.instructions / theirs.instructions
-            warps, memory = f"{ours.warps:.0f} and {theirs.warps:.0f} %", f"{ours.memory:.0f} and {theirs.memory:.0f} %"
-            return f"{COUNTERS}{times:.1f} x, warps {warps}, memory {memory})"
-    return ""
+    """The counters that say what a faster peer's kernel does otherwise; "" where they were not taken."""
+    pair = both(problem, peer)
+    if pair is None:
+        return ""
+    times = pair[0]["launch"]["instructions"] / pair[1]["launch"]["instructions"]
+    warps, memory = ((row["launch"]["warps_percent"] for row in pair), (row["busy_percent"]["memory"] for row in pair))
+    percent = [" and ".join(f"{value:.0f}" for value in values) for values in (warps, memory)]
+    return f"{COUNTERS[0]}{times:.1f} x, warps {percent[0]} %, memory {percent[1]} %)"
 
 
 class Timed(NamedTuple):
@@ -88,10 +93,26 @@ class Timed(NamedTuple):
 
     @property
     def why(self) -> str:
-        if self.ratio >= NEAR:
+        """Why a peer is faster, and why we are short of the goal: what applies."""
+        return "; ".join(filter(None, [self.slower, self.short]))
+
+    @property
+    def slower(self) -> str:
+        if self.peer is None or self.ratio >= NEAR:
             return ""
-        found = (reason.text for reason in REASONS if re.search(reason.pattern, self.ours["problem"]))
-        return next(found, UNEXPLAINED) + (beside(self.ours["problem"], self.peer[1]) if self.peer else "")
+        problem, peer = self.ours["problem"], self.peer[1]
+        pair = both(problem, peer)
+        if pair is None:
+            return UNEXPLAINED
+        return ", ".join(caused(self.ours, finding) for finding in limits.compared(*pair)) + beside(problem, peer)
+
+    @property
+    def short(self) -> str:
+        if not limits.short(self.ours):
+            return ""
+        found = (counted()[work] for work in of_work(self.ours["problem"]) if work in counted())
+        row = next(found, None)
+        return SHORT + (limits.reason(row, self.ours["bytes"]) if row else UNCOUNTED)
 
 
 def timed(of: Record, words: tuple[str, ...]) -> Iterator[Timed]:
@@ -104,5 +125,12 @@ def timed(of: Record, words: tuple[str, ...]) -> Iterator[Timed]:
 def line(one: Timed) -> str:
     name = one.ours["problem"] + (", in a graph" if "graph_us" in one.ours else "")
     rate = f"{one.ours['of_copying']:.2f}" if "of_copying" in one.ours else ""
+    over = f"{one.ours['over_model']:.2f}" if "over_model" in one.ours else ""
     peer = [f"{one.peer[1]} {one.peer[0]:.1f}", f"{one.ratio:.2f}"] if one.peer else ["", ""]
-    return f"| {' | '.join([name, f'{one.us:.1f}', rate, *peer, one.why])} |"
+    return f"| {' | '.join([name, f'{one.us:.1f}', rate, over, *peer, one.why])} |"
+
+
+def uncounted() -> list[str]:
+    """Problems of the newest records that are short of their goal, and whose kernel has no counters."""
+    every = (one for kind in ("rows", "maps") for one in timed(operators.record(kind), ("",)))
+    return [one.ours["problem"] for one in every if one.short == SHORT + UNCOUNTED]

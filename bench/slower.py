@@ -1,4 +1,7 @@
-"""Work for `bench.bounds`: rows and maps of the newest records at which a peer is faster, and samples that have a goal."""
+"""Work for `bench.bounds`: rows and maps of the newest records that need a reason, and samples that have a goal.
+
+A reason is needed where a peer is faster, whose kernel is counted beside ours, and where ours is short of its goal.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from bench import maps, operators, program_pages, rows, sampling
+from bench import limits, maps, operators, program_pages, rows, sampling
 from opfacade import Plan, Preference
 
 Call = Callable[[], Any]
@@ -20,14 +23,26 @@ def slower(kind: str) -> dict[str, str]:
     return {one.ours["problem"]: one.peer[1] for one in found if one.peer and one.ratio < program_pages.NEAR}
 
 
+def short(kind: str) -> list[str]:
+    """Problems of a record in which ours is short of its goal."""
+    return [ours["problem"] for ours, _ in operators.problems(operators.record(kind), ("",)) if limits.short(ours)]
+
+
+def asked() -> dict[str, Any]:
+    """The goals, and the works that are short of them by the newest records: a record of these works has counters of each."""
+    works = [f"{kind} {name}" for kind in ("rows", "maps") for name in short(kind)]
+    return {"over_model": limits.OVER_MODEL, "of_copying": limits.OF_COPYING, "bytes": limits.LEAST_BYTES, "works": works}
+
+
 def works() -> Iterator[Work]:
-    """Each problem by us and by its fastest peer."""
+    """Each problem by us, and by its fastest peer where that is faster."""
     modules: dict[str, ModuleType] = {"rows": rows, "maps": maps}
     for kind, module in modules.items():
-        peers = slower(kind)
+        peers, wanted = slower(kind), short(kind)
         for problem in module.problems():
-            if problem.name in peers:
+            if problem.name in peers or problem.name in wanted:
                 yield f"{kind} {problem.name}", _ours(problem)
+            if problem.name in peers:
                 yield f"{kind} {problem.name} by {peers[problem.name]}", _theirs(problem, peers[problem.name])
     for sample in sampling.problems((128256,), (1, 64, 256)):
         if re.search("f32 peaked, (?:filters (?:none|k and p)|with )", sample.name):

@@ -14,6 +14,7 @@
     │  ├─ ShapeError · LayoutError · AlignmentError · AliasError · DeviceMismatchError
     │  ├─ WorkspaceError                      .needed .got, in bytes
     │  └─ IndexDataError (IndexError)         .argument .request .position .value .limit .asynchronous .call_id
+    ├─ MissingNameError (AttributeError)      an adapter of another library has no such name
     ├─ SettingError (ValueError)              an OPFACADE_* variable has a value that means nothing
     ├─ PlanStateError (RuntimeError)          capture, fork, wrong moment
     │  └─ JitDisabledError                    a build is needed and not allowed
@@ -151,6 +152,10 @@ class IndexDataError(ArgumentError, IndexError):
     limit: str = ""
     asynchronous: bool = False
     call_id: int = -1
+
+
+class MissingNameError(OpfacadeError, AttributeError):
+    _stage = "import"  # `from ... import` makes an ImportError of it, without the code
 
 
 class SettingError(OpfacadeError, ValueError):

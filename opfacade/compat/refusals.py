@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
@@ -51,9 +52,22 @@ def wrong_layout(op: str, argument: str, expected: str, got: object) -> Opfacade
     return _error(op, Issue("OPF-C002", argument, expected, str(got), kind="LayoutError"))
 
 
+def shared(op: str, argument: str, other: str) -> OpfacadeError:
+    """A tensor that is written shares memory with another one of the call."""
+    return _error(op, Issue("OPF-A040", argument, f"memory of its own, apart from {other}", "overlap", kind="AliasError"))
+
+
 def wrong_type(op: str, argument: str, expected: str, got: object) -> OpfacadeError:
     """A value that is no tensor, or no other thing that the argument takes."""
     return _error(op, Issue("OPF-C007", argument, expected, str(got), kind="ArgumentTypeError"))
+
+
+def missing(module: str, name: str, known: Iterable[str]) -> OpfacadeError:
+    """A name that an adapter's module lacks; the hint has those of its names that are nearest."""
+    near = get_close_matches(name, [one for one in known if not one.startswith("_")], n=3)
+    hint = " ".join(["docs/migrating.md says what it has.", *([f"Near: {', '.join(near)}."] if near else [])])
+    issue = Issue("OPF-C008", name, f"a name of {module}", "none of them", hint, kind="MissingNameError")
+    return from_issues(module, "", [issue])
 
 
 def _error(op: str, issue: Issue) -> OpfacadeError:

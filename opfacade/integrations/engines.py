@@ -30,6 +30,14 @@ class Engine(NamedTuple):
                 raise
             self._refuse(error)
 
+    @contextmanager
+    def registering(self) -> Iterator[None]:
+        """Entries into the engine's registries. Raises UnsupportedError where this release has others (OPF-I005)."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._refuse(error)
+
     def tell_release(self) -> None:
         """Warn once a process where the release is another one. It need not fail, so this raises nothing."""
         found = self._release()
@@ -37,7 +45,7 @@ class Engine(NamedTuple):
             told = f"{self.name}: {found} is installed, and opfacade's adapter was tested with {self.tested}."
             notices.tell_once(f"{self.name} release", f"{told} {self._install} has that one.", ReleaseWarning)
 
-    def _refuse(self, error: ImportError) -> NoReturn:
+    def _refuse(self, error: Exception) -> NoReturn:
         if sys.modules.get(self.name) is None:
             hint = f"{self._install} brings it."
             refuse(self.name, "OPF-I006", self.name, expected="to be installed", got=error, hint=hint)

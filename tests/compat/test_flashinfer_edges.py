@@ -1,10 +1,15 @@
 """Calls of FlashInfer's names whose tensors disagree with each other: refused, or without effect on what is not theirs."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import opfacade.compat.flashinfer as flashinfer
+from opfacade.compat.attending import Call
 from opfacade.errors import ArgumentError, DTypeError, IndexDataError, LayoutError, ShapeError, UnsupportedError
+from opfacade.validation.rules import index_error
 from tests.compat.pages import indptr, paged
 
 HEADS, KV_HEADS, DIM, PAGE = 4, 2, 16, 4
@@ -147,22 +152,74 @@ def test_rows_go_to_pages_of_their_requests():
     assert written(indices(0, 0, 1), indices(3, 7, 0)) == {(0, 3): 1.0, (4, 3): 2.0, (5, 0): 3.0}
 
 
+TWO = "a position in [0, 8), the pages of its request, got"
 ASTRAY = {
-    "beyond the request's pages": (indices(0, 0, 1), indices(3, 9, 0), {}),
-    "beyond all pages": (indices(0, 0, 1), indices(3, 7, 4), {}),
-    "beyond all indices": (indices(0, 0, 1), indices(3, 7, 4), {"kv_indptr": indices(0, 2, 9)}),
-    "no pages": (indices(0, 0, 1), indices(3, 4, 0), {"kv_indices": indices()}),
-    "no requests": (indices(0, 0, 1), indices(3, 4, 0), {"kv_indptr": indices(0)}),
-    "no such request": (indices(0, 0, 7), indices(3, 4, 0), {}),
-    "a negative position": (indices(0, 0, 1), indices(3, -1, 0), {}),
-}
+    "beyond the request's pages": (indices(0, 0, 1), indices(3, 9, 0), {}, f"positions[1] expected {TWO} 9 for request 0"),
+    "beyond all pages": (
+        indices(0, 0, 1), indices(3, 7, 4), {}, "positions[2] expected a position in [0, 4), the pages of its request, got 4"
+    ),
+    "beyond all indices": (
+        indices(0, 0, 1), indices(3, 7, 4), {"kv_indptr": indices(0, 2, 9)},
+        "kv_indptr[2] expected an entry in [0, 3], those of kv_indices, got 9 for request 1",
+    ),
+    "before all indices": (
+        indices(0, 0, 1), indices(3, 7, 4), {"kv_indptr": indices(-2, 2, 3)},
+        "kv_indptr[0] expected an entry in [0, 3], those of kv_indices, got -2 for request 0",
+    ),
+    "no pages": (indices(0, 0, 1), indices(3, 4, 0), {"kv_indices": indices()}, "kv_indptr[1] expected an entry in [0, 0]"),
+    "no requests": (
+        indices(0, 0, 1), indices(3, 4, 0), {"kv_indptr": indices(0)}, "batch_indices[0] expected a request in [0, 0)"
+    ),
+    "no such request": (
+        indices(0, 0, 7), indices(3, 4, 0), {}, "batch_indices[2] expected a request in [0, 2), or -1, got 7."
+    ),
+    "a negative position": (indices(0, 0, 1), indices(3, -1, 0), {}, f"positions[1] expected {TWO} -1 for request 0"),
+    "a page beyond the pool": (
+        indices(0, 0, 1), indices(3, 4, 0), {"kv_indices": indices(0, 9, 5)},
+        "kv_indices[1] expected a page in [0, 6), got 9 for request 0",
+    ),
+    "behind a row of no request": (indices(0, -1, 1), indices(3, 0, 4), {}, "positions[2] expected a position in [0, 4)"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ASTRAY)
 def test_a_row_without_a_page_of_its_own_is_written_nowhere(case):
-    request, position, change = ASTRAY[case]
-    with pytest.raises(IndexDataError, match="OPF-V001"):
+    request, position, change, message = ASTRAY[case]
+    with pytest.raises(IndexDataError, match=rf"^append_paged_kv_cache\.run: {re.escape(message)}.*OPF-V001") as caught:
         written(request, position, **change)
+    assert f"{caught.value.argument}[{caught.value.position}]" == message.split()[0]
+
+
+def test_a_latent_row_without_a_page_is_told_by_its_own_arguments():
+    cache = torch.zeros(6, PAGE, LATENT)
+    with pytest.raises(
+        IndexDataError, match=r"^append_paged_mla_kv_cache\.run: positions\[0\] expected a position in \[0, 8\)"
+    ):
+        flashinfer.append_paged_mla_kv_cache(
+            torch.ones(1, LATENT), torch.ones(1, LATENT), indices(0), indices(8), ckv_cache=cache, kpe_cache=None, **TABLE
+        )
+    assert not cache.any()
+
+
+LATER = {
+    -1: r"positions\[1\] expected a position in the pages of its request, got one without a page",
+    9: r"kv_indices expected a page in \[0, 6\), got 9 for row 1",
+}
+
+
+@pytest.mark.parametrize("page", LATER)
+def test_a_row_that_a_device_found_is_told_by_the_arguments_of_its_call(page, monkeypatch):
+    """The tensors of that call may have changed, so its row is named alone."""
+    found = index_error("paged_kv_append", "kv_indices", 1, page, "a page in [0, 6)", request=1, call=4)
+
+    def run(args):
+        raise found
+
+    monkeypatch.setattr(flashinfer.page, "appended", lambda *given: Call(SimpleNamespace(run=run), None))
+    told = rf"^append_paged_kv_cache\.run: {LATER[page]} \(found on the device during checked call 4\)\. \[OPF-V001\]"
+    with pytest.raises(IndexDataError, match=told) as caught:
+        written(indices(0, 0, 1), indices(3, 4, 0))
+    assert (caught.value.asynchronous, caught.value.call_id, caught.value.value) == (True, 4, page)
 
 
 def test_rows_of_no_request_are_not_written_and_shift_no_other():

@@ -9,7 +9,15 @@ import torch
 import opfacade.compat.flashinfer as flashinfer
 from opfacade import Preference
 from opfacade.compat import preferring
-from opfacade.errors import ArgumentError, DTypeError, OpfacadeError, PlanStateError, ShapeError, UnsupportedError
+from opfacade.errors import (
+    ArgumentError,
+    DTypeError,
+    MissingNameError,
+    OpfacadeError,
+    PlanStateError,
+    ShapeError,
+    UnsupportedError,
+)
 from tests.compat.oracle import Scoring, attention, close
 from tests.compat.pages import indptr, paged
 
@@ -361,5 +369,15 @@ def test_bits_of_segments_are_those_of_numpy(order):
 
 
 def test_what_is_not_there_is_named():
-    with pytest.raises(AttributeError, match=r"has no xqa: docs/migrating.md"):
+    with pytest.raises(
+        AttributeError,
+        match=r"xqa expected a name of opfacade\.compat\.flashinfer, .* docs/migrating\.md says what it has\. \[",
+    ):
         _ = flashinfer.xqa
+    with pytest.raises(MissingNameError, match=r"Near: .*\bsilu_and_mul\b.*\. \[OPF-C008\]") as caught:
+        _ = flashinfer.silu_mul
+    assert (caught.value.code, caught.value.op, caught.value.stage) == ("OPF-C008", "opfacade.compat.flashinfer", "import")
+    assert not hasattr(flashinfer, "xqa")
+    assert "_missing" not in str(caught.value)
+    with pytest.raises(ImportError, match="cannot import name 'silu_mul'"):
+        from opfacade.compat.flashinfer import silu_mul  # noqa: F401

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import opfacade.compat.flashinfer as flashinfer
-from opfacade.errors import ArgumentError, ArgumentTypeError, OpfacadeError, ShapeError, UnsupportedError
+from opfacade.errors import AliasError, ArgumentError, ArgumentTypeError, OpfacadeError, ShapeError, UnsupportedError
 from tests.families.sampling.calls import slow_token
 
 SAMPLERS = {
@@ -341,6 +341,33 @@ def test_a_chain_that_does_not_fit_is_refused_before_anything_is_drawn_or_writte
         flashinfer.chain_speculative_sampling(**(given | changed))
     assert all(count.tolist() == [0, 0] for count in counts.values())
     assert torch.equal(given["generator"].get_state(), torch.Generator().manual_seed(3).get_state())
+
+
+def test_counts_of_a_chain_have_memory_of_their_own():
+    certain, even, buffer = [1.0, 0.0], [0.5, 0.5], torch.zeros(3, 2, dtype=torch.int32)
+    given = [certain, certain, certain], [even, even], [0, 0]
+    with pytest.raises(
+        AliasError, match=rf"{SECOND} expected memory of its own, apart from {FIRST}, got overlap\. \[OPF-A040\]"
+    ):
+        chain(*given, **dict.fromkeys((FIRST, SECOND), buffer[0, :1]))
+    assert not buffer.any()
+    q, p, columns = (
+        torch.tensor([[even] * 2] * 3),
+        torch.tensor([[certain] * 3] * 3),
+        {FIRST: buffer[:, 0], SECOND: buffer[:, 1]},
+    )
+    one = torch.zeros((), dtype=torch.int32).expand(1)
+    with pytest.raises(AliasError):
+        chain(*given, **{FIRST: one, SECOND: one})
+    drafts, rows = torch.zeros(3, 2, dtype=torch.int64), buffer.view(-1)
+    flashinfer.chain_speculative_sampling(q, drafts, p, **columns)
+    assert (buffer == 2).all()
+    for first, second in ((rows[:3], rows[2:5]), (rows[::2], rows[:3]), (buffer[:, 1], rows[1:4])):
+        with pytest.raises(AliasError, match=f"{SECOND} expected memory of its own"):
+            flashinfer.chain_speculative_sampling(q, drafts, p, first, second)
+    assert (buffer == 2).all()
+    flashinfer.chain_speculative_sampling(q, drafts, p, rows[3:], rows[:3])
+    assert (buffer == 4).all()
 
 
 def test_a_refused_chain_writes_nothing():

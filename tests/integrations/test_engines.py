@@ -57,6 +57,29 @@ def test_a_release_without_a_name_that_is_imported_is_refused_with_both_releases
         call()
 
 
+OTHERS = {
+    "vllm: names that are none of an enum": (vllm.register, "vllm.v1.attention.backends.registry", "AttentionBackendEnum", {}),
+    "vllm: another signature": (vllm.register, "vllm.v1.attention.backends.registry", "register_backend", lambda backend: None),
+    "sglang: no decorator": (
+        sglang.register, "sglang.srt.layers.attention.attention_registry", "register_attention_backend", lambda name: None
+    ),
+    "sglang: fixed choices": (sglang.register, "sglang.srt.arg_groups.choices", "ATTENTION_BACKEND_CHOICES", ("triton",)),
+    "sglang: no function": (sglang.register, "sglang.srt.layers.sampler", "register_sampler_backend", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_release_with_a_registry_of_another_form_is_refused_with_both_releases(monkeypatch, engines, case):
+    call, module, name, other = OTHERS[case]
+    engine = VLLM if call is vllm.register else SGLANG
+    monkeypatch.setattr(sys.modules[module], name, other)
+    monkeypatch.setattr(sys.modules[engine.name], "__version__", "0.99.1", raising=False)
+    with pytest.raises(
+        UnsupportedError, match=rf"{engine.name}\.register: .* expected {engine.tested}, got 0\.99\.1: .*OPF-I005"
+    ):
+        call()
+
+
 def test_an_import_that_fails_inside_the_engine_keeps_its_error():
     with pytest.raises(ModuleNotFoundError, match="no_such_package"), Engine("engine", "1.0").importing():
         import no_such_package  # noqa: F401

@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,6 +45,17 @@ def test_a_mask_a_cap_and_sinks_are_those_of_the_formula(q_len, dim_vo):
     o, weights = attention(MODULE, q, k, v, mask, softcap=3.0, s_aux=sinks)
     assert weights is None
     torch.testing.assert_close(o, formula(q, k, v, mask[..., :9], 3.0, sinks))
+
+
+@pytest.mark.parametrize("given", [torch.ones(2).bool(), torch.tensor(True), np.ones(2, dtype=bool)], ids=repr)
+def test_causality_is_no_tensor(given):
+    message = f"is_causal expected True, False or None, got {type(given).__name__}\\. \\[OPF-I001\\]"
+    for module, argument in ((MODULE, given), (SimpleNamespace(is_causal=given), None)):
+        with pytest.raises(errors.UnsupportedError, match=message):
+            attention(module, *tensors(), None, is_causal=argument)
+    q, k, v = tensors()
+    o, _ = attention(MODULE, q, k, v, None, is_causal=np.bool_(True))
+    assert torch.equal(o, attention(MODULE, q, k, v, None, is_causal=True)[0])
 
 
 def test_a_window_without_a_mask_hides_the_keys_before_it():

@@ -198,6 +198,14 @@ WRONG = {
     "a bias of another batch": (
         {}, lambda: [fake.LogitBiasLogitsProcessor({ROWS: {1: 2.0}})], errors.ShapeError, "biases expected requests below 6",
     ),
+    "a bias of a token beyond 32 bits": (
+        {}, lambda: [fake.LogitBiasLogitsProcessor({0: {1: 2.0, 2**31: 2.0}})], errors.DTypeError,
+        "biases expected token ids of 32 bits, each with a number",
+    ),
+    "a bias of a token beyond 64 bits": (
+        {}, lambda: [fake.LogitBiasLogitsProcessor({0: {2**64: 2.0}})], errors.DTypeError,
+        "biases expected token ids of 32 bits",
+    ),
     "a bias of no request": (
         {}, lambda: [fake.LogitBiasLogitsProcessor({-1: {1: 2.0}})], errors.ShapeError, "biases expected requests below 6",
     ),

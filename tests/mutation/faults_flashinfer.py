@@ -37,8 +37,8 @@ FLASHINFER_FAULTS = (
     cpu(
         "FlashInfer: rows of nobody are gaps that shift the rows after them",
         f"{A}/page.py",
-        "return self._replace(request=self.request[kept], position=self.position[kept]), k[kept], v[kept]",
-        "return self._replace(request=self.request[kept], position=self.position[kept]), k, v",
+        "kept=kept), k[kept], v[kept]",
+        "kept=kept), k, v",
         EDGES,
     ),
     cpu(

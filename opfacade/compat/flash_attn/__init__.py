@@ -17,6 +17,7 @@ from opfacade.compat.flash_attn.packed import flash_attn_qkvpacked_func as flash
 from opfacade.compat.flash_attn.packed import flash_attn_varlen_kvpacked_func as flash_attn_varlen_kvpacked_func
 from opfacade.compat.flash_attn.packed import flash_attn_varlen_qkvpacked_func as flash_attn_varlen_qkvpacked_func
 from opfacade.compat.flash_attn.varlen import flash_attn_varlen_func as flash_attn_varlen_func
+from opfacade.compat.refusals import missing as _missing
 
 __all__ = [
     "flash_attn_func",
@@ -30,4 +31,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"opfacade.compat.flash_attn has no {name}: docs/migrating.md says what it has. [OPF-C008]")
+    raise _missing(__name__, name, globals())

@@ -89,7 +89,8 @@ from opfacade.compat.flashinfer.topk import TopKTieBreak as TopKTieBreak
 from opfacade.compat.flashinfer.topk import top_k as top_k
 from opfacade.compat.flashinfer.topk_transforms import top_k_page_table_transform as top_k_page_table_transform
 from opfacade.compat.flashinfer.topk_transforms import top_k_ragged_transform as top_k_ragged_transform
+from opfacade.compat.refusals import missing as _missing
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"opfacade.compat.flashinfer has no {name}: docs/migrating.md says what it has. [OPF-C008]")
+    raise _missing(__name__, name, globals())

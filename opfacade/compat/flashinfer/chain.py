@@ -8,7 +8,7 @@ import torch
 
 from opfacade.compat.dtypes import require_floats, require_integers
 from opfacade.compat.flashinfer.noise import Noise, Value, noise_of
-from opfacade.compat.refusals import require_tensor, unmapped, wrong, wrong_shape
+from opfacade.compat.refusals import require_tensor, shared, unmapped, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor
 
@@ -33,8 +33,15 @@ def chain_speculative_sampling(
     The first count has every accepted draft, also those behind a rejected one. The second stops at the first rejected one.
     """
     sizes = _sizes(draft_probs, draft_token_ids, target_probs)
-    _check_count("maybe_output_accepted_token_num", maybe_output_accepted_token_num, draft_token_ids)
-    _check_count("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, draft_token_ids)
+    counts = {
+        "maybe_output_accepted_token_num": maybe_output_accepted_token_num,
+        "maybe_output_emitted_draft_token_num": maybe_output_emitted_draft_token_num,
+    }
+    for name, given in counts.items():
+        _check_count(name, given, draft_token_ids)
+    first, second = counts.values()
+    if first is not None and second is not None and _overlap(first, second):
+        raise shared(OP, *reversed(counts))
     # An id that 32 bits cannot hold stays outside the vocabulary.
     drafts = draft_token_ids.long().clamp(-1, sizes[2]).to(torch.int32).contiguous()
     q, p = draft_probs.float(), target_probs.float()
@@ -55,6 +62,22 @@ def _check_count(name: str, given: Counts, drafts: torch.Tensor) -> None:
         raise wrong(OP, name, f"the device of draft_token_ids, {drafts.device}", given.device)
     if given.shape[0] > 1 and given.stride(0) == 0:
         raise wrong(OP, name, "an element of memory for each request", "a stride of 0")
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether counts of one length and device may share an element: one that is given twice would have both sums."""
+    if not a.numel() or a.device.type == "meta" or not type(a) is type(b) is torch.Tensor:
+        return False
+    low, high = sorted((a, b), key=torch.Tensor.data_ptr)
+    apart, step = high.data_ptr() - low.data_ptr(), low.stride(0) * low.element_size()
+    if apart >= step * (low.shape[0] - 1) + low.element_size():
+        return False
+    between = (
+        step > 0
+        and step == high.stride(0) * high.element_size()
+        and low.element_size() <= apart % step <= step - high.element_size()
+    )
+    return not between  # columns of one buffer
 
 
 def _added(given: Counts, count: torch.Tensor) -> torch.Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from operator import index
-from typing import NamedTuple
 
 import torch
 
 from opfacade.compat.appending import New, appended
-from opfacade.compat.attending import Call, Pools, Table
+from opfacade.compat.attending import Pools, Table
 from opfacade.compat.constants import even_indptr
 from opfacade.compat.flashinfer.arguments import layout_of, require_sizes
+from opfacade.compat.flashinfer.astray import Append, Where
 from opfacade.compat.flashinfer.caches import Cache, pools_of
 from opfacade.compat.refusals import require_integer, require_tensor, unmapped, wrong, wrong_dtype, wrong_shape
 
@@ -104,9 +104,8 @@ def append_paged_kv_cache(
     pools = pools_of(op, paged_kv_cache, layout_of(op, kv_layout))
     for name, new in (("append_key", append_key), ("append_value", append_value)):
         require_tensor(op, name, new, "nnz, num_kv_heads, head_dim")
-    where = _Where(batch_indices, positions, kv_indices, kv_indptr)
-    call = _append(op, (append_key, append_value), pools, where)
-    call.plan.run(call.args)
+    where = Where(batch_indices, positions, kv_indices, kv_indptr)
+    _append(op, (append_key, append_value), pools, where).run()
 
 
 def append_paged_mla_kv_cache(
@@ -124,7 +123,7 @@ def append_paged_mla_kv_cache(
 
     The halves of a row are written as K and V: one launch a cache.
     """
-    op, calls = "append_paged_mla_kv_cache", []
+    op, appends = "append_paged_mla_kv_cache", []
     for name, new, cache in (("append_ckv", append_ckv, ckv_cache), ("append_kpe", append_kpe, kpe_cache)):
         if cache is None:
             continue
@@ -135,53 +134,47 @@ def append_paged_mla_kv_cache(
             raise unmapped(op, name, "rows of an even width", width)
         k_new, v_new = new[:, None].chunk(2, -1)
         k, v = cache[:, :, None].chunk(2, -1)
-        where = _Where(batch_indices, positions, kv_indices, kv_indptr)
-        calls.append(_append(op, (k_new, v_new), Pools(k, v, "NHD"), where))
-    for call in calls:
-        call.check()
-    for call in calls:
-        call.plan.run(call.args)
+        where = Where(batch_indices, positions, kv_indices, kv_indptr)
+        appends.append(_append(op, (k_new, v_new), Pools(k, v, "NHD"), where))
+    for append in appends:
+        append.call.check()
+    for append in appends:
+        append.run()
 
 
-class _Where(NamedTuple):
-    """Request and position of each new row, and the page table of the requests."""
-
-    request: torch.Tensor
-    position: torch.Tensor
-    indices: torch.Tensor
-    indptr: torch.Tensor
-
-    def checked(self, op: str) -> _Where:
-        (count,) = _require_index(op, "batch_indices", self.request, "nnz")
-        if _require_index(op, "positions", self.position, "nnz") != (count,):
-            raise wrong_shape(op, "positions", f"[nnz={count}]", list(self.position.shape))
-        _require_index(op, "kv_indices", self.indices, "pages of all requests")
-        _require_index(op, "kv_indptr", self.indptr, "batch + 1")
-        others = {"positions": self.position, "kv_indices": self.indices, "kv_indptr": self.indptr}
-        _require_device(op, "batch_indices", self.request, **others)
-        return self
-
-    def without_gaps(self, k: torch.Tensor, v: torch.Tensor) -> tuple[_Where, torch.Tensor, torch.Tensor]:
-        """Without the rows of request -1 that lie between others. A GPU drops those by their page, so that the host need not
-        wait; the reference refuses such a page."""
-        if self.request.device.type != "cpu":
-            return self, k, v
-        kept = (self.request >= 0).nonzero().squeeze(1)
-        if not kept.shape[0] or int(kept[-1]) == kept.shape[0] - 1:
-            return self, k, v
-        kept = kept[kept < k.shape[0]]
-        return self._replace(request=self.request[kept], position=self.position[kept]), k[kept], v[kept]
+def _checked(op: str, where: Where) -> Where:
+    (count,) = _require_index(op, "batch_indices", where.request, "nnz")
+    if _require_index(op, "positions", where.position, "nnz") != (count,):
+        raise wrong_shape(op, "positions", f"[nnz={count}]", list(where.position.shape))
+    _require_index(op, "kv_indices", where.indices, "pages of all requests")
+    _require_index(op, "kv_indptr", where.indptr, "batch + 1")
+    others = {"positions": where.position, "kv_indices": where.indices, "kv_indptr": where.indptr}
+    _require_device(op, "batch_indices", where.request, **others)
+    return where
 
 
-def _append(op: str, new: tuple[torch.Tensor, torch.Tensor], pools: Pools, where: _Where) -> Call:
-    where, k, v = where.checked(op).without_gaps(*new)
-    return appended(op, New(k, v, _starts(where.request)), pools, _one_page_a_row(where, pools.facts[1]))
+def _without_gaps(where: Where, k: torch.Tensor, v: torch.Tensor) -> tuple[Where, torch.Tensor, torch.Tensor]:
+    """Without the rows of request -1 that lie between others. A GPU drops those by their page, so that the host need not wait;
+    the reference refuses such a page."""
+    if where.request.device.type != "cpu":
+        return where, k, v
+    kept = (where.request >= 0).nonzero().squeeze(1)
+    if not kept.shape[0] or int(kept[-1]) == kept.shape[0] - 1:
+        return where, k, v
+    kept = kept[kept < k.shape[0]]
+    return where._replace(request=where.request[kept], position=where.position[kept], kept=kept), k[kept], v[kept]
 
 
-def _one_page_a_row(where: _Where, page_size: int) -> Table:
+def _append(op: str, new: tuple[torch.Tensor, torch.Tensor], pools: Pools, where: Where) -> Append:
+    where, k, v = _without_gaps(_checked(op, where), *new)
+    call = appended(op, New(k, v, _starts(where.request)), pools, _one_page_a_row(where, pools.facts[1]))
+    return Append(op, call, where)
+
+
+def _one_page_a_row(where: Where, page_size: int) -> Table:
     """Each new row as one request with the page that receives it, so that rows may have any positions. A row without a page in
     its request's part of the table has page -1, which nothing writes to."""
-    request, position, indices, indptr = where
+    request, position, indices, indptr, _ = where
     count, batch, most = request.shape[0], indptr.shape[0] - 1, indices.shape[0]
     last = (position % page_size + 1).to(torch.int32)
     if batch < 1 or not most:

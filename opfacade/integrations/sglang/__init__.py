@@ -23,10 +23,11 @@ def register() -> None:
         from sglang.srt.layers.attention.attention_registry import register_attention_backend
         from sglang.srt.layers.sampler import register_sampler_backend
 
-    register_attention_backend(NAME)(_make)
-    if NAME not in ATTENTION_BACKEND_CHOICES:
-        ATTENTION_BACKEND_CHOICES.append(NAME)
-    register_sampler_backend(NAME, _make_sampler)
+    with SGLANG.registering():
+        register_attention_backend(NAME)(_make)
+        if NAME not in ATTENTION_BACKEND_CHOICES:
+            ATTENTION_BACKEND_CHOICES.append(NAME)
+        register_sampler_backend(NAME, _make_sampler)
 
 
 def _make(runner: Any) -> Any:

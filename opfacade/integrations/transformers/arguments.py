@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.releases import WAY
 
@@ -21,6 +23,17 @@ _HINTS = {
     "cu_seq_lens_q": "Packed sequences are taken from position_ids, without lengths.",
     "head_mask": "attn_implementation='eager' takes it.",
 }
+
+
+def flag(name: str, value: object) -> bool:
+    """A flag by the rules of Python. A tensor is refused: the host would wait for it, and a compiled graph would break."""
+    try:
+        found = None if isinstance(value, Tensor) else bool(value)
+    except (TypeError, ValueError):  # an array of numpy
+        found = None
+    if found is None:
+        refuse(WAY, "OPF-I001", name, expected="True, False or None", got=type(value).__name__)
+    return found
 
 
 def refuse_unknown(given: Mapping[str, Any], dropout: float = 0.0) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from opfacade.integrations.refusal import refuse
-from opfacade.integrations.transformers.arguments import refuse_unknown
+from opfacade.integrations.transformers.arguments import flag, refuse_unknown
 from opfacade.integrations.transformers.dense_call import How, Tensors, attend
 from opfacade.integrations.transformers.releases import WAY
 
@@ -25,7 +25,7 @@ def attention(
     Raises UnsupportedError for an argument that it does not take, ShapeError and DTypeError for a mask of another form.
     """
     refuse_unknown(kwargs, dropout)
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = flag("is_causal", getattr(module, "is_causal", True) if is_causal is None else is_causal)
     how = (scaling, softcap, s_aux, sliding_window if attention_mask is None else None)
     if torch.compiler.is_compiling():
         return compiled(module, (query, key, value, attention_mask), how, causal), None

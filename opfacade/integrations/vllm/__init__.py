@@ -20,8 +20,9 @@ def register() -> None:
     with VLLM.importing():
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    if NAME not in AttentionBackendEnum.__members__:
-        register_backend(NAME, PATH)
+    with VLLM.registering():
+        if NAME not in AttentionBackendEnum.__members__:
+            register_backend(NAME, PATH)
 
 
 def register_sampler() -> None:

@@ -121,9 +121,16 @@ def _listed(biases: Mapping[int, Mapping[int, float]], logits: Tensor) -> Operan
     for row, entries in biases.items():
         if not 0 <= row < len(logits):
             refuse_draw(WAY, "OPF-I002", "biases", expected=f"requests below {len(logits)}, the rows of logits", got=row)
-        tokens[row, : len(entries)] = torch.tensor(list(entries), dtype=torch.int32)
-        values[row, : len(entries)] = torch.tensor(list(entries.values()))
+        tokens[row, : len(entries)], values[row, : len(entries)] = _entries(entries)
     return {"bias_tokens": tokens.to(logits.device), "bias_values": values.to(logits.device)}
+
+
+def _entries(entries: Mapping[int, float]) -> tuple[Tensor, Tensor]:
+    """Tokens i32 [n] and values f32 [n] of one request."""
+    try:
+        return torch.tensor(list(entries), dtype=torch.int32), torch.tensor(list(entries.values()), dtype=torch.float32)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        refuse_draw(WAY, "OPF-I003", "biases", expected="token ids of 32 bits, each with a number", got=error)
 
 
 def noise(logits: Tensor, generators: Mapping[int, torch.Generator]) -> Operands:
