@@ -175,11 +175,9 @@ struct Row {
   }
 
   // A bound of the largest of four: no smaller than `adjust` makes it, but for 2^-21 of the number; -inf or NaN only if none is a
-  // candidate. raised: by chains of biases.
-  __device__ __forceinline__ float bound_of(uint32_t token, Loaded<4>& of, const float* raised) const {
+  // candidate. Biases of a list are left out.
+  __device__ __forceinline__ float bound_of(Loaded<4>& of) const {
     mask(of);
-    if constexpr (C::kBiasList)
-      if (is_flagged(token)) raise(of, index == nullptr ? -minus_infinity() : raised[BiasIndex::chain(token)]);
     if constexpr (C::kPenalties) penalize_roughly(of);
     const float most = fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
     if constexpr (!C::kSoftCap) return most;
@@ -217,12 +215,6 @@ struct Row {
       if constexpr (C::kBitmask) of.a[j] = of.allowed >> j & 1 ? of.a[j] : minus_infinity();
       if constexpr (C::kBias) of.a[j] = __fadd_rn(of.a[j], of.bias[j]);
     }
-  }
-
-  // By the sum of what is added to tokens of one chain: up to kMost entries, each of which rounds.
-  __device__ __forceinline__ static void raise(Loaded<4>& of, float by) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) of.a[j] = fmaf(fabsf(of.a[j]) + by, 0x1p-11f, of.a[j] + by);
   }
 
   // -0 becomes 0, so that equal numbers have equal bits.

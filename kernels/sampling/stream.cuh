@@ -7,12 +7,15 @@
 
 namespace opfacade {
 
+constexpr uint32_t kCloseRoom = 2048;  // at least the groups of a chunk
+
 struct StreamShared {
   ReduceShared reduce;
-  uint32_t best;  // ordered key that some thread of the CTA has found
+  uint32_t best;          // ordered key that some thread of the CTA has found
+  uint32_t num_close[2];  // of the list now, and of the next one
+  uint32_t close[kCloseRoom];
   uint8_t flags[kBiasFlags];
   BiasIndex index;
-  float raised[BiasIndex::kChains];  // the sum of biases above 0 in a chain
 };
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
@@ -24,92 +27,123 @@ __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row)
   return count <= p.rows && row < count;
 }
 
-// The race of a part of a row. Groups are loaded while those before are raced. A group is looked at closely where the noise of a
-// word, if E is no more than its uniform, may win: few groups are, and those are read again.
+// The race of a part of a row. A group is listed where the noise of a word, if E is no more than its uniform, may win. Few groups
+// are, and from time to time all threads look at those closely, side by side: they are read again, and the best key gets larger.
 template <class C>
 class Stream {
  public:
-  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared)
-      : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream) {
+  // The first loads are under way afterwards.
+  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end)
+      : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
+        stop_(row.whole(first, end)) {
+    ask(2);
     scale_ = kLog2E;
     if (C::kTemperature) scale_ = row.greedy() ? 1.f : __fdiv_rn(kLog2E, row.temperature);
   }
 
-  // The largest key of the tokens from `first` to `end` in this thread, and which token has it.
-  __device__ __forceinline__ uint64_t best_of(uint32_t first, uint32_t end) {
-    const uint32_t stop = row_.whole(first, end);
-    uint32_t from = first + 4 * threadIdx.x, base = first, close = from < end;  // a bit for each group to look at
-    if (kEarly) fetch(from, stop);
-    ask(from + kAhead * kStep, stop);
+  // The largest key of the tokens in this thread, and which token has it. By all threads.
+  __device__ __forceinline__ uint64_t best() {
+    uint32_t since = base_, due = base_;  // where the list begins, and where it is looked at
+    list_first();
+    if constexpr (C::kBiasList) list_biased();
 #pragma unroll 1
     for (;;) {
-#pragma unroll 1
-      for (; close != 0; close &= close - 1) look(from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1));
-      if (base == first) __syncthreads();  // a first key of each thread bounds what can win
-      if (base >= end) return found_;
-      from = base + 4 * threadIdx.x;
-      float most[kAhead];
-      if (base < stop) {
-        if (!kEarly) fetch(from, stop);
-        take(from, stop, most);
-        if (kEarly) fetch(from + kAhead * kStep, stop);
-        base = min(stop, base + kAhead * kStep);
-      } else {
-        take_narrow(from, end, most);
-        base += kStep;
+      if (base_ >= due) {
+        if (look_at_listed()) {
+          since = base_;
+          due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
+        } else {
+          base_ = since, due = since + kChunk;  // again: there is room for a chunk
+        }
+        due = min(due, end_);
+        if (kEarly) fetch_anew();
       }
-      close = near(from, most);
+      if (C::kBiasList && list_biased()) {
+        due = base_;
+        continue;
+      }
+      if (base_ >= end_) return found_;
+      step(due);
     }
   }
 
  private:
-  static constexpr uint32_t kStep = kGroupStep;
+  static constexpr uint32_t kStep = kGroupStep, kFirst = 128;  // a few groups give the first key
   static constexpr int kAhead = kLoadedBytes<C> <= 20 ? 4 : 2;
   static constexpr bool kEarly = kLoadedBytes<C> <= 52;  // else registers are short
+  static constexpr uint32_t kChunk = kAhead * kStep;
+  static_assert(kAhead * kSampleThreads <= kCloseRoom, "there is room for a chunk");
 
-  __device__ __forceinline__ void fetch(uint32_t from, uint32_t stop) {
+  __device__ __forceinline__ uint32_t first() const { return blockIdx.x % row_.p.ctas * row_.p.slice; }
+  __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
+
+  // The chunk at `base_`.
+  __device__ __forceinline__ void fetch() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (from + kStep * i < stop) row_.fetch(from, kStep * i, next_[i]);
+      if (from() + kStep * i < stop_) row_.fetch(from(), kStep * i, next_[i]);
   }
 
-  // Logits that are fetched next: without their registers, while the first ones come.
-  __device__ __forceinline__ void ask(uint32_t from, uint32_t stop) const {
-    if constexpr (C::kBias || C::kPenalties) return;  // registers are short
+  // Without what was fetched before, so that no register keeps it while the list is looked at.
+  __device__ __forceinline__ void fetch_anew() {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (from + kStep * i < stop) prefetch_l2(row_.logits + from + kStep * i);
+    for (int i = 0; i < kAhead; ++i) next_[i] = {};
+    fetch();
   }
 
-  // Bounds of the groups that are fetched; -inf from `stop` on.
-  __device__ __forceinline__ void take(uint32_t from, uint32_t stop, float (&most)[kAhead]) const {
+  // The logits of chunks from `base_` on, into the cache.
+  __device__ __forceinline__ void ask(int chunks) const {
+#pragma unroll
+    for (int i = 0; i < chunks * kAhead; ++i)
+      if (from() + kStep * i < stop_) prefetch_l2(row_.logits + from() + kStep * i);
+  }
+
+  // Lists groups of a chunk, while the next one is loaded: into registers, if these are not needed to look at the list first.
+  __device__ __forceinline__ void step(uint32_t due) {
+    const uint32_t first = from();
+    float most[kAhead];
+    if (base_ < stop_) {
+      if (!kEarly) fetch();
+      take(first, most);
+      base_ += kChunk;
+      if (kEarly && base_ < due) fetch();
+      else ask(1);
+      base_ = min(stop_, base_);
+    } else {
+      take_narrow(first, most);
+      base_ += kStep;
+    }
+    list(first, near(first, most));
+  }
+
+  // Bounds of the groups that are fetched; -inf from `stop_` on. A bias of a list is in none: its group is listed.
+  __device__ __forceinline__ void take(uint32_t from, float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const uint32_t token = from + kStep * i;
       Loaded<4> group;
       row_.unpack(token, next_[i], group);
-      const float bound = row_.bound_of(token, group, shared_.raised);
-      most[i] = token < stop ? bound : minus_infinity();
+      const float bound = row_.bound_of(group);
+      most[i] = token < stop_ ? bound : minus_infinity();
     }
   }
   // The bound of one group, of any alignment.
-  __device__ __forceinline__ void take_narrow(uint32_t token, uint32_t end, float (&most)[kAhead]) const {
+  __device__ __forceinline__ void take_narrow(uint32_t token, float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();
-    if (token >= end) return;
+    if (token >= end_) return;
     Loaded<4> group;
     row_.load(token, group);
-    most[0] = row_.bound_of(token, group, shared_.raised);
+    most[0] = row_.bound_of(group);
   }
 
-  // Two groups at a time: a call of Philox is a chain of products.
+  // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of products.
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) const {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
-      const float best = best_key(&shared_.best);
-      const Lead lead(best, most[i] * scale_), other(best, most[i + 1] * scale_);
+      const Lead lead(least_, most[i] * scale_), other(least_, most[i + 1] * scale_);
       const bool may = is_candidate(most[i]) && !lead.is_lost(noise);
       const bool other_may = is_candidate(most[i + 1]) && !other.is_lost(noise);
       if (!may && !other_may) continue;
@@ -120,6 +154,41 @@ class Stream {
       close |= (may ? bit : 0) | (other_may ? other_bit : 0);
     }
     return close;
+  }
+
+  __device__ __forceinline__ void list(uint32_t from, uint32_t close) {
+    if (close == 0) return;
+    uint32_t at = atomicAdd(&shared_.num_close[slot_], static_cast<uint32_t>(__popc(close)));
+    for (; close != 0; close &= close - 1, ++at)
+      if (at < kCloseRoom) shared_.close[at] = from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1);
+  }
+  __device__ __forceinline__ void list_first() {
+    if (threadIdx.x < kFirst) list(from(), from() < end_);
+  }
+  // Groups of the next biases, which may raise a token above the bound of its group. Returns false after the last ones.
+  __device__ __forceinline__ bool list_biased() {
+    const AdjustParams& by = row_.p.adjust;
+    if (biases_ >= by.num_biases) return false;
+    const int at = biases_ + static_cast<int>(threadIdx.x);
+    if (at < by.num_biases) {
+      const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row_.row * by.bias_tokens_row + at]);
+      list(token / 4 * 4, token >= base_ && token < end_);
+    }
+    biases_ += kSampleThreads;
+    return true;
+  }
+
+  // Returns false if the list had no room for all groups.
+  __device__ __forceinline__ bool look_at_listed() {
+    __syncthreads();
+    const uint32_t count = shared_.num_close[slot_];
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < min(count, kCloseRoom); i += kSampleThreads) look(shared_.close[i]);
+    slot_ ^= 1;
+    __syncthreads();
+    least_ = best_key(&shared_.best);
+    if (threadIdx.x == 0) shared_.num_close[slot_ ^ 1] = 0;
+    return __all_sync(0xffffffffu, count <= kCloseRoom);
   }
 
   // Keys as they are defined.
@@ -143,22 +212,11 @@ class Stream {
   StreamShared& shared_;
   Philox philox_;
   Packed<C> next_[kAhead];
-  float scale_;  // a product instead of the division
+  uint32_t base_, end_, stop_;
+  float scale_, least_ = minus_infinity();  // a product instead of the division; the best key when it was last looked at
   uint64_t found_ = 0;
+  int slot_ = 0, biases_ = 0;
 };
-
-// Chains of biases that are indexed.
-template <class C>
-__device__ __forceinline__ void raise_chains(const SampleParams& p, int64_t row, float (&raised)[BiasIndex::kChains]) {
-  if constexpr (!C::kBiasList) return;
-  const AdjustParams& by = p.adjust;
-  for (int i = threadIdx.x; i < BiasIndex::kChains; i += kSampleThreads) raised[i] = 0.f;
-  __syncthreads();
-  for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
-    const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]);
-    atomicAdd(&raised[BiasIndex::chain(token)], fmaxf(by.bias_values[row * by.bias_values_row + i], 0.f));
-  }
-}
 
 __device__ __forceinline__ void write_token(const SampleParams& p, int64_t row, uint64_t best) {
   p.token[row] = best == 0 ? -1 : static_cast<int32_t>(token_of(best));
@@ -172,12 +230,12 @@ __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
   if (!is_valid_row(p, row)) return;
   ClusterRow cluster(shared.reduce, p.ctas);
-  if (threadIdx.x == 0) shared.best = 0;
-  flag_biases<C>(p, row, shared.flags, shared.index);
-  raise_chains<C>(p, row, shared.raised);
-  __syncthreads();
   const Row<C> logits(p, row, shared.flags, &shared.index);
-  const uint64_t best = cluster.reduce(Stream<C>(logits, shared).best_of(first, end), Larger());
+  Stream<C> stream(logits, shared, first, end);
+  if (threadIdx.x == 0) shared.best = shared.num_close[0] = shared.num_close[1] = 0;
+  flag_biases<C>(p, row, shared.flags, shared.index);
+  __syncthreads();
+  const uint64_t best = cluster.reduce(stream.best(), Larger());
   if (blockIdx.x % p.ctas == 0 && threadIdx.x == 0) write_token(p, row, best);
   cluster.sync();  // no CTA exits while others read its shared memory
 }

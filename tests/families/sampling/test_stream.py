@@ -77,3 +77,13 @@ def test_infinite_penalties_leave_candidates():
     counts = torch.ones(1, VOCAB, dtype=torch.int32)
     run(x, output_counts=counts, repetition=torch.inf)
     run(x, output_counts=counts, repetition=2.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("slope", [0.0, 0.01])
+def test_a_list_without_room_is_made_again(slope, temperature):
+    """Where each group may win: equal numbers, and rising ones. A list has room for a chunk, and is first looked at after two."""
+    x = slope * torch.arange(VOCAB, dtype=torch.float32)[None]
+    with split_as(1, 0):
+        token = run(x, temperature=[temperature]).token[0]
+    assert temperature or token == (VOCAB - 1 if slope else 0)
