@@ -1,6 +1,7 @@
 // One row of logits: four tokens at a time, widened, and adjusted by f32 operations that are rounded once each.
 #pragma once
 #include "kernels/common/run.cuh"
+#include "kernels/ptx/cp_async.cuh"
 #include "kernels/sampling/order.cuh"
 #include "kernels/sampling/sample_params.h"
 
@@ -124,6 +125,16 @@ struct Row {
     if constexpr (C::kPenalties) {
       to.prompt = *reinterpret_cast<const uint32_t*>(by.prompt_mask + row * by.prompt_mask_row + from + further);
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
+    }
+  }
+  // The same into the cache, but for the mask, of which a line has many groups.
+  __device__ __forceinline__ void ask(uint32_t from, uint32_t further) const {
+    const AdjustParams& by = p.adjust;
+    prefetch_l2(logits + from + further);
+    if constexpr (C::kBias) prefetch_l2(by.bias + row * by.bias_row + from + further);
+    if constexpr (C::kPenalties) {
+      prefetch_l2(by.prompt_mask + row * by.prompt_mask_row + from + further);
+      prefetch_l2(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
   __device__ __forceinline__ void unpack(uint32_t token, const Packed<C>& from, Loaded<4>& to) const {

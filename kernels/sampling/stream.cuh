@@ -1,6 +1,7 @@
 // Sampling without filters: each logit is read once and nothing is kept. The race is an argmax, so CTAs of a row merge by the
 // larger key.
 #pragma once
+#include "kernels/ptx/cluster_store.cuh"
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/race.cuh"
@@ -11,6 +12,7 @@ constexpr uint32_t kCloseRoom = 2048;  // at least the groups of a chunk
 
 struct StreamShared {
   ReduceShared reduce;
+  uint64_t of_cta[kMostCtas];  // the best of each, in the first CTA
   uint32_t best;          // ordered key that some thread of the CTA has found
   uint32_t num_close[2];  // of the list now, and of the next one
   uint32_t close[kCloseRoom];
@@ -28,7 +30,7 @@ __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row)
 }
 
 // The race of a part of a row. A group is listed where the noise of a word, if E is no more than its uniform, may win. Few groups
-// are, and from time to time all threads look at those closely, side by side: they are read again, and the best key gets larger.
+// are, and from time to time all threads look at those closely, a token each: they are read again, and the best key gets larger.
 template <class C>
 class Stream {
  public:
@@ -70,7 +72,7 @@ class Stream {
  private:
   static constexpr uint32_t kStep = kGroupStep, kFirst = 128;  // a few groups give the first key
   static constexpr int kAhead = kLoadedBytes<C> <= 20 ? 4 : 2;
-  static constexpr bool kEarly = kLoadedBytes<C> <= 52;  // else registers are short
+  static constexpr bool kEarly = kLoadedBytes<C> <= 40;  // else registers are short
   static constexpr uint32_t kChunk = kAhead * kStep;
   static_assert(kAhead * kSampleThreads <= kCloseRoom, "there is room for a chunk");
 
@@ -91,11 +93,11 @@ class Stream {
     fetch();
   }
 
-  // The logits of chunks from `base_` on, into the cache.
+  // Chunks from `base_` on, into the cache.
   __device__ __forceinline__ void ask(int chunks) const {
 #pragma unroll
     for (int i = 0; i < chunks * kAhead; ++i)
-      if (from() + kStep * i < stop_) prefetch_l2(row_.logits + from() + kStep * i);
+      if (from() + kStep * i < stop_) row_.ask(from(), kStep * i);
   }
 
   // Lists groups of a chunk, while the next one is loaded: into registers, if these are not needed to look at the list first.
@@ -183,7 +185,7 @@ class Stream {
     __syncthreads();
     const uint32_t count = shared_.num_close[slot_];
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < min(count, kCloseRoom); i += kSampleThreads) look(shared_.close[i]);
+    for (uint32_t i = threadIdx.x; i < 4 * min(count, kCloseRoom); i += kSampleThreads) look(shared_.close[i / 4] + i % 4);
     slot_ ^= 1;
     __syncthreads();
     least_ = best_key(&shared_.best);
@@ -191,21 +193,18 @@ class Stream {
     return __all_sync(0xffffffffu, count <= kCloseRoom);
   }
 
-  // Keys as they are defined.
+  // The key as it is defined.
   __device__ __forceinline__ void look(uint32_t token) {
-    Loaded<4> group;
-    row_.load(token, group);
-    row_.adjust(token, group);
-    uint32_t words[4];
-    philox_.words(token / 4, words);
-    const uint64_t before = found_;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (!is_candidate(group.a[j])) continue;
-      const float noisy = fmaf(row_.heated(group.a[j]), kLog2E, minus_log2_exponential(words[j]));
-      found_ = Larger()(found_, ranked(row_.greedy() ? group.a[j] : noisy, token + j));
-    }
-    if (found_ != before) atomicMax(&shared_.best, static_cast<uint32_t>(found_ >> 32));
+    Loaded<1> one;
+    row_.load(token, one);
+    row_.adjust(token, one);
+    const float a = one.a[0];
+    if (!is_candidate(a)) return;
+    const float noisy = fmaf(row_.heated(a), kLog2E, minus_log2_exponential(philox_.word(token)));
+    const uint64_t own = ranked(row_.greedy() ? a : noisy, token);
+    if (own <= found_) return;
+    found_ = own;
+    atomicMax(&shared_.best, static_cast<uint32_t>(own >> 32));
   }
 
   const Row<C>& row_;
@@ -223,21 +222,33 @@ __device__ __forceinline__ void write_token(const SampleParams& p, int64_t row, 
   p.valid[row] = best != 0;
 }
 
+// In the first warp of the first CTA, which all CTAs send theirs: none reads from another, so each may exit.
+__device__ __forceinline__ uint64_t best_of_row(StreamShared& shared, int ctas, uint64_t best) {
+  cluster_wait();  // the first CTA runs
+  if (threadIdx.x == 0)
+    cluster_store_two_words(cluster_address(smem_address(&shared.of_cta[blockIdx.x % ctas]), 0), best);
+  __syncwarp();
+  cluster_sync();
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return ClusterRow::join(lane < ctas ? shared.of_cta[lane] : 0, Larger());
+}
+
 template <class C>
 __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   StreamShared& shared = *reinterpret_cast<StreamShared*>(dynamic_shared());
   const int64_t row = blockIdx.x / p.ctas;
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
   if (!is_valid_row(p, row)) return;
-  ClusterRow cluster(shared.reduce, p.ctas);
+  const bool alone = p.ctas == 1;
+  if (!alone) cluster_arrive();
   const Row<C> logits(p, row, shared.flags, &shared.index);
   Stream<C> stream(logits, shared, first, end);
   if (threadIdx.x == 0) shared.best = shared.num_close[0] = shared.num_close[1] = 0;
   flag_biases<C>(p, row, shared.flags, shared.index);
   __syncthreads();
-  const uint64_t best = cluster.reduce(stream.best(), Larger());
+  uint64_t best = ClusterRow::cta_reduce(shared.reduce.warp, stream.best(), Larger());
+  if (!alone) best = best_of_row(shared, p.ctas, best);
   if (blockIdx.x % p.ctas == 0 && threadIdx.x == 0) write_token(p, row, best);
-  cluster.sync();  // no CTA exits while others read its shared memory
 }
 
 }  // namespace opfacade
