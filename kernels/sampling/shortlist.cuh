@@ -69,7 +69,6 @@ class Shortlist {
       const auto change = [&](uint32_t token, Loaded<4>& group) { row_.change(token, group); };
       const uint32_t from = base + 4 * threadIdx.x;
       if (base < stop) {
-        ask(from + kAhead * kStep, stop);
         read_wide<C>(row_, from, stop, a, change);
         base = min(stop, base + kAhead * kStep);
       } else {
@@ -85,13 +84,6 @@ class Shortlist {
       if ((chunks & (chunks - 1)) == 0 || base >= end) bound();
       if (most >= least_) note(from, a);
     }
-  }
-
-  // The logits of the next chunk come while this one is used: there are no registers for them yet.
-  __device__ __forceinline__ void ask(uint32_t from, uint32_t stop) const {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (from + kStep * i < stop) prefetch_l2(row_.logits + from + kStep * i);
   }
 
   static __device__ __forceinline__ float largest(const float (&a)[4]) { return fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])); }
