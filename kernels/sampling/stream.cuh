@@ -55,7 +55,7 @@ class Stream {
           since = base_;
           due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
         } else {
-          base_ = since, due = since + kChunk;  // again: there is room for a chunk
+          base_ = since, due = since + kChunk;  // again, a chunk at first: it fits
         }
         due = min(due, end_);
         if (kEarly) fetch_anew();
@@ -74,7 +74,7 @@ class Stream {
   static constexpr int kAhead = kLoadedBytes<C> <= 20 ? 4 : 2;
   static constexpr bool kEarly = kLoadedBytes<C> <= 40;  // else registers are short
   static constexpr uint32_t kChunk = kAhead * kStep;
-  static_assert(kAhead * kSampleThreads <= kCloseRoom, "there is room for a chunk");
+  static_assert(kAhead * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
 
   __device__ __forceinline__ uint32_t first() const { return blockIdx.x % row_.p.ctas * row_.p.slice; }
   __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
@@ -180,7 +180,7 @@ class Stream {
     return true;
   }
 
-  // Returns false if the list had no room for all groups.
+  // Returns false if there were more groups than the list has places for.
   __device__ __forceinline__ bool look_at_listed() {
     __syncthreads();
     const uint32_t count = shared_.num_close[slot_];
