@@ -127,10 +127,11 @@ struct Row {
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
-  // The same into the cache, but for the mask, of which a line has many groups.
+  // The same into the cache.
   __device__ __forceinline__ void ask(uint32_t from, uint32_t further) const {
     const AdjustParams& by = p.adjust;
     prefetch_l2(logits + from + further);
+    if constexpr (C::kBitmask) prefetch_l2(by.bitmask + row * by.bitmask_row + from / 32 + further / 32);
     if constexpr (C::kBias) prefetch_l2(by.bias + row * by.bias_row + from + further);
     if constexpr (C::kPenalties) {
       prefetch_l2(by.prompt_mask + row * by.prompt_mask_row + from + further);
@@ -303,9 +304,17 @@ struct Row {
   }
 };
 
-// All threads; they wait for each other before the flags are read.
+// The biased token of this thread, if it has one: loaded before much else is under way.
 template <class C>
-__device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, uint8_t* flags, BiasIndex& index) {
+__device__ __forceinline__ uint32_t first_biased(const SampleParams& p, int64_t row) {
+  const AdjustParams& by = p.adjust;
+  if (!C::kBiasList || static_cast<int>(thread()) >= by.num_biases) return 0;
+  return static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + thread()]);
+}
+
+// All threads; they wait for each other before the flags are read. token: first_biased of this thread.
+template <class C>
+__device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, uint8_t* flags, BiasIndex& index, uint32_t token) {
   if constexpr (!C::kBiasList) return;
   const AdjustParams& by = p.adjust;
   uint32_t* const words = reinterpret_cast<uint32_t*>(flags);
@@ -313,7 +322,8 @@ __device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, 
   for (int i = thread(); i < BiasIndex::kChains; i += kSampleThreads) index.first[i] = BiasIndex::kEnd;
   __syncthreads();
   for (int i = thread(); i < by.num_biases; i += kSampleThreads) {
-    const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]), group = token / 4;
+    if (i != static_cast<int>(thread())) token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]);
+    const uint32_t group = token / 4;
     atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
     if (i < BiasIndex::kMost)
       index.next[i] = static_cast<uint16_t>(atomicExch(&index.first[BiasIndex::chain(token)], static_cast<uint32_t>(i)));

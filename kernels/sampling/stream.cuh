@@ -47,31 +47,27 @@ class Stream {
   __device__ __forceinline__ uint64_t best() {
     uint32_t since = base_, due = base_;  // where the list begins, and where it is looked at
     list_first();
-    if constexpr (C::kBiasList) list_biased();
 #pragma unroll 1
     for (;;) {
+      const bool more = C::kBiasList && base_ >= end_ && list_biased();
       if (base_ >= due) {
         if (look_at_listed()) {
           since = base_;
           due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
         } else {
-          base_ = since, due = since + kChunk;  // again, a chunk at first: it fits
+          base_ = since, due = since + kChunk, biases_ = 0;  // again, a chunk at first: it fits
         }
         due = min(due, end_);
         if (kEarly) fetch_anew();
       }
-      if (C::kBiasList && list_biased()) {
-        due = base_;
-        continue;
-      }
-      if (base_ >= end_) return found_;
-      step(due);
+      if (base_ < end_) step(due);
+      else if (!more) return found_;
     }
   }
 
  private:
   static constexpr uint32_t kStep = kGroupStep, kFirst = 128;  // a few groups give the first key
-  static constexpr int kAhead = kLoadedBytes<C> <= 20 ? 4 : 2;
+  static constexpr int kAhead = kLoadedBytes<C> + 4 * int{C::kBiasList} <= 20 ? 4 : 2;
   static constexpr bool kEarly = kLoadedBytes<C> <= 40;  // else registers are short
   static constexpr uint32_t kChunk = kAhead * kStep;
   static_assert(kAhead * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
@@ -167,17 +163,17 @@ class Stream {
   __device__ __forceinline__ void list_first() {
     if (threadIdx.x < kFirst) list(from(), from() < end_);
   }
-  // Groups of the next biases, which may raise a token above the bound of its group. Returns false after the last ones.
+  // Groups of the next biases, which may raise a token above the bound of its group: at last, when they are in the cache. Returns
+  // whether there are more.
   __device__ __forceinline__ bool list_biased() {
     const AdjustParams& by = row_.p.adjust;
-    if (biases_ >= by.num_biases) return false;
     const int at = biases_ + static_cast<int>(threadIdx.x);
     if (at < by.num_biases) {
       const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row_.row * by.bias_tokens_row + at]);
-      list(token / 4 * 4, token >= base_ && token < end_);
+      list(token / 4 * 4, token >= first() && token < end_);
     }
     biases_ += kSampleThreads;
-    return true;
+    return biases_ < by.num_biases;
   }
 
   // Returns false if there were more groups than the list has places for.
@@ -242,9 +238,10 @@ __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   const bool alone = p.ctas == 1;
   if (!alone) cluster_arrive();
   const Row<C> logits(p, row, shared.flags, &shared.index);
+  const uint32_t biased = first_biased<C>(p, row);
   Stream<C> stream(logits, shared, first, end);
   if (threadIdx.x == 0) shared.best = shared.num_close[0] = shared.num_close[1] = 0;
-  flag_biases<C>(p, row, shared.flags, shared.index);
+  flag_biases<C>(p, row, shared.flags, shared.index, biased);
   __syncthreads();
   uint64_t best = ClusterRow::cta_reduce(shared.reduce.warp, stream.best(), Larger());
   if (!alone) best = best_of_row(shared, p.ctas, best);

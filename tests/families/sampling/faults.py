@@ -237,13 +237,20 @@ FAULTS = (
         "if (kEarly && base_ < due) base_ -= kChunk, fetch(), base_ += kChunk;",
         "late",
     ),
-    _stream("the group of a bias is not listed", "stream.cuh", "token >= base_ && token < end_", "false", "raises"),
+    _stream("the group of a bias is not listed", "stream.cuh", "token >= first() && token < end_", "false", "raises"),
     _stream(
         "biases after the first ones are passed over",
         "stream.cuh",
         "biases_ += kSampleThreads;",
         "biases_ = 1 << 30;",
         "raises",
+    ),
+    _stream(
+        "biases for which a list has no room are lost",
+        "stream.cuh",
+        "due = since + kChunk, biases_ = 0;",
+        "due = since + kChunk;",
+        "biased",
     ),
     _stream(
         "groups for which a list has no room are lost",

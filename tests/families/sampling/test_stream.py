@@ -89,3 +89,11 @@ def test_a_list_without_room_is_made_again(slope, temperature):
     with split_as(1, 0):
         token = run(x, temperature=[temperature]).token[0]
     assert temperature or token == (last if slope else 0)
+
+
+def test_a_biased_token_that_a_list_has_no_room_for_wins():
+    """All groups of a rising row are listed, and those of biases after them."""
+    bias_tokens, bias_values = torch.tensor([[9000]], dtype=torch.int32), torch.tensor([[1e5]])
+    x = torch.arange(16384, dtype=torch.float32)[None]
+    with split_as(1, 0):
+        assert run(x, bias_tokens=bias_tokens, bias_values=bias_values).token[0] == 9000
