@@ -96,5 +96,6 @@ def test_a_biased_token_that_a_list_has_no_room_for_wins():
     bias_tokens, bias_values = torch.zeros(1, 500, dtype=torch.int32), torch.zeros(1, 500)
     bias_tokens[0, -1], bias_values[0, -1] = 9000, 1e5
     x = torch.arange(16384, dtype=torch.float32)[None]
+    x[0, 9000:9004] = -1.0
     with split_as(1, 0):
         assert run(x, bias_tokens=bias_tokens, bias_values=bias_values).token[0] == 9000
