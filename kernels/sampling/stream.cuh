@@ -18,6 +18,7 @@ struct StreamShared {
   uint32_t close[kCloseRoom];
   uint8_t flags[kBiasFlags];
   BiasIndex index;
+  Biased biased[kBiasedCopied];
 };
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
@@ -169,7 +170,7 @@ class Stream {
     const AdjustParams& by = row_.p.adjust;
     const int at = biases_ + static_cast<int>(threadIdx.x);
     if (at < by.num_biases) {
-      const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row_.row * by.bias_tokens_row + at]);
+      const uint32_t token = (biases_ == 0 ? shared_.biased[at] : biased<C>(row_.p, row_.row, at)).token;
       list(token / 4 * 4, token >= first() && token < end_);
     }
     biases_ += kSampleThreads;
@@ -237,11 +238,11 @@ __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   if (!is_valid_row(p, row)) return;
   const bool alone = p.ctas == 1;
   if (!alone) cluster_arrive();
-  const Row<C> logits(p, row, shared.flags, &shared.index);
-  const uint32_t biased = first_biased<C>(p, row);
+  const Row<C> logits(p, row, shared.flags, &shared.index, shared.biased);
+  const Biased biased = first_biased<C>(p, row);
   Stream<C> stream(logits, shared, first, end);
   if (threadIdx.x == 0) shared.best = shared.num_close[0] = shared.num_close[1] = 0;
-  flag_biases<C>(p, row, shared.flags, shared.index, biased);
+  flag_biases<C>(p, row, shared.flags, shared.index, biased, shared.biased);
   __syncthreads();
   uint64_t best = ClusterRow::cta_reduce(shared.reduce.warp, stream.best(), Larger());
   if (!alone) best = best_of_row(shared, p.ctas, best);
